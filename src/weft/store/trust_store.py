@@ -69,6 +69,9 @@ class TrustedFolder(Struct, frozen=True, kw_only=True):
     owner: int
     inode: int
     since: int
+    is_for_work: bool = False
+    """Whether agents also change files there, and run commands in the sandbox, without asking. That holds for the
+    folders in it, too."""
 
 
 class ShownFile(Struct, frozen=True, kw_only=True):
@@ -83,6 +86,8 @@ class _TrustFile(Struct, frozen=True, kw_only=True):
     version: int = 1
     ledgers: tuple[TrustedLedger, ...] = ()
     folders: tuple[TrustedFolder, ...] = ()
+    declined: tuple[TrustedFolder, ...] = ()
+    """Those about which the person was asked, and that they do not trust for work: they are not asked again."""
     shown: tuple[ShownFile, ...] = ()
 
 
@@ -106,9 +111,25 @@ def _folder_at(path: str, since: int) -> TrustedFolder:
 def _is_there(folder: TrustedFolder) -> bool:
     """Whether the folder at its place is still the same, with the same owner."""
     try:
-        return replace(folder, since=0) == _folder_at(folder.place, 0)
+        return _is_same_folder(folder, _folder_at(folder.place, 0))
     except OSError:
         return False
+
+
+def _is_same_folder(one: TrustedFolder, other: TrustedFolder) -> bool:
+    return (one.place, one.owner, one.inode) == (other.place, other.owner, other.inode)
+
+
+def _with_folder(
+    folders: Sequence[TrustedFolder], place: str, folder: TrustedFolder | None = None
+) -> tuple[TrustedFolder, ...]:
+    """The folders, sorted, with this one at its place, or with none there."""
+    others = [known for known in folders if known.place != place]
+    return tuple(sorted([*others, *([] if folder is None else [folder])], key=lambda known: known.place))
+
+
+def _is_beneath(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(f"{folder.rstrip('/')}/")
 
 
 def _path_beneath(folder: str, path: str) -> str:
@@ -192,26 +213,70 @@ class TrustStore:
         place = os.path.realpath(path)
         return any(known.place == place and _is_there(known) for known in self.folders())
 
-    def allow_folder(self, path: str) -> TrustedFolder:
-        """Trust this folder from now on, in place of whatever was trusted there."""
+    def allow_folder(self, path: str, *, for_work: bool = False) -> TrustedFolder:
+        """Trust this folder from now on, in place of whatever was trusted there. One that is trusted for work stays
+        so."""
         if not os.path.isdir(path):
             raise InvalidInput(f"{path} is no folder", "name a folder that is there")
         folder = _folder_at(path, self._clock.now_ms())
-        self._change_folders(lambda known: known.place != folder.place, folder)
+        with self._locked():
+            trusted = self._load()
+            was_for_work = any(known.is_for_work and _is_same_folder(known, folder) for known in trusted.folders)
+            folder = replace(folder, is_for_work=for_work or was_for_work)
+            self._write(
+                replace(
+                    trusted,
+                    folders=_with_folder(trusted.folders, folder.place, folder),
+                    declined=_with_folder(trusted.declined, folder.place) if for_work else trusted.declined,
+                )
+            )
         return folder
+
+    def is_trusted_for_work(self, path: str) -> bool:
+        """Whether a folder is one that was trusted for work, or lies in one. A link in it leads elsewhere, and what
+        belongs to another user now is not trusted. It is looked up anew each time: trust may have been revoked."""
+        place = os.path.realpath(path)
+        try:
+            owner = os.stat(place).st_uid
+        except OSError:
+            return False
+        return any(
+            known.is_for_work and known.owner == owner and _is_beneath(place, known.place) and _is_there(known)
+            for known in self.folders()
+        )
+
+    def revoke_work(self, path: str) -> bool:
+        """Trust the folder at this path for work no longer; its rules are told as before. False: it was not."""
+        place = os.path.realpath(path)
+        with self._locked():
+            trusted = self._load()
+            known = next((one for one in trusted.folders if one.place == place and one.is_for_work), None)
+            if known is None:
+                return False
+            folders = _with_folder(trusted.folders, place, replace(known, is_for_work=False))
+            self._write(replace(trusted, folders=folders))
+        return True
+
+    def decline_work(self, path: str) -> None:
+        """Note that the person was asked whether they trust this folder for work, and said no."""
+        folder = _folder_at(path, self._clock.now_ms())
+        with self._locked():
+            trusted = self._load()
+            self._write(replace(trusted, declined=_with_folder(trusted.declined, folder.place, folder)))
+
+    def is_work_declined(self, path: str) -> bool:
+        """Whether the person said no when they were asked about this very folder."""
+        place = os.path.realpath(path)
+        return any(known.place == place and _is_there(known) for known in self._load().declined)
 
     def revoke_folder(self, path: str) -> bool:
         """Trust the folder at this path no longer. False: it was not trusted."""
         place = os.path.realpath(path)
-        was_known = any(known.place == place for known in self.folders())
-        self._change_folders(lambda known: known.place != place)
-        return was_known
-
-    def _change_folders(self, is_kept: Callable[[TrustedFolder], bool], *more: TrustedFolder) -> None:
         with self._locked():
             trusted = self._load()
-            folders = sorted([*filter(is_kept, trusted.folders), *more], key=lambda known: known.place)
-            self._write(replace(trusted, folders=tuple(folders)))
+            was_known = any(known.place == place for known in trusted.folders)
+            self._write(replace(trusted, folders=_with_folder(trusted.folders, place)))
+        return was_known
 
     def shown(self) -> tuple[ShownFile, ...]:
         return self._load().shown

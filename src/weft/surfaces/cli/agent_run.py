@@ -60,6 +60,7 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
     from weft.kernel.errors import InvalidInput
     from weft.runtime.harness.progress import progress_of
     from weft.surfaces.cli.trust import workspace_of
+    from weft.surfaces.cli.work_trust import ask_about_work
 
     if request.words is not None and not request.words.strip():
         raise InvalidInput("the message is empty", "say something")
@@ -68,6 +69,8 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
     if request.key is not None and (recorded := _recorded(call, request)) is not None:
         call.answer(recorded, *([line] for line in safe_lines(recorded.text or "")))
         return work_exit_code(recorded.task_state)
+    if workspace is not None:
+        ask_about_work(call, workspace)
     try:
         run, work, changed = with_broker(call, partial(_worked, call, request, workspace, view), view.observe)
     finally:

@@ -26,7 +26,7 @@ def command(call: Call, path: str | None, user: bool) -> None:
 
     In the folder PATH (this one if none is given) the ledger is .weft/ledger.db; a PATH that ends in .db is the file
     itself, and postgresql://user@host/database?ledger=NAME a schema of a database. A ledger that is already there is
-    left as it is.
+    left as it is. At a terminal you are asked whether agents may work in the folder: see `weft trust --help`.
     """
     if path and user:
         raise click.UsageError("PATH and --user exclude each other")
@@ -42,6 +42,10 @@ def command(call: Call, path: str | None, user: bool) -> None:
         make_folder(place.parent)
         _hide_from_git(place.parent)
     _answer(call, str(place), is_new)
+    if is_new and not user and place.parent.name == FOLDER:
+        from weft.surfaces.cli.work_trust import ask_about_work
+
+        ask_about_work(call, str(place.parent.parent))
 
 
 def _make_there(call: Call, address: str) -> None:

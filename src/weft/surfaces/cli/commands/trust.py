@@ -15,6 +15,7 @@ from weft.surfaces.cli.sandbox_access import is_plainly_seen
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.trust import allowed_lines, describe_trust
 from weft.surfaces.cli.user_files import find_ledger
+from weft.surfaces.cli.work_trust import allow_work
 from weft.surfaces.wire.upkeep import RevokedFolder, RevokedTrust, ShownSecret
 
 if TYPE_CHECKING:
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="List what trusting the ledger allows, and change nothing. With FOLDER: let commands see the file PATH of it.",
 )
+@click.option("--work", is_flag=True, help="Let agents work in FOLDER without asking; with --revoke, no longer.")
 @click.option("--list", "listing", is_flag=True, help="List the ledgers and the folders that you trust.")
 @click.option("--revoke", is_flag=True, help="Trust the ledger, or FOLDER, no longer, or hide PATH again.")
-def command(call: Call, folder: str | None, path: str | None, show: bool, listing: bool, revoke: bool) -> None:
+def command(
+    call: Call, folder: str | None, path: str | None, show: bool, work: bool, listing: bool, revoke: bool
+) -> None:
     """Let a ledger act for you that you did not make here, or a folder tell agents its rules.
 
     In a ledger that is not trusted everything can be read and recorded, and nothing acts: no command is started, no
@@ -43,19 +47,25 @@ def command(call: Call, folder: str | None, path: str | None, show: bool, listin
     With FOLDER: its file AGENTS.md is read into the system prompt of messages that are sent from there. The file of a
     folder that is not trusted is never read.
 
+    With FOLDER --work: in turns that you begin there, or in a folder in it, agents change files and run commands in
+    the sandbox without asking, where no network is granted and `weft undo` can take it back, the git repository too.
+    All else is asked about as before. It includes what FOLDER alone allows.
+
     With FOLDER --show PATH: commands in the sandbox that work in FOLDER see that file, which is hidden from them since
     such files commonly hold secrets. --revoke with FOLDER and PATH hides it again.
     """
     if show + listing + revoke > 1:
         raise click.UsageError("--show, --list and --revoke exclude each other")
     is_about_file, takes_file = path is not None, show or revoke
+    if work and (folder is None or is_about_file or show):
+        raise click.UsageError("--work stands with FOLDER, and perhaps with --revoke")
     if folder is not None and (listing or (is_about_file and not takes_file) or (show and not is_about_file)):
         raise click.UsageError("FOLDER stands alone, with --revoke, with --show PATH, or with --revoke PATH")
     if folder is not None and path is not None:
         _show_file(call, folder, path, revoke=revoke)
         return
     if folder is not None:
-        _trust_folder(call, folder, revoke=revoke)
+        _trust_folder(call, folder, work=work, revoke=revoke)
         return
     if listing:
         _list(call)
@@ -95,14 +105,20 @@ def _revoke(call: Call) -> None:
     )
 
 
-def _trust_folder(call: Call, folder: str, *, revoke: bool) -> None:
+def _trust_folder(call: Call, folder: str, *, work: bool, revoke: bool) -> None:
     place = os.path.realpath(folder)
     if revoke:
-        was_trusted = call.trust_store.revoke_folder(folder)
+        was_trusted = call.trust_store.revoke_work(folder) if work else call.trust_store.revoke_folder(folder)
+        what = " is trusted for work no longer" if work else " is trusted no longer"
+        not_trusted = f" was not trusted{' for work' if work else ''}; nothing changed"
         call.answer(
             RevokedFolder(folder=place, was_trusted=was_trusted),
-            [Span(place, "heading"), " is trusted no longer" if was_trusted else " was not trusted; nothing changed"],
+            [Span(place, "heading"), what if was_trusted else not_trusted],
         )
+        return
+    if work:
+        what = " is trusted for work: agents change files and run commands in the sandbox there without asking"
+        call.answer(allow_work(call, folder), [Span(place, "heading"), what])
         return
     trusted = call.trust_store.allow_folder(folder)
     call.answer(
@@ -157,7 +173,7 @@ def _list(call: Call) -> None:
     for folder in folders:
         is_same = call.trust_store.is_folder_trusted(folder.place)
         change = "" if is_same else ", gone, or another folder is there now: not trusted"
-        call.screen.show(Span(folder.place, "heading"), f"  folder{change}")
+        call.screen.show(Span(folder.place, "heading"), f"  folder{', for work' if folder.is_for_work else ''}{change}")
     for file in shown:
         call.screen.show(Span(os.path.join(file.folder, file.path), "heading"), "  seen by commands")
     if not ledgers and not folders:
