@@ -310,7 +310,7 @@ def test_undo_and_redo(desk: Desk) -> None:
     assert listed(desk.folder) == {"page": "one\n"}
     assert "undo: weft undo main --redo" in answer.err
     told = desk.weft.json("undo", "main", "--redo", "--dry-run")
-    counts = {"place": str(desk.folder), "changed": 1, "removed": 0, "restored": 1, "error": None}
+    counts = {"place": str(desk.folder), "changed": 1, "removed": 0, "restored": 1, "is_whole": False, "error": None}
     assert (told["label"], told["directories"]) == ("main", [counts])
     assert desk.weft("undo").code == 0
     assert listed(desk.folder) == {}

@@ -302,7 +302,10 @@ class Action(StrEnum):
         "take_another_archive",
         "nothing of it was unpacked; have whoever made the archive pack it without that",
     )
-    CHECK_NETWORK = "check_network", "check the network, whether the server runs, and the URL of the provider, then try again"
+    CHECK_NETWORK = (
+        "check_network",
+        "check the network, whether the server runs, and the URL of the provider, then try again",
+    )
     REPORT_FAULT = "report_fault", "this is a fault of weft; its message is worth a report"
 
 

@@ -147,9 +147,9 @@ def test_a_lease_is_renewed_while_the_work_takes_long(tmp_path: Path, monkeypatc
         return is_ours
 
     class SlowDriver(DirectoryDriver):
-        def take(self, folder: Path, *, is_resolved: bool = False) -> Any:
+        def take(self, folder: Path, *, is_resolved: bool = False, is_whole: bool = False) -> Any:
             assert renewed.wait(120)
-            return super().take(folder, is_resolved=is_resolved)
+            return super().take(folder, is_resolved=is_resolved, is_whole=is_whole)
 
     monkeypatch.setattr(ResourceLog, "renew", counted)
     driver = SlowDriver(FileStore(tmp_path / "kept"))

@@ -198,14 +198,14 @@ class ResourceController:
         except EngineUnreachable:
             return wish
 
-    def keep_present(self, resource: Resource) -> Snapshot:
-        """A snapshot of what is about to be overwritten; a folder that is gone counts as empty. Raises NotApplicable
-        where it cannot be kept: nothing is overwritten then."""
+    def keep_present(self, resource: Resource, *, method: str | None = None) -> Snapshot:
+        """A snapshot of what is about to be overwritten, by a method of its driver; a folder that is gone counts as
+        empty. Raises NotApplicable where it cannot be kept: nothing is overwritten then."""
         driver = self.drivers.of(resource.kind)
         if isinstance(driver, DirectoryDriver) and not os.path.lexists(resource.place):
             with self.working(resource.id), driver.storing():
                 return self.log.record_snapshot(resource.id, driver.take_present(resource.place))
-        taken = self.snapshot(resource)
+        taken = self.snapshot(resource, method=method)
         if taken.state is not SnapshotState.OK:
             raise NotApplicable(f"{resource.place} as it is now cannot be kept: {taken.error}", "mend that first")
         return taken

@@ -27,8 +27,12 @@ from weft.runtime.resources.directories import FileStore, FolderRestore, Snapsho
 from weft.runtime.resources.directories.model import DEFAULT_LIMIT, SkipReason, readable_path
 from weft.runtime.resources.drivers import Description, RestoredPlace
 from weft.runtime.resources.removed_folders import found_repository, remove_folder
+from weft.runtime.sandbox.git_folders import writable_git_folders
+from weft.runtime.sandbox.secret_files import SecretFiles
 
 METHOD, REFERENCE = "git_tree", "git"
+WHOLE_METHOD = "whole_folder"
+"""A snapshot with git's folders and ignored files: what an undo of commands that nobody was asked about gives back."""
 MARK = "made"
 """Where the metadata of a folder that Weft made tells which one it is."""
 CAPABILITIES = (
@@ -47,9 +51,19 @@ class DirectoryDriver:
     """Working directories, whose snapshots lie in one store of files."""
 
     kind = ResourceKind.DIRECTORY
+    methods = (METHOD, WHOLE_METHOD)
 
-    def __init__(self, files: FileStore, limit: SnapshotLimit = DEFAULT_LIMIT, *, machine: str | None = None) -> None:
+    def __init__(
+        self,
+        files: FileStore,
+        limit: SnapshotLimit = DEFAULT_LIMIT,
+        *,
+        machine: str | None = None,
+        secrets: SecretFiles | None = None,
+    ) -> None:
+        """Of files that a folder ignores those of `secrets` are not kept: commands do not see them."""
         self.files, self._limit, self.machine = files, limit, machine
+        self._secrets = secrets or SecretFiles()
         self.claims = Claims(files.path / "restoring")
 
     def describe(self, place: str) -> Description:
@@ -68,6 +82,10 @@ class DirectoryDriver:
     def snapshot(self, resource: Resource, key: str) -> NewSnapshot:
         return self.take(standing_folder(resource.place), is_resolved=True)
 
+    def snapshot_by(self, method: str, resource: Resource, key: str) -> NewSnapshot:
+        """See `ChoosingDriver`."""
+        return self.take(standing_folder(resource.place), is_resolved=True, is_whole=method == WHOLE_METHOD)
+
     def take_present(self, place: str) -> NewSnapshot:
         """What is about to be overwritten; a folder that is gone counts as an empty one."""
         if os.path.lexists(place):
@@ -75,15 +93,25 @@ class DirectoryDriver:
         with TemporaryDirectory(prefix="weft-empty-") as empty:
             return self.take(Path(empty))
 
-    def take(self, folder: Path, *, is_resolved: bool = False) -> NewSnapshot:
-        taken = self.files.snapshot(folder, limit=self._limit, is_resolved=is_resolved)
+    def take(self, folder: Path, *, is_resolved: bool = False, is_whole: bool = False) -> NewSnapshot:
+        if is_whole:
+            shown = frozenset(self._secrets.shown())
+
+            def is_withheld(path: str) -> bool:
+                return self._secrets.is_named(path) and os.path.join(folder, path) not in shown
+
+            taken = self.files.snapshot_whole(
+                folder, writable_git_folders, is_withheld, limit=self._limit, is_resolved=is_resolved
+            )
+        else:
+            taken = self.files.snapshot(folder, limit=self._limit, is_resolved=is_resolved)
         skipped: list[dict[str, Any]] = [
             {"path": readable_path(one.path), "why": one.why.value} for one in taken.skipped
         ]
         if len(skipped) > MOST_SKIPPED:
             skipped = [*skipped[:MOST_SKIPPED], {"more": len(skipped) - MOST_SKIPPED}]
         return NewSnapshot(
-            method=METHOD,
+            method=WHOLE_METHOD if is_whole else METHOD,
             external_kind=REFERENCE,
             external_id=taken.id,
             size_bytes=taken.size_bytes,
@@ -93,7 +121,11 @@ class DirectoryDriver:
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
         tree = tree_of(snapshot)
         if place is None:
-            done = self.files.restore(tree, folder_to_restore(resource.place), limit=self._limit, is_resolved=True)
+            folder = folder_to_restore(resource.place)
+            if snapshot.method == WHOLE_METHOD:
+                done = self.files.restore_whole(tree, folder, writable_git_folders, limit=self._limit, is_resolved=True)
+            else:
+                done = self.files.restore(tree, folder, limit=self._limit, is_resolved=True)
             return RestoredPlace(place=resource.place, notes=_notes(done))
         target = new_folder(place)
         claim = self._begin(target, key)
@@ -161,7 +193,7 @@ class DirectoryDriver:
 
     def why_not_whole(self, resource: Resource, kept: Snapshot) -> str | None:
         """A copy is made without repositories, so one that is there is somebody's. What rules ignore goes."""
-        lost = [one for one in kept.skipped or () if one.get("why") != SkipReason.SPECIAL]
+        lost = [one for one in kept.skipped or () if one.get("why") not in (SkipReason.SPECIAL, SkipReason.IGNORED)]
         if lost:
             return f"no snapshot has all of it: {lost[0].get('path', 'more')} is not kept"
         repository = found_repository(Path(resource.place))

@@ -7,6 +7,7 @@ it that has one. Whatever is overwritten is kept first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,10 +19,11 @@ from weft.ledger.api import Lease, Ledger, NewSnapshot, Resource, Restore, Snaps
 from weft.ledger.model import Turn
 from weft.runtime.resources.controller import ResourceController
 from weft.runtime.resources.directories import ChangedPath, ChangeStatus, FolderMerge
-from weft.runtime.resources.directories.model import readable_path
+from weft.runtime.resources.directories.model import SkipReason, readable_path
 from weft.runtime.resources.directory_driver import (
     METHOD,
     REFERENCE,
+    WHOLE_METHOD,
     DirectoryDriver,
     new_folder,
     tree_of,
@@ -60,6 +62,8 @@ class DirectoryChanges(Struct, frozen=True, kw_only=True):
     changed: int
     removed: int
     restored: int
+    is_whole: bool = False
+    """Whether git's folders and ignored files are given back, too."""
 
 
 class Undone(Struct, frozen=True, kw_only=True):
@@ -126,6 +130,14 @@ class TurnFiles:
         pairs = [(before.get(resource), snapshot) for resource, snapshot in after.items()]
         known = [(old, new) for old, new in pairs if old is not None and _is_restorable(old)]
         return [change for old, new in known for change in self.changes(old, new)]
+
+    def not_kept_before(self, turn: str) -> list[str]:
+        """What of its directories is not given back by an undo of a turn whose commands nobody was asked about: what
+        they ignore or is too large, and what could not be read."""
+        before = (one for one in self._ledger.resources.snapshots_before_turn(turn) if one.run == turn)
+        skipped = [path for one in before if one.method == WHOLE_METHOD for path in one.skipped or ()]
+        told = [path for path in skipped if path.get("why") != SkipReason.SPECIAL]
+        return [str(path.get("path", f"{path.get('more')} more")) for path in told]
 
     def changes_of_merge(self, merged: MergedFiles) -> list[ChangedPath]:
         """The paths of the directory that a merge changes; none where there are conflicts."""
@@ -245,6 +257,7 @@ class TurnFiles:
             changed=len(statuses) - removed - restored,
             removed=removed,
             restored=restored,
+            is_whole=wanted.method == WHOLE_METHOD,
         )
 
     def _place_of(self, snapshot: Snapshot) -> Resource:
@@ -269,7 +282,7 @@ class TurnFiles:
 
     def _overwritten(self, plan: UndoPlan, places: Sequence[Resource], leases: Sequence[Lease]) -> Undone:
         """Carry a plan out while nobody else works in the directories, until they are what it says."""
-        present = [self._controller.keep_present(place) for place in places]
+        present = [self._kept_present(*pair) for pair in zip(places, plan.wanted, strict=True)]
         changes = [self._directory_changes(*pair) for pair in zip(plan.wanted, map(tree_of, present), strict=True)]
         kept, log = [one.id for one in present], self._controller.log
         if plan.takes_back is not None:
@@ -289,6 +302,14 @@ class TurnFiles:
             changes=tuple(changes),
             left=tuple(note for one in restores for note in self._controller.notes.get(one.id, ())),
         )
+
+    def _kept_present(self, place: Resource, wanted: Snapshot) -> Snapshot:
+        """With git's folders where they are given back; a command may have made them so that they cannot be kept, and
+        that is no reason to leave them so: a redo then brings back files alone."""
+        if wanted.method == WHOLE_METHOD:
+            with suppress(NotApplicable):
+                return self._controller.keep_present(place, method=WHOLE_METHOD)
+        return self._controller.keep_present(place)
 
     def _own_places(self, plan: UndoPlan, *, force: bool) -> list[Resource]:
         """The directories that a plan changes, each of which is here and the session's."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from weft.runtime.resources.directory_driver import DirectoryDriver
     from weft.runtime.resources.drivers import Drivers
     from weft.runtime.resources.kept_files import KeptFiles
+    from weft.runtime.sandbox.secret_files import SecretFiles
 
 SETTINGS_FILE = "resources.toml"
 _FILES = "-files"
@@ -130,9 +131,9 @@ def kept_files(folder: Path) -> KeptFiles:
     return KeptFiles(folder, path_folders=os.environ.get("PATH", ""))
 
 
-def directory_driver(ledger: Ledger, settings: SnapshotSettings) -> DirectoryDriver:
-    """Keeps folders for a ledger. Neither the ledger nor what lies beside it is in any snapshot. What commands left
-    that were cut off is taken away first: none is kept, compared or put back."""
+def directory_driver(ledger: Ledger, settings: SnapshotSettings, secrets: SecretFiles | None = None) -> DirectoryDriver:
+    """Keeps folders for a ledger. Neither the ledger nor what lies beside it is in any snapshot, and of ignored files
+    no secrets. What commands left that were cut off is taken away first: none is kept, compared or put back."""
     from weft.runtime.resources.directories import FileStore, SnapshotLimit
     from weft.runtime.resources.directory_driver import DirectoryDriver
     from weft.runtime.resources.kept_files import TREES
@@ -144,7 +145,7 @@ def directory_driver(ledger: Ledger, settings: SnapshotSettings) -> DirectoryDri
         path_folders=os.environ.get("PATH", ""),
         apart=lambda: ledger_files(ledger),
     )
-    return DirectoryDriver(store, limit, machine=machine_of(ledger))
+    return DirectoryDriver(store, limit, machine=machine_of(ledger), secrets=secrets)
 
 
 def resource_drivers(ledger: Ledger) -> Drivers:

@@ -91,12 +91,14 @@ class FilesDiff(Struct, frozen=True, kw_only=True):
 
 
 class UndoneFiles(Struct, frozen=True, kw_only=True):
-    """`undo`: how many paths of a directory are changed, removed and brought back; `error` says why none was."""
+    """`undo`: how many paths of a directory are changed, removed and brought back; `error` says why none was.
+    `is_whole`: its git repository and the files that it ignores go back, too."""
 
     place: str
     changed: int
     removed: int
     restored: int
+    is_whole: bool = False
     error: str | None = None
 
 

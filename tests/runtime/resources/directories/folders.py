@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -34,7 +35,7 @@ def contents(folder: Path) -> dict[bytes, tuple[str, int, bytes]]:
     return found
 
 
-def write(folder: Path, files: dict[str, bytes | str]) -> None:
+def write(folder: Path, files: Mapping[str, bytes | str]) -> None:
     """Files by their paths; a path that ends in a slash is an empty folder."""
     for path, data in files.items():
         place = folder / path

@@ -15,7 +15,7 @@ from weft.kernel.errors import Damaged, LimitExceeded
 from weft.runtime.resources.directories.manifest import Manifest, ancestors, parse_manifest
 from weft.runtime.resources.directories.model import ChangedPath, ChangeStatus, EntryKind, SnapshotLimit
 from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectReader
-from weft.runtime.resources.directories.taking import FILES, MANIFEST
+from weft.runtime.resources.directories.taking import BESIDE, FILES, MANIFEST
 from weft.runtime.resources.directories.trees import (
     FILE_MODE,
     FOLDER_MODE,
@@ -70,6 +70,8 @@ class StoredFolder(Struct, frozen=True, kw_only=True):
     files: bytes
     """The id of the tree; empty where there is no file."""
     manifest: Manifest
+    beside: bytes = b""
+    """Of a whole snapshot the id of the tree of what it has beside."""
 
     def entry(self, path: bytes, entry: TreeEntry) -> StoredEntry:
         if entry.mode == FOLDER_MODE:
@@ -90,12 +92,18 @@ NOTHING = StoredFolder(id="", files=b"", manifest=Manifest())
 def load_snapshot(reader: ObjectReader, snapshot: str) -> StoredFolder:
     """Raises NotFound where the store does not have it, Damaged where it is not a snapshot."""
     entries = {entry.name: entry for entry in parse_tree(reader.read(TREE, bytes.fromhex(snapshot)), snapshot)}
-    manifest, files = entries.get(MANIFEST), entries.get(FILES)
-    is_whole = manifest is not None and manifest.mode == FILE_MODE and (files is None or files.is_folder)
-    if manifest is None or not is_whole or len(entries) > 2 or (len(entries) == 2 and files is None):
+    manifest, files, beside = entries.get(MANIFEST), entries.get(FILES), entries.get(BESIDE)
+    is_whole = manifest is not None and manifest.mode == FILE_MODE
+    is_whole &= all(folder is None or folder.is_folder for folder in (files, beside))
+    if manifest is None or not is_whole or entries.keys() - {FILES, MANIFEST, BESIDE}:
         raise Damaged(f"{snapshot} is no snapshot of a folder", "name the id that a snapshot has")
     data = reader.read(BLOB, manifest.id, _MOST_MANIFEST_BYTES)
-    return StoredFolder(id=snapshot, files=files.id if files else b"", manifest=parse_manifest(data, snapshot))
+    return StoredFolder(
+        id=snapshot,
+        files=files.id if files else b"",
+        manifest=parse_manifest(data, snapshot),
+        beside=beside.id if beside else b"",
+    )
 
 
 class Comparison:

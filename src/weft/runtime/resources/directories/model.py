@@ -39,6 +39,8 @@ class SkipReason(StrEnum):
     SPECIAL = "special"
     """A socket, a pipe or a device."""
     PATH_TOO_LONG = "path_too_long"
+    IGNORED = "ignored"
+    """The folder ignores it, and it is too large to be kept beside the rest."""
 
 
 class SkippedPath(Struct, frozen=True):
@@ -54,6 +56,17 @@ class FolderSnapshot(Struct, frozen=True, kw_only=True):
     """Files and links."""
     size_bytes: int
     skipped: tuple[SkippedPath, ...] = ()
+
+
+class GitFolder(Struct, frozen=True, kw_only=True):
+    """A folder of git's that commands in a workspace can write, by its path without links."""
+
+    place: str
+    objects: str
+    """The folder that has its objects: itself, or the one that it shares with other working trees."""
+    object_format: str
+    parts: frozenset[bytes] | None = None
+    """The names in it that are to be kept; None: all but what commands cannot write."""
 
 
 class CopiedSnapshots(Struct, frozen=True, kw_only=True):

@@ -14,11 +14,13 @@ import errno
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from weft.kernel.clock import Clock
 from weft.kernel.errors import LimitExceeded
-from weft.runtime.resources.directories.ignore_rules import IGNORE_FILE, REPOSITORY, IgnoreRules
+from weft.runtime.resources.directories.ignore_rules import IGNORE_FILE, REPOSITORY
 from weft.runtime.resources.directories.known_files import (
     UNSETTLED,
     FileRecord,
@@ -35,7 +37,7 @@ from weft.runtime.resources.directories.known_files import (
 )
 from weft.runtime.resources.directories.manifest import PERMISSIONS, ancestors
 from weft.runtime.resources.directories.model import SkipReason, SnapshotLimit
-from weft.runtime.resources.directories.objects import BLOB, ObjectWriter
+from weft.runtime.resources.directories.objects import BLOB
 from weft.runtime.resources.directories.trees import LONGEST_PATH_BYTES, NEVER_KEPT, is_kept_name, joined
 from weft.runtime.sandbox.git_program import Git, ended_well
 from weft.runtime.tools.beneath import READ_FLAGS, READ_FOLDER_FLAGS, Identity, open_beneath
@@ -58,6 +60,31 @@ def folder_parts(path: bytes) -> list[str]:
 
 def open_folder_at(root: int, path: bytes) -> int:
     return open_beneath(root, folder_parts(path), READ_FOLDER_FLAGS)
+
+
+def open_real_folder(place: Path) -> int:
+    """A folder at a path that leads through no link. Raises OSError where it does by now."""
+    top = os.open("/", READ_FOLDER_FLAGS)
+    try:
+        return open_beneath(top, place.parts[1:], READ_FOLDER_FLAGS)
+    finally:
+        os.close(top)
+
+
+class BlobWriter(Protocol):
+    """Takes objects, and gives the ids that they have in the store."""
+
+    def add(self, kind: bytes, data: bytes) -> bytes: ...
+
+
+class FolderRules(Protocol):
+    """What of a folder counts as ignored."""
+
+    def enter(self, folder: int, path: bytes, *, has_rules: bool) -> None:
+        """A folder was opened, whose own rules may count from now on."""
+
+    def ignored(self, path: bytes, names: Sequence[tuple[bytes, bool]]) -> set[bytes]:
+        """Those of the names in a folder that are ignored; each with whether it is a folder."""
 
 
 def changed_folders(root: int, git: Git, known: KnownFiles, head: KnownHead, work_tree: str) -> set[bytes]:
@@ -108,8 +135,8 @@ class Scan:
     def __init__(
         self,
         root: int,
-        rules: IgnoreRules,
-        writer: ObjectWriter,
+        rules: FolderRules,
+        writer: BlobWriter,
         clock: Clock,
         limit: SnapshotLimit,
         apart: frozenset[Identity],

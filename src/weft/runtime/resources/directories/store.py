@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import Damaged, InvalidInput, NotFound, StoreFailed
@@ -34,11 +36,13 @@ from weft.runtime.resources.directories.model import (
     FolderMerge,
     FolderRestore,
     FolderSnapshot,
+    GitFolder,
     LeftPath,
     SnapshotLimit,
 )
 from weft.runtime.resources.directories.objects import BLOB, ObjectReader, ObjectWriter
 from weft.runtime.resources.directories.restoring import FolderRestoring, chosen
+from weft.runtime.resources.directories.scan import open_real_folder
 from weft.runtime.resources.directories.taking import FolderTaking, SeenFolder
 from weft.runtime.resources.directories.trees import is_kept_name
 from weft.runtime.resources.directories.upkeep import (
@@ -53,6 +57,7 @@ from weft.runtime.resources.directories.upkeep import (
     remove_snapshots,
     send_snapshot,
 )
+from weft.runtime.resources.directories.whole_folders import IsWithheld, WholeFolders
 from weft.runtime.sandbox.git_program import (
     CONFIGURATION,
     HEAD,
@@ -62,7 +67,7 @@ from weft.runtime.sandbox.git_program import (
     is_object_id,
     opened_repository,
 )
-from weft.runtime.tools.beneath import READ_FOLDER_FLAGS, Identity, open_beneath
+from weft.runtime.tools.beneath import Identity
 from weft.store.atomic_files import make_folder
 
 _FOLDERS = ("objects/info", "objects/pack", "refs/heads", "refs/snapshots")
@@ -139,6 +144,47 @@ class FileStore:
             deleted=restoring.deleted,
             left=tuple(LeftPath(os.fsdecode(path), why) for path, why in sorted(restoring.left.items())),
         )
+
+    def snapshot_whole(
+        self,
+        folder: Path,
+        git_folders: Callable[[Path], Sequence[GitFolder]],
+        is_withheld: IsWithheld,
+        *,
+        limit: SnapshotLimit = DEFAULT_LIMIT,
+        is_resolved: bool = False,
+    ) -> FolderSnapshot:
+        """Keep also what commands can change beside the files: git's folders, and ignored files that are not too large;
+        the others are among those that were skipped. Raises a WeftError where something of git's cannot be kept."""
+        with self._opened(folder, is_resolved=is_resolved) as (place, root, git, known):
+            seen = self._take(place, root, git, known, limit)
+            whole, skipped = self._whole_folders(git).take(place, root, seen, git_folders(place), is_withheld)
+            self._keep(git, [whole])
+        taken = seen.snapshot
+        return replace(taken, id=whole, skipped=(*taken.skipped, *sorted(skipped, key=lambda one: one.path)))
+
+    def restore_whole(
+        self,
+        snapshot: str,
+        folder: Path,
+        git_folders: Callable[[Path], Sequence[GitFolder]],
+        *,
+        limit: SnapshotLimit = DEFAULT_LIMIT,
+        is_resolved: bool = False,
+    ) -> FolderRestore:
+        """Make a folder equal to a whole snapshot, in place, with all that it has beside. Rules of what is ignored that
+        came since keep nothing as it is. A snapshot of the files is taken first."""
+        _checked_id(snapshot)
+        _make_missing(folder)
+        with self._opened(folder, is_resolved=is_resolved) as (place, root, git, known):
+            seen, table = self._take_with_files(place, root, git, known, limit)
+            done = self._whole_folders(git).restore(place, root, snapshot, table, git_folders(place))
+        left = tuple(LeftPath(path, why) for path, why in sorted(done.left.items()))
+        return FolderRestore(before=seen.snapshot.id, written=done.written, deleted=done.deleted, left=left)
+
+    def _whole_folders(self, git: Git) -> WholeFolders:
+        apart = frozenset(_identities((self._path, *self._list_apart())))
+        return WholeFolders(git, self._git_program(), self._scratch, self._caches, self._clock, self._random, apart)
 
     def changes(self, old: str | None, new: str, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> list[ChangedPath]:
         """The paths that differ between two snapshots, sorted; all that the new one holds, if there is no old one."""
@@ -308,7 +354,7 @@ class FileStore:
             make_folder(known.place)
             lock = stack.enter_context(locked(known.place / "lock", self._clock))
             with _raising_store_failed(place):
-                root = _open_real(place)
+                root = open_real_folder(place)
                 stack.callback(os.close, root)
                 yield place, root, git.holding(lock), known
 
@@ -421,15 +467,6 @@ def _real_folder(folder: Path) -> Path:
     if not place.is_dir():
         raise InvalidInput(f"{folder} is not a folder", "name a folder")
     return place
-
-
-def _open_real(place: Path) -> int:
-    """A folder at a path that leads through no link. Raises OSError where it does by now."""
-    top = os.open("/", READ_FOLDER_FLAGS)
-    try:
-        return open_beneath(top, place.parts[1:], READ_FOLDER_FLAGS)
-    finally:
-        os.close(top)
 
 
 def _make_missing(folder: Path) -> None:

@@ -31,12 +31,14 @@ from weft.runtime.resources.directories.known_files import (
 from weft.runtime.resources.directories.manifest import PERMISSIONS, Manifest, ancestors, usual_mode
 from weft.runtime.resources.directories.model import FolderSnapshot, SkippedPath, SkipReason, SnapshotLimit
 from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectWriter
-from weft.runtime.resources.directories.scan import RulesChanged, Scan, changed_folders
+from weft.runtime.resources.directories.scan import BlobWriter, RulesChanged, Scan, changed_folders
 from weft.runtime.resources.directories.trees import FILE_MODE, FOLDER_MODE, TreeEntry, joined, tree_bytes
 from weft.runtime.sandbox.git_program import Git
 from weft.runtime.tools.beneath import Identity
 
 FILES, MANIFEST = b"files", b"manifest"
+BESIDE = b"beside"
+"""The third entry, of a whole snapshot: see `whole_folders`."""
 _MOST_LOOSE_FILES = 500
 """With more files that the index does not cover, it is written anew."""
 _SECOND_NS = 1_000_000_000
@@ -96,8 +98,7 @@ class FolderTaking:
             else:
                 scan.look_again(head.folders, table, changed)
             scan.ensure_limit()
-            _write_trees(scan, writer)
-            snapshot = write_snapshot(writer, scan.folders[b""].tree, _manifest(scan.folders, scan.table))
+            snapshot = stored_scan(scan, writer)
             writer.finish()
         return scan, snapshot
 
@@ -142,7 +143,13 @@ class FolderTaking:
             self._known.save(head)
 
 
-def _write_trees(scan: Scan, writer: ObjectWriter) -> None:
+def stored_scan(scan: Scan, writer: BlobWriter) -> str:
+    """The id of the snapshot of what was seen. It is stored once the writer has finished."""
+    _write_trees(scan, writer)
+    return write_snapshot(writer, scan.folders[b""].tree, _manifest(scan.folders, scan.table))
+
+
+def _write_trees(scan: Scan, writer: BlobWriter) -> None:
     """New trees of the folders that were listed and of those above them, the deepest first."""
     paths = set(scan.touched)
     for path in scan.touched:
@@ -187,7 +194,7 @@ def _manifest(folders: dict[bytes, FolderRecord], table: Table) -> Manifest:
     return manifest
 
 
-def write_snapshot(writer: ObjectWriter, files: bytes, manifest: Manifest) -> str:
+def write_snapshot(writer: BlobWriter, files: bytes, manifest: Manifest) -> str:
     """The id of the tree that is the snapshot. It is stored once the writer has finished."""
     entries = [TreeEntry(MANIFEST, FILE_MODE, writer.add(BLOB, manifest.encoded()))]
     if files:

@@ -18,7 +18,9 @@ from weft.runtime.resources.directories.comparing import (
 )
 from weft.runtime.resources.directories.known_files import KnownFiles
 from weft.runtime.resources.directories.model import SnapshotLimit
-from weft.runtime.resources.directories.objects import BLOB, MOST_OBJECT_BYTES, ObjectReader
+from weft.runtime.resources.directories.objects import BLOB, MOST_OBJECT_BYTES, TREE, ObjectReader
+from weft.runtime.resources.directories.taking import BESIDE
+from weft.runtime.resources.directories.trees import FOLDER_MODE, TreeEntry, parse_tree
 from weft.runtime.sandbox.git_program import Git, ended_well
 
 SNAPSHOTS = "refs/snapshots"
@@ -74,8 +76,28 @@ def found_problems(git: Git, snapshot: str, limit: SnapshotLimit, most: int = MO
         except WeftError as error:
             return [str(error)]
         problems += _manifest_problems(folder, entries)
+    problems += _problems_beside(git, folder)
     files = [one for one in entries if one.new is not None and not one.new.is_folder]
     return problems + [f"{os.fsdecode(path)!r}: {why}" for path, why in _unreadable(git, files, most)]
+
+
+def _problems_beside(git: Git, folder: StoredFolder, good: set[bytes] | None = None) -> list[str]:
+    """What is wrong with what a whole snapshot has beside the files. What is `good` is not read, and what turns out to
+    be is added."""
+    known = set[bytes]() if good is None else good
+    waiting = [TreeEntry(BESIDE, FOLDER_MODE, folder.beside)] if folder.beside else []
+    with ObjectReader(git) as reader:
+        while waiting:
+            entry = waiting.pop()
+            if entry.id in known:
+                continue
+            try:
+                data = reader.read(TREE if entry.is_folder else BLOB, entry.id)
+                waiting += parse_tree(data, entry.id.hex()) if entry.is_folder else []
+            except WeftError as error:
+                return [f"what lies beside the files: {error}"]
+            known.add(entry.id)
+    return []
 
 
 def _unreadable(git: Git, files: list[EntryDifference], most: int) -> Iterator[tuple[bytes, str]]:
@@ -107,8 +129,9 @@ def damaged_snapshots(git: Git, snapshots: Iterable[str], limit: SnapshotLimit) 
         files = [one for one in entries if one.new is not None and one.new.id and one.new.id not in good]
         bad = dict(_unreadable(git, files, MOST_OBJECT_BYTES))
         good.update(one.new.id for one in files if one.new is not None and one.path not in bad)
-        if bad:
-            yield snapshot, [f"{os.fsdecode(path)!r}: {why}" for path, why in bad.items()]
+        beside = _problems_beside(git, folder, good)
+        if bad or beside:
+            yield snapshot, [*(f"{os.fsdecode(path)!r}: {why}" for path, why in bad.items()), *beside]
         else:
             whole = folder
 
@@ -153,5 +176,9 @@ def receive_snapshot(git: Git, snapshot: str, file: BinaryIO, limit: SnapshotLim
             process.write(data)
         ended_well(process, "index-pack")
     problems = found_problems(git, snapshot, limit, limit.file_bytes)
+    with ObjectReader(git) as reader:
+        is_whole = not problems and bool(load_snapshot(reader, snapshot).beside)
+    if is_whole:  # a stranger gives files, and nothing of a repository
+        problems = ["it has more than files"]
     if problems:
         raise InvalidInput(f"this is not the snapshot {snapshot}: {problems[0]}", "ask for it again")

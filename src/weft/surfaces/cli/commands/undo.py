@@ -39,10 +39,11 @@ def command(call: Call, session: str | None, redo: bool, files: str, dry_run: bo
     """Take back the last turn of a session, and its files.
 
     The head goes back by one turn, and the working directory to what it was before that turn changed it, also by
-    commands of a shell. What is there now is kept first: `weft undo --redo` brings both back, one undo after the other
-    until the head is moved otherwise. Where it is not known what the directory was like, nothing is done, unless the
-    files are to stay as they are. Of a turn that was imported nothing was kept: its files stay as they are. Without
-    SESSION it is the latest one.
+    commands of a shell. In a folder that is trusted for work, so do the references, HEAD and index of its git
+    repository, and files that it ignores, but those that were too large to keep. What is there now is kept first:
+    `weft undo --redo` brings both back, one undo after the other until the head is moved otherwise. Where it is not
+    known what the directory was like, nothing is done, unless the files are to stay as they are. Of a turn that was
+    imported nothing was kept: its files stay as they are. Without SESSION it is the latest one.
 
     Exits with 9 where the head moved and files could not be restored.
     """
@@ -116,7 +117,12 @@ def _directories(done: Undone) -> list[UndoneFiles]:
 
 def _counts(changes: DirectoryChanges, error: str | None = None) -> UndoneFiles:
     return UndoneFiles(
-        place=changes.place, changed=changes.changed, removed=changes.removed, restored=changes.restored, error=error
+        place=changes.place,
+        changed=changes.changed,
+        removed=changes.removed,
+        restored=changes.restored,
+        is_whole=changes.is_whole,
+        error=error,
     )
 
 
@@ -130,10 +136,11 @@ def _files_line(one: UndoneFiles, *, is_done: bool) -> Line:
     if one.error is not None:
         return [Span(f"files were not restored: {safe(one.error)}", "bad")]
     counts = [f"{one.changed} changed", f"{one.removed} removed", f"{one.restored} restored"]
+    beside = f"; git and ignored files{'' if is_done else ' would be'} as before the turn" if one.is_whole else ""
     if one.changed + one.removed + one.restored == 0:
-        return ["no file differs"]
+        return [f"no file differs{beside}"]
     paths = counted(one.changed + one.removed + one.restored, "path")
-    return [f"{paths}{'' if is_done else ' would be'}: {', '.join(counts)}"]
+    return [f"{paths}{'' if is_done else ' would be'}: {', '.join(counts)}{beside}"]
 
 
 def _line(label: str, before: str | None, head: str | None) -> Line:

@@ -1,0 +1,454 @@
+"""What a command can change of a workspace beside its files: git's references, logs, `HEAD` and index with all objects
+that they lead to, and files that the workspace ignores. A whole snapshot has that, too.
+
+It is the tree of the snapshot with a third entry, `beside`:
+
+    beside/git/N/place      where a folder of git's lies, from the workspace on
+    beside/git/N/state      what is in it, as a snapshot of its own
+    beside/objects/N/…      of each repository: `place`, `listing`, and its packs, in `packs`
+    beside/ignored          a snapshot of the ignored files that are kept
+
+What a command cannot write is not in it: configuration, hooks, what leads git elsewhere. Objects are given back first,
+then files, then what refers to objects. Rules of what is ignored are given back before the other files: a command may
+have changed them, and what they say now counts for nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from msgspec import Struct
+
+from weft.kernel.clock import Clock, RandomBytes
+from weft.kernel.errors import Unsupported
+from weft.runtime.resources.directories.comparing import (
+    NOTHING,
+    Comparison,
+    EntryDifference,
+    StoredEntry,
+    StoredFolder,
+    load_snapshot,
+)
+from weft.runtime.resources.directories.git_objects import GitObjects, open_up_folder
+from weft.runtime.resources.directories.ignore_rules import IGNORE_FILE, IgnoreRules, OuterRules
+from weft.runtime.resources.directories.known_files import Table
+from weft.runtime.resources.directories.manifest import ancestors
+from weft.runtime.resources.directories.model import MIB, GitFolder, SkippedPath, SkipReason, SnapshotLimit
+from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectReader, ObjectWriter
+from weft.runtime.resources.directories.restoring import FolderRestoring
+from weft.runtime.resources.directories.scan import BlobWriter, FolderRules, Scan, open_folder_at, open_real_folder
+from weft.runtime.resources.directories.taking import BESIDE, SeenFolder, stored_scan
+from weft.runtime.resources.directories.trees import FILE_MODE, FOLDER_MODE, TreeEntry, joined, parse_tree, tree_bytes
+from weft.runtime.sandbox.git_program import Git, ended_well, opened_repository
+from weft.runtime.tools.beneath import READ_FOLDER_FLAGS, Identity, open_beneath
+
+GIT, OBJECTS, IGNORED = b"git", b"objects", b"ignored"
+PLACE, STATE, PACKS, LISTING = b"place", b"state", b"packs", b"listing"
+LARGE_FILES = "lfs"
+STATE_LIMIT = SnapshotLimit(file_bytes=256 * MIB, total_bytes=512 * MIB, files=200_000)
+"""For one folder of git's, without objects."""
+IGNORED_LIMIT = SnapshotLimit(file_bytes=16 * MIB, total_bytes=64 * MIB, files=5_000)
+"""For all ignored files together."""
+_MOST_IGNORED_FILES = 1_000
+"""In one ignored folder."""
+_MOST_IGNORED_BYTES = 16 * MIB
+_PRESENT_LIMIT = SnapshotLimit(file_bytes=256 * MIB, total_bytes=2**50, files=2**31)
+"""For what is there when it is made what it was: a command may have added much."""
+_MOVED = "the repository is not where it was"
+_UNWRITABLE = frozenset(b"objects config config.worktree hooks info modules worktrees gitdir lfs".split())
+"""Names in a folder of git's that a command cannot write, or that are kept otherwise; the large files of LFS are not
+kept, and are named."""
+_HIDDEN_ENDINGS = (b".lock", b".pid", b".ipc")
+_COMMONDIR = b"commondir"
+_ID = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{40})(?![0-9a-f])")
+_INDEX_SIGN = b"DIRC"
+_MOST_INDEX_BYTES = 256 * MIB
+_MOST_PLACE_BYTES = 8192
+
+Entries = dict[bytes, StoredEntry]
+"""What a snapshot has, by path."""
+IsWithheld = Callable[[str], bool]
+"""Whether an ignored file is not to be kept, by its path in the workspace."""
+
+
+class GitRules:
+    """In a folder of git's: what is not kept as a file."""
+
+    def __init__(self, parts: frozenset[bytes] | None) -> None:
+        self._parts = parts
+
+    def enter(self, folder: int, path: bytes, *, has_rules: bool) -> None:
+        """A file of rules says nothing here."""
+
+    def ignored(self, path: bytes, names: Sequence[tuple[bytes, bool]]) -> set[bytes]:
+        gone = {name for name, is_folder in names if not is_folder and name.endswith(_HIDDEN_ENDINGS)}
+        if path:
+            is_shared_log = self._parts is not None and path == b"logs"  # of the main working tree
+            return gone | ({b"HEAD"} if is_shared_log else set())
+        if self._parts is not None:
+            return gone | {name for name, _ in names if name not in self._parts}
+        return gone | {name for name, _ in names if name in _UNWRITABLE or name.startswith(_COMMONDIR)}
+
+
+class ChosenRules:
+    """Of a workspace, these paths with what is in them and the folders above them, but what is withheld."""
+
+    def __init__(self, chosen: Iterable[bytes], is_withheld: IsWithheld) -> None:
+        self._chosen, self._is_withheld = frozenset(chosen), is_withheld
+        self._above = {path[:cut] for path in self._chosen for cut in range(len(path)) if path[cut : cut + 1] == b"/"}
+
+    def enter(self, folder: int, path: bytes, *, has_rules: bool) -> None:
+        """What is ignored is known."""
+
+    def ignored(self, path: bytes, names: Sequence[tuple[bytes, bool]]) -> set[bytes]:
+        return {name for name, is_folder in names if not self._is_kept(joined(path, name), is_folder=is_folder)}
+
+    def _is_kept(self, path: bytes, *, is_folder: bool) -> bool:
+        if is_folder and path in self._above:
+            return True
+        return self.has(path) and (is_folder or not self._is_withheld(os.fsdecode(path)))
+
+    def has(self, path: bytes) -> bool:
+        """Whether it is one of these or lies in one."""
+        while path:
+            if path in self._chosen:
+                return True
+            path = path.rpartition(b"/")[0]
+        return False
+
+
+class NeededRules:
+    """The rules of a workspace, but for what a snapshot has: that is ignored by no rule."""
+
+    def __init__(self, rules: FolderRules, paths: Iterable[bytes]) -> None:
+        self._rules = rules
+        self._paths = set(paths)
+
+    def enter(self, folder: int, path: bytes, *, has_rules: bool) -> None:
+        self._rules.enter(folder, path, has_rules=has_rules)
+
+    def ignored(self, path: bytes, names: Sequence[tuple[bytes, bool]]) -> set[bytes]:
+        return {name for name in self._rules.ignored(path, names) if joined(path, name) not in self._paths}
+
+
+class TipWriter:
+    """Stores files, and notes every id of a git object in them."""
+
+    def __init__(self, writer: ObjectWriter, index_ids: Callable[[bytes], Iterable[str]]) -> None:
+        self._writer, self._index_ids = writer, index_ids
+        self.tips: set[str] = set()
+
+    def add(self, kind: bytes, data: bytes) -> bytes:
+        if kind == BLOB and data.startswith(_INDEX_SIGN):
+            self.tips.update(self._index_ids(data))
+        elif kind == BLOB:
+            self.tips.update(id.decode() for id in _ID.findall(data))
+        return self._writer.add(kind, data)
+
+
+class RestoredWhole(Struct):
+    """What a restore did."""
+
+    written: int = 0
+    deleted: int = 0
+    left: dict[str, str] = {}
+
+
+class WholeFolders:
+    """Whole snapshots in one store. `git` is that store's, and `program` the one that it runs."""
+
+    def __init__(
+        self,
+        git: Git,
+        program: str,
+        scratch: Path,
+        caches: Path,
+        clock: Clock,
+        random: RandomBytes,
+        apart: frozenset[Identity],
+    ) -> None:
+        self._git, self._program, self._scratch, self._caches = git, program, scratch, caches
+        self._clock, self._random, self._apart = clock, random, apart
+
+    # --- kept -------------------------------------------------------------------------------------------------------
+
+    def take(
+        self, place: Path, root: int, seen: SeenFolder, git_folders: Sequence[GitFolder], is_withheld: IsWithheld
+    ) -> tuple[str, list[SkippedPath]]:
+        """The id of the whole snapshot, of which `seen` is the part that every snapshot has, and which ignored files
+        are not in it. Raises a WeftError where something of git's cannot be kept."""
+        with ObjectWriter(self._git, self._scratch) as writer:
+            states, objects = self._keep_git(place, git_folders, writer)
+            ignored, skipped = self._keep_ignored(root, seen, writer, is_withheld)
+            large = (f"{os.path.relpath(folder.place, place)}/{LARGE_FILES}/" for folder in git_folders)
+            skipped += [SkippedPath(path, SkipReason.TOO_LARGE) for path in large if os.path.lexists(place / path)]
+            parts = ((GIT, states), (OBJECTS, objects), (IGNORED, ignored))
+            beside = writer.add(TREE, tree_bytes(TreeEntry(name, FOLDER_MODE, id) for name, id in parts if id))
+            with ObjectReader(self._git) as reader:
+                entries = _tree(reader, bytes.fromhex(seen.snapshot.id))
+            whole = writer.add(TREE, tree_bytes([*entries, TreeEntry(BESIDE, FOLDER_MODE, beside)]))
+            writer.finish()
+        return whole.hex(), skipped
+
+    def _keep_git(self, place: Path, folders: Sequence[GitFolder], writer: ObjectWriter) -> tuple[bytes, bytes]:
+        """The trees of the states and of the objects; empty where there is no repository."""
+        states, tips = [], dict[str, set[str]]()
+        for folder in folders:
+            tip_writer = TipWriter(writer, partial(self._index_ids, folder))
+            states.append([_place_entry(writer, place, folder.place), self._keep_state(folder, tip_writer)])
+            tips.setdefault(folder.objects, set()).update(tip_writer.tips)
+        stores = []
+        for folder in {folder.objects: folder for folder in folders}.values():
+            kept = self._objects_of(folder).keep(self._git, writer, tips[folder.objects])
+            packs = writer.add(TREE, _numbered(FILE_MODE, kept.packs)) if kept.packs else b""
+            entries = [_place_entry(writer, place, folder.objects), TreeEntry(LISTING, FILE_MODE, kept.listing)]
+            stores.append([*entries, *([TreeEntry(PACKS, FOLDER_MODE, packs)] if packs else [])])
+        if not states:
+            return b"", b""
+        state_trees = [writer.add(TREE, tree_bytes(entries)) for entries in states]
+        store_trees = [writer.add(TREE, tree_bytes(entries)) for entries in stores]
+        return (
+            writer.add(TREE, _numbered(FOLDER_MODE, state_trees)),
+            writer.add(TREE, _numbered(FOLDER_MODE, store_trees)),
+        )
+
+    def _keep_state(self, folder: GitFolder, writer: BlobWriter) -> TreeEntry:
+        with _opened(folder.place) as root:
+            scan = Scan(root, GitRules(folder.parts), writer, self._clock, STATE_LIMIT, self._apart)
+            scan.look_at_all({})
+        scan.ensure_limit()
+        for record in scan.folders.values():
+            lost = [one for one in record.skipped if one.why is not SkipReason.SPECIAL]
+            if lost or record.is_unreadable:
+                path = joined(record.path, lost[0].name) if lost else record.path
+                raise Unsupported(
+                    f"{os.fsdecode(path)!r} in {folder.place} cannot be kept: it is too large or unreadable"
+                )
+        return TreeEntry(STATE, FOLDER_MODE, bytes.fromhex(stored_scan(scan, writer)))
+
+    def _objects_of(self, folder: GitFolder) -> GitObjects:
+        name = hashlib.sha256(os.fsencode(folder.objects)).hexdigest()[:32]
+        return GitObjects(self._program, folder, self._scratch, self._caches / f"{name}-objects")
+
+    def _index_ids(self, folder: GitFolder, data: bytes) -> set[str]:
+        """What an index names."""
+        repository = Path(folder.objects)
+        with (
+            NamedTemporaryFile(dir=self._scratch) as index,
+            opened_repository(self._program, repository, object_format=folder.object_format) as git,
+        ):
+            index.write(data)
+            index.flush()
+            with git.start("ls-files", "--stage", "-z", index=Path(index.name)) as process:
+                answer = ended_well(process, "ls-files", _MOST_INDEX_BYTES)[1]
+        return {line.split(b" ", 2)[1].decode() for line in answer.split(b"\0")[:-1]}
+
+    def _keep_ignored(
+        self, root: int, seen: SeenFolder, writer: ObjectWriter, is_withheld: IsWithheld
+    ) -> tuple[bytes, list[SkippedPath]]:
+        """The smallest first, as many as are kept."""
+        sizes, skipped = list[tuple[int, int, bytes]](), list[SkippedPath]()
+        for record in seen.head.folders:
+            for name in record.ignored:
+                path = joined(record.path, name.rstrip(b"/"))
+                size = _measured(root, path)
+                if size is None:
+                    skipped.append(SkippedPath(os.fsdecode(joined(record.path, name)), SkipReason.IGNORED))
+                elif name.endswith(b"/") or not is_withheld(os.fsdecode(path)):
+                    sizes.append((*size, path))
+        chosen, room, files = list[bytes](), IGNORED_LIMIT.total_bytes, IGNORED_LIMIT.files
+        for size_bytes, count, path in sorted(sizes):
+            if size_bytes > room or count > files:
+                skipped.append(SkippedPath(os.fsdecode(path), SkipReason.IGNORED))
+                continue
+            room, files = room - size_bytes, files - count
+            chosen.append(path)
+        if not chosen:
+            return b"", skipped
+        scan = Scan(root, ChosenRules(chosen, is_withheld), writer, self._clock, _PRESENT_LIMIT, self._apart)
+        scan.look_at_all({})
+        return bytes.fromhex(stored_scan(scan, writer)), skipped
+
+    # --- given back -------------------------------------------------------------------------------------------------
+
+    def restore(
+        self, place: Path, root: int, snapshot: str, table: Table, git_folders: Sequence[GitFolder]
+    ) -> RestoredWhole:
+        """Make all of it what it was. `table` is what was seen of the files."""
+        with ObjectReader(self._git) as reader:
+            target = load_snapshot(reader, snapshot)
+            parts = {entry.name: entry.id for entry in _tree(reader, target.beside)} if target.beside else {}
+            done = RestoredWhole()
+            for id in _numbered_ids(reader, parts.get(OBJECTS)):
+                self._give_objects_back(place, reader, id, git_folders, done)
+        self._restore_files(place, root, target, parts.get(IGNORED), table, done)
+        with ObjectReader(self._git) as reader:
+            for id in _numbered_ids(reader, parts.get(GIT)):
+                self._restore_state(place, reader, id, git_folders, done)
+        return done
+
+    def _give_objects_back(
+        self, place: Path, reader: ObjectReader, id: bytes, folders: Sequence[GitFolder], done: RestoredWhole
+    ) -> None:
+        entries = {entry.name: entry.id for entry in _tree(reader, id)}
+        lies = _stored_place(place, reader, entries)
+        folder = next((folder for folder in folders if folder.objects == lies), None)
+        if folder is None:
+            done.left[lies] = _MOVED
+            return
+        packs = _numbered_ids(reader, entries.get(PACKS))
+        try:
+            self._objects_of(folder).give_back(reader, packs, entries[LISTING], self._random)
+        except OSError as error:
+            done.left[lies] = f"its objects could not be given back: {error.strerror}"
+
+    def _restore_state(
+        self, place: Path, reader: ObjectReader, id: bytes, folders: Sequence[GitFolder], done: RestoredWhole
+    ) -> None:
+        entries = {entry.name: entry.id for entry in _tree(reader, id)}
+        lies = _stored_place(place, reader, entries)
+        folder = next((folder for folder in folders if folder.place == lies), None)
+        if folder is None:
+            done.left[lies] = _MOVED
+            return
+        with _opened(folder.place) as root:
+            scan, present = self._scanned(root, GitRules(folder.parts), {}, STATE_LIMIT)
+            target = _entries(self._git, entries[STATE].hex())
+            self._run(root, scan, present, target, done, prefix=f"{lies}/")
+
+    def _restore_files(
+        self, place: Path, root: int, stored: StoredFolder, ignored: bytes | None, table: Table, done: RestoredWhole
+    ) -> None:
+        """First the rules of what is ignored, then everything else by them."""
+        target = _entries(self._git, stored.id)
+        if ignored is not None:
+            target = {**_entries(self._git, ignored.hex()), **target}
+        for is_rule_pass in (True, False):
+            with IgnoreRules(self._git, self._scratch, OuterRules(place)) as rules:
+                scan, present = self._scanned(root, NeededRules(rules, target), table, _PRESENT_LIMIT)
+            if not is_rule_pass:
+                restoring = self._run(root, scan, present, target, done)
+                restoring.set_top_mode(stored.manifest.folder_mode(b""))
+                return
+            rule_files = [path for path in target.keys() | present.keys() if path.rpartition(b"/")[2] == IGNORE_FILE]
+            if all(target.get(path) == present.get(path) for path in rule_files):
+                continue
+            needed = {above for path in rule_files if path in target for above in ancestors(path)}
+            chosen = {*rule_files, *(path for path in needed if path not in present)}
+            self._run(root, scan, _among(present, chosen), _among(target, chosen), done)
+
+    def _scanned(self, root: int, rules: FolderRules, table: Table, limit: SnapshotLimit) -> tuple[Scan, Entries]:
+        """What is there now. A command may have made folders so that their owner cannot read them."""
+        with ObjectWriter(self._git, self._scratch) as writer:
+            scan = Scan(root, rules, writer, self._clock, limit, self._apart)
+            scan.look_at_all(dict(table))
+            while any(_open_up(root, record.path) for record in scan.folders.values() if record.is_unreadable):
+                scan = Scan(root, rules, writer, self._clock, limit, self._apart)
+                scan.look_at_all(dict(table))
+            present = stored_scan(scan, writer)
+            writer.finish()
+        return scan, _entries(self._git, present)
+
+    def _run(
+        self, root: int, scan: Scan, present: Entries, target: Entries, done: RestoredWhole, prefix: str = ""
+    ) -> FolderRestoring:
+        differences = [
+            EntryDifference(path, present.get(path), target.get(path))
+            for path in sorted(present.keys() | target.keys(), key=lambda path: path.split(b"/"))
+            if present.get(path) != target.get(path)
+        ]
+        with ObjectReader(self._git) as reader:
+            restoring = FolderRestoring(root, reader, scan.folders, scan.table, self._random)
+            restoring.run(differences)
+        done.written += restoring.written
+        done.deleted += restoring.deleted
+        done.left.update((prefix + os.fsdecode(path), why) for path, why in restoring.left.items())
+        return restoring
+
+
+def _tree(reader: ObjectReader, id: bytes) -> list[TreeEntry]:
+    return parse_tree(reader.read(TREE, id), id.hex())
+
+
+def _numbered(mode: int, ids: Sequence[bytes]) -> bytes:
+    return tree_bytes(TreeEntry(b"%06d" % number, mode, id) for number, id in enumerate(ids))
+
+
+def _numbered_ids(reader: ObjectReader, tree: bytes | None) -> list[bytes]:
+    return [] if tree is None else [entry.id for entry in _tree(reader, tree)]
+
+
+def _place_entry(writer: ObjectWriter, workspace: Path, place: str) -> TreeEntry:
+    return TreeEntry(PLACE, FILE_MODE, writer.add(BLOB, os.fsencode(os.path.relpath(place, workspace))))
+
+
+def _stored_place(workspace: Path, reader: ObjectReader, entries: dict[bytes, bytes]) -> str:
+    path = reader.read(BLOB, entries[PLACE], _MOST_PLACE_BYTES)
+    return os.path.normpath(os.path.join(workspace, os.fsdecode(path)))
+
+
+def _entries(git: Git, snapshot: str) -> Entries:
+    """All that a snapshot has, by path. Trees that were stored a moment ago are found by a new reader."""
+    with ObjectReader(git) as reader:
+        stored = load_snapshot(reader, snapshot)
+        differences = Comparison(reader, NOTHING, stored, _PRESENT_LIMIT).differences()
+    return {one.path: one.new for one in differences if one.new is not None}
+
+
+def _among(entries: Entries, paths: Collection[bytes]) -> Entries:
+    return {path: entry for path, entry in entries.items() if path in paths}
+
+
+def _measured(root: int, path: bytes) -> tuple[int, int] | None:
+    """How many bytes and files there are at a path; None where that is more than is kept of one ignored path, or where
+    it cannot be read."""
+    size = files = 0
+    waiting = [path]
+    while waiting:
+        here = waiting.pop()
+        try:
+            status = os.stat(here, dir_fd=root, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                folder = open_folder_at(root, here)
+                try:
+                    waiting += [joined(here, os.fsencode(name)) for name in os.listdir(folder)]
+                finally:
+                    os.close(folder)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+        size += 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+        files += 1
+        if size > _MOST_IGNORED_BYTES or files + len(waiting) > _MOST_IGNORED_FILES:
+            return None
+    return size, files
+
+
+def _open_up(root: int, path: bytes) -> bool:
+    """Have the owner of a folder read and change it; whether that changed anything. Its mode is set at the end."""
+    *above, name = os.fsdecode(path).split("/")
+    with suppress(OSError):
+        parent = open_beneath(root, above, READ_FOLDER_FLAGS)
+        try:
+            return open_up_folder(parent, name)
+        finally:
+            os.close(parent)
+    return False
+
+
+@contextmanager
+def _opened(place: str) -> Iterator[int]:
+    root = open_real_folder(Path(place))
+    try:
+        yield root
+    finally:
+        os.close(root)

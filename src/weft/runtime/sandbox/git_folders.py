@@ -1,0 +1,141 @@
+"""Git's folders that commands in a workspace can write: what is to be kept of them before a command that nobody asked
+about, and given back by an undo.
+
+They are those that `git_view` mounts writable: of the workspace, of the repository above it or beside which it is a
+second working tree, of repositories and submodules in it. One that is not as git makes it is read-only there, and so is
+not among them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from weft.kernel.errors import LimitExceeded
+from weft.runtime.resources.directories.model import GitFolder
+from weft.runtime.sandbox.git_includes import included_files as followed_includes
+from weft.runtime.sandbox.git_repositories import (
+    GIT,
+    MODULE_LEVELS,
+    OddRepository,
+    common_folder,
+    git_places,
+    kind_of,
+    pointed_folder,
+    read_small,
+)
+from weft.runtime.sandbox.git_settings import object_format
+from weft.runtime.sandbox.git_view import MOST_REPOSITORIES
+from weft.runtime.sandbox.mounts import is_beneath
+
+SHARED_PARTS = frozenset((b"refs", b"packed-refs", b"logs", b"shallow"))
+"""What the working trees of one repository share, and each of them can write."""
+_MOST_LEVELS = 64
+
+
+def writable_git_folders(workspace: Path) -> tuple[GitFolder, ...]:
+    """`workspace` has no links on its way. Raises LimitExceeded for more than the sandbox lets commands write."""
+    folders: dict[str, GitFolder] = {}
+    for folder in _candidates(str(workspace)):
+        folders.setdefault(folder.place, folder)
+        if len(folders) > MOST_REPOSITORIES:
+            raise LimitExceeded("git repositories in the workspace", len(folders), MOST_REPOSITORIES)
+    return tuple(folders.values())
+
+
+def included_files(workspace: Path) -> frozenset[str]:
+    """Files of a workspace that a configuration of git's includes, whether they are there or not: commands cannot write
+    them, and what they say git obeys outside of the sandbox."""
+    top = str(workspace)
+    folders = dict.fromkeys(folder.place for folder in _candidates(top))
+    settings = [f"{folder}/{name}" for folder in folders for name in ("config", "config.worktree")]
+    included = followed_includes(settings, lambda place: place == top or is_beneath(place, top), None)
+    places = (place for one in included for place in (one.file, one.missing, *one.links))
+    return frozenset(place for place in places if place is not None and is_beneath(place, top))
+
+
+def _candidates(workspace: str) -> Iterator[GitFolder]:
+    entry = f"{workspace}/{GIT}"
+    kind = kind_of(entry)
+    if kind is None:
+        above = _entry_above(workspace)
+        if above is not None:
+            yield from _with_modules(above)
+    elif kind == stat.S_IFDIR:
+        yield from _with_modules(entry)
+    elif kind == stat.S_IFREG:
+        yield from _linked(entry)
+    for inner in git_places(workspace):
+        if os.path.basename(inner).casefold() != GIT:
+            continue  # under another name its files are like any others
+        if kind_of(inner) == stat.S_IFDIR:
+            yield from _with_modules(inner)
+        elif kind_of(inner) == stat.S_IFREG:
+            yield from (one for one in _linked(inner) if is_beneath(one.place, workspace))
+
+
+def _entry_above(workspace: str) -> str | None:
+    """As `git_view` takes it: the nearest one, where it is a folder of the same user."""
+    for folder in list(Path(workspace).parents)[:_MOST_LEVELS]:
+        entry = f"{str(folder).rstrip('/')}/{GIT}"
+        kind = kind_of(entry)
+        if kind is not None:
+            is_own = os.lstat(entry).st_uid == os.stat(workspace).st_uid
+            return entry if kind == stat.S_IFDIR and is_own else None
+    return None
+
+
+def _linked(entry: str) -> Iterator[GitFolder]:
+    """Of a second working tree or a submodule, whose folder a file names."""
+    own = pointed_folder(entry)
+    if own is None:
+        return
+    try:
+        common = common_folder(own)
+    except OddRepository:
+        return
+    if common is None:
+        yield from _with_modules(own)
+        return
+    shared = _folder_at(common, objects=common)
+    if shared is not None:
+        yield GitFolder(place=common, objects=common, object_format=shared.object_format, parts=SHARED_PARTS)
+        yield GitFolder(place=own, objects=common, object_format=shared.object_format)
+        yield from _modules_of(own)
+
+
+def _with_modules(place: str) -> Iterator[GitFolder]:
+    folder = _folder_at(place, objects=place)
+    if folder is not None:
+        yield folder
+        yield from _modules_of(place)
+
+
+def _modules_of(place: str, levels: int = MODULE_LEVELS) -> Iterator[GitFolder]:
+    """Those of submodules, known by their configuration, which commands cannot take away. Names may have slashes."""
+    waiting = [(f"{place}/modules", levels)]
+    while waiting:
+        folder, left = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                inner = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError:
+            continue
+        for path in inner:
+            if kind_of(f"{path}/config") is not None:
+                yield from _with_modules(path)
+            elif left:
+                waiting.append((path, left - 1))
+
+
+def _folder_at(place: str, objects: str) -> GitFolder | None:
+    """None where git could not work with it, or where commands see no more than what is there."""
+    try:
+        if os.path.realpath(place) != place:
+            return None
+        config = read_small(f"{place}/config")
+    except (OSError, OddRepository):
+        return None
+    return GitFolder(place=place, objects=objects, object_format=object_format(config))
