@@ -197,5 +197,8 @@ def test_what_a_policy_is_shown_is_the_contract() -> None:
     document = msgspec.json.decode(call_document(shell("ls")))
     assert sorted(document) == ["arguments", "context", "name"]
     assert sorted(document["context"]) == sorted(
-        "agent session turn workspace toolset on_behalf_of is_untrusted read_only subjects shown".split()
+        (
+            "agent session turn workspace toolset on_behalf_of is_untrusted read_only is_contained not_contained"
+            " subjects shown"
+        ).split()
     )

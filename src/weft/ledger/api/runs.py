@@ -207,6 +207,13 @@ class Runs:
             row = None if turn is None else load_turn(txn.sql, turn)
             return row is not None and bool(row.untrusted)
 
+    def is_session_from_here(self, session: str) -> bool:
+        """Whether a session, by its id, was begun in this ledger, and not pulled or imported."""
+        with self._store.read() as txn:
+            row = load_session(txn.sql, session)
+            is_here = row is not None and (row.replica is None or is_written_here(txn.sql, row.n, row.replica))
+            return row is not None and is_here and row.origin is None
+
     def session_grants(self, session: str) -> list[Approval]:
         """What people allowed for the rest of a session, by its id."""
         with self._store.read() as txn:

@@ -21,7 +21,7 @@ from weft.runtime.broker.plans import TurnPlan, message_workspace
 from weft.runtime.compaction.automatic import CompactionWriter
 from weft.runtime.configuration.gathering import LayerReader, OtherModels, TurnConfiguration, TurnRequest
 from weft.runtime.configuration.message_overrides import combined_overrides, read_overrides
-from weft.runtime.configuration.unattended import unattended_turn
+from weft.runtime.configuration.unattended import are_owners_words, unattended_turn
 from weft.runtime.context import ExecutionContext
 from weft.runtime.harness.turn_limits import turn_limits
 from weft.runtime.inference.inference import Inference
@@ -111,6 +111,7 @@ class ConfiguredPlanner:
             is_root=overrides.is_root,
             parent=parent if isinstance(parent, str) else None,
             retry=retry,
+            is_owners=are_owners_words(messages) and configuration.constraints is None,
             unattended=unattended_turn(self._programs, messages, is_worker=configuration.constraints is not None),
             compaction=compaction,
             on_overflow=compaction.after_overflow,

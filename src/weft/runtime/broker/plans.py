@@ -69,6 +69,8 @@ class TurnPlan(Struct, kw_only=True):
     rules: WorkspaceRules | None = None
     """The rules of the workspace that the turn works in, where a person trusts it."""
     tools: Tools = NO_TOOLS
+    is_owners: bool = False
+    """Whether the ledger's owner began it, by words of their own."""
     unattended: UnattendedTurn | None = None
     """How other people began a turn that nobody watches: it has no tools that write, unless its agent may have."""
     rules_folder: Path | None = None

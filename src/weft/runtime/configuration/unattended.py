@@ -51,6 +51,16 @@ def unattended_turn(programs: Programs, messages: Sequence[InboxMessage], *, is_
     return None
 
 
+def are_owners_words(messages: Sequence[InboxMessage]) -> bool:
+    """Whether the ledger's owner wrote all of them: no trigger, no room, no agent, and nobody on whose behalf."""
+    return all(map(_is_owners, messages))
+
+
+def _is_owners(message: InboxMessage) -> bool:
+    is_direct = message.source == MessageSource.HUMAN and _origin(message, is_worker=False) is None
+    return is_direct and not principals_of(message)
+
+
 def _origin(message: InboxMessage, *, is_worker: bool) -> str | None:
     if message.trigger is not None:
         return "a trigger"

@@ -38,6 +38,11 @@ class PolicyContext(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     is_untrusted: bool = False
     """Whether words of strangers are in the context of the turn."""
     read_only: bool = False
+    is_contained: bool = False
+    """Whether it stays in the sandbox of a folder that the person trusts for work, and what it changes can be taken
+    back."""
+    not_contained: str = ""
+    """In such a folder, why it is not contained."""
     subjects: tuple[str, ...] | None = ()
     """What the call is used on; None where that cannot be told."""
     shown: str = ""

@@ -1,8 +1,9 @@
 """The approval policy that is in force where no other one is.
 
 Reading in the workspace, a few commands that change nothing, and workers are allowed: what these call is decided on
-by itself. Writing, other commands, the network and tools of MCP servers are asked about. What plainly destroys, or
-plants what later runs outside the sandbox, is refused.
+by itself. In a folder that a person trusts for work, so are changes of files and commands that stay in the sandbox and
+can be taken back. Other writing and commands, the network and tools of MCP servers are asked about. What plainly
+destroys, or plants what later runs outside the sandbox, is refused.
 
 ALLOW lists uses of tools that are allowed beside that, as NAME or NAME(PATTERN): `shell(make test)`, `write(docs/*)`.
 `*` stands for any characters; `WORDS *` is also the command WORDS alone. A call is allowed where each thing that it is
@@ -68,12 +69,19 @@ def decide(name: str, subjects: list[str] | None, context: dict[str, object]) ->
     if name in READING:
         secrets = [subject for subject in subjects or [] if is_secret(subject)]
         return ("ask", f"{secrets[0]} may hold secrets") if secrets else ("allow", "it changes nothing")
-    if subjects is None:
-        return "ask", "what would run is known only when it runs"
-    if is_listed(name, subjects):
+    if context.get("is_contained") and not (name in WRITING and any(map(is_secret, subjects or []))):
+        return "allow", "it stays inside the sandbox of a folder that is trusted for work"
+    if subjects is not None and is_listed(name, subjects):
         return "allow", "its uses are listed as allowed"
+    return "ask", "; ".join(filter(None, [question(name, subjects), str(context.get("not_contained") or "")]))
+
+
+def question(name: str, subjects: list[str] | None) -> str:
+    """Why a person is asked."""
+    if subjects is None:
+        return "what would run is known only when it runs"
     shows_secrets = name == "shell" and any(map(may_show_secrets, subjects))
-    return "ask", "it may show secrets" if shows_secrets else "nothing lists it as allowed"
+    return "it may show secrets" if shows_secrets else "nothing lists it as allowed"
 
 
 def refused(name: str, subjects: list[str]) -> str | None:
@@ -190,6 +198,34 @@ TESTS = [
         "name": "a change of a file is asked about",
         "call": {"name": "edit", "arguments": {"path": "src/a.py"}, "context": {"subjects": ["src/a.py"]}},
         "decision": "ask",
+    },
+    {
+        "name": "in a folder that is trusted for work, what stays in the sandbox is allowed",
+        "call": {
+            "name": "shell",
+            "arguments": {"cmd": "make $(cat a)"},
+            "context": {"subjects": None, "is_contained": True, "is_untrusted": True},
+        },
+        "decision": "allow",
+    },
+    {
+        "name": "what leaves it there is asked about",
+        "call": {
+            "name": "shell",
+            "arguments": {"cmd": "make"},
+            "context": {"subjects": ["make"], "not_contained": "it leaves the sandbox"},
+        },
+        "decision": "ask",
+    },
+    {
+        "name": "a file of secrets is not changed there unasked",
+        "call": {"name": "write", "arguments": {}, "context": {"subjects": [".env"], "is_contained": True}},
+        "decision": "ask",
+    },
+    {
+        "name": "no hook is planted there either",
+        "call": {"name": "write", "arguments": {}, "context": {"subjects": [".git/hooks/a"], "is_contained": True}},
+        "decision": "deny_continue",
     },
     {
         "name": "no hook is planted",

@@ -10,23 +10,40 @@ keeps it, a call that may change it waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from weft.kernel.enums import ResourceKind
+from weft.kernel.enums import ResourceKind, SnapshotState
 from weft.kernel.errors import InvalidInput, NotAllowed, WeftError
-from weft.ledger.api import Failure, KeptState, Ledger, NewResource, NewSnapshot, ResourceLog
+from weft.ledger.api import Failure, KeptState, Ledger, NewResource, NewSnapshot, ResourceLog, Snapshot
 from weft.runtime.broker.tools import BUSY_SECONDS, NotYet
-from weft.runtime.resources.directory_driver import DirectoryDriver
+from weft.runtime.resources.directory_driver import WHOLE_METHOD, DirectoryDriver
 from weft.runtime.turns.ledger_port import Crossing
+
+NOT_KEPT = "the folder is not kept, so nothing could be given back"
+NOT_WHOLE = "the turn began before the folder was trusted, so git's folders and ignored files are not kept"
 
 
 class WorkspaceSnapshots:
     """Keeps one workspace for the turns of one session, by its id."""
 
-    def __init__(self, ledger: Ledger, crossing: Crossing, driver: DirectoryDriver, session: str, folder: Path) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        crossing: Crossing,
+        driver: DirectoryDriver,
+        session: str,
+        folder: Path,
+        *,
+        is_whole: Callable[[], bool] | None = None,
+    ) -> None:
+        """`is_whole` says whether what a turn begins with is kept with git's folders and ignored files: where commands
+        may run that nobody is asked about."""
+        self._is_whole = is_whole or (lambda: False)
+        self._obstacles: dict[str, str | None] = {}
+        """Why what turns began with is not whole."""
         self._log, self._crossing, self._driver = ResourceLog(ledger), crossing, driver
         self._session, self._folder = session, folder
         self._lock = asyncio.Lock()
@@ -44,6 +61,10 @@ class WorkspaceSnapshots:
             if turn not in self._beginnings:
                 self._beginnings[turn] = await self._crossing.run(partial(self._beginning, turn))
             return self._beginnings[turn]
+
+    async def why_not_whole(self, turn: str) -> str | None:
+        """See `WorkspaceKeeper`."""
+        return self._obstacles.get(turn, NOT_KEPT)
 
     async def begin(self, turn: str) -> None:
         """A call runs, so its decision is recorded, and what the turn began with. Where a process decided that kept no
@@ -73,23 +94,43 @@ class WorkspaceSnapshots:
             self._resource = workspace_resource(self._log, self._driver, self._session, self._folder)
         except (NotAllowed, InvalidInput):  # whoever acts may not, or the folder is gone: nothing is kept
             self._resource = ""
+            self._obstacles[turn] = NOT_KEPT
             return ()
         if self._log.is_worked_on(self._resource):  # from now on nobody begins to, for the turn has its session
             raise NotYet(f"somebody else is working in {self._folder}")
-        return () if self._log.is_begun(turn, self._resource) else (self._kept(is_before=True),)
+        if self._log.is_begun(turn, self._resource):
+            self._obstacles[turn] = None if any(map(self._is_whole_beginning, self._log.tried_in(turn))) else NOT_WHOLE
+            return ()
+        state, self._obstacles[turn] = self._kept_whole()
+        return (state,)
+
+    def _is_whole_beginning(self, snapshot: Snapshot) -> bool:
+        is_whole = snapshot.method == WHOLE_METHOD and snapshot.state is SnapshotState.OK
+        return is_whole and snapshot.is_before and snapshot.resource == self._resource
 
     def _record_beginning(self, turn: str) -> None:
         for state in self._beginning(turn):
             self._log.record_snapshot(state.resource, state.taken, run=turn, is_before=True)
             self._unrecorded.pop(id(state))[1].close()
 
-    def _kept(self, *, is_before: bool = False) -> KeptState:
+    def _kept_whole(self) -> tuple[KeptState, str | None]:
+        """What a turn begins with, and why that is not whole. Where git's folders cannot be kept the files are."""
+        if not self._is_whole():
+            return self._kept(is_before=True), NOT_WHOLE
+        state = self._kept(is_before=True, is_whole=True)
+        if not isinstance(state.taken, Failure):
+            return state, None
+        why = state.taken.message
+        self._unrecorded.pop(id(state))[1].close()
+        return self._kept(is_before=True), f"not all of the folder can be kept: {why}"
+
+    def _kept(self, *, is_before: bool = False, is_whole: bool = False) -> KeptState:
         """Nothing of it is thrown away until it is recorded."""
         taken: NewSnapshot | Failure
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._driver.storing())
-                taken = self._driver.take(self._folder)
+                taken = self._driver.take(self._folder, is_whole=is_whole)
             except WeftError as error:
                 taken = Failure(type(error).__name__, str(error))
             state = KeptState(resource=self._resource, taken=taken, is_before=is_before)

@@ -37,6 +37,9 @@ class CallPlan(Struct, frozen=True, kw_only=True):
     shown: str = ""
     """For whoever approves it: the command, or the difference that it makes to a file."""
     is_read_only: bool = False
+    confined_to: str | None = None
+    """The folder, without links on its way, beyond which the sandbox or the tool itself lets it change nothing and
+    reach nothing; None: it can do more."""
     is_outward: bool = False
     """Whether it can carry something out of the machine: a request to a server, a command that reaches the network."""
 
@@ -91,6 +94,9 @@ class WorkspaceKeeper(Protocol):
     async def before(self, turn: str) -> tuple[KeptState, ...]:
         """A call of a turn that may change it is allowed: what is to be recorded with the decision. Raises NotYet while
         somebody else is at work in it."""
+
+    async def why_not_whole(self, turn: str) -> str | None:
+        """After `before`: why not all can be taken back that a command changes in the workspace; None: it can."""
 
     async def begin(self, turn: str) -> None:
         """Such a call is about to run; the decision is recorded."""

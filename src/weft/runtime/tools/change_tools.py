@@ -107,7 +107,8 @@ class ChangeTool(StructTool[ChangeArguments]):
         }
         words = self_running_words(self_running([resolved.text]))
         shown = f"{difference.unified()}\n\n{words}" if words else difference.unified()
-        return CallPlan(tool=self.spec.name, exact=exact, subjects=(resolved.text,), shown=shown)
+        subjects, root = (resolved.text,), exact["workspace"]
+        return CallPlan(tool=self.spec.name, exact=exact, subjects=subjects, shown=shown, confined_to=root)
 
     def _change(self, exact: dict[str, Any], call: str) -> None:
         path, before, after = exact["path"], exact["before"], exact["after"]

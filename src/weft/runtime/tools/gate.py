@@ -27,11 +27,12 @@ from weft.runtime.context import ExecutionContext
 from weft.runtime.policies.contract import PolicyCall, PolicyContext
 from weft.runtime.policies.decider import PolicyDecision
 from weft.runtime.tools.calls import CallPlan, ExclusiveTool, PlannedTool, ToolFailure, ToolOutput, WorkspaceKeeper
+from weft.runtime.tools.containment import FILE_CHANGES, Containment
 from weft.runtime.tools.folder_locks import hold_folder
+from weft.runtime.tools.threads import in_thread
 
 SHOWN_CHARACTERS = 256 * 1024
 """What a person is shown is never shortened: what is longer cannot be approved."""
-FILE_CHANGES = frozenset({"write", "edit"})
 APPROVAL_SECONDS = 24 * 3600.0
 NO_CIRCUMSTANCES = PolicyContext()
 
@@ -65,9 +66,12 @@ class ToolGate:
         keeper: WorkspaceKeeper | None = None,
         workspace: Path | None = None,
         withheld: Mapping[str, str] = MappingProxyType({}),
+        containment: Containment | None = None,
     ) -> None:
         """Calls that may change the workspace run beside each other; one that a person approved has it for itself.
-        `withheld` says of tools that the turn would have otherwise why it has them not."""
+        `withheld` says of tools that the turn would have otherwise why it has them not. `containment` tells which calls
+        stay where the person lets agents work; without it, or where nothing is kept, none does."""
+        self._containment = containment
         self._keeper, self._workspace = keeper, workspace
         self._withheld = withheld
         self._tools, self._ask_policies, self._history = tools, ask_policies, history
@@ -175,20 +179,19 @@ class ToolGate:
 
     async def _without_person(self, tool: str, plan: CallPlan, arguments: Any, context: ToolCallContext) -> Verdict:
         is_untrusted = await self._history.is_untrusted(context.turn)
-        policy_decision = await self._ask_policies(
-            PolicyCall(
-                name=plan.tool,
-                arguments=arguments,
-                context=replace(
-                    self._circumstances,
-                    turn=context.turn,
-                    is_untrusted=is_untrusted,
-                    read_only=plan.is_read_only,
-                    subjects=plan.subjects,
-                    shown=plan.shown,
-                ),
-            )
+        asked = PolicyCall(
+            name=plan.tool,
+            arguments=arguments,
+            context=replace(
+                self._circumstances,
+                turn=context.turn,
+                is_untrusted=is_untrusted,
+                read_only=plan.is_read_only,
+                subjects=plan.subjects,
+                shown=plan.shown,
+            ),
         )
+        policy_decision = await self._policy_decision(tool, plan, asked)
         if policy_decision.decision in (Decision.DENY_CONTINUE, Decision.DENY_ABORT):
             return Verdict(
                 decision=policy_decision.decision,
@@ -205,6 +208,33 @@ class ToolGate:
         if await self._is_granted(plan, arguments):
             return self._allow(tool, plan, DecisionSource.SESSION_GRANT, "a person allowed it for this session", None)
         return self._ask(plan, DecisionSource.POLICY, policy_decision.rationale, policy_decision.policy)
+
+    async def _policy_decision(self, tool: str, plan: CallPlan, asked: PolicyCall) -> PolicyDecision:
+        """A call is contained where what it changes can be taken back. That is seen to once it would be allowed: the
+        workspace is kept then, and where not all of it could be, it is decided again."""
+        obstacle = await self._obstacle(plan)
+        if obstacle is None:
+            decision = await self._ask_policies(replace(asked, context=replace(asked.context, is_contained=True)))
+            if decision.decision is not Decision.ALLOW:
+                return decision
+            obstacle = await self._why_not_whole(tool, plan, str(asked.context.turn))
+            if obstacle is None:
+                return decision
+        return await self._ask_policies(replace(asked, context=replace(asked.context, not_contained=obstacle)))
+
+    async def _obstacle(self, plan: CallPlan) -> str | None:
+        """Why a call is not contained, as far as that is known before anything is kept."""
+        containment, workspace = self._containment, self._workspace
+        if containment is None:
+            return ""
+        return await in_thread(lambda: containment.obstacle(plan, None if workspace is None else str(workspace)))
+
+    async def _why_not_whole(self, tool: str, plan: CallPlan, turn: str) -> str | None:
+        keeper = self._keeper_of(tool, plan)
+        if keeper is None:
+            return None if plan.is_read_only else "nothing is kept that could be given back"
+        await keeper.before(turn)
+        return await keeper.why_not_whole(turn)
 
     def _allow(
         self, tool: str, plan: CallPlan, by: DecisionSource, rationale: str | None, policy: str | None

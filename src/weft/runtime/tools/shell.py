@@ -88,7 +88,12 @@ class ShellTool(StructTool[ShellArguments]):
             **self._circumstances(folder, argv),
         }
         return CallPlan(
-            tool="shell", exact=exact, subjects=subjects, shown=_shown(asked.cmd, exact), is_outward=self._is_outward
+            tool="shell",
+            exact=exact,
+            subjects=subjects,
+            shown=_shown(asked.cmd, exact),
+            confined_to=None if self._is_outward or exact["uncovered"] else exact["workspace"],
+            is_outward=self._is_outward,
         )
 
     def _circumstances(self, folder: str, argv: list[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ none, since it does not call them reliably.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from weft.kernel.authority import TOOL_PREFIX
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import AgentRole, ProgramKind
 from weft.ledger.api import MAX_WORKER_DEPTH, Approval, Ledger, Policy, Runs, SessionStanding
+from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.broker.plans import TurnPlan
@@ -35,6 +37,7 @@ from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, SandboxProfile
 from weft.runtime.tools.calls import PlannedTool, WorkspaceKeeper
 from weft.runtime.tools.code_tools import CodeProgramTool
+from weft.runtime.tools.containment import Containment, IsTrusted
 from weft.runtime.tools.fetch_url import FetchUrlTool
 from weft.runtime.tools.gate import ToolGate
 from weft.runtime.tools.linters import Linters, LinterSettings
@@ -57,6 +60,8 @@ class ToolboxSettings(Struct, frozen=True, kw_only=True):
     linters: tuple[LinterSettings, ...] = ()
     files: DirectoryDriver | None = None
     """Keeps what workspaces are like after each call that may change them; None: nothing is kept."""
+    is_trusted_for_work: IsTrusted | None = None
+    """Which folders that person trusts for work; None: none."""
     unconfined_by: str | None = None
     """The person who granted that tools run without a sandbox, where an agent's permissions say so."""
 
@@ -111,15 +116,17 @@ class Toolbox:
             toolset=toolset,
             on_behalf_of=tuple(str(principal) for principal in configuration.context.on_behalf_of),
         )
+        containment = await self._containment(plan, configuration, standing)
         plan.gate = ToolGate(
             {tool.spec.name: tool for tool in offered},
             partial(self._ask_policies, None if configuration.persona is None else configuration.persona.id),
             _SessionHistory(self._ledger, self._crossing, standing.id),
             circumstances=circumstances,
             clock=self._clock,
-            keeper=self._keeper(standing.id, plan.setting.workspace),
+            keeper=self._keeper(standing.id, plan.setting.workspace, containment),
             workspace=None if plan.setting.workspace is None else Path(plan.setting.workspace),
             withheld=withheld,
+            containment=containment,
         )
         plan.on_asked = self._on_asked
 
@@ -134,11 +141,30 @@ class Toolbox:
         withheld = {tool.spec.name: reason for tool in tools if not tool.is_read_only}
         return [tool for tool in tools if tool.is_read_only], withheld
 
-    def _keeper(self, session: str, workspace: str | None) -> WorkspaceKeeper | None:
+    async def _containment(
+        self, plan: TurnPlan, configuration: TurnConfiguration, standing: SessionStanding
+    ) -> Containment | None:
+        """None where the person trusts no folder for work."""
+        is_trusted = self._settings.is_trusted_for_work
+        if is_trusted is None:
+            return None
+        agent, why_not_theirs = configuration.persona, None
+        if not plan.is_owners:
+            why_not_theirs = "the owner of the ledger did not begin this turn"
+        elif agent is not None and (agent.foreign or agent.created_by != DEFAULT_AGENT):
+            why_not_theirs = f"the agent {agent.name!r} was made by somebody else"
+        elif not await self._crossing.run(partial(Runs(self._ledger).is_session_from_here, standing.id)):
+            why_not_theirs = "the session began in another ledger"
+        return Containment(is_trusted, self._runner.protected.secrets, why_not_theirs)
+
+    def _keeper(self, session: str, workspace: str | None, containment: Containment | None) -> WorkspaceKeeper | None:
+        """Where calls may go unasked all is kept that they can change."""
         files = self._settings.files
         if files is None or workspace is None:
             return None
-        return WorkspaceSnapshots(self._ledger, self._crossing, files, session, Path(workspace))
+        place = os.path.realpath(workspace)
+        is_whole = None if containment is None else partial(containment.may_hold, place)
+        return WorkspaceSnapshots(self._ledger, self._crossing, files, session, Path(workspace), is_whole=is_whole)
 
     async def tools(self, configuration: TurnConfiguration, workspace: str | None) -> list[PlannedTool]:
         """Those that some use of may be allowed, in a fixed order, so that requests extend each other."""

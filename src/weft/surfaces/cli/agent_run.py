@@ -17,7 +17,7 @@ from weft.surfaces.cli.configuration import RUN_TOOLSET, ensure_toolset
 from weft.surfaces.cli.exits import DIFFERENT, OK, UNFINISHED
 from weft.surfaces.cli.run_view import RunView
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.turn_files_call import note_self_running, self_running_changes_of
+from weft.surfaces.cli.turn_files_call import TurnNotes, note_turn, turn_notes_of
 from weft.surfaces.cli.work_progress import ProgressNotes, spent_words
 from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.tools import AgentRun
@@ -72,13 +72,13 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
     if workspace is not None:
         ask_about_work(call, workspace)
     try:
-        run, work, changed = with_broker(call, partial(_worked, call, request, workspace, view), view.observe)
+        run, work, notes = with_broker(call, partial(_worked, call, request, workspace, view), view.observe)
     finally:
         view.end()
     text = "" if work.reply is None else work.reply.reply.text
     is_shown = view.has_answer or work.reply is None
-    call.answer(_form(run, work, view, changed), *([] if is_shown else [[line] for line in safe_lines(text)]))
-    note_self_running(call, changed)
+    call.answer(_form(run, work, view, notes), *([] if is_shown else [[line] for line in safe_lines(text)]))
+    note_turn(call, notes)
     if not call.json:
         progress = progress_of(work.facts, SystemClock().now_ms())
         call.note(Span(run.agent.name, "label"), f" took {spent_words(progress)}")
@@ -106,7 +106,7 @@ def _task_words(work: FinishedWork) -> tuple[Span | str, ...]:
 
 async def _worked(
     call: Call, request: AgentRunRequest, workspace: str | None, view: RunView, access: BrokerAccess
-) -> tuple[PlannedRun, FinishedWork, dict[str, str]]:
+) -> tuple[PlannedRun, FinishedWork, TurnNotes]:
     from weft.programs import Programs
     from weft.runtime.harness.performing import WorkRequest
     from weft.runtime.harness.task_work import TaskWork
@@ -135,7 +135,7 @@ async def _worked(
                 await to_the_end(crossing.run(partial(_end, programs, run, error)))
             raise
     turns = [one.turn for one in done.facts.rounds if one.turn is not None]
-    return run, done, await crossing.run(partial(self_running_changes_of, call, access.ledger, turns))
+    return run, done, await crossing.run(partial(turn_notes_of, call, access.ledger, turns))
 
 
 async def _when_free(call: Call, run: PlannedRun, work: Any) -> FinishedWork:
@@ -279,7 +279,7 @@ def _end(programs: Programs, run: PlannedRun, error: BaseException) -> None:
             programs.fail_task(task.id, reason=words)
 
 
-def _form(run: PlannedRun, work: FinishedWork, view: RunView, changed: dict[str, str]) -> AgentRun:
+def _form(run: PlannedRun, work: FinishedWork, view: RunView, notes: TurnNotes) -> AgentRun:
     admission, facts = work.admission, work.facts
     last = facts.last
     return AgentRun(
@@ -298,7 +298,7 @@ def _form(run: PlannedRun, work: FinishedWork, view: RunView, changed: dict[str,
         task_state=work.task.state,
         turns=len(facts.rounds),
         reason=work.reason,
-        runs_by_itself=changed,
+        **notes.fields(),
     )
 
 

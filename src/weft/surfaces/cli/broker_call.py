@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.chat.models import ModelChoice
     from weft.surfaces.cli.tool_access import ToolAccess
+    from weft.surfaces.cli.turn_files_call import TurnNotes
 
 T = TypeVar("T")
 
@@ -148,7 +149,7 @@ def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: boo
         return
     shown = ReplyStream(call) if call.screen.terminal else None
     try:
-        admission, reply, changed = answered(call, admit, None if shown is None else shown.token)
+        admission, reply, notes = answered(call, admit, None if shown is None else shown.token)
     finally:
         if shown is not None:
             shown.end()
@@ -156,17 +157,17 @@ def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: boo
     if call.json:
         reply = _priced(reply)
     call.answer(
-        SentMessage(**sent_fields(admission, reply, route), runs_by_itself=changed),
+        SentMessage(**sent_fields(admission, reply, route), **({} if notes is None else notes.fields())),
         *([] if is_shown else [[line] for line in safe_lines(reply.reply.text)]),
     )
-    if changed:
-        from weft.surfaces.cli.turn_files_call import note_self_running
+    if notes is not None:
+        from weft.surfaces.cli.turn_files_call import note_turn
 
-        note_self_running(call, changed)
+        note_turn(call, notes)
 
 
-Answered = tuple["Admission", "TurnReply", dict[str, str]]
-"""A message, its answer, and what its turn changed that something runs by itself."""
+Answered = tuple["Admission", "TurnReply", "TurnNotes | None"]
+"""A message, its answer, and what people are told of the files of its turn."""
 
 
 def _priced(sent: TurnReply) -> TurnReply:
@@ -250,13 +251,13 @@ def interrupts_delayed() -> Iterator[None]:
             usual(delayed[0], None)
 
 
-def _self_running_changes(call: Call, ledger: Ledger, turn: str) -> dict[str, str]:
+def _notes_of(call: Call, ledger: Ledger, turn: str) -> TurnNotes | None:
     """Nothing is loaded for a turn without tool calls."""
     if not ledger.turn(turn).tool_call_count:
-        return {}
-    from weft.surfaces.cli.turn_files_call import self_running_changes_of
+        return None
+    from weft.surfaces.cli.turn_files_call import turn_notes_of
 
-    return self_running_changes_of(call, ledger, [turn])
+    return turn_notes_of(call, ledger, [turn])
 
 
 class WaitingMessage(Struct, frozen=True):
@@ -280,7 +281,7 @@ def _answered_by_others(
     answer = None if on_token is None else FollowedAnswer(ledger, message, session, on_token)
     reply = await_served(ledger, message, session, answer)
     if reply is not None:
-        return admission, reply, _self_running_changes(call, ledger, reply.turn.id)
+        return admission, reply, _notes_of(call, ledger, reply.turn.id)
     return _answered_here(call, admit, on_token, ledger, WaitingMessage(admission, answer))
 
 
@@ -307,8 +308,8 @@ def _answered_here(
             await access.prompts.show_queue(admission)
             async with _followed(access, waiting), _asking_people(access, waiting):
                 reply = await answer_admitted(access.mirror, admission, sending, on_token=hear)
-        changed = await access.mirror.crossing.run(partial(_self_running_changes, call, ledger, reply.turn.id))
-        return admission, reply, changed
+        notes = await access.mirror.crossing.run(partial(_notes_of, call, ledger, reply.turn.id))
+        return admission, reply, notes
 
     return with_broker(call, work, opened=ledger)
 

@@ -10,6 +10,7 @@ from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.store.atomic_files import make_folder
 from weft.surfaces.cli.resource_access import directory_driver, files_folder, load_resource_settings
 from weft.surfaces.cli.sandbox_access import command_runner
+from weft.surfaces.cli.trust import trust_store
 from weft.surfaces.cli.user_files import user_cache
 
 if TYPE_CHECKING:
@@ -71,7 +72,10 @@ class ToolAccess:
                 self._programs,
                 runner,
                 servers=servers,
-                settings=ToolboxSettings(files=directory_driver(self._ledger, kept) if kept.turns else None),
+                settings=ToolboxSettings(
+                    files=directory_driver(self._ledger, kept, runner.protected.secrets) if kept.turns else None,
+                    is_trusted_for_work=trust_store().is_trusted_for_work,
+                ),
                 on_asked=self._on_asked,
             )
         return self._toolbox

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from weft.kernel.enums import FileKind
 from weft.kernel.errors import WeftError
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 LETTERS = {"added": "A", "deleted": "D", "modified": "M", "mode": "P", "kind": "T"}
 STYLES = {"A": "good", "D": "bad"}
-MOST_LISTED = 20
+MOST_LISTED, MOST_NAMED = 20, 10
 
 
 def turn_files(ledger: Ledger) -> TurnFiles:
@@ -64,19 +66,42 @@ def self_running_changes(changes: Iterable[ChangedPath]) -> dict[str, str]:
     return self_running(readable_path(one.path) for one in changes if one.status is not ChangeStatus.DELETED)
 
 
-def self_running_changes_of(call: Call, ledger: Ledger, turns: Iterable[str]) -> dict[str, str]:
-    """What these turns changed that something runs by itself. Where it cannot be told, that is said: whatever the turns
-    gave is there all the same. Turns without tool calls changed nothing."""
+class TurnNotes(Struct, frozen=True):
+    """What people are told of files when a turn has ended."""
+
+    runs_by_itself: dict[str, str] = {}
+    """What it changed that something runs by itself, each with what runs it."""
+    not_kept: tuple[str, ...] = ()
+    """What it could change unasked and an undo does not give back."""
+
+    def fields(self) -> dict[str, Any]:
+        """As they stand in every form that tells of a turn."""
+        return {"runs_by_itself": self.runs_by_itself, "not_kept": list(self.not_kept)}
+
+
+def turn_notes_of(call: Call, ledger: Ledger, turns: Iterable[str]) -> TurnNotes:
+    """Of these turns together. Where it cannot be told, that is said: whatever the turns gave is there all the same.
+    Turns without tool calls changed nothing."""
     with_calls = [turn for turn in dict.fromkeys(turns) if ledger.turn(turn).tool_call_count]
     if not with_calls:
-        return {}
+        return TurnNotes()
     try:
         files = turn_files(ledger)
         changes = [change for turn in with_calls for change in files.changes_of_turn(turn)]
+        not_kept = dict.fromkeys(path for turn in with_calls for path in files.not_kept_before(turn))
     except WeftError as error:
         call.note(f"whether it changed what runs by itself is not known: {safe(str(error))}")
-        return {}
-    return dict(sorted(self_running_changes(changes).items()))
+        return TurnNotes()
+    return TurnNotes(dict(sorted(self_running_changes(changes).items())), tuple(not_kept))
+
+
+def note_turn(call: Call, notes: TurnNotes) -> None:
+    """Say it where the turn ends."""
+    note_self_running(call, notes.runs_by_itself)
+    if notes.not_kept:
+        named, more = notes.not_kept[:MOST_NAMED], len(notes.not_kept) - MOST_NAMED
+        names = ", ".join(map(safe, named)) + (f" and {counted(more, 'other path')}" if more > 0 else "")
+        call.note(Span(f"`weft undo` does not give back what is too large to keep, or cannot be read: {names}", "dim"))
 
 
 def note_self_running(call: Call, runners: Mapping[str, str]) -> None:

@@ -34,6 +34,8 @@ class SentMessage(Struct, frozen=True, kw_only=True):
     cost: int | None = None
     """Millionths of a US dollar."""
     runs_by_itself: dict[str, str] = {}
+    not_kept: list[str] = []
+    """What the turn could change without asking and `undo` does not give back."""
 
 
 class InterruptedTurn(Struct, frozen=True, kw_only=True):

@@ -105,6 +105,8 @@ class ChatReply(Struct, frozen=True, kw_only=True):
     request_id: str | None
     attempts: int
     runs_by_itself: dict[str, str]
+    not_kept: list[str] = []
+    """What the turn could change without asking and `undo` does not give back."""
 
 
 class BlamedLine(Struct, frozen=True, kw_only=True):

@@ -86,6 +86,7 @@ def test_a_repository_of_the_other_hash_is_too(store: FileStore, quick_path: Pat
     assert history(place) == before
 
 
+@pytest.mark.slow("packs megabytes that cannot be compressed")
 def test_what_was_kept_before_is_not_packed_again(store: FileStore, folder: Path) -> None:
     first = keep(store, folder)
     assert keep(store, folder) == first

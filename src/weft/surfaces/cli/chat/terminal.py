@@ -30,7 +30,7 @@ from weft.surfaces.cli.history import short
 from weft.surfaces.cli.program_call import retry_words
 from weft.surfaces.cli.repeated_text import RepeatedText
 from weft.surfaces.cli.screen import Span, plain_line
-from weft.surfaces.cli.turn_files_call import note_self_running, self_running_changes_of
+from weft.surfaces.cli.turn_files_call import note_turn, turn_notes_of
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Terminal:
                 shown.hear(sent.reply.text)
         if sent is not None:
             self._call.screen.show(Span(reply_lines.footer(sent), "dim"))
-            note_self_running(self._call, self_running_changes_of(self._call, self._talk.ledger, [sent.turn.id]))
+            note_turn(self._call, turn_notes_of(self._call, self._talk.ledger, [sent.turn.id]))
         else:
             head = self._talk.head
             kept = "" if head in (None, before) else f"; what had come is kept as {short(str(head))}"

@@ -18,6 +18,7 @@ from weft.surfaces.cli.command import command as weft_command
 if TYPE_CHECKING:
     from weft.runtime.turns.recorded_replies import TurnReply
     from weft.surfaces.cli.chat.conversation import Conversation
+    from weft.surfaces.cli.turn_files_call import TurnNotes
     from weft.surfaces.wire.sessions import ChatReply
 
 
@@ -133,20 +134,20 @@ def _answer_once(call: Call, talk: Conversation, message: str) -> None:
     sent = talk.say(message)
     if sent is None:
         raise click.Abort
-    from weft.surfaces.cli.turn_files_call import note_self_running, self_running_changes_of
+    from weft.surfaces.cli.turn_files_call import note_turn, turn_notes_of
 
-    changed = self_running_changes_of(call, talk.ledger, [sent.turn.id])
+    notes = turn_notes_of(call, talk.ledger, [sent.turn.id])
     if call.json:
-        call.document(_reply_form(talk.label, sent, changed))
+        call.document(_reply_form(talk.label, sent, notes))
         return
     from weft.surfaces.plain_text import safe_lines
 
     for line in safe_lines(sent.reply.text):
         call.screen.show(line)
-    note_self_running(call, changed)
+    note_turn(call, notes)
 
 
-def _reply_form(label: str, sent: TurnReply, changed: dict[str, str]) -> ChatReply:
+def _reply_form(label: str, sent: TurnReply, notes: TurnNotes) -> ChatReply:
     from weft.surfaces.cli.broker_call import reply_fields
     from weft.surfaces.wire.sessions import ChatReply
 
@@ -156,6 +157,6 @@ def _reply_form(label: str, sent: TurnReply, changed: dict[str, str]) -> ChatRep
         latency_ms=reply.latency_ms,
         request_id=reply.request_id,
         attempts=len(reply.attempts),
-        runs_by_itself=changed,
+        **notes.fields(),
         **reply_fields(sent),
     )
