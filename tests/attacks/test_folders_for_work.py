@@ -193,7 +193,8 @@ DESTROYING = {
     "echo bad > a.txt; rm staged.txt",
     "rules uncover what was ignored": ": > .gitignore; echo new > new.txt",
     "ignored files are changed": "echo none > rows.sqlite; rm -f *.db",
-    "folders cannot be read": "rm -rf .git/refs/heads; chmod 000 .git/refs .git/objects/pack .git/objects; rm a.txt",
+    "folders cannot be read": "rm -rf .git/refs/heads; chmod 000 .git/refs .git/objects/pack .git/objects; rm a.txt; "
+    "chmod 000 .git .",
     "a reference is a link": "rm .git/refs/heads/other; ln -s ../../config .git/refs/heads/other; "
     "ln -sf /etc/passwd a.txt",
 }

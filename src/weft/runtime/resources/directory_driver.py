@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +24,9 @@ from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.birth_times import birth_time
 from weft.runtime.resources.claims import Claim, ClaimKind, Claims, status_of
 from weft.runtime.resources.directories import FileStore, FolderRestore, SnapshotLimit
+from weft.runtime.resources.directories.git_objects import open_up_folder
 from weft.runtime.resources.directories.model import DEFAULT_LIMIT, SkipReason, readable_path
+from weft.runtime.resources.directories.scan import open_real_folder
 from weft.runtime.resources.drivers import Description, RestoredPlace
 from weft.runtime.resources.removed_folders import found_repository, remove_folder
 from weft.runtime.sandbox.git_folders import writable_git_folders
@@ -117,6 +119,17 @@ class DirectoryDriver:
             size_bytes=taken.size_bytes,
             skipped=skipped or None,
         )
+
+    def open_up(self, place: str) -> None:
+        """Have its owner look into a folder that is about to be restored: a command may have made it so that nobody
+        can. The restore sets its mode."""
+        folder = Path(place)
+        with suppress(OSError):  # it is gone, or another's
+            above = open_real_folder(folder.parent)
+            try:
+                open_up_folder(above, folder.name)
+            finally:
+                os.close(above)
 
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
         tree = tree_of(snapshot)

@@ -307,6 +307,7 @@ class TurnFiles:
         """With git's folders where they are given back; a command may have made them so that they cannot be kept, and
         that is no reason to leave them so: a redo then brings back files alone."""
         if wanted.method == WHOLE_METHOD:
+            self._driver.open_up(place.place)
             with suppress(NotApplicable):
                 return self._controller.keep_present(place, method=WHOLE_METHOD)
         return self._controller.keep_present(place)

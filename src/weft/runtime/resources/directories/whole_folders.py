@@ -280,13 +280,21 @@ class WholeFolders:
     # --- given back -------------------------------------------------------------------------------------------------
 
     def restore(
-        self, place: Path, root: int, snapshot: str, table: Table, git_folders: Sequence[GitFolder]
+        self,
+        place: Path,
+        root: int,
+        snapshot: str,
+        table: Table,
+        find_folders: Callable[[Path], Sequence[GitFolder]],
     ) -> RestoredWhole:
         """Make all of it what it was. `table` is what was seen of the files."""
         with ObjectReader(self._git) as reader:
             target = load_snapshot(reader, snapshot)
             parts = {entry.name: entry.id for entry in _tree(reader, target.beside)} if target.beside else {}
-            done = RestoredWhole()
+            for id in _numbered_ids(reader, parts.get(GIT)):
+                entries = {entry.name: entry.id for entry in _tree(reader, id)}
+                _open_up_way(place, _stored_place(place, reader, entries))
+            git_folders, done = find_folders(place), RestoredWhole()
             for id in _numbered_ids(reader, parts.get(OBJECTS)):
                 self._give_objects_back(place, reader, id, git_folders, done)
         self._restore_files(place, root, target, parts.get(IGNORED), table, done)
@@ -322,7 +330,8 @@ class WholeFolders:
         with _opened(folder.place) as root:
             scan, present = self._scanned(root, GitRules(folder.parts), {}, STATE_LIMIT)
             target = _entries(self._git, entries[STATE].hex())
-            self._run(root, scan, present, target, done, prefix=f"{lies}/")
+            restoring = self._run(root, scan, present, target, done, prefix=f"{lies}/")
+            restoring.set_top_mode(load_snapshot(reader, entries[STATE].hex()).manifest.folder_mode(b""))
 
     def _restore_files(
         self, place: Path, root: int, stored: StoredFolder, ignored: bytes | None, table: Table, done: RestoredWhole
@@ -431,6 +440,19 @@ def _measured(root: int, path: bytes) -> tuple[int, int] | None:
         if size > _MOST_IGNORED_BYTES or files + len(waiting) > _MOST_IGNORED_FILES:
             return None
     return size, files
+
+
+def _open_up_way(workspace: Path, lies: str) -> None:
+    """Have the owner look into a folder of git's and those of the workspace on its way."""
+    folder = Path(lies)
+    above = [parent for parent in folder.parents if workspace in parent.parents]
+    for place in (*reversed(above), folder):
+        with suppress(OSError):  # it is gone, or a link
+            parent = open_real_folder(place.parent)
+            try:
+                open_up_folder(parent, place.name)
+            finally:
+                os.close(parent)
 
 
 def _open_up(root: int, path: bytes) -> bool:
