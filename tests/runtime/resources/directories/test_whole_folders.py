@@ -13,8 +13,8 @@ import pytest
 from tests.runtime.resources.directories.folders import write
 from tests.runtime.sandbox.repositories import make_repository, person_git
 from weft.kernel.errors import InvalidInput, LimitExceeded, NotFound, Unsupported
-from weft.runtime.resources.directories import FileStore, git_objects
-from weft.runtime.resources.directories.model import FolderRestore, SkipReason
+from weft.runtime.resources.directories import FileStore, git_objects, whole_folders
+from weft.runtime.resources.directories.model import FolderRestore, SkipReason, SnapshotLimit
 from weft.runtime.sandbox.git_folders import writable_git_folders
 
 
@@ -279,3 +279,28 @@ def test_what_a_command_adds_to_gits_folder_is_removed_and_large_files_are_named
     give_back(store, taken.id, folder)
     assert list((folder / ".git").rglob("evil")) == []
     assert (folder / ".git" / "lfs" / "objects" / "ab" / "cd").exists()
+
+
+def test_what_no_snapshot_takes_does_not_keep_its_place(
+    store: FileStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command puts a pipe or a file that is too large where something is to be given back."""
+    write(folder, {"deep/b.txt": "b"})
+    before, snapshot = history(folder), keep(store, folder)
+    for path in ("a.txt", "staged.txt", ".git/HEAD", ".git/index", "deep/b.txt"):
+        (folder / path).unlink()
+    (folder / "deep").rmdir()
+    for path in ("a.txt", ".git/HEAD", "deep"):
+        os.mkfifo(folder / path)
+    for path in ("staged.txt", ".git/index", ".git/more"):
+        (folder / path).write_bytes(bytes(3 * 1024 * 1024))
+    small = SnapshotLimit(file_bytes=2 * 1024 * 1024, total_bytes=2**50, files=2**31)
+    monkeypatch.setattr(whole_folders, "_PRESENT_LIMIT", small)
+    monkeypatch.setattr(whole_folders, "STATE_LIMIT", SnapshotLimit(total_bytes=1024))
+    left = give_back(store, snapshot, folder).left
+    assert sorted(one.path for one in left) == sorted([f"{folder}/.git/index", "staged.txt"])
+    for place in (folder, folder / ".git"):
+        for aside in place.glob("*.????????????????"):
+            aside.unlink()
+    assert history(folder) == before
+    assert (folder / "deep" / "b.txt").read_text() == "b"

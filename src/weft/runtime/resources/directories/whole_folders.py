@@ -72,6 +72,8 @@ _ID = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{40})(?![0-9a-f])")
 _INDEX_SIGN = b"DIRC"
 _MOST_INDEX_BYTES = 256 * MIB
 _MOST_PLACE_BYTES = 8192
+_MOST_NAME_BYTES = 200
+"""Of a name that something is moved aside under, before what is added to it."""
 
 Entries = dict[bytes, StoredEntry]
 """What a snapshot has, by path."""
@@ -328,7 +330,7 @@ class WholeFolders:
             done.left[lies] = _MOVED
             return
         with _opened(folder.place) as root:
-            scan, present = self._scanned(root, GitRules(folder.parts), {}, STATE_LIMIT)
+            scan, present = self._scanned(root, GitRules(folder.parts), {}, _PRESENT_LIMIT)
             target = _entries(self._git, entries[STATE].hex())
             restoring = self._run(root, scan, present, target, done, prefix=f"{lies}/")
             restoring.set_top_mode(load_snapshot(reader, entries[STATE].hex()).manifest.folder_mode(b""))
@@ -366,6 +368,29 @@ class WholeFolders:
             writer.finish()
         return scan, _entries(self._git, present)
 
+    def _move_aside(self, root: int, scan: Scan, target: Entries, done: RestoredWhole, prefix: str) -> None:
+        """What no snapshot takes and that stands where something is to be given back gets another name: a command put
+        it there. A pipe, a socket or a device goes."""
+        needed = _with_folders(target)
+        for record in scan.folders.values():
+            for skipped in record.skipped:
+                path = joined(record.path, skipped.name)
+                if path not in needed:
+                    continue
+                folder = open_folder_at(root, record.path)
+                try:
+                    if skipped.why is SkipReason.SPECIAL:
+                        os.unlink(skipped.name, dir_fd=folder)
+                        continue
+                    aside = skipped.name[:_MOST_NAME_BYTES] + b"." + self._random(8).hex().encode()
+                    os.rename(skipped.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+                    why = f"what stood in its place is {os.fsdecode(aside)!r} now"
+                    done.left[prefix + os.fsdecode(path)] = why
+                except OSError as error:
+                    done.left[prefix + os.fsdecode(path)] = error.strerror or "something is in its place"
+                finally:
+                    os.close(folder)
+
     def _run(
         self, root: int, scan: Scan, present: Entries, target: Entries, done: RestoredWhole, prefix: str = ""
     ) -> FolderRestoring:
@@ -374,6 +399,7 @@ class WholeFolders:
             for path in sorted(present.keys() | target.keys(), key=lambda path: path.split(b"/"))
             if present.get(path) != target.get(path)
         ]
+        self._move_aside(root, scan, target, done, prefix)
         with ObjectReader(self._git) as reader:
             restoring = FolderRestoring(root, reader, scan.folders, scan.table, self._random)
             restoring.run(differences)
@@ -381,6 +407,11 @@ class WholeFolders:
         done.deleted += restoring.deleted
         done.left.update((prefix + os.fsdecode(path), why) for path, why in restoring.left.items())
         return restoring
+
+
+def _with_folders(paths: Iterable[bytes]) -> set[bytes]:
+    """Paths, and those of the folders above them."""
+    return {place for path in paths for place in (path, *ancestors(path))}
 
 
 def _tree(reader: ObjectReader, id: bytes) -> list[TreeEntry]:
