@@ -32,6 +32,7 @@ from weft.runtime.policies.interpreter import PolicyInterpreters
 from weft.runtime.policies.own_tests import OwnTestResult, counts_of_tests, read_outline, run_own_tests
 from weft.runtime.policies.rules import proposed_rule, rules_for
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.secret_files import HOLDING, SECRET_FILES
 
 
 def outline_and_results(interpreters: PolicyInterpreters, source: str) -> tuple[str | None, list[OwnTestResult]]:
@@ -202,3 +203,11 @@ def test_what_a_policy_is_shown_is_the_contract() -> None:
             " subjects shown"
         ).split()
     )
+
+
+@pytest.mark.parametrize("pattern", [*SECRET_FILES, *HOLDING])
+def test_a_file_that_the_sandbox_hides_from_commands_is_asked_about(pattern: str) -> None:
+    for name in (pattern.replace("*", "x"), f"deep/down/{pattern.replace('*', 'x')}"):
+        assert decide("read", [name], {})[0] == "ask", name
+        assert decide("write", [name], {"is_contained": True})[0] == "ask", name
+        assert decide("shell", [f"cat {name}"], {})[0] == "ask", name

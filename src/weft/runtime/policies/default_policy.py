@@ -40,9 +40,14 @@ ALLOW = [
 READING = ("read", "list", "glob", "grep", "todo")
 WRITING = ("write", "edit")
 NETWORK = ("fetch_url",)
-SECRET_NAMES = (".env", ".netrc", ".npmrc", ".pypirc", ".git-credentials", "credentials", "credentials.json")
-SECRET_BEGINNINGS = (".env.", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519")
-SECRET_ENDINGS = (".pem", ".key", ".p12", ".pfx", ".kdbx")
+SECRET_NAMES = (
+    *(".env", ".envrc", ".netrc", "_netrc", ".npmrc", ".yarnrc.yml", ".pypirc", ".pgpass", ".git-credentials"),
+    *("credentials", "credentials.json"),
+)
+SECRET_BEGINNINGS = (".env.", ".env-", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519")
+SECRET_ENDINGS = (".pem", ".key", ".p12", ".pfx", ".kdbx", ".tfstate", ".tfstate.backup")
+SECRET_PATHS = (".docker/config.json", ".config/gh/hosts.yml", ".kube/config")
+"""Names that say nothing by themselves, with the folder that they lie in."""
 PLANTED_FOLDERS = (".git", ".weft", ".hg", ".svn")
 """What is written there runs later, or is the record itself."""
 GIT_PROGRAMS = ("--ou", "--ext", "--textc", "--no-i")
@@ -116,6 +121,8 @@ def is_secret(subject: str) -> bool:
         if file.startswith("-") and file[2:] in SECRET_NAMES:  # `-f.env`
             return True
         if file in SECRET_NAMES or file.startswith(SECRET_BEGINNINGS) or file.endswith(SECRET_ENDINGS):
+            return True
+        if any(f"/{word}".endswith(f"/{path}") for path in SECRET_PATHS):
             return True
     return False
 
