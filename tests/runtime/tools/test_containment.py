@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
+from tests.runtime.inference.asking import PERSON
 from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import SandboxFiles
+from weft.kernel.enums import Decision
 from weft.kernel.network_hosts import endpoints_of
+from weft.runtime.broker.tools import ToolCallContext
+from weft.runtime.context import context_for
+from weft.runtime.policies.contract import PolicyCall
+from weft.runtime.policies.decider import PolicyDecision
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile
 from weft.runtime.sandbox.secret_files import SecretFiles
-from weft.runtime.tools.calls import CallPlan
+from weft.runtime.tools.calls import CallPlan, ToolFailure
 from weft.runtime.tools.change_tools import WriteArguments
 from weft.runtime.tools.containment import Containment
+from weft.runtime.tools.gate import ToolGate
 from weft.runtime.tools.shell import ShellArguments, ShellTool
 from weft.runtime.tools.workspace import WorkspaceFolder
 from weft.runtime.tools.workspace_tools import workspace_tools
@@ -82,3 +90,65 @@ def test_a_tool_that_is_bound_to_no_folder_does_not_stay_there(tmp_path: Path) -
     plan = CallPlan(tool="github/list_issues", exact={})
     assert trusting(tmp_path).obstacle(plan, str(tmp_path)) == "it does not run in the sandbox of the folder"
     assert trusting(tmp_path).obstacle(plan, None) == ""
+
+
+class Quiet:
+    """The history of a session in which nobody said anything, and a keeper of everything."""
+
+    async def is_untrusted(self, turn: str) -> bool:
+        return False
+
+    async def session_grants(self) -> tuple[()]:
+        return ()
+
+    async def before(self, turn: str) -> tuple[()]:
+        return ()
+
+    async def why_not_whole(self, turn: str) -> None:
+        return None
+
+    async def begin(self, turn: str) -> None:
+        return None
+
+    async def after(self) -> tuple[()]:
+        return ()
+
+    async def recorded(self, kept: object) -> None:
+        return None
+
+
+async def follow_containment(call: PolicyCall) -> PolicyDecision:
+    decision = Decision.ALLOW if call.context.is_contained else Decision.ASK
+    return PolicyDecision(decision=decision, rationale="as it is", policy=None, policy_name="test")
+
+
+def test_a_call_does_not_run_once_the_trust_is_revoked_between_its_decision_and_its_run(tmp_path: Path) -> None:
+    trusted = {str(tmp_path)}
+    tool = next(
+        one for one in workspace_tools(WorkspaceFolder(tmp_path), None, lambda _: True) if one.spec.name == "write"
+    )
+    gate = ToolGate(
+        {"write": tool},
+        follow_containment,
+        Quiet(),
+        keeper=Quiet(),
+        workspace=tmp_path,
+        containment=Containment(trusted.__contains__, SecretFiles(), None),
+    )
+
+    async def run() -> None:
+        context = ToolCallContext(turn="t", call="c", acting=context_for(PERSON))
+        for path, is_revoked in (("one.txt", False), ("two.txt", True)):
+            arguments = {"path": path, "content": "x"}
+            verdict = await gate.decide("write", arguments, context, None)
+            assert verdict.decision is Decision.ALLOW
+            if not is_revoked:
+                await gate.perform("write", arguments, context, str(verdict.bound))
+                continue
+            trusted.clear()
+            with pytest.raises(ToolFailure, match="trusted for work no longer"):
+                await gate.perform("write", arguments, context, str(verdict.bound))
+            assert (await gate.decide("write", arguments, context, None)).decision is Decision.ASK
+
+    asyncio.run(run())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.txt"]

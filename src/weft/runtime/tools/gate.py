@@ -72,6 +72,8 @@ class ToolGate:
         `withheld` says of tools that the turn would have otherwise why it has them not. `containment` tells which calls
         stay where the person lets agents work; without it, or where nothing is kept, none does."""
         self._containment = containment
+        self._contained: set[str] = set()
+        """The hashes of what was allowed as contained."""
         self._keeper, self._workspace = keeper, workspace
         self._withheld = withheld
         self._tools, self._ask_policies, self._history = tools, ask_policies, history
@@ -135,6 +137,8 @@ class ToolGate:
             raise ToolFailure("changed", f"what {planned.tool} would do now is not what was decided on: call it again")
         if not is_permitted(planned, context.acting):
             raise ToolFailure("denied", _not_permitted(planned))
+        if bound in self._contained and not context.is_approved and await self._obstacle(planned) is not None:
+            raise ToolFailure("denied", "the folder is trusted for work no longer: call it again")
         if self._workspace is None or planned.is_read_only or self._tools[tool].is_read_only:
             return await self._performed(tool, planned, context)
         async with hold_folder(self._workspace, alone=context.is_approved):
@@ -219,6 +223,7 @@ class ToolGate:
                 return decision
             obstacle = await self._why_not_whole(tool, plan, str(asked.context.turn))
             if obstacle is None:
+                self._contained.add(plan.bound)
                 return decision
         return await self._ask_policies(replace(asked, context=replace(asked.context, not_contained=obstacle)))
 
