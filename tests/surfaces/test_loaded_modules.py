@@ -97,7 +97,7 @@ def test_a_message_to_a_server_that_speaks_as_openai_does(weft: Shell) -> None:
     with serving(chat()) as server:
         stock(weft, server.url, "talk")
         loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE | HTTP | PRICES, 96_149)
+    loaded.check(STORE | HTTP | PRICES, 98_924)
     assert not loaded.packages & MODEL_LIBRARIES
     assert loaded.has("weft.runtime.inference.dialects.google", "weft.runtime.inference.dialects.anthropic") == []
 
@@ -122,7 +122,7 @@ def test_a_message_to_anthropic(weft: Shell) -> None:
         ):
             assert weft(*line.split()).code == 0
         loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE | HTTP | PRICES, 95_940)
+    loaded.check(STORE | HTTP | PRICES, 98_707)
 
 
 def test_a_message_beside_a_broker_that_runs(weft: Shell) -> None:
