@@ -32,13 +32,13 @@ from weft.runtime.sandbox.private_home import (
 )
 from weft.runtime.sandbox.protected_places import ProtectedPlaces, few_entries
 from weft.runtime.sandbox.remembered_places import RememberedPlace
+from weft.runtime.sandbox.shown_folders import ledger_folders
 from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, Toolchains
 from weft.runtime.sandbox.visible_files import SystemFiles, readable_mounts, system_mounts
 from weft.runtime.sandbox.workspace_search import (
     HiddenEntry,
     SearchedWorkspace,
     identity_at,
-    ledger_folders,
     listed_numbers,
     search_workspace,
 )

@@ -34,8 +34,6 @@ MOST_FOLDERS = 200_000
 """Of a workspace that are looked through at every command. It takes some seconds, twice."""
 MOST_FETCHED_FOLDERS = 1_000_000
 """Of it that are looked through where something is searched for."""
-MOST_SHOWN_FOLDERS = 5000
-"""Of a folder that is only read: no command can make any there."""
 LONGEST_PATH_BYTES = 3000
 """A folder with a longer path is hidden whole: the system takes no path of more than 4,096 bytes, and what a command
 made beneath could not be covered."""
@@ -120,20 +118,6 @@ def search_workspace(
     finally:
         search.close()
     return SearchedWorkspace(entries=tuple(search.entries.values()), absent=tuple(absent))
-
-
-def ledger_folders(folder: Path) -> Iterator[str]:
-    """Those in a folder that is read and not worked in: their paths in it. So many folders are looked through, the
-    uppermost first; one that cannot be listed counts as one."""
-    top = os.open(folder, _OPEN_FOLDER)
-    try:
-        with suppress(_TooManyFolders):
-            for path, descriptor, entries in walk_folders(top, MOST_SHOWN_FOLDERS):
-                if descriptor < 0:
-                    yield path
-                yield from (_joined(path, entry.name) for entry in entries if is_ledger_folder(entry))
-    finally:
-        os.close(top)
 
 
 class _WorkspaceSearch:
