@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tests.runtime.sandbox.repositories import agent_runs, make_repository, pers
 from weft.kernel.errors import StoreFailed
 from weft.runtime.sandbox.interrupted_commands import CommandNote, CommandNotes
 from weft.runtime.sandbox.leftovers import StartTime
+from weft.store.owners import process_owner
 
 
 @pytest.fixture
@@ -80,6 +83,28 @@ def test_a_command_that_ended_leaves_no_note_and_one_that_runs_is_left_alone(tmp
     assert [command.workspace for command in notes.interrupted()] == ["/work/here"]
     assert [command.workspace for command in notes.clean_up()] == ["/work/here"]
     assert notes.clean_up() == ()
+
+
+def test_only_the_very_process_that_was_noted_is_ended(tmp_path: Path) -> None:
+    """Numbers of processes and of their namespaces are given out again."""
+    notes = CommandNotes(tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as other, subprocess.Popen(["sleep", "60"]) as noted:
+        owner = process_owner(other.pid)
+        note = notes.write(note_of("/work/here", 1.0))
+        note.add_process(noted.pid)
+        note.close()
+        (path,) = tmp_path.glob("*.json")
+        text = path.read_text()
+        boot, rest = owner.split(".", 1)
+        for changed in (f"{owner[:-1]}{(int(owner[-1]) + 1) % 10}", f"{boot[::-1]}.{rest}"):
+            (tmp_path / "again.json").write_text(text.replace(process_owner(noted.pid), changed))
+            path.unlink(missing_ok=True)
+            assert len(notes.clean_up()) == 1
+            assert other.poll() is None
+        (tmp_path / "again.json").write_text(text)
+        assert len(notes.clean_up()) == 1
+        assert noted.wait() == -signal.SIGKILL
+        other.kill()
 
 
 def test_a_note_of_a_disk_that_is_not_there_waits_for_it(tmp_path: Path) -> None:

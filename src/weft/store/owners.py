@@ -11,9 +11,9 @@ NOBODY = "nobody"
 """Who holds what was held in the origin of a copy."""
 
 
-def process_owner() -> str:
-    """`machine/pid/start`: unique until the machine restarts."""
-    pid = os.getpid()
+def process_owner(pid: int | None = None) -> str:
+    """`machine/pid/start`, of this process if no other is named: unique until the machine restarts."""
+    pid = pid or os.getpid()
     return f"{_machine()}/{pid}/{_started(pid) or ''}"
 
 
@@ -39,6 +39,13 @@ def is_dead(owner: str) -> bool:
         return False
     now = _started(int(pid))
     return now is not None and now != started
+
+
+def process_of(owner: str) -> int | None:
+    """The number of a process that lives here and is certainly this one."""
+    machine, pid, started = owner.rsplit("/", 2) if owner.count("/") >= 2 else ("", "", "")
+    is_here = bool(machine and started) and machine == _machine() and pid.isdigit()
+    return int(pid) if is_here and _started(int(pid)) == started else None
 
 
 def was_before_boot(owner: str) -> bool:

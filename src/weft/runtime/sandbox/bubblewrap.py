@@ -344,7 +344,7 @@ class SandboxGuard:
                 f"/proc/{first_process}/root{self.plan.home}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
             )
             if self._note is not None:
-                self._note.add_namespace(os.stat(f"/proc/{first_process}/ns/pid").st_ino)
+                self._note.add_process(first_process)
         finally:
             os.close(inside)
 

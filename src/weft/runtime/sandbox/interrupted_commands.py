@@ -4,9 +4,9 @@ A note is written before a command starts and removed when its leftovers were ta
 command lives, it holds a lock on the note. A note that can be locked is of one whose weft was killed: the sandbox ended
 with it, and nobody looked at what the command had written. Whoever comes next does so, before anything else.
 
-Its processes may still be ending: the note names their namespace from before the command could do anything. When such a
-command ended is not known. What changed since it began counts as its own therefore, but for what was held
-or known then: also a repository that the person made meanwhile keeps nothing but the harmless part of its settings.
+Its processes may still be ending: the note names the first of them from before the command could do anything. When
+such a command ended is not known. What changed since it began counts as its own therefore, but for what was held or
+known then: also a repository that the person made meanwhile keeps nothing but the harmless part of its settings.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.git_view import GitGuard, GitView, KnownFolder
 from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
 from weft.runtime.sandbox.mounts import is_beneath
+from weft.store.owners import process_of, process_owner
 
 _ENDING = ".json"
 _ENDING_SECONDS = 10.0
@@ -114,9 +115,9 @@ class OpenNote:
     def __init__(self, path: str, descriptor: int) -> None:
         self._path, self._descriptor = path, descriptor
 
-    def add_namespace(self, number: int) -> None:
-        """That of the command's processes, before it may run."""
-        os.write(self._descriptor, f"\n{number}\n".encode())
+    def add_process(self, first_process: int) -> None:
+        """The first of the command's processes, before it may run: the others end with it."""
+        os.write(self._descriptor, f"\n{process_owner(first_process)}\n".encode())
 
     def remove(self) -> None:
         """When nothing is left to be taken away."""
@@ -229,31 +230,22 @@ class _Locked:
 
 
 def _await_end(path: str, workspace: str) -> None:
-    """Until none of the command's processes is left. Raises StoreFailed where that does not come to pass."""
+    """Until the first of the command's processes is gone: the kernel ends its namespace with it, and the others before
+    it. It ends with its weft anyhow, so one that cannot be seen from here is not waited for. Raises StoreFailed where
+    it does not end."""
     with open(path, encoding="ascii") as file:
         _, *lines = file.read().split("\n")
     if len(lines) < 2:  # it was not allowed to run yet
         return
     deadline = time.monotonic() + _ENDING_SECONDS
-    while processes := _processes_in(int(lines[0])):
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+    while (process := process_of(lines[0])) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
         if time.monotonic() > deadline:
             raise StoreFailed(
-                f"a command that was cut off still runs in {workspace}: process {processes[0]}", "end it, and try again"
+                f"a command that was cut off still runs in {workspace}: process {process}", "end it, and try again"
             )
         time.sleep(_PAUSE_SECONDS)
-
-
-def _processes_in(namespace: int) -> list[int]:
-    """Those of a namespace of processes that are not over."""
-    processes = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(OSError):  # it is gone, or another user's
-            if os.stat(f"/proc/{name}/ns/pid").st_ino == namespace:
-                processes.append(int(name))
-    return processes
 
 
 def _is_reachable(note: CommandNote) -> bool:

@@ -26,7 +26,7 @@ APPLIED = "the erasure of another ledger, applied here"
 
 @weft_command("erase")
 @click.argument("what", nargs=-1, metavar="[TURN|SESSION|CONTENT|MESSAGE]...", shell_complete=complete_labels)
-@click.option("--reason", metavar="TEXT", help="Why; with --yes it must be given. Kept for ever, so say no more than needed.")
+@click.option("--reason", metavar="TEXT", help="Why; needed with --yes. Kept for ever, so say no more than you must.")
 @click.option("--tree", is_flag=True, help="The whole tree that each turn belongs to, and the sessions in it.")
 @click.option("--everywhere", is_flag=True, help="Contents that other turns use too; by default they stay.")
 @as_actor

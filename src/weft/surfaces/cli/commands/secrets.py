@@ -42,7 +42,7 @@ PLACES = 4
 @click.option("--erase", is_flag=True, help="Erase every content that holds one of those found, for good.")
 @click.option("--redact", is_flag=True, help="Erase the credentials alone: the rest of each text is shown as it was.")
 @click.option("--show", is_flag=True, help="Show the credentials themselves, with the words around them.")
-@click.option("--reason", metavar="TEXT", help="Why; with --yes it must be given. Kept for ever, so say no more than needed.")
+@click.option("--reason", metavar="TEXT", help="Why; needed with --yes. Kept for ever, so say no more than you must.")
 @as_actor
 @click.option("--dry-run", is_flag=True, help="With --erase or --redact: show what would go, and stop.")
 @click.option("-y", "--yes", is_flag=True, help="With --erase or --redact: do it without asking.")
