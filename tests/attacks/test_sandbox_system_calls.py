@@ -73,6 +73,7 @@ def attempt(source: str, workspace: Path) -> str:
         ("print(call('socket', 40, 1, 0))", "EAFNOSUPPORT"),
         ("print(call('socket', 38, 5, 0))", "EAFNOSUPPORT"),
         ("print(call('ioctl', 0, 0x5412, b'x'))", "EPERM"),
+        ("print(call('fcntl', os.open('own', os.O_CREAT), 1024, 0))", "EPERM"),
         ("print(call('mknodat', -100, b'node', 0o020666, os.makedev(1, 3)))", "EPERM"),
         ("print(call('mknodat', -100, b'node', 0o060666, os.makedev(8, 0)))", "EPERM"),
     ],
@@ -211,6 +212,9 @@ def test_arguments_decide_on_each_processor() -> None:
         ("personality", (0x0040000,), no),
         ("ioctl", (0, 0x5412), no),
         ("ioctl", (0, 0x5401), yes),
+        ("fcntl", (0, 1024), no),
+        ("fcntl", (0, 1040), no),
+        ("fcntl", (0, 1030), yes),
     ]
     for machine, architecture, program in on_both():
         for name, arguments, expected in cases:

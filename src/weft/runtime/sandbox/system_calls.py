@@ -2,9 +2,9 @@
 
 The filter is a classic BPF program, made for x86-64 and arm64. It refuses calls that programs do not need and that
 reach beyond the sandbox: tracing, keyrings, mounts, namespaces, kernel modules, kernel memory that no limit counts.
-Of some calls it looks at the arguments: no new namespace, no setuid or setgid mode, no device node, no socket family
-but those of the own network namespace. Calls that are newer than the tables, and those of another ABI, do not exist
-inside.
+Of some calls it looks at the arguments: no new namespace, no setuid or setgid mode, no device node, no lease of a file,
+no socket family but those of the own network namespace. Calls that are newer than the tables, and those of another ABI,
+do not exist inside.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _CREATING = 0o100 | 0o20000000
 _FILE_TYPE, _CHARACTER_DEVICE, _BLOCK_DEVICE = 0o170000, 0o020000, 0o060000
 _SOCKET_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: those that a network namespace holds in. AF_VSOCK reaches the host."""
-_TERMINAL_INJECTION = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX."""
+_REFUSED_COMMANDS = {"ioctl": (0x5412, 0x541C), "fcntl": (1024, 1040)}
+"""TIOCSTI and TIOCLINUX, which write to a terminal as if somebody typed; F_SETLEASE and F_SETDELEG, which make whoever
+writes a file outside wait."""
 _HARMLESS_PERSONALITIES = (0, 0xFFFFFFFF)
 """The usual one, and the question which one it is."""
 
@@ -79,7 +80,7 @@ _X86_64 = Architecture(
     ),
     checked=_numbers(
         "clone=56 open=2 creat=85 openat=257 chmod=90 fchmod=91 fchmodat=268 fchmodat2=452 "
-        "mknod=133 mknodat=259 socket=41 socketpair=53 ioctl=16 personality=135"
+        "mknod=133 mknodat=259 socket=41 socketpair=53 ioctl=16 fcntl=72 personality=135"
     ),
     has_x32=True,
 )
@@ -101,7 +102,7 @@ _ARM64 = Architecture(
     ),
     checked=_numbers(
         "clone=220 openat=56 fchmod=52 fchmodat=53 fchmodat2=452 mknodat=33 socket=198 "
-        "socketpair=199 ioctl=29 personality=92"
+        "socketpair=199 ioctl=29 fcntl=25 personality=92"
     ),
 )
 ARCHITECTURES = {"x86_64": _X86_64, "aarch64": _ARM64}
@@ -153,10 +154,10 @@ def _check(name: str) -> Iterator[bytes]:
         yield from _refuse_any_bit(0, NAMESPACE_FLAGS)
     elif name in ("socket", "socketpair"):
         yield from _refuse_all_but(_SOCKET_FAMILIES, errno.EAFNOSUPPORT)
-    elif name == "ioctl":
+    elif name in _REFUSED_COMMANDS:
         yield _argument(1)
-        for request in _TERMINAL_INJECTION:
-            yield from (_statement(_EQUAL, request, 0, 1), _refusal(errno.EPERM))
+        for command in _REFUSED_COMMANDS[name]:
+            yield from (_statement(_EQUAL, command, 0, 1), _refusal(errno.EPERM))
     else:
         assert name == "personality", name
         yield from _refuse_all_but(_HARMLESS_PERSONALITIES, errno.EPERM)
