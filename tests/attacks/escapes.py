@@ -11,8 +11,8 @@ PRELUDE = r"""
 import ctypes, fcntl, glob, json, os, resource, signal, socket, struct, subprocess
 import sys, time
 GIVEN = json.loads(sys.argv[1])
-SECRET_FILE, OUTSIDE, PORT, UNIX, PID, MARK, NUMBERS, ADDRESS = (GIVEN[name] for name in
-    ("secret_file", "outside", "port", "unix", "pid", "mark", "numbers", "address"))
+SECRET_FILE, OUTSIDE, PORT, UNIX, PID, MARK, NUMBERS, ADDRESS, DESCRIPTOR, MEMORY, SEGMENT = (GIVEN[name] for name in
+    "secret_file outside port unix pid mark numbers address descriptor memory segment".split())
 libc = ctypes.CDLL(None, use_errno=True)
 def escaped(what="yes"):
     print("ESCAPED", what)
