@@ -209,7 +209,7 @@ def test_what_an_unasked_command_destroys_undo_gives_back(weft: Shell, project: 
     undone = weft("undo", "talk")
     assert undone.code == 0, undone.err
     assert state_of(project) == before
-    assert "git and ignored files as before the turn" in undone.out
+    assert "git and the ignored files that were kept are as they were, new ignored files stay" in undone.out
 
 
 @pytest.mark.slow("keeps and restores a repository three times")

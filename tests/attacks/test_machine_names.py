@@ -77,7 +77,7 @@ WAYS = (by_creating, by_changing, by_configuring, by_a_document, by_an_agent_of_
 
 def reads_the_file(asked: Asked) -> Any:
     """A model that reads what its message names, and says what it read."""
-    return say(f"it says {asked.results}") if asked.results else call(("read", {"path": ".config/gh/hosts.yml"}))
+    return say(f"it says {asked.results}") if asked.results else call(("read", {"path": "letters/to-a-friend.txt"}))
 
 
 def crew(address: Path, body: Callable[[Crew], Awaitable[None]]) -> None:
@@ -89,8 +89,8 @@ def crew(address: Path, body: Callable[[Crew], Awaitable[None]]) -> None:
 
 
 def with_home(folder: Path) -> str:
-    (folder / ".config" / "gh").mkdir(parents=True)
-    (folder / ".config" / "gh" / "hosts.yml").write_text(CANARY)
+    (folder / "letters").mkdir(parents=True)
+    (folder / "letters" / "to-a-friend.txt").write_text(CANARY)
     return str(folder)
 
 

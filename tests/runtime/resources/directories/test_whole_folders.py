@@ -224,6 +224,19 @@ def test_ignored_files_are_kept_the_smallest_first_and_the_others_are_named(stor
     }
 
 
+def test_an_ignored_file_is_not_replaced_that_nothing_kept(store: FileStore, folder: Path) -> None:
+    """It was kept in the snapshot that is given back; what lies beside it has become too large since."""
+    write(folder, {"big/out": "kept", "big/same": "same"})
+    taken = store.snapshot_whole(folder, writable_git_folders, nothing)
+    write(folder, {"big/out": "changed"} | {f"big/{number}": "x" for number in range(1100)})
+    done = give_back(store, taken.id, folder)
+    ((path, why),) = [(one.path, one.why) for one in done.left]
+    assert path == "big/out"
+    aside = why.removeprefix("what stood in its place is '").removesuffix("' now")
+    assert (folder / "big" / aside).read_text() == "changed"
+    assert [(folder / "big" / name).read_text() for name in ("out", "same", "7")] == ["kept", "same", "x"]
+
+
 def test_files_that_are_compared_know_nothing_of_the_rest(store: FileStore, folder: Path) -> None:
     plain, whole = store.snapshot(folder).id, keep(store, folder)
     assert plain != whole

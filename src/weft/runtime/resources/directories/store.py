@@ -178,7 +178,7 @@ class FileStore:
         _make_missing(folder)
         with self._opened(folder, is_resolved=is_resolved) as (place, root, git, known):
             seen, table = self._take_with_files(place, root, git, known, limit)
-            done = self._whole_folders(git).restore(place, root, snapshot, table, git_folders)
+            done = self._whole_folders(git).restore(place, root, snapshot, seen, table, git_folders)
         left = tuple(LeftPath(path, why) for path, why in sorted(done.left.items()))
         return FolderRestore(before=seen.snapshot.id, written=done.written, deleted=done.deleted, left=left)
 

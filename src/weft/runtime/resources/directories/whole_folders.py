@@ -81,6 +81,10 @@ IsWithheld = Callable[[str], bool]
 """Whether an ignored file is not to be kept, by its path in the workspace."""
 
 
+def _never(_: str) -> bool:
+    return False
+
+
 class GitRules:
     """In a folder of git's: what is not kept as a file."""
 
@@ -256,23 +260,7 @@ class WholeFolders:
     def _keep_ignored(
         self, root: int, seen: SeenFolder, writer: ObjectWriter, is_withheld: IsWithheld
     ) -> tuple[bytes, list[SkippedPath]]:
-        """The smallest first, as many as are kept."""
-        sizes, skipped = list[tuple[int, int, bytes]](), list[SkippedPath]()
-        for record in seen.head.folders:
-            for name in record.ignored:
-                path = joined(record.path, name.rstrip(b"/"))
-                size = _measured(root, path)
-                if size is None:
-                    skipped.append(SkippedPath(os.fsdecode(joined(record.path, name)), SkipReason.IGNORED))
-                elif name.endswith(b"/") or not is_withheld(os.fsdecode(path)):
-                    sizes.append((*size, path))
-        chosen, room, files = list[bytes](), IGNORED_LIMIT.total_bytes, IGNORED_LIMIT.files
-        for size_bytes, count, path in sorted(sizes):
-            if size_bytes > room or count > files:
-                skipped.append(SkippedPath(os.fsdecode(path), SkipReason.IGNORED))
-                continue
-            room, files = room - size_bytes, files - count
-            chosen.append(path)
+        chosen, skipped = _kept_ignored(root, seen, is_withheld)
         if not chosen:
             return b"", skipped
         scan = Scan(root, ChosenRules(chosen, is_withheld), writer, self._clock, _PRESENT_LIMIT, self._apart)
@@ -286,10 +274,11 @@ class WholeFolders:
         place: Path,
         root: int,
         snapshot: str,
+        seen: SeenFolder,
         table: Table,
         find_folders: Callable[[Path], Sequence[GitFolder]],
     ) -> RestoredWhole:
-        """Make all of it what it was. `table` is what was seen of the files."""
+        """Make all of it what it was. `seen` and `table` are what there is of the files."""
         with ObjectReader(self._git) as reader:
             target = load_snapshot(reader, snapshot)
             parts = {entry.name: entry.id for entry in _tree(reader, target.beside)} if target.beside else {}
@@ -299,7 +288,7 @@ class WholeFolders:
             git_folders, done = find_folders(place), RestoredWhole()
             for id in _numbered_ids(reader, parts.get(OBJECTS)):
                 self._give_objects_back(place, reader, id, git_folders, done)
-        self._restore_files(place, root, target, parts.get(IGNORED), table, done)
+        self._restore_files(place, root, target, parts.get(IGNORED), (seen, table), done)
         with ObjectReader(self._git) as reader:
             for id in _numbered_ids(reader, parts.get(GIT)):
                 self._restore_state(place, reader, id, git_folders, done)
@@ -336,12 +325,20 @@ class WholeFolders:
             restoring.set_top_mode(load_snapshot(reader, entries[STATE].hex()).manifest.folder_mode(b""))
 
     def _restore_files(
-        self, place: Path, root: int, stored: StoredFolder, ignored: bytes | None, table: Table, done: RestoredWhole
+        self,
+        place: Path,
+        root: int,
+        stored: StoredFolder,
+        ignored: bytes | None,
+        there: tuple[SeenFolder, Table],
+        done: RestoredWhole,
     ) -> None:
         """First the rules of what is ignored, then everything else by them."""
-        target = _entries(self._git, stored.id)
+        target, (seen, table) = _entries(self._git, stored.id), there
         if ignored is not None:
-            target = {**_entries(self._git, ignored.hex()), **target}
+            of_ignored = _entries(self._git, ignored.hex())
+            self._keep_unkept(root, seen, of_ignored.keys() - target.keys(), of_ignored, done)
+            target = {**of_ignored, **target}
         for is_rule_pass in (True, False):
             with IgnoreRules(self._git, self._scratch, OuterRules(place)) as rules:
                 scan, present = self._scanned(root, NeededRules(rules, target), table, _PRESENT_LIMIT)
@@ -355,6 +352,35 @@ class WholeFolders:
             needed = {above for path in rule_files if path in target for above in ancestors(path)}
             chosen = {*rule_files, *(path for path in needed if path not in present)}
             self._run(root, scan, _among(present, chosen), _among(target, chosen), done)
+
+    def _keep_unkept(
+        self, root: int, seen: SeenFolder, paths: Collection[bytes], target: Entries, done: RestoredWhole
+    ) -> None:
+        """Ignored files that differ, in something that has become too large to be kept before they are replaced: they
+        get another name, or nothing could bring them back."""
+        _, skipped = _kept_ignored(root, seen, _never)
+        left_out = ChosenRules((os.fsencode(one.path).rstrip(b"/") for one in skipped), _never)
+        unkept = [path for path in paths if left_out.has(path)]
+        if not unkept:
+            return
+        with ObjectWriter(self._git, self._scratch) as writer:
+            scan = Scan(root, ChosenRules(unkept, _never), writer, self._clock, _PRESENT_LIMIT, self._apart)
+            scan.look_at_all({})
+            present = stored_scan(scan, writer)
+            writer.finish()
+        for path, entry in _entries(self._git, present).items():
+            if path in unkept and entry != target[path] and not entry.is_folder:
+                done.left[os.fsdecode(path)] = self._rename_aside(root, path)
+
+    def _rename_aside(self, root: int, path: bytes) -> str:
+        above, _, name = path.rpartition(b"/")
+        aside = name[:_MOST_NAME_BYTES] + b"." + self._random(8).hex().encode()
+        folder = open_folder_at(root, above)
+        try:
+            os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            os.close(folder)
+        return f"what stood in its place is {os.fsdecode(aside)!r} now"
 
     def _scanned(self, root: int, rules: FolderRules, table: Table, limit: SnapshotLimit) -> tuple[Scan, Entries]:
         """What is there now. A command may have made folders so that their owner cannot read them."""
@@ -407,6 +433,27 @@ class WholeFolders:
         done.deleted += restoring.deleted
         done.left.update((prefix + os.fsdecode(path), why) for path, why in restoring.left.items())
         return restoring
+
+
+def _kept_ignored(root: int, seen: SeenFolder, is_withheld: IsWithheld) -> tuple[list[bytes], list[SkippedPath]]:
+    """The smallest first, as many as are kept, and the others."""
+    sizes, skipped = list[tuple[int, int, bytes]](), list[SkippedPath]()
+    for record in seen.head.folders:
+        for name in record.ignored:
+            path = joined(record.path, name.rstrip(b"/"))
+            size = _measured(root, path)
+            if size is None:
+                skipped.append(SkippedPath(os.fsdecode(joined(record.path, name)), SkipReason.IGNORED))
+            elif name.endswith(b"/") or not is_withheld(os.fsdecode(path)):
+                sizes.append((*size, path))
+    chosen, room, files = list[bytes](), IGNORED_LIMIT.total_bytes, IGNORED_LIMIT.files
+    for size_bytes, count, path in sorted(sizes):
+        if size_bytes > room or count > files:
+            skipped.append(SkippedPath(os.fsdecode(path), SkipReason.IGNORED))
+            continue
+        room, files = room - size_bytes, files - count
+        chosen.append(path)
+    return chosen, skipped
 
 
 def _with_folders(paths: Iterable[bytes]) -> set[bytes]:

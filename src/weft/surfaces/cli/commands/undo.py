@@ -136,7 +136,9 @@ def _files_line(one: UndoneFiles, *, is_done: bool) -> Line:
     if one.error is not None:
         return [Span(f"files were not restored: {safe(one.error)}", "bad")]
     counts = [f"{one.changed} changed", f"{one.removed} removed", f"{one.restored} restored"]
-    beside = f"; git and ignored files{'' if is_done else ' would be'} as before the turn" if one.is_whole else ""
+    are = "are" if is_done else "would be"
+    kept = f"; git and the ignored files that were kept {are} as they were, new ignored files stay"
+    beside = kept if one.is_whole else ""
     if one.changed + one.removed + one.restored == 0:
         return [f"no file differs{beside}"]
     paths = counted(one.changed + one.removed + one.restored, "path")
