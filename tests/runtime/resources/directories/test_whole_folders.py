@@ -5,17 +5,22 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from tests.runtime.resources.directories.folders import write
 from tests.runtime.sandbox.repositories import make_repository, person_git
+from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InvalidInput, LimitExceeded, NotFound, Unsupported
 from weft.runtime.resources.directories import FileStore, git_objects, whole_folders
 from weft.runtime.resources.directories.model import FolderRestore, SkipReason, SnapshotLimit
 from weft.runtime.sandbox.git_folders import writable_git_folders
+from weft.store.atomic_files import new_file
 
 
 def nothing(path: str) -> bool:
@@ -104,6 +109,78 @@ def test_what_was_kept_before_is_not_packed_again(store: FileStore, folder: Path
     forget(folder)
     give_back(store, last, folder)
     assert history(folder) == before
+
+
+def test_a_keeping_that_is_killed_between_any_two_of_its_files_loses_no_object(
+    store: FileStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store, folder)
+    person_git(folder, "commit", "-qm", "four")
+    before = history(folder)
+
+    @contextmanager
+    def killed_behind(path: Path) -> Iterator[BinaryIO]:
+        with new_file(path) as file:
+            yield file
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(git_objects, "new_file", killed_behind)
+        with pytest.raises(KeyboardInterrupt):
+            keep(store, folder)
+    snapshot = keep(store, folder)
+    forget(folder)
+    give_back(store, snapshot, folder)
+    assert history(folder) == before
+
+
+class WaitingClock(SystemClock):
+    """Tells of the first wait."""
+
+    def __init__(self) -> None:
+        self.waits = threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.set()
+        super().sleep(seconds)
+
+
+def test_two_working_trees_are_kept_one_after_the_other(
+    store: FileStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share the objects, and what is remembered of them."""
+    tree = folder.with_name("tree")
+    person_git(folder, "worktree", "add", "-q", "-b", "beside", str(tree))
+    keep(store, folder)
+    person_git(folder, "commit", "-qm", "four")
+    clock, snapshots = WaitingClock(), list[str]()
+
+    def keep_the_other() -> None:
+        snapshots.append(keep(FileStore(store.path, clock=clock), tree))
+        clock.waits.set()
+
+    other = threading.Thread(target=keep_the_other)
+
+    @contextmanager
+    def paused_behind(path: Path) -> Iterator[BinaryIO]:
+        with new_file(path) as file:
+            yield file
+        if not other.ident:
+            write(tree, {"b.txt": "b"})
+            person_git(tree, "add", "b.txt")
+            person_git(tree, "commit", "-qm", "beside")
+            other.start()
+            clock.waits.wait()
+            assert not snapshots, "it waits until what is remembered is whole"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(git_objects, "new_file", paused_behind)
+        keep(store, folder)
+        other.join()
+    before = history(tree)
+    forget(tree)
+    give_back(store, snapshots[0], tree)
+    assert history(tree) == before
 
 
 def test_of_a_second_working_tree_the_main_one_keeps_head_and_index(store: FileStore, folder: Path) -> None:

@@ -2,7 +2,7 @@
 nothing refers to any longer, and a command can remove or overwrite every file of them.
 
 Kept is what references, logs and the index lead to, as packs of git's own that lie in the store of files as they are.
-What was kept before is not packed again: a small file beside the store remembers which objects those are. Which ones
+What was kept before is not packed again: a file beside the store remembers which objects those are. Which ones
 there are is found out by going through all of the history from every tip, so what the repository says of itself where
 git believes it unasked (a commit-graph, bitmaps, alternates) counts for nothing. The names of the objects in a pack are
 those that their bytes have, not those that the repository gives them.
@@ -19,7 +19,7 @@ import re
 import stat
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,8 +27,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.clock import RandomBytes
+from weft.kernel.clock import Clock, RandomBytes
 from weft.kernel.errors import Damaged, LimitExceeded, Unsupported
+from weft.runtime.resources.directories.locks import locked
 from weft.runtime.resources.directories.model import GIB, MIB, GitFolder
 from weft.runtime.resources.directories.objects import BLOB, ObjectReader, ObjectWriter
 from weft.runtime.resources.directories.scan import open_real_folder
@@ -44,6 +45,7 @@ _PACK_SIZE = "32m"
 _MOST_PACKS = 20
 """With more of them all objects are packed anew."""
 _MOST_FILES = 100_000
+_KEPT = "kept"
 _OBJECTS, _PACK, _INFO, _ALTERNATES = "objects", "pack", "info", "alternates"
 _FAN_OUT = re.compile(r"[0-9a-f]{2}")
 _LOOSE = re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
@@ -72,11 +74,14 @@ class ObjectListing(Struct, frozen=True):
 
 
 class _Known(Struct, frozen=True):
-    """What was kept of one repository already."""
+    """What was kept of one repository already. It is one file: names of objects without the packs that have them, or
+    of another time than these, would say of an object that it is kept where it is not."""
 
     place: tuple[int, int]
     tips: frozenset[str] = frozenset()
     packs: tuple[str, ...] = ()
+    names: bytes = b""
+    """Of all objects in these packs, sorted, one behind the other."""
 
 
 class KeptObjects(Struct, frozen=True):
@@ -90,8 +95,9 @@ class GitObjects:
     """The objects of one repository. `scratch` is a folder for files that nobody needs afterwards, `cache` the one in
     which is remembered what was kept."""
 
-    def __init__(self, program: str, folder: GitFolder, scratch: Path, cache: Path) -> None:
+    def __init__(self, program: str, folder: GitFolder, scratch: Path, cache: Path, clock: Clock) -> None:
         self._program, self._folder, self._scratch, self._cache = program, folder, scratch, cache
+        self._clock = clock
         self._name_bytes = 32 if folder.object_format == "sha256" else 20
 
     def keep(self, store: Git, writer: ObjectWriter, tips: Iterable[str]) -> KeptObjects:
@@ -107,17 +113,24 @@ class GitObjects:
 
     def _keep_packs(self, store: Git, writer: ObjectWriter, tips: frozenset[str]) -> tuple[bytes, ...]:
         repository = Path(self._folder.objects)
-        with opened_repository(self._program, repository, object_format=self._folder.object_format) as git:
+        make_folder(self._cache)
+        with (
+            # workspaces that share a repository have locks of their own: neither is to undo what the other remembers
+            locked(self._cache / "lock", self._clock),
+            opened_repository(self._program, repository, object_format=self._folder.object_format) as git,
+        ):
             present = _present(git, tips)
-            known, names = self._load(store)
+            known = self._load(store)
             if not present <= known.tips:
                 reachable = _reachable(git, present)
                 if len(known.packs) > _MOST_PACKS:
-                    known, names = _Known(known.place), set()
+                    known = _Known(known.place)
+                names = set(_names_of(known.names, self._name_bytes))
                 packs = [writer.add(BLOB, pack) for pack in self._packed(git, reachable - names, names)]
                 writer.finish()  # what is remembered as kept is
-                known = _Known(known.place, present, (*known.packs, *(pack.hex() for pack in packs)))
-                self._save(known, names)
+                ids = (*known.packs, *(pack.hex() for pack in packs))
+                known = _Known(known.place, present, ids, b"".join(sorted(names)))
+                self._save(known)
         return tuple(bytes.fromhex(pack) for pack in known.packs)
 
     def _packed(self, git: Git, wanted: set[bytes], names: set[bytes]) -> Iterator[bytes]:
@@ -203,26 +216,34 @@ class GitObjects:
                 os.close(_made_folder(objects, name, random))
             yield objects
 
-    def _load(self, store: Git) -> tuple[_Known, set[bytes]]:
+    def _load(self, store: Git) -> _Known:
         """What was kept before, where it is still there."""
         status = os.stat(self._folder.objects)
-        nothing = _Known((status.st_dev, status.st_ino))
-        try:
-            known = msgspec.json.decode((self._cache / "known").read_bytes(), type=_Known)
-            data = (self._cache / "names").read_bytes()
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
-            return nothing, set()
-        if known.place != nothing.place or len(_present(store, known.packs)) < len(known.packs):
-            return nothing, set()
-        step = self._name_bytes
-        return known, {data[start : start + step] for start in range(0, len(data) - len(data) % step, step)}
+        place = (status.st_dev, status.st_ino)
+        known = _remembered(self._cache)
+        if known is None or known.place != place or not _are_all_there(store, known.packs):
+            return _Known(place)
+        return known
 
-    def _save(self, known: _Known, names: set[bytes]) -> None:
-        """The names first: with fewer than there are something is only packed twice."""
-        make_folder(self._cache)
-        for name, data in (("names", b"".join(sorted(names))), ("known", msgspec.json.encode(known))):
-            with new_file(self._cache / name) as file:
-                file.write(data)
+    def _save(self, known: _Known) -> None:
+        with new_file(self._cache / _KEPT) as file:
+            file.write(msgspec.msgpack.encode(known))
+
+
+def _remembered(cache: Path) -> _Known | None:
+    """None where nothing is, or nothing that this program wrote."""
+    try:
+        return msgspec.msgpack.decode((cache / _KEPT).read_bytes(), type=_Known)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _are_all_there(store: Git, packs: Sequence[str]) -> bool:
+    return len(_present(store, packs)) == len(set(packs))
+
+
+def _names_of(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[start : start + size] for start in range(0, len(data), size))
 
 
 def _present(git: Git, ids: Iterable[str]) -> frozenset[str]:

@@ -242,7 +242,7 @@ class WholeFolders:
 
     def _objects_of(self, folder: GitFolder) -> GitObjects:
         name = hashlib.sha256(os.fsencode(folder.objects)).hexdigest()[:32]
-        return GitObjects(self._program, folder, self._scratch, self._caches / f"{name}-objects")
+        return GitObjects(self._program, folder, self._scratch, self._caches / f"{name}-objects", self._clock)
 
     def _index_ids(self, folder: GitFolder, data: bytes) -> set[str]:
         """What an index names."""
