@@ -18,7 +18,9 @@ from tests.runtime.sandbox.repositories import make_repository, person_git
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InvalidInput, LimitExceeded, NotFound, Unsupported
 from weft.runtime.resources.directories import FileStore, git_objects, whole_folders
+from weft.runtime.resources.directories.known_files import Table
 from weft.runtime.resources.directories.model import FolderRestore, SkipReason, SnapshotLimit
+from weft.runtime.resources.directories.scan import Scan
 from weft.runtime.sandbox.git_folders import writable_git_folders
 from weft.store.atomic_files import new_file
 
@@ -394,3 +396,27 @@ def test_what_no_snapshot_takes_does_not_keep_its_place(
             aside.unlink()
     assert history(folder) == before
     assert (folder / "deep" / "b.txt").read_text() == "b"
+
+
+def test_folders_that_a_command_closed_are_opened_all_at_once(
+    store: FileStore, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root folders are closed to nobody: here the look says so of each that has no rights."""
+    folder = quick_path / "many"
+    write(folder, {f"{number}/a": "a" for number in range(20)})
+    snapshot, looks = keep(store, folder), 0
+    for number in range(20):
+        (folder / str(number)).chmod(0)
+
+    class ClosedScan(Scan):
+        def look_at_all(self, known: Table) -> None:
+            nonlocal looks
+            looks += 1
+            super().look_at_all(known)
+            for record in self.folders.values():
+                record.is_unreadable = record.mode == 0
+
+    monkeypatch.setattr(whole_folders, "Scan", ClosedScan)
+    assert give_back(store, snapshot, folder).left == ()
+    assert looks <= 4, "two for each of two passes"
+    assert sorted(path.name for path in folder.rglob("a")) == ["a"] * 20

@@ -39,7 +39,7 @@ from weft.runtime.resources.directories.comparing import (
 )
 from weft.runtime.resources.directories.git_objects import GitObjects, open_up_folder
 from weft.runtime.resources.directories.ignore_rules import IGNORE_FILE, IgnoreRules, OuterRules
-from weft.runtime.resources.directories.known_files import Table
+from weft.runtime.resources.directories.known_files import FolderRecord, Table
 from weft.runtime.resources.directories.manifest import ancestors
 from weft.runtime.resources.directories.model import MIB, GitFolder, SkippedPath, SkipReason, SnapshotLimit
 from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectReader, ObjectWriter
@@ -387,7 +387,7 @@ class WholeFolders:
         with ObjectWriter(self._git, self._scratch) as writer:
             scan = Scan(root, rules, writer, self._clock, limit, self._apart)
             scan.look_at_all(dict(table))
-            while any(_open_up(root, record.path) for record in scan.folders.values() if record.is_unreadable):
+            while _open_up_all(root, scan.folders.values()):
                 scan = Scan(root, rules, writer, self._clock, limit, self._apart)
                 scan.look_at_all(dict(table))
             present = stored_scan(scan, writer)
@@ -531,6 +531,12 @@ def _open_up_way(workspace: Path, lies: str) -> None:
                 open_up_folder(parent, place.name)
             finally:
                 os.close(parent)
+
+
+def _open_up_all(root: int, folders: Iterable[FolderRecord]) -> bool:
+    """Open every folder that could not be read; whether that changed anything."""
+    opened = [_open_up(root, folder.path) for folder in folders if folder.is_unreadable]
+    return any(opened)
 
 
 def _open_up(root: int, path: bytes) -> bool:
