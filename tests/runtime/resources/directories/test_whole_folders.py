@@ -18,9 +18,11 @@ from tests.runtime.sandbox.repositories import make_repository, person_git
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InvalidInput, LimitExceeded, NotFound, Unsupported
 from weft.runtime.resources.directories import FileStore, git_objects, whole_folders
+from weft.runtime.resources.directories.git_objects import GitObjects
 from weft.runtime.resources.directories.known_files import Table
 from weft.runtime.resources.directories.model import FolderRestore, SkipReason, SnapshotLimit
 from weft.runtime.resources.directories.scan import Scan
+from weft.runtime.resources.directories.taking import FolderTaking
 from weft.runtime.sandbox.git_folders import writable_git_folders
 from weft.store.atomic_files import new_file
 
@@ -351,6 +353,33 @@ def test_it_is_removed_whole_and_kept_anew(store: FileStore, folder: Path) -> No
     forget(folder)
     give_back(store, again, folder)
     assert history(folder) == before
+
+
+def test_what_was_seen_of_folder_and_repository_stays_when_older_snapshots_are_removed(
+    store: FileStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store, folder)
+    (folder / "a.txt").write_text("four\n")
+    person_git(folder, "commit", "-qam", "four")
+    before, last = history(folder), keep(store, folder)
+    store.prune(lambda: {last})
+    assert store.ids() == {last}
+    monkeypatch.setattr(GitObjects, "_packed", None)
+    monkeypatch.setattr(FolderTaking, "_look", None)
+    assert keep(store, folder) == last, "nothing is packed or looked through again"
+    plain = store.snapshot(folder).id
+    assert store.verify(plain) == []
+    assert store.ids() == {last, plain}
+    forget(folder)
+    monkeypatch.undo()
+    give_back(store, last, folder)
+    assert history(folder) == before
+
+
+def test_what_was_seen_of_them_goes_with_the_last_snapshot(store: FileStore, folder: Path) -> None:
+    keep(store, folder)
+    store.prune(set)
+    assert list((store.path / "folders").iterdir()) == []
 
 
 def test_no_stranger_gives_a_repository(store: FileStore, folder: Path, quick_path: Path) -> None:

@@ -45,6 +45,8 @@ _PACK_SIZE = "32m"
 _MOST_PACKS = 20
 """With more of them all objects are packed anew."""
 _MOST_FILES = 100_000
+OBJECTS_CACHE = "-objects"
+"""How the names of folders end in which is remembered what was kept of a repository."""
 _KEPT = "kept"
 _OBJECTS, _PACK, _INFO, _ALTERNATES = "objects", "pack", "info", "alternates"
 _FAN_OUT = re.compile(r"[0-9a-f]{2}")
@@ -236,6 +238,12 @@ def _remembered(cache: Path) -> _Known | None:
         return msgspec.msgpack.decode((cache / _KEPT).read_bytes(), type=_Known)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
+
+
+def is_all_kept(store: Git, cache: Path) -> bool:
+    """Whether the store has all that a folder says it has."""
+    known = _remembered(cache)
+    return known is not None and _are_all_there(store, known.packs)
 
 
 def _are_all_there(store: Git, packs: Sequence[str]) -> bool:

@@ -108,6 +108,10 @@ class OuterFile(Struct, array_like=True, frozen=True):
 class KnownHead(Struct, kw_only=True):
     form: int = FORM
     snapshot: str
+    whole: str = ""
+    """The last whole snapshot that has this one in it."""
+    is_part_alone: bool = False
+    """Whether this one was removed since: the whole one has all of it but the tree that it is."""
     limit: SnapshotLimit
     index: str
     """The name of the index file, and of the table below."""

@@ -160,6 +160,9 @@ class FileStore:
             seen = self._take(place, root, git, known, limit)
             whole, skipped = self._whole_folders(git).take(place, root, seen, git_folders(place), is_withheld)
             self._keep(git, [whole])
+            if seen.head.whole != whole:
+                seen.head.whole = whole
+                known.save(seen.head)
         taken = seen.snapshot
         return replace(taken, id=whole, skipped=(*taken.skipped, *sorted(skipped, key=lambda one: one.path)))
 

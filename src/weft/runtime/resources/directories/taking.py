@@ -30,9 +30,9 @@ from weft.runtime.resources.directories.known_files import (
 )
 from weft.runtime.resources.directories.manifest import PERMISSIONS, Manifest, ancestors, usual_mode
 from weft.runtime.resources.directories.model import FolderSnapshot, SkippedPath, SkipReason, SnapshotLimit
-from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectWriter
+from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectReader, ObjectWriter
 from weft.runtime.resources.directories.scan import BlobWriter, RulesChanged, Scan, changed_folders
-from weft.runtime.resources.directories.trees import FILE_MODE, FOLDER_MODE, TreeEntry, joined, tree_bytes
+from weft.runtime.resources.directories.trees import FILE_MODE, FOLDER_MODE, TreeEntry, joined, parse_tree, tree_bytes
 from weft.runtime.sandbox.git_program import Git
 from weft.runtime.tools.beneath import Identity
 
@@ -75,6 +75,8 @@ class FolderTaking:
                 changed = None
         if head is not None and changed is not None and not changed:
             self._settle(head, started_ns)
+            if head.is_part_alone:
+                self._store_again(head, keep)
             return SeenFolder(snapshot=_summary(head), head=head)
         try:
             scan, snapshot = self._look(root, outer, head, changed)
@@ -135,6 +137,16 @@ class FolderTaking:
         )
         self._known.save(head)
         return head
+
+    def _store_again(self, head: KnownHead, keep: Callable[[str], None]) -> None:
+        """The tree of a snapshot that was removed while the whole one stayed, which has all that is in it."""
+        with ObjectReader(self._git) as reader, ObjectWriter(self._git, self._scratch) as writer:
+            entries = parse_tree(reader.read(TREE, bytes.fromhex(head.whole)), head.whole)
+            writer.add(TREE, tree_bytes(entry for entry in entries if entry.name != BESIDE))
+            writer.finish()
+        keep(head.snapshot)
+        head.is_part_alone = False
+        self._known.save(head)
 
     def _settle(self, head: KnownHead, started_ns: int) -> None:
         """Everything is as it was, in a later second than the index was made in: from now on the index tells all."""

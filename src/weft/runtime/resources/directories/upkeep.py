@@ -16,6 +16,7 @@ from weft.runtime.resources.directories.comparing import (
     StoredFolder,
     load_snapshot,
 )
+from weft.runtime.resources.directories.git_objects import OBJECTS_CACHE, is_all_kept
 from weft.runtime.resources.directories.known_files import KnownFiles
 from weft.runtime.resources.directories.model import SnapshotLimit
 from weft.runtime.resources.directories.objects import BLOB, MOST_OBJECT_BYTES, TREE, ObjectReader
@@ -48,14 +49,30 @@ def clear_remains(git: Git, scratch: Path) -> None:
 def remove_snapshots(git: Git, caches: Path, unkept: Collection[str]) -> None:
     """The references to them, what was seen of their folders, and every object that only they have."""
     for place in caches.iterdir():
-        head = KnownFiles(place).load()
-        if head is None or head.snapshot in unkept:
+        if not place.name.endswith(OBJECTS_CACHE) and not _goes_on(KnownFiles(place), unkept):
             shutil.rmtree(place, ignore_errors=True)
     lines = "".join(f"delete {SNAPSHOTS}/{snapshot}\n" for snapshot in sorted(unkept))
     git.run("update-ref", "--stdin", stdin=lines.encode())
     git.run("pack-refs", "--all")
     git.run("repack", "-a", "-d", "-q")
     git.run("prune", "--expire=now")
+    for place in caches.glob(f"*{OBJECTS_CACHE}"):
+        if not is_all_kept(git, place):
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _goes_on(known: KnownFiles, unkept: Collection[str]) -> bool:
+    """Whether what was seen of a folder holds when these snapshots are removed. It is noted before they are."""
+    head = known.load()
+    if head is None:
+        return False
+    if head.snapshot not in unkept:
+        return True
+    if not head.whole or head.whole in unkept:
+        return False
+    head.is_part_alone = True
+    known.save(head)
+    return True
 
 
 def pack_objects(git: Git) -> None:

@@ -37,7 +37,7 @@ from weft.runtime.resources.directories.comparing import (
     StoredFolder,
     load_snapshot,
 )
-from weft.runtime.resources.directories.git_objects import GitObjects, open_up_folder
+from weft.runtime.resources.directories.git_objects import OBJECTS_CACHE, GitObjects, open_up_folder
 from weft.runtime.resources.directories.ignore_rules import IGNORE_FILE, IgnoreRules, OuterRules
 from weft.runtime.resources.directories.known_files import FolderRecord, Table
 from weft.runtime.resources.directories.manifest import ancestors
@@ -242,7 +242,7 @@ class WholeFolders:
 
     def _objects_of(self, folder: GitFolder) -> GitObjects:
         name = hashlib.sha256(os.fsencode(folder.objects)).hexdigest()[:32]
-        return GitObjects(self._program, folder, self._scratch, self._caches / f"{name}-objects", self._clock)
+        return GitObjects(self._program, folder, self._scratch, self._caches / f"{name}{OBJECTS_CACHE}", self._clock)
 
     def _index_ids(self, folder: GitFolder, data: bytes) -> set[str]:
         """What an index names."""
