@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UnsetType
 
 import weft.aio
 from tests.credentials import Maker, scanner
@@ -16,7 +17,7 @@ from tests.runtime.broker.test_request_prefixes import anthropic_calls, chat_cal
 from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import MESSAGE, Script, Scripted, answer, chat, scripted
 from weft.kernel.dag_events import ModelRequest, ToolResult
-from weft.kernel.errors import Unsupported
+from weft.kernel.errors import StoreFailed, Unsupported
 from weft.ledger import secrets as ledger_secrets
 from weft.ledger.api import Runs
 from weft.ledger.model import ImagePart, ToolResultPart
@@ -269,6 +270,29 @@ def test_what_a_person_says_is_no_secret_is_sent(path: Path) -> None:
         assert (told.count(KEY), told.count("[secret: ")) == (1, 1), "the first result is told as it was told"
 
     run(path, body, ASKS, SAYS, ASKS, SAYS)
+
+
+@pytest.mark.parametrize("printed", [{"stdout": PROFILE}, ToolFailure("refused", f"401 for {TOKEN}")])
+def test_a_result_that_cannot_be_looked_through_is_recorded_and_not_sent(
+    path: Path, printed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(runs: Runs, secrets: Any) -> Any:
+        raise StoreFailed("the disk cannot be read")
+
+    async def body(session: Printing) -> None:
+        turn = await session.send(printed)
+        (result,) = [one.event for one in await session.ledger.events(turn) if isinstance(one.event, ToolResult)]
+        assert result.secret_rules == "none"
+        if isinstance(printed, ToolFailure):
+            assert not isinstance(result.error, UnsetType)
+            assert result.error.code == "refused"
+        else:
+            assert json.loads(await content(session.ledger, str(result.result))) == printed
+        assert not session.has_sent(KEY, TOKEN)
+        assert session.has_sent("it could not be looked through for secrets, StoreFailed")
+
+    monkeypatch.setattr(Runs, "ignored_secrets", fails)
+    run(path, body, ASKS, SAYS)
 
 
 def test_without_the_extra_our_own_rules_find_what_they_know(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from weft.runtime.broker.tools import BUSY_SECONDS, CallAnswer, Later, NotYet, T
 from weft.runtime.broker.turn_entries import decided, ended
 from weft.runtime.inference.shown_results import with_images
 from weft.runtime.tools.calls import ToolFailure, ToolOutput
-from weft.runtime.tools.result_secrets import ResultSecrets
+from weft.runtime.tools.result_secrets import ResultSecrets, unchecked
 from weft.runtime.tools.results import recordable
 from weft.runtime.turns.ledger_port import Crossing
 
@@ -184,7 +184,11 @@ class ToolCalls:
         return output
 
     async def _take_secrets_out(self, call: RunCall, words: Any) -> None:
-        sent = await self._secrets.sent_instead(words, self._plan.rules_folder, self._runs.ignored_secrets)
+        """Whatever goes wrong here, the call has run: its outcome is recorded, and no model is sent it unchecked."""
+        try:
+            sent = await self._secrets.sent_instead(words, self._plan.rules_folder, self._runs.ignored_secrets)
+        except Exception as error:
+            sent = unchecked(error)
         if sent is not None:
             self._sent[call.event] = sent
 

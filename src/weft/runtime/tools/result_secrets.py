@@ -21,6 +21,8 @@ from weft.runtime.tools.threads import in_thread
 
 SHORTEST_RESULT = 16
 """Characters; a shorter one holds no secret that a rule knows, and loads no rules."""
+NO_RULES = "none"
+"""Recorded where no rules could be asked."""
 Ignored = Callable[[Sequence[str]], Collection[str]]
 """Which of some credentials a person said are none: they are sent."""
 
@@ -51,6 +53,12 @@ class ResultSecrets:
 
         with self._lock:
             return mark_secrets(result, load_rules(folder), self._known, ignored)
+
+
+def unchecked(error: Exception) -> SentResult:
+    """What is sent of a result that could not be looked through."""
+    why = f"it could not be looked through for secrets, {type(error).__name__}"
+    return SentResult(f"[this result is left out: {why}]", NO_RULES)
 
 
 def _characters(value: Any) -> int:
