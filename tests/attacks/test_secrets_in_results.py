@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from weft.ledger.model import ImagePart, ToolResultPart
 from weft.ledger.secrets import sent_results
 from weft.ledger.secrets.built_in_rules import built_in_secrets
 from weft.ledger.secrets.scanner import PIECE_BYTES, PIECE_OVERLAP_BYTES, load_scanner, pieces_of
+from weft.ledger.secrets.sent_results import KnownSecrets
 from weft.runtime.broker.tools import FunctionTool, ToolCallContext, tools_of
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ProviderKind, RetryPolicy
@@ -35,6 +37,7 @@ from weft.runtime.turns.messages import OutgoingMessage, send
 
 MAKER = Maker(77)
 TOKEN, KEY, PEM = MAKER.github(), MAKER.some(40), MAKER.pem()
+OTHER_TOKEN, ESCAPED_TOKEN = MAKER.github(), MAKER.github().replace("_", "\\u005f", 1)
 PROFILE = f'[default]\naws_secret_access_key = "{KEY}"\nregion = eu-north-1\n'
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB"
 
@@ -117,6 +120,8 @@ PRINTED: dict[str, tuple[Any, tuple[str, ...]]] = {
         (TOKEN, TOKEN[22:], TOKEN[:22]),
     ),
     "a name of a field": ({TOKEN: 1}, (TOKEN,)),
+    "names of fields, all with one kind": ({TOKEN: "first", OTHER_TOKEN: "second"}, (TOKEN, OTHER_TOKEN)),
+    "letters as escapes of JSON": ({"stdout": f'{{"key": "{ESCAPED_TOKEN}"}}'}, (ESCAPED_TOKEN,)),
     "the name tells what the value is": ({"aws_secret_access_key": KEY, "region": "eu-north-1"}, (KEY,)),
     "JSON within JSON": ({"stdout": json.dumps({"key": json.dumps({"pem": PEM})})}, tuple(PEM.splitlines()[1:-1])),
     "across the place where a long result is cut": (f"{'x' * 39_979} {TOKEN}{' y' * 40_000}", (TOKEN, TOKEN[:20])),
@@ -320,10 +325,10 @@ class Stubborn:
 
 def test_a_text_in_which_a_secret_cannot_be_found_again_is_left_out_whole() -> None:
     result = {"stdout": "it is hidden here", "stderr": "and plain there"}
-    sent = sent_results.mark_secrets(result, Stubborn("hidden"), {}, lambda secrets: ())
+    sent = sent_results.mark_secrets(result, Stubborn("hidden"), KnownSecrets(), lambda secrets: ())
     assert sent is not None
     assert sent.value == {"stdout": "[17 characters left out: [secret: word]]", "stderr": "and plain there"}
-    sent = sent_results.mark_secrets({"hidden": 1}, Stubborn("hidden"), {}, lambda secrets: ())
+    sent = sent_results.mark_secrets({"hidden": 1}, Stubborn("hidden"), KnownSecrets(), lambda secrets: ())
     assert sent is not None
     assert sent.value == "[this result is left out: [secret: word]]"
 
@@ -337,10 +342,51 @@ def test_a_result_that_is_left_out_keeps_its_images(monkeypatch: pytest.MonkeyPa
     assert sent.value == {"result": "[this result is left out: [secret: word]]", "images": images}
 
 
+def test_fields_whose_names_are_secrets_of_one_kind_stay_apart() -> None:
+    mark = "[secret: GitHub token]"
+    result = {f"{mark} (2)": "own", TOKEN: "first", OTHER_TOKEN: "second", mark: "third"}
+    sent = sent_results.mark_secrets(result, sent_results.KnownRules(None), KnownSecrets(), lambda secrets: ())
+    assert sent is not None
+    assert list(sent.value.values()) == ["own", "first", "second", "third"]
+    assert TOKEN not in json.dumps(sent.value)
+
+
+@pytest.mark.parametrize("before", ["", "key=", "my-", "x_y-", "é"])
+def test_our_own_rules_know_older_keys_of_openai(before: str) -> None:
+    key = f"sk-{MAKER.some(20)}T3BlbkFJ{MAKER.some(20)}"
+    assert [secret for _, secret in built_in_secrets(f"{before}{key} and more")] == [key]
+
+
+def test_while_one_long_result_is_looked_through_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pausing:
+        name = "pausing.1"
+
+        def secrets(self, text: str) -> Iterable[tuple[str, str]]:
+            if "long" in text:
+                begun.set()
+                assert ended.wait(60)
+            return []
+
+    async def main() -> None:
+        secrets = ResultSecrets()
+        long = asyncio.ensure_future(secrets.sent_instead("a long result of a tool", None, lambda secrets: ()))
+        await asyncio.to_thread(begun.wait)
+        other = secrets.sent_instead("another result of a tool", None, lambda secrets: ())
+        try:
+            assert await asyncio.wait_for(other, 30) is None
+        finally:
+            ended.set()
+        assert await long is None
+
+    begun, ended = threading.Event(), threading.Event()
+    monkeypatch.setattr(ledger_secrets, "load_rules", lambda folder: Pausing())
+    asyncio.run(main())
+
+
 def test_a_text_with_more_secrets_than_can_be_looked_for_is_left_out_whole() -> None:
     maker = Maker(3)
     tokens = [maker.github() for _ in range(3_000)]
-    known: dict[str, str] = {}
+    known = KnownSecrets()
     result = {"stdout": "\n".join(tokens), "stderr": "plain words"}
     sent = sent_results.mark_secrets(result, sent_results.KnownRules(None), known, lambda secrets: ())
     assert sent is not None
@@ -356,14 +402,16 @@ def test_a_short_result_loads_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sources_of_this_project_stay_as_they_are() -> None:
     texts = [path.read_text() for path in sorted(Path(sent_results.__file__).parent.glob("*.py"))]
     rules = sent_results.load_rules(None)
-    sent = [sent_results.mark_secrets({"stdout": text}, rules, {}, lambda secrets: ()) for text in texts]
+    sent = [sent_results.mark_secrets({"stdout": text}, rules, KnownSecrets(), lambda secrets: ()) for text in texts]
     assert sent == [None] * len(texts)
 
 
 def test_our_own_rules_read_a_text_that_begins_keys_over_and_over_once() -> None:
     begin = "-----BEGIN " + "PRIVATE KEY-----"
-    for text in (f"Name: {begin}\n", begin, f"{begin} \n\n\t", "sk-" * 40, "Secret_Access_Key:::::::::", "ghp_"):
+    keys = ("sk-" * 40, "-sk-aT3BlbkFJ ", "sk-T3BlbkFJ ", "Secret_Access_Key:::::::::", "ghp_")
+    for text in (f"Name: {begin}\n", begin, f"{begin} \n\n\t", *keys):
         assert list(built_in_secrets(text * 20_000)) == []
+    assert list(built_in_secrets(f"{'sk-a-' * 200_000} T3BlbkFJ")) == []
 
 
 def test_a_long_text_is_looked_through_in_pieces_without_compiling_rules_for_it() -> None:

@@ -49,7 +49,13 @@ BUILT_IN_RULES = (
     _prefixed("Anthropic key", "sk-ant-", "[A-Za-z0-9_-]{20,}"),
     _prefixed("OpenAI key", "sk-proj-", "[A-Za-z0-9_-]{20,}"),
     _prefixed("OpenAI key", "sk-svcacct-", "[A-Za-z0-9_-]{20,}"),
-    _rule("OpenAI key", "T3BlbkFJ", r"(?<![A-Za-z0-9])(sk-[A-Za-z0-9_-]{20,100}?T3BlbkFJ[A-Za-z0-9_-]{20,})"),
+    _rule(
+        "OpenAI key",
+        "T3BlbkFJ",
+        # from the beginning of a word, whose first sk- is taken: so each letter is read once
+        r"(?<![A-Za-z0-9_-])(?>[A-Za-z0-9_-]*?(?<![A-Za-z0-9])(?=sk-))"
+        r"(sk-[A-Za-z0-9_-]{20,}T3BlbkFJ[A-Za-z0-9_-]{20,})",
+    ),
     _prefixed("OpenRouter key", "sk-or-v1-", "[0-9a-f]{64}"),
     _prefixed("Groq key", "gsk_", "[A-Za-z0-9]{40,}"),
     _prefixed("Google key", "AIza", "[A-Za-z0-9_-]{35}"),

@@ -8,10 +8,13 @@ that comes of it is given to them again; texts in which they still find somethin
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 from weft.kernel.errors import Unsupported
@@ -29,6 +32,7 @@ MOST_SECRETS = 200
 """Of a result with more of them, texts that hold one are left out whole: to look for each in all of it takes long."""
 ROUNDS = 3
 """So often what is left is given to the rules again."""
+_ascii_escapes = re.compile(r"(?<!\\)\\++u(00[0-7][0-9A-Fa-f])")
 Ignored = Callable[[Sequence[str]], Collection[str]]
 """Which of some credentials a person said are none."""
 
@@ -71,9 +75,32 @@ def load_rules(folder: Path | None) -> KnownRules:
         return KnownRules(None)
 
 
-def mark_secrets(result: Any, rules: ResultRules, known: dict[str, str], ignored: Ignored) -> SentResult | None:
-    """What is sent in the place of a result; None where nothing is found in it. `known` are credentials that were found
-    before, by their kinds; those that are found now are added to them."""
+class KnownSecrets:
+    """Credentials that were found before, by their kinds, the latest last. Threads share it."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, str] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def among(self, text: str) -> dict[str, str]:
+        """Those that stand in a text."""
+        with self._lock:
+            kinds = list(self._kinds.items())
+        return {secret: kind for secret, kind in kinds if secret in text}
+
+    def remember(self, kinds: Mapping[str, str]) -> None:
+        """A short one may be a word that means something else elsewhere."""
+        fresh = {secret: kind for secret, kind in kinds.items() if len(secret) >= LONG}
+        with self._lock:
+            before = ((secret, kind) for secret, kind in self._kinds.items() if secret not in fresh)
+            self._kinds = dict([*before, *fresh.items()][-KNOWN_SECRETS:])
+
+
+def mark_secrets(result: Any, rules: ResultRules, known: KnownSecrets, ignored: Ignored) -> SentResult | None:
+    """What is sent in the place of a result; None where nothing is found in it. What is found is remembered."""
     sent, kinds, passed = result, dict[str, str](), set[str]()
     for _ in range(ROUNDS):
         fresh = {secret: kind for secret, kind in _found(rules, sent, known).items() if secret not in passed}
@@ -88,25 +115,16 @@ def mark_secrets(result: Any, rules: ResultRules, known: dict[str, str], ignored
         sent = _without(sent, kinds)
     else:
         sent = _withheld(sent, rules, passed)
-    _remember(kinds, known)
+    known.remember(kinds)
     return SentResult(sent, rules.name) if kinds else None
 
 
-def _found(rules: ResultRules, result: Any, known: Mapping[str, str]) -> dict[str, str]:
-    whole = "".join(_texts(result))
-    found = {secret: kind for secret, kind in list(known.items()) if secret in whole}
+def _found(rules: ResultRules, result: Any, known: KnownSecrets) -> dict[str, str]:
+    found = known.among("".join(_texts(result)))
     for text in _looked_at(result):
         for kind, secret in rules.secrets(text):
             found.setdefault(secret, kind)
     return found
-
-
-def _remember(kinds: Mapping[str, str], known: dict[str, str]) -> None:
-    """A short one may be a word that means something else elsewhere."""
-    fresh = {secret: kind for secret, kind in kinds.items() if len(secret) >= LONG}
-    latest = [*((secret, kind) for secret, kind in known.items() if secret not in fresh), *fresh.items()]
-    known.clear()
-    known.update(latest[-KNOWN_SECRETS:])
 
 
 def mark_of(kind: str) -> str:
@@ -145,7 +163,7 @@ def _looked_at(result: Any) -> Iterator[str]:
     texts = [text for text in _texts(result) if text]
     plain = "\n".join(texts)
     yield plain
-    if "\\" in plain and (unescaped := without_escapes(plain.encode()).decode()) != plain:
+    if (unescaped := _unescaped(plain)) != plain:
         yield unescaped
     named = "\n".join(f'"{name}": "{text}"' for name, text in _named_texts(result))
     if named:
@@ -154,6 +172,14 @@ def _looked_at(result: Any) -> Iterator[str]:
         half = CONTEXT_CHARACTERS // 2
         ends = (text if len(text) <= CONTEXT_CHARACTERS else f"{text[:half]}\n{text[-half:]}" for text in texts)
         yield "".join(ends)
+
+
+def _unescaped(text: str) -> str:
+    """What a text says without the escapes of JSON. No credential has letters beyond ASCII."""
+    if "\\" not in text:
+        return text
+    plain = _ascii_escapes.sub(lambda found: chr(int(found[1], 16)), text)
+    return without_escapes(plain.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
 def _without(result: Any, kinds: Mapping[str, str]) -> Any:
@@ -210,10 +236,28 @@ def _rebuilt(value: Any, texts: Iterator[str], written: Sequence[tuple[str, str]
     if isinstance(value, str):
         return next(texts)
     if isinstance(value, dict):
-        return {_name_without(name, written): _rebuilt(item, texts, written) for name, item in value.items()}
+        items = zip(_names_without(value, written), value.values(), strict=True)
+        return {name: _rebuilt(item, texts, written) for name, item in items}
     if isinstance(value, list):
         return [_rebuilt(item, texts, written) for item in value]
     return value
+
+
+def _names_without(names: Collection[str], written: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """No two are the same: of two fields with one name the first would be lost."""
+    if not written:
+        yield from names
+        return
+    marked = [_name_without(name, written) for name in names]
+    taken = {name for name, new in zip(names, marked, strict=True) if name == new}
+    numbers: Counter[str] = Counter()
+    for name, new in zip(names, marked, strict=True):
+        numbered = new
+        while name != new and numbered in taken:
+            numbers[new] += 1
+            numbered = f"{new} ({numbers[new] + 1})"
+        taken.add(numbered)
+        yield numbered
 
 
 def _name_without(name: str, written: Sequence[tuple[str, str]]) -> str:
@@ -227,7 +271,8 @@ def _withheld(result: Any, rules: ResultRules, passed: Collection[str]) -> Any:
     enough, all of it is."""
 
     def left(text: str) -> str:
-        kinds = [kind for kind, secret in rules.secrets(text) if secret not in passed]
+        read = (text,) if (unescaped := _unescaped(text)) == text else (text, unescaped)
+        kinds = [kind for form in read for kind, secret in rules.secrets(form) if secret not in passed]
         return f"[{len(text)} characters left out: {mark_of(kinds[0])}]" if kinds else text
 
     sent = _rebuilt(result, map(left, list(_texts(result))), ())

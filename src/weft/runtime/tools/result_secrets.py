@@ -13,11 +13,14 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.ledger.model import SentResult
 from weft.runtime.inference.shown_results import IMAGES, count_result_images, with_images
 from weft.runtime.tools.threads import in_thread
+
+if TYPE_CHECKING:
+    from weft.ledger.secrets.sent_results import KnownSecrets
 
 SHORTEST_RESULT = 16
 """Characters; a shorter one holds no secret that a rule knows, and loads no rules."""
@@ -32,9 +35,8 @@ class ResultSecrets:
     around it is also taken out where it stands alone."""
 
     def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-        """By credential its kind."""
-        self._lock = Lock()
+        self._known: KnownSecrets | None = None
+        self._loading = Lock()
 
     async def sent_instead(self, result: Any, folder: Path | None, ignored: Ignored) -> SentResult | None:
         """What is sent in the place of a recordable result; None where that is sent itself. `folder` is where compiled
@@ -50,9 +52,12 @@ class ResultSecrets:
 
     def _marked(self, result: Any, folder: Path | None, ignored: Ignored) -> SentResult | None:
         from weft.ledger.secrets import load_rules, mark_secrets  # loaded for the first result, not for each message
+        from weft.ledger.secrets.sent_results import KnownSecrets
 
-        with self._lock:
-            return mark_secrets(result, load_rules(folder), self._known, ignored)
+        with self._loading:  # once; whoever has a long result keeps nobody else waiting
+            rules = load_rules(folder)
+            self._known = known = KnownSecrets() if self._known is None else self._known
+        return mark_secrets(result, rules, known, ignored)
 
 
 def unchecked(error: Exception) -> SentResult:
