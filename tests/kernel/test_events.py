@@ -8,7 +8,7 @@ from enum import Enum
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Optional, get_args
+from typing import Any, Optional, Union, get_args
 
 import msgspec
 import pytest
@@ -23,10 +23,12 @@ from tests.kernel.event_strategies import events
 from tests.sizes import share
 from tests.sources import LOAD, parsed
 from weft.kernel import canonical, enums, fields
+from weft.kernel import events as kernel_events
 from weft.kernel.enums import EventClass
 from weft.kernel.events import (
     STREAM_KINDS,
     Event,
+    Registry,
     UnknownEvent,
     encode,
     event_id,
@@ -317,3 +319,35 @@ def test_an_interrupt_while_a_decoder_is_made_is_heard(monkeypatch: pytest.Monke
     with pytest.raises(KeyboardInterrupt):
         made_decoder(first)
     assert hashed
+
+
+def test_what_goes_wrong_while_a_decoder_is_made_is_raised_to_whoever_wants_it() -> None:
+    with pytest.raises(TypeError, match="more than one array-like"):
+        made_decoder(Union[list[int], set[int]])  # noqa: UP007
+
+
+class CountedTwice(int):
+    """A count from which two threads take one at the same moment."""
+
+    def __sub__(self, other: int) -> int:
+        return int(self) - 2 * other
+
+
+def test_lines_that_threads_count_at_once_do_not_keep_the_quick_decoder_from_being_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel_events, "LINES_BY_KIND", CountedTwice(1))
+    made: list[Any] = []
+
+    def noted(kinds: Any) -> Any:
+        made.append(kinds)
+        return made_decoder(kinds)
+
+    monkeypatch.setattr(kernel_events, "made_decoder", noted)
+    first = msgspec.defstruct("First", [("value", int)], tag_field="kind", tag="first")
+    second = msgspec.defstruct("Second", [("value", int)], tag_field="kind", tag="second")
+    union: Any = Union.__getitem__((first, second))
+    registry = Registry(union)
+    for _ in range(3):
+        registry.decode(b'{"kind":"first","value":1}')
+    assert made == [first, union]

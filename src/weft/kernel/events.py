@@ -103,11 +103,21 @@ _kind_of_line = msgspec.json.Decoder(_LineKind).decode
 
 def made_decoder(kinds: Any) -> Callable[[bytes], Any]:
     """Made in a thread of its own: msgspec looks types up in a way that swallows what is raised meanwhile, and Ctrl-C
-    is raised in the main thread, which waits here and hears it."""
+    is raised in the main thread, which waits here and hears it. What goes wrong there is raised here."""
     made: list[Callable[[bytes], Any]] = []
-    making = Thread(target=lambda: made.append(msgspec.json.Decoder(kinds).decode))
+    failed: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            made.append(msgspec.json.Decoder(kinds).decode)
+        except BaseException as error:
+            failed.append(error)
+
+    making = Thread(target=make)
     making.start()
     making.join()
+    if failed:
+        raise failed[0]
     return made[0]
 
 
@@ -128,7 +138,7 @@ class Registry:
 
     def _decoder_for(self, line: bytes) -> Callable[[bytes], Any]:
         """One decoder for all kinds takes a tenth of a second to make: whoever reads a few lines starts without it."""
-        if not self._lines_by_kind:
+        if self._lines_by_kind <= 0:  # threads may count two lines at once, or one twice
             return self._any_decoder
         self._lines_by_kind -= 1
         kind = _kind_of_line(line).kind
