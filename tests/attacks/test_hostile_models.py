@@ -28,6 +28,7 @@ from weft.runtime.configuration.layers import ConfigLayer, LayerName, merge
 from weft.runtime.context import context_for
 from weft.runtime.inference.replies import Finish, Reply
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.protected_places import ProtectedPlaces
 from weft.runtime.tools.toolbox import Toolbox
 from weft.runtime.tools.toolsets import find_toolset
 
@@ -139,6 +140,27 @@ def test_nothing_that_a_hostile_model_asks_for_gets_out(ledger: Ledger, workspac
         assert (workspace / "notes.txt").read_text() == "what there is to read\n"
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("name", ["other.db", "other.db-wal", "other.db-files/tree"])
+def test_no_tool_for_files_reads_another_ledger_that_the_person_trusts(
+    ledger: Ledger, workspace: Path, name: str
+) -> None:
+    allow_everything(ledger)
+    (workspace / name).parent.mkdir(exist_ok=True)
+    (workspace / "other.db").write_text("rows")
+    (workspace / name).write_text(CANARY)
+    protected = ProtectedPlaces(ledgers=(), folders=(), others=lambda: [str((workspace / "other.db").resolve())])
+
+    async def body() -> None:
+        asks = (asking_for(*call) for call in (("read", {"path": name}), ("grep", {"pattern": CANARY[:4]})))
+        bench = HostileBench(ledger, workspace, "worker", *asks, saying("done"))
+        bench.toolbox = Toolbox(ledger, bench.crossing, bench.programs, CommandRunner(protected))
+        await bench.answered(bench.admit())
+        await bench.toolbox.aclose()
+        assert CANARY not in " ".join(bench.provider.sent())
+
+    run(body())
 
 
 def test_a_manager_changes_nothing_and_its_attempts_are_recorded(ledger: Ledger, workspace: Path) -> None:

@@ -60,6 +60,11 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
     def paths(self) -> tuple[Path, ...]:
         return (*self.ledgers, *self.folders)
 
+    @property
+    def withheld(self) -> tuple[Path, ...]:
+        """What tools for files neither read nor write: also the further ledgers, as they are now."""
+        return (*self.paths, *map(Path, self.others()))
+
     def covers(self, mounts: Iterable[Mount]) -> list[Mount]:
         """What hides these places wherever one of the mounts shows them."""
         binds = [mount for mount in mounts if mount.kind in (MountKind.READ_ONLY, MountKind.WRITABLE)]

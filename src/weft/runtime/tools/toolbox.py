@@ -197,7 +197,7 @@ class Toolbox:
     def _workspace_tools(
         self, folder: Path, profile: SandboxProfile, acting: ExecutionContext
     ) -> Sequence[PlannedTool]:
-        workspace = WorkspaceFolder(folder, withheld=self._runner.protected.paths)
+        workspace = WorkspaceFolder(folder, withheld=self._runner.protected.withheld)
         linters = None
         if self._settings.linters:
             run = partial(self._runner.run, READ_ONLY_PROFILE, workspace=folder)
