@@ -9,7 +9,7 @@ file in another way and then runs it (`git pull && ./build.sh`) fails where the 
 would run then is nothing that was approved.
 
 The words of a text are told apart roughly, since it may be any text at all. What is not seen here (`f=x; sh $f.sh`) is
-not held, and the approval shows of each file whether it is.
+not held; the approval shows of each file whether it is, and names scripts of interpreters that are no file there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-_BETWEEN_COMMANDS = re.compile(r"&&|\|\||<\(|\$\(|[;&|\n(){}`]|>>?|<<?")
+_BETWEEN_COMMANDS = re.compile(
+    r"[@+!?*]\([^()\s]*\)|&&|\|\||<\(|\$\(|[;&|\n()`]|>>?|<<?|(?<![^\s;&|()])(?:\{(?=\s)|\}(?![^\s;&|()]))"
+)
+"""A brace within a word separates nothing: the shell puts several words in its place, as it does for `@(a|b)`."""
+_IN_A_WORD = tuple("@+!?*")
 _WRITES = frozenset((">", ">>"))
 _REDIRECTIONS = _WRITES | {"<", "<<"}
 _SUBSTITUTIONS = frozenset(("$(", "`", "<("))
@@ -34,6 +38,7 @@ _VALUE_OPTIONS = frozenset(
 )
 """Options of interpreters with a value behind them: the script comes later."""
 _MODULE_OPTION = "-m"
+_OPTION = re.compile(r"-|\+[A-Za-z]")
 _DURATION = re.compile(r"[0-9.]+[smhd]?")
 MOST_ARGUMENTS = 32
 """Words behind a program that are looked at for it."""
@@ -72,7 +77,7 @@ _CHANGING = frozenset(
 """With these words package managers change the file that they read."""
 
 
-_PUT_IN_PLACE = frozenset("*?[~$")
+_PUT_IN_PLACE = re.compile(r"[*?\[~${]|[@+!]\(")
 
 
 def executed_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -98,7 +103,24 @@ def executed_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def patterns_executed(argv: Sequence[str]) -> list[str]:
     """Words that name what a command executes only once a shell has put other words in their place: nobody can tell
     before which file that is."""
-    return [word for word in executed_words(argv)[0] if not _PUT_IN_PLACE.isdisjoint(word)]
+    return [word for word in executed_words(argv)[0] if _PUT_IN_PLACE.search(word)]
+
+
+def scripts_run(argv: Sequence[str]) -> list[str]:
+    """The scripts that interpreters are given by name, but those that the command itself writes by a redirection."""
+    written = set(executed_words(argv)[1])
+    commands = (words[operator in _REDIRECTIONS :] for words, operator in _commands(" ".join(argv)))
+    scripts = dict.fromkeys(word for words in commands for word in _scripts(words))
+    return [word for word in scripts if word not in written]
+
+
+def _scripts(words: Sequence[str]) -> Iterator[str]:
+    for place, word in _beginnings(words):
+        name = word.rpartition("/")[2]
+        if _INTERPRETER.fullmatch(name):
+            rest = words[place + 1 : place + 1 + MOST_ARGUMENTS]
+            # the number belongs to a redirection: `sh 2>&1`
+            yield from (file for file, is_script in _of_interpreter(name, rest) if is_script and not file.isdecimal())
 
 
 def _runs_what_it_reads(words: Sequence[str]) -> bool:
@@ -109,19 +131,33 @@ def _commands(text: str) -> Iterator[tuple[list[str], str]]:
     """The words of each command, quotes taken off, behind the operator that stands before it."""
     start, operator = 0, ""
     for match in _BETWEEN_COMMANDS.finditer(text):
+        if match[0].startswith(_IN_A_WORD):
+            continue
         yield text[start : match.start()].translate(_QUOTES).split(), operator
         start, operator = match.end(), match[0]
     yield text[start:].translate(_QUOTES).split(), operator
 
 
+def _beginnings(words: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The words that are run, with their places: the first, and those behind wrappers."""
+    may_begin = True
+    for place, word in enumerate(words):
+        name = word.rpartition("/")[2]
+        is_wrapper = name in _WRAPPERS or _SHELL_TEXT.fullmatch(word) is not None
+        if may_begin and not is_wrapper:
+            yield place, word
+        is_between = "=" in name or word.startswith("-") or _DURATION.fullmatch(word) is not None
+        may_begin = is_wrapper or (may_begin and is_between)
+
+
 def _of_command(words: Sequence[str]) -> Iterator[str]:
     """Words behind a wrapper, and every word that is the name of an interpreter, may begin a command of their own."""
-    may_begin = True
+    yield from (word for _, word in _beginnings(words))
     for place, word in enumerate(words):
         name = word.rpartition("/")[2]
         rest = words[place + 1 : place + 1 + MOST_ARGUMENTS]
         if _INTERPRETER.fullmatch(name):
-            yield from _of_interpreter(name, rest)
+            yield from (file for file, _ in _of_interpreter(name, rest))
         if name in _READ_BY and (name == "pip" or _CHANGING.isdisjoint(rest)):
             yield from _READ_BY[name]
         if name in _PROGRAM_OPTION:
@@ -130,15 +166,10 @@ def _of_command(words: Sequence[str]) -> Iterator[str]:
             yield from (file for file in rest if file.endswith(".go"))
         if name in _ALL_FILES:
             yield from (file.partition("::")[0] for file in rest if not file.startswith("-"))
-        is_wrapper = name in _WRAPPERS or _SHELL_TEXT.fullmatch(word) is not None
-        if may_begin and not is_wrapper:
-            yield word
-        is_between = "=" in name or word.startswith("-") or _DURATION.fullmatch(word) is not None
-        may_begin = is_wrapper or (may_begin and is_between)
 
 
-def _of_interpreter(name: str, rest: Sequence[str]) -> Iterator[str]:
-    """Its script, and what it loads before that."""
+def _of_interpreter(name: str, rest: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """What it loads, and its script, of which that is said."""
     is_shell = name.endswith("sh")
     words = iter(enumerate(rest))
     for place, word in words:
@@ -147,17 +178,17 @@ def _of_interpreter(name: str, rest: Sequence[str]) -> Iterator[str]:
             return  # a command follows
         if word == _MODULE_OPTION:
             path = "".join(value).replace(".", "/")
-            yield from (f"{path}.py", f"{path}/__main__.py", f"{path}/__init__.py")
+            yield from ((file, False) for file in (f"{path}.py", f"{path}/__main__.py", f"{path}/__init__.py"))
             return
         if word in _VALUE_OPTIONS or (word == "-r" and not name.startswith("php")):
-            yield from value
+            yield from ((file, False) for file in value)
             next(words, None)
         elif word in _CODE_OPTIONS and not is_shell:
             return
-        elif word.startswith("-"):
-            yield word.partition("=")[2]
+        elif _OPTION.match(word):
+            yield word.partition("=")[2], False
         elif word not in _SUBCOMMANDS:
-            yield word
+            yield word, True
             return
 
 

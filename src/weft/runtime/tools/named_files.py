@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from weft.runtime.sandbox.processes import MIB
 from weft.runtime.tools.calls import ToolFailure
-from weft.runtime.tools.executed_files import executed_words
+from weft.runtime.tools.executed_files import executed_words, scripts_run
 from weft.runtime.tools.held_files import can_be_held
 
 _BETWEEN_WORDS = re.compile(r"[\s;&|<>()$`\"'\\={}*?,\[\]:]+")
@@ -58,7 +58,8 @@ class NamedFiles(Struct, frozen=True):
 
 def named_files(workspace: str, folder: str, argv: Sequence[str]) -> NamedFiles:
     """The files that a command names."""
-    words = _words(argv)
+    executed_names, written_names = executed_words(argv)
+    words = list(dict.fromkeys((*_words(argv), *executed_names)))  # `sh build''.sh` executes a file that no word is
     if len(words) > MOST_WORDS:
         raise ToolFailure("too_large", f"the command has more than {MOST_WORDS} words", {"words": len(words)})
     folders = _folders(workspace, folder, words)
@@ -74,9 +75,15 @@ def named_files(workspace: str, folder: str, argv: Sequence[str]) -> NamedFiles:
         description, taken = _described(path, workspace, room)
         if description is not None:
             digests[shown], room = description, room - taken
-    executed, written = (_shown_paths(workspace, folders, names) for names in executed_words(argv))
+    executed, written = (_shown_paths(workspace, folders, names) for names in (executed_names, written_names))
     held = [name for name in executed if can_be_held(digests.get(name, "")) and name not in written]
     return NamedFiles(dict(sorted(digests.items())), sorted(held))
+
+
+def unknown_scripts(workspace: str, folder: str, argv: Sequence[str]) -> list[str]:
+    """What interpreters are to run and is no file of the workspace as it is written."""
+    folders = _folders(workspace, folder, _words(argv))
+    return [word for word in scripts_run(argv) if not _shown_paths(workspace, folders, [word])]
 
 
 def _paths(workspace: str, folders: Sequence[str], words: Iterable[str]) -> Iterator[str]:

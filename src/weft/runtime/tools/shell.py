@@ -31,7 +31,7 @@ from weft.runtime.sandbox.workspace_search import LEDGER_FOLDER
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
 from weft.runtime.tools.executed_files import patterns_executed
 from weft.runtime.tools.held_files import can_be_held, hold_files, replaced_files
-from weft.runtime.tools.named_files import named_files, named_words
+from weft.runtime.tools.named_files import named_files, named_words, unknown_scripts
 from weft.runtime.tools.shell_environment import checked_environment
 from weft.runtime.tools.threads import in_thread
 
@@ -194,6 +194,10 @@ def _shown(cmd: str | list[str], exact: dict[str, Any]) -> str:
     patterns = [word for word in patterns_executed(exact["argv"]) if os.path.normpath(word) not in exact["held"]]
     if patterns:
         lines.append(f"No file is held for {', '.join(patterns)}: the shell finds out which it is when it runs.")
+    unknown = unknown_scripts(exact["workspace"], exact["cwd"], exact["argv"])
+    unknown = [word for word in unknown if word not in patterns]
+    if unknown:
+        lines.append(f"No file is held for {', '.join(unknown)}: it is no file of the workspace now.")
     if exact["held"]:
         lines.append("This covers the held files as they are now, and not what they call.")
     if exact["uncovered"]:
