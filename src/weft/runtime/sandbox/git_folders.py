@@ -1,16 +1,16 @@
 """Git's folders that commands in a workspace can write: what is to be kept of them before a command that nobody asked
 about, and given back by an undo.
 
-They are those that `git_view` mounts writable: of the workspace, of the repository above it or beside which it is a
-second working tree, of repositories and submodules in it. One that is not as git makes it is read-only there, and so is
-not among them.
+They are those to which `git_view` follows what leads there: of the workspace, of the repository above it or beside
+which it is a second working tree, of repositories and submodules in it. Those that it mounts read-only since a part of
+them is missing are among them, too: a command may have taken that part away, and an undo gives it back.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from weft.kernel.errors import LimitExceeded
@@ -19,12 +19,15 @@ from weft.runtime.sandbox.git_includes import included_files as followed_include
 from weft.runtime.sandbox.git_repositories import (
     GIT,
     MODULE_LEVELS,
+    LinkedFolders,
     OddRepository,
     common_folder,
+    folders_inside,
+    folders_named,
     git_places,
     kind_of,
-    pointed_folder,
     read_small,
+    repository_above,
 )
 from weft.runtime.sandbox.git_settings import object_format
 from weft.runtime.sandbox.git_view import MOST_REPOSITORIES
@@ -32,7 +35,6 @@ from weft.runtime.sandbox.mounts import is_beneath
 
 SHARED_PARTS = frozenset((b"refs", b"packed-refs", b"logs", b"shallow"))
 """What the working trees of one repository share, and each of them can write."""
-_MOST_LEVELS = 64
 
 
 def writable_git_folders(workspace: Path) -> tuple[GitFolder, ...]:
@@ -60,50 +62,44 @@ def _candidates(workspace: str) -> Iterator[GitFolder]:
     entry = f"{workspace}/{GIT}"
     kind = kind_of(entry)
     if kind is None:
-        above = _entry_above(workspace)
+        above = repository_above(workspace)
         if above is not None:
             yield from _with_modules(above)
     elif kind == stat.S_IFDIR:
         yield from _with_modules(entry)
     elif kind == stat.S_IFREG:
-        yield from _linked(entry)
+        yield from _linked(folders_named, entry, workspace)
     for inner in git_places(workspace):
         if os.path.basename(inner).casefold() != GIT:
             continue  # under another name its files are like any others
         if kind_of(inner) == stat.S_IFDIR:
             yield from _with_modules(inner)
         elif kind_of(inner) == stat.S_IFREG:
-            yield from (one for one in _linked(inner) if is_beneath(one.place, workspace))
+            yield from _linked(folders_inside, inner, workspace)
 
 
-def _entry_above(workspace: str) -> str | None:
-    """As `git_view` takes it: the nearest one, where it is a folder of the same user."""
-    for folder in list(Path(workspace).parents)[:_MOST_LEVELS]:
-        entry = f"{str(folder).rstrip('/')}/{GIT}"
-        kind = kind_of(entry)
-        if kind is not None:
-            is_own = os.lstat(entry).st_uid == os.stat(workspace).st_uid
-            return entry if kind == stat.S_IFDIR and is_own else None
-    return None
-
-
-def _linked(entry: str) -> Iterator[GitFolder]:
-    """Of a second working tree or a submodule, whose folder a file names."""
-    own = pointed_folder(entry)
-    if own is None:
-        return
+def _linked(follow: Callable[[str, str], LinkedFolders | None], entry: str, workspace: str) -> Iterator[GitFolder]:
+    """Of a second working tree or a submodule, whose folder a file names. None that commands cannot write: an undo
+    would reset another's repository."""
     try:
-        common = common_folder(own)
-    except OddRepository:
+        folders = follow(entry, workspace)
+    except (OddRepository, OSError):
         return
+    if folders is None:
+        return
+    own, common = folders
     if common is None:
         yield from _with_modules(own)
         return
     shared = _folder_at(common, objects=common)
-    if shared is not None:
+    if shared is None:
+        return
+    if is_beneath(common, workspace):
+        yield from _with_modules(common)
+    else:
         yield GitFolder(place=common, objects=common, object_format=shared.object_format, parts=SHARED_PARTS)
-        yield GitFolder(place=own, objects=common, object_format=shared.object_format)
-        yield from _modules_of(own)
+    yield GitFolder(place=own, objects=common, object_format=shared.object_format)
+    yield from _modules_of(own)
 
 
 def _with_modules(place: str) -> Iterator[GitFolder]:
@@ -133,7 +129,7 @@ def _modules_of(place: str, levels: int = MODULE_LEVELS) -> Iterator[GitFolder]:
 def _folder_at(place: str, objects: str) -> GitFolder | None:
     """None where git could not work with it, or where commands see no more than what is there."""
     try:
-        if os.path.realpath(place) != place:
+        if os.path.realpath(place) != place or common_folder(place) is not None:
             return None
         config = read_small(f"{place}/config")
     except (OSError, OddRepository):

@@ -13,9 +13,11 @@ import stat
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from weft.kernel.errors import InvalidInput
 from weft.runtime.sandbox.git_settings import CONFIG_BYTES, read_settings
+from weft.runtime.sandbox.mounts import is_beneath
 from weft.runtime.sandbox.workspace_search import FETCHED_FOLDERS
 
 GIT = ".git"
@@ -28,7 +30,16 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _POINTER = b"gitdir: "
 _HEAD = re.compile(rb"ref:|[0-9a-f]{40}")
 _HEAD_BYTES = 40
+_MOST_LEVELS = 64
 Identity = tuple[int, int]
+
+
+class LinkedFolders(NamedTuple):
+    """Where git keeps what belongs to a working tree."""
+
+    own: str
+    common: str | None
+    """The one that a second working tree shares with others."""
 
 
 class OddRepository(Exception):
@@ -157,6 +168,55 @@ def common_folder(own: str) -> str | None:
     if os.path.realpath(folder) != folder:
         raise OddRepository("its commondir leads through a link")
     return folder
+
+
+def repository_above(workspace: str) -> str | None:
+    """The nearest `.git` above a workspace, where it is a folder of the same user: anybody could put a repository into
+    `/tmp`."""
+    for folder in list(Path(workspace).parents)[:_MOST_LEVELS]:
+        entry = f"{str(folder).rstrip('/')}/{GIT}"
+        kind = kind_of(entry)
+        if kind is not None:
+            is_own = os.lstat(entry).st_uid == os.stat(workspace).st_uid
+            return entry if kind == stat.S_IFDIR and is_own else None
+    return None
+
+
+def folders_inside(entry: str, workspace: str) -> LinkedFolders | None:
+    """What a `.git` in a workspace is or leads to; None where it leads out of the workspace, or the folder does that it
+    leads to. Raises OddRepository and OSError."""
+    is_file = kind_of(entry) == stat.S_IFREG
+    target = pointed_path(entry) if is_file else entry
+    own = None if target is None else os.path.realpath(target)
+    if own is None or not _is_folder_in(own, workspace):
+        return None
+    common = common_folder(own) if is_file else None
+    return LinkedFolders(own, common) if common is None or _is_folder_in(common, workspace) else None
+
+
+def folders_named(entry: str, workspace: str) -> LinkedFolders | None:
+    """What the file `.git` of a workspace leads to, which is a second working tree or a submodule; None as above. A
+    file alone would open any folder of the machine: the folder that it names must name the workspace, too, as git
+    writes it on both sides. Raises OddRepository where it does not, and OSError."""
+    own = pointed_folder(entry)
+    if own is None:
+        raise OddRepository("it names no folder")
+    if is_beneath(own, workspace):
+        return folders_inside(entry, workspace)
+    common = common_folder(own)
+    if common is None:
+        is_named = is_submodule_of(own, workspace)
+    else:
+        back = path_in_file(f"{own}/gitdir")
+        is_named = back is not None and os.path.realpath(os.path.join(own, back)) == entry
+        is_named = is_named and os.path.dirname(own) == f"{common}/worktrees"
+    if not is_named:
+        raise OddRepository("the folder that it names does not name it")
+    return LinkedFolders(own, common)
+
+
+def _is_folder_in(place: str, workspace: str) -> bool:
+    return is_beneath(place, workspace) and place != workspace and kind_of(place) == stat.S_IFDIR
 
 
 def is_submodule_of(own: str, workspace: str) -> bool:

@@ -46,19 +46,18 @@ from weft.runtime.sandbox.git_includes import included_files
 from weft.runtime.sandbox.git_repositories import (
     GIT,
     Identity,
+    LinkedFolders,
     OddRepository,
     branch_names,
-    common_folder,
+    folders_inside,
+    folders_named,
     git_places,
     identity_of,
     is_git_folder,
-    is_submodule_of,
     kind_of,
     module_folders,
-    path_in_file,
-    pointed_folder,
-    pointed_path,
     read_small,
+    repository_above,
 )
 from weft.runtime.sandbox.git_settings import (
     GitIdentity,
@@ -81,7 +80,6 @@ MAIN_TREE_FILES = ("HEAD", "index")
 OBEYED_FOLDERS = ("hooks", "remotes", "branches")
 """Git obeys the files in these; the last two name remotes, as git did long ago."""
 _HELD_FOLDERS = (*OBEYED_FOLDERS, "info")
-_MOST_LEVELS = 64
 _TRIES = 10
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -290,26 +288,20 @@ class GitGuard:
 
     def _add_entry(self, entry: str) -> None:
         """A `.git` in the workspace. What a file or a link leads to outside of it is not shown."""
-        kind = kind_of(entry)
-        if kind != stat.S_IFREG:
-            own = os.path.realpath(entry)
-        else:
-            target = None
-            with _reading_only(self._odd, entry):
-                target = pointed_path(entry)
-            if target is None:
-                return
-            own = os.path.realpath(target)
-        if not self._is_inside(own) or own in self._mounts:
-            return
         with _reading_only(self._odd, entry):
-            common = None if kind == stat.S_IFDIR else common_folder(own)
-            if common is None:
-                self._add_folder(own)
-            elif self._is_inside(common):
-                if common not in self._mounts:
-                    self._add_folder(common)
-                self._add_second_tree(own)
+            folders = folders_inside(entry, self._workspace)
+            if folders is not None:
+                self._add_inside(folders)
+
+    def _add_inside(self, folders: LinkedFolders) -> None:
+        if folders.own in self._mounts:
+            return
+        if folders.common is None:
+            self._add_folder(folders.own)
+        else:
+            if folders.common not in self._mounts:
+                self._add_folder(folders.common)
+            self._add_second_tree(folders.own)
 
     def _note_folder(self, folder: str) -> None:
         """One of another name than `.git` is not mounted: it may be a file of a test, which commands may change and
@@ -374,29 +366,17 @@ class GitGuard:
                 mounts = _pinned_file(included.file, root)
                 self._add(*(mounts if self.tree is None else map(self.tree.inside, mounts)))
 
-    def _is_inside(self, folder: str) -> bool:
-        return is_beneath(folder, self._workspace) and folder != self._workspace and kind_of(folder) == stat.S_IFDIR
-
     def _add_linked(self, entry: str) -> None:
-        """The workspace is a second working tree or a submodule. A file alone would show any folder of the machine:
-        the folder that it names must name the workspace, too, as git writes it on both sides."""
-        own = pointed_folder(entry)
-        if own is None:
-            raise OddRepository("it names no folder")
-        if is_beneath(own, self._workspace):
-            self._add_entry(entry)
+        """The workspace is a second working tree or a submodule."""
+        folders = folders_named(entry, self._workspace)
+        if folders is None:
             return
-        common = common_folder(own)
-        if common is None:
-            if not is_submodule_of(own, self._workspace):
-                raise OddRepository("the folder that it names does not name it")
-            self._add_folder(own)
+        if is_beneath(folders.own, self._workspace):
+            self._add_inside(folders)
+        elif folders.common is None:
+            self._add_folder(folders.own)
         else:
-            back = path_in_file(f"{own}/gitdir")
-            is_named = back is not None and os.path.realpath(os.path.join(own, back)) == entry
-            if os.path.dirname(own) != f"{common}/worktrees" or not is_named:
-                raise OddRepository("the folder that it names does not name it")
-            self._add_worktree(own, common)
+            self._add_worktree(folders.own, folders.common)
 
     def _add_worktree(self, own: str, common: str) -> None:
         self._inspect(common)
@@ -433,16 +413,10 @@ class GitGuard:
             self._folders[identity_of(own)] = own
 
     def _add_repository_above(self) -> None:
-        """Only where the folder is this user's: anybody could put a repository into `/tmp`."""
-        for folder in list(Path(self._workspace).parents)[:_MOST_LEVELS]:
-            entry = f"{folder}/{GIT}" if str(folder) != "/" else f"/{GIT}"
-            kind = kind_of(entry)
-            if kind is None:
-                continue
-            if kind == stat.S_IFDIR and os.lstat(entry).st_uid == os.stat(self._workspace).st_uid:
-                with _reading_only(self._odd, entry):
-                    self._add_subfolder(entry)
-            return
+        entry = repository_above(self._workspace)
+        if entry is not None:
+            with _reading_only(self._odd, entry):
+                self._add_subfolder(entry)
 
     def _add_subfolder(self, repository: str) -> None:
         from weft.runtime.sandbox.git_subfolder import SubfolderTree  # it starts git, which few workspaces need

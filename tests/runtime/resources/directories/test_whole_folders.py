@@ -211,6 +211,34 @@ def test_of_a_subfolder_the_repository_above_is_given_back(store: FileStore, fol
     assert person_git(folder, "show-ref") == before[2]
 
 
+@pytest.mark.parametrize("way", ["repository", "second tree", "submodule", "shared folder of one inside"])
+def test_an_undo_resets_no_repository_that_a_file_of_the_workspace_names(
+    store: FileStore, folder: Path, quick_path: Path, way: str
+) -> None:
+    """A file says what it likes: what commands could not write is neither kept nor given back."""
+    workspace = quick_path / "workspace"
+    write(workspace, {"a.txt": "one\n"})
+    named = folder / ".git"
+    if way == "second tree":
+        person_git(folder, "worktree", "add", "-q", str(quick_path / "tree"))
+        named /= "worktrees/tree"
+    elif way == "submodule":
+        person_git(folder, "submodule", "--quiet", "add", str(folder), "sub")
+        named /= "modules/sub"
+    if way == "shared folder of one inside":
+        write(workspace, {"sub/.git": "gitdir: ../g\n", "g/commondir": f"{named}\n", "g/HEAD": "ref: refs/heads/x\n"})
+    else:
+        write(workspace, {".git": f"gitdir: {named}\n"})
+    snapshot = keep(store, workspace)
+    (folder / "a.txt").write_text("later\n")
+    person_git(folder, "commit", "-qam", "the person's later work")
+    person_git(folder, "branch", "mine")
+    before = history(folder)
+    give_back(store, snapshot, workspace)
+    assert history(folder) == before
+    assert writable_git_folders(workspace) == ()
+
+
 def test_submodules_and_repositories_inside_are_given_back(store: FileStore, folder: Path, quick_path: Path) -> None:
     other = make_repository(quick_path / "other", files={"c.txt": "c"})
     person_git(folder, "submodule", "-q", "add", str(other), "part")
