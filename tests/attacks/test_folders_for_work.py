@@ -301,6 +301,16 @@ def test_what_gits_configuration_includes_is_not_changed_unasked(weft: Shell, pr
 
 
 @pytest.mark.slow("runs three turns, each with a sandbox")
+def test_what_the_persons_own_configuration_of_git_includes_is_not_changed_unasked(
+    weft: Shell, project: Path, tmp_path: Path
+) -> None:
+    settings = tmp_path / "home" / ".gitconfig"
+    settings.write_text(f"{settings.read_text()}[include]\n\tpath = {project}/team.inc\n")
+    (why,) = rationales(begin(weft, calling("write", path="team.inc", content="[core]\n\tfsmonitor = sh ./x.sh\n")))
+    assert why == "nothing lists it as allowed; team.inc is a part of git's configuration"
+    assert not (project / "team.inc").exists()
+
+
 def test_a_folder_that_the_session_names_or_a_link_leads_to_does_not_inherit_the_trust(
     weft: Shell, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

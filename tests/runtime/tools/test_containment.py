@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.inference.asking import PERSON
+from tests.runtime.sandbox.repositories import make_repository, person_git
 from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import SandboxFiles
 from weft.kernel.enums import Decision
@@ -18,6 +19,7 @@ from weft.runtime.context import context_for
 from weft.runtime.policies.contract import PolicyCall
 from weft.runtime.policies.decider import PolicyDecision
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.git_view import NOBODY, GitPerson
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile
 from weft.runtime.sandbox.secret_files import SecretFiles
 from weft.runtime.tools.calls import CallPlan, ToolFailure
@@ -44,8 +46,10 @@ def change(folder: Path, path: str) -> CallPlan:
     return tool.plan_of(WriteArguments(path=path, content="x"))  # type: ignore[attr-defined,no-any-return]
 
 
-def trusting(folder: Path, why: str | None = None, shown: Collection[str] = ()) -> Containment:
-    return Containment(lambda place: place == str(folder), SecretFiles(shown=lambda: shown), why)
+def trusting(
+    folder: Path, why: str | None = None, shown: Collection[str] = (), person: GitPerson = NOBODY
+) -> Containment:
+    return Containment(lambda place: place == str(folder), SecretFiles(shown=lambda: shown), person, why)
 
 
 @pytest.mark.parametrize("profile", [WORKSPACE_PROFILE, READ_ONLY_PROFILE])
@@ -84,6 +88,24 @@ def test_a_change_of_a_file_stays_there_unless_its_name_is_that_of_a_secret(tmp_
     )
     shown = trusting(tmp_path, shown=[str(tmp_path / "deep" / ".envrc")])
     assert shown.obstacle(change(tmp_path, "deep/.envrc"), str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("how", ["it is a link to it", "it includes it", "a repository includes it from there"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_the_persons_own_git_reads_settings_in_is_not_changed(tmp_path: Path, how: str, is_there: bool) -> None:
+    home, folder = tmp_path / "home", tmp_path / "home" / "dotfiles"
+    make_repository(folder)
+    if how == "it is a link to it":
+        (home / ".gitconfig").symlink_to(folder / "gitconfig")
+    elif how == "it includes it":
+        (home / ".gitconfig").write_text("[include]\n\tpath = dotfiles/gitconfig\n")
+    else:
+        person_git(folder, "config", "include.path", "~/dotfiles/gitconfig")
+    if is_there:
+        (folder / "gitconfig").write_text("[user]\n\tname = Ada\n")
+    obstacle = trusting(folder, person=GitPerson(settings=[str(home / ".gitconfig")], home=home)).obstacle
+    assert obstacle(change(folder, "gitconfig"), str(folder)) == "gitconfig is a part of git's configuration"
+    assert obstacle(change(folder, "other"), str(folder)) is None
 
 
 def test_a_tool_that_is_bound_to_no_folder_does_not_stay_there(tmp_path: Path) -> None:
@@ -133,7 +155,7 @@ def test_a_call_does_not_run_once_the_trust_is_revoked_between_its_decision_and_
         Quiet(),
         keeper=Quiet(),
         workspace=tmp_path,
-        containment=Containment(trusted.__contains__, SecretFiles(), None),
+        containment=Containment(trusted.__contains__, SecretFiles(), NOBODY, None),
     )
 
     async def run() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from weft.kernel.errors import LimitExceeded
 from weft.runtime.resources.directories.model import GitFolder
-from weft.runtime.sandbox.git_includes import included_files as followed_includes
+from weft.runtime.sandbox.git_includes import included_files
 from weft.runtime.sandbox.git_repositories import (
     GIT,
     MODULE_LEVELS,
@@ -30,7 +30,7 @@ from weft.runtime.sandbox.git_repositories import (
     repository_above,
 )
 from weft.runtime.sandbox.git_settings import object_format
-from weft.runtime.sandbox.git_view import MOST_REPOSITORIES
+from weft.runtime.sandbox.git_view import MOST_REPOSITORIES, GitPerson
 from weft.runtime.sandbox.mounts import is_beneath
 
 SHARED_PARTS = frozenset((b"refs", b"packed-refs", b"logs", b"shallow"))
@@ -47,14 +47,16 @@ def writable_git_folders(workspace: Path) -> tuple[GitFolder, ...]:
     return tuple(folders.values())
 
 
-def included_files(workspace: Path) -> frozenset[str]:
-    """Files of a workspace that a configuration of git's includes, whether they are there or not: commands cannot write
-    them, and what they say git obeys outside of the sandbox."""
+def obeyed_settings(workspace: Path, person: GitPerson) -> frozenset[str]:
+    """Files of a workspace in which a person's git reads settings, outside of the sandbox: theirs, those of the
+    repositories, and what either includes, whether it is there or not. Commands cannot change them."""
     top = str(workspace)
     folders = dict.fromkeys(folder.place for folder in _candidates(top))
     settings = [f"{folder}/{name}" for folder in folders for name in ("config", "config.worktree")]
-    included = followed_includes(settings, lambda place: place == top or is_beneath(place, top), None)
-    places = (place for one in included for place in (one.file, one.missing, *one.links))
+    read = included_files(
+        [*person.settings, *settings], lambda place: place == top or is_beneath(place, top), person.home
+    )
+    places = (place for one in read for place in (one.file, one.missing, *one.links))
     return frozenset(place for place in places if place is not None and is_beneath(place, top))
 
 

@@ -34,6 +34,10 @@ class PersonFolders(Struct, frozen=True, kw_only=True):
     """The files of the person's own configuration of git, also those that do not exist yet."""
 
     @property
+    def git_person(self) -> GitPerson:
+        return GitPerson(identity=self.identity, settings=tuple(map(str, self.git_settings)), home=self.home)
+
+    @property
     def toolchain_home(self) -> PersonalHome | None:
         """Where toolchains are looked for that commands in the sandbox are shown."""
         return None if self.home is None else PersonalHome(folder=str(self.home), variables=self.variables)
@@ -66,7 +70,5 @@ def workspace_view(
     """Looks at a workspace each time that something is started in it. `workspace` has no links on its way. The view
     must be closed when what was started has ended, or was not started. `trusted_until`: since when another command runs
     in it."""
-    settings = tuple(map(str, person.git_settings))
-    git_person = GitPerson(identity=person.identity, settings=settings, home=person.home)
-    git = GitGuard(workspace, git_person, is_read_only=is_read_only, trusted_until=trusted_until)
+    git = GitGuard(workspace, person.git_person, is_read_only=is_read_only, trusted_until=trusted_until)
     return WorkspaceView(mounts=git.view.mounts, environment=git.view.environment, git=git)

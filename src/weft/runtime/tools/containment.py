@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from weft.runtime.sandbox.git_folders import included_files
+from weft.runtime.sandbox.git_folders import obeyed_settings
+from weft.runtime.sandbox.git_view import GitPerson
 from weft.runtime.sandbox.secret_files import SecretFiles
 from weft.runtime.tools.calls import CallPlan
 
@@ -24,9 +25,13 @@ IsTrusted = Callable[[str], bool]
 class Containment:
     """What holds for the calls of one turn."""
 
-    def __init__(self, is_trusted: IsTrusted, secrets: SecretFiles, why_not_theirs: str | None) -> None:
-        """`why_not_theirs` says of a turn that is not the owner's own why it is not."""
+    def __init__(
+        self, is_trusted: IsTrusted, secrets: SecretFiles, person: GitPerson, why_not_theirs: str | None
+    ) -> None:
+        """`person` is whose git obeys what lies in the folder. `why_not_theirs` says of a turn that is not the owner's
+        own why it is not."""
         self._is_trusted, self._secrets, self._why_not_theirs = is_trusted, secrets, why_not_theirs
+        self._person = person
 
     def may_hold(self, folder: str) -> bool:
         """Whether calls of the turn that stay in this folder may go unasked."""
@@ -50,6 +55,6 @@ class Containment:
         place = os.path.join(folder, path)
         if self._secrets.is_named(path) and place not in self._secrets.shown():
             return f"{path} is of a name that files of secrets have"
-        if place in included_files(Path(folder)):
+        if place in obeyed_settings(Path(folder), self._person):
             return f"{path} is a part of git's configuration"
         return None

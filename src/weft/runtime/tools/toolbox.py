@@ -155,7 +155,8 @@ class Toolbox:
             why_not_theirs = f"the agent {agent.name!r} was made by somebody else"
         elif not await self._crossing.run(partial(Runs(self._ledger).is_session_from_here, standing.id)):
             why_not_theirs = "the session began in another ledger"
-        return Containment(is_trusted, self._runner.protected.secrets, why_not_theirs)
+        runner = self._runner
+        return Containment(is_trusted, runner.protected.secrets, runner.person.git_person, why_not_theirs)
 
     def _keeper(self, session: str, workspace: str | None, containment: Containment | None) -> WorkspaceKeeper | None:
         """Where calls may go unasked all is kept that they can change."""
