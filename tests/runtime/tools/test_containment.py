@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -13,16 +15,18 @@ from tests.runtime.sandbox.repositories import make_repository, person_git
 from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import SandboxFiles
 from weft.kernel.enums import Decision
+from weft.kernel.errors import InvalidInput
 from weft.kernel.network_hosts import endpoints_of
-from weft.runtime.broker.tools import ToolCallContext
+from weft.runtime.broker.tools import ToolCallContext, Verdict
 from weft.runtime.context import context_for
 from weft.runtime.policies.contract import PolicyCall
 from weft.runtime.policies.decider import PolicyDecision
+from weft.runtime.sandbox import git_folders, git_repositories
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.git_view import NOBODY, GitPerson
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile
 from weft.runtime.sandbox.secret_files import SecretFiles
-from weft.runtime.tools.calls import CallPlan, ToolFailure
+from weft.runtime.tools.calls import CallPlan, PlannedTool, ToolFailure
 from weft.runtime.tools.change_tools import WriteArguments
 from weft.runtime.tools.containment import Containment
 from weft.runtime.tools.gate import ToolGate
@@ -39,11 +43,13 @@ def command(folder: Path, profile: SandboxProfile = WORKSPACE_PROFILE) -> CallPl
     return tool.plan_of(ShellArguments(cmd="ls"))
 
 
+def write_tool(folder: Path) -> PlannedTool:
+    tools = workspace_tools(WorkspaceFolder(folder), None, lambda _: True)
+    return next(tool for tool in tools if tool.spec.name == "write")
+
+
 def change(folder: Path, path: str) -> CallPlan:
-    (tool,) = (
-        tool for tool in workspace_tools(WorkspaceFolder(folder), None, lambda _: True) if tool.spec.name == "write"
-    )
-    return tool.plan_of(WriteArguments(path=path, content="x"))  # type: ignore[attr-defined,no-any-return]
+    return write_tool(folder).plan_of(WriteArguments(path=path, content="x"))  # type: ignore[attr-defined,no-any-return]
 
 
 def trusting(
@@ -139,18 +145,46 @@ class Quiet:
         return None
 
 
+def decided_by(containment: Containment, folder: Path, plan: PlannedTool) -> Verdict:
+    """What the gate says of a change of a file, where a policy allows what is contained and asks about the rest."""
+    gate = ToolGate(
+        {"write": plan}, follow_containment, Quiet(), keeper=Quiet(), workspace=folder, containment=containment
+    )
+    context = ToolCallContext(turn="t", call="c", acting=context_for(PERSON))
+    return asyncio.run(gate.decide("write", {"path": "a.txt", "content": "x"}, context, None))
+
+
+@pytest.mark.parametrize("what", ["too many folders", "the system", "the list of trusted folders"])
+def test_where_it_cannot_be_told_whether_a_call_stays_there_a_person_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    error = OSError(5, "Input/output error") if what == "the system" else InvalidInput("it cannot be read", "mend it")
+
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    if what == "too many folders":
+        (tmp_path / "folder").mkdir()
+        monkeypatch.setattr(git_folders, "git_places", partial(git_repositories.git_places, most=1))
+    elif what == "the system":
+        monkeypatch.setattr(git_folders, "git_places", fail)
+    is_trusted = fail if what == "the list of trusted folders" else lambda place: True
+    verdict = decided_by(Containment(is_trusted, SecretFiles(), NOBODY, None), tmp_path, write_tool(tmp_path))
+    assert verdict.decision is Decision.ASK
+    assert "it cannot be told whether it stays in a folder that is trusted for work: " in str(verdict.rationale)
+
+
 async def follow_containment(call: PolicyCall) -> PolicyDecision:
     decision = Decision.ALLOW if call.context.is_contained else Decision.ASK
-    return PolicyDecision(decision=decision, rationale="as it is", policy=None, policy_name="test")
+    return PolicyDecision(
+        decision=decision, rationale=call.context.not_contained or "as it is", policy=None, policy_name="test"
+    )
 
 
 def test_a_call_does_not_run_once_the_trust_is_revoked_between_its_decision_and_its_run(tmp_path: Path) -> None:
     trusted = {str(tmp_path)}
-    tool = next(
-        one for one in workspace_tools(WorkspaceFolder(tmp_path), None, lambda _: True) if one.spec.name == "write"
-    )
     gate = ToolGate(
-        {"write": tool},
+        {"write": write_tool(tmp_path)},
         follow_containment,
         Quiet(),
         keeper=Quiet(),

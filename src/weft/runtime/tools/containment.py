@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from weft.kernel.errors import WeftError
 from weft.runtime.sandbox.git_folders import obeyed_settings
 from weft.runtime.sandbox.git_view import GitPerson
 from weft.runtime.sandbox.secret_files import SecretFiles
@@ -38,7 +39,15 @@ class Containment:
         return self._why_not_theirs is None and self._is_trusted(folder)
 
     def obstacle(self, plan: CallPlan, workspace: str | None) -> str | None:
-        """Why a call may not; empty where nobody said that any may, None where nothing is in the way."""
+        """Why a call may not; empty where nobody said that any may, None where nothing is in the way. What keeps that
+        from being told is in the way, too, so that a person is asked: the trust in the folder may be told no longer,
+        or the folder not be looked through."""
+        try:
+            return self._obstacle(plan, workspace)
+        except (OSError, WeftError) as error:
+            return f"it cannot be told whether it stays in a folder that is trusted for work: {error}"
+
+    def _obstacle(self, plan: CallPlan, workspace: str | None) -> str | None:
         folder = plan.confined_to or (None if workspace is None else os.path.realpath(workspace))
         if folder is None or not self._is_trusted(folder):
             return ""
