@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from tests.faults.test_workers import Gateless, allow
 from tests.runtime.broker.bench import run, saying
 from tests.runtime.broker.test_gated_calls import Gated, History
 from tests.sandbox import UNPROTECTED, machine_sandbox
@@ -206,7 +207,7 @@ def test_no_other_call_works_in_the_folder_while_an_approved_one_runs(
     monkeypatch.setattr(folder_locks, "_is_locked", watched)
 
     async def body() -> None:
-        gate = ToolGate(tools, None, None, workspace=folder)  # type: ignore[arg-type]
+        gate = ToolGate(tools, allow, Gateless(), workspace=folder)
         change = {"path": "lib.sh", "content": "echo evil\n"}
         plan = await shell.plan({"cmd": "sh build.sh"}, APPROVED)
         other = await write.plan(change, UNASKED)

@@ -208,3 +208,38 @@ def test_a_call_does_not_run_once_the_trust_is_revoked_between_its_decision_and_
 
     asyncio.run(run())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.txt"]
+
+
+@pytest.mark.parametrize(
+    "rest", [Decision.ASK, Decision.DENY_CONTINUE, Decision.ALLOW], ids=["asks", "refuses", "allows all the same"]
+)
+def test_nor_where_another_broker_repeats_it_after_a_crash(tmp_path: Path, rest: Decision) -> None:
+    """A decision that is recorded says that it was allowed, and not that it was since the folder was trusted."""
+    trusted = {str(tmp_path)}
+
+    async def policy(call: PolicyCall) -> PolicyDecision:
+        decision = Decision.ALLOW if call.context.is_contained else rest
+        return PolicyDecision(decision=decision, rationale="as it is", policy=None, policy_name="test")
+
+    def gate() -> ToolGate:
+        containment = Containment(trusted.__contains__, SecretFiles(), NOBODY, None)
+        tools = {"write": write_tool(tmp_path)}
+        return ToolGate(tools, policy, Quiet(), keeper=Quiet(), workspace=tmp_path, containment=containment)
+
+    async def run() -> None:
+        context, before = ToolCallContext(turn="t", call="c", acting=context_for(PERSON)), gate()
+        arguments = {"path": "one.txt", "content": "x"}
+        verdict = await before.decide("write", arguments, context, None)
+        assert verdict.decision is Decision.ALLOW
+        await gate().perform("write", arguments, context, str(verdict.bound), verdict.plan)
+        (tmp_path / "one.txt").unlink()
+        trusted.clear()
+        after = gate()
+        if rest is Decision.ALLOW:
+            await after.perform("write", arguments, context, str(verdict.bound), verdict.plan)
+            return
+        with pytest.raises(ToolFailure, match="trusted for work no longer"):
+            await after.perform("write", arguments, context, str(verdict.bound), verdict.plan)
+
+    asyncio.run(run())
+    assert (tmp_path / "one.txt").exists() is (rest is Decision.ALLOW)

@@ -72,8 +72,8 @@ class ToolGate:
         `withheld` says of tools that the turn would have otherwise why it has them not. `containment` tells which calls
         stay where the person lets agents work; without it, or where nothing is kept, none does."""
         self._containment = containment
-        self._contained: set[str] = set()
-        """The hashes of what was allowed as contained."""
+        self._rests_on_trust: dict[str, bool] = {}
+        """Of each call that this gate decided on, whether it is allowed as contained."""
         self._keeper, self._workspace = keeper, workspace
         self._withheld = withheld
         self._tools, self._ask_policies, self._history = tools, ask_policies, history
@@ -90,6 +90,7 @@ class ToolGate:
             return _refused(DecisionSource.PERMISSION if is_withheld else DecisionSource.ARGUMENTS, plan, answer=answer)
         if not is_permitted(plan, context.acting):
             return _refused(DecisionSource.PERMISSION, _not_permitted(plan), plan, answer)
+        self._rests_on_trust[context.call] = False
         try:
             if answer is not None:
                 verdict = _granted(plan, answer, self._recorded(tool, plan))
@@ -137,8 +138,8 @@ class ToolGate:
             raise ToolFailure("changed", f"what {planned.tool} would do now is not what was decided on: call it again")
         if not is_permitted(planned, context.acting):
             raise ToolFailure("denied", _not_permitted(planned))
-        if bound in self._contained and not context.is_approved and await self._obstacle(planned) is not None:
-            raise ToolFailure("denied", "the folder is trusted for work no longer: call it again")
+        if not context.is_approved:
+            await self._ensure_still_allowed(planned, arguments, context)
         if self._workspace is None or planned.is_read_only or self._tools[tool].is_read_only:
             return await self._performed(tool, planned, context)
         async with hold_folder(self._workspace, alone=context.is_approved):
@@ -182,20 +183,8 @@ class ToolGate:
         return msgspec.to_builtins(plan) if self._tools[tool].is_repeatable else None
 
     async def _without_person(self, tool: str, plan: CallPlan, arguments: Any, context: ToolCallContext) -> Verdict:
-        is_untrusted = await self._history.is_untrusted(context.turn)
-        asked = PolicyCall(
-            name=plan.tool,
-            arguments=arguments,
-            context=replace(
-                self._circumstances,
-                turn=context.turn,
-                is_untrusted=is_untrusted,
-                read_only=plan.is_read_only,
-                subjects=plan.subjects,
-                shown=plan.shown,
-            ),
-        )
-        policy_decision = await self._policy_decision(tool, plan, asked)
+        asked = await self._asked(plan, arguments, context)
+        policy_decision = await self._policy_decision(tool, plan, asked, context)
         if policy_decision.decision in (Decision.DENY_CONTINUE, Decision.DENY_ABORT):
             return Verdict(
                 decision=policy_decision.decision,
@@ -204,7 +193,7 @@ class ToolGate:
                 policy=policy_decision.policy,
                 rationale=policy_decision.rationale,
             )
-        if is_untrusted and plan.is_outward:
+        if asked.context.is_untrusted and plan.is_outward:
             why = "it can carry something out, and strangers' words are in the context"
             return self._ask(plan, DecisionSource.PROVENANCE, why, None)
         if policy_decision.decision is Decision.ALLOW:
@@ -213,7 +202,41 @@ class ToolGate:
             return self._allow(tool, plan, DecisionSource.SESSION_GRANT, "a person allowed it for this session", None)
         return self._ask(plan, DecisionSource.POLICY, policy_decision.rationale, policy_decision.policy)
 
-    async def _policy_decision(self, tool: str, plan: CallPlan, asked: PolicyCall) -> PolicyDecision:
+    async def _asked(self, plan: CallPlan, arguments: Any, context: ToolCallContext) -> PolicyCall:
+        """What policies are asked about a call, without a word of where it stays."""
+        return PolicyCall(
+            name=plan.tool,
+            arguments=arguments,
+            context=replace(
+                self._circumstances,
+                turn=context.turn,
+                is_untrusted=await self._history.is_untrusted(context.turn),
+                read_only=plan.is_read_only,
+                subjects=plan.subjects,
+                shown=plan.shown,
+            ),
+        )
+
+    async def _ensure_still_allowed(self, plan: CallPlan, arguments: Any, context: ToolCallContext) -> None:
+        """The trust in a folder may have been revoked since. Of a call that another gate decided on, as before a crash,
+        nobody knows whether its decision rested on that: it goes on where it would be allowed without it."""
+        rests_on_trust = self._rests_on_trust.get(context.call)
+        if rests_on_trust is False:
+            return
+        obstacle = await self._obstacle(plan)
+        if obstacle is None:
+            return
+        if rests_on_trust is None:
+            asked = await self._asked(plan, arguments, context)
+            decision = await self._ask_policies(replace(asked, context=replace(asked.context, not_contained=obstacle)))
+            if decision.decision is Decision.ALLOW or await self._is_granted(plan, arguments):
+                return
+        why = f": {obstacle}" if obstacle else ""
+        raise ToolFailure("denied", f"the folder is trusted for work no longer{why}; call it again")
+
+    async def _policy_decision(
+        self, tool: str, plan: CallPlan, asked: PolicyCall, context: ToolCallContext
+    ) -> PolicyDecision:
         """A call is contained where what it changes can be taken back. That is seen to once it would be allowed: the
         workspace is kept then, and where not all of it could be, it is decided again."""
         obstacle = await self._obstacle(plan)
@@ -221,9 +244,9 @@ class ToolGate:
             decision = await self._ask_policies(replace(asked, context=replace(asked.context, is_contained=True)))
             if decision.decision is not Decision.ALLOW:
                 return decision
-            obstacle = await self._why_not_whole(tool, plan, str(asked.context.turn))
+            obstacle = await self._why_not_whole(tool, plan, context.turn)
             if obstacle is None:
-                self._contained.add(plan.bound)
+                self._rests_on_trust[context.call] = True
                 return decision
         return await self._ask_policies(replace(asked, context=replace(asked.context, not_contained=obstacle)))
 
