@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -112,6 +112,24 @@ def test_what_the_persons_own_git_reads_settings_in_is_not_changed(tmp_path: Pat
     obstacle = trusting(folder, person=GitPerson(settings=[str(home / ".gitconfig")], home=home)).obstacle
     assert obstacle(change(folder, "gitconfig"), str(folder)) == "gitconfig is a part of git's configuration"
     assert obstacle(change(folder, "other"), str(folder)) is None
+
+
+def test_a_folder_is_looked_through_once_a_turn_and_what_is_included_read_for_each_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, find = list[str](), git_repositories.git_places
+
+    def counted(workspace: str) -> Iterator[str]:
+        looks.append(workspace)
+        return find(workspace)
+
+    monkeypatch.setattr(git_folders, "git_places", counted)
+    make_repository(tmp_path)
+    obstacle = trusting(tmp_path).obstacle
+    assert [obstacle(change(tmp_path, path), str(tmp_path)) for path in ("a", "b", "inc")] == [None, None, None]
+    person_git(tmp_path, "config", "include.path", "../inc")
+    assert obstacle(change(tmp_path, "inc"), str(tmp_path)) == "inc is a part of git's configuration"
+    assert looks == [str(tmp_path)]
 
 
 def test_a_tool_that_is_bound_to_no_folder_does_not_stay_there(tmp_path: Path) -> None:

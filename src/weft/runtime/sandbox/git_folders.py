@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from weft.kernel.errors import LimitExceeded
@@ -47,12 +47,16 @@ def writable_git_folders(workspace: Path) -> tuple[GitFolder, ...]:
     return tuple(folders.values())
 
 
-def obeyed_settings(workspace: Path, person: GitPerson) -> frozenset[str]:
+def repository_settings(workspace: Path) -> tuple[str, ...]:
+    """Where the repositories of a workspace have their settings. All of its folders are looked through."""
+    folders = dict.fromkeys(folder.place for folder in _candidates(str(workspace)))
+    return tuple(f"{folder}/{name}" for folder in folders for name in ("config", "config.worktree"))
+
+
+def obeyed_settings(workspace: Path, settings: Sequence[str], person: GitPerson) -> frozenset[str]:
     """Files of a workspace in which a person's git reads settings, outside of the sandbox: theirs, those of the
     repositories, and what either includes, whether it is there or not. Commands cannot change them."""
     top = str(workspace)
-    folders = dict.fromkeys(folder.place for folder in _candidates(top))
-    settings = [f"{folder}/{name}" for folder in folders for name in ("config", "config.worktree")]
     read = included_files(
         [*person.settings, *settings], lambda place: place == top or is_beneath(place, top), person.home
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from weft.kernel.errors import WeftError
-from weft.runtime.sandbox.git_folders import obeyed_settings
+from weft.runtime.sandbox.git_folders import obeyed_settings, repository_settings
 from weft.runtime.sandbox.git_view import GitPerson
 from weft.runtime.sandbox.secret_files import SecretFiles
 from weft.runtime.tools.calls import CallPlan
@@ -33,6 +33,9 @@ class Containment:
         own why it is not."""
         self._is_trusted, self._secrets, self._why_not_theirs = is_trusted, secrets, why_not_theirs
         self._person = person
+        self._repositories: dict[str, tuple[str, ...]] = {}
+        """The settings of the repositories in a folder, which is looked through once a turn. What they include is read
+        for each call: what a command leaves in a repository that it made includes nothing."""
 
     def may_hold(self, folder: str) -> bool:
         """Whether calls of the turn that stay in this folder may go unasked."""
@@ -64,6 +67,9 @@ class Containment:
         place = os.path.join(folder, path)
         if self._secrets.is_named(path) and place not in self._secrets.shown():
             return f"{path} is of a name that files of secrets have"
-        if place in obeyed_settings(Path(folder), self._person):
+        settings = self._repositories.get(folder)
+        if settings is None:
+            settings = self._repositories[folder] = repository_settings(Path(folder))
+        if place in obeyed_settings(Path(folder), settings, self._person):
             return f"{path} is a part of git's configuration"
         return None
