@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from weft.kernel.errors import LimitExceeded
-from weft.runtime.resources.directories.model import GitFolder
 from weft.runtime.sandbox.git_includes import included_files
 from weft.runtime.sandbox.git_repositories import (
     GIT,
     MODULE_LEVELS,
+    GitFolder,
     LinkedFolders,
     OddRepository,
     common_folder,

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from weft.kernel.errors import InvalidInput
 from weft.runtime.sandbox.git_settings import CONFIG_BYTES, read_settings
 from weft.runtime.sandbox.mounts import is_beneath
@@ -44,6 +46,17 @@ class LinkedFolders(NamedTuple):
 
 class OddRepository(Exception):
     """It is not as git makes it, so nothing in it may be written."""
+
+
+class GitFolder(Struct, frozen=True, kw_only=True):
+    """A folder of git's that commands in a workspace can write, by its path without links."""
+
+    place: str
+    objects: str
+    """The folder that has its objects: itself, or the one that it shares with other working trees."""
+    object_format: str
+    parts: frozenset[bytes] | None = None
+    """The names in it that are to be kept; None: all but what commands cannot write."""
 
 
 def is_git_folder(folder: int) -> bool:

@@ -30,10 +30,11 @@ from msgspec import Struct
 from weft.kernel.clock import Clock, RandomBytes
 from weft.kernel.errors import Damaged, LimitExceeded, Unsupported
 from weft.runtime.resources.directories.locks import locked
-from weft.runtime.resources.directories.model import GIB, MIB, GitFolder
+from weft.runtime.resources.directories.model import GIB, MIB
 from weft.runtime.resources.directories.objects import BLOB, ObjectReader, ObjectWriter
 from weft.runtime.resources.directories.scan import open_real_folder
 from weft.runtime.sandbox.git_program import Git, ended_well, opened_repository
+from weft.runtime.sandbox.git_repositories import GitFolder
 from weft.runtime.tools.beneath import READ_FLAGS, READ_FOLDER_FLAGS, open_beneath
 from weft.store.atomic_files import make_folder, new_file
 

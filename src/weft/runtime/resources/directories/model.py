@@ -58,17 +58,6 @@ class FolderSnapshot(Struct, frozen=True, kw_only=True):
     skipped: tuple[SkippedPath, ...] = ()
 
 
-class GitFolder(Struct, frozen=True, kw_only=True):
-    """A folder of git's that commands in a workspace can write, by its path without links."""
-
-    place: str
-    objects: str
-    """The folder that has its objects: itself, or the one that it shares with other working trees."""
-    object_format: str
-    parts: frozenset[bytes] | None = None
-    """The names in it that are to be kept; None: all but what commands cannot write."""
-
-
 class CopiedSnapshots(Struct, frozen=True, kw_only=True):
     """What one store took over from another."""
 

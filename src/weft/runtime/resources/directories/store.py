@@ -36,7 +36,6 @@ from weft.runtime.resources.directories.model import (
     FolderMerge,
     FolderRestore,
     FolderSnapshot,
-    GitFolder,
     LeftPath,
     SnapshotLimit,
 )
@@ -67,6 +66,7 @@ from weft.runtime.sandbox.git_program import (
     is_object_id,
     opened_repository,
 )
+from weft.runtime.sandbox.git_repositories import GitFolder
 from weft.runtime.tools.beneath import Identity
 from weft.store.atomic_files import make_folder
 

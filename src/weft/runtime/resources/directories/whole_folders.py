@@ -41,13 +41,14 @@ from weft.runtime.resources.directories.git_objects import OBJECTS_CACHE, GitObj
 from weft.runtime.resources.directories.ignore_rules import IGNORE_FILE, IgnoreRules, OuterRules
 from weft.runtime.resources.directories.known_files import FolderRecord, Table
 from weft.runtime.resources.directories.manifest import ancestors
-from weft.runtime.resources.directories.model import MIB, GitFolder, SkippedPath, SkipReason, SnapshotLimit
+from weft.runtime.resources.directories.model import MIB, SkippedPath, SkipReason, SnapshotLimit
 from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectReader, ObjectWriter
 from weft.runtime.resources.directories.restoring import FolderRestoring
 from weft.runtime.resources.directories.scan import BlobWriter, FolderRules, Scan, open_folder_at, open_real_folder
 from weft.runtime.resources.directories.taking import BESIDE, SeenFolder, stored_scan
 from weft.runtime.resources.directories.trees import FILE_MODE, FOLDER_MODE, TreeEntry, joined, parse_tree, tree_bytes
 from weft.runtime.sandbox.git_program import Git, ended_well, opened_repository
+from weft.runtime.sandbox.git_repositories import GitFolder
 from weft.runtime.tools.beneath import READ_FOLDER_FLAGS, Identity, open_beneath
 
 GIT, OBJECTS, IGNORED = b"git", b"objects", b"ignored"
