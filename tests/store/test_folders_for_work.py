@@ -88,6 +88,46 @@ def test_trust_for_work_ends_with_either_way_of_revoking(store: TrustStore, fold
     assert not store.is_trusted_for_work(str(folder))
 
 
+@pytest.mark.parametrize("is_its_own", [True, False])
+def test_what_is_revoked_inside_a_trusted_folder_ends_there_and_names_what_trusts_it(
+    store: TrustStore, folder: Path, is_its_own: bool
+) -> None:
+    store.allow_folder(str(folder), for_work=True)
+    inner = folder / "deep"
+    if is_its_own:
+        store.allow_folder(str(inner), for_work=True)
+    granting = store.revoke_work(str(inner))
+    assert granting is not None
+    assert granting.place == str(inner if is_its_own else folder)
+    assert not store.is_trusted_for_work(str(inner))
+    assert not store.is_trusted_for_work(str(inner / "down"))
+    assert store.is_trusted_for_work(str(folder))
+    assert store.revoke_work(str(inner)) is None, "it is not trusted any more"
+    store.allow_folder(str(inner), for_work=True)
+    assert store.is_trusted_for_work(str(inner / "down"))
+    assert store.revoke_folder(str(inner))
+    assert not store.is_trusted_for_work(str(inner))
+
+
+def test_the_nearest_answer_holds(store: TrustStore, folder: Path) -> None:
+    inner = folder / "deep"
+    store.decline_work(str(inner))
+    store.allow_folder(str(folder), for_work=True)
+    assert not store.is_trusted_for_work(str(inner))
+    store.allow_folder(str(inner / "down"), for_work=True)
+    assert [store.is_trusted_for_work(str(place)) for place in (folder, inner, inner / "down")] == [True, False, True]
+
+
+def test_what_is_gone_can_be_revoked(store: TrustStore, folder: Path) -> None:
+    place = folder / "gone"
+    place.mkdir()
+    store.allow_folder(str(place), for_work=True)
+    place.rmdir()
+    assert store.revoke_work(str(place)) is not None
+    place.mkdir()
+    assert not store.is_trusted_for_work(str(place))
+
+
 def test_trusting_the_rules_of_a_folder_neither_gives_nor_takes_trust_for_work(store: TrustStore, folder: Path) -> None:
     store.allow_folder(str(folder))
     assert not store.is_trusted_for_work(str(folder))

@@ -30,6 +30,14 @@ def test_a_folder_is_trusted_for_work_listed_and_revoked(shell: Shell, folder: P
     assert shell.json("trust", ".")["is_for_work"] is False
 
 
+def test_revoking_inside_a_trusted_folder_says_what_still_is(shell: Shell, folder: Path) -> None:
+    shell("trust", ".", "--work")
+    (folder / "deep").mkdir()
+    answer = shell("trust", "deep", "--work", "--revoke")
+    assert f"{folder}/deep is trusted for work no longer; {folder}, which it lies in, still is" in answer.out
+    assert shell.json("trust", "deep", "--work", "--revoke")["was_trusted"] is False
+
+
 @pytest.mark.parametrize("words", [("--work",), (".", "--work", "--show", "a"), (".", "a", "--work", "--revoke")])
 def test_the_option_stands_with_a_folder_alone(shell: Shell, words: tuple[str, ...]) -> None:
     assert shell("trust", *words).code == 2

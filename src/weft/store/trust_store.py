@@ -87,7 +87,8 @@ class _TrustFile(Struct, frozen=True, kw_only=True):
     ledgers: tuple[TrustedLedger, ...] = ()
     folders: tuple[TrustedFolder, ...] = ()
     declined: tuple[TrustedFolder, ...] = ()
-    """Those about which the person was asked, and that they do not trust for work: they are not asked again."""
+    """Those that the person does not trust for work, by an answer or by revoking it: they are not asked again, and what
+    lies in one is trusted no more by a folder that it lies in itself."""
     shown: tuple[ShownFile, ...] = ()
 
 
@@ -148,6 +149,20 @@ def _is_same_file(one: ShownFile, other: ShownFile) -> bool:
 def _unnamed(identity: LedgerIdentity) -> LedgerIdentity:
     """The same file or schema, whatever replica it holds."""
     return replace(identity, replica=None)
+
+
+def _granting_folder(trusted: _TrustFile, path: str) -> TrustedFolder | None:
+    """What a folder is trusted for work by: of its own answer and those about the folders that it lies in the nearest
+    one, if that is a yes."""
+    place = os.path.realpath(path)
+    try:
+        owner = os.stat(place).st_uid
+    except OSError:
+        return None
+    granted = [known for known in trusted.folders if known.is_for_work and known.owner == owner]
+    answers = [known for known in (*trusted.declined, *granted) if _is_beneath(place, known.place) and _is_there(known)]
+    nearest = max(answers, key=lambda known: len(known.place), default=None)
+    return None if nearest is None or nearest in trusted.declined else nearest
 
 
 class TrustStore:
@@ -235,27 +250,30 @@ class TrustStore:
     def is_trusted_for_work(self, path: str) -> bool:
         """Whether a folder is one that was trusted for work, or lies in one. A link in it leads elsewhere, and what
         belongs to another user now is not trusted. It is looked up anew each time: trust may have been revoked."""
-        place = os.path.realpath(path)
-        try:
-            owner = os.stat(place).st_uid
-        except OSError:
-            return False
-        return any(
-            known.is_for_work and known.owner == owner and _is_beneath(place, known.place) and _is_there(known)
-            for known in self.folders()
-        )
+        return _granting_folder(self._load(), path) is not None
 
-    def revoke_work(self, path: str) -> bool:
-        """Trust the folder at this path for work no longer; its rules are told as before. False: it was not."""
+    def revoke_work(self, path: str) -> TrustedFolder | None:
+        """Trust the folder at this path for work no longer; its rules are told as before. Gives what it was trusted
+        by: itself, or a folder that it lies in, which stays trusted, while this one is noted as declined. None: it was
+        not."""
         place = os.path.realpath(path)
         with self._locked():
             trusted = self._load()
-            known = next((one for one in trusted.folders if one.place == place and one.is_for_work), None)
-            if known is None:
-                return False
-            folders = _with_folder(trusted.folders, place, replace(known, is_for_work=False))
-            self._write(replace(trusted, folders=folders))
-        return True
+            own = next((one for one in trusted.folders if one.place == place and one.is_for_work), None)
+            granting = own or _granting_folder(trusted, place)
+            if own is not None:  # also where the folder is gone, or another one by now
+                trusted = replace(
+                    trusted, folders=_with_folder(trusted.folders, place, replace(own, is_for_work=False))
+                )
+            if granting is not None:
+                self._write(self._without_grants_from_above(trusted, place))
+        return granting
+
+    def _without_grants_from_above(self, trusted: _TrustFile, place: str) -> _TrustFile:
+        """With a no for a folder that others would still trust for work."""
+        if _granting_folder(trusted, place) is None:
+            return trusted
+        return replace(trusted, declined=_with_folder(trusted.declined, place, _folder_at(place, self._clock.now_ms())))
 
     def decline_work(self, path: str) -> None:
         """Note that the person was asked whether they trust this folder for work, and said no."""
@@ -274,9 +292,12 @@ class TrustStore:
         place = os.path.realpath(path)
         with self._locked():
             trusted = self._load()
-            was_known = any(known.place == place for known in trusted.folders)
-            self._write(replace(trusted, folders=_with_folder(trusted.folders, place)))
-        return was_known
+            known = next((one for one in trusted.folders if one.place == place), None)
+            if known is None:
+                return False
+            changed = replace(trusted, folders=_with_folder(trusted.folders, place))
+            self._write(self._without_grants_from_above(changed, place) if known.is_for_work else changed)
+        return True
 
     def shown(self) -> tuple[ShownFile, ...]:
         return self._load().shown

@@ -108,13 +108,12 @@ def _revoke(call: Call) -> None:
 def _trust_folder(call: Call, folder: str, *, work: bool, revoke: bool) -> None:
     place = os.path.realpath(folder)
     if revoke:
-        was_trusted = call.trust_store.revoke_work(folder) if work else call.trust_store.revoke_folder(folder)
-        what = " is trusted for work no longer" if work else " is trusted no longer"
-        not_trusted = f" was not trusted{' for work' if work else ''}; nothing changed"
-        call.answer(
-            RevokedFolder(folder=place, was_trusted=was_trusted),
-            [Span(place, "heading"), what if was_trusted else not_trusted],
-        )
+        if work:
+            _revoke_work(call, folder)
+            return
+        was_trusted = call.trust_store.revoke_folder(folder)
+        what = " is trusted no longer" if was_trusted else " was not trusted; nothing changed"
+        call.answer(RevokedFolder(folder=place, was_trusted=was_trusted), [Span(place, "heading"), what])
         return
     if work:
         what = " is trusted for work: agents change files and run commands in the sandbox there without asking"
@@ -125,6 +124,17 @@ def _trust_folder(call: Call, folder: str, *, work: bool, revoke: bool) -> None:
         trusted, [Span(place, "heading"), " is trusted: agents are told its AGENTS.md in messages sent from there"]
     )
     call.note(undo("trust", place, "--revoke"))
+
+
+def _revoke_work(call: Call, folder: str) -> None:
+    place, granting = os.path.realpath(folder), call.trust_store.revoke_work(folder)
+    if granting is None:
+        what = " was not trusted for work; nothing changed"
+    elif granting.place == place:
+        what = " is trusted for work no longer"
+    else:
+        what = f" is trusted for work no longer; {granting.place}, which it lies in, still is"
+    call.answer(RevokedFolder(folder=place, was_trusted=granting is not None), [Span(place, "heading"), what])
 
 
 def _show_file(call: Call, folder: str, path: str, *, revoke: bool) -> None:
