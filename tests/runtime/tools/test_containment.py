@@ -114,6 +114,27 @@ def test_what_the_persons_own_git_reads_settings_in_is_not_changed(tmp_path: Pat
     assert obstacle(change(folder, "other"), str(folder)) is None
 
 
+@pytest.mark.parametrize("path", ["g/hooks/post-commit", "g/info/attributes", "bare/hooks/update", "bare/deep/x"])
+def test_what_lies_in_a_folder_of_gits_under_any_name_is_not_changed(tmp_path: Path, path: str) -> None:
+    """The person's git runs a hook there; commands find it read-only, or it is taken away after them."""
+    person_git(tmp_path, "init", "-q", "--separate-git-dir", str(tmp_path / "g"), "tree")
+    person_git(tmp_path, "init", "-q", "--bare", "bare")
+    obstacle = trusting(tmp_path).obstacle
+    assert obstacle(change(tmp_path, path), str(tmp_path)) == f"{path} is a part of a folder of git's"
+    assert obstacle(change(tmp_path, "tree/deep/a"), str(tmp_path)) is None
+
+
+def test_nor_is_a_folder_made_one_of_gits_file_by_file(tmp_path: Path) -> None:
+    """Its hooks would be written first, when it was none yet."""
+    obstacle, written = trusting(tmp_path).obstacle, list[str]()
+    for name in ("hooks/post-commit", "objects/a", "refs/a", "HEAD"):
+        if obstacle(change(tmp_path, f"new/{name}"), str(tmp_path)) is None:
+            written.append(name)
+            (tmp_path / "new" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "new" / name).write_text("ref: refs/heads/x\n")
+    assert written == ["hooks/post-commit", "objects/a"]
+
+
 def test_a_folder_is_looked_through_once_a_turn_and_what_is_included_read_for_each_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

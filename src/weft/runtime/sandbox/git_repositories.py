@@ -29,6 +29,7 @@ MODULE_LEVELS = 8
 POINTER_BYTES = 1024 * 1024
 """Git reads a `.git` file of at most this size."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _POINTER = b"gitdir: "
 _HEAD = re.compile(rb"ref:|[0-9a-f]{40}")
 _HEAD_BYTES = 40
@@ -63,6 +64,24 @@ def is_git_folder(folder: int) -> bool:
     """Whether git may read settings in a folder: as its own, or as what several working trees share. That one needs
     no `HEAD`."""
     return _has_head(folder) or all(kind_at(folder, name) is not None for name in ("objects", "refs"))
+
+
+def lies_in_git_folder(place: str, workspace: str) -> bool:
+    """Whether a file of a workspace lies in a folder that git may read settings in, whatever that is called, or would
+    make one of a folder. Raises OSError where that cannot be seen."""
+    names = os.path.relpath(place, workspace).split("/")
+    for depth, name in enumerate(names):
+        try:
+            folder = os.open(os.path.join(workspace, *names[:depth]), _FOLDER)
+        except (FileNotFoundError, NotADirectoryError):
+            break  # a folder that is made for the file holds nothing else
+        try:
+            other = {"objects": "refs", "refs": "objects"}.get(name)
+            if is_git_folder(folder) or (other is not None and kind_at(folder, other) is not None):
+                return True
+        finally:
+            os.close(folder)
+    return names[-1] == "HEAD"
 
 
 def _has_head(folder: int) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from weft.kernel.errors import WeftError
 from weft.runtime.sandbox.git_folders import obeyed_settings, repository_settings
+from weft.runtime.sandbox.git_repositories import lies_in_git_folder
 from weft.runtime.sandbox.git_view import GitPerson
 from weft.runtime.sandbox.secret_files import SecretFiles
 from weft.runtime.tools.calls import CallPlan
@@ -67,6 +68,8 @@ class Containment:
         place = os.path.join(folder, path)
         if self._secrets.is_named(path) and place not in self._secrets.shown():
             return f"{path} is of a name that files of secrets have"
+        if lies_in_git_folder(place, folder):
+            return f"{path} is a part of a folder of git's"
         settings = self._repositories.get(folder)
         if settings is None:
             settings = self._repositories[folder] = repository_settings(Path(folder))
