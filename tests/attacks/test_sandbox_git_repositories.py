@@ -79,6 +79,19 @@ TWO_COMMANDS = {
         "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),node_modules/n",
         'printf "$SETTINGS" > common/config',
     ),
+    "a head in upper case": (
+        "mkdir own sub; git init -q r; git -C r commit -q --allow-empty -m r; head=$(git -C r rev-parse HEAD)\n"
+        "mv r/.git common; echo $head | tr a-f A-F > own/HEAD; echo ../common > own/commondir; echo x > own/gitdir\n"
+        'git --git-dir=common config extensions.worktreeConfig true; echo "gitdir: ../own" > sub/.git\n'
+        'printf "$SETTINGS\\tworktree = ../sub\\n" > own/config.worktree',
+        "true",
+    ),
+    "a tree that the repository does not know": (
+        "mkdir -p .git/worktrees/e sub; git rev-parse HEAD | tr a-f A-F > .git/worktrees/e/HEAD\n"
+        "echo ../.. > .git/worktrees/e/commondir; echo $PWD/sub/.git > .git/worktrees/e/gitdir\n"
+        'printf "$SETTINGS" > .git/worktrees/e/config.worktree; echo "gitdir: ../.git/worktrees/e" > sub/.git',
+        "true",
+    ),
     "the folder itself is git's": (
         "mkdir sub; cp -r .git/HEAD .git/objects .git/refs .git/index sub",
         'printf "$SETTINGS\\tworktree = .\\n" > sub/config',
@@ -88,6 +101,8 @@ TWO_COMMANDS = {
 
 @pytest.mark.parametrize("what", TWO_COMMANDS)
 def test_a_folder_of_any_name_that_git_obeys_takes_no_program(person: Person, what: str) -> None:
+    if what == "a tree that the repository does not know":  # else git does not read the settings of a tree
+        person_git(person.repository, "config", "extensions.worktreeConfig", "true")
     for script in TWO_COMMANDS[what]:
         tried(person, script)
     places = [person.repository / name for name in (".", "sub", "node_modules/n")]
@@ -277,6 +292,15 @@ def test_links_in_a_repository_of_the_agents_lead_nowhere(person: Person) -> Non
 
 
 @pytest.mark.slow("makes more folders than were looked through once")
+def test_a_hook_of_a_very_long_name_keeps_no_other_hook(person: Person) -> None:
+    tried(
+        person,
+        f"git init -q n; cd n/.git/hooks; for hook in {'a' * 250} pre-commit; do\n"
+        'printf "$HOOK" > $hook; chmod +x $hook; done',
+    )
+    person.ensure_unharmed(person.repository / "n")
+
+
 def test_no_number_of_folders_pushes_a_repository_out_of_the_look(person: Person) -> None:
     place = make_repository(person.repository / "z/team/lib", files={"file": "one\n"})
     person_git(place, "remote", "add", "origin", "https://ada:secret-token@example.org/a.git")

@@ -59,6 +59,8 @@ _OWNER = stat.S_IRWXU
 _MADE_FROM = re.compile(rb"0+ [0-9a-f]+ [^\t\n]*\tbranch: Created from ([^\s\x00-\x1f]{1,500})\n")
 _OLD_HEAD = re.compile(r"refs/heads/[\w-]+")
 """Where a `HEAD` leads that is a link, as git made it long ago."""
+_NAME_BYTES = 200
+"""So much of a name is kept where something is added to it; the system takes 255 bytes."""
 _STEPS = ("rebase-merge/git-rebase-todo", "rebase-apply/git-rebase-todo", "sequencer/todo")
 """What git does next, when somebody tells it to go on: a line of these can name a command."""
 
@@ -354,10 +356,18 @@ class _Cleaning:
                 is_known = (f"{part}/{file}", status.st_ino, status.st_ctime_ns) in known
                 is_obeyed = part != "hooks" or _is_executable(status)
                 if not file.endswith(".sample") and is_obeyed and not is_known:
-                    os.rename(file, f"{file}.{system_random(4).hex()}.sample", src_dir_fd=files, dst_dir_fd=files)
-                    self.taken_away.append(f"{name}/{part}/{file}")
+                    self._stop_file(files, file, f"{name}/{part}/{file}")
         finally:
             os.close(files)
+
+    def _stop_file(self, folder: int, file: str, place: str) -> None:
+        """One that cannot be stopped keeps no other one from being stopped."""
+        new = f"{os.fsdecode(os.fsencode(file)[:_NAME_BYTES])}.{system_random(4).hex()}.sample"
+        try:
+            os.rename(file, new, src_dir_fd=folder, dst_dir_fd=folder)
+            self.taken_away.append(place)
+        except OSError:
+            self.runs_by_itself.append(place)
 
     def _name(self, path: str) -> str:
         return os.path.relpath(path, self._workspace)
@@ -400,7 +410,7 @@ def _read_at(folder: int, name: str) -> bytes | None:
 
 
 def _replace_at(folder: int, name: str, data: bytes) -> None:
-    aside = f"{name}.{system_random(8).hex()}"
+    aside = f"{os.fsdecode(os.fsencode(name)[:_NAME_BYTES])}.{system_random(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(aside, flags, 0o644, dir_fd=folder), "wb") as file:
         file.write(data)
@@ -416,7 +426,8 @@ def _remove_at(folder: int, name: str) -> None:
 
 
 def _rename_at(folder: int, name: str) -> None:
-    os.rename(name, f"{name}.{system_random(8).hex()}", src_dir_fd=folder, dst_dir_fd=folder)
+    new = f"{os.fsdecode(os.fsencode(name)[:_NAME_BYTES])}.{system_random(8).hex()}"
+    os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _is_executable(status: os.stat_result) -> bool:

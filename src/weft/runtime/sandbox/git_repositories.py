@@ -1,6 +1,6 @@
 """What git takes for a folder of its own, and how it is led from one to another; read as git reads it.
 
-A folder is git's if it has a `HEAD`, `objects` and `refs`, whatever its name is. A file `.git` leads to one, and a
+A folder is git's if it has a `HEAD`, `objects` and `refs`, whatever its name is; here, a part of that suffices. A file `.git` leads to one, and a
 `commondir` in one leads to another, whose `config` and hooks count then. Both are read here alone: what looks for
 repositories before a command and what looks after it must follow them to the same folder.
 """
@@ -8,7 +8,6 @@ repositories before a command and what looks after it must follow them to the sa
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections import deque
 from collections.abc import Iterator
@@ -31,8 +30,6 @@ POINTER_BYTES = 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _POINTER = b"gitdir: "
-_HEAD = re.compile(rb"ref:|[0-9a-f]{40}")
-_HEAD_BYTES = 40
 _MOST_LEVELS = 64
 Identity = tuple[int, int]
 
@@ -62,8 +59,11 @@ class GitFolder(Struct, frozen=True, kw_only=True):
 
 def is_git_folder(folder: int) -> bool:
     """Whether git may read settings in a folder: as its own, or as what several working trees share. That one needs
-    no `HEAD`."""
-    return _has_head(folder) or all(kind_at(folder, name) is not None for name in ("objects", "refs"))
+    no `HEAD`. What is in a `HEAD` is not asked: git may read it otherwise."""
+    names = ("HEAD", "commondir")
+    return any(kind_at(folder, name) is not None for name in names) or all(
+        kind_at(folder, name) is not None for name in ("objects", "refs")
+    )
 
 
 def lies_in_git_folder(place: str, workspace: str) -> bool:
@@ -82,17 +82,6 @@ def lies_in_git_folder(place: str, workspace: str) -> bool:
         finally:
             os.close(folder)
     return names[-1] == "HEAD"
-
-
-def _has_head(folder: int) -> bool:
-    kind = kind_at(folder, "HEAD")
-    if kind != stat.S_IFREG:
-        return kind == stat.S_IFLNK  # as git made it long ago
-    try:
-        with open(os.open("HEAD", _READ, dir_fd=folder), "rb") as file:
-            return _HEAD.match(file.read(_HEAD_BYTES)) is not None
-    except OSError:  # closed to this user, and so to their git, until that is changed
-        return False
 
 
 def git_places(workspace: str, most: int = MOST_FOLDERS) -> Iterator[str]:
@@ -115,7 +104,7 @@ def git_places(workspace: str, most: int = MOST_FOLDERS) -> Iterator[str]:
         except OSError:  # it is gone, or cannot be read, neither by a command
             continue
         names = {name for name, _ in inner}
-        if {"objects", "refs"} <= names:
+        if {"objects", "refs"} <= names or not names.isdisjoint(("HEAD", "commondir")):
             yield folder
         for name, is_folder in inner:
             if name.casefold() == GIT:
