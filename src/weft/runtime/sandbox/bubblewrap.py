@@ -414,7 +414,8 @@ class SandboxGuard:
                 links=git.replaced_links(),
                 unseen=self._unseen_folders(self.plan),
             )
-            leftovers = disarm_repositories(self._place, git.view, changed)
+            folders = git.folders_now()
+            leftovers = disarm_repositories(self._place, structs.replace(git.view, folders=folders), changed)
             removed = [path for folder in run.leftovers.values() for path in folder.removed_links]
             failures: tuple[str, ...] = ()
             try:
@@ -423,7 +424,7 @@ class SandboxGuard:
                     failures = tuple(f"not staged, for it lies above the workspace: {path}" for path in refused)
             except (StoreFailed, OSError) as error:
                 failures = (f"what was staged in the sandbox is not staged outside: {error}",)
-            upstreams = carry_upstreams(git.branches)
+            upstreams = carry_upstreams(folders, git.branches)
             self.git_leftovers = structs.replace(
                 leftovers,
                 taken_away=(*removed, *leftovers.taken_away),

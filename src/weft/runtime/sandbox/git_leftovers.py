@@ -18,12 +18,14 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from weft.kernel.clock import system_random
+from weft.runtime.sandbox.git_index import INDEX, hash_bytes_of, is_index_name, is_usable_index
+from weft.runtime.sandbox.git_links import FolderLinks, is_old_head, state_at
 from weft.runtime.sandbox.git_repositories import (
     GIT,
     Identity,
@@ -37,6 +39,7 @@ from weft.runtime.sandbox.git_settings import (
     CONFIG_BYTES,
     GitLeftovers,
     harmless_settings,
+    object_format,
     restored_settings,
     upstream_settings,
     withheld_keys,
@@ -57,8 +60,7 @@ _EXECUTABLE = 0o111
 _SETTINGS = ("config", "config.worktree")
 _OWNER = stat.S_IRWXU
 _MADE_FROM = re.compile(rb"0+ [0-9a-f]+ [^\t\n]*\tbranch: Created from ([^\s\x00-\x1f]{1,500})\n")
-_OLD_HEAD = re.compile(r"refs/heads/[\w-]+")
-"""Where a `HEAD` leads that is a link, as git made it long ago."""
+_ODD_INDEX = "it named files that are not the repository's, or could not be read; `git reset` makes a new one"
 _NAME_BYTES = 200
 """So much of a name is kept where something is added to it; the system takes 255 bytes."""
 _STEPS = ("rebase-merge/git-rebase-todo", "rebase-apply/git-rebase-todo", "sequencer/todo")
@@ -92,44 +94,42 @@ def disarm_repositories(workspace: str, view: GitView, git: ChangedGit) -> GitLe
             cleaning.clean_place(f"{folder}/{path}" if path else folder)
     for place in git.made:
         cleaning.clean_made(place)
-    for folder in view.folders.values():
-        if not any(why.startswith(f"{folder}:") for why in view.odd):
-            cleaning.remove_links(folder)
-        cleaning.name_steps(folder)
+    for identity, folder in view.folders.items():
+        cleaning.clean_held(identity, folder)
     return GitLeftovers(
         taken_away=tuple(dict.fromkeys(cleaning.taken_away)),
         runs_by_itself=tuple(dict.fromkeys(cleaning.runs_by_itself)),
     )
 
 
-def carry_upstreams(branches: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
+def carry_upstreams(folders: Mapping[Identity, str], branches: Mapping[Identity, frozenset[str]]) -> tuple[str, ...]:
     """Inside, a new branch does not follow the remote's branch that it was made from, for that is written to the
     configuration. It is done here: git notes in a branch's log what it was made from. `branches` are those that were
-    there before, by the repository's folder. The names of those that were changed."""
-    return tuple(
-        branch
-        for folder, old in branches.items()
-        for branch in sorted(frozenset(branch_names(folder)) - old)
-        if _carry_upstream(folder, branch)
-    )
+    there before, by the repository's folder; `folders` says where these are now. The names of those that were
+    changed."""
+    carried = []
+    for identity, old in branches.items():
+        with suppress(OSError), _opened_as(identity, folders.get(identity)) as folder:
+            new = frozenset(branch_names(f"/proc/self/fd/{folder}")) - old
+            carried += [branch for branch in sorted(new) if _carry_upstream(folder, branch)]
+    return tuple(carried)
 
 
-def _carry_upstream(folder: str, branch: str) -> bool:
+def _carry_upstream(folder: int, branch: str) -> bool:
     """Added in place: a file that replaced it would be without the mounts of commands that still run. The lock keeps
     away a git that writes it at the same time; nothing is taken from it, for commands can write it."""
     try:
-        with _opened(folder, f"{folder}/logs/refs/heads/{os.path.dirname(branch)}".rstrip("/")) as logs:
+        with _opened_beneath(folder, f"logs/refs/heads/{os.path.dirname(branch)}") as logs:
             log = _read_at(logs, os.path.basename(branch)) or b""
         made = _MADE_FROM.match(log)
         if made is None:
             return False
-        with _opened(folder, folder) as descriptor:
-            lock = os.open("config.lock", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=descriptor)
-            os.close(lock)
-            try:
-                return _append_upstream(descriptor, os.fsdecode(branch), os.fsdecode(made[1]))
-            finally:
-                os.unlink("config.lock", dir_fd=descriptor)
+        lock = os.open("config.lock", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        os.close(lock)
+        try:
+            return _append_upstream(folder, os.fsdecode(branch), os.fsdecode(made[1]))
+        finally:
+            os.unlink("config.lock", dir_fd=folder)
     except OSError:  # no log, or git writes the configuration right now: the branch follows nothing
         return False
 
@@ -148,8 +148,13 @@ def _append_upstream(folder: int, branch: str, start: str) -> bool:
 class _Cleaning:
     def __init__(self, workspace: str, view: GitView, written: Iterable[str], unseen: Collection[str]) -> None:
         self._workspace, self._seen, self._known = workspace, set(view.folders), view.known
-        self._roots = tuple(dict.fromkeys((*written, *view.folders.values())))
-        """What commands can write lies beneath these."""
+        self._held, self._noted = set(view.folders), view.noted
+        self._odd = view.odd
+        places = dict.fromkeys((*written, *view.folders.values()))
+        self._roots = tuple(
+            place for place in places if not any(is_beneath(place, other) for other in places if other != place)
+        )
+        """What commands can write lies beneath these, and on the way to them they can change nothing."""
         self._unseen = unseen
         self.taken_away: list[str] = []
         self.runs_by_itself: list[str] = []
@@ -215,25 +220,63 @@ class _Cleaning:
                     return True
         return False
 
-    def remove_links(self, folder: str, known: Collection[str] = ()) -> None:
-        """A person's git writes its files through links: to whatever they lead. Of what was mounted for writing nothing
-        was a link before, so the command made it; in another folder these were `known`."""
-        for place in (folder, f"{folder}/logs", f"{folder}/refs"):
-            if kind_of(place) != stat.S_IFDIR:
-                continue
-            for parent, folders, files, descriptor in os.fwalk(place):
-                for name in sorted((*folders, *files)):
-                    is_link = stat.S_ISLNK(os.lstat(name, dir_fd=descriptor).st_mode)
-                    if place == folder and name in known:
-                        continue
-                    if is_link and not _OLD_HEAD.fullmatch(os.readlink(name, dir_fd=descriptor)):
-                        os.unlink(name, dir_fd=descriptor)
-                        self.taken_away.append(self._name(f"{parent}/{name}"))
-                if place == folder:
-                    break
+    def clean_held(self, identity: Identity, folder: str) -> None:
+        """A folder that was mounted. Nothing is done where it is not the one: something else may have its place."""
+        try:
+            with self._writable(folder) as descriptor:
+                if identity in self._held and _identity(descriptor) == identity:
+                    self._clean_open_held(descriptor, folder)
+        except FileNotFoundError:  # it was moved, and is met where it is now, or removed
+            return
+        except OSError:
+            self.runs_by_itself.append(self._name(folder))
 
-    def name_steps(self, folder: str) -> None:
-        self.runs_by_itself += [self._name(path) for path in (f"{folder}/{step}" for step in _STEPS) if kind_of(path)]
+    def _clean_open_held(self, descriptor: int, folder: str) -> None:
+        self._held.discard(_identity(descriptor))
+        if not any(why.startswith(f"{folder}:") for why in self._odd):
+            self._remove_links(descriptor, self._name(folder))
+        self._check_indexes(descriptor, self._name(folder))
+        self._name_steps(descriptor, self._name(folder))
+
+    def _remove_links(self, folder: int, name: str, known: Collection[str] = ()) -> None:
+        """A person's git writes its files through links: to whatever they lead. Those that were there before stay; in a
+        folder that was not mounted these were `known`."""
+        links = FolderLinks(folder)
+        for inside, path, link in links.find():
+            place = os.path.normpath(f"{name}/{path}/{link}")
+            try:
+                is_known = state_at(inside, link) in self._noted or (not path and link in known)
+                if not is_known and not is_old_head(inside, link):
+                    _open_to_owner(inside)
+                    os.unlink(link, dir_fd=inside)
+                    self.taken_away.append(place)
+            except OSError:  # it is gone, or the folder is another user's
+                if kind_at(inside, link) == stat.S_IFLNK:
+                    self.runs_by_itself.append(place)
+        self.runs_by_itself += [os.path.normpath(f"{name}/{path}") for path in links.failures]
+
+    def _name_steps(self, folder: int, name: str) -> None:
+        for step in _STEPS:
+            with suppress(OSError), _opened_beneath(folder, os.path.dirname(step)) as inside:
+                if kind_at(inside, os.path.basename(step)) is not None:
+                    self.runs_by_itself.append(f"{name}/{step}")
+
+    def _check_indexes(self, folder: int, name: str) -> None:
+        """One that changed, and that is none or leads a person's git to files that are not the repository's, gets
+        another name."""
+        is_second_tree = _read_at(folder, "commondir") not in (None, SAME_FOLDER)
+        config = _read_at(folder, "../../config" if is_second_tree else "config") or b""
+        hash_bytes = hash_bytes_of(object_format(config))
+        for file in sorted(filter(is_index_name, os.listdir(folder))):
+            try:
+                if state_at(folder, file) in self._noted or is_usable_index(folder, file, hash_bytes):
+                    continue
+                os.rename(file, f"index.weft-{system_random(8).hex()}", src_dir_fd=folder, dst_dir_fd=folder)
+                self.taken_away.append(f"{name}/{file}: {_ODD_INDEX}")
+            except FileNotFoundError:
+                continue
+            except OSError:
+                self.runs_by_itself.append(f"{name}/{file}")
 
     def _clean_pointer(self, entry: str) -> None:
         """A file `.git`. Beneath what commands could write all is looked at by itself, so it stays, wherever it leads
@@ -279,31 +322,45 @@ class _Cleaning:
     def _clean_folder(self, folder: str) -> None:
         try:
             with self._writable(folder) as descriptor:
-                status = os.fstat(descriptor)
-                identity: Identity = (status.st_dev, status.st_ino)
+                identity = _identity(descriptor)
+                if identity in self._held:  # it may have been moved
+                    self._clean_open_held(descriptor, folder)
                 if identity in self._seen:
                     return
                 if not is_git_folder(descriptor) and os.path.basename(folder).casefold() != GIT:
                     return
                 self._seen.add(identity)
-                known = self._known.get(identity)
-                self._clean_parts(descriptor, self._name(folder), known)
+                self._clean_parts(descriptor, self._name(folder), self._known.get(identity))
         except FileNotFoundError:
             return
         except OSError:  # a link on the way, or closed to this user: it is named, for nothing was done
             self.runs_by_itself.append(self._name(folder))
-            return
-        self.remove_links(folder, () if known is None else known.links)
-        self.name_steps(folder)
 
     def _clean_parts(self, folder: int, name: str, known: KnownFolder | None) -> None:
+        """Each part, whatever becomes of the others."""
         files = {} if known is None else known.files
         for settings in _SETTINGS:
-            self._clean_settings(folder, settings, name, files.get(settings))
-        if _read_at(folder, "commondir") != files.get("commondir", SAME_FOLDER):
-            self._clean_commondir(folder, name)
+            with self._naming(f"{name}/{settings}"):
+                self._clean_settings(folder, settings, name, files.get(settings))
+        with self._naming(f"{name}/commondir"):
+            if _read_at(folder, "commondir") != files.get("commondir", SAME_FOLDER):
+                self._clean_commondir(folder, name)
         for part in OBEYED_FOLDERS:
-            self._stop_files(folder, part, name, frozenset() if known is None else known.obeyed)
+            with self._naming(f"{name}/{part}"):
+                self._stop_files(folder, part, name, frozenset() if known is None else known.obeyed)
+        with self._naming(name):
+            self._remove_links(folder, name, () if known is None else known.links)
+        with self._naming(f"{name}/{INDEX}"):
+            self._check_indexes(folder, name)
+        self._name_steps(folder, name)
+
+    @contextmanager
+    def _naming(self, place: str) -> Iterator[None]:
+        """What could not be cleaned is named."""
+        try:
+            yield
+        except OSError:
+            self.runs_by_itself.append(place)
 
     def _clean_settings(self, folder: int, file: str, name: str, before: bytes | None) -> None:
         """`before`: what it said before the command, where that is known."""
@@ -378,13 +435,42 @@ def _opened(root: str, folder: str) -> Iterator[int]:
     """A folder beneath another, gone to without a link."""
     descriptor = os.open(root, _FOLDER)
     try:
-        for part in Path(folder).relative_to(root).parts:
+        with _opened_beneath(descriptor, os.path.relpath(folder, root)) as inner:
+            yield inner
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _opened_beneath(folder: int, path: str) -> Iterator[int]:
+    descriptor = os.dup(folder)
+    try:
+        for part in Path(path).parts:
             inner = os.open(part, _FOLDER, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = inner
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _opened_as(identity: Identity, folder: str | None) -> Iterator[int]:
+    """Raises FileNotFoundError where the folder is another one."""
+    if folder is None:
+        raise FileNotFoundError
+    descriptor = os.open(folder, _FOLDER)
+    try:
+        if _identity(descriptor) != identity:
+            raise FileNotFoundError(folder)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _identity(folder: int) -> Identity:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
 
 
 def _exists_at(folder: int, name: str) -> bool:

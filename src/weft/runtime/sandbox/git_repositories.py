@@ -1,8 +1,9 @@
 """What git takes for a folder of its own, and how it is led from one to another; read as git reads it.
 
-A folder is git's if it has a `HEAD`, `objects` and `refs`, whatever its name is; here, a part of that suffices. A file `.git` leads to one, and a
-`commondir` in one leads to another, whose `config` and hooks count then. Both are read here alone: what looks for
-repositories before a command and what looks after it must follow them to the same folder.
+A folder is git's if it has a `HEAD`, `objects` and `refs`, whatever its name is; here, a part of that suffices.
+A file `.git` leads to one, and a `commondir` in one leads to another, whose `config` and hooks count then. Both are
+read here alone: what looks for repositories before a command and what looks after it must follow them to the same
+folder.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,8 +136,15 @@ def module_folders(folder: str, levels: int = MODULE_LEVELS) -> Iterator[str]:
 def branch_names(folder: str) -> Iterator[str]:
     """Those with a file of their own, as every branch has that was made a moment ago."""
     top = f"{folder}/refs/heads"
-    for place, _, names in os.walk(top):
-        yield from (os.path.relpath(f"{place}/{name}", top) for name in names)
+    waiting = [top]
+    while waiting:
+        place = waiting.pop()
+        with suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                else:
+                    yield os.path.relpath(entry.path, top)
 
 
 def pointed_path(entry: str) -> str | None:

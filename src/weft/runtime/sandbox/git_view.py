@@ -43,6 +43,7 @@ from msgspec import Struct
 from weft.kernel.clock import system_random
 from weft.kernel.errors import WeftError
 from weft.runtime.sandbox.git_includes import included_files
+from weft.runtime.sandbox.git_links import FileState, WatchedPlace, noted_files
 from weft.runtime.sandbox.git_repositories import (
     GIT,
     Identity,
@@ -124,21 +125,8 @@ class GitView(Struct, frozen=True, kw_only=True):
     """Those that are not mounted, and what they were before."""
     odd: tuple[str, ...] = ()
     """Those that are read-only, with why."""
-
-
-class WatchedPlace(Struct, frozen=True):
-    """What something was mounted on: a descriptor of it, its name, and the folder from which it has that name."""
-
-    folder: int | None
-    name: str
-    descriptor: int
-
-    def is_same(self) -> bool:
-        try:
-            now = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
-        except OSError:
-            return False
-        return os.path.samestat(now, os.fstat(self.descriptor))
+    noted: frozenset[FileState] = frozenset()
+    """Indexes and links in git's folders, as they were before."""
 
 
 class ReplacedSettings(Struct, frozen=True):
@@ -173,11 +161,12 @@ class GitGuard:
         self._links: dict[str, str] = {}
         self._missing: set[str] = set()
         self._unread: set[str] = set()
-        self.branches: dict[str, frozenset[str]] = {}
+        self.branches: dict[Identity, frozenset[str]] = {}
         """Of each repository that can be written, those that were there before the command."""
         self.tree: SubfolderTree | None = None
         """Where the repository lies above the workspace."""
         self._descriptors: list[int] = []
+        self._own_descriptors: dict[Identity, int] = {}
         self._watched: dict[str, WatchedPlace] = {}
         self._add(file_of(SYSTEM_SETTINGS, system_settings(person.identity)))
         try:
@@ -203,6 +192,7 @@ class GitGuard:
             folders=self._folders,
             known=self._known,
             odd=tuple(self._odd),
+            noted=frozenset() if is_read_only else frozenset(self._noted_files()),
         )
 
     def _watch_mounts(self) -> None:
@@ -211,6 +201,7 @@ class GitGuard:
         mounted = {mount.source or place for place, mount in self._mounts.items()}
         places = mounted | self._settings.keys() | self._links.keys()
         folders = {folder: self._hold(folder) for folder in self._folders.values()}
+        self._own_descriptors = {identity: folders[folder] for identity, folder in self._folders.items()}
         for place in sorted(places - {SYSTEM_SETTINGS} - folders.keys()):
             # what is only a place inside has nothing outside; the main tree's own git replaces its files all the time
             if os.path.lexists(place) and os.path.basename(place) not in MAIN_TREE_FILES:
@@ -222,6 +213,23 @@ class GitGuard:
     def _hold(self, place: str) -> int:
         self._descriptors.append(os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
         return self._descriptors[-1]
+
+    def _noted_files(self) -> Iterator[FileState]:
+        for place in (*self._folders.values(), *(folder.path for folder in self._known.values())):
+            for state in noted_files(place):
+                if self._trusted_until is None or state[2] < self._trusted_until * 1e9:
+                    yield state
+
+    def folders_now(self) -> Mapping[Identity, str]:
+        """Where the folders are that were mounted, which a command may have moved; those that were removed are not
+        anywhere."""
+        places = {}
+        for identity, descriptor in self._own_descriptors.items():
+            place = os.readlink(f"/proc/self/fd/{descriptor}")
+            with suppress(OSError):
+                if identity_of(place) == identity:
+                    places[identity] = place
+        return places
 
     def is_intact(self) -> bool:
         """Whether everything that was mounted is still what it was mounted on, and no file is included that was missing
@@ -403,7 +411,7 @@ class GitGuard:
             if kind_of(f"{common}/{name}") == stat.S_IFREG:
                 yield read_only(f"{common}/{name}")
         self._folders[identity_of(common)] = common
-        self.branches[common] = frozenset(branch_names(common))
+        self.branches[identity_of(common)] = frozenset(branch_names(common))
 
     def _add_second_tree(self, own: str) -> None:
         """Its folder names the one that it shares with others, and its files."""
@@ -438,7 +446,7 @@ class GitGuard:
             elif len(self._folders) < MOST_REPOSITORIES:
                 self._hold_commondir(folder)
                 self._add(*self._folder_mounts(folder))
-                self.branches[folder] = frozenset(branch_names(folder))
+                self.branches[identity_of(folder)] = frozenset(branch_names(folder))
             else:
                 raise OddRepository(f"there are more than {MOST_REPOSITORIES} repositories")
         if odd:

@@ -27,6 +27,7 @@ from msgspec import Struct
 from weft.kernel.clock import system_random
 from weft.kernel.errors import StoreFailed
 from weft.runtime.sandbox.git_leftovers import ChangedGit, disarm_repositories
+from weft.runtime.sandbox.git_links import FileState
 from weft.runtime.sandbox.git_repositories import Identity, identity_of
 from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.git_view import GitGuard, GitView, KnownFolder
@@ -68,6 +69,8 @@ class CommandNote(Struct, frozen=True, kw_only=True):
     unseen: tuple[str, ...]
     temporary: str | None
     """A folder of ours that is removed with it."""
+    noted: tuple[FileState, ...] = ()
+    """Indexes and links in git's folders, as they were."""
 
     @classmethod
     def of(
@@ -90,6 +93,7 @@ class CommandNote(Struct, frozen=True, kw_only=True):
             links=git.included_links,
             unseen=unseen,
             temporary=temporary,
+            noted=tuple(git.view.noted),
         )
 
 
@@ -273,6 +277,7 @@ def _take_away(note: CommandNote) -> GitLeftovers:
         folders={id: one.path for one in note.folders if one.known is None for id in _identities(one)},
         known={id: one.known for one in note.folders if one.known is not None for id in _identities(one)},
         odd=note.odd,
+        noted=frozenset(note.noted),
     )
     git = ChangedGit(
         changed={place: found.repositories for place, found in changed.items()},

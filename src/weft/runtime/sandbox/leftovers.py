@@ -28,10 +28,11 @@ _PATH_CHARACTERS = 1000
 """So much of a path is opened at once; the system takes 4096 bytes."""
 _REPOSITORY = ".git"
 _GIT_FILES = frozenset(
-    {"head", "config", "config.worktree", "commondir", "objects", "refs", "hooks", "remotes", "branches"}
+    {"head", "config", "config.worktree", "commondir", "objects", "refs", "hooks", "remotes", "branches", "index"}
 )
 """What makes a folder git's, whatever its name is, or is obeyed in it; in lower case, for a file system may not tell
 them apart."""
+_SHARED_INDEX = "sharedindex."
 _GIT_FOLDERS = frozenset({"hooks", "remotes", "branches"})
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -110,7 +111,7 @@ class ChangedFiles:
             if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
                 os.unlink(name, dir_fd=folder)
             elif stat.S_ISREG(status.st_mode) and status.st_mode & _SPECIAL_BITS:
-                _change_mode(folder, name, removed=_SPECIAL_BITS)
+                change_mode(folder, name, removed=_SPECIAL_BITS)
             elif stat.S_ISLNK(status.st_mode) and unseen and _is_named(os.readlink(name, dir_fd=folder), unseen):
                 os.unlink(name, dir_fd=folder)
                 removed.append(f"{path}/{name}"[1:])
@@ -163,7 +164,7 @@ def _git_places(path: str, name: str) -> set[str]:
         if part.casefold() == _REPOSITORY:
             places.add("/".join(parts[: place + 1]))
             break
-    if name.casefold() in _GIT_FILES:
+    if name.casefold() in _GIT_FILES or name.casefold().startswith(_SHARED_INDEX):
         places.add("/".join(parts[:-1]))
     elif len(parts) > 1 and parts[-2].casefold() in _GIT_FOLDERS:
         places.add("/".join(parts[:-2]))
@@ -189,12 +190,12 @@ def _is_enterable(folder: int, name: str, status: os.stat_result, may_open: bool
     if os.access(name, os.R_OK | os.X_OK, dir_fd=folder):
         return True
     if may_open and status.st_uid == os.geteuid():
-        _change_mode(folder, name, added=stat.S_IRWXU)
+        change_mode(folder, name, added=stat.S_IRWXU)
         return True
     return False
 
 
-def _change_mode(folder: int, name: str, added: int = 0, removed: int = 0) -> None:
+def change_mode(folder: int, name: str, added: int = 0, removed: int = 0) -> None:
     """Of exactly this entry, whatever its name becomes meanwhile."""
     descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
     try:

@@ -1,0 +1,159 @@
+"""Finds the links in one of git's folders through which a person's git would write: to whatever they lead.
+
+The folder is gone through by descriptors, so that no path leads elsewhere meanwhile, and without recursion, so that no
+depth ends the look. What is closed to its owner is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+
+from msgspec import Struct
+
+from weft.runtime.sandbox.git_index import is_index_name
+from weft.runtime.sandbox.git_repositories import Identity
+from weft.runtime.sandbox.leftovers import change_mode
+
+FileState = tuple[int, int, int]
+"""The numbers of its device and of itself, and when it changed."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD_HEAD = re.compile(r"refs/heads/[\w-]+")
+"""Where a `HEAD` leads that is a link, as git made it long ago."""
+_LEVELS = {"": 0, "objects": 0, "objects/pack": 0, "objects/info": 0, "logs": None, "refs": None}
+"""The folders that are looked at, and how deep; None is to the end. Git replaces objects, and does not write them."""
+_READABLE = stat.S_IRUSR | stat.S_IXUSR
+
+
+class WatchedPlace(Struct, frozen=True):
+    """What something was mounted on: a descriptor of it, its name, and the folder from which it has that name."""
+
+    folder: int | None
+    name: str
+    descriptor: int
+
+    def is_same(self) -> bool:
+        try:
+            now = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(now, os.fstat(self.descriptor))
+
+
+class FolderLinks:
+    """The links in one of git's folders, as they are found."""
+
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+        self.failures: list[str] = []
+        """Paths beneath the folder that could not be looked at."""
+
+    def find(self) -> Iterator[tuple[int, str, str]]:
+        """Of each the folder that it lies in, the path of that, and its name."""
+        for place, levels in _LEVELS.items():
+            try:
+                folder = _opened_at(self._folder, place)
+            except (FileNotFoundError, NotADirectoryError):  # a link is met in the folder above
+                continue
+            except OSError:
+                self.failures.append(place)
+                continue
+            yield from self._find_beneath(folder, place, levels)
+
+    def _find_beneath(self, folder: int, place: str, levels: int | None) -> Iterator[tuple[int, str, str]]:
+        """Closes the folder. The way back up is taken only where it is the one that was taken down."""
+        names = [place] if place else []
+        try:
+            links, folders = _entries(folder)
+            waiting = [(_identity(folder), [] if levels == 0 else folders)]
+            while waiting:
+                for name in links:
+                    yield folder, "/".join(names), name
+                links = []
+                rest = waiting[-1][1]
+                if rest:
+                    name = rest.pop()
+                    try:
+                        inner = _opened_at(folder, name)
+                    except OSError:
+                        self.failures.append("/".join((*names, name)))
+                        continue
+                    os.close(folder)
+                    folder = inner
+                    names.append(name)
+                    links, folders = _entries(folder)
+                    waiting.append((_identity(folder), folders))
+                else:
+                    waiting.pop()
+                    if waiting:
+                        above = os.open("..", _FOLDER, dir_fd=folder)
+                        os.close(folder)
+                        folder = above
+                        names.pop()
+                        if _identity(folder) != waiting[-1][0]:
+                            raise FileNotFoundError  # somebody moved it
+        except OSError:
+            self.failures.append("/".join(names))
+        finally:
+            os.close(folder)
+
+
+def noted_files(place: str) -> Iterator[FileState]:
+    """The links and the indexes in one of git's folders, as they are."""
+    with suppress(OSError):
+        folder = os.open(place, _FOLDER)
+        try:
+            for name in filter(is_index_name, os.listdir(folder)):
+                yield state_at(folder, name)
+            for inside, _, name in FolderLinks(folder).find():
+                yield state_at(inside, name)
+        finally:
+            os.close(folder)
+
+
+def is_old_head(folder: int, name: str) -> bool:
+    """Whether a link is one that git makes itself."""
+    return _OLD_HEAD.fullmatch(os.readlink(name, dir_fd=folder)) is not None
+
+
+def state_at(folder: int, name: str) -> FileState:
+    status = os.lstat(name, dir_fd=folder)
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+def _opened_at(folder: int, path: str) -> int:
+    """A folder beneath another, without following links."""
+    descriptor = os.dup(folder)
+    for name in path.split("/") if path else ():
+        try:
+            inner = os.open(name, _FOLDER, dir_fd=descriptor)
+        except PermissionError:
+            change_mode(descriptor, name, added=stat.S_IRWXU)
+            inner = os.open(name, _FOLDER, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    status = os.fstat(descriptor)
+    if status.st_uid == os.geteuid() and status.st_mode & _READABLE != _READABLE:
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+    return descriptor
+
+
+def _entries(folder: int) -> tuple[list[str], list[str]]:
+    """The links and the folders in one."""
+    links, folders = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                links.append(entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+    return sorted(links), sorted(folders)
+
+
+def _identity(folder: int) -> Identity:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino

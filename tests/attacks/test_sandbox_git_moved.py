@@ -1,0 +1,80 @@
+"""An agent that moves git's folders, or puts links into them, so that Weft or the person's git writes elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.git_person import Person, tried
+from tests.runtime.sandbox.repositories import make_repository, person_git
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
+
+
+@pytest.fixture
+def project(person: Person) -> Path:
+    """Another one of the person's, which no command is shown. Parts of it are links."""
+    project = make_repository(person.home / "project", files={"a": "1"})
+    person_git(project, "remote", "add", "origin", "/nowhere")
+    (project / ".git/modules").symlink_to("/nowhere")
+    (project / ".git/logs/refs/heads/new").write_text(
+        f"{'0' * 40} {'1' * 40} a <b> 0 +0000\tbranch: Created from origin/x\n"
+    )
+    (project / ".git/refs/heads/new").write_text(person_git(project, "rev-parse", "HEAD"))
+    return project
+
+
+@pytest.mark.parametrize("what", ["a work tree", "any folder"])
+def test_nothing_is_changed_in_what_has_the_place_of_a_folder_now(person: Person, project: Path, what: str) -> None:
+    lead = "" if what == "a work tree" else "mkdir x sub; mv n/.git x/project; echo gitdir: ../x/project > sub/.git"
+    place, target = ("n", project) if what == "a work tree" else ("x", person.home)
+    tried(person, f"git init -q n\n{lead}")
+    files, config = sorted(project.rglob("*")), (project / ".git/config").read_bytes()
+    tried(person, f"mv {place} moved; ln -s {target} {place}")
+    assert sorted(project.rglob("*")) == files
+    assert (project / ".git/config").read_bytes() == config
+
+
+def test_a_link_in_a_folder_that_was_moved_is_taken_away(person: Person) -> None:
+    mine = person.home / ".bashrc"
+    mine.write_text("mine")
+    make_repository(person.repository / "n", files={"a": "1"})
+    tried(person, f"rm -f n/.git/COMMIT_EDITMSG; ln -s {mine} n/.git/COMMIT_EDITMSG; mv n moved")
+    person_git(person.repository / "moved", "commit", "-q", "--allow-empty", "-m", "text of the commit")
+    assert mine.read_text() == "mine"
+
+
+def test_objects_of_a_persons_repository_lead_to_no_folder_of_theirs(person: Person) -> None:
+    mine = person.home / "docs"
+    mine.mkdir()
+    tried(person, f"rmdir .git/objects/pack; ln -s {mine} .git/objects/pack; ln -s {mine} .git/objects/info/x")
+    for number in range(256):
+        assert not os.path.islink(person.repository / f".git/objects/{number:02x}")
+    assert not os.path.islink(person.repository / ".git/objects/pack")
+    assert not os.path.lexists(person.repository / ".git/objects/info/x")
+
+
+def test_links_that_the_person_had_in_git_s_folder_stay(person: Person) -> None:
+    link = person.repository / ".git/objects/ff"
+    link.symlink_to(person.home)
+    tried(person, "echo a > b; git add b; git -c user.name=a -c user.email=b commit -qm b")
+    assert link.is_symlink()
+
+
+def test_a_repository_that_is_nested_too_deep_keeps_no_other_from_being_cleaned(person: Person) -> None:
+    deep = "import os; os.chdir('aa/.git/logs'); [(os.mkdir('a'), os.chdir('a')) for _ in range(1200)]"
+    outcome = tried(
+        person,
+        f'git init -q aa; mkdir -p aa/.git/logs; python3 -c "{deep}"\n'
+        'git init -q zz; git -C zz commit -q --allow-empty -m z; git -C zz config core.fsmonitor "$PROGRAM"\n'
+        "git add zz",
+    )
+    subprocess.run(["rm", "-rf", person.repository / "aa"], check=True)
+    assert outcome.git.taken_away
+    person.ensure_unharmed(person.repository, person.repository / "zz")
