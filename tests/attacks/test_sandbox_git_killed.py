@@ -13,6 +13,8 @@ from msgspec import structs
 from tests.attacks.git_person import NESTED, KilledAgent, Person
 from tests.runtime.sandbox.repositories import agent_runs, make_repository, person_git
 from weft.kernel.errors import StoreFailed
+from weft.runtime.sandbox import interrupted_commands
+from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.interrupted_commands import CommandNote, CommandNotes
 from weft.runtime.sandbox.leftovers import StartTime
 from weft.store.owners import process_owner
@@ -129,6 +131,30 @@ def test_a_note_that_cannot_be_read_stops_commands_and_says_where_it_is(tmp_path
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(StoreFailed, match=r"x\.json"):
         CommandNotes(tmp_path).clean_up()
+
+
+def test_a_note_that_cannot_be_followed_stops_commands_in_its_own_workspace_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = CommandNotes(tmp_path / "commands")
+    for place in ("/work/bad", "/work/good"):
+        notes.write(note_of(place, 1.0)).close()
+    take_away = interrupted_commands._take_away
+
+    def refused(note: CommandNote) -> GitLeftovers:
+        if note.workspace == "/work/bad":
+            raise PermissionError(13, "Permission denied", "/work/bad/x")
+        return take_away(note)
+
+    monkeypatch.setattr(interrupted_commands, "_take_away", refused)
+    commands = notes.clean_up()
+    assert [command.workspace for command in notes.interrupted()] == ["/work/bad"]
+    for command in commands:
+        command.ensure_cleaned("/work/good")
+    with pytest.raises(StoreFailed, match="/work/bad/x: Permission denied"):
+        next(command for command in commands if command.failure).ensure_cleaned("/work/bad/below")
+    sentences = [sentence for command in commands for sentence in command.sentences]
+    assert any("what it left is still there" in sentence for sentence in sentences)
 
 
 def test_while_a_command_runs_what_it_wrote_is_not_taken_for_the_persons(tmp_path: Path) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from msgspec import structs
 
 from tests.sandbox import run_python, run_shell
+from weft.runtime.sandbox import leftovers as leftovers_module
 from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
 
 SPECIAL = stat.S_ISUID | stat.S_ISGID
+
+NOBODY = 65534
 
 
 @pytest.mark.parametrize(
@@ -92,3 +96,45 @@ def test_a_device_node_is_removed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     ChangedFiles(str(tmp_path), started).remove_privileges()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root becomes somebody else")
+def test_a_link_in_a_folder_that_is_closed_for_writing_is_removed() -> None:
+    """The person is no root, for whom nothing is closed."""
+    with TemporaryDirectory() as name:
+        os.chown(name, NOBODY, NOBODY)
+        started = StartTime.now(name)
+        closed = Path(name, "closed")
+        closed.mkdir()
+        (closed / "link").symlink_to("/x/unseen/y")
+        for place in (closed, closed / "link"):
+            os.chown(place, NOBODY, NOBODY, follow_symlinks=False)
+        closed.chmod(0o555)
+        os.seteuid(NOBODY)
+        try:
+            leftovers = ChangedFiles(name, started).remove_privileges(["unseen"])
+        finally:
+            os.seteuid(0)
+        assert leftovers.removed_links == ("closed/link",)
+        assert list(closed.iterdir()) == []
+
+
+def test_a_folder_that_another_command_replaces_meanwhile_ends_no_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = StartTime.now(str(tmp_path))
+    for name in ("a", "z"):
+        (tmp_path / name / ".git").mkdir(parents=True)
+    entered = leftovers_module._is_enterable
+
+    def replaced(folder: int, name: str, *words: object) -> bool:
+        is_enterable = entered(folder, name, *words)  # type: ignore[arg-type]
+        if name == "z":  # the first one that is opened
+            (tmp_path / "z").rename(tmp_path / "moved")
+            (tmp_path / "z").symlink_to("/nonexistent")
+        return is_enterable
+
+    monkeypatch.setattr(leftovers_module, "_is_enterable", replaced)
+    leftovers = ChangedFiles(str(tmp_path), started).remove_privileges()
+    assert leftovers.repositories == {"a/.git"}
+    assert leftovers.missed == ("z",)

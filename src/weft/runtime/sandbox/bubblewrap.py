@@ -23,6 +23,7 @@ from weft.runtime.sandbox.cover_watch import CoverWatch
 from weft.runtime.sandbox.git_leftovers import ChangedGit, carry_upstreams, disarm_repositories
 from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.interrupted_commands import CommandNote, CommandNotes, OpenNote
+from weft.runtime.sandbox.leftovers import Leftovers
 from weft.runtime.sandbox.line_process import LineProcess
 from weft.runtime.sandbox.mounts import (
     is_beneath,
@@ -269,6 +270,8 @@ class SandboxGuard:
             running_since = None
             if notes is not None:
                 commands = notes.clean_up()
+                for command in commands:
+                    command.ensure_cleaned(place)
                 self._interrupted += tuple(sentence for command in commands for sentence in command.sentences)
                 running_since = notes.running_since(place)
             self._view = workspace_view(Path(place), person, is_read_only=is_read_only, trusted_until=running_since)
@@ -376,9 +379,12 @@ class SandboxGuard:
             if self._is_uncovered() and ending is Ending.EXITED:
                 ending = Ending.UNCOVERED
             if self.run is not None:
-                ending = self.run.after_end(ending)
-                self._disarm_repositories(self.run)
-            if self._note is not None:
+                try:
+                    ending = self.run.after_end(ending)
+                finally:  # what was found is cleaned, whatever became of the rest
+                    self._disarm_repositories(self.run)
+            is_whole = self.run is None or not any(found.missed for found in self.run.leftovers.values())
+            if self._note is not None and is_whole:  # else whoever comes next looks at it again
                 self._note.remove()
         finally:
             self._let_go()
@@ -430,7 +436,7 @@ class SandboxGuard:
                 taken_away=(*removed, *leftovers.taken_away),
                 read_only=git.view.odd,
                 upstreams=upstreams,
-                failures=failures,
+                failures=(*failures, *_missed(run.leftovers)),
                 interrupted=self._interrupted,
                 has_lost_settings=self._home >= 0 and has_person_settings(self._home),
             )
@@ -445,6 +451,12 @@ class SandboxGuard:
         if self._view.git is not None and self._view.git.tree is not None:
             names.append(self._view.git.tree.name)
         return tuple(names)
+
+
+def _missed(leftovers: Mapping[str, Leftovers]) -> Iterator[str]:
+    for folder, found in leftovers.items():
+        for path in found.missed:
+            yield f"could not be looked through, and is once more before the next command: {folder}/{path}"
 
 
 def _identity(folder: str | int) -> tuple[int, int]:

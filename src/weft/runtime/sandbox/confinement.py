@@ -169,7 +169,10 @@ class ConfinedRun:
             _closed(descriptor)
         for folder in self._confinement.folders:
             changed = ChangedFiles(folder, self.started[folder])
-            self.leftovers[folder] = changed.remove_privileges(self._confinement.unseen)
+            try:
+                self.leftovers[folder] = changed.remove_privileges(self._confinement.unseen)
+            except OSError:  # the folder itself cannot be gone through; the others are
+                self.leftovers[folder] = Leftovers(missed=("",))
         return ending
 
     def _inner_process(self) -> int | None:

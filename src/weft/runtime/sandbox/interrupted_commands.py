@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.clock import system_random
-from weft.kernel.errors import StoreFailed
+from weft.kernel.errors import StoreFailed, WeftError
 from weft.runtime.sandbox.git_leftovers import ChangedGit, disarm_repositories
 from weft.runtime.sandbox.git_links import FileState
 from weft.runtime.sandbox.git_repositories import Identity, identity_of
@@ -105,9 +105,20 @@ class InterruptedCommand(Struct, frozen=True, kw_only=True):
     """When it began."""
     git: GitLeftovers = GitLeftovers()
     """What was taken away."""
+    written: tuple[str, ...] = ()
+    """The folders that it could write."""
+    failure: WeftError | None = None
+    """Why its leftovers could not be taken away, and are still there."""
+
+    def ensure_cleaned(self, workspace: str) -> None:
+        """Raises StoreFailed where something is still there of which a command in this workspace would find some."""
+        if self.failure is not None and any(_overlap(workspace, place) for place in (self.workspace, *self.written)):
+            raise self.failure
 
     @property
     def sentences(self) -> tuple[str, ...]:
+        if self.failure is not None:
+            return (f"a command in {self.workspace} was cut off, and what it left is still there: {self.failure}",)
         began = f"a command in {self.workspace} was cut off, and"
         taken = tuple(f"{began} what git would obey of it was taken away: {name}" for name in self.git.taken_away)
         return taken + tuple(f"{began} something of it runs by itself: {name}" for name in self.git.runs_by_itself)
@@ -181,16 +192,14 @@ class CommandNotes:
                 yield InterruptedCommand(workspace=note.workspace, seconds=note.seconds)
 
     def clean_up(self) -> tuple[InterruptedCommand, ...]:
-        """Take away what they left, before anything else is done where they worked."""
+        """Take away what they left, before anything else is done where they worked. One of which it cannot be taken
+        away says why, and keeps its note: it concerns its own workspace alone."""
         commands = []
         for path in self._paths():
             with _Locked(path) as is_locked:
                 note = self._load(path) if is_locked else None
                 if note is not None and _is_reachable(note):
-                    _await_end(path, note.workspace)
-                    git = _take_away(note)
-                    os.unlink(path)
-                    commands.append(InterruptedCommand(workspace=note.workspace, seconds=note.seconds, git=git))
+                    commands.append(_clean_up(path, note))
         return tuple(commands)
 
     def _paths(self) -> list[str]:
@@ -231,6 +240,21 @@ class _Locked:
     def __exit__(self, *_: object) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
+
+
+def _clean_up(path: str, note: CommandNote) -> InterruptedCommand:
+    command = InterruptedCommand(workspace=note.workspace, seconds=note.seconds, written=tuple(note.written))
+    try:
+        _await_end(path, note.workspace)
+        git = _take_away(note)
+        os.unlink(path)
+    except OSError as error:
+        what = f"{error.filename or note.workspace}: {error.strerror}"
+        failure = StoreFailed(what, "make it readable and writable for you, and try again")
+        return msgspec.structs.replace(command, failure=failure)
+    except StoreFailed as error:
+        return msgspec.structs.replace(command, failure=error)
+    return msgspec.structs.replace(command, git=git)
 
 
 def _await_end(path: str, workspace: str) -> None:

@@ -54,6 +54,8 @@ class Leftovers(Struct, frozen=True, kw_only=True):
     names that git gives its own."""
     removed_links: tuple[str, ...] = ()
     """Those that led to a place that was not looked through."""
+    missed: tuple[str, ...] = ()
+    """Paths that could not be looked at or mended: another user's, or moved while this looked."""
 
 
 class StartTime(Struct, frozen=True, kw_only=True):
@@ -107,40 +109,52 @@ class ChangedFiles:
         are removed that name one of the folders `unseen`: programs can write to these, and nobody looks there."""
         repositories = set[str]()
         removed = list[str]()
-        for folder, path, name, status in self._walk(None):
-            if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
-                os.unlink(name, dir_fd=folder)
-            elif stat.S_ISREG(status.st_mode) and status.st_mode & _SPECIAL_BITS:
-                change_mode(folder, name, removed=_SPECIAL_BITS)
-            elif stat.S_ISLNK(status.st_mode) and unseen and _is_named(os.readlink(name, dir_fd=folder), unseen):
-                os.unlink(name, dir_fd=folder)
-                removed.append(f"{path}/{name}"[1:])
+        missed = list[str]()
+        for folder, path, name, status in self._walk(None, missed):
             repositories |= _git_places(path, name)
-        return Leftovers(repositories=frozenset(repositories), removed_links=tuple(sorted(removed)))
+            try:
+                if _remove_privilege(folder, name, status, unseen):
+                    removed.append(f"{path}/{name}"[1:])
+            except FileNotFoundError:
+                continue
+            except OSError:  # whatever becomes of one, the others are looked at
+                missed.append(f"{path}/{name}"[1:])
+        return Leftovers(
+            repositories=frozenset(repositories), removed_links=tuple(sorted(removed)), missed=tuple(sorted(missed))
+        )
 
-    def _walk(self, closed: list[str] | None) -> Iterator[tuple[int, str, str, os.stat_result]]:
+    def _walk(
+        self, closed: list[str] | None, missed: list[str] | None = None
+    ) -> Iterator[tuple[int, str, str, os.stat_result]]:
         """Folder, its path, name and status of what changed. Folders that are closed are listed in `closed`, else
-        opened."""
+        opened. Those that cannot be gone through are listed in `missed`."""
         started, turned_back = self._started, self._started.turned_back()
         since = {started.device: started.own_seconds - turned_back}
         usual = started.seconds - _CLOCK_SECONDS - turned_back
         pending = [""]
         while pending:
             path = pending.pop()
-            with suppress(FileNotFoundError):
+            try:
                 folder = self._open(path)
-                try:
-                    for name, status in _entries(folder):
-                        is_changed = status.st_ctime >= since.get(status.st_dev, usual)
-                        if stat.S_ISDIR(status.st_mode):
-                            if _is_enterable(folder, name, status, is_changed and closed is None):
-                                pending.append(f"{path}/{name}")
-                            elif is_changed and closed is not None:
-                                closed.append(f"{path}/{name}")
-                        if is_changed:
-                            yield folder, path, name, status
-                finally:
-                    os.close(folder)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                if missed is None:
+                    raise
+                missed.append(path[1:])
+                continue
+            try:
+                for name, status in _entries(folder):
+                    is_changed = status.st_ctime >= since.get(status.st_dev, usual)
+                    if stat.S_ISDIR(status.st_mode):
+                        if _is_enterable(folder, name, status, is_changed and closed is None):
+                            pending.append(f"{path}/{name}")
+                        elif is_changed and closed is not None:
+                            closed.append(f"{path}/{name}")
+                    if is_changed:
+                        yield folder, path, name, status
+            finally:
+                os.close(folder)
 
     def _open(self, path: str) -> int:
         folder = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY)
@@ -190,9 +204,34 @@ def _is_enterable(folder: int, name: str, status: os.stat_result, may_open: bool
     if os.access(name, os.R_OK | os.X_OK, dir_fd=folder):
         return True
     if may_open and status.st_uid == os.geteuid():
-        change_mode(folder, name, added=stat.S_IRWXU)
+        with suppress(OSError):  # it is gone, or a link now: opening it says so
+            change_mode(folder, name, added=stat.S_IRWXU)
         return True
     return False
+
+
+def _remove_privilege(folder: int, name: str, status: os.stat_result, unseen: Collection[str]) -> bool:
+    """Of an entry; whether it was a link to where nobody looks, which is removed."""
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        _unlink(folder, name)
+    elif stat.S_ISREG(status.st_mode) and status.st_mode & _SPECIAL_BITS:
+        change_mode(folder, name, removed=_SPECIAL_BITS)
+    elif stat.S_ISLNK(status.st_mode) and unseen and _is_named(os.readlink(name, dir_fd=folder), unseen):
+        _unlink(folder, name)
+        return True
+    return False
+
+
+def _unlink(folder: int, name: str) -> None:
+    """Also where a command took its owner the right to write in the folder."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except PermissionError:
+        status = os.fstat(folder)
+        if status.st_uid != os.geteuid():
+            raise
+        os.fchmod(folder, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+        os.unlink(name, dir_fd=folder)
 
 
 def change_mode(folder: int, name: str, added: int = 0, removed: int = 0) -> None:
