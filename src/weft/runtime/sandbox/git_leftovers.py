@@ -374,14 +374,16 @@ class _Cleaning:
             if before is not None:
                 _replace_at(folder, file, before)
             return
-        if b"[" not in config:  # there is no setting without a section
-            return
-        harmless = harmless_settings(config) if before is None else restored_settings(before, config)
+        harmless = None
+        if b"[" in config:  # there is no setting without a section
+            harmless = harmless_settings(config) if before is None else restored_settings(before, config)
         if harmless is not None and harmless != config:  # also where nothing was found in it: git may read it otherwise
             _replace_at(folder, file, harmless)
             old = frozenset(withheld_keys(before or b""))
             keys = [key for key in withheld_keys(config) if key not in old]
             self.taken_away += [f"{place}: {key}" for key in keys] or [place]
+        elif _has_other_names(folder, file):  # through another name the next command could write it
+            _replace_at(folder, file, config)
 
     def _clean_commondir(self, folder: int, name: str) -> None:
         """The folder of a second working tree lies in `worktrees` of the one that it shares with others, which is
@@ -411,7 +413,8 @@ class _Cleaning:
             for file in sorted(os.listdir(files)):
                 status = os.lstat(file, dir_fd=files)
                 is_known = (f"{part}/{file}", status.st_ino, status.st_ctime_ns) in known
-                is_obeyed = part != "hooks" or _is_executable(status)
+                # through another name the next command could make it executable
+                is_obeyed = part != "hooks" or _is_executable(status) or status.st_nlink > 1
                 if not file.endswith(".sample") and is_obeyed and not is_known:
                     self._stop_file(files, file, f"{name}/{part}/{file}")
         finally:
@@ -514,6 +517,11 @@ def _remove_at(folder: int, name: str) -> None:
 def _rename_at(folder: int, name: str) -> None:
     new = f"{os.fsdecode(os.fsencode(name)[:_NAME_BYTES])}.{system_random(8).hex()}"
     os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _has_other_names(folder: int, name: str) -> bool:
+    status = os.lstat(name, dir_fd=folder)
+    return stat.S_ISREG(status.st_mode) and status.st_nlink > 1
 
 
 def _is_executable(status: os.stat_result) -> bool:

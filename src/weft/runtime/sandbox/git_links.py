@@ -14,8 +14,10 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from weft.kernel.clock import system_random
 from weft.runtime.sandbox.git_index import is_index_name
 from weft.runtime.sandbox.git_repositories import Identity
+from weft.runtime.sandbox.git_settings import CONFIG_BYTES
 from weft.runtime.sandbox.leftovers import change_mode
 
 FileState = tuple[int, int, int]
@@ -41,6 +43,16 @@ class WatchedPlace(Struct, frozen=True):
         except OSError:
             return False
         return os.path.samestat(now, os.fstat(self.descriptor))
+
+    def still_says(self, data: bytes) -> bool:
+        """Whether it is the file that it was, and says what it said."""
+        if not self.is_same():
+            return False
+        try:
+            with open(f"/proc/self/fd/{self.descriptor}", "rb") as file:
+                return file.read(len(data) + 1) == data
+        except OSError:
+            return False
 
 
 class FolderLinks:
@@ -157,3 +169,36 @@ def _entries(folder: int) -> tuple[list[str], list[str]]:
 def _identity(folder: int) -> Identity:
     status = os.fstat(folder)
     return status.st_dev, status.st_ino
+
+
+def is_at(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def publish_file(place: str, data: bytes) -> None:
+    """Whole or not at all: git would not start with half of it. Raises FileExistsError where something is there."""
+    aside = f"{place}.{system_random(8).hex()}"
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)
+    try:
+        os.write(descriptor, data)
+        os.link(aside, place)
+    finally:
+        os.close(descriptor)
+        os.unlink(aside)
+
+
+def separate_file(place: str) -> None:
+    """A file of several names becomes one of its own: through another name a command could write it."""
+    with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink < 2 or status.st_size > CONFIG_BYTES:
+            return
+        data = file.read()
+    aside = f"{place}.{system_random(8).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(aside, flags, stat.S_IMODE(status.st_mode)), "wb") as file:
+        file.write(data)
+    os.rename(aside, place)

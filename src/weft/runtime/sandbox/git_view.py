@@ -38,12 +38,11 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from weft.kernel.clock import system_random
 from weft.kernel.errors import WeftError
 from weft.runtime.sandbox.git_includes import included_files
-from weft.runtime.sandbox.git_links import FileState, WatchedPlace, noted_files
+from weft.runtime.sandbox.git_links import FileState, WatchedPlace, is_at, noted_files, publish_file, separate_file
 from weft.runtime.sandbox.git_repositories import (
     GIT,
     Identity,
@@ -155,6 +154,7 @@ class GitGuard:
         self._folders: dict[Identity, str] = {}
         self._odd: list[str] = []
         self._settings: dict[str, ReplacedSettings] = {}
+        self._said: dict[str, bytes] = {}
         self._known: dict[Identity, KnownFolder] = {}
         self._trusted_until = trusted_until
         self._person = person
@@ -238,9 +238,20 @@ class GitGuard:
         return is_same and not any(map(os.path.lexists, self._missing))
 
     def replaced_settings(self) -> tuple[ReplacedSettings, ...]:
-        """Of configurations that another file took the place of meanwhile, what they were."""
-        places = [place for place, watched in self._watched.items() if not watched.is_same()]
-        return tuple(self._settings[place] for place in places if place in self._settings)
+        """Of configurations that another file took the place of meanwhile, or that say something else, what they
+        were."""
+        return tuple(
+            structs.replace(self._settings[place], place=self._place_now(place))
+            for place, watched in self._watched.items()
+            if place in self._settings and not watched.still_says(self._said[place])
+        )
+
+    def _place_now(self, place: str) -> str:
+        """Of a file in a folder that a command may have moved."""
+        for identity, folder in self._folders.items():
+            if is_beneath(place, folder):
+                return self.folders_now().get(identity, folder) + place[len(folder) :]
+        return place
 
     @property
     def missing_settings(self) -> tuple[str, ...]:
@@ -272,7 +283,7 @@ class GitGuard:
             path, file = self._held.popitem()
             with file, suppress(BlockingIOError, FileNotFoundError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(path, file.fileno()):
+                if is_at(path, file.fileno()):
                     os.unlink(path)
 
     def _add(self, *mounts: Mount) -> None:
@@ -369,7 +380,9 @@ class GitGuard:
             root = None if included.file is None else root_of(os.path.dirname(included.file))
             if included.file is not None and root is not None and included.file not in self._settings:
                 with suppress(OSError, OddRepository):  # what it says is then not put back, should it be replaced
-                    config = self._trusted_settings(included.file, read_small(included.file))
+                    separate_file(included.file)
+                    self._said[included.file] = read_small(included.file)
+                    config = self._trusted_settings(included.file, self._said[included.file])
                     self._settings[included.file] = ReplacedSettings(included.file, config)
                 mounts = _pinned_file(included.file, root)
                 self._add(*(mounts if self.tree is None else map(self.tree.inside, mounts)))
@@ -485,7 +498,10 @@ class GitGuard:
         return self._settings_file(place, read_small(place))
 
     def _settings_file(self, place: str, config: bytes) -> Mount:
-        self._settings[place] = ReplacedSettings(place, self._trusted_settings(place, config))
+        trusted = self._trusted_settings(place, config)
+        if not self._is_read_only:
+            separate_file(place)
+        self._said[place], self._settings[place] = config, ReplacedSettings(place, trusted)
         return file_of(place, harmless_settings(config))
 
     def _inspect(self, folder: str) -> None:
@@ -512,13 +528,13 @@ class GitGuard:
         place = f"{folder}/commondir"
         for _ in range(_TRIES):
             with suppress(FileExistsError):
-                _publish(place, SAME_FOLDER)
+                publish_file(place, SAME_FOLDER)
             try:
                 file = open(os.open(place, _READ), "rb", buffering=0)  # noqa: SIM115 - held until the command has ended
             except FileNotFoundError:
                 continue
             fcntl.flock(file, fcntl.LOCK_SH)
-            if _is_at(place, file.fileno()) and file.read(len(SAME_FOLDER) + 1) == SAME_FOLDER:
+            if is_at(place, file.fileno()) and file.read(len(SAME_FOLDER) + 1) == SAME_FOLDER:
                 self._held[place] = file
                 return
             file.close()
@@ -543,25 +559,6 @@ class _reading_only:  # noqa: N801 - a context, as a function is
             self._odd.append(f"{self._folder}: {error.strerror if isinstance(error, OSError) else error}")
             return True
         return False
-
-
-def _is_at(path: str, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def _publish(place: str, data: bytes) -> None:
-    """Whole or not at all: git would not start with half of it. Raises FileExistsError where something is there."""
-    aside = f"{place}.{system_random(8).hex()}"
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)
-    try:
-        os.write(descriptor, data)
-        os.link(aside, place)
-    finally:
-        os.close(descriptor)
-        os.unlink(aside)
 
 
 def _pinned_file(place: str, workspace: str) -> Iterator[Mount]:
