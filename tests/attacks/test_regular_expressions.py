@@ -127,6 +127,9 @@ LINEAR = {
     r"weft.ledger.read.revisions: @\{([^}]*)\}$": "a name that the caller types",
     r'weft.ledger.search.query: "([^"]*)(?:"|$)|([^\s"]+)': "what a quote begins ends at a quote or with the text",
     r"weft.ledger.secrets.scan: (?<!\\)\\++[nrt]": RUNS,
+    r"weft.ledger.secrets.sent_results: (?<!\\)\\++u(00[0-7][0-9A-Fa-f])": RUNS,
+    r"weft.runtime.tools.executed_files: [@+!?*]\([^()\s]*\)|&&|\|\||<\(|\$\(|[;&|\n()`]|>>?|<<?|"
+    r"(?<![^\s;&|()])(?:\{(?=\s)|\}(?![^\s;&|()]))": "no parenthesis in the first: each stretch is looked at once",
     r'weft.ledger.secrets.scan: (?<!\\)\\++(["/])': RUNS,
     r'weft.ledger.secrets.scan: (?<!\\)\\++[nrt"/]': RUNS,
     r"weft.ledger.secrets.scanner: (?<!\\)\\++[nrt]|\s+": RUNS,

@@ -110,7 +110,7 @@ def made_decoder(kinds: Any) -> Callable[[bytes], Any]:
     def make() -> None:
         try:
             made.append(msgspec.json.Decoder(kinds).decode)
-        except BaseException as error:
+        except BaseException as error:  # of whatever kind: it is raised where it is waited for
             failed.append(error)
 
     making = Thread(target=make)

@@ -4,9 +4,10 @@ from weft.ledger.secrets.matches import SecretMatch
 from weft.ledger.secrets.places import SecretPlace
 from weft.ledger.secrets.report import SecretFinding, SecretReport, SecretsWanted
 from weft.ledger.secrets.scanner import SecretScanner, load_scanner
-from weft.ledger.secrets.sent_results import load_rules, mark_secrets
+from weft.ledger.secrets.sent_results import KnownSecrets, load_rules, mark_secrets
 
 __all__ = [
+    "KnownSecrets",
     "SecretFinding",
     "SecretMatch",
     "SecretPlace",

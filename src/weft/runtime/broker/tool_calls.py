@@ -187,7 +187,7 @@ class ToolCalls:
         """Whatever goes wrong here, the call has run: its outcome is recorded, and no model is sent it unchecked."""
         try:
             sent = await self._secrets.sent_instead(words, self._plan.rules_folder, self._runs.ignored_secrets)
-        except Exception as error:
+        except Exception as error:  # of whatever kind: nothing is sent that was not looked through
             sent = unchecked(error)
         if sent is not None:
             self._sent[call.event] = sent

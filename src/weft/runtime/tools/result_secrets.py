@@ -20,7 +20,7 @@ from weft.runtime.inference.shown_results import IMAGES, count_result_images, wi
 from weft.runtime.tools.threads import in_thread
 
 if TYPE_CHECKING:
-    from weft.ledger.secrets.sent_results import KnownSecrets
+    from weft.ledger.secrets import KnownSecrets
 
 SHORTEST_RESULT = 16
 """Characters; a shorter one holds no secret that a rule knows, and loads no rules."""
@@ -51,8 +51,8 @@ class ResultSecrets:
         return sent if sent is None or images is None else SentResult(with_images(sent.value, images), sent.rules)
 
     def _marked(self, result: Any, folder: Path | None, ignored: Ignored) -> SentResult | None:
-        from weft.ledger.secrets import load_rules, mark_secrets  # loaded for the first result, not for each message
-        from weft.ledger.secrets.sent_results import KnownSecrets
+        # loaded for the first result, not for each message
+        from weft.ledger.secrets import KnownSecrets, load_rules, mark_secrets
 
         with self._loading:  # once; whoever has a long result keeps nobody else waiting
             rules = load_rules(folder)
