@@ -180,6 +180,7 @@ INSIDE = {
     "httpcore2.ConnectError": "becomes ProviderUnreachable where a model is asked",
     "FileNotFoundError": "told by the command line as any other path",
     "NoForm": "a value that PostgreSQL cannot hold: becomes StoreFailed in the store",
+    "UnreadableIndex": "of git's index: whoever looks after a command takes it away",
     "TimeoutError": "of a stream of bytes to another ledger: becomes ConnectionCut in its channel",
 }
 IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable")

@@ -95,7 +95,7 @@ def virtual_environment(top: Path, home: Path) -> Place:
     folder = make_repository(top / "repository", files=files)
     link(folder / ".venv/bin/python", version / "bin" / python.name)
     (folder / ".venv/pyvenv.cfg").write_text(f"home = {version / 'bin'}\nversion = {version.name}\n")
-    test = ".venv/bin/python -m unittest -b test_calc && .venv/bin/python -c 'import sys; print(sys.base_prefix)'"
+    test = ".venv/bin/python -B -m unittest -b test_calc && .venv/bin/python -c 'import sys; print(sys.base_prefix)'"
     return Place(folder, test=test, file="calc.py", shown=f"{version}\n")
 
 

@@ -41,7 +41,19 @@ READING = ("read", "list", "glob", "grep", "todo")
 WRITING = ("write", "edit")
 NETWORK = ("fetch_url",)
 SECRET_NAMES = (
-    *(".env", ".envrc", ".netrc", "_netrc", ".npmrc", ".yarnrc.yml", ".pypirc", ".pgpass", ".git-credentials"),
+    *(
+        ".env",
+        ".env~",
+        ".envrc",
+        ".envrc~",
+        ".netrc",
+        "_netrc",
+        ".npmrc",
+        ".yarnrc.yml",
+        ".pypirc",
+        ".pgpass",
+        ".git-credentials",
+    ),
     *("credentials", "credentials.json"),
 )
 SECRET_BEGINNINGS = (".env.", ".env-", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519")
