@@ -151,7 +151,8 @@ def test_an_included_file_that_the_person_changes_meanwhile_ends_the_command(
 
     thread = threading.Thread(target=change)
     thread.start()
-    outcome = tried(person, 'touch started; until printf "$SETTINGS" >> shared; do :; done 2>/dev/null; sleep 60')
+    waiting = "touch started; until grep -q quotePath shared; do sleep 0.02; done"
+    outcome = tried(person, f'{waiting}; printf "$SETTINGS" >> shared; sleep 60')
     thread.join()
     assert outcome.ending is Ending.UNCOVERED
     assert outcome.git.taken_away == ("shared: core.fsmonitor",)
