@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 
 from weft.kernel.advice import Action
-from weft.kernel.clock import iso_from_ms
 from weft.kernel.enums import SnapshotState
 from weft.kernel.errors import Unsupported
 from weft.kernel.shell_words import shell_word
@@ -17,6 +16,7 @@ from weft.surfaces.cli.figures import counted, size_text
 from weft.surfaces.cli.interrupted_commands import command_notes
 from weft.surfaces.cli.resource_access import files_folder, kept_files
 from weft.surfaces.cli.sandbox_access import load_sandbox_settings
+from weft.surfaces.cli.times import local_time
 from weft.surfaces.plain_text import safe
 
 
@@ -72,7 +72,7 @@ def examine_commands() -> Iterator[Diagnosis]:
     from weft.runtime.sandbox.interrupted_commands import CommandNotes
 
     for command in CommandNotes(command_notes()).interrupted():
-        began = iso_from_ms(round(command.seconds * 1000))
+        began = local_time(round(command.seconds * 1000))
         yield warning(
             "commands",
             safe(f"a command in {command.workspace}, begun at {began}, was cut off: weft was killed"),
