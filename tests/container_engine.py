@@ -22,10 +22,11 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from weft.kernel.errors import EngineUnreachable
-from weft.runtime.resources.docker.engine import ContainerEngine
+from weft.kernel.errors import EngineObjectMissing, EngineUnreachable
+from weft.runtime.resources.docker.engine import About, ContainerEngine, image_path
 
 PREFIX = "weft-engine-"
+IMAGE = "weft.test/busybox"
 PLACE = Path(tempfile.gettempdir())
 """Chosen when tests are collected, as a test may set another place. Podman takes folders of at most 50 letters."""
 IDLE_SECONDS, START_SECONDS, STARTS = 7200, 120, 3
@@ -198,13 +199,16 @@ def engine_address() -> str:
 
 @cache
 def image_of(address: str) -> str:
-    """The id of the engine's image with busybox."""
+    """The id of the engine's image with busybox. Made once in an engine, also where several processes ask for it: an
+    image that is made again takes the name from the one that other tests go on with."""
     with ContainerEngine(address) as engine:
-        answer = engine.call(
-            "POST",
-            "/images/create",
-            asked="import busybox",
-            query={"fromSrc": "-", "repo": "weft.test/busybox"},
-            data=[busybox_image()],
-        )
-    return str(answer["status"])
+        try:
+            found = engine.call(
+                "GET", image_path(IMAGE) + "/json", asked="look for busybox", about=About("image", IMAGE)
+            )
+        except EngineObjectMissing:
+            query = {"fromSrc": "-", "repo": IMAGE}
+            data = [busybox_image()]
+            made = engine.call("POST", "/images/create", asked="import busybox", query=query, data=data)
+            return str(made["status"])
+    return str(found["Id"])

@@ -75,7 +75,8 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for tag, event in events.items():
         monkeypatch.setitem(EVENTS.kinds, tag, event)
     decoder = msgspec.json.Decoder(Union[tuple(EVENTS.kinds.values())])  # noqa: UP007
-    monkeypatch.setitem(vars(EVENTS), "_decode", decoder.decode)
+    monkeypatch.setitem(vars(EVENTS), "_any_decoder", decoder.decode)  # that of many lines, made before or not
+    monkeypatch.setattr(EVENTS, "_kind_decoders", {})
     monkeypatch.setitem(PROGRAM_KINDS, "toy", TOY.facts)
     monkeypatch.setitem(KINDS, "toy", TOY)
     monkeypatch.setitem(HANDLERS, "toy", invoke_toy)
