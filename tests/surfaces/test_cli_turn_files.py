@@ -240,6 +240,8 @@ def test_a_session_that_was_undone_to_its_beginning_says_how_to_get_it_back(weft
     assert refused.code == 3
     assert "hint: all of it was undone: `weft undo 'my work' --redo` takes the last undo back\n" in refused.err
     assert weft.json("undo", "my work", "--redo")["session"]["head"] == made
+    assert weft("undo").code == 0
+    assert weft.json("undo", "--redo")["session"]["head"] == made, "of the latest session, though it has no turn now"
     assert weft("move", "my work", "--reset").code == 0
     plain = weft("show", "my work").err
     assert plain.endswith("hint: nothing is recorded in it, or all of it was undone\n")

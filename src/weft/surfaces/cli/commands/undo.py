@@ -51,7 +51,8 @@ def command(call: Call, session: str | None, redo: bool, files: str, dry_run: bo
     if redo and keeps_files:
         raise click.UsageError("--redo brings back what the undo took, files with it: leave --files out")
     with call.reading() if dry_run else call.writing() as ledger:
-        label = ledger.session(require_named_or_latest(call, ledger, session)).label
+        name = require_named_or_latest(call, ledger, session, with_turn=not redo)  # an undo can leave it without one
+        label = ledger.session(name).label
         turns = turn_files(ledger)
         if dry_run:
             plan = turns.plan_redo(label) if redo else turns.plan_undo(label, keeps_files=keeps_files)
