@@ -302,10 +302,23 @@ def test_a_sender_that_is_interrupted_when_it_has_its_answer_leaves_the_turns_of
         monkeypatch.setattr(served_messages, "load_reply", begin_another)
         with pytest.raises(KeyboardInterrupt):
             await_served(ledger, message, session.id)
-        leave_message(ledger, message)
+        assert leave_message(ledger, message) == "the message was answered already"
         standing = runs.standing(session.id)
         assert standing.open_turn is not None
         assert standing.stop is None
+
+
+def test_of_a_turn_that_was_cut_short_already_that_is_said(weft: Shell) -> None:
+    """Where the turn ran in the process that was interrupted, it has ended before the message is looked at."""
+    with serving([HANG]) as server:
+        stock(weft, server.url, "talk")
+        words = ("send", "--session", "talk", "Begin")
+        with running(weft.folder, *words, stderr=subprocess.PIPE) as sender, ledger_of(weft) as ledger:
+            await_request(server, ledger)
+            os.kill(sender.pid, signal.SIGINT)
+            _, errors = sender.communicate()
+    assert sender.returncode == 130
+    assert b"the turn that answered the message was cut short" in errors
 
 
 def test_a_message_that_no_broker_takes_is_answered_by_its_sender(

@@ -71,8 +71,11 @@ def leave_message(ledger: Ledger, message: str) -> str:
     try:
         ledger.inbox.cancel(message, reason="its sender left")
     except NotApplicable:  # a turn has it, or it is over
-        is_running = Runs(ledger).interrupt_answer(message)
-        return "the turn that answers the message is cut short" if is_running else "the message was answered already"
+        if Runs(ledger).interrupt_answer(message):
+            return "the turn that answers the message is cut short"
+        turn = ledger.inbox.get(message).turn
+        is_cut = turn is not None and ledger.turn(turn).interruption_reason is not None
+        return "the turn that answered the message was cut short" if is_cut else "the message was answered already"
     return "the message was taken back: no model was asked"
 
 
