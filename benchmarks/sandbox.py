@@ -85,7 +85,7 @@ async def plan_of(sandbox: Sandbox, folder: Path, person: PersonFolders) -> Sand
 async def measure(folder: Path, state: Path) -> int:
     sandbox = await find_sandbox()
     (folder / ".env").write_text("KEY=1\n")
-    person = PersonFolders(places=state)
+    person = PersonFolders(covered_places=state)
     runner = CommandRunner(NOTHING, sandbox=sandbox, person=person)
     plan = await plan_of(sandbox, folder, person)
     variables = {"PATH": INSIDE_PATH}

@@ -48,7 +48,7 @@ def run(workspace: Path, tmp_path: Path) -> Callable[..., ProcessOutcome]:
     """As in one ledger: what was covered is remembered from command to command."""
 
     def started(script: str, protected: ProtectedPlaces = UNPROTECTED, *, remembers: bool = True) -> ProcessOutcome:
-        person = PersonFolders(places=tmp_path / "state" if remembers else None)
+        person = PersonFolders(covered_places=tmp_path / "state" if remembers else None)
         runner = CommandRunner(protected, sandbox=machine_sandbox(), person=person)
         limits = Limits(seconds=120)
         return asyncio.run(runner.run(WORKSPACE_PROFILE, ["/bin/sh", "-c", script], workspace=workspace, limits=limits))

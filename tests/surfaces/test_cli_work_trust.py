@@ -24,6 +24,8 @@ def test_a_folder_is_trusted_for_work_listed_and_revoked(shell: Shell, folder: P
     assert f"undo: weft trust {folder} --work --revoke" in answer.err
     assert trusted_folders(shell) == {str(folder): True}
     assert f"{folder}  folder, for work" in shell("trust", "--list").out
+    assert "agents are told its rules still" in shell("trust", ".", "--work", "--revoke").out
+    assert shell("trust", ".", "--work").code == 0
     assert shell.json("trust", ".", "--work", "--revoke") == {"folder": str(folder), "was_trusted": True}
     assert trusted_folders(shell) == {str(folder): False}
     assert shell.json("trust", ".", "--revoke", "--work")["was_trusted"] is False

@@ -51,7 +51,7 @@ def agent_runs(
     """A script of an agent in the sandbox, with this workspace. `home` is the person's, with what their git reads,
     `commands` is where commands that run are noted."""
     settings = () if home is None else (home / ".config/git/config", home / ".gitconfig")
-    person = PersonFolders(identity=identity, caches=caches, home=home, git_settings=settings, commands=commands)
+    person = PersonFolders(identity=identity, caches=caches, home=home, git_settings=settings, command_notes=commands)
     runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox(), person=person)
     words = ["sh", "-c", script]
     return asyncio.run(runner.run(profile or SandboxProfile(), words, workspace=workspace))

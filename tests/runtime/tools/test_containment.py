@@ -38,9 +38,9 @@ NONE = SandboxProfile(files=SandboxFiles.EVERYTHING, granted_by="ada")
 NETWORK = SandboxProfile(files=SandboxFiles.WORKSPACE, endpoints=endpoints_of(["example.org"]))
 
 
-def command(folder: Path, profile: SandboxProfile = WORKSPACE_PROFILE) -> CallPlan:
+def command(folder: Path, profile: SandboxProfile = WORKSPACE_PROFILE, text: str = "ls") -> CallPlan:
     tool = ShellTool(folder, runner=CommandRunner(UNPROTECTED), profile=profile)
-    return tool.plan_of(ShellArguments(cmd="ls"))
+    return tool.plan_of(ShellArguments(cmd=text))
 
 
 def write_tool(folder: Path) -> PlannedTool:
@@ -66,6 +66,12 @@ def test_a_command_in_the_sandbox_of_a_trusted_folder_stays_there(tmp_path: Path
 @pytest.mark.parametrize("profile", [NONE, NETWORK])
 def test_one_without_a_sandbox_or_with_a_network_does_not(tmp_path: Path, profile: SandboxProfile) -> None:
     assert trusting(tmp_path).obstacle(command(tmp_path, profile), str(tmp_path)) == "it leaves the sandbox"
+
+
+def test_one_that_names_a_hidden_file_is_asked_about_for_that(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("KEY=1\n")
+    plan = command(tmp_path, text="cat .env")
+    assert trusting(tmp_path).obstacle(plan, str(tmp_path)) == "it names what is hidden from commands: .env"
 
 
 def test_in_another_folder_nothing_is_said(tmp_path: Path) -> None:

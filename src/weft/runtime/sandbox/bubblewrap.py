@@ -264,7 +264,9 @@ class SandboxGuard:
         self._let_go()
         surroundings, place = self._surroundings, self._place
         person, is_read_only = surroundings.get("person", NO_FOLDERS), surroundings.get("read_only", False)
-        notes = None if person.commands is None or place is None else CommandNotes(person.commands)
+        notes = None
+        if person.command_notes is not None and place is not None:
+            notes = CommandNotes(person.command_notes)
         remembered: Collection[RememberedPlace] | None = None
         if place is not None:
             running_since = None
@@ -275,7 +277,7 @@ class SandboxGuard:
                 self._interrupted += tuple(sentence for command in commands for sentence in command.sentences)
                 running_since = notes.running_since(place)
             self._view = workspace_view(Path(place), person, is_read_only=is_read_only, trusted_until=running_since)
-            self._memory = self._memory or memory_of(person.places, Path(place), _COVERS)
+            self._memory = self._memory or memory_of(person.covered_places, Path(place), _COVERS)
             remembered = None if self._memory is None else self._memory.load()
             if not is_read_only:  # else the last of its connections elsewhere would uncover the names of its log
                 self._held_logs += [hold_log(ledger) for ledger in self._protected.open_ledgers(place)]

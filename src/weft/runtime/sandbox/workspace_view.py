@@ -24,8 +24,10 @@ class PersonFolders(Struct, frozen=True, kw_only=True):
     """Where commands are at home that run without a sandbox. Inside a sandbox it is not their home."""
     caches: Path | None = None
     """Beneath it lies, for each workspace, what package managers fetched. None: it is kept in memory, and gone."""
-    places: Path | None = None
+    covered_places: Path | None = None
     """Beneath it is noted, for each workspace, what was covered there. None: all of it is looked through each time."""
+    command_notes: Path | None = None
+    """Where notes lie of commands that run, for whoever comes after a kill. None: nobody looks then."""
     variables: Mapping[str, str] = {}
     """Those that say where version managers keep what they installed."""
     identity: GitIdentity | None = None
@@ -41,9 +43,6 @@ class PersonFolders(Struct, frozen=True, kw_only=True):
     def toolchain_home(self) -> PersonalHome | None:
         """Where toolchains are looked for that commands in the sandbox are shown."""
         return None if self.home is None else PersonalHome(folder=str(self.home), variables=self.variables)
-
-    commands: Path | None = None
-    """Where notes lie of commands that run, for whoever comes after a kill. None: nobody looks then."""
 
 
 NO_FOLDERS = PersonFolders()

@@ -40,6 +40,8 @@ class CallPlan(Struct, frozen=True, kw_only=True):
     confined_to: str | None = None
     """The folder, without links on its way, beyond which the sandbox or the tool itself lets it change nothing and
     reach nothing; None: it can do more."""
+    uncovers: tuple[str, ...] = ()
+    """Files that are hidden from commands and that it reads where a person approves it; to read them is its purpose."""
     is_outward: bool = False
     """Whether it can carry something out of the machine: a request to a server, a command that reaches the network."""
 

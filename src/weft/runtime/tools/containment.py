@@ -59,6 +59,8 @@ class Containment:
             return self._why_not_theirs
         if plan.confined_to is None:
             return "it leaves the sandbox" if plan.is_outward else "it does not run in the sandbox of the folder"
+        if plan.uncovers:
+            return f"it names what is hidden from commands: {', '.join(plan.uncovers)}"
         if plan.tool in FILE_CHANGES:
             return next(filter(None, (self._why_not_changed(folder, path) for path in plan.subjects or ())), None)
         return None

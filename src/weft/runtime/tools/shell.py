@@ -92,7 +92,8 @@ class ShellTool(StructTool[ShellArguments]):
             exact=exact,
             subjects=subjects,
             shown=_shown(asked.cmd, exact),
-            confined_to=None if self._is_outward or exact["uncovered"] else exact["workspace"],
+            confined_to=None if self._is_outward else exact["workspace"],
+            uncovers=tuple(exact["uncovered"]),
             is_outward=self._is_outward,
         )
 

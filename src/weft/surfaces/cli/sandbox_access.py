@@ -122,11 +122,11 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
         person=PersonFolders(
             home=Path.home(),
             caches=sandbox_caches(),
-            places=state_folder() / SANDBOX_PLACES,
+            covered_places=state_folder() / SANDBOX_PLACES,
             variables=manager_variables(os.environ.get),
             identity=git_identity(),
             git_settings=(*SYSTEM_SETTINGS, *person_settings(os.environ.get, Path.home())),
-            commands=command_notes(),
+            command_notes=command_notes(),
         ),
     )
 

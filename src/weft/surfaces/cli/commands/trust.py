@@ -131,7 +131,7 @@ def _revoke_work(call: Call, folder: str) -> None:
     if granting is None:
         what = " was not trusted for work; nothing changed"
     elif granting.place == place:
-        what = " is trusted for work no longer"
+        what = " is trusted for work no longer; agents are told its rules still: --revoke without --work ends that"
     else:
         what = f" is trusted for work no longer; {granting.place}, which it lies in, still is"
     call.answer(RevokedFolder(folder=place, was_trusted=granting is not None), [Span(place, "heading"), what])
