@@ -12,7 +12,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.program_call import complete_programs, named
-from weft.surfaces.cli.rooms.options import complete_participants, in_persons_name, room_argument, room_command
+from weft.surfaces.cli.rooms.options import complete_participants, in_persons_name, room_argument, room_command_line
 from weft.surfaces.cli.rooms.text import short_id
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.wire.rooms import DeclinedInvitation
@@ -55,7 +55,7 @@ def create(
     with call.writing() as ledger:
         room = ledger.rooms.create(title, agents=agents, people=people, history=history, key=key)
     call.answer(room, room_line(room))
-    call.note("undo: ", room_command(call, "archive", short_id(room.id)))
+    call.note("undo: ", room_command_line(call, "archive", short_id(room.id)))
 
 
 @weft_command("add")
@@ -84,7 +84,7 @@ def _let_in(call: Call, room: str, names: tuple[str, ...], let_in: Callable[[Led
             changed = let_in(ledger, changed.id, name)
     call.answer(changed, room_line(changed, ": ", ", ".join(names), " takes part" if len(names) == 1 else " take part"))
     for name in names:
-        call.note("undo: ", room_command(call, "remove", room, name))
+        call.note("undo: ", room_command_line(call, "remove", room, name))
 
 
 @weft_command("decline")
@@ -118,7 +118,7 @@ def remove(call: Call, room: str, who: str) -> None:
     call.answer(changed, room_line(changed, ": ", who, " takes part no longer"))
     if participant is not None:
         verb = "add" if participant.kind == "agent" else "invite"
-        call.note("undo: ", room_command(call, verb, room, who))
+        call.note("undo: ", room_command_line(call, verb, room, who))
 
 
 @weft_command("leave")
@@ -148,7 +148,7 @@ def title(call: Call, room: str, title: str) -> None:
         changed = ledger.rooms.retitle(before.id, title)
     call.answer(changed, room_line(changed))
     if before.title:
-        call.note("undo: ", room_command(call, "title", short_id(changed.id), before.title))
+        call.note("undo: ", room_command_line(call, "title", short_id(changed.id), before.title))
 
 
 @weft_command("archive")
@@ -159,7 +159,7 @@ def archive(call: Call, room: str) -> None:
     with call.writing() as ledger:
         archived = ledger.rooms.archive(room)
     call.answer(archived, room_line(archived, " is archived"))
-    call.note("undo: ", room_command(call, "restore", short_id(archived.id)))
+    call.note("undo: ", room_command_line(call, "restore", short_id(archived.id)))
 
 
 @weft_command("restore")
@@ -170,7 +170,7 @@ def restore(call: Call, room: str) -> None:
     with call.writing() as ledger:
         restored = ledger.rooms.restore(room)
     call.answer(restored, room_line(restored, " takes messages again"))
-    call.note("undo: ", room_command(call, "archive", short_id(restored.id)))
+    call.note("undo: ", room_command_line(call, "archive", short_id(restored.id)))
 
 
 @weft_command("fork")
@@ -189,4 +189,4 @@ def fork(call: Call, room: str, position: int | None, title: str | None) -> None
     call.answer(forked, room_line(forked, f" goes on from message {forked.fork_position}"))
     if title is None and forked.title is not None:
         call.note("both rooms have that title: name this one by its id, or `weft room title` gives it another")
-    call.note("undo: ", room_command(call, "archive", short_id(forked.id)))
+    call.note("undo: ", room_command_line(call, "archive", short_id(forked.id)))

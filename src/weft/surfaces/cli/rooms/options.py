@@ -89,7 +89,7 @@ def in_persons_name(function: F) -> F:
         except NotAllowed as error:
             if actor != OWNER or call.token is not None or "room" not in options:
                 raise
-            line = room_command(call, "invite", options["room"], OWNER)
+            line = room_command_line(call, "invite", options["room"], OWNER)
             raise NotAllowed(error.right, error.chain, _what(error), f"`{line}` lets you in") from error
 
     wrapped: F = as_actor(run)  # type: ignore[assignment]
@@ -100,7 +100,7 @@ def _what(error: NotAllowed) -> str:
     return str(error).partition(" may not ")[2]
 
 
-def room_command(call: Call, *words: str) -> str:
+def room_command_line(call: Call, *words: str) -> str:
     """A command of rooms as whoever acts would type it."""
     name = () if call.actor == OWNER or call.token is not None else ("--as", call.actor)
     return f"weft {shell_line(('room', *words, *name))}"

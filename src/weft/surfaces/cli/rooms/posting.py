@@ -14,7 +14,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import exit_code, hint_of, lines_of
 from weft.surfaces.cli.program_call import message_text
-from weft.surfaces.cli.rooms.options import complete_mentions, in_persons_name, room_argument, room_command
+from weft.surfaces.cli.rooms.options import complete_mentions, in_persons_name, room_argument, room_command_line
 from weft.surfaces.cli.rooms.text import message_lines, plain_text
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.plain_text import safe
@@ -180,12 +180,12 @@ def _show_receipt(call: Call, room: str, typed: TypedMentions, posted: PostedMes
     if posted.reached:
         names = ", ".join(one.name for one in posted.reached)
         call.note(f"{names} will answer when a broker runs: `weft broker` is one")
-        call.note("what is said: ", room_command(call, "read", room))
+        call.note("what is said: ", room_command_line(call, "read", room))
 
 
 def _note_invited(call: Call, room: str, posted: PostedMessage) -> None:
     for name in posted.invited:
-        call.note("let them in: ", room_command(call, "invite", room, name))
+        call.note("let them in: ", room_command_line(call, "invite", room, name))
 
 
 def _note_names(call: Call, typed: TypedMentions) -> None:

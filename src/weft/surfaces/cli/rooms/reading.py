@@ -12,7 +12,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.program_call import named
-from weft.surfaces.cli.rooms.options import MOST_ROOMS, in_persons_name, room_argument, room_command
+from weft.surfaces.cli.rooms.options import MOST_ROOMS, in_persons_name, room_argument, room_command_line
 from weft.surfaces.cli.rooms.text import message_lines, short_id
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
@@ -91,7 +91,7 @@ def show(call: Call, room: str, removed: bool) -> None:
     if any(participant.is_abandoned for participant in participants):
         call.note("the process that was answering is gone: `weft broker` goes on with it")
     if shown.invitations:
-        line = room_command(call, "invite", room, shown.invitations[0].name)
+        line = room_command_line(call, "invite", room, shown.invitations[0].name)
         call.note(f"`{line}` lets them in")
 
 
@@ -219,7 +219,9 @@ def invitations(call: Call, room: str | None) -> None:
     if any(one.name != call.actor for one in waiting):
         call.note("`weft room invite ROOM PERSON` lets one in, `weft room decline ROOM PERSON` ends the invitation")
     if any(one.name == call.actor for one in waiting):
-        call.note("a participant lets you in; `", room_command(call, "decline", "ROOM"), "` ends your own invitation")
+        call.note(
+            "a participant lets you in; `", room_command_line(call, "decline", "ROOM"), "` ends your own invitation"
+        )
 
 
 @weft_command("read")
@@ -267,11 +269,11 @@ def read(
         where = f"behind message {after}" if before is None else f"before message {before}"
         call.note(f"there is nothing to read {where}; the room has {counted(record.position, 'message')}")
     elif not messages:
-        call.note("there is nothing to read; `", room_command(call, "post", room, "TEXT"), "` says something")
+        call.note("there is nothing to read; `", room_command_line(call, "post", room, "TEXT"), "` says something")
     elif after is not None and not has_newest:
-        call.note("there is more: ", room_command(call, "read", room, "--after", str(messages[-1].position)))
+        call.note("there is more: ", room_command_line(call, "read", room, "--after", str(messages[-1].position)))
     elif after is None and has_earlier:
-        call.note("earlier messages: ", room_command(call, "read", room, "--before", str(messages[0].position)))
+        call.note("earlier messages: ", room_command_line(call, "read", room, "--before", str(messages[0].position)))
 
 
 def _all_messages(ledger: Ledger, room: str) -> Iterator[RoomMessage]:

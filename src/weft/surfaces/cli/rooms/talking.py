@@ -8,7 +8,7 @@ import click
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.rooms.options import in_persons_name, room_argument, room_command
+from weft.surfaces.cli.rooms.options import in_persons_name, room_argument, room_command_line
 
 if TYPE_CHECKING:
     from weft.surfaces.cli.broker_call import BrokerAccess
@@ -88,4 +88,4 @@ def follow(call: Call, room: str, after: int | None, wait: float | None) -> None
         asyncio.run(main())
     printer.close()
     if printer.position and not printer.is_ended and not call.json:
-        call.note("what comes next: ", room_command(call, "follow", room, "--after", str(printer.position)))
+        call.note("what comes next: ", room_command_line(call, "follow", room, "--after", str(printer.position)))
