@@ -12,6 +12,8 @@ from weft.kernel.fields import Content, Digest, EventRef, NodeId, PolicyTests, T
 
 
 class ToolDecided(Event, frozen=True, gc=False, kw_only=True, tag="tool_decided"):
+    """The event that says what may be done with a tool call."""
+
     about: ClassVar[str] = (
         "What may be done with a tool call was decided; `bound` is the hash of exactly what would run, `plan` that"
         " itself where it can be done again after a crash, `grant` the person's answer that is used up by it."
@@ -29,6 +31,8 @@ class ToolDecided(Event, frozen=True, gc=False, kw_only=True, tag="tool_decided"
 
 
 class ApprovalRequested(Event, frozen=True, gc=False, kw_only=True, tag="approval_requested"):
+    """The event that asks a person about a tool call."""
+
     about: ClassVar[str] = (
         "A person is asked; `bound` is the hash of exactly what would run, `shown` what they are shown of it,"
         " `subjects` what the tool would be used on."
@@ -44,6 +48,8 @@ class ApprovalRequested(Event, frozen=True, gc=False, kw_only=True, tag="approva
 
 
 class ApprovalGranted(Event, frozen=True, gc=False, kw_only=True, tag="approval_granted"):
+    """The event of a person who allows a tool call, once."""
+
     about: ClassVar[str] = "A person allowed it, once; `scope` says whether the same use may follow without asking."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -54,6 +60,8 @@ class ApprovalGranted(Event, frozen=True, gc=False, kw_only=True, tag="approval_
 
 
 class ApprovalDenied(Event, frozen=True, gc=False, kw_only=True, tag="approval_denied"):
+    """The event of a person who refuses a tool call."""
+
     about: ClassVar[str] = "A person refused it."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 

@@ -18,6 +18,8 @@ system_random: RandomBytes = os.urandom
 
 
 class Clock(Protocol):
+    """The time now, and waiting. Everything that needs time is handed one."""
+
     def now_ms(self) -> int:
         """Unix milliseconds; may stand still or go back."""
 
@@ -28,6 +30,8 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    """The machine's clock."""
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

@@ -12,6 +12,8 @@ from weft.kernel.fields import Content, MentionFact, Name, PartFact, Ulid
 
 
 class ConversationCreated(Event, frozen=True, gc=False, kw_only=True, tag="conversation_created"):
+    """The event with which a conversation begins."""
+
     about: ClassVar[str] = (
         "A conversation of people and agents begins; `history` says what those read who join later, `forked_from` and"
         " `at_message` where it goes on from another one."
@@ -25,6 +27,8 @@ class ConversationCreated(Event, frozen=True, gc=False, kw_only=True, tag="conve
 
 
 class ConversationRetitled(Event, frozen=True, gc=False, kw_only=True, tag="conversation_retitled"):
+    """The event with which a conversation gets another title."""
+
     about: ClassVar[str] = "A conversation has another title."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -81,6 +85,8 @@ class InvitationDeclined(Event, frozen=True, gc=False, kw_only=True, tag="invita
 
 
 class MessagePosted(Event, frozen=True, gc=False, kw_only=True, tag="message_posted"):
+    """The event with which something is said in a conversation."""
+
     about: ClassVar[str] = (
         "Somebody said something in a conversation, or the system did. `root` is the person's message that it goes back"
         " to, `hops` how many answers lie between, `answers` the message that an agent's `turn` was begun for."

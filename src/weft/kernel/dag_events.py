@@ -41,6 +41,8 @@ from weft.kernel.fields import (
 
 
 class ModelRequest(Event, frozen=True, gc=False, kw_only=True, tag="model_request"):
+    """A model was asked, with which parameters and input."""
+
     about: ClassVar[str] = "A model is asked. Without `input`, what it was sent was not observed."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -54,6 +56,8 @@ class ModelRequest(Event, frozen=True, gc=False, kw_only=True, tag="model_reques
 
 
 class ModelResponse(Event, frozen=True, gc=False, kw_only=True, tag="model_response"):
+    """A model answered, with usage and the response message."""
+
     about: ClassVar[str] = "A model answered."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -69,6 +73,8 @@ class ModelResponse(Event, frozen=True, gc=False, kw_only=True, tag="model_respo
 
 
 class HistoryAppend(Event, frozen=True, gc=False, kw_only=True, tag="history_append"):
+    """A message became part of a run."""
+
     about: ClassVar[str] = "A message entered a history."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -80,6 +86,8 @@ class HistoryAppend(Event, frozen=True, gc=False, kw_only=True, tag="history_app
 
 
 class ToolCallRequested(Event, frozen=True, gc=False, kw_only=True, tag="tool_call"):
+    """A tool call was requested, with its arguments."""
+
     about: ClassVar[str] = "A tool is to be run."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -94,6 +102,8 @@ class ToolCallRequested(Event, frozen=True, gc=False, kw_only=True, tag="tool_ca
 
 
 class ToolResult(Event, frozen=True, gc=False, kw_only=True, tag="tool_result"):
+    """A tool call ended, with its result or error."""
+
     about: ClassVar[str] = (
         "A tool ended; `call` is the event that asked for it. `sent` is what models are sent in the place of the"
         " result, or of the error's message: `secret_rules` found secrets, which are marked there. `untrusted`: a"
@@ -151,6 +161,8 @@ class McpResourceListChanged(Event, frozen=True, gc=False, kw_only=True, tag="mc
 
 
 class Interruption(Event, frozen=True, gc=False, kw_only=True, tag="interruption"):
+    """A run was interrupted, and why."""
+
     about: ClassVar[str] = "Something under way was cut short; `affects` names the open calls."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -159,6 +171,8 @@ class Interruption(Event, frozen=True, gc=False, kw_only=True, tag="interruption
 
 
 class Substitution(Event, frozen=True, gc=False, kw_only=True, tag="substitution"):
+    """Later readers should take one event in place of another."""
+
     about: ClassVar[str] = "Later readers should take one event in place of another."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -168,6 +182,8 @@ class Substitution(Event, frozen=True, gc=False, kw_only=True, tag="substitution
 
 
 class AgentForked(Event, frozen=True, gc=False, kw_only=True, tag="agent_forked"):
+    """A session began at an event of a turn; its head stands there."""
+
     about: ClassVar[str] = "A new session began at an event of a turn; its head stands there."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -179,6 +195,8 @@ class AgentForked(Event, frozen=True, gc=False, kw_only=True, tag="agent_forked"
 
 
 class RunStarted(Event, frozen=True, gc=False, kw_only=True, tag="run_started"):
+    """A run began: its session, fork point, agent and circumstances."""
+
     about: ClassVar[str] = "A turn begins; `fork` is the event of its parent that it grows from, absent for a root."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -202,6 +220,8 @@ class RunStarted(Event, frozen=True, gc=False, kw_only=True, tag="run_started"):
 
 
 class RunFinished(Event, frozen=True, gc=False, kw_only=True, tag="run_finished"):
+    """A run ended, and how."""
+
     about: ClassVar[str] = "A turn ended; its id is the thread digest."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 

@@ -15,6 +15,8 @@ class EventClass(StrEnum):
 
 
 class ToolCallStatus(StrEnum):
+    """How a tool call ended."""
+
     OK = "ok"
     ERROR = "error"
     TIMEOUT = "timeout"
@@ -23,6 +25,8 @@ class ToolCallStatus(StrEnum):
 
 
 class InterruptionReason(StrEnum):
+    """Why a run was interrupted, such as a crash or a timeout."""
+
     CRASH = "crash"
     SHUTDOWN = "shutdown"
     CONTEXT_RESET = "context_reset"
@@ -33,6 +37,8 @@ class InterruptionReason(StrEnum):
 
 
 class ResourceKind(StrEnum):
+    """What a resource is: a directory, a file, a uri, a volume, a container, an image."""
+
     DOCKER_VOLUME = "docker_volume"
     DOCKER_CONTAINER = "docker_container"
     DOCKER_IMAGE = "docker_image"
@@ -42,12 +48,16 @@ class ResourceKind(StrEnum):
 
 
 class ResourceLiveness(StrEnum):
+    """Whether a resource was found alive when it was last looked at."""
+
     UNKNOWN = "unknown"
     ALIVE = "alive"
     DEAD = "dead"
 
 
 class ResourceCapability(StrEnum):
+    """What can be done with a resource: snapshot, restore, fork, share, migrate, checkpoint."""
+
     SNAPSHOT = "snapshot"
     RESTORE = "restore"
     FORK = "fork"
@@ -85,22 +95,30 @@ class OwnershipReason(StrEnum):
 
 
 class SnapshotConsistency(StrEnum):
+    """Whether a snapshot shows what a crash would have left, or what the application meant to keep."""
+
     CRASH_CONSISTENT = "crash_consistent"
     APP_CONSISTENT = "app_consistent"
 
 
 class MountMode(StrEnum):
+    """Whether a resource is attached or mounted to be read alone, or to be written."""
+
     RO = "ro"
     RW = "rw"
 
 
 class VolumeMode(StrEnum):
+    """What a fork does with a resource: keep, snapshot, discard."""
+
     KEEP = "keep"
     SNAPSHOT = "snapshot"
     DISCARD = "discard"
 
 
 class SnapshotOutcome(StrEnum):
+    """Whether a snapshot was taken."""
+
     OK = "ok"
     ERROR = "error"
 
@@ -115,6 +133,8 @@ class SnapshotState(StrEnum):
 
 
 class RestoreOutcome(StrEnum):
+    """Whether a snapshot was restored, or cannot be."""
+
     OK = "ok"
     UNSUPPORTED = "unsupported"
     ERROR = "error"
@@ -126,6 +146,8 @@ class PolicyKind(StrEnum):
 
 
 class MessageRole(StrEnum):
+    """Who speaks in a message: system, user, assistant, tool."""
+
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
@@ -179,22 +201,30 @@ class OpenRunState(StrEnum):
 
 
 class RunReason(StrEnum):
+    """Why a run began."""
+
     USER = "user"
     SCHEDULE = "schedule"
     SUBAGENT = "subagent"
 
 
 class RunExit(StrEnum):
+    """How a run ended: success or error."""
+
     SUCCESS = "success"
     ERROR = "error"
 
 
 class TurnType(StrEnum):
+    """Whether a turn is a normal one or a compaction."""
+
     NORMAL = "normal"
     COMPACTION = "compaction"
 
 
 class TurnStatus(StrEnum):
+    """Whether a turn is pending, streaming, completed or failed."""
+
     PENDING = "pending"
     STREAMING = "streaming"
     COMPLETED = "completed"
@@ -202,6 +232,8 @@ class TurnStatus(StrEnum):
 
 
 class AgentRole(StrEnum):
+    """What an agent is in a turn: manager, worker or unified."""
+
     MANAGER = "manager"
     WORKER = "worker"
     UNIFIED = "unified"
@@ -225,6 +257,8 @@ class CallState(StrEnum):
 
 
 class SessionStatus(StrEnum):
+    """Active, archived or deleted."""
+
     ACTIVE = "active"
     ARCHIVED = "archived"
     DELETED = "deleted"
@@ -238,6 +272,8 @@ class SessionLifecycle(StrEnum):
 
 
 class TaskStatus(StrEnum):
+    """How far a subagent is: pending, running, completed or failed."""
+
     PENDING = "pending"
     RUNNING = "running"
     COMPLETED = "completed"
@@ -256,18 +292,24 @@ class MoveReason(StrEnum):
 
 
 class AliasReason(StrEnum):
+    """Why an alias was added."""
+
     IDENTITY_PROMOTION = "identity_promotion"
     IDENTITY_MERGE = "identity_merge"
     MANUAL = "manual"
 
 
 class CompactionType(StrEnum):
+    """How a compaction was made: summary, sliding window or selective."""
+
     SUMMARY = "summary"
     SLIDING_WINDOW = "sliding_window"
     SELECTIVE = "selective"
 
 
 class CompactionTrigger(StrEnum):
+    """What made somebody compact: the context limit, a person, a period, an overflow."""
+
     CONTEXT_LIMIT = "context_limit"
     MANUAL = "manual"
     PERIODIC = "periodic"
@@ -275,6 +317,8 @@ class CompactionTrigger(StrEnum):
 
 
 class FileKind(StrEnum):
+    """What a message did with a file: read, written, referenced or attached."""
+
     READ = "read"
     WRITTEN = "written"
     REFERENCED = "referenced"
@@ -282,6 +326,8 @@ class FileKind(StrEnum):
 
 
 class LintSeverity(StrEnum):
+    """How severe a linter's note is."""
+
     ERROR = "error"
     WARNING = "warning"
     INFO = "info"
@@ -289,6 +335,8 @@ class LintSeverity(StrEnum):
 
 
 class LinkReason(StrEnum):
+    """Why a turn is linked to another: continuation, subagent, fork, resumed, cherry-pick or summary."""
+
     CONTINUATION = "continuation"
     SUBAGENT = "subagent"
     FORK = "fork"
@@ -299,11 +347,15 @@ class LinkReason(StrEnum):
 
 
 class SupersedeReason(StrEnum):
+    """Why another version of an imported turn became current."""
+
     REREAD = "reread"
     REMAP = "remap"
 
 
 class ImageDetail(StrEnum):
+    """How closely a model is to look at an image."""
+
     AUTO = "auto"
     LOW = "low"
     HIGH = "high"
@@ -361,6 +413,8 @@ class GrantScope(StrEnum):
 
 
 class ProgramKind(StrEnum):
+    """The kinds of program."""
+
     CODE = "code"
     PROVIDER = "provider"
     MODEL = "model"
@@ -374,6 +428,8 @@ class ProgramKind(StrEnum):
 
 
 class InfoType(StrEnum):
+    """The types of information programs."""
+
     FACT = "fact"
     SCHEMA = "schema"
     WORKFLOW = "workflow"
@@ -395,6 +451,8 @@ class ReferenceField(StrEnum):
 
 
 class CriterionType(StrEnum):
+    """The kinds of success criterion of a task."""
+
     FILE_EXISTS = "file_exists"
     WORD_COUNT = "word_count"
     COMMAND = "command"
@@ -403,6 +461,8 @@ class CriterionType(StrEnum):
 
 
 class Presence(StrEnum):
+    """Whether a person is available, busy, away or offline."""
+
     AVAILABLE = "available"
     BUSY = "busy"
     AWAY = "away"

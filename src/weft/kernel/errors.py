@@ -93,6 +93,8 @@ class NoCanonicalForm(InvalidInput):
 
 
 class InvalidJson(InvalidInput):
+    """A text that should be JSON is not."""
+
     usual_action = Action.WRITE_JSON
 
     def __init__(self, reason: str, offset: int | None = None) -> None:
@@ -101,6 +103,8 @@ class InvalidJson(InvalidInput):
 
 
 class ContentTooLarge(InvalidInput):
+    """A content has more than 256 MiB."""
+
     def __init__(self, limit: int) -> None:
         super().__init__(f"a content holds at most {limit} bytes", Action.REFER_TO_FILE)
         self.limit = limit
@@ -204,6 +208,8 @@ class FilesElsewhere(LedgerError):
 
 
 class AmbiguousName(LedgerError):
+    """A name fits several things; it lists them."""
+
     usual_action = Action.TYPE_MORE_CHARACTERS
 
     def __init__(self, name: str, candidates: Sequence[str], hint: Hint = "") -> None:
@@ -269,6 +275,8 @@ class ErasureChanged(Conflict):
 
 
 class LabelTaken(Conflict):
+    """A label or name belongs to something else."""
+
     def __init__(self, label: str, by: str) -> None:
         super().__init__(f"the name {label!r} is already {by}", Action.CHOOSE_ANOTHER_NAME)
         self.label, self.by = label, by
@@ -354,6 +362,8 @@ class NotAllowed(LedgerError):
 
 
 class TokenRefused(LedgerError):
+    """A token that nobody can act with."""
+
     usual_action = Action.GET_TOKEN
 
 

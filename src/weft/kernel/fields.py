@@ -46,6 +46,8 @@ Named = Name | Words
 
 
 class EventRef(Struct, frozen=True, gc=False):
+    """A reference to an event inside another one."""
+
     event_id: Digest
 
 
@@ -58,6 +60,8 @@ class PathRef(Struct, frozen=True, gc=False):
 
 
 class ExtRef(Struct, frozen=True, gc=False):
+    """A reference to something outside of the graph: its kind and its id."""
+
     kind: Named
     id: Content
 
@@ -70,6 +74,8 @@ class ForkPoint(Struct, frozen=True, gc=False):
 
 
 class ErrorFact(Struct, frozen=True, gc=False, kw_only=True):
+    """An error inside an event: its kind, and its text as a content."""
+
     code: Named
     message: Content
     details: Content | UnsetType = UNSET
@@ -89,27 +95,37 @@ class Usage(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class TextFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", tag="text"):
+    """A text part inside an event."""
+
     text: Content
 
 
 class ImageFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", tag="image_url"):
+    """An image part inside an event."""
+
     url: Content
     detail: ImageDetail | Words | UnsetType = UNSET
 
 
 class ToolUseFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", tag="tool_use"):
+    """A tool use part inside an event."""
+
     id: Content
     name: Named
     input: Content
 
 
 class ToolResultFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", tag="tool_result"):
+    """A tool result part inside an event."""
+
     tool_call_id: Content
     output: Content
     is_error: bool | UnsetType = UNSET
 
 
 class ReasoningFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", tag="reasoning"):
+    """A reasoning part inside an event."""
+
     text: Content
 
 
@@ -125,6 +141,8 @@ class PolicyTests(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class FileFact(Struct, frozen=True, gc=False, kw_only=True):
+    """A file note inside an event."""
+
     kind: FileKind
     path: Content
     line_start: int | UnsetType = UNSET
@@ -132,6 +150,8 @@ class FileFact(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class LintFact(Struct, frozen=True, gc=False, kw_only=True):
+    """A linter's note inside an event."""
+
     path: Content | UnsetType = UNSET
     message: Content | UnsetType = UNSET
     source: Named | UnsetType = UNSET
@@ -233,6 +253,8 @@ class RequestInput(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class VolumePlan(Struct, frozen=True, gc=False, kw_only=True):
+    """What a fork does with one resource, as the fact has it."""
+
     resource: NodeId
     mode: VolumeMode
     kept_by: Ulid | UnsetType = UNSET

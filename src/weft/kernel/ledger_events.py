@@ -41,6 +41,8 @@ from weft.kernel.fields import (
 
 
 class AgentCreated(Event, frozen=True, gc=False, kw_only=True, tag="agent_created"):
+    """An agent was named for the first time."""
+
     about: ClassVar[str] = "An agent (a persona) got its id; without `config` it was named before anybody described it."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -53,6 +55,8 @@ class AgentCreated(Event, frozen=True, gc=False, kw_only=True, tag="agent_create
 
 
 class SessionCreated(Event, frozen=True, gc=False, kw_only=True, tag="session_created"):
+    """A session was created, and from where."""
+
     about: ClassVar[str] = "A session exists, without a head yet."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -73,6 +77,8 @@ class SessionCreated(Event, frozen=True, gc=False, kw_only=True, tag="session_cr
 
 
 class SessionMoved(Event, frozen=True, gc=False, kw_only=True, tag="session_moved"):
+    """A session's head moved, from where to where and why."""
+
     about: ClassVar[str] = (
         "A session's head moved; `to` is null after a reset, `at` names an event inside the turn. `undoes` is the turn"
         " that an undo took back, `redoes` the undo that was taken back, `kept` what the files were like until then."
@@ -91,6 +97,8 @@ class SessionMoved(Event, frozen=True, gc=False, kw_only=True, tag="session_move
 
 
 class SessionArchived(Event, frozen=True, gc=False, kw_only=True, tag="session_archived"):
+    """A session was archived, deleted, or taken back."""
+
     about: ClassVar[str] = "A session was archived, deleted (the pointer, never a turn) or made active again."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -99,6 +107,8 @@ class SessionArchived(Event, frozen=True, gc=False, kw_only=True, tag="session_a
 
 
 class SessionRenamed(Event, frozen=True, gc=False, kw_only=True, tag="session_renamed"):
+    """A session got another label."""
+
     about: ClassVar[str] = "A session got another label."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -106,6 +116,8 @@ class SessionRenamed(Event, frozen=True, gc=False, kw_only=True, tag="session_re
 
 
 class AliasAdded(Event, frozen=True, gc=False, kw_only=True, tag="alias_added"):
+    """A session got another name."""
+
     about: ClassVar[str] = "Another name leads to this session; never to another alias."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -114,6 +126,8 @@ class AliasAdded(Event, frozen=True, gc=False, kw_only=True, tag="alias_added"):
 
 
 class CompactionRecorded(Event, frozen=True, gc=False, kw_only=True, tag="compaction_recorded"):
+    """A run is a compaction; what it stands for and what it keeps."""
+
     about: ClassVar[str] = "A compaction turn's summary, its range and what it cost."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -135,6 +149,8 @@ class CompactionRecorded(Event, frozen=True, gc=False, kw_only=True, tag="compac
 
 
 class CompactionChosen(Event, frozen=True, gc=False, kw_only=True, tag="compaction_chosen"):
+    """A session uses this compaction from now on, or none."""
+
     about: ClassVar[str] = "A session uses this compaction from now on; null: none, the whole history."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -142,6 +158,8 @@ class CompactionChosen(Event, frozen=True, gc=False, kw_only=True, tag="compacti
 
 
 class MessageAdmitted(Event, frozen=True, gc=False, kw_only=True, tag="message_admitted"):
+    """The event that a message entered a session's inbox."""
+
     about: ClassVar[str] = "A message entered a session's inbox."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -171,6 +189,8 @@ class MessageAdmitted(Event, frozen=True, gc=False, kw_only=True, tag="message_a
 
 
 class MessageCancelled(Event, frozen=True, gc=False, kw_only=True, tag="message_cancelled"):
+    """The event with which a message leaves an inbox without a turn."""
+
     about: ClassVar[str] = "A message left the inbox without a turn, by command."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -188,6 +208,8 @@ class MessageDead(Event, frozen=True, gc=False, kw_only=True, tag="message_dead"
 
 
 class RunParked(Event, frozen=True, gc=False, kw_only=True, tag="run_parked"):
+    """The event that a turn waits for the outcome of calls, or until a time."""
+
     about: ClassVar[str] = (
         "A turn waits for the outcome of these calls, or until a time; nobody works on it meanwhile. An outcome of one"
         " of them, or the time, lets it go on."
@@ -204,6 +226,8 @@ class RunParked(Event, frozen=True, gc=False, kw_only=True, tag="run_parked"):
 
 
 class WorkersAnswered(Event, frozen=True, gc=False, kw_only=True, tag="workers_answered"):
+    """The workers have answered that a call of a parked turn waited for."""
+
     about: ClassVar[str] = "The workers have answered that a call of a parked turn waited for: the turn goes on."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -213,6 +237,8 @@ class WorkersAnswered(Event, frozen=True, gc=False, kw_only=True, tag="workers_a
 
 
 class TurnLinked(Event, frozen=True, gc=False, kw_only=True, tag="turn_linked"):
+    """A turn is linked to another one, such as the turn that it was picked from."""
+
     about: ClassVar[str] = "Two turns of different chains belong together."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -223,6 +249,8 @@ class TurnLinked(Event, frozen=True, gc=False, kw_only=True, tag="turn_linked"):
 
 
 class TurnSuperseded(Event, frozen=True, gc=False, kw_only=True, tag="turn_superseded"):
+    """Another version of an imported turn is current."""
+
     about: ClassVar[str] = "An imported turn was read again and has a newer form."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -234,6 +262,8 @@ class TurnSuperseded(Event, frozen=True, gc=False, kw_only=True, tag="turn_super
 
 
 class Sighting(Event, frozen=True, gc=False, kw_only=True, tag="sighting"):
+    """What one source says of an imported turn or session."""
+
     about: ClassVar[str] = (
         "What a source tells of an imported turn, or without `turn` of its session, beside what was said:"
         " all that is not its identity. `raw` is a stretch of the source itself, compressed."
@@ -280,6 +310,8 @@ class TurnRetried(Event, frozen=True, gc=False, kw_only=True, tag="turn_retried"
 
 
 class ContentErased(Event, frozen=True, gc=False, kw_only=True, tag="content_erased"):
+    """The tombstone of a content: who erased it, when and why."""
+
     about: ClassVar[str] = (
         "The tombstone of a content: its bytes and salt are gone. `turn` or `session` say what was erased as a whole;"
         " `remainder` is what is shown in its place, where only part of it had to go."
@@ -294,6 +326,8 @@ class ContentErased(Event, frozen=True, gc=False, kw_only=True, tag="content_era
 
 
 class NodeTagged(Event, frozen=True, gc=False, kw_only=True, tag="node_tagged"):
+    """A node got a tag."""
+
     about: ClassVar[str] = "A node got tags."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -302,6 +336,8 @@ class NodeTagged(Event, frozen=True, gc=False, kw_only=True, tag="node_tagged"):
 
 
 class NodeUntagged(Event, frozen=True, gc=False, kw_only=True, tag="node_untagged"):
+    """A node lost a tag."""
+
     about: ClassVar[str] = "A node lost tags."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 

@@ -67,14 +67,20 @@ class RequestRefused(OutsideError):
 
 
 class CredentialRefused(RequestRefused):
+    """A provider refused the key."""
+
     usual_action = Action.CHECK_CREDENTIAL
 
 
 class ModelUnknown(RequestRefused):
+    """A provider knows no such model."""
+
     usual_action = Action.CHECK_MODEL_NAME
 
 
 class ContextTooLong(RequestRefused):
+    """The provider refused a context as longer than the model takes."""
+
     usual_action = Action.COMPACT_SESSION
 
 
@@ -85,15 +91,21 @@ class BudgetSpent(OutsideError):
 
 
 class ProviderFailed(OutsideError):
+    """A provider could not answer."""
+
     acts = "the provider"
     usual_action = Action.TRY_LATER
 
 
 class RateLimited(ProviderFailed):
+    """A provider was asked too often."""
+
     usual_action = Action.ASK_LESS_OFTEN
 
 
 class ProviderUnreachable(ProviderFailed):
+    """A provider's server could not be reached."""
+
     usual_action = Action.CHECK_NETWORK
 
 

@@ -309,6 +309,8 @@ class TriggerResumed(LifecycleEvent, frozen=True, gc=False, kw_only=True, tag="t
 
 
 class TriggerFired(Event, frozen=True, gc=False, kw_only=True, tag="trigger_fired"):
+    """The event that a trigger fired for an occasion."""
+
     about: ClassVar[str] = (
         "A trigger fired for one occasion: it sent a message, posted one to a conversation, or failed with `error`."
         " `due` is the time that its schedule named. No `payload` is written: what it was told of stands in its message"
@@ -330,6 +332,8 @@ class TriggerFired(Event, frozen=True, gc=False, kw_only=True, tag="trigger_fire
 
 
 class TriggerMissed(Event, frozen=True, gc=False, kw_only=True, tag="trigger_missed"):
+    """The event that a trigger did not fire at times of its schedule."""
+
     about: ClassVar[str] = "A trigger did not fire at so many times of its schedule, the first and the last of them."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 

@@ -16,12 +16,16 @@ class StoreError(WeftError):
 
 
 class NotALedger(StoreError):
+    """What is at this address is not a ledger."""
+
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} is not a Weft ledger: {reason}", Action.CREATE_LEDGER_ELSEWHERE)
         self.path, self.reason = path, reason
 
 
 class LedgerMissing(StoreError):
+    """There is no ledger at this address."""
+
     def __init__(self, path: str, hint: Hint | None = None) -> None:
         usual = Action.CREATE_OR_NAME_LEDGER.of(path=hidden_address(path))
         super().__init__(f"there is no ledger at {path}", usual if hint is None else hint)
@@ -80,11 +84,15 @@ class SeveralNames(StoreError):
 
 
 class ReadOnlyLedger(StoreError):
+    """The ledger was opened for reading."""
+
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is open for reading only", Action.OPEN_FOR_WRITING)
 
 
 class WeakDurability(StoreError):
+    """A commit would not survive a power cut here."""
+
     usual_action = Action.USE_LOCAL_DISK
 
     def __init__(self, setting: str, wanted: str, found: str, hint: Hint = "") -> None:
@@ -140,6 +148,8 @@ class UnknownObjects(Damaged):
 
 
 class FactDamaged(Damaged):
+    """A stored event or content does not match its hash."""
+
     def __init__(self, what: str, name: str, reason: str) -> None:
         super().__init__(f"{what} {name} is damaged: {reason}")
         self.what, self.name, self.reason = what, name, reason

@@ -36,27 +36,37 @@ Text = str | StoredContent
 
 
 class TextPart(Struct, frozen=True, gc=False, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """A text, as part of a message."""
+
     text: Text
 
 
 class ImagePart(Struct, frozen=True, gc=False, tag_field="type", tag="image_url", forbid_unknown_fields=True):
+    """An image of a message."""
+
     url: Text
     detail: str | UnsetType = UNSET
 
 
 class ToolUsePart(Struct, frozen=True, tag_field="type", tag="tool_use", forbid_unknown_fields=True):
+    """A request to use a tool, as part of a message."""
+
     id: str
     name: str
     input: Any
 
 
 class ToolResultPart(Struct, frozen=True, tag_field="type", tag="tool_result", forbid_unknown_fields=True):
+    """A tool's result, as part of a message."""
+
     tool_call_id: str
     output: Any
     is_error: bool | UnsetType = UNSET
 
 
 class ReasoningPart(Struct, frozen=True, gc=False, tag_field="type", tag="reasoning", forbid_unknown_fields=True):
+    """A model's reasoning, as part of a message."""
+
     text: Text
 
 
@@ -73,6 +83,8 @@ class FileNote(Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_field
 
 
 class LintNote(Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """A linter's note of a message."""
+
     path: str | None = None
     message: str | None = None
     source: str | None = None
@@ -84,6 +96,8 @@ class LintNote(Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_field
 
 
 class Codeblock(Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """A code block of an assistant's message."""
+
     content: str
     language: str | None = None
     path: str | None = None
@@ -108,6 +122,8 @@ class NewMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NewError(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An error to record with a turn or a tool call."""
+
     message: str
     code: str = "error"
     details: Any = UNSET
@@ -189,6 +205,8 @@ class SentResult(Struct, frozen=True):
 
 
 class ToolCall(Struct, frozen=True, kw_only=True):
+    """A tool call as it was recorded, with its outcome."""
+
     id: str
     call_id: str
     turn_id: str
@@ -368,6 +386,8 @@ class SessionMove(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Compaction(Struct, frozen=True, kw_only=True):
+    """A compaction turn: its summary, what it stands for and what it keeps."""
+
     turn_id: str
     summary: str
     summarized_through: str

@@ -32,6 +32,8 @@ EVERY_NAME = "**"
 
 
 class MachineSort(StrEnum):
+    """The sort of a machine's name: folder, command, variable, host, sandbox, credential or toolset."""
+
     FOLDER = "folder"
     COMMAND = "command"
     VARIABLE = "variable"

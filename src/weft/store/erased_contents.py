@@ -79,5 +79,7 @@ def note_finished(sql: Sql, what: str) -> None:
 
 
 class ErasedContents(Struct, frozen=True):
+    """Contents that were erased, and the turns they belong to."""
+
     contents: Sequence[int]
     turns: Sequence[str]

@@ -46,6 +46,8 @@ class LogTip(Struct, frozen=True, gc=False):
 
 
 class LogRow(Struct, frozen=True, gc=False):
+    """A row of the log: the events of one append."""
+
     n: int
     count: int
     at: int

@@ -26,6 +26,8 @@ class FoundContent(Struct, frozen=True):
 
 
 class FoundPart(Struct, frozen=True):
+    """A row of a damaged database that may be a part of a large content."""
+
     content: int
     idx: int
     data: bytes

@@ -104,6 +104,8 @@ class Report(Struct):
 
 
 class Exporter(Protocol):
+    """Writes turns in one form."""
+
     form: str
     """The name that `--as` takes, such as `markdown`."""
     suffix: str

@@ -15,6 +15,8 @@ DEEPEST = 300
 
 
 class Image(Struct, frozen=True):
+    """An image of a tool's result."""
+
     url: str
 
 

@@ -150,6 +150,8 @@ class Report(Struct):
 
 
 class Importer(Protocol):
+    """What every importer of an origin offers."""
+
     origin: str
     """The name in every column and event, such as `claude-code`."""
     mapping: int

@@ -111,6 +111,8 @@ class OpenedSource(Struct, frozen=True):
 
 
 class SessionBegin(Struct, frozen=True):
+    """A session that an import's worker begins to hand over."""
+
     session: NativeSession
     until: int | None
     raw_bytes: int | None

@@ -27,6 +27,8 @@ MAX_WINDOW = 1 << 25
 
 
 class Kind(IntEnum):
+    """The kinds of frame."""
+
     HELLO = 1
     KNOWN = 2
     PULL = 3
@@ -56,6 +58,8 @@ PLAIN = frozenset({Kind.OFFER, Kind.LACK})
 
 
 class Frame(Struct, frozen=True, gc=False):
+    """One frame of a sync: a kind and its bytes."""
+
     kind: Kind
     body: bytes = b""
 

@@ -78,6 +78,8 @@ class BatchEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Taken(Struct, frozen=True, kw_only=True):
+    """Sync message: a batch was stored."""
+
     events: EventCount = 0
     contents: EventCount = 0
     known: EventCount = 0

@@ -31,6 +31,8 @@ _HEADING = re.compile(r"^# AGENTS\.md instructions[^\n]*\n\s*\Z", re.MULTILINE)
 
 
 class MessagePassage(Struct, frozen=True):
+    """A piece of a message's text, and whether a tool put it there."""
+
     text: str
     is_injected: bool = False
 

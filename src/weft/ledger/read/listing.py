@@ -70,6 +70,8 @@ class ListedSession(Struct, frozen=True, kw_only=True):
 
 
 class SessionList(Struct, frozen=True):
+    """Listed sessions, with what they are about and cost."""
+
     sessions: list[ListedSession]
     hidden: int
     """Subagents' sessions that were left out."""

@@ -48,6 +48,8 @@ REMEMBERED = 512
 
 
 class Severity(StrEnum):
+    """How bad an audit finding is."""
+
     PROBLEM = "problem"
     UNKNOWN = "unknown"
     NOTE = "note"

@@ -73,6 +73,8 @@ class Spending(Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(Spending, frozen=True, kw_only=True):
+    """One line of a usage report."""
+
     key: str
     """The day, week, month, project, session label, model or origin."""
     session_id: str | UnsetType = UNSET

@@ -77,6 +77,8 @@ class UsageChoice(TypedDict, total=False):
 
 
 class UsageReport(Struct, frozen=True, kw_only=True):
+    """Tokens and cost, by day, model, session or whatever was asked."""
+
     by: str
     zone: str
     since_at: int | None
@@ -101,6 +103,8 @@ class UsageReport(Struct, frozen=True, kw_only=True):
 
 
 class BranchUsage(Struct, frozen=True, kw_only=True):
+    """Tokens and cost of a session: of its whole thread, and of what no other session contains."""
+
     session: str
     session_id: str
     marginal: Spending

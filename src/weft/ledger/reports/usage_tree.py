@@ -43,6 +43,8 @@ class WorkerUsage(Struct, frozen=True, kw_only=True):
 
 
 class UsageTree(Struct, frozen=True, kw_only=True):
+    """What a turn has cost with its workers' turns and theirs."""
+
     session: str | None
     root: TurnUsage
     turns: int

@@ -83,6 +83,8 @@ class ProjectWork(Struct, frozen=True, kw_only=True):
 
 
 class WorkReport(Struct, frozen=True, kw_only=True):
+    """What was worked on in a period."""
+
     since_at: int | None
     until_at: int | None
     projects: tuple[ProjectWork, ...]

@@ -35,6 +35,8 @@ EVERYTHING: Ranges = ((0, 2**62),)
 
 
 class ConversationRow(Struct, gc=False):
+    """A conversation as its view has it."""
+
     id: str
     n: int
     replica: str | None
@@ -50,6 +52,8 @@ class ConversationRow(Struct, gc=False):
 
 
 class ParticipantRow(Struct, gc=False):
+    """A membership in a conversation as its view has it."""
+
     id: str
     conversation: str
     kind: str

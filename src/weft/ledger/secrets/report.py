@@ -66,6 +66,8 @@ class SecretFinding(Struct, frozen=True, kw_only=True):
 
 
 class SecretReport(Struct, frozen=True, kw_only=True):
+    """The credentials that were found, by fingerprint."""
+
     secrets: tuple[SecretFinding, ...]
     ignored: int
     """Further findings that were left out since somebody said so."""

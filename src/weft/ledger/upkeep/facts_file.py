@@ -141,6 +141,8 @@ def _content_lines(facts: FactReader, n: int) -> Iterator[bytes]:
 
 
 class NewContent(Struct, frozen=True):
+    """A content read from a facts file."""
+
     ref: bytes
     salt: bytes
     data: bytes
@@ -162,6 +164,8 @@ class NewLargeContent(Struct, frozen=True):
 
 
 class NewEvent(Struct, frozen=True):
+    """An event read from a facts file."""
+
     line: bytes
     id: bytes
     event: Event | UnknownEvent

@@ -41,6 +41,8 @@ def node_key(kind: str, id: object) -> str:
 
 
 class EdgeType(StrEnum):
+    """What an edge of the agent graph says of its two nodes."""
+
     AGENT_HAS_RUN = "AGENT_HAS_RUN"
     RUN_HAS_EVENT = "RUN_HAS_EVENT"
     EVENT_PRODUCES = "EVENT_PRODUCES"

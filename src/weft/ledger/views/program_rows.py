@@ -11,6 +11,8 @@ from weft.store.sql import Sql
 
 
 class ProgramRow(Struct, gc=False):
+    """The row of a program."""
+
     id: str
     kind: str
     name: str
@@ -35,6 +37,8 @@ class ProgramRow(Struct, gc=False):
 
 
 class HistoryEntry(Struct, gc=False):
+    """The row of a change of a program: its configuration or state from then on."""
+
     n: int
     program: str
     kind: str
@@ -47,6 +51,8 @@ class HistoryEntry(Struct, gc=False):
 
 
 class RequestRow(Struct, gc=False):
+    """The row of what a person was told or asked."""
+
     id: str
     human: str
     text: int | None

@@ -44,6 +44,8 @@ def usage_total(usage: Usage) -> int:
 
 
 class TurnRow(Struct, gc=False):
+    """The row of a turn."""
+
     n: int
     segment: int
     depth: int
@@ -120,6 +122,8 @@ class TurnRow(Struct, gc=False):
 
 
 class MessageRow(Struct, gc=False):
+    """The row of a message."""
+
     turn: int
     seq: int
     id: str
@@ -156,6 +160,8 @@ class MessageRow(Struct, gc=False):
 
 
 class CallRow(Struct, gc=False):
+    """The row of a tool call."""
+
     turn: int
     seq: int
     event: bytes
@@ -181,6 +187,8 @@ class CallRow(Struct, gc=False):
 
 
 class SessionRow(Struct, gc=False):
+    """The row of a session."""
+
     n: int
     id: str
     label: str
@@ -229,6 +237,8 @@ class SessionRow(Struct, gc=False):
 
 
 class HistoryRow(Struct, gc=False):
+    """The row of a move of a session's head."""
+
     n: int
     session: int
     k: int

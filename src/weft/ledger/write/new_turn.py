@@ -224,6 +224,8 @@ LARGE_TEXT_CHARACTERS = ROW_BYTES // 6
 
 
 class Weight(Struct, frozen=True):
+    """How many characters a write brings, and the contents that take more than a row."""
+
     size: int
     large: tuple[bytes, ...]
 

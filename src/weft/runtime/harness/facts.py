@@ -42,6 +42,8 @@ class WordKind(StrEnum):
 
 
 class RoundState(StrEnum):
+    """How far the turn of a message has come."""
+
     WAITING = "waiting"
     """No turn has answered the message yet."""
     ANSWERED = "answered"

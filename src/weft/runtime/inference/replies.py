@@ -12,6 +12,8 @@ from weft.ledger.model import Part, ReasoningPart, TextPart, ToolUsePart
 
 
 class TokenKind(StrEnum):
+    """Whether a piece of a reply is text or thinking."""
+
     TEXT = "text"
     THINKING = "thinking"
 
@@ -25,6 +27,8 @@ class ReplyToken(Struct, frozen=True, gc=False):
 
 
 class Finish(StrEnum):
+    """Why a model stopped: done, cut by length, a tool call, a filter."""
+
     STOP = "stop"
     LENGTH = "length"
     TOOL_CALL = "tool_call"

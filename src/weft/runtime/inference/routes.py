@@ -20,6 +20,8 @@ CLOUDFLARE = "https://gateway.ai.cloudflare.com"
 
 
 class Dialect(StrEnum):
+    """The protocols that providers speak."""
+
     ANTHROPIC = "anthropic"
     OPENAI_CHAT = "openai-chat"
     OPENAI_RESPONSES = "openai-responses"
@@ -35,6 +37,8 @@ class KeySlot(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True, kw_only=True):
+    """Where a request goes: protocol, URL, model name, headers with keys."""
+
     dialect: Dialect
     url: str
     model: str

@@ -20,6 +20,8 @@ Thinking = bool | Literal["minimal", "low", "medium", "high"]
 
 
 class ProviderKind(StrEnum):
+    """The kinds of provider."""
+
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
     GOOGLE = "google"
@@ -29,6 +31,8 @@ class ProviderKind(StrEnum):
 
 
 class OpenAIApi(StrEnum):
+    """Which of OpenAI's two APIs is used."""
+
     CHAT = "chat"
     RESPONSES = "responses"
 

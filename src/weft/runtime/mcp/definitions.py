@@ -55,6 +55,8 @@ class PinnedTools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class DefinitionState(StrEnum):
+    """Whether a tool is defined as approved, otherwise, newly or no more."""
+
     APPROVED = "approved"
     CHANGED = "changed"
     NEW = "new"

@@ -16,6 +16,8 @@ from weft.kernel.errors import NotApplicable
 
 
 class CheckVerdict(StrEnum):
+    """What a check found of a turn: good, bad, or that it cannot be checked."""
+
     GOOD = "good"
     BAD = "bad"
     SKIP = "skip"

@@ -25,6 +25,8 @@ from weft.runtime.replay.recorded_exchanges import (
 
 
 class TextComparison(StrEnum):
+    """How texts of answers are compared: exactly, in normal form, or not at all."""
+
     EXACT = "exact"
     NORMAL = "normal"
     IGNORE = "ignore"

@@ -27,6 +27,8 @@ _SUFFIX = ".json"
 
 
 class ClaimKind(StrEnum):
+    """What is being done at a place."""
+
     RESTORE = "restore"
     """Its key is the id of a restore."""
     REMOVAL = "removal"

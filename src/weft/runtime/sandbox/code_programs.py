@@ -67,6 +67,8 @@ sys.stdout.write(text)
 
 
 class Language(StrEnum):
+    """JavaScript, TypeScript or Python: what a code program is written in."""
+
     JAVASCRIPT = "javascript"
     TYPESCRIPT = "typescript"
     PYTHON = "python"

@@ -17,6 +17,8 @@ from weft.kernel.errors import InvalidInput
 
 
 class MountKind(StrEnum):
+    """Whether a mount shows something of the machine, for reading or writing, or something empty or given."""
+
     READ_ONLY = "read-only"
     """A file or folder of the machine, which cannot be written."""
     WRITABLE = "writable"

@@ -52,6 +52,10 @@ DEFAULT_LIMITS = Limits()
 
 
 class Ending(StrEnum):
+    """How a process ended: by itself, or beyond a limit of time, output, memory, processes or disk, or because what it
+    must not write was replaced.
+    """
+
     EXITED = "exited"
     TIMED_OUT = "timed_out"
     TOO_MUCH_OUTPUT = "too_much_output"

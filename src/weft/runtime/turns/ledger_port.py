@@ -50,6 +50,8 @@ class RuntimeCompactions(Protocol):
 
 
 class RuntimeLedger(Protocol):
+    """The verbs of `weft.aio` that the runtime uses."""
+
     @property
     def trust(self) -> LedgerTrust: ...
 

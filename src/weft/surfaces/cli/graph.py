@@ -38,6 +38,8 @@ Node = tuple[str, str | None]
 
 
 class Glyphs(NamedTuple):
+    """The characters that a graph is drawn with."""
+
     line: str
     join: str
     branch: str

@@ -29,6 +29,8 @@ STEPS = "&, Enter\\: steps  "
 
 
 class ReadLine(NamedTuple):
+    """A line of a long text, and whether it is folded."""
+
     spans: Line
     is_folded: bool = False
     """Begins with the mark of folded lines."""

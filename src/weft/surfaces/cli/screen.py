@@ -43,6 +43,8 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 class Span(NamedTuple):
+    """A piece of a line with one style."""
+
     text: str
     style: str = ""
 

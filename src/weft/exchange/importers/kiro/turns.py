@@ -29,6 +29,8 @@ from weft.ledger.model import FileNote, ImagePart, Part
 
 
 class Kind(Enum):
+    """What a step is."""
+
     PROMPT = auto()
     """A turn begins."""
     INJECTED = auto()
@@ -55,6 +57,8 @@ class Outcome(Struct, frozen=True):
 
 
 class Step(Struct, kw_only=True):
+    """One thing that happened in a Kiro session, read from one or more records."""
+
     kind: Kind
     offset: int = 0
     end: int = 0
@@ -187,6 +191,8 @@ class TurnSteps(Struct):
 
 
 class Turns:
+    """Puts the steps of one Kiro session together into turns."""
+
     def __init__(self, session: NativeSession, identity: str | None = None, reach: int = 0) -> None:
         """`reach`: how far on the last turn lies, where a session that is summed up becomes shorter."""
         self._session, self._identity, self._reach = session, identity, reach

@@ -64,6 +64,8 @@ class Place(Struct, frozen=True):
 
 
 class Rows:
+    """The checkpoints and writes of one LangGraph database, in either of its layouts."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
         self.is_apart = database.has("checkpoint_blobs", "thread_id", "checkpoint_ns", "channel", "version", "blob")

@@ -144,6 +144,8 @@ def source_note(source: Any) -> FileNote | None:
 
 
 class Session(Struct):
+    """One conversation of `llm`, with its messages and how they follow each other."""
+
     id: str
     report: Report
     name: str | None = None

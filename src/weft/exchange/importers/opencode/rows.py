@@ -28,6 +28,8 @@ class Row(Struct, frozen=True):
 
 
 class MessageRow(Struct):
+    """A message with its parts, and where it lies in the source."""
+
     row: Row
     parts: list[Row]
     offset: int = 0
@@ -158,6 +160,8 @@ class RowDraft(Struct):
 
 
 class Verbatim:
+    """The records that were read, written one after the other as lines to be kept."""
+
     def __init__(self) -> None:
         self._file = BytesIO()
         self.count = 0

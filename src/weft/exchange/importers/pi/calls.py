@@ -30,6 +30,8 @@ SEVERITIES = {severity.value: severity for severity in LintSeverity}
 
 
 class Call(PendingCall):
+    """A tool call of Pi that waits for the message with its result."""
+
     asked_by: int = 0
     """Which of its turn's items is the response that asked for it."""
 

@@ -11,6 +11,8 @@ from weft.exchange.importers.port import Report
 
 
 class Role(Enum):
+    """What a record is for the turns of its session."""
+
     PROMPT = auto()
     """A message of a person, or of whoever started the agent: a turn begins."""
     PREFACE = auto()

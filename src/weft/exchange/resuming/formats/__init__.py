@@ -28,6 +28,8 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Format(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The structure of a tool's session files, as data."""
+
     tool: str
     structure: str
     """The tool's versions whose structure this is."""

@@ -18,6 +18,8 @@ USUAL_TAGS, ANTHROPIC_TAGS = ("<think>", "</think>"), ("<thinking>", "</thinking
 
 
 class ModelFacts(Struct, frozen=True, kw_only=True):
+    """What is known of a model by its name: how it can be told to think, what it takes."""
+
     thinks: bool = False
     """Whether it can be told how to think."""
     always_thinks: bool = False

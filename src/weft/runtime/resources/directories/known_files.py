@@ -51,6 +51,8 @@ UNSETTLED: Stamp = (0, 0, 0, 0, 0)
 
 
 class FileRecord(Struct, array_like=True, gc=False, frozen=True):
+    """What was seen of one file: its stamp, its mode and the id of its bytes."""
+
     name: bytes
     stamp: Stamp
     is_settled: bool
@@ -106,6 +108,8 @@ class OuterFile(Struct, array_like=True, frozen=True):
 
 
 class KnownHead(Struct, kw_only=True):
+    """The folders of such a cache, and the names of its other two files."""
+
     form: int = FORM
     snapshot: str
     whole: str = ""

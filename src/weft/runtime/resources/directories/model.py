@@ -44,6 +44,8 @@ class SkipReason(StrEnum):
 
 
 class SkippedPath(Struct, frozen=True):
+    """Something in a folder that is in no snapshot of it."""
+
     path: str
     why: SkipReason
 
@@ -67,6 +69,8 @@ class CopiedSnapshots(Struct, frozen=True, kw_only=True):
 
 
 class EntryKind(StrEnum):
+    """A file, a program (a file that its owner may execute), a link or a folder."""
+
     FILE = "file"
     PROGRAM = "program"
     """A file that its owner may execute."""
@@ -75,6 +79,8 @@ class EntryKind(StrEnum):
 
 
 class ChangeStatus(StrEnum):
+    """Added, deleted, other bytes, another mode, or another kind."""
+
     ADDED = "added"
     DELETED = "deleted"
     MODIFIED = "modified"
@@ -116,6 +122,8 @@ class FolderRestore(Struct, frozen=True, kw_only=True):
 
 
 class MergeConflict(Struct, frozen=True):
+    """A path that both sides changed, and how."""
+
     path: str
     why: str
 

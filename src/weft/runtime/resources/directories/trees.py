@@ -26,6 +26,8 @@ _NOT_ASCII = bytes(range(128, 256))
 
 
 class TreeEntry(NamedTuple):
+    """One name of a stored folder, with its mode and the id of what it holds."""
+
     name: bytes
     mode: int
     id: bytes

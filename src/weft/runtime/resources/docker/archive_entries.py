@@ -33,6 +33,8 @@ class ArchiveEntryKind(Enum):
 
 
 class ArchiveEntry(Struct, frozen=True, kw_only=True):
+    """One file, folder, link or pipe of an archive."""
+
     path: bytes
     """From the top of the archive, without a slash at either end; empty is the top itself."""
     kind: ArchiveEntryKind

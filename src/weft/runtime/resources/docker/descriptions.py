@@ -26,6 +26,8 @@ class ContainerPart(Struct, frozen=True, kw_only=True):
 
 
 class ResourceDescription(Struct, frozen=True, kw_only=True):
+    """What a volume, container or image is, and what can be done with it."""
+
     kind: ResourceKind
     name: str
     id: str
@@ -48,6 +50,8 @@ class EngineSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class RestoredObject(Struct, frozen=True, kw_only=True):
+    """What a restore made in an engine."""
+
     kind: ResourceKind
     id: str
     name: str

@@ -32,10 +32,14 @@ MORE = "\\"
 
 
 class TypedMessage(Struct, frozen=True):
+    """A message that was typed."""
+
     text: str
 
 
 class Command(Struct, frozen=True):
+    """A command that was typed, with what stands behind it."""
+
     name: str
     argument: str = ""
 
