@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md has a line for each package, every path that it names exists, and its orders are those that are held."""
+"""ARCHITECTURE.md has a line for each package, names paths that exist, and states the orders that are held."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ TEXT_ONLY = "urllib.parse."  # takes addresses apart and opens nothing
 INPUT_OUTPUT_CALLS = frozenset({"open", "print", "input"})
 VAGUE_NAMES = frozenset("util utils helper helpers manager managers service services".split())
 LONGEST_FUNCTION = 60
-LONGEST_FILE = 600
+LONGEST_FILE = 1100
 
 
 Violations = Iterator[tuple[int, str]]  # line, and what is wrong there
@@ -161,7 +161,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert violations(long_functions) == []
 
 
-def test_no_file_is_longer_than_six_hundred_lines() -> None:
+def test_no_file_is_longer_than_the_limit() -> None:
     assert violations(long_files) == []
 
 
@@ -205,7 +205,7 @@ IDS, PORT = "weft/kernel/ids.py", "weft/store/port.py"
         (ambient_time_or_chance, PORT, "import os\nos.urandom(16)"),
         (long_functions, PORT, "def f():\n" + "    x = 1\n" * 60),
         (long_functions, PORT, "class C:\n    async def f():\n" + "        x = 1\n" * 60),
-        (long_files, PORT, "x = 1\n" * 601),
+        (long_files, PORT, "x = 1\n" * 1101),
         (broad_excepts_without_a_reason, PORT, "try: ...\nexcept: ..."),
         (broad_excepts_without_a_reason, PORT, "try: ...\nexcept Exception: ...  # noqa: BLE001"),
         (broad_excepts_without_a_reason, PORT, "try: ...\nexcept (KeyError, BaseException): ..."),
@@ -232,8 +232,8 @@ def test_a_rule_fails_on_code_that_breaks_it(rule: Rule, path: str, source: str)
         (ambient_time_or_chance, PORT, "import time\ntime.monotonic()"),
         (ambient_time_or_chance, PORT, "def f(random): return random.time"),
         (long_functions, PORT, "def f():\n" + "    x = 1\n" * 59),
-        (long_files, PORT, "x = 1\n" * 600),
-        (long_files, PORT, f'"""The port. {GENERATED}."""\n' + "x = 1\n" * 700),
+        (long_files, PORT, "x = 1\n" * 1100),
+        (long_files, PORT, f'"""The port. {GENERATED}."""\n' + "x = 1\n" * 1200),
         (broad_excepts_without_a_reason, PORT, "try: ...\nexcept KeyError: ..."),
         (broad_excepts_without_a_reason, PORT, "try: ...\nexcept Exception: ...  # a plug-in's"),
         (broad_excepts_without_a_reason, PORT, "try: ...\n# it is a plug-in's\nexcept Exception: ..."),
