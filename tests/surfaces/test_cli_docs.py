@@ -12,7 +12,7 @@ import pytest
 from tests.surfaces.shell import Answer, Shell, masked
 from weft.surfaces.cli.command import SHARED, shared_options
 from weft.surfaces.cli.exits import EXIT_CODES
-from weft.surfaces.cli.main import SUMMARIES, weft
+from weft.surfaces.cli.main import COMMON, SUMMARIES, weft
 from weft.surfaces.cli.turn_input import TurnInput
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -101,6 +101,22 @@ def test_the_shared_options_are_documented_once() -> None:
     assert {name for param in weft.params for name in param.opts} >= {"--version", "-V", "--json", "--ledger"}
     for name in SUMMARIES:
         assert {param.name for param in command(name).params} >= set(SHARED)
+
+
+def test_the_help_is_one_screen_of_common_commands(shell: Shell) -> None:
+    shown = shell("--help").out.splitlines()
+    names = [name for group in COMMON.values() for name in group]
+    assert len(shown) <= 50
+    assert set(names) <= set(SUMMARIES)
+    assert len(names) == len(set(names))
+    assert all(f"  {name} " in "\n".join(shown) for name in names)
+
+
+def test_the_help_of_everything_lists_every_command_and_exit_code(shell: Shell) -> None:
+    shown = shell("help", "--all").out
+    assert [name for name in SUMMARIES if f"\n  {name} " not in shown] == []
+    assert "Exit codes:" in shown
+    assert shell("help", "--all", "log").code == 2
 
 
 def test_the_exit_codes_are_documented() -> None:

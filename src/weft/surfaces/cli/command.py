@@ -16,6 +16,8 @@ PATHS = ("file", "path", "receipt", "assets")
 COMPLETION_VARIABLE = "_WEFT_COMPLETE"
 """Set by a shell that asks how a line goes on."""
 
+ALL_COMMANDS = "weft.all_commands"
+"""Set in the context of a help text that lists every command."""
 SHARED = ("ledger", "json", "quiet", "no_color", "no_pager")
 
 

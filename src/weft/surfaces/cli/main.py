@@ -17,17 +17,17 @@ from weft import __version__
 from weft.kernel.errors import WeftError
 from weft.kernel.hidden_credentials import without_credentials
 from weft.surfaces.cli.call import OWNER, Call
-from weft.surfaces.cli.command import COMPLETION_VARIABLE, shared_options, take_shared
+from weft.surfaces.cli.command import ALL_COMMANDS, COMPLETION_VARIABLE, shared_options, take_shared
 from weft.surfaces.cli.exits import BUG, EXIT_CODES, INTERRUPTED, OK, error_document, exit_code, hint_of, lines_of
 from weft.surfaces.plain_text import safe
 
 COMMANDS = {
     "start": {
         "init": "Make a ledger in a folder, or as a file.",
-        "import": "Bring in the sessions that other tools left behind.",
+        "import": "Import the sessions that other tools left behind.",
         "record": "Record a turn, from JSON or from options.",
         "compact": "Summarise a session's past, or switch between summaries.",
-        "substitute": "Have a message or a tool's result shown with other words.",
+        "substitute": "Substitute what is shown of a message or a tool's result.",
     },
     "look": {
         "read": "Read a whole conversation: prompts and answers in full.",
@@ -43,7 +43,7 @@ COMMANDS = {
         "story": "Show what was worked on in a period, project by project.",
         "projects": "List projects: sessions, agents, tokens and cost of each.",
         "reflog": "Show where a session has stood.",
-        "files": "Show every turn that read or wrote a file.",
+        "files": "List the turns that read or wrote a file.",
         "blame": "Show which turn last wrote each line of a file.",
         "usage": "Show tokens and cost, by day, model, project and more.",
         "audit": "Show what agents used against what they were allowed.",
@@ -56,86 +56,86 @@ COMMANDS = {
         "undo": "Take back the last turn of a session, and its files.",
         "checkout": "Bring back the files of a turn.",
         "restore": "Move a session back, or bring a deleted one back.",
-        "rename": "Give a session another label.",
+        "rename": "Rename a session.",
         "alias": "Give a session a second name, or list such names.",
-        "archive": "Put a session away; its turns stay.",
-        "delete": "Remove a session's label; its turns stay.",
-        "settle": "Join the branches of a session that several ledgers moved.",
+        "archive": "Archive a session; its turns stay.",
+        "delete": "Delete a session's label; its turns stay.",
+        "settle": "Settle a session that several ledgers moved: join its branches.",
     },
     "share": {
         "clone": "Make a new ledger with everything of another one.",
         "pull": "Bring in what another ledger has and this one lacks.",
         "push": "Send what this ledger has and another one lacks.",
         "pending": "Show what other ledgers decided, and take it over or refuse it.",
-        "remote": "Remember other ledgers by a name.",
-        "replica": "Show what this ledger goes by among its copies, or change it.",
+        "remote": "Manage remotes: other ledgers, remembered by a name.",
+        "replica": "Show or change the id of this ledger among its copies.",
         "sync-stdio": "Serve a ledger over standard input and output.",
-        "bundle": "Put threads into a file that others can verify.",
-        "key": "Make the keys that bundles are signed with, and trust others'.",
+        "bundle": "Bundle threads into a file that others can verify.",
+        "key": "Manage the keys that bundles are signed with, and trust others'.",
     },
     "carry": {
         "resume": "Write a session that another tool can resume, up to any turn.",
-        "cherry-pick": "Bring turns of another branch onto a session.",
+        "cherry-pick": "Apply turns of another branch to a session.",
         "summarize": "Tell a session what another branch found.",
         "merge": "Bring a branch back into a session: what it found, and its files.",
     },
     "work": {
-        "provider": "Say where models are reached: gateways, vendors, local servers.",
-        "model": "Say what is asked, and how: a model of a provider, with its parameters.",
-        "session": "Make sessions with a model, send to them; unify, pause, resume and complete them.",
-        "agent": "Describe agents, give them tasks, and see what they are doing.",
-        "toolset": "Name lists of tools that agents and sessions are given, each with a sandbox.",
-        "tools": "Show which tools a turn of an agent or a session would have.",
-        "task": "Say what is to be done, and end it when its success criteria hold.",
-        "trigger": "Have messages sent by time, webhook, event or file.",
-        "code": "Keep code as programs that agents can use as tools.",
-        "info": "Keep what is known: checked against schemas, found by words, tags and paths.",
-        "human": "Describe people, ask them, and record what they answer.",
-        "policy": "Propose, test, activate and roll back the programs that decide about tool calls.",
+        "provider": "Manage model providers: gateways, vendors, local servers.",
+        "model": "Manage models: the provider's name of each, and its parameters.",
+        "session": "Create sessions, send to them, pause, resume, unify and complete them.",
+        "agent": "Create agents, give them tasks, and see what they are doing.",
+        "toolset": "Manage toolsets: named lists of tools, each with a sandbox profile.",
+        "tools": "List the tools that a turn of an agent or a session would have.",
+        "task": "Create tasks, and complete them when their success criteria hold.",
+        "trigger": "Manage triggers: messages sent by time, webhook, event or file.",
+        "code": "Manage code programs, which agents can use as tools.",
+        "info": "Manage information: checked against schemas, found by words, tags and paths.",
+        "human": "Manage people: describe them, ask them, record their answers.",
+        "policy": "Manage approval policies: propose, test, activate and roll back.",
         "program": "List, show, compare and retire programs of every kind.",
         "tag": "Tag anything that has an id: programs, sessions, turns, messages, events.",
         "nodes": "List everything that has a tag.",
-        "embed": "Embed nodes: what they say as vectors, so that similar ones are found.",
+        "embed": "Compute vectors of nodes, so that similar ones are found.",
         "similar": "Find nodes that mean nearly the same, the nearest first.",
         "route": "Find the thread that a text belongs to, and say why.",
-        "embed-stats": "Show how many nodes were embedded, by model.",
-        "apply": "Make and change programs as files say.",
-        "resource": "Declare folders, files, addresses and containers; keep them, bring them back, say whose they are.",
+        "embed-stats": "Show how many nodes have vectors, by model.",
+        "apply": "Create and change programs as files say.",
+        "resource": "Manage resources: folders, files, addresses, containers, and their snapshots.",
         "sandbox": "Run commands in the sandbox, as agents' tools do.",
-        "config": "Show what the next message to a session is answered with, and why.",
+        "config": "Show the effective configuration of a session's next turn.",
     },
     "keep": {
-        "trust": "Let a ledger act for you that you did not make here, or a folder tell agents its rules.",
+        "trust": "Manage trust in ledgers, in folders' rules and in folders for work.",
         "doctor": "Explain what is wrong with a ledger, and what to do.",
         "verify": "Check every fact, every view, and the kept files of turns.",
-        "rebuild": "Make every view anew from the facts.",
-        "export-facts": "Write every fact as a JSON line.",
-        "import-facts": "Bring facts in from JSON lines.",
+        "rebuild": "Rebuild every view from the facts.",
+        "export-facts": "Export every fact as a JSON line.",
+        "import-facts": "Import facts from JSON lines.",
         "backup": "Copy the ledger while it is in use, with the files of turns.",
         "copy": "Copy a ledger to a new address, on any backend.",
-        "recover": "Bring back what was lost: a backup, or what still verifies.",
+        "recover": "Recover what was lost: a backup, or what still verifies.",
     },
     "forget": {
         "erase": "Erase contents for good; the record still verifies.",
         "secrets": "Find credentials in what was recorded, look at them, and erase them.",
-        "pack": "Compress what is cold, or unpack it again.",
+        "pack": "Compress what is cold, or decompress it again.",
     },
     "ask": {
-        "send": "Send a message to a session, an agent or a turn, and show the answer.",
+        "send": "Send a message to a session, an agent or a turn; show the answer.",
         "inbox": "List the messages that wait, and those that failed.",
-        "broker": "Answer the messages of every session until stopped.",
-        "approvals": "List the tool calls that wait for a person.",
-        "approve": "Allow a tool call that waits for a person.",
-        "reject": "Refuse a tool call that waits for a person.",
-        "interrupt": "Cut the turn short that runs in a session.",
+        "broker": "Serve the messages of every session until stopped.",
+        "approvals": "List the tool calls that wait for approval.",
+        "approve": "Approve a tool call that waits for a person.",
+        "reject": "Reject a tool call that waits for a person.",
+        "interrupt": "Interrupt the turn that runs in a session.",
         "retry": "Try a failed turn again.",
-        "replay": "Run a recorded thread again with another model, prompt or policy.",
+        "replay": "Replay a recorded thread with another model, prompt or policy.",
         "room": "Talk in rooms: people and agents together.",
-        "chat": "Talk with a model; every exchange is a turn.",
+        "chat": "Chat with a model; every exchange is a turn.",
         "follow": "Follow a session: its messages, turns and tools, and answers while they are written.",
-        "token": "Let another process act for you, with less, until a time.",
-        "credential": "Say where keys are found: add, list or remove.",
-        "mcp-server": "Say which MCP servers there are, and approve their tools.",
+        "token": "Manage tokens, by which other processes act for you, with less, until a time.",
+        "credential": "Manage credentials: where keys are found.",
+        "mcp-server": "Manage MCP servers, and approve their tools.",
     },
     "help": {
         "completion": "Print the completion script of a shell.",
@@ -144,7 +144,20 @@ COMMANDS = {
 }
 OWNER_COMMANDS = frozenset("trust doctor recover copy credential mcp-server key init clone sandbox".split())
 """Work on files of the person who runs them, or on a ledger as a file: in nobody else's name."""
+COMMON = {
+    "start": "init import chat".split(),
+    "look": "sessions log read show search diff usage".split(),
+    "go on": "send fork undo merge resume".split(),
+    "run agents": "provider agent approve broker room".split(),
+    "share": "clone pull export".split(),
+    "keep": "trust verify backup".split(),
+}
+"""What `weft --help` shows, by what people want to do; `weft help --all` shows every command."""
+COMMON_OPTIONS = frozenset({"ledger", "json", "actor", "version"})
 SUMMARIES = {name: summary for group in COMMANDS.values() for name, summary in group.items()}
+
+
+SENTENCE = "Version control for AI agents: every turn is a commit to verify and fork from."
 
 
 class Commands(click.Group):
@@ -173,10 +186,28 @@ class Commands(click.Group):
             ctx.ensure_object(Call).ensure_owner(args[0])
         return super().resolve_command(ctx, args)
 
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if ctx.meta.get(ALL_COMMANDS):
+            super().format_help_text(ctx, formatter)
+        else:
+            formatter.write_paragraph()
+            formatter.write_text(SENTENCE)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, then the commands: click calls this for both."""
+        if ctx.meta.get(ALL_COMMANDS):
+            super().format_options(ctx, formatter)
+            return
+        shown = [option for option in self.get_params(ctx) if option.name in COMMON_OPTIONS]
+        with formatter.section("Options"):
+            formatter.write_dl([row for option in shown if (row := option.get_help_record(ctx))])
+        self.format_commands(ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for group, commands in COMMANDS.items():
+        groups = {group: list(commands) for group, commands in COMMANDS.items()}
+        for group, names in (groups if ctx.meta.get(ALL_COMMANDS) else COMMON).items():
             with formatter.section(group.capitalize()):
-                formatter.write_dl(list(commands.items()))
+                formatter.write_dl([(name, SUMMARIES[name]) for name in names])
 
     def invoke(self, ctx: click.Context) -> object:
         call = take_shared(ctx)
@@ -187,8 +218,12 @@ class Commands(click.Group):
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Exit codes"):
-            formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+        if ctx.meta.get(ALL_COMMANDS):
+            with formatter.section("Exit codes"):
+                formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+        else:
+            formatter.write_paragraph()
+            formatter.write_text("`weft help --all` lists every command, `weft help COMMAND` explains one.")
 
 
 def show_version(call: Call) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from weft.programs.model import Program
     from weft.surfaces.wire.work import AgentStatus
 
-command = group("agent", "Describe agents, give them tasks, and see what they are doing.")
+command = group("agent", "Create agents, give them tasks, and see what they are doing.")
 TOOLSET = "What its tools are at most; `weft toolset list` shows them."
 MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
 

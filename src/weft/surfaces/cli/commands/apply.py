@@ -27,7 +27,7 @@ STYLES = {"create": "good", "change": "warn", "unchanged": "dim", "delete": "bad
 @click.option("--prune", is_flag=True, help="Delete programs that earlier files brought and these do not say.")
 @acting
 def command(call: Call, file: tuple[str, ...], dry_run: bool, prune: bool, actor: str, retry_key: str | None) -> None:
-    """Make and change programs as files say.
+    """Create and change programs as files say.
 
     A FILE is YAML, one document or several, or JSON: objects with id, programType, config, and perhaps lifecycle and
     tags; - is standard input. All is done, or nothing, and then all that is wrong is said at once; applied again,

@@ -27,7 +27,7 @@ EVERY_STATE = ("open", "granted", "denied", "void")
 @click.option("--all", "is_every", is_flag=True, help="Those that were answered, too.")
 @arguments.session_option("Only those of this session.")
 def command(call: Call, id: str | None, is_every: bool, session: str | None) -> None:
-    """List the tool calls that wait for a person.
+    """List the tool calls that wait for approval.
 
     With an ID that one is shown whole: what it would do, and exactly what would run. An approval allows that once, and
     nothing else: if anything of it changes before it runs, it does not run.

@@ -16,7 +16,7 @@ from weft.surfaces.cli.command import command as weft_command
 @click.option("--reason", metavar="TEXT", help="Why.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where nobody is at a terminal.")
 def command(call: Call, id: str, session_scope: bool, rule: bool, reason: str | None, yes: bool) -> None:
-    """Allow a tool call that waits for a person.
+    """Approve a tool call that waits for a person.
 
     It is shown whole first, and asked about. The answer counts for exactly what was shown, once: if
     anything of it changes before it runs, it does not run.

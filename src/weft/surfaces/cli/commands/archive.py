@@ -37,7 +37,7 @@ def command(
     dry_run: bool,
     reason: str | None,
 ) -> None:
-    """Put a session away; its turns stay.
+    """Archive a session; its turns stay.
 
     An archived session is listed by `weft sessions --all` and `weft archive --list` only and takes no more turns. It
     keeps its label and can be shown, searched, forked and restored.

@@ -34,7 +34,7 @@ LISTED_APPROVALS = 10_000
     help=f"So many turns at a time ({CAPACITY_TURNS} by default).",
 )
 def command(call: Call, capacity: int) -> None:
-    """Answer the messages of every session until stopped.
+    """Serve the messages of every session until stopped.
 
     Any number of brokers may serve one ledger, on PostgreSQL from several machines: each session is one broker's at a
     time. What a broker leaves unfinished, however it ends, another one goes on with.

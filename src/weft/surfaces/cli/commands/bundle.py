@@ -243,7 +243,7 @@ def _whose(report: BundleReport) -> str:
     return "signed by nobody that you trust" if report.signatures else "unsigned: nobody vouches for it"
 
 
-HELP = """Put threads into a file that others can verify.
+HELP = """Bundle threads into a file that others can verify.
 
 The file holds a thread from its root on, each event hashed over the one before it. Texts can be withheld: what is
 left still verifies.

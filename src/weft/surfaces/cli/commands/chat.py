@@ -46,7 +46,7 @@ def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str)
 @click.option("--system", metavar="TEXT", help="What the model is told before everything else.")
 @click.option("--new", is_flag=True, help="Begin a new session.")
 def command(call: Call, session: str | None, model: str | None, system: str | None, new: bool) -> None:
-    """Talk with a model; every exchange is a turn.
+    """Chat with a model; every exchange is a turn.
 
     Goes on in SESSION, by default the session chat, where it stood. The embedded model answers, which needs no key and
     no network; with a key in ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY or GOOGLE_API_KEY that provider does.

@@ -20,7 +20,7 @@ from weft.surfaces.wire.sessions import PickedTurn
 @expected_option
 @key_option
 def command(call: Call, turn: tuple[str, ...], onto: str, expected: str | None, key: str | None) -> None:
-    """Bring turns of another branch onto a session.
+    """Apply turns of another branch to a session.
 
     Each becomes a new turn there, which says the same by the same contents and names its source; in this order, all of
     them or none. Nothing is moved or rewritten. What they cost is counted once, where they were made.

@@ -10,7 +10,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import acting, answer, changing, given, looking, set_fields, show_list, with_fields
 
-command = group("code", "Keep code as programs that agents can use as tools.")
+command = group("code", "Manage code programs, which agents can use as tools.")
 MAKE = "make one with `weft code create NAME --file FILE`"
 LANGUAGES = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".ts": "typescript"}
 

@@ -44,7 +44,7 @@ def command(
     deny: tuple[str, ...],
     message: str | None,
 ) -> None:
-    """Show what the next message to a session is answered with, and why.
+    """Show the effective configuration of a session's next turn.
 
     Each value stands with the layer that it comes from: provider, model, situation, persona, thread, session, message.
     A later layer replaces the values of an earlier one; permissions only narrow. With options: as if a message were

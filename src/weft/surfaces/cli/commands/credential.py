@@ -37,7 +37,7 @@ def complete_ids(_: click.Context, __: click.Parameter, incomplete: str) -> list
     "--for", "given_to", multiple=True, metavar="PRINCIPAL", help="Who may have it, as agent:NAME. Default: all."
 )
 def command(call: Call, action: str, id: str | None, **options: Any) -> None:
-    """Say where keys are found: add, list or remove.
+    """Manage credentials: where keys are found.
 
     A key itself is never kept, only the variable or the command it is read from, the one server it is for, and who may
     have it. Without an action the credentials are listed.

@@ -14,7 +14,7 @@ from weft.surfaces.cli.screen import Span
 @arguments.session()
 @click.option("--reason", metavar="TEXT", help="Why.")
 def command(call: Call, session: str, reason: str | None) -> None:
-    """Remove a session's label; its turns stay.
+    """Delete a session's label; its turns stay.
 
     The turns keep their ids and can still be shown and forked; `weft restore` brings the session back.
     """

@@ -33,7 +33,7 @@ def command(
     forget: bool,
     model: str | None,
 ) -> None:
-    """Embed nodes: what they say as vectors, so that similar ones are found.
+    """Compute vectors of nodes, so that similar ones are found.
 
     NODE is a turn, a message, a session, a program or an event. The model that comes with Weft needs no network.
     """

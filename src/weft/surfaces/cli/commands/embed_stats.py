@@ -14,7 +14,7 @@ HEADER = ("model", "dimensions", "nodes", "of which", "size", "newest")
 
 @weft_command("embed-stats")
 def command(call: Call) -> None:
-    """Show how many nodes were embedded, by model."""
+    """Show how many nodes have vectors, by model."""
     with call.reading() as ledger:
         counts = counted(ledger)
     if call.json:

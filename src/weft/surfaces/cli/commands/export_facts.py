@@ -16,7 +16,7 @@ from weft.surfaces.wire.upkeep import FactsFile
 @weft_command("export-facts")
 @click.argument("file", type=click.Path(), default=STANDARD)
 def command(call: Call, file: str) -> None:
-    """Write every fact as a JSON line.
+    """Export every fact as a JSON line.
 
     FILE must not exist yet; without it, or with -, they go to standard output. Into an empty ledger the lines give the
     same digests.

@@ -23,7 +23,7 @@ STYLES = {"written": "good", "read": "", "referenced": "dim", "attached": "dim"}
 @click.option("--kind", type=click.Choice([kind.value for kind in FileKind]), help="Only notes of this kind.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N notes.")
 def command(call: Call, path: str, kind: str | None, limit: int | None) -> None:
-    """Show every turn that read or wrote a file.
+    """List the turns that read or wrote a file.
 
     The newest first. PATH is a whole path, or the end of one: `parser.py` and `src/parser.py` are found in every
     checkout, `./src/parser.py` in this folder alone.

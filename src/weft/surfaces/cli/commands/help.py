@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import ALL_COMMANDS
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import EXIT_CODES
 from weft.surfaces.wire.programs import HelpText
@@ -51,13 +52,18 @@ TOPICS = {"revisions": REVISIONS, "exit-codes": exit_codes(), "environment": ENV
 
 @weft_command("help")
 @click.argument("topic", required=False)
+@click.option("--all", "all_commands", is_flag=True, help="List every command.")
 @click.pass_context
-def command(ctx: click.Context, call: Call, topic: str | None) -> None:
+def command(ctx: click.Context, call: Call, topic: str | None, all_commands: bool) -> None:
     """Explain a command or a topic.
 
     Topics: revisions, exit-codes, environment.
     """
-    text = _text(ctx.find_root(), topic)
+    if all_commands and topic is not None:
+        raise click.UsageError(f"--all lists every command; name {topic!r} without it")
+    root = ctx.find_root()
+    root.meta[ALL_COMMANDS] = all_commands
+    text = _text(root, topic)
     if call.json:
         call.document(HelpText(topic=topic, text=text))
     else:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from weft.ledger.api import Approval, Ledger
     from weft.programs.model import Request
 
-command = group("human", "Describe people, ask them, and record what they answer.")
+command = group("human", "Manage people: describe them, ask them, record their answers.")
 MAKE = "make one with `weft human create NAME`"
 YES = "Do not ask about a tool call; needed where nobody is at a terminal."
 STYLES = {"approved": "good", "rejected": "bad", "pending": "warn"}

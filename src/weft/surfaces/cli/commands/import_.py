@@ -85,7 +85,7 @@ def command(
     processes: str | None,
     **modes: bool,
 ) -> int:
-    """Bring in the sessions that other tools left behind.
+    """Import the sessions that other tools left behind.
 
     PATH is a file, a folder, an archive (.zip, .zst), or the address of a PostgreSQL database that holds checkpoints of
     LangGraph (postgresql://...); without one, the usual places of every tool are searched.

@@ -17,7 +17,7 @@ NO_FACTS = "no facts were given: pipe them in, or name a FILE"
 @weft_command("import-facts")
 @click.argument("file", type=click.Path(), default=STANDARD)
 def command(call: Call, file: str) -> None:
-    """Bring facts in from JSON lines.
+    """Import facts from JSON lines.
 
     FILE is what `weft export-facts` wrote; without it, or with -, standard input is read. Facts that are known already
     are passed over, so an import that was cut short is simply run again.

@@ -22,7 +22,7 @@ from weft.surfaces.cli.program_call import (
     with_fields,
 )
 
-command = group("info", "Keep what is known: checked against schemas, found by words, tags and paths.")
+command = group("info", "Manage information: checked against schemas, found by words, tags and paths.")
 MAKE = "make some with `weft info create NAME --content JSON`"
 
 

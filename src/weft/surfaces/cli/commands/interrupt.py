@@ -13,7 +13,7 @@ from weft.surfaces.wire.broker import InterruptedTurn
 @weft_command("interrupt")
 @arguments.session()
 def command(call: Call, session: str) -> None:
-    """Cut the turn short that runs in a session.
+    """Interrupt the turn that runs in a session.
 
     Whichever process runs it ends it with what it has: open tool calls are interrupted, what came of the answer is
     kept, and the session goes on from there. Messages that wait are answered next.

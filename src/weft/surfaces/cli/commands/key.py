@@ -94,7 +94,7 @@ def delete(call: Call, name: str, yes: bool) -> None:
     call.answer(DeletedKey(name=name, private=private), ["deleted the key ", Span(name, "label")])
 
 
-HELP = """Make the keys that bundles are signed with, and trust others'.
+HELP = """Manage the keys that bundles are signed with, and trust others'.
 
 They lie in your configuration folder, each private one readable by you alone.
 """

@@ -62,7 +62,7 @@ def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> 
 @click.option("--no-start", is_flag=True, help="Add it without starting it; `approve` it later.")
 @click.option("--yes", is_flag=True, help="Approve, and let the first start fetch packages, without asking.")
 def command(call: Call, action: str, name: str | None, words: tuple[str, ...], **options: Any) -> None:
-    """Say which MCP servers there are, and approve their tools.
+    """Manage MCP servers, and approve their tools.
 
     ACTION is add, list, remove, tools, approve, enable or disable. `weft mcp-server add NAME -- COMMAND…` adds one that
     is started here, in a sandbox, and `--url` one elsewhere. Its tools are shown and pinned by their hashes: one that

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from weft.runtime.inference.model_files import ModelFile, ModelFolder
     from weft.surfaces.wire.programs import FetchableModel
 
-command = group("model", "Say what is asked, and how: a model of a provider, with its parameters.")
+command = group("model", "Manage models: the provider's name of each, and its parameters.")
 MAKE = "make one with `weft model create NAME --backend MODEL --provider PROVIDER`"
 
 

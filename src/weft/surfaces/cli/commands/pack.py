@@ -26,7 +26,7 @@ DEFAULT = "90d"
 @click.option("--undo", "back", is_flag=True, help="Unpack instead.")
 @click.option("--dry-run", is_flag=True, help="Show how much it would save, and stop.")
 def command(call: Call, what: tuple[str, ...], older_than: str | None, back: bool, dry_run: bool) -> None:
-    """Compress what is cold, or unpack it again.
+    """Compress what is cold, or decompress it again.
 
     Whole trees are packed: those that the names lead to, or, without any, those in which nothing happened for 90 days.
     Everything stays addressable, readable, verified and exported as before; only a plain SQL shell cannot read the long

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from weft.runtime.policies.decider import PolicyInForce
     from weft.runtime.policies.own_tests import OwnTestResult
 
-command = group("policy", "Propose, test, activate and roll back the programs that decide about tool calls.")
+command = group("policy", "Manage approval policies: propose, test, activate and roll back.")
 HEADER = ("policy", "name", "state", "agent", "tests", "by", "when")
 GROUPS = ("calls", "tool", "before", "after", "for example", "why")
 SHORT_ID, SHORT_DIGEST = 8, 12

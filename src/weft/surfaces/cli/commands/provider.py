@@ -22,7 +22,7 @@ from weft.surfaces.cli.program_call import (
 )
 from weft.surfaces.wire.forms import JsonValue
 
-command = group("provider", "Say where models are reached: gateways, vendors, local servers.")
+command = group("provider", "Manage model providers: gateways, vendors, local servers.")
 TYPES = "anthropic, openai, google, openai-compatible, cloudflare-ai-gateway, local"
 MAKE = "make one with `weft provider create NAME --type TYPE`"
 

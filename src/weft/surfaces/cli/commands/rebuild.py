@@ -11,7 +11,7 @@ from weft.surfaces.wire.upkeep import RebuiltViews
 
 @weft_command("rebuild")
 def command(call: Call) -> None:
-    """Make every view anew from the facts.
+    """Rebuild every view from the facts.
 
     Facts are never touched; readers go on meanwhile.
     """

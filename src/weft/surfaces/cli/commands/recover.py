@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def command(
     call: Call, accept: bool, backup: str | None, salvage: tuple[str, str] | None, others: tuple[str, ...]
 ) -> int:
-    """Bring back what was lost: a backup, or what still verifies.
+    """Recover what was lost: a backup, or what still verifies.
 
     A ledger remembers beside its database how much it has acknowledged. When the database holds less, or something
     else, nothing is opened until the newer copy is put back, a backup is put in its place with --from, or the loss is

@@ -14,7 +14,7 @@ from weft.surfaces.cli.command import command as weft_command
 @click.option("--abort", is_flag=True, help="End the agent's turn, too.")
 @click.option("--reason", metavar="TEXT", help="Why; the model is told.")
 def command(call: Call, id: str, abort: bool, reason: str | None) -> None:
-    """Refuse a tool call that waits for a person.
+    """Reject a tool call that waits for a person.
 
     It never runs. The model is told so and goes on; with --abort its turn ends.
     """

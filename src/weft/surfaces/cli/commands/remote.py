@@ -41,7 +41,7 @@ SHARED = {
 def command(
     call: Call, action: str, name: str | None, address: str | None, share_imports: bool, sessions: tuple[str, ...]
 ) -> None:
-    """Remember other ledgers by a name.
+    """Manage remotes: other ledgers, remembered by a name.
 
     An ADDRESS is a path, postgresql://user@host/database?ledger=NAME, ssh://host/path or cmd:COMMAND. A password in it
     is not kept. With --share-imports both ledgers name what they import alike, so that the same source is one tree;

@@ -14,7 +14,7 @@ from weft.surfaces.cli.screen import Span
 @arguments.session()
 @click.argument("label")
 def command(call: Call, session: str, label: str) -> None:
-    """Give a session another label.
+    """Rename a session.
 
     Its turns, its reflog and its aliases stay.
     """

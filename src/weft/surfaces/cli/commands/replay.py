@@ -81,7 +81,7 @@ class ReplayOptions(Struct, frozen=True, kw_only=True):
 @click.option("--since", metavar="WHEN", help="With --sample: only sessions that changed since.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if anything went otherwise.")
 def command(call: Call, revs: tuple[str, ...], exit_code: bool, **given: Any) -> int:
-    """Run a recorded thread again with another model, prompt or policy.
+    """Replay a recorded thread with another model, prompt or policy.
 
     It says where the thread first goes another way. REV is a session or a turn: it is run again from its first turn.
     REV..REV runs only the turns after the first REV. Without one it is the latest session. The recorded thread stays as

@@ -14,7 +14,7 @@ from weft.surfaces.wire.upkeep import ReplicaName
 @click.option("--new", is_flag=True, help="Go by a new replica id from now on.")
 @click.option("--forget", metavar="REPLICA", help="Forget what another replica said of itself.")
 def command(call: Call, new: bool, forget: str | None) -> None:
-    """Show what this ledger goes by among its copies, or change it.
+    """Show or change the id of this ledger among its copies.
 
     Copies made by `weft backup`, `weft copy` and `weft clone` have ids of their own. A file that was copied by other
     means has its origin's; once both go on, syncing refuses them, and --new, in both, tells them apart. Close other

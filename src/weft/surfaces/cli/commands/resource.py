@@ -10,7 +10,7 @@ from weft.surfaces.cli.resources.reading import list_, owners, show
 
 command = group(
     "resource",
-    "Declare folders, files, addresses and containers; keep them, bring them back, say whose they are.",
+    "Manage resources: folders, files, addresses, containers, and their snapshots.",
     add,
     list_,
     show,

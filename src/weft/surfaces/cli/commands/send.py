@@ -57,7 +57,7 @@ def command(
     key: str | None,
     **options: Any,
 ) -> None:
-    """Send a message to a session, an agent or a turn, and show the answer.
+    """Send a message to a session, an agent or a turn; show the answer.
 
     TEXT is read from standard input where it is -. It is written to an inbox before anything is asked: if this process
     dies, any broker goes on. With --session and --persona a session is made for that agent.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 """So much of a log's first line is read."""
-command = group("session", "Make sessions with a model, send to them; unify, pause, resume and complete them.")
+command = group("session", "Create sessions, send to them, pause, resume, unify and complete them.")
 
 
 @command.verb("create")

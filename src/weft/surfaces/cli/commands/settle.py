@@ -23,7 +23,7 @@ from weft.surfaces.cli.screen import Line, Span
 def command(
     call: Call, session: str, to: str | None, ours: bool, theirs: bool, fork: str | None, reason: str | None
 ) -> None:
-    """Join the branches of a session that several ledgers moved.
+    """Settle a session that several ledgers moved: join its branches.
 
     Without an option the branches are shown. Settling is one more move, which names the ends of all branches; every
     ledger follows it with its next pull. No turn is lost.

@@ -22,7 +22,7 @@ DIGITS = 12
 @click.option("--undo", is_flag=True, help="Show what was recorded again.")
 @click.option("--reason", metavar="TEXT", help="Why; it stands beside the words.")
 def command(call: Call, event: str, words: str | None, with_event: str | None, undo: bool, reason: str | None) -> None:
-    """Have a message or a tool's result shown with other words.
+    """Substitute what is shown of a message or a tool's result.
 
     EVENT is the beginning of an event's id, the id of a message or of a tool call, or a turn, for its answer. From now
     on contexts, exports, search and `weft show` have the other words, marked as such, and the next request of a session

@@ -34,7 +34,7 @@ from weft.surfaces.cli.program_call import (
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.wire.forms import JsonValue
 
-command = group("task", "Say what is to be done, and end it when its success criteria hold.")
+command = group("task", "Create tasks, and complete them when their success criteria hold.")
 MAKE = "make one with `weft task create TITLE`"
 OTHER_NAMES = {"in_progress": "active", "todo": "pending", "done": "completed"}
 STYLES = {"completed": "good", "failed": "bad"}

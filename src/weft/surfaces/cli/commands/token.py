@@ -291,7 +291,7 @@ def _answer_token(call: Call, token: str, out: str | None) -> None:
     call.note(f"token {form.id}, until {local_time(form.expires_at)}; {ends}")
 
 
-HELP = """Let another process act for you, with less, until a time.
+HELP = """Manage tokens, by which other processes act for you, with less, until a time.
 
 A token is signed with a key that lies in your configuration folder. Whoever holds one can narrow it and hand it on; no
 token made from it may do more. `weft --token-file FILE COMMAND`, or WEFT_TOKEN, acts with it.

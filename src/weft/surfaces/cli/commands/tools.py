@@ -29,7 +29,7 @@ STYLES = {"all": "good", "some": "warn", "none": "bad"}
 @click.option("--in", "folder", metavar="DIR", type=click.Path(), help="Where it works. Default: here, if trusted.")
 @click.option("--toolset", metavar="NAME", help="As if a message were sent with this toolset.")
 def command(call: Call, agent: str | None, session: str | None, folder: str | None, toolset: str | None) -> None:
-    """Show which tools a turn of an agent or a session would have.
+    """List the tools that a turn of an agent or a session would have.
 
     Each tool stands with where it comes from and what the permissions leave of it: all, some or none of its uses. The
     MCP servers are started for that; those that cannot be used are named with the reason.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.programs import Program, Programs
     from weft.runtime.tools.toolsets import Toolset
 
-command = group("toolset", "Name lists of tools that agents and sessions are given, each with a sandbox.")
+command = group("toolset", "Manage toolsets: named lists of tools, each with a sandbox profile.")
 ALLOW = "A tool that it has: NAME, NAME(PATTERN) or SERVER/*; repeatable."
 DENY = "A tool, or a use of one, that it has not; repeatable."
 SANDBOX = "workspace, read-only, network:HOST[,HOST] or read-only+network:HOST[,HOST]."

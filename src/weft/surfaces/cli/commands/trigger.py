@@ -9,7 +9,7 @@ from weft.surfaces.cli.triggers.reading import history, list_, show
 
 command = group(
     "trigger",
-    "Have messages sent by time, webhook, event or file.",
+    "Manage triggers: messages sent by time, webhook, event or file.",
     create,
     list_,
     show,

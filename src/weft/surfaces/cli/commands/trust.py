@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def command(
     call: Call, folder: str | None, path: str | None, show: bool, work: bool, listing: bool, revoke: bool
 ) -> None:
-    """Let a ledger act for you that you did not make here, or a folder tell agents its rules.
+    """Manage trust in ledgers, in folders' rules and in folders for work.
 
     In a ledger that is not trusted everything can be read and recorded, and nothing acts: no command is started, no
     connection opened, no key sent, no program run, no approval taken, no history imported. Ledgers that you make,
