@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from scripts.field_notes import field_notes
+from weft.kernel import errors
 from weft.kernel.advice import Action
+from weft.kernel.errors import WeftError
+from weft.kernel.weft_error import INTERNAL_ERROR, SYSTEM_ERROR, TIMED_OUT
 from weft.surfaces.wire.catalogue import keys, records, spread, title
 from weft.surfaces.wire.forms import WIRE_VERSION
 
@@ -37,8 +41,9 @@ may rename or drop a key. New keys can come in any version, so ignore the ones y
 - What a model's answers cost is in millionths of a US dollar, and null where it is not known.
 - Whatever a model or a tool wrote is exact. Characters that a terminal would obey are written as `\\u` escapes.
 
-An error goes to standard error as [ErrorDocument](#errordocument). `hint` is a sentence for people. `action` is a code
-for programs, with its `arguments`; the [codes](#action-codes) are listed at the end."""
+An error goes to standard error as [ErrorDocument](#errordocument). `code` says which error it is, and `hint` is a
+sentence for people. `action` is a code for programs, with its `arguments`. The [codes of errors](#error-codes) and of
+[actions](#action-codes) are listed at the end."""
 
 
 def about(record: type[Struct]) -> str:
@@ -66,6 +71,33 @@ def record_lines(record: type[Struct]) -> Iterator[str]:
     yield ""
 
 
+OWN_CODES = {
+    WeftError.code: "an error of no kind of its own",
+    TIMED_OUT: "something that is no part of Weft took too long",
+    SYSTEM_ERROR: "the operating system refused something",
+    INTERNAL_ERROR: "a defect, of Weft or of a tool",
+    "usage": "the command line is wrong",
+    "declined": "the person at the terminal answered no",
+    "interrupted": "interrupted from the keyboard",
+}
+
+
+def error_lines() -> Iterator[str]:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WeftError)]
+    meanings = {kind.code: sentence(kind) for kind in kinds} | OWN_CODES
+    yield "## Error codes"
+    yield ""
+    yield "| code | what it says |"
+    yield "|---|---|"
+    for code in sorted(meanings):
+        yield f"| `{code}` | {meanings[code]} |"
+
+
+def sentence(kind: type) -> str:
+    """The first sentence of a class's docstring."""
+    return re.split(r"(?<=[.:])\s", " ".join((inspect.getdoc(kind) or "").split()), maxsplit=1)[0].rstrip(".:")
+
+
 def action_lines() -> Iterator[str]:
     yield "## Action codes"
     yield ""
@@ -81,7 +113,7 @@ def json_page() -> str:
         lines += [f"## {family}", ""]
         for record in listed:
             lines += record_lines(record)
-    return "\n".join([*lines, *action_lines(), ""])
+    return "\n".join([*lines, *error_lines(), "", *action_lines(), ""])
 
 
 def main() -> None:

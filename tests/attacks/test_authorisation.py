@@ -701,13 +701,13 @@ def test_every_command_refuses_as_the_oracle_says(shell: Shell, session: Made, n
             if error is None:
                 assert told.code == 0, (verb, told.err)
             else:
-                assert (verb, told.error["type"]) == (verb, error.__name__)
+                assert (verb, told.error["code"]) == (verb, error.__name__)
 
 
 @pytest.mark.parametrize("command", sorted(OWNER_COMMANDS))
 def test_commands_on_files_of_the_owner_are_in_nobody_elses_name(shell: Shell, command: str) -> None:
     told = shell("--as", "eve", command, "--json")
-    assert (told.code, told.error["type"]) == (4, "NotAllowed")
+    assert (told.code, told.error["code"]) == (4, "not_allowed")
 
 
 def test_a_second_name_does_not_undo_the_first(shell: Shell) -> None:

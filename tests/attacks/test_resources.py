@@ -467,7 +467,7 @@ def test_a_folder_whose_place_became_a_link_is_neither_kept_nor_restored_nor_rem
         place.symlink_to(precious)
     before = state_at(precious)
     resource = world.ledger.resources.get("project")
-    assert world.controller.snapshot(resource).error_code == "NotApplicable"
+    assert world.controller.snapshot(resource).error_code == "not_applicable"
     assert world.controller.restore(taken).outcome == "error"
     with pytest.raises(NotApplicable):
         world.turn_files.undo("main")
@@ -511,7 +511,7 @@ def test_a_file_whose_folder_became_a_link_is_left(world: World) -> None:
     (precious / "a.txt").write_text("mine")
     folder.symlink_to(precious)
     assert world.controller.restore(taken).outcome == "error"
-    assert world.controller.snapshot(resource).error_code == "NotApplicable"
+    assert world.controller.snapshot(resource).error_code == "not_applicable"
     assert (precious / "a.txt").read_text() == "mine"
 
 

@@ -186,7 +186,7 @@ def test_a_trigger_speaks_as_itself_and_only_for_those_who_take_part(tmp_path: P
     firings = len(programs.trigger_firings("spy"))
     job.run(world.at(NOON + 2 * HOUR_MS))
     assert [one.kind for one in alice.rooms.messages(room, after=before) if one.author_name] == ["participant"]
-    assert programs.trigger_firings("liar")[0].error_code == "NotAllowed"
+    assert programs.trigger_firings("liar")[0].error_code == "not_allowed"
     assert len(programs.trigger_firings("spy")) == firings
     with pytest.raises(NotAllowed):
         bob.rooms.post(room, "still here")

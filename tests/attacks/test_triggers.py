@@ -120,7 +120,7 @@ def test_whoever_left_a_room_hears_nothing_of_it_and_says_nothing_in_it(world: T
     world.ledger.rooms.post(room.id, "without her")
     job.run(world.at(NOON + 2 * HOUR_MS))
     assert [len(world.texts(f"trigger:{name}")) for name in ("said", "all")] == before
-    assert world.programs.trigger_firings("talk")[0].error_code == "NotAllowed"
+    assert world.programs.trigger_firings("talk")[0].error_code == "not_allowed"
     texts = [str(message.content) for message in world.ledger.rooms.messages(room.id)]
     assert sum("from ann" in text for text in texts) == 1
 
@@ -237,7 +237,7 @@ def test_firings_of_another_ledger_hide_none_count_for_none_and_reset_nothing(
             other.ledger.upkeep.export_facts(file)
         with facts.open("rb") as file:
             world.ledger.upkeep.import_facts(file)
-        assert [one.error_code for one in world.programs.trigger_firings("hourly", limit=2)] == ["NotFound"] * 2
+        assert [one.error_code for one in world.programs.trigger_firings("hourly", limit=2)] == ["not_found"] * 2
         assert [one.count for one in world.programs.missed_times("late", limit=1)] == [2]
         world.job().run(world.at(NOON + 3 * HOUR_MS))
         assert world.programs.get("hourly").state == "paused"

@@ -103,7 +103,7 @@ def test_an_approval_is_not_taken(shell: Shell, stranger: Path) -> None:
         programs.create("human", "ada", {"name": "Ada", "permissions": ["approve"]})
         request = programs.notify("ada", "may I?", asks=True)
     answer = shell("human", "approve", "ada", request.id, "--json")
-    assert answer.error["type"] == "NotTrusted"
+    assert answer.error["code"] == "not_trusted"
 
 
 def test_nothing_is_imported_under_the_secret_of_the_ledger(shell: Shell, stranger: Path, tmp_path: Path) -> None:

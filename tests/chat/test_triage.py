@@ -239,7 +239,7 @@ def test_private_agents_of_others_are_not_told_to_the_model_and_no_private_agent
         (saying("01ARZ3NDEKTSV4RRFFQ69G5FAV"), "its answer is no list of candidates"),
         (saying("@[helper](agent:01ARZ3NDEKTSV4RRFFQ69G5FAV)"), "its answer is no list of candidates"),
         (saying(""), None),
-        (failure(500), "ProviderFailed"),
+        (failure(500), "provider_failed"),
         (failure(401), None),
         ([HANG], "it took longer than 0.3 s"),
     ],
@@ -264,7 +264,7 @@ def test_a_model_that_is_configured_wrongly_is_no_reason_to_fail(path: Path) -> 
         wrong = {**TRIAGE_MODEL, "defaultModelConfig": {"situation": "unheard of"}}
         await room.bench.shop.across(lambda: room.bench.programs.configure("triage", wrong))
         assert await room.names("please review this code") == ["reviewer"]
-        assert room.turn().effective_config["triage"]["failure"] == "InvalidInput"
+        assert room.turn().effective_config["triage"]["failure"] == "invalid_input"
         assert room.bench.server.received == []
 
     triaged(path, body)

@@ -24,7 +24,7 @@ def check(world: TriggerWorld) -> None:
         assert len(set(world.texts(name))) == sent[name], name
     missed = {name: sum(gap.count for gap in programs.missed_times(name)) for name in ("all", "latest", "report")}
     assert missed == {"all": 0, "latest": 2, "report": 3}
-    assert [firing.error_code for firing in programs.trigger_firings("fails")] == ["NotFound"] * 4
+    assert [firing.error_code for firing in programs.trigger_firings("fails")] == ["not_found"] * 4
     messages = [str(message.content) for message in world.ledger.rooms.messages("team")]
     assert sum("posted" in text for text in messages) == 1
     assert len(world.ledger.rooms.pending("team")) == 1

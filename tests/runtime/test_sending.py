@@ -271,7 +271,7 @@ def test_a_failure_is_a_failed_turn_and_the_head_stays(address: str | Path) -> N
             await bench.send("two")
         assert (await bench.ledger.session("main")).head == good.turn.id
         (failed,) = [turn for turn in await bench.ledger.tree.children(good.turn.id) if turn.status == "failed"]
-        assert (failed.error_code, failed.usage) == ("ProviderFailed", Usage())
+        assert (failed.error_code, failed.usage) == ("provider_failed", Usage())
         assert "down" in (failed.error or "")
         assert (await bench.send("three")).turn.parent_id == good.turn.id
         assert "two" not in str(bench.sent())
@@ -284,7 +284,7 @@ def test_what_had_come_of_a_cut_reply_is_kept_in_the_failed_turn(path: Path) -> 
         with pytest.raises(ReplyCut):
             await bench.send("hello", on_token=lambda _: None)
         (turn,) = await bench.ledger.tree.heads()
-        assert (turn.status, turn.error_code) == ("failed", "ReplyCut")
+        assert (turn.status, turn.error_code) == ("failed", "reply_cut")
         assert await bench.said(turn.id) == [("user", "hello"), ("assistant", "Hello ")]
         assert (await bench.ledger.session("main")).head is None
 
@@ -350,7 +350,7 @@ def test_a_listener_that_fails_fails_the_turn(path: Path) -> None:
         with pytest.raises(ZeroDivisionError):
             await bench.send("hello", on_token=lambda _: 1 // 0)
         (turn,) = await bench.ledger.tree.heads()
-        assert (turn.status, turn.error_code) == ("failed", "ZeroDivisionError")
+        assert (turn.status, turn.error_code) == ("failed", "internal_error")
 
     run(path, body, CHAT_STREAM)
 

@@ -193,7 +193,7 @@ def test_repeated_errors_pause_a_trigger_with_the_reason(world: TriggerWorld) ->
     program = world.programs.get("hourly")
     assert program.state == "paused"
     firings = world.programs.trigger_firings("hourly")
-    assert [firing.error_code for firing in firings] == ["NotFound"] * 3
+    assert [firing.error_code for firing in firings] == ["not_found"] * 3
     last = world.programs.history("hourly")[0]
     assert "its last 3 firings failed" in (last.reason or "")
     world.programs.step_trigger("hourly", "resume")
@@ -364,7 +364,7 @@ def test_a_trigger_of_an_agent_has_no_more_rights_than_the_agent(world: TriggerW
     helper = programs.get("helper").id
     assert messages[0].on_behalf_of == (helper,) or messages[0].on_behalf_of == (helper, "local")
     assert [firing.error_code is not None for firing in programs.trigger_firings("peek")] == [True]
-    assert [firing.error_code for firing in programs.trigger_firings("use")] == ["NotFound"]
+    assert [firing.error_code for firing in programs.trigger_firings("use")] == ["not_found"]
 
 
 def test_a_trigger_that_somebody_with_fewer_rights_configured_loses_rights(world: TriggerWorld) -> None:

@@ -198,7 +198,7 @@ def test_errors_are_json_on_stderr_when_json_is_asked_for(weft: Shell) -> None:
     for arguments in (("--json", "show", "nobody"), ("show", "nobody", "--json")):
         answer = weft(*arguments)
         assert (answer.code, answer.out) == (3, "")
-        assert answer.error["type"] == "NotFound"
+        assert answer.error["code"] == "not_found"
         assert answer.error["message"] == "no session or turn 'nobody' in this ledger"
         assert answer.error["hint"]
 
@@ -292,7 +292,7 @@ def test_an_interrupt_is_json_where_json_was_asked_for(weft: Shell, monkeypatch:
 
     monkeypatch.setattr("weft.ledger.api.upkeep.Upkeep.stats", interrupted)
     answer = weft("stats", "--json")
-    assert (answer.code, answer.error["type"], answer.error["message"]) == (130, "KeyboardInterrupt", "interrupted")
+    assert (answer.code, answer.error["code"], answer.error["message"]) == (130, "interrupted", "interrupted")
 
 
 INTERRUPTING = """
@@ -494,7 +494,7 @@ def test_an_option_of_another_command_is_answered_with_the_commands_that_have_it
     }.items():
         answer = shell(*arguments)
         assert (answer.code, answer.err.splitlines()[0]) == (2, f"weft: {told}")
-    assert shell("log", "--since", "x", "--json").error["type"] == "NoSuchOption"
+    assert shell("log", "--since", "x", "--json").error["code"] == "usage"
 
 
 def test_an_option_without_its_value_names_the_help_of_its_command(shell: Shell) -> None:

@@ -173,7 +173,7 @@ def test_files_that_did_not_travel_are_said_to_be_elsewhere(desk: Desk, folder: 
     assert str(folder / ".weft/ledger.db") in refused.err
     assert not (folder / "out").exists()
     named = desk.weft("checkout", "main", "--to", "out", "--ledger", "clone.db", "--json")
-    assert named.error["type"] == "FilesElsewhere"
+    assert named.error["code"] == "files_elsewhere"
     assert desk.weft("init", "third.db").code == 0
     assert desk.weft("pull", "clone.db", "--ledger", "third.db").code == 0
     refused = desk.weft("checkout", "main", "--to", "out", "--ledger", "third.db")

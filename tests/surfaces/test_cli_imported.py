@@ -270,7 +270,7 @@ def test_a_beginning_that_fits_several_sessions_is_refused_with_them(history: Sh
     history("rename", OTHER, "f70db4-other")
     answer = history("show", "f70db4", "--json")
     assert answer.code == 3
-    assert answer.error["type"] == "AmbiguousName"
+    assert answer.error["code"] == "ambiguous_name"
     assert MAIN in answer.error["message"]
     assert "f70db4-other" in answer.error["message"]
     assert AGENT not in answer.error["message"]
@@ -281,7 +281,7 @@ def test_no_new_name_hides_a_session_that_lists_show_by_its_beginning(history: S
     assert (shown.code, f"already the beginning of '{MAIN}'" in shown.err) == (4, True), shown
     history.record("Mine", session="mine")
     for verb in (("rename", "mine", "f70db4c5"), ("alias", "f70db4c5", "mine"), ("session", "create", "f70db4c5")):
-        assert history(*verb, "--json").error["type"] == "LabelTaken", verb
+        assert history(*verb, "--json").error["code"] == "label_taken", verb
     assert history("fork", "f70db4c5~1", "f70db").code == 0  # too short to be what a list shows
     assert history("rename", "f70db4c5", "f70db4c5").code == 0  # the session that it leads to already
 

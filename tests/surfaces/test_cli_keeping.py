@@ -59,7 +59,7 @@ def test_a_changed_fact_is_found_when_verified_and_when_shown(weft: Shell, datab
     assert weft("verify", "--facts-only").code == 1
     answer = weft("show", "alt", "--json")
     assert answer.code == 6
-    assert answer.error["type"] == "FactDamaged"
+    assert answer.error["code"] == "fact_damaged"
 
 
 def test_a_receipt_holds_the_ledger_to_what_it_acknowledged(weft: Shell, database: Path, folder: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_rolled_back_ledger_is_noticed_and_explained(weft: Shell, rolled_back:
     for command in (("log",), ("record", "--query", "x"), ("verify",)):
         answer = weft(*command, "--json")
         assert answer.code == 6
-        assert answer.error["type"] == "LogCut"
+        assert answer.error["code"] == "log_cut"
         assert "weft recover" in answer.error["hint"]
     explained = weft("recover")
     assert explained.code == 6

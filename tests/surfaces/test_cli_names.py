@@ -96,7 +96,7 @@ def test_every_command_takes_what_a_listing_shows(
         for command, is_about in COMMANDS.items():
             answer = shell("--ledger", str(path), *command, name, "--json")
             if answer.code:
-                assert answer.error["type"] == "AmbiguousName", (command, name, answer.err)
+                assert answer.error["code"] == "ambiguous_name", (command, name, answer.err)
             else:
                 assert is_about(answer.json, sessions[session_id]), (command, name, answer.out)
 

@@ -69,5 +69,5 @@ def test_a_backup_is_a_file_that_opens_by_itself(shell: Shell, address: str, fol
 def test_a_server_that_is_not_there_says_what_to_do(shell: Shell) -> None:
     answer = shell("log", "--json", "--ledger", "postgresql://weft@127.0.0.1:1/work")
     assert answer.code == 7
-    assert answer.error["type"] == "StoreFailed"
+    assert answer.error["code"] == "store_failed"
     assert "check the address" in answer.error["hint"]

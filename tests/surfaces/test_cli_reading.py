@@ -525,7 +525,7 @@ def test_a_reader_without_any_session_says_what_to_do_next(weft: Shell) -> None:
         if is_list:
             assert weft.json(*bare) == []
         elif bare[0] != "export":
-            assert weft(*bare, "--json").error["type"] == "NotFound"
+            assert weft(*bare, "--json").error["code"] == "not_found"
 
 
 def test_what_needs_a_session_says_that_there_is_none(weft: Shell) -> None:

@@ -66,7 +66,7 @@ def test_what_cannot_be_meant_is_refused(shell: Shell) -> None:
         ("--env", "x"),
     ):  # fmt: skip
         answer = shell("sandbox", "run", *words, "--json", "--", "true")
-        assert (answer.code, answer.error["type"]) == (5, "InvalidInput"), words
+        assert (answer.code, answer.error["code"]) == (5, "invalid_input"), words
 
 
 def test_a_command_whose_time_is_over_ends_with_124(shell: Shell) -> None:

@@ -115,7 +115,7 @@ def test_a_failure_is_told_as_the_same_whether_a_broker_runs_or_not(weft: Shell)
         alone = weft("send", "--session", "talk", "Begin", "--json")
         with broker(weft):
             beside = weft("send", "--session", "talk", "Begin", "--json")
-    assert (alone.code, alone.error["type"]) == (8, "CredentialRefused")
+    assert (alone.code, alone.error["code"]) == (8, "credential_refused")
     assert (beside.code, beside.error) == (alone.code, alone.error)
 
 

@@ -110,7 +110,7 @@ def test_a_move_says_from_where_to_where_and_how_to_undo_it(weft: Shell, turns: 
 def test_a_move_with_a_wrong_expectation_changes_nothing(weft: Shell, turns: list[str]) -> None:
     answer = weft("move", "main", "main~1", "--expect", "main~2", "--json")
     assert answer.code == 4
-    assert answer.error["type"] == "HeadMoved"
+    assert answer.error["code"] == "head_moved"
     assert head(weft, "main") == turns[2]
     assert weft("move", "main", "main~1", "--expect", "main").code == 0
     assert weft("move", "main", "main", "--expect", "-").code == 4

@@ -222,7 +222,7 @@ class TriageInference(Inference):
         except (LeaseLost, StoreError):  # this broker's own trouble
             raise
         except WeftError as error:
-            return None, replace(self._by_scores, failure=type(error).__name__)
+            return None, replace(self._by_scores, failure=error.code)
         return reply, choose_by_answer(reply.text, self._candidates, self._by_scores)
 
 
@@ -261,7 +261,7 @@ class TriagePlanner:
             except StoreError:
                 raise
             except WeftError as error:  # as the model is configured it cannot be asked
-                failure = type(error).__name__
+                failure = error.code
         plan = await self._crossing.run(lambda: self._plain(messages))
         return self._adapted(plan, candidates, replace(by_scores, failure=failure), None)
 

@@ -9,6 +9,7 @@ from weft.kernel.outside_errors import OutsideError
 class EngineUnreachable(OutsideError):
     """No container engine answers at this address, or not in time. What was asked for may have been done."""
 
+    code = "engine_unreachable"
     usual_action = Action.START_ENGINE
 
     def __init__(self, address: str, reason: str, hint: Hint = "") -> None:
@@ -19,6 +20,7 @@ class EngineUnreachable(OutsideError):
 class EngineObjectMissing(OutsideError):
     """The container engine has no such volume, container or image: it was removed, or never made."""
 
+    code = "engine_object_missing"
     usual_action = Action.LIST_ENGINE_OBJECTS
     lasting = True
 
@@ -30,6 +32,7 @@ class EngineObjectMissing(OutsideError):
 class EngineRefused(OutsideError):
     """The container engine answered that it does not do this; `reason` is what it said."""
 
+    code = "engine_refused"
     usual_action = Action.READ_ENGINE_REASON
 
     def __init__(self, asked: str, status: int, reason: str, hint: Hint = "") -> None:

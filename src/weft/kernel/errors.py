@@ -69,12 +69,14 @@ from weft.kernel.weft_error import quoted
 class InvalidInput(WeftError):
     """A value that cannot be recorded as it is."""
 
+    code = "invalid_input"
     usual_action = Action.CORRECT_VALUE
 
 
 class ArchiveRefused(InvalidInput):
     """An archive of a volume or an image that holds what must not be unpacked. Nothing of it was."""
 
+    code = "archive_refused"
     usual_action = Action.TAKE_ANOTHER_ARCHIVE
 
     def __init__(self, reason: str, hint: Hint = "") -> None:
@@ -85,6 +87,7 @@ class ArchiveRefused(InvalidInput):
 class NoCanonicalForm(InvalidInput):
     """RFC 8785 knows no form for this value; `path` says where it sits."""
 
+    code = "no_canonical_form"
     usual_action = Action.KEEP_TO_JSON
 
     def __init__(self, path: str, reason: str) -> None:
@@ -95,6 +98,7 @@ class NoCanonicalForm(InvalidInput):
 class InvalidJson(InvalidInput):
     """A text that should be JSON is not."""
 
+    code = "invalid_json"
     usual_action = Action.WRITE_JSON
 
     def __init__(self, reason: str, offset: int | None = None) -> None:
@@ -105,6 +109,8 @@ class InvalidJson(InvalidInput):
 class ContentTooLarge(InvalidInput):
     """A content has more than 256 MiB."""
 
+    code = "content_too_large"
+
     def __init__(self, limit: int) -> None:
         super().__init__(f"a content holds at most {limit} bytes", Action.REFER_TO_FILE)
         self.limit = limit
@@ -112,6 +118,8 @@ class ContentTooLarge(InvalidInput):
 
 class LimitExceeded(InvalidInput):
     """An input that somebody else wrote takes more than is read of it. What was read before stays."""
+
+    code = "limit_exceeded"
 
     def __init__(self, what: str, found: int, limit: int, hint: Hint = "") -> None:
         super().__init__(f"{what}: {found}, where {limit} is the most that is read", hint)
@@ -121,6 +129,7 @@ class LimitExceeded(InvalidInput):
 class InvalidFact(InvalidInput):
     """A line of facts that is not what it says it is. Nothing of its batch was stored."""
 
+    code = "invalid_fact"
     usual_action = Action.EXPORT_FACTS_AGAIN
 
     def __init__(self, where: str, reason: str) -> None:
@@ -131,6 +140,7 @@ class InvalidFact(InvalidInput):
 class InvalidBundle(InvalidInput):
     """A file that is no bundle, or one that does not prove what it says. Nothing of it was taken in."""
 
+    code = "invalid_bundle"
     usual_action = Action.ASK_FOR_BUNDLE_AGAIN
 
     def __init__(self, reason: str) -> None:
@@ -141,12 +151,14 @@ class InvalidBundle(InvalidInput):
 class InvalidKey(InvalidInput):
     """A key, or the name of one, that cannot be used. Says nothing of what is in it."""
 
+    code = "invalid_key"
     usual_action = Action.LIST_KEYS
 
 
 class InvalidConfig(InvalidInput):
     """A program's configuration that its kind does not take; `path` says where. Several faults are each in `faults`."""
 
+    code = "invalid_config"
     usual_action = Action.READ_PROGRAM_SETTINGS
 
     def __init__(self, path: str, reason: str, hint: Hint = "", faults: Sequence[WeftError] = ()) -> None:
@@ -157,6 +169,8 @@ class InvalidConfig(InvalidInput):
 class VariableMissing(InvalidInput):
     """A configuration names a variable of the environment that is not set."""
 
+    code = "variable_missing"
+
     def __init__(self, variable: str, path: str) -> None:
         super().__init__(f"{path} needs the variable {variable}, not set", Action.SET_VARIABLE.of(variable=variable))
         self.variable, self.path = variable, path
@@ -165,6 +179,7 @@ class VariableMissing(InvalidInput):
 class SchemaMismatch(InvalidInput):
     """A value does not fit its JSON Schema; `problems` say where and why."""
 
+    code = "schema_mismatch"
     usual_action = Action.CORRECT_VALUE_OR_SCHEMA
 
     def __init__(self, what: str, problems: Sequence[str]) -> None:
@@ -175,12 +190,14 @@ class SchemaMismatch(InvalidInput):
 class LedgerError(WeftError):
     """The request does not fit the ledger's present state."""
 
+    code = "ledger_error"
     usual_action = Action.READ_AGAIN
 
 
 class NotFound(LedgerError):
     """Nothing has this name; without a name, there is nothing of this kind at all."""
 
+    code = "not_found"
     usual_action = Action.LIST_HISTORY
 
     def __init__(self, what: str, name: str | None, hint: Hint = "") -> None:
@@ -192,6 +209,7 @@ class NotFound(LedgerError):
 class ContentGone(LedgerError):
     """These bytes were erased on purpose: a tombstone says by whom, when and why."""
 
+    code = "content_gone"
     usual_action = Action.LIST_ERASURES
 
     def __init__(self, ref: str) -> None:
@@ -202,6 +220,8 @@ class ContentGone(LedgerError):
 class FilesElsewhere(LedgerError):
     """A snapshot is known here, and what it holds is not: facts travel between ledgers, files do not."""
 
+    code = "files_elsewhere"
+
     def __init__(self, snapshot: str, where: str, hint: Hint) -> None:
         super().__init__(f"the files of snapshot {snapshot} are not here: {where}", hint)
         self.snapshot, self.where = snapshot, where
@@ -210,6 +230,7 @@ class FilesElsewhere(LedgerError):
 class AmbiguousName(LedgerError):
     """A name fits several things; it lists them."""
 
+    code = "ambiguous_name"
     usual_action = Action.TYPE_MORE_CHARACTERS
 
     def __init__(self, name: str, candidates: Sequence[str], hint: Hint = "") -> None:
@@ -220,10 +241,13 @@ class AmbiguousName(LedgerError):
 class Conflict(LedgerError):
     """Somebody else was first, or something is in the way."""
 
+    code = "conflict"
+
 
 class HeadMoved(Conflict):
     """Another writer moved this session first. Read `actual`, decide again, retry."""
 
+    code = "head_moved"
     usual_action = Action.READ_SESSION_AGAIN
 
     def __init__(self, label: str, expected: str | None, actual: str | None) -> None:
@@ -234,6 +258,7 @@ class HeadMoved(Conflict):
 class SessionBusy(Conflict):
     """A turn is being recorded in this session, or about to begin there, by somebody who is alive."""
 
+    code = "session_busy"
     usual_action = Action.WAIT_OR_FORK
 
     def __init__(self, label: str, turn: str, owner: str, hint: Hint = "") -> None:
@@ -245,12 +270,14 @@ class SessionBusy(Conflict):
 class InboxFull(Conflict):
     """More messages wait than are admitted. Nothing of this one was written; it may be sent again later."""
 
+    code = "inbox_full"
     usual_action = Action.WAIT_FOR_INBOX
 
 
 class AgentBusy(Conflict):
     """Somebody else runs this agent: who is alive, or who took it up meanwhile. Nothing of this step was recorded."""
 
+    code = "agent_busy"
     usual_action = Action.WAIT_OR_RESET_ABANDONED_AGENT
 
     def __init__(self, name: str, reason: str, *, was_held: bool = False) -> None:
@@ -261,6 +288,7 @@ class AgentBusy(Conflict):
 class LeaseLost(Conflict):
     """This writer was silent for too long and another one took the session; its turn is failed."""
 
+    code = "lease_lost"
     usual_action = Action.BEGIN_TURN_AFTER_LOSS
 
     def __init__(self, turn: str) -> None:
@@ -271,11 +299,14 @@ class LeaseLost(Conflict):
 class ErasureChanged(Conflict):
     """Somebody wrote about the same things after the erasure was planned; what would go or stay is different now."""
 
+    code = "erasure_changed"
     usual_action = Action.PLAN_ERASURE_AGAIN
 
 
 class LabelTaken(Conflict):
     """A label or name belongs to something else."""
+
+    code = "label_taken"
 
     def __init__(self, label: str, by: str) -> None:
         super().__init__(f"the name {label!r} is already {by}", Action.CHOOSE_ANOTHER_NAME)
@@ -285,6 +316,7 @@ class LabelTaken(Conflict):
 class KeyTaken(Conflict):
     """A key stands for one command; it was given with another before."""
 
+    code = "key_taken"
     usual_action = Action.REPEAT_COMMAND_OR_CHANGE_KEY
 
     def __init__(self, key: str) -> None:
@@ -295,6 +327,8 @@ class KeyTaken(Conflict):
 class TurnClosed(Conflict):
     """A step was recorded into a turn that has ended."""
 
+    code = "turn_closed"
+
     def __init__(self, turn: str, status: str) -> None:
         super().__init__(f"turn {turn} is {status}; it takes no more steps", Action.BEGIN_TURN)
         self.turn, self.status = turn, status
@@ -303,12 +337,14 @@ class TurnClosed(Conflict):
 class IdCollision(Conflict):
     """A fresh id was already taken (equal randomness in the same millisecond); the ledger mints another and retries."""
 
+    code = "id_collision"
     usual_action = Action.TRY_AGAIN_WITH_NEW_ID
 
 
 class ReplicaDiverged(Conflict):
     """Two ledgers go by one replica id and say different things under it."""
 
+    code = "replica_diverged"
     usual_action = Action.RENEW_BOTH_REPLICAS
     is_from_peer = False
     """The other side of a sync said so: what is remembered of it here is not what it said."""
@@ -317,12 +353,14 @@ class ReplicaDiverged(Conflict):
 class NotApplicable(LedgerError):
     """The parts exist but do not fit together, such as a compaction of another thread."""
 
+    code = "not_applicable"
     usual_action = Action.COMPARE_BOTH
 
 
 class WithheldShows(NotApplicable):
     """Words of a text that was to be withheld stand in what would be disclosed."""
 
+    code = "withheld_shows"
     usual_action = Action.WITHHOLD_MORE_OR_FORCE
 
     def __init__(self, places: Sequence[str], more: int = 0) -> None:
@@ -334,6 +372,8 @@ class WithheldShows(NotApplicable):
 class IllegalTransition(NotApplicable):
     """A program's lifecycle knows no such step from where it stands; `legal` are those it knows."""
 
+    code = "illegal_transition"
+
     def __init__(self, what: str, name: str, state: str, verb: str, legal: Mapping[str, str]) -> None:
         ways = ", ".join(f"{way} (to {to})" for way, to in legal.items())
         advice = Action.USE_LEGAL_STEP.of(steps=ways) if ways else Action.NOTHING_FOLLOWS
@@ -344,6 +384,7 @@ class IllegalTransition(NotApplicable):
 class CriteriaUnmet(NotApplicable):
     """Success criteria of a task do not hold; what was observed is recorded. `failed` are their places from 0."""
 
+    code = "criteria_unmet"
     usual_action = Action.COMPLETE_WHAT_IS_MISSING
 
     def __init__(self, name: str, failed: Sequence[int], reasons: Sequence[str]) -> None:
@@ -354,6 +395,7 @@ class CriteriaUnmet(NotApplicable):
 class NotAllowed(LedgerError):
     """Whoever acts, or somebody on whose behalf they act, lacks this right. `chain` begins with who acts."""
 
+    code = "not_allowed"
     usual_action = Action.HAVE_RIGHT_GIVEN
 
     def __init__(self, right: str, chain: Sequence[str], what: str = "", hint: Hint = "") -> None:
@@ -364,11 +406,14 @@ class NotAllowed(LedgerError):
 class TokenRefused(LedgerError):
     """A token that nobody can act with."""
 
+    code = "token_refused"
     usual_action = Action.GET_TOKEN
 
 
 class NotTrusted(LedgerError):
     """The ledger was neither made nor allowed by the person who opened it, so nothing in it acts."""
+
+    code = "not_trusted"
 
     def __init__(self, path: str, action: str, why: str, hint: Hint) -> None:
         super().__init__(f"{path} is not trusted ({why}), so it may not {action}", hint)
@@ -378,6 +423,7 @@ class NotTrusted(LedgerError):
 class VersionConflict(Conflict):
     """Somebody else changed this program first. Read it again, decide again, retry."""
 
+    code = "version_conflict"
     usual_action = Action.READ_PROGRAM_AGAIN
 
     def __init__(self, name: str, expected: int, actual: int) -> None:
@@ -388,6 +434,7 @@ class VersionConflict(Conflict):
 class PeerRefused(LedgerError):
     """The other ledger refused what it was sent or asked for. Nothing of it was stored there."""
 
+    code = "peer_refused"
     usual_action = Action.MEND_OTHER_LEDGER
 
     def __init__(self, error: str, message: str, hint: Hint = "") -> None:

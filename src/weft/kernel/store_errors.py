@@ -12,11 +12,14 @@ from weft.kernel.weft_error import WeftError
 class StoreError(WeftError):
     """The machine, the file or its permissions are in the way."""
 
+    code = "store_error"
     usual_action = Action.EXAMINE_LEDGER
 
 
 class NotALedger(StoreError):
     """What is at this address is not a ledger."""
+
+    code = "not_a_ledger"
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} is not a Weft ledger: {reason}", Action.CREATE_LEDGER_ELSEWHERE)
@@ -25,6 +28,8 @@ class NotALedger(StoreError):
 
 class LedgerMissing(StoreError):
     """There is no ledger at this address."""
+
+    code = "ledger_missing"
 
     def __init__(self, path: str, hint: Hint | None = None) -> None:
         usual = Action.CREATE_OR_NAME_LEDGER.of(path=hidden_address(path))
@@ -35,6 +40,8 @@ class LedgerMissing(StoreError):
 class LedgerTooNew(StoreError):
     """A newer program wrote this ledger; this one would not understand it and touches nothing."""
 
+    code = "ledger_too_new"
+
     def __init__(self, found: int, known: int) -> None:
         super().__init__(f"this ledger has schema {found}, this program knows up to {known}", Action.UPGRADE_WEFT)
         self.found, self.known = found, known
@@ -42,6 +49,8 @@ class LedgerTooNew(StoreError):
 
 class LedgerTooOld(StoreError):
     """An older program wrote this ledger, and it was opened for reading only: its views are not those of this one."""
+
+    code = "ledger_too_old"
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(f"this ledger has schema {found}, this program reads {known}", Action.UPGRADE_LEDGER)
@@ -51,6 +60,8 @@ class LedgerTooOld(StoreError):
 class CopyUnfinished(StoreError):
     """A copy was cut short: this ledger holds the beginning of another one, and nothing of its own."""
 
+    code = "copy_unfinished"
+
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is a copy that was not finished", Action.REPEAT_COPY)
         self.path = path
@@ -58,6 +69,8 @@ class CopyUnfinished(StoreError):
 
 class InUse(StoreError):
     """Another program has the ledger open."""
+
+    code = "in_use"
 
     def __init__(self, path: str, by: str = "") -> None:
         who = f" ({by})" if by else ""
@@ -68,6 +81,8 @@ class InUse(StoreError):
 class LedgerMoved(StoreError):
     """The file under the ledger's name is no longer the one that was opened. Nothing of this append is acknowledged."""
 
+    code = "ledger_moved"
+
     def __init__(self, path: str, change: str) -> None:
         super().__init__(f"{path} {change} while it was open; the append is not acknowledged", Action.OPEN_WHERE_IT_IS)
         self.path, self.change = path, change
@@ -76,6 +91,7 @@ class LedgerMoved(StoreError):
 class SeveralNames(StoreError):
     """The file has several names, each of which would have a lock and a write-ahead log of its own."""
 
+    code = "several_names"
     usual_action = Action.KEEP_ONE_NAME
 
     def __init__(self, path: str, names: int) -> None:
@@ -86,6 +102,8 @@ class SeveralNames(StoreError):
 class ReadOnlyLedger(StoreError):
     """The ledger was opened for reading."""
 
+    code = "read_only_ledger"
+
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is open for reading only", Action.OPEN_FOR_WRITING)
 
@@ -93,6 +111,7 @@ class ReadOnlyLedger(StoreError):
 class WeakDurability(StoreError):
     """A commit would not survive a power cut here."""
 
+    code = "weak_durability"
     usual_action = Action.USE_LOCAL_DISK
 
     def __init__(self, setting: str, wanted: str, found: str, hint: Hint = "") -> None:
@@ -103,42 +122,49 @@ class WeakDurability(StoreError):
 class Unsupported(StoreError):
     """This cannot be done on this platform, file system or backend, and is not pretended."""
 
+    code = "unsupported"
     usual_action = Action.USE_SUPPORTED_PLACE
 
 
 class ProtocolBroken(StoreError):
     """The other side of a sync said something that has no place there. Nothing of that batch was stored."""
 
+    code = "protocol_broken"
     usual_action = Action.CHECK_PROTOCOL_VERSION
 
 
 class ConnectionCut(StoreError):
     """The other side of a sync went away."""
 
+    code = "connection_cut"
     usual_action = Action.SYNC_AGAIN
 
 
 class StoreFailed(StoreError):
     """The engine refused a read or a write (disk full, I/O error). Nothing of this append was stored."""
 
+    code = "store_failed"
     usual_action = Action.FREE_SPACE
 
 
 class OutcomeUnknown(StoreFailed):
     """The connection died at a commit and the server cannot be asked: the append is there whole or not at all."""
 
+    code = "outcome_unknown"
     usual_action = Action.LOOK_BEFORE_RETRY
 
 
 class Damaged(StoreError):
     """What is stored is not what was written. Verifying the ledger lists every place."""
 
+    code = "damaged"
     usual_action = Action.EXAMINE_OR_RECOVER
 
 
 class UnknownObjects(Damaged):
     """The database holds tables, views, indexes or triggers that Weft did not make. It is not opened."""
 
+    code = "unknown_objects"
     usual_action = Action.RESTORE_OR_SALVAGE
 
     def __init__(self, path: str, objects: Sequence[str], hint: Hint = "") -> None:
@@ -150,6 +176,8 @@ class UnknownObjects(Damaged):
 class FactDamaged(Damaged):
     """A stored event or content does not match its hash."""
 
+    code = "fact_damaged"
+
     def __init__(self, what: str, name: str, reason: str) -> None:
         super().__init__(f"{what} {name} is damaged: {reason}")
         self.what, self.name, self.reason = what, name, reason
@@ -158,6 +186,7 @@ class FactDamaged(Damaged):
 class ContentMissing(Damaged):
     """The bytes of this content are not here: withheld, erased or lost; its place in the chain still verifies."""
 
+    code = "content_missing"
     usual_action = Action.IMPORT_FACTS_AGAIN
 
     def __init__(self, ref: str) -> None:
@@ -168,6 +197,7 @@ class ContentMissing(Damaged):
 class LogCut(Damaged):
     """The database is shorter than, or differs from, what was acknowledged."""
 
+    code = "log_cut"
     usual_action = Action.ACCEPT_LOSS
 
     def __init__(self, n: int, found: int, reason: str) -> None:

@@ -156,8 +156,8 @@ def test_the_past_is_quoted_as_data_that_cannot_end_its_quotation(path: Path) ->
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        (failure(500, "broken"), "ProviderFailed"),
-        (failure(401, "who are you"), "CredentialRefused"),
+        (failure(500, "broken"), "provider_failed"),
+        (failure(401, "who are you"), "credential_refused"),
         (saying("   "), "empty"),
         (saying("too much " * 2_000), LONGER),
     ],

@@ -202,7 +202,7 @@ def test_a_spent_budget_stops_the_work_with_a_word(
 
 
 def test_a_turn_that_the_budget_ended_is_no_failure_to_reflect_on() -> None:
-    spent_money = a_round(2, state=RoundState.FAILED, error="9 of 9 are spent", error_code="BudgetSpent")
+    spent_money = a_round(2, state=RoundState.FAILED, error="9 of 9 are spent", error_code="budget_spent")
     cut = a_round(2, state=RoundState.CUT, error="timeout", error_code="timeout")
     for last, harness in ((spent_money, {}), (cut, {"maxSeconds": 15})):
         found = next_move(facts(UNMET, last, harness={**REFLECTS, **harness}), NOW)

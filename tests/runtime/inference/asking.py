@@ -91,7 +91,7 @@ def ask(
                 clock=clock,
                 sleep=sleep,
                 random_bytes=lambda n: b"\xff" * n,
-                on_retry=lambda error, model, wait: asked.retries.append((type(error).__name__, model, wait > 0)),
+                on_retry=lambda error, model, wait: asked.retries.append((error.code, model, wait > 0)),
             ) as inference:
                 put = InferenceRequest(**{"model": make(server.url), "messages": HI, **request})
                 try:

@@ -102,7 +102,7 @@ def test_retry_after_is_waited_for_exactly() -> None:
     asked = ask(failure(429, retry_after="7"), chat(), attempts=2)
     assert asked.reply is not None
     assert asked.waits == [7.0]
-    assert [(attempt.error, attempt.waited_ms) for attempt in asked.reply.attempts] == [("RateLimited", 7000), ("", 0)]
+    assert [(attempt.error, attempt.waited_ms) for attempt in asked.reply.attempts] == [("rate_limited", 7000), ("", 0)]
 
 
 def test_without_retry_after_each_wait_is_longer() -> None:
@@ -151,7 +151,7 @@ def test_a_server_that_is_not_there_is_asked_once(url: str, told: str) -> None:
     assert asked.waits == []
     assert asked.reply is not None  # the next model is asked at once
     assert [(tried.model, tried.error) for tried in asked.reply.attempts] == [
-        ("m", "ProviderUnreachable"),
+        ("m", "provider_unreachable"),
         ("spare", ""),
     ]
     alone = ask(chat(), make=lambda _: model(url, provider=provider(url, credential=None)), attempts=3)
@@ -276,7 +276,7 @@ def test_a_fallback_answers_when_the_provider_fails() -> None:
     assert asked.reply is not None
     assert asked.reply.model_id == "other"
     assert [attempt.model for attempt in asked.reply.attempts] == ["m", "m", "other"]
-    assert asked.retries == [("ProviderFailed", "m", True), ("ProviderFailed", "other", False)]
+    assert asked.retries == [("provider_failed", "m", True), ("provider_failed", "other", False)]
     assert asked.server.received[-1].body["model"] == "m-2"
 
 

@@ -358,7 +358,7 @@ def test_one_wish_that_fails_for_an_unforeseen_reason_does_not_stop_the_others(
     wishes = [controller.log.request_snapshot(one.id) for one in (broken, whole)]
     assert len(controller.reconcile().snapshots) == 2
     first, second = (ledger.resources.snapshot(wish) for wish in wishes)
-    assert (first.state, first.error_code, second.state) == (SnapshotState.ERROR, "KeyError", SnapshotState.OK)
+    assert (first.state, first.error_code, second.state) == (SnapshotState.ERROR, "internal_error", SnapshotState.OK)
 
 
 def test_what_could_not_be_removed_is_tried_again(ledger: Ledger, note: Path, files: FileDriver) -> None:

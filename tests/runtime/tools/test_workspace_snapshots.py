@@ -223,7 +223,7 @@ def test_what_cannot_be_kept_is_recorded_and_the_result_is_as_ever(tmp_path: Pat
         calls = ledger.tool_calls(turn)
         assert [call.outcome for call in calls] == ["ok", "ok"]
         kept = ledger.resources.snapshots(ledger.resources.list()[0].id)
-        assert {(one.state, one.error_code) for one in kept} == {(SnapshotState.ERROR, "LimitExceeded")}
+        assert {(one.state, one.error_code) for one in kept} == {(SnapshotState.ERROR, "limit_exceeded")}
         assert ledger.resources.snapshots_of_turn(turn) == []
     assert (workspace / "a.txt").read_text() == "one\n"
 

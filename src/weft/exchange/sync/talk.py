@@ -30,7 +30,7 @@ def hear(*kinds: Kind) -> Talk[Frame]:
 
 def refusal(error: WeftError) -> Frame:
     """An error for the other side to show."""
-    return framed(Kind.ERROR, Refusal(error=type(error).__name__, message=str(error)[:2000], hint=error.hint[:500]))
+    return framed(Kind.ERROR, Refusal(error=error.code, message=str(error)[:2000], hint=error.hint[:500]))
 
 
 def reported_divergence(message: str) -> ReplicaDiverged:
@@ -43,6 +43,6 @@ def reported_divergence(message: str) -> ReplicaDiverged:
 def refused(frame: Frame) -> WeftError:
     """What the other side says that it refuses, as an error here."""
     peer_refusal = message_in(frame, Refusal)
-    if peer_refusal.error == ReplicaDiverged.__name__:
+    if peer_refusal.error == ReplicaDiverged.code:
         return reported_divergence(peer_refusal.message)
     return PeerRefused(peer_refusal.error, peer_refusal.message, peer_refusal.hint)

@@ -30,7 +30,7 @@ from weft.ledger.read.sessions import agent_names
 from weft.ledger.read.substitutions import Substitutions, substitutions_between, substitutions_in
 from weft.ledger.views.rows import CALL, MESSAGE, TOKENS, CallRow, MessageRow, TurnRow
 from weft.ledger.views.sightings import IN_PIECES
-from weft.ledger.views.values import json_of, list_in, name_of, number_in, shown_text, text_of
+from weft.ledger.views.values import error_code_of, json_of, list_in, name_of, number_in, shown_text, text_of
 from weft.store.port import ReadTxn
 from weft.store.sql import rows_in
 
@@ -248,7 +248,7 @@ def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow, substituted: Substituted
         correlation_id=row.correlation,
         result=json_of(txn, row.result),
         error=text_of(txn, row.error),
-        error_code=name_of(txn, row.error_code),
+        error_code=error_code_of(txn, row.error_code),
         outcome=row.outcome,
         completed_at=row.completed_at,
         message_id=row.message,
@@ -330,7 +330,7 @@ def _to_turn(txn: ReadTxn, row: TurnRow, session: str | None, persona: str, subs
         effective_config=json_of(txn, row.effective_config),
         interruption_reason=row.interrupted,
         error=text_of(txn, row.error),
-        error_code=name_of(txn, row.error_code),
+        error_code=error_code_of(txn, row.error_code),
         origin=row.origin,
         native_id=text_of(txn, row.native),
         git_branch=text_of(txn, row.git_branch),

@@ -31,7 +31,7 @@ from weft.ledger.resources.reading import (
 from weft.ledger.views.lease_rows import LeaseKind, held_leases
 from weft.ledger.views.resources import text_digest
 from weft.ledger.views.rows import TurnRow, load_turn
-from weft.ledger.views.values import text_of
+from weft.ledger.views.values import error_code_of, text_of
 from weft.store.authorship import is_written_here
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
@@ -106,7 +106,7 @@ def to_snapshot(txn: ReadTxn, row: Sequence[Any]) -> Snapshot:
         is_inferred=bool(inferred),
         skipped=_skipped(txn, skipped),
         error=text_of(txn, error),
-        error_code=name_in(txn, error_code),
+        error_code=error_code_of(txn, error_code),
     )
 
 
@@ -308,6 +308,6 @@ def to_restore(txn: ReadTxn, row: Sequence[Any]) -> Restore:
         owner=owner_of(txn, owner_kind, owner),
         outcome=None if outcome is None else RestoreOutcome(outcome),
         error=text_of(txn, error),
-        error_code=name_in(txn, error_code),
+        error_code=error_code_of(txn, error_code),
         ended_at=ended_at,
     )

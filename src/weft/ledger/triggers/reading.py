@@ -11,7 +11,7 @@ from weft.kernel.events import event_id
 from weft.ledger.triggers.causes import may_read_cause
 from weft.ledger.triggers.model import Firing, MissedTimes, TriggerCursor, TriggerStanding
 from weft.ledger.views.program_rows import ProgramRow
-from weft.ledger.views.values import text_of
+from weft.ledger.views.values import error_code_of, text_of
 from weft.store.authorship import authored_event
 from weft.store.port import ReadTxn
 from weft.store.replica_names import OwnEvents
@@ -36,7 +36,7 @@ def _firing(txn: ReadTxn, trigger: str, row: tuple[Any, ...]) -> Firing:
         cause=cause if cause is not None and may_read_cause(txn, cause) else None,
         hops=hops,
         error=None if error is None else text_of(txn, error),
-        error_code=code,
+        error_code=error_code_of(txn, code),
         state=state,
         turn=turn,
     )

@@ -12,7 +12,7 @@ import orjson
 from weft.kernel.advice import Action
 from weft.kernel.contents import ABSENT, ERASED, bytes_text, json_value
 from weft.kernel.errors import ContentGone, Damaged
-from weft.kernel.weft_error import quoted
+from weft.kernel.weft_error import current_code, quoted
 from weft.store.authorship import authored_event
 from weft.store.erased_contents import is_husk
 from weft.store.facts import FactReader
@@ -65,6 +65,12 @@ def name_of(txn: ReadTxn, column: str | None) -> str | None:
     if column is not None and not isinstance(column, str):
         raise Damaged(f"{quoted(column)} in the views is no name", Action.VERIFY_AND_REBUILD)
     return text_of(txn, number_in(column)) if column and column[0] == "#" else column
+
+
+def error_code_of(txn: ReadTxn, column: str | None) -> str | None:
+    """The code of an error as it is called today; what other tools recorded stays as it is."""
+    code = name_of(txn, column)
+    return None if code is None else current_code(code)
 
 
 def number_in(column: str) -> int:

@@ -17,6 +17,7 @@ from weft.kernel.advice import Action
 from weft.kernel.clock import Clock
 from weft.kernel.enums import InterruptionReason, QueueMode, RunExit, ToolCallStatus
 from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
+from weft.kernel.weft_error import error_code, error_text
 from weft.ledger.api import (
     Entry,
     Finished,
@@ -183,7 +184,7 @@ class SessionTurns:
         """Fail the open turn of a session, or bury what its next turn would take."""
         del self._failures[session]
         standing = await self._crossing.run(partial(self._runs.standing, session))
-        fault = NewError(code=type(error).__name__, message=str(error) if isinstance(error, WeftError) else "a defect")
+        fault = NewError(code=error_code(error), message=str(error) if isinstance(error, WeftError) else "a defect")
         if standing.open_turn is not None:
             writer = await self._crossing.run(partial(self._runs.adopt, standing.open_turn))
             if writer is not None:
@@ -280,7 +281,7 @@ class SessionTurns:
     ) -> TurnEnd:
         """No turn can be begun for them as things are: they stop nobody else, and a person sees them."""
         ids = [message.id for message in messages]
-        fault = fault or NewError(code=type(error).__name__, message=str(error))
+        fault = fault or NewError(code=error_code(error), message=error_text(error))
         await self._crossing.run(lambda: self._runs.bury(ids, fault.code or "", fault.message))
         end = TurnEnd(turn="", error=error)
         self._awaited.set_end(ids, end)
@@ -298,7 +299,7 @@ class SessionTurns:
         except StoreError:
             raise
         except WeftError as error:
-            await self._fail(writer, NewError(code=type(error).__name__, message=str(error)))
+            await self._fail(writer, NewError(code=error.code, message=str(error)))
             end = TurnEnd(turn=turn, error=error)
             self._awaited.set_end(run.taken, end)
             return end

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import ToolCallStatus
 from weft.kernel.errors import ContentMissing, NotFound, StoreError, WeftError
+from weft.kernel.weft_error import TIMED_OUT, error_code, error_text
 from weft.ledger.api import Entry, KeptState, Runs, ToolEnded, used_rights
 from weft.ledger.model import NewError, SentResult, ToolResultPart, ToolUsePart
 from weft.runtime.broker.plans import TurnPlan
@@ -290,13 +291,13 @@ class ToolCalls:
 def _fault(error: BaseException) -> NewError:
     if isinstance(error, ToolFailure):
         return NewError(code=error.code, message=error.message, details=error.details)
-    return NewError(code=type(error).__name__, message=str(error) or type(error).__name__)
+    return NewError(code=error_code(error), message=error_text(error))
 
 
 def _status(error: BaseException) -> ToolCallStatus:
     """A tool that ran out of its time has a status of its own."""
     code = error.code if isinstance(error, ToolFailure) else ""
-    is_timeout = isinstance(error, TimeoutError) or code in ("timeout", TimeoutError.__name__)
+    is_timeout = isinstance(error, TimeoutError) or code in ("timeout", TIMED_OUT)
     return ToolCallStatus.TIMEOUT if is_timeout else ToolCallStatus.ERROR
 
 

@@ -25,6 +25,7 @@ from weft.kernel.errors import (
     WeftError,
 )
 from weft.kernel.fields import RequestInput
+from weft.kernel.weft_error import error_code
 from weft.ledger.api import (
     Entry,
     Finished,
@@ -559,7 +560,7 @@ class TurnRunner:
         if isinstance(error, OutsideError) and error.partial:
             self._partial = [error.partial]
         is_ours = isinstance(error, WeftError)
-        fault = NewError(code=type(error).__name__, message=str(error) if is_ours else "not weft's own error")
+        fault = NewError(code=error_code(error), message=str(error) if is_ours else "not weft's own error")
         partial = [self._partial_answer(request, correlation, "error")] if self._partial else []
         return [*partial, Finished(exit=RunExit.ERROR, error=fault)]
 

@@ -167,7 +167,7 @@ def prompt_messages(
 
 
 def _reason(error: WeftError) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{error.code}: {error}"
 
 
 class _Tally:

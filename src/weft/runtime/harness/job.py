@@ -11,6 +11,7 @@ from msgspec import Struct
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import InboxState
 from weft.kernel.errors import AgentBusy, IllegalTransition, NotFound, StoreError, WeftError
+from weft.kernel.weft_error import error_code
 from weft.ledger.api import Runs
 from weft.programs.assignments import agents_at_work, load_assignment
 from weft.programs.programs import Programs
@@ -96,7 +97,7 @@ class HarnessJob:
         words = f"{type(error).__name__}: {error}"
         if is_final:
             try:
-                fail = partial(self._programs.fail_agent, agent, str(error) or words, code=type(error).__name__)
+                fail = partial(self._programs.fail_agent, agent, str(error) or words, code=error_code(error))
                 await self._crossing.run(fail)
             except IllegalTransition:  # it stands in an error already
                 pass

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.kernel.enums import InterruptionReason
+from weft.kernel.errors import BudgetSpent
 from weft.runtime.harness.facts import RoundState, WordKind, WorkFacts, WorkRound
 from weft.runtime.harness.work_messages import budget_words, failure_words, reflection, resumption_words, task_brief
 
@@ -146,7 +147,7 @@ def _after_answer(facts: WorkFacts, last: WorkRound) -> Move:
 
 def _after_failure(facts: WorkFacts, last: WorkRound, now_ms: int) -> Move:
     settings, error = facts.settings, last.error or "no error was told"
-    if last.error_code == "BudgetSpent":
+    if last.error_code == BudgetSpent.code:
         return GiveUpWork(BUDGET_SPENT, f"budget: {error}")
     count = reflections_in_a_row(facts.rounds)
     if count >= settings.max_reflections:
@@ -162,7 +163,7 @@ def _after_failure(facts: WorkFacts, last: WorkRound, now_ms: int) -> Move:
 
 def _after_cut(facts: WorkFacts, last: WorkRound, *, is_asked: bool) -> Move:
     """After a turn that somebody cut short, or that failed where nobody reflects on it."""
-    if last.error_code == "BudgetSpent":
+    if last.error_code == BudgetSpent.code:
         return GiveUpWork(BUDGET_SPENT, f"budget: {last.error}")
     if last.error_code == InterruptionReason.TIMEOUT and (words := budget_words(facts)) is not None:
         return GiveUpWork(BUDGET_SPENT, words)

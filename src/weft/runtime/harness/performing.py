@@ -159,7 +159,7 @@ class MovePerformer:
         except (StoreError, AgentBusy):  # nothing is wrong with the work: it is gone on with later
             raise
         except WeftError as error:
-            code, words = type(error).__name__, str(error)
+            code, words = error.code, str(error)
             await self._run(lambda: programs.fail_agent(facts.agent.id, words, code=code))
             raise
 

@@ -201,7 +201,7 @@ class Inference:
 
     async def _after(self, error: WeftError, tried: _Tries, asked: Asked, until: float | None) -> None:
         """Wait, or go to the next model, or raise what stands."""
-        tried.ended(asked, type(error).__name__)
+        tried.ended(asked, error.code)
         step = next_step(
             error,
             tried.of_model,

@@ -59,7 +59,7 @@ async def _step(
 
 
 def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if isinstance(error, WeftError) else type(error).__name__
+    return f"{error.code}: {error}" if isinstance(error, WeftError) else type(error).__name__
 
 
 async def _ensure_model(

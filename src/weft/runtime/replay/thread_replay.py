@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.kernel.errors import BudgetSpent, InvalidInput, LabelTaken, NotApplicable, NotFound
+from weft.kernel.weft_error import error_code
 from weft.ledger.api import Admission, FullTurn, InboxMessage, Ledger, Runs, SessionStanding, shipped_prices
 from weft.ledger.model import ImagePart, NewMessage, Part, Session, TextPart
 from weft.runtime.broker.plans import Planner, Sending, TurnPlan
@@ -131,7 +132,7 @@ class ThreadReplay(Struct, kw_only=True):
     @property
     def is_out_of_money(self) -> bool:
         """Whether it ended because the rest of its budget pays for no answer."""
-        return bool(self.exchanges) and self.exchanges[-1].error_code == BudgetSpent.__name__
+        return bool(self.exchanges) and self.exchanges[-1].error_code == BudgetSpent.code
 
     def add(self, exchange: ReplayedExchange) -> None:
         self.exchanges.append(exchange)
@@ -362,5 +363,5 @@ class _ExchangeRun:
             replayed_spending=total_spending(self.answers),
             missing=missing,
             error=error,
-            error_code=None if end is None or end.error is None else type(end.error).__name__,
+            error_code=None if end is None or end.error is None else error_code(end.error),
         )

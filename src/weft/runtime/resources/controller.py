@@ -26,6 +26,7 @@ from weft.kernel.errors import (
     Unsupported,
     WeftError,
 )
+from weft.kernel.weft_error import error_code, error_text
 from weft.ledger.api import (
     BusyResource,
     Failure,
@@ -511,4 +512,4 @@ def _session_of(owner: Owner | None) -> str | None:
 
 
 def _failure(error: Exception) -> Failure:
-    return Failure(type(error).__name__, str(error))
+    return Failure(error_code(error), error_text(error))

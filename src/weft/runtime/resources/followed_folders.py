@@ -150,7 +150,7 @@ class FollowedFolders(AbstractContextManager["FollowedFolders"]):
             folder.state = self._driver.take(folder.path)
         except WeftError as error:
             folder.state = None
-            return Failure(type(error).__name__, str(error))
+            return Failure(error.code, str(error))
         return folder.state
 
     def _keep(self, folder: _Folder, turns: Sequence[EndedTurn]) -> KeptFolder:

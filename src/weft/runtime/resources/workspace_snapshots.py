@@ -132,7 +132,7 @@ class WorkspaceSnapshots:
                 stack.enter_context(self._driver.storing())
                 taken = self._driver.take(self._folder, is_whole=is_whole)
             except WeftError as error:
-                taken = Failure(type(error).__name__, str(error))
+                taken = Failure(error.code, str(error))
             state = KeptState(resource=self._resource, taken=taken, is_before=is_before)
             self._unrecorded[id(state)] = state, stack.pop_all()
         return state

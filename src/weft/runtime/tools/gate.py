@@ -20,7 +20,7 @@ from weft.kernel.canonical import dumps
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import Decision, DecisionSource
 from weft.kernel.errors import StoreError, Unsupported, WeftError
-from weft.kernel.weft_error import quoted
+from weft.kernel.weft_error import error_code, error_text, quoted
 from weft.ledger.api import Approval, KeptState
 from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict
 from weft.runtime.context import ExecutionContext
@@ -162,7 +162,7 @@ class ToolGate:
             failure.kept = await keeper.after()
             raise
         except Exception as error:  # a defect of a tool, or the end of its time: files may have changed all the same
-            ended = ToolFailure(type(error).__name__, str(error) or type(error).__name__)
+            ended = ToolFailure(error_code(error), error_text(error))
             ended.kept = await keeper.after()
             raise ended from error
         return output if isinstance(output, Later) else replace(output, kept=await keeper.after())

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.kernel.enums import Decision
+from weft.kernel.weft_error import error_code
 from weft.ledger.api import KeptState
 from weft.runtime.broker.tools import CallAnswer, Gate, ToolCallContext, Verdict
 from weft.runtime.tools.calls import ToolFailure
@@ -67,7 +68,7 @@ class ObservedGate:
         try:
             output = await self._gate.perform(tool, arguments, context, bound, plan)
         except Exception as error:  # whatever it is, it is told of and goes on its way
-            code = error.code if isinstance(error, ToolFailure) else type(error).__name__
+            code = error.code if isinstance(error, ToolFailure) else error_code(error)
             self._on_call(ObservedCall(tool=tool, about=about, outcome=code, message=str(error)))
             raise
         self._on_call(ObservedCall(tool=tool, about=about, outcome=OK))

@@ -47,11 +47,15 @@ def load_reply(ledger: Ledger, message: InboxMessage) -> TurnReply:
     return TurnReply(turn=recorded, reply=_reply(turn, answer, _last_response(runs, turn.id)))
 
 
+_KINDS = {kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WeftError)}
+"""The classes of errors by their codes."""
+
+
 def _recorded_error(turn: Turn, message: InboxMessage) -> WeftError:
     """An error of the class that the turn names, as whoever ran it raised it; what else that one knew is not recorded.
     A class that needs more than words gives way to the one above it."""
-    named = getattr(errors, turn.error_code or "", None)
-    if turn.error is None or not (isinstance(named, type) and issubclass(named, WeftError)):
+    named = _KINDS.get(turn.error_code or "")
+    if turn.error is None or named is None:
         return NotApplicable(f"message {message.id} is {message.state}: {message.error or 'no error was told'}", _AGAIN)
     kind = next(kind for kind in named.__mro__ if kind.__init__ is WeftError.__init__)  # type: ignore[misc]
     error: WeftError = kind(turn.error)

@@ -21,6 +21,7 @@ from weft.kernel.errors import (
     WeftError,
 )
 from weft.kernel.hidden_credentials import hidden_address, without_credentials
+from weft.kernel.weft_error import error_code
 from weft.surfaces.cli.questions import Declined
 from weft.surfaces.plain_text import safe, safe_lines
 from weft.surfaces.wire.hints import phrase
@@ -68,6 +69,13 @@ def exit_code(error: BaseException) -> int:
     return next((CODE_OF[kind] for kind in type(error).__mro__ if kind in CODE_OF), BUG)
 
 
+def published_code(error: BaseException) -> str:
+    """The code of an error, also of one that only a command line knows."""
+    if isinstance(error, click.ClickException):
+        return "declined" if isinstance(error, Declined) else "usage"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else error_code(error)
+
+
 def error_document(error: BaseException) -> ErrorDocument:
     """An error as the JSON that stands on stderr under `--json`."""
     from msgspec import UNSET
@@ -76,7 +84,7 @@ def error_document(error: BaseException) -> ErrorDocument:
 
     advice = advice_for(error)
     shown = ErrorForm(
-        type=type(error).__name__,
+        code=published_code(error),
         message=message_of(error),
         hint=phrase(advice),
         action=advice.action,

@@ -67,7 +67,8 @@ HIDDEN: Mapping[str, tuple[str, ...]] = {"Resume": ("data", "claims")}
 class ErrorForm(Struct, frozen=True, kw_only=True):
     """An error. `action` is a code to compare, `arguments` its values; `hint` says the same as a sentence."""
 
-    type: str
+    code: str
+    """Which error it is; codes stay, whatever the words are."""
     message: str
     hint: str
     action: str

@@ -179,11 +179,11 @@ def test_a_container_is_kept_with_its_processes_where_the_engine_makes_checkpoin
     taken = controller.snapshot(resource, method="app_checkpoint")
     checkpoints = ContainerCheckpoints(engine, store)
     if not checkpoints.is_available():
-        assert (taken.state, taken.error_code) == (SnapshotState.ERROR, "Unsupported")
+        assert (taken.state, taken.error_code) == (SnapshotState.ERROR, "unsupported")
         assert taken.error == "this container engine makes no checkpoints"
         return
     if why_no_checkpoints() is not None:
-        assert (taken.state, taken.error_code) == (SnapshotState.ERROR, "EngineRefused")
+        assert (taken.state, taken.error_code) == (SnapshotState.ERROR, "engine_refused")
         return
     assert (taken.state, taken.method) == (SnapshotState.OK, "app_checkpoint"), taken.error
     assert driver.holds(taken)
