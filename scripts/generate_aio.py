@@ -51,7 +51,7 @@ MIRRORED: dict[str, type] = {
     "TurnWriter": turn_writer.TurnWriter,
     "Thread": threads.Thread,
     "FullThreads": full_threads.FullThreads,
-    "Listing": listing.Listing,
+    "ListReader": listing.ListReader,
     "ImportWriter": import_writer.ImportWriter,
     "Heads": labels.Heads,
     "Labels": labels.Labels,
@@ -78,7 +78,7 @@ HOMES = {
         "Ledger Heads Labels Tree Compactions Merges Imports UsageReports AuditReports Secrets Erasures Upkeep "
         "Inbox Approvals Policies Resources Rooms".split()
     ),
-    "objects": ("TurnWriter", "Thread", "FullThreads", "Listing", "ImportWriter"),
+    "objects": ("TurnWriter", "Thread", "FullThreads", "ListReader", "ImportWriter"),
     "programs": ("Programs", "Similarity"),
     "graph": ("Graph",),
 }
@@ -201,7 +201,7 @@ GROUP = """    @cached_property
         return {returns}(self._sync.{name}, self._pool)
 """
 BY_HAND = {"Ledger": LEDGER, "TurnWriter": WRITER}
-CHANGES = """        async def found() -> AsyncIterator[Recorded]:
+CHANGES = """        async def found() -> AsyncIterator[StoredEvent]:
             seconds = checked_seconds(wait, "wait")
             if seconds:
                 await self._news.beyond(checked_count(after, "after"), seconds)

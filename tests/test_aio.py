@@ -115,7 +115,7 @@ def test_every_mirror_has_its_place() -> None:
 def test_attributes_of_objects_are_mirrored(path: Path) -> None:
     with weft.open(path) as ledger, ledger.begin_turn(session="main") as writer:
         attributes = {"TurnWriter": vars(writer), "ImportWriter": vars(ledger.imports.writer("x", 1))}
-        attributes |= {"Thread": vars(ledger.thread(writer.id)), "Listing": vars(ledger.listing())}
+        attributes |= {"Thread": vars(ledger.thread(writer.id)), "ListReader": vars(ledger.listing())}
         attributes["FullThreads"] = vars(ledger.full_threads(writer.id))
     for owner, held in attributes.items():
         assert {name for name in held if name[0] != "_"} == set(generate_aio.ATTRIBUTES.get(owner, ())), owner

@@ -72,14 +72,14 @@ if TYPE_CHECKING:
     from weft.ledger.approvals.model import CallDecision as CallDecision
     from weft.ledger.approvals.model import Policy as Policy
     from weft.ledger.erasing.erasure import Erasure as Erasure
-    from weft.ledger.erasing.plan import Affected as Affected
-    from weft.ledger.erasing.plan import Doomed as Doomed
+    from weft.ledger.erasing.plan import AffectedSession as AffectedSession
+    from weft.ledger.erasing.plan import ContentToErase as ContentToErase
     from weft.ledger.erasing.plan import ErasurePlan as ErasurePlan
-    from weft.ledger.erasing.plan import HeldTurn as HeldTurn
-    from weft.ledger.erasing.plan import Staying as Staying
+    from weft.ledger.erasing.plan import SharedContent as SharedContent
+    from weft.ledger.erasing.plan import SharedTurn as SharedTurn
     from weft.ledger.erasing.plan import UntaggedNode as UntaggedNode
     from weft.ledger.imports.import_writer import ImportWriter as ImportWriter
-    from weft.ledger.imports.kept_sources import KeptStretch as KeptStretch
+    from weft.ledger.imports.kept_sources import SourceRange as SourceRange
     from weft.ledger.imports.natives import NativeCall as NativeCall
     from weft.ledger.imports.natives import NativeCompaction as NativeCompaction
     from weft.ledger.imports.natives import NativeLink as NativeLink
@@ -89,7 +89,8 @@ if TYPE_CHECKING:
     from weft.ledger.imports.provisional import ProvisionalItem as ProvisionalItem
     from weft.ledger.imports.provisional import ProvisionalTurn as ProvisionalTurn
     from weft.ledger.imports.sources import ImportSource as ImportSource
-    from weft.ledger.imports.sources import Landed as Landed
+    from weft.ledger.imports.sources import TranscriptTurn as TranscriptTurn
+    from weft.ledger.model import AppliedSubstitution as AppliedSubstitution
     from weft.ledger.model import Branch as Branch
     from weft.ledger.model import Codeblock as Codeblock
     from weft.ledger.model import Compaction as Compaction
@@ -101,14 +102,13 @@ if TYPE_CHECKING:
     from weft.ledger.model import NewError as NewError
     from weft.ledger.model import NewMessage as NewMessage
     from weft.ledger.model import NewToolCall as NewToolCall
-    from weft.ledger.model import Point as Point
     from weft.ledger.model import ReasoningPart as ReasoningPart
     from weft.ledger.model import RecordedTurn as RecordedTurn
+    from weft.ledger.model import RevisionTarget as RevisionTarget
     from weft.ledger.model import Session as Session
     from weft.ledger.model import SessionAlias as SessionAlias
     from weft.ledger.model import SessionMove as SessionMove
     from weft.ledger.model import StoredContent as StoredContent
-    from weft.ledger.model import Substituted as Substituted
     from weft.ledger.model import TextPart as TextPart
     from weft.ledger.model import ToolCall as ToolCall
     from weft.ledger.model import ToolResultPart as ToolResultPart
@@ -120,11 +120,11 @@ if TYPE_CHECKING:
     from weft.ledger.read.full_threads import FullThreads as FullThreads
     from weft.ledger.read.full_threads import FullTurn as FullTurn
     from weft.ledger.read.full_threads import MessageReply as MessageReply
-    from weft.ledger.read.full_threads import Strand as Strand
     from weft.ledger.read.full_threads import ThreadsSpan as ThreadsSpan
     from weft.ledger.read.full_threads import TurnLine as TurnLine
+    from weft.ledger.read.full_threads import TurnRange as TurnRange
     from weft.ledger.read.listing import ListedSession as ListedSession
-    from weft.ledger.read.listing import Listing as Listing
+    from weft.ledger.read.listing import ListReader as ListReader
     from weft.ledger.read.listing import SessionList as SessionList
     from weft.ledger.read.pages import Page as Page
     from weft.ledger.read.threads import Thread as Thread
@@ -133,16 +133,16 @@ if TYPE_CHECKING:
     from weft.ledger.read.vouchers import VouchedMessage as VouchedMessage
     from weft.ledger.read.vouchers import Voucher as Voucher
     from weft.ledger.read.vouchers import VoucherKind as VoucherKind
-    from weft.ledger.reports.actor_history import Deed as Deed
+    from weft.ledger.reports.actor_history import ActorEvent as ActorEvent
     from weft.ledger.reports.audit import AuditFinding as AuditFinding
+    from weft.ledger.reports.audit import AuditSeverity as AuditSeverity
     from weft.ledger.reports.audit import FindingKind as FindingKind
-    from weft.ledger.reports.audit import Severity as Severity
     from weft.ledger.reports.audit import SuggestedGrant as SuggestedGrant
     from weft.ledger.reports.file_touches import Touch as Touch
     from weft.ledger.reports.spending import KindCosts as KindCosts
     from weft.ledger.reports.spending import RecordedCosts as RecordedCosts
     from weft.ledger.reports.spending import Spending as Spending
-    from weft.ledger.reports.spending import Unpriced as Unpriced
+    from weft.ledger.reports.spending import UnpricedModel as UnpricedModel
     from weft.ledger.reports.spending import UsageRow as UsageRow
     from weft.ledger.reports.usage import AbandonedRow as AbandonedRow
     from weft.ledger.reports.usage import AbandonedUsage as AbandonedUsage
@@ -166,7 +166,7 @@ if TYPE_CHECKING:
     from weft.ledger.rooms.model import Participant as Participant
     from weft.ledger.rooms.model import PersonProfile as PersonProfile
     from weft.ledger.rooms.model import PostedMessage as PostedMessage
-    from weft.ledger.rooms.model import Reached as Reached
+    from weft.ledger.rooms.model import ReachedAgent as ReachedAgent
     from weft.ledger.rooms.model import Room as Room
     from weft.ledger.rooms.model import RoomHit as RoomHit
     from weft.ledger.rooms.model import RoomLimits as RoomLimits
@@ -199,20 +199,20 @@ if TYPE_CHECKING:
     from weft.ledger.secrets.places import SecretPlace as SecretPlace
     from weft.ledger.secrets.report import SecretFinding as SecretFinding
     from weft.ledger.secrets.report import SecretReport as SecretReport
-    from weft.ledger.secrets.scan import Scanned as Scanned
+    from weft.ledger.secrets.scan import SecretScan as SecretScan
     from weft.ledger.sessions.merging import Provenance as Provenance
     from weft.ledger.sessions.unifying import Unification as Unification
     from weft.ledger.triggers.model import Firing as Firing
     from weft.ledger.triggers.model import MissedTimes as MissedTimes
     from weft.ledger.upkeep.copy_register import KnownCopy as KnownCopy
-    from weft.ledger.upkeep.facts_file import FactsIn as FactsIn
-    from weft.ledger.upkeep.ledger_copy import Copied as Copied
-    from weft.ledger.upkeep.packing import Packed as Packed
-    from weft.ledger.upkeep.salvage import Salvaged as Salvaged
+    from weft.ledger.upkeep.facts_file import ImportedFacts as ImportedFacts
+    from weft.ledger.upkeep.ledger_copy import CopyResult as CopyResult
+    from weft.ledger.upkeep.packing import PackResult as PackResult
+    from weft.ledger.upkeep.salvage import SalvageResult as SalvageResult
     from weft.ledger.upkeep.verify import Problem as Problem
     from weft.ledger.views.edge_types import EdgeType as EdgeType
     from weft.ledger.views.lease_rows import Lease as Lease
-    from weft.ledger.views.recorded_events import Recorded as Recorded
+    from weft.ledger.views.recorded_events import StoredEvent as StoredEvent
     from weft.ledger.write.turn_writer import TurnWriter as TurnWriter
     from weft.open_ledger import OpenLedger as OpenLedger
     from weft.opening import copy as copy
@@ -223,20 +223,20 @@ if TYPE_CHECKING:
     from weft.program_handles import LedgerPrograms as LedgerPrograms
     from weft.program_handles import ProgramHandle as ProgramHandle
     from weft.programs.apply import PlannedProgram as PlannedProgram
-    from weft.programs.model import Check as Check
     from weft.programs.model import CriterionVerdict as CriterionVerdict
     from weft.programs.model import Difference as Difference
     from weft.programs.model import PendingItem as PendingItem
+    from weft.programs.model import PersonRequest as PersonRequest
     from weft.programs.model import Program as Program
     from weft.programs.model import ProgramChange as ProgramChange
-    from weft.programs.model import Request as Request
-    from weft.programs.model import Tagged as Tagged
+    from weft.programs.model import RecordedVerdict as RecordedVerdict
+    from weft.programs.model import TaggedNode as TaggedNode
     from weft.programs.model import UnvouchedName as UnvouchedName
     from weft.programs.programs import Programs as Programs
     from weft.runtime.invoke.invocation import InvocationResult as InvocationResult
     from weft.store.diagnosis import Diagnosis as Diagnosis
-    from weft.store.diagnosis import Grade as Grade
-    from weft.store.sqlite.restore import Restored as Restored
+    from weft.store.diagnosis import DiagnosisSeverity as DiagnosisSeverity
+    from weft.store.sqlite.restore import RestoreResult as RestoreResult
     from weft.store.trust_store import LedgerIdentity as LedgerIdentity
     from weft.store.trust_store import TrustedLedger as TrustedLedger
     from weft.store.trust_store import TrustStore as TrustStore
@@ -265,7 +265,8 @@ _NAMES = {
     "weft.ledger.api.resources": "Resources",
     "weft.ledger.resources.model": "Owner Resource ResourceHandle ResourcePart ResourceUse Snapshot",
     "weft.ledger.api.rooms": "Rooms",
-    "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage Reached Room RoomHit"
+    "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage ReachedAgent Room"
+    " RoomHit"
     " RoomLimits RoomMention RoomMessage",
     "weft.ledger.triggers.model": "Firing MissedTimes",
     "weft.ledger.api.audit": "AuditReports",
@@ -280,31 +281,32 @@ _NAMES = {
     "weft.ledger.api.upkeep": "Upkeep",
     "weft.ledger.api.usage": "UsageReports",
     "weft.ledger.erasing.erasure": "Erasure",
-    "weft.ledger.erasing.plan": "Affected Doomed ErasurePlan HeldTurn Staying UntaggedNode",
+    "weft.ledger.erasing.plan": "AffectedSession ContentToErase ErasurePlan SharedTurn SharedContent UntaggedNode",
     "weft.ledger.imports.import_writer": "ImportWriter",
-    "weft.ledger.imports.kept_sources": "KeptStretch",
+    "weft.ledger.imports.kept_sources": "SourceRange",
     "weft.ledger.api.inbox": "Inbox",
     "weft.ledger.runs.model": "Admission InboxMessage QueueLimits",
     "weft.ledger.imports.natives": "NativeCall NativeCompaction NativeLink NativeMessage NativeTurn Tokens",
     "weft.ledger.imports.provisional": "ProvisionalItem ProvisionalTurn",
-    "weft.ledger.imports.sources": "ImportSource Landed",
+    "weft.ledger.imports.sources": "ImportSource TranscriptTurn",
     "weft.ledger.model": (
         "Branch Codeblock Compaction FileNote HeadMove ImagePart LintNote Message NewError "
-        "NewMessage NewToolCall Point ReasoningPart RecordedTurn Session SessionAlias SessionMove StoredContent "
-        "Substituted TextPart ToolCall ToolResultPart ToolUsePart Turn"
+        "NewMessage NewToolCall RevisionTarget ReasoningPart RecordedTurn Session SessionAlias SessionMove"
+        " StoredContent "
+        "AppliedSubstitution TextPart ToolCall ToolResultPart ToolUsePart Turn"
     ),
     "weft.ledger.read.context_cuts": "ContextCut",
     "weft.ledger.read.contexts": "Context",
-    "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn MessageReply Strand ThreadsSpan TurnLine",
-    "weft.ledger.read.listing": "ListedSession Listing SessionList",
+    "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn MessageReply TurnRange ThreadsSpan TurnLine",
+    "weft.ledger.read.listing": "ListedSession ListReader SessionList",
     "weft.ledger.read.pages": "Page",
     "weft.ledger.read.threads": "Thread ThreadDiff",
     "weft.ledger.read.tombstones": "Tombstone",
     "weft.ledger.read.vouchers": "VouchedMessage Voucher VoucherKind",
-    "weft.ledger.reports.actor_history": "Deed",
-    "weft.ledger.reports.audit": "AuditFinding FindingKind Severity SuggestedGrant",
+    "weft.ledger.reports.actor_history": "ActorEvent",
+    "weft.ledger.reports.audit": "AuditFinding FindingKind AuditSeverity SuggestedGrant",
     "weft.ledger.reports.file_touches": "Touch",
-    "weft.ledger.reports.spending": "KindCosts RecordedCosts Spending Unpriced UsageRow",
+    "weft.ledger.reports.spending": "KindCosts RecordedCosts Spending UnpricedModel UsageRow",
     "weft.ledger.reports.usage": "AbandonedRow AbandonedUsage BranchUsage UsageReport",
     "weft.ledger.reports.usage_tree": "TurnUsage UsageTree WorkerUsage",
     "weft.ledger.reports.work": "FileWork ProjectWork SessionWork WorkReport",
@@ -318,29 +320,30 @@ _NAMES = {
     "weft.ledger.secrets.matches": "SecretMatch",
     "weft.ledger.secrets.places": "SecretPlace",
     "weft.ledger.secrets.report": "SecretFinding SecretReport",
-    "weft.ledger.secrets.scan": "Scanned",
+    "weft.ledger.secrets.scan": "SecretScan",
     "weft.ledger.sessions.merging": "Provenance",
     "weft.ledger.sessions.unifying": "Unification",
     "weft.ledger.upkeep.copy_register": "KnownCopy",
-    "weft.ledger.upkeep.facts_file": "FactsIn",
-    "weft.ledger.upkeep.ledger_copy": "Copied",
-    "weft.ledger.upkeep.packing": "Packed",
-    "weft.ledger.upkeep.salvage": "Salvaged",
+    "weft.ledger.upkeep.facts_file": "ImportedFacts",
+    "weft.ledger.upkeep.ledger_copy": "CopyResult",
+    "weft.ledger.upkeep.packing": "PackResult",
+    "weft.ledger.upkeep.salvage": "SalvageResult",
     "weft.ledger.upkeep.verify": "Problem",
     "weft.ledger.views.lease_rows": "Lease",
-    "weft.ledger.views.recorded_events": "Recorded",
+    "weft.ledger.views.recorded_events": "StoredEvent",
     "weft.ledger.write.turn_writer": "TurnWriter",
     "weft.open_ledger": "OpenLedger",
     "weft.opening": "copy examine open restore salvage",
     "weft.program_handles": "LedgerPrograms ProgramHandle",
     "weft.programs.apply": "PlannedProgram",
     "weft.programs.model": (
-        "Check CriterionVerdict Difference PendingItem Program ProgramChange Request Tagged UnvouchedName"
+        "RecordedVerdict CriterionVerdict Difference PendingItem Program ProgramChange PersonRequest TaggedNode"
+        " UnvouchedName"
     ),
     "weft.programs.programs": "Programs",
     "weft.runtime.invoke.invocation": "InvocationResult",
-    "weft.store.diagnosis": "Diagnosis Grade",
-    "weft.store.sqlite.restore": "Restored",
+    "weft.store.diagnosis": "Diagnosis DiagnosisSeverity",
+    "weft.store.sqlite.restore": "RestoreResult",
     "weft.store.trust_store": "LedgerIdentity TrustStore TrustedLedger",
 }
 """By module; the block above says the same to type checkers, and a test compares the two."""

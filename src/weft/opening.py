@@ -30,7 +30,7 @@ from weft.ledger.arguments import (
     path_error,
 )
 from weft.open_ledger import OpenLedger
-from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, mend_of, older_schema
+from weft.store.diagnosis import Diagnosis, DiagnosisSeverity, as_far_as_it_goes, error, mend_of, older_schema
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
 from weft.store.replica_names import is_copy, is_unfinished
@@ -39,10 +39,10 @@ from weft.store.trust_store import MADE, TrustStore
 
 StagedProgress = Callable[[str, int, int], None]
 if TYPE_CHECKING:
-    from weft.ledger.upkeep.ledger_copy import Copied
-    from weft.ledger.upkeep.salvage import Salvaged
+    from weft.ledger.upkeep.ledger_copy import CopyResult
+    from weft.ledger.upkeep.salvage import SalvageResult
     from weft.store.postgres import PostgresStore
-    from weft.store.sqlite.restore import Restored
+    from weft.store.sqlite.restore import RestoreResult
 
 
 def open(
@@ -133,7 +133,7 @@ def copy(
     progress: Progress | None = None,
     clock: Clock | None = None,
     beside: Callable[[], object] | None = None,
-) -> Copied:
+) -> CopyResult:
     """Copy a ledger, by its address or open, to a new address, on whatever backend: same facts, same order, same
     digests, a replica id of its own. One that was cut short is run again and goes on where it was. `beside` is called
     before the copy counts as finished, so that what belongs beside it is there first."""
@@ -185,7 +185,7 @@ def restore(
     progress: Progress | None = None,
     clock: Clock | None = None,
     beside: Callable[[], object] | None = None,
-) -> Restored:
+) -> RestoreResult:
     """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside. `beside`
     is called before that, once the copy is written: what belongs beside the ledger is then there first."""
     beside = checked_call(beside, "beside")
@@ -205,7 +205,7 @@ def salvage(
     others: Sequence[str | Path] = (),
     progress: StagedProgress | None = None,
     clock: Clock | None = None,
-) -> Salvaged:
+) -> SalvageResult:
     """Make a new ledger of everything that still verifies in a damaged file, and in `others`: older copies of it, whose
     facts fill the holes. None of them is touched."""
     from weft.ledger.upkeep.salvage import salvage as save
@@ -254,7 +254,7 @@ def _undisturbed(file: Path, look: Callable[[bool], Generator[Diagnosis, None, N
     diagnoses, before = list[Diagnosis](), mark_of(file)
     with closing(look(False)) as looked:
         for one in looked:
-            if one.grade in (Grade.ERROR, Grade.WARNING) and mark_of(file) != before:
+            if one.grade in (DiagnosisSeverity.ERROR, DiagnosisSeverity.WARNING) and mark_of(file) != before:
                 break
             diagnoses.append(one)
             yield one

@@ -18,7 +18,7 @@ from weft.chat.candidates import CandidateReader, Candidates
 from weft.chat.triage import NOBODY_FITS, TriageChoice, TriagePlanner, choose_by_answer, choose_by_scores, triage_prompt
 from weft.chat.triage_scores import ProfileIndex, best_fitting, profile_of
 from weft.kernel.mentions import mentioned
-from weft.ledger.api import Ledger, Reached, RoomMessage
+from weft.ledger.api import Ledger, ReachedAgent, RoomMessage
 from weft.ledger.model import Turn
 from weft.programs import Programs
 from weft.programs.similarity.minilm import NAME
@@ -47,7 +47,7 @@ class TriageBench(Struct, frozen=True):
     def ledger(self) -> Ledger:
         return self.people.ledger
 
-    async def post(self, text: str, name: str = "alice") -> list[Reached]:
+    async def post(self, text: str, name: str = "alice") -> list[ReachedAgent]:
         """Post in somebody's name and have the triage agent answer; whom the message reached then."""
         posted = await self.bench.shop.across(lambda: self.people.ledger_of(name).rooms.post(self.room, text))
         (triage,) = posted.reached

@@ -16,7 +16,7 @@ from tests.ledger.test_verifying import rich
 from tests.sizes import chance, points, share, sized
 from weft.kernel.errors import LedgerMissing, StoreError
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.upkeep.salvage import Salvaged
+from weft.ledger.upkeep.salvage import SalvageResult
 
 PAGE = 4096
 TREES, TURNS = sized(test=(6, 4), prove=(12, 6))
@@ -56,14 +56,14 @@ def hashes(path: Path) -> dict[str, str]:
     return {file.name: sha256(file.read_bytes()).hexdigest() for file in path.parent.glob("ledger.db*")}
 
 
-def save(damaged: Path, *others: Path) -> tuple[Salvaged, Path]:
+def save(damaged: Path, *others: Path) -> tuple[SalvageResult, Path]:
     before, new = hashes(damaged), damaged.parent / "new.db"
     saved = weft.salvage(damaged, new, others=others)
     assert hashes(damaged) == before
     return saved, new
 
 
-def check(saved: Salvaged, new: Path, facts: set[bytes]) -> set[bytes]:
+def check(saved: SalvageResult, new: Path, facts: set[bytes]) -> set[bytes]:
     """It verifies, and all it has, and all that is left over, was written once."""
     with weft.open(new) as ledger:
         assert problems(ledger) == []

@@ -8,7 +8,7 @@ from weft.kernel.dag_events import ModelRequest
 from weft.kernel.enums import MessageRole, RunExit
 from weft.kernel.fields import Usage
 from weft.kernel.mentions import write_mention
-from weft.ledger.api import Finished, Ledger, ModelAnswered, ModelAsked, Reached, Runs, RunWriter
+from weft.ledger.api import Finished, Ledger, ModelAnswered, ModelAsked, ReachedAgent, Runs, RunWriter
 from weft.ledger.model import NewError, NewMessage
 from weft.programs import Programs
 
@@ -74,7 +74,7 @@ def answer(
     return writer.id
 
 
-def begin(ledger: Ledger, reached: Reached) -> RunWriter:
+def begin(ledger: Ledger, reached: ReachedAgent) -> RunWriter:
     """Begin the turn that answers a message of a room, and do no more."""
     runs = Runs(ledger)
     standing = runs.standing(reached.session_id)

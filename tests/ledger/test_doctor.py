@@ -23,7 +23,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import Damaged, LedgerMissing, StoreFailed
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.secrets.scanner import SecretTrace
-from weft.store.diagnosis import Diagnosis, Grade
+from weft.store.diagnosis import Diagnosis, DiagnosisSeverity
 from weft.store.postgres import PostgresStore
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.migrations import shipped_schema
@@ -43,12 +43,14 @@ def examined(path: Path, clock: FixedClock, *, full: bool = False) -> list[Diagn
     before = hashes(path)
     found = list(weft.examine(path, full=full, clock=clock))
     assert hashes(path) == before
-    assert all(one.mend and one.why for one in found if one.grade in (Grade.ERROR, Grade.WARNING))
+    assert all(
+        one.mend and one.why for one in found if one.grade in (DiagnosisSeverity.ERROR, DiagnosisSeverity.WARNING)
+    )
     return found
 
 
 def bad(path: Path, clock: FixedClock, *, full: bool = False) -> list[str]:
-    return [one.check for one in examined(path, clock, full=full) if one.grade is Grade.ERROR]
+    return [one.check for one in examined(path, clock, full=full) if one.grade is DiagnosisSeverity.ERROR]
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +72,14 @@ def closed(history: Path, path: Path) -> Path:
 @pytest.mark.parametrize("full", [False, True])
 def test_a_sound_ledger_is_well(closed: Path, clock: FixedClock, full: bool) -> None:
     found = examined(closed, clock, full=full)
-    assert {one.grade for one in found} == {Grade.GOOD}
+    assert {one.grade for one in found} == {DiagnosisSeverity.GOOD}
     assert {one.check for one in found} >= {"schema", "structure", "head file", "facts", "views", "clock", "copy"}
 
 
 def test_a_ledger_in_use_is_well_and_the_doctor_says_who_uses_it(disk: Ledger, path: Path, clock: FixedClock) -> None:
     rich(disk)
     found = list(weft.examine(path, clock=clock))
-    assert not [one for one in found if one.grade in (Grade.ERROR, Grade.WARNING)]
+    assert not [one for one in found if one.grade in (DiagnosisSeverity.ERROR, DiagnosisSeverity.WARNING)]
     assert any(f"process {os.getpid()}" in one.what for one in found)
     grow(disk, "main", "and it goes on")
 
@@ -92,12 +94,12 @@ def test_a_ledger_that_was_looked_through_for_secrets_is_well(disk: Ledger, path
     with weft.open(path) as again:
         assert again.upkeep.stats()["contents"] > again.upkeep.stats()["events"]
     (found,) = (one for one in examined(path, clock) if one.check == "watermarks")
-    assert found.grade is Grade.GOOD
+    assert found.grade is DiagnosisSeverity.GOOD
     assert "secrets" not in found.what
     assert found.what.startswith("these views catch up by themselves: ")
     change(path, "UPDATE watermark SET n = 99999 WHERE view = 'secrets'")
     (found,) = (one for one in examined(path, clock) if one.check == "watermarks")
-    assert (found.grade, phrase(found.advice)) == (Grade.ERROR, "weft secrets --all")
+    assert (found.grade, phrase(found.advice)) == (DiagnosisSeverity.ERROR, "weft secrets --all")
 
 
 def test_a_session_that_another_ledger_moved_too_is_well(disk: Ledger, path: Path, clock: FixedClock) -> None:
@@ -135,7 +137,7 @@ def test_a_ledger_whose_writer_was_killed_is_read_with_its_log(disk: Ledger, pat
         shutil.copy(file, copy / file.name)
     (copy / "ledger.db-shm").unlink()
     found = examined(copy / "ledger.db", clock, full=True)
-    assert not [one for one in found if one.grade is Grade.ERROR]
+    assert not [one for one in found if one.grade is DiagnosisSeverity.ERROR]
     assert not (copy / "ledger.db-shm").exists()
 
 
@@ -153,7 +155,7 @@ def test_a_writer_who_turns_up_meanwhile_is_not_taken_for_damage(
 
     monkeypatch.setattr(examination.ExaminedStore, "check_quickly", disturbed)
     found = list(weft.examine(closed, clock=clock))
-    assert [one for one in found if one.grade in (Grade.ERROR, Grade.WARNING)] == []
+    assert [one for one in found if one.grade in (DiagnosisSeverity.ERROR, DiagnosisSeverity.WARNING)] == []
     assert "the engine finds nothing wrong" in [one.what for one in found]
 
 
@@ -234,7 +236,11 @@ def test_a_fault_is_named_and_nothing_changes(closed: Path, clock: FixedClock, n
 @pytest.mark.parametrize("name", ["table", "index", "replica", "content", "log"])
 def test_what_no_rebuild_mends_is_never_said_to_be_mended_by_one(closed: Path, clock: FixedClock, name: str) -> None:
     fault(name, closed)
-    told = [one for one in examined(closed, clock, full=True) if one.grade is Grade.ERROR and one.check != "views"]
+    told = [
+        one
+        for one in examined(closed, clock, full=True)
+        if one.grade is DiagnosisSeverity.ERROR and one.check != "views"
+    ]
     assert told
     assert not [one for one in told if "rebuild" in phrase(one.advice)]
     assert any("weft recover --from" in phrase(one.advice) for one in told)
@@ -246,7 +252,7 @@ def test_a_content_that_is_gone_is_a_fact_that_is_gone(
     change(closed, "DELETE FROM content WHERE n = (SELECT text FROM message LIMIT 1)")
     assert "views" in bad(closed, clock, full=True)
     open_ledger(closed).upkeep.rebuild()
-    (found,) = (one for one in examined(closed, clock, full=True) if one.grade is Grade.ERROR)
+    (found,) = (one for one in examined(closed, clock, full=True) if one.grade is DiagnosisSeverity.ERROR)
     assert "is not here" in found.what
     assert "backup" in found.mend
 
@@ -281,7 +287,7 @@ def test_a_file_beside_it_that_belongs_to_somebody_else_is_named(
 ) -> None:
     theirs = f"{closed}{suffix}"
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != theirs or not mode & os.W_OK)
-    (found,) = [one for one in examined(closed, clock) if one.grade is Grade.WARNING]
+    (found,) = [one for one in examined(closed, clock) if one.grade is DiagnosisSeverity.WARNING]
     assert (found.check, found.what) == ("permissions", f"{theirs} may not be written")
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != theirs)
     assert ("file" in bad(closed, clock)) == (suffix != "-lock")
@@ -289,7 +295,7 @@ def test_a_file_beside_it_that_belongs_to_somebody_else_is_named(
 
 def test_a_path_that_cannot_be_looked_at_is_refused_in_words(tmp_path: Path, clock: FixedClock) -> None:
     path = tmp_path / ("x" * 300)
-    assert [(one.grade, one.check) for one in weft.examine(path, clock=clock)] == [(Grade.ERROR, "file")]
+    assert [(one.grade, one.check) for one in weft.examine(path, clock=clock)] == [(DiagnosisSeverity.ERROR, "file")]
     for read_only in (False, True):
         with pytest.raises(StoreFailed, match="too long"):
             weft.open(path, clock=clock, read_only=read_only)
@@ -298,14 +304,16 @@ def test_a_path_that_cannot_be_looked_at_is_refused_in_words(tmp_path: Path, clo
 
 
 def notes(path: Path, clock: FixedClock) -> str:
-    return "\n".join(one.what for one in examined(path, clock) if one.grade in (Grade.NOTE, Grade.WARNING))
+    return "\n".join(
+        one.what for one in examined(path, clock) if one.grade in (DiagnosisSeverity.NOTE, DiagnosisSeverity.WARNING)
+    )
 
 
 def test_an_older_schema_is_told_before_it_is_upgraded(path: Path, clock: FixedClock) -> None:
     first = shipped_file_schema()
     SqliteStore(path, clock=clock, schema=replace(first, migrations=first.migrations[:-1], surface="")).close()
     found = [one for one in examined(path, clock) if one.check == "schema"]
-    assert [one.grade for one in found] == [Grade.WARNING]
+    assert [one.grade for one in found] == [DiagnosisSeverity.WARNING]
     assert "backup" in found[0].why
 
 
@@ -348,7 +356,7 @@ def test_events_from_the_future_are_told(disk: Ledger, path: Path, clock: FixedC
     grow(disk, "main", "tomorrow")
     disk.close()
     clock.set(now)
-    assert [one.grade for one in examined(path, clock) if one.check == "clock"] == [Grade.WARNING]
+    assert [one.grade for one in examined(path, clock) if one.check == "clock"] == [DiagnosisSeverity.WARNING]
 
 
 HOLDER = """
@@ -390,13 +398,13 @@ def test_a_fault_of_a_ledger_in_a_server_is_named_with_what_to_do(
     address = new_postgres_ledger()
     with weft.open(address, clock=clock) as ledger:
         grow(ledger, "main", "a", "b")
-    assert {one.grade for one in weft.examine(address, clock=clock)} == {Grade.GOOD}
+    assert {one.grade for one in weft.examine(address, clock=clock)} == {DiagnosisSeverity.GOOD}
     named = parse_address(address)
     with psycopg.connect(named.conninfo, autocommit=True) as connection:
         connection.execute(f"SET search_path TO {named.quoted}")
         connection.execute(harm.encode())
     check, words = SERVED[harm]
-    found = [one for one in weft.examine(address, clock=clock) if one.grade is Grade.ERROR]
+    found = [one for one in weft.examine(address, clock=clock) if one.grade is DiagnosisSeverity.ERROR]
     assert [one for one in found if one.check == check and words in one.what and one.why and one.mend]
     assert not [one for one in found if "weft recover" in phrase(one.advice) and one.check in ("facts", "structure")]
 
@@ -407,7 +415,7 @@ def test_an_older_schema_in_a_server_is_told_before_it_is_upgraded(clock: FixedC
     older = replace(first, migrations=first.migrations[:-1], surface="")
     PostgresStore(address, clock=clock, schema=older).close()
     (found,) = [one for one in weft.examine(address, clock=clock) if one.check == "schema"]
-    assert (found.grade, phrase(found.advice).split(",")[0]) == (Grade.WARNING, "`weft backup` it")
+    assert (found.grade, phrase(found.advice).split(",")[0]) == (DiagnosisSeverity.WARNING, "`weft backup` it")
 
 
 @pytest.mark.parametrize(
@@ -420,7 +428,7 @@ def test_an_older_schema_in_a_server_is_told_before_it_is_upgraded(clock: FixedC
 )
 def test_a_server_that_cannot_be_asked_is_a_finding(clock: FixedClock, change: tuple[str, str], mend: str) -> None:
     (found,) = weft.examine(shared_server().address().replace(*change), clock=clock)
-    assert (found.grade, found.check) == (Grade.ERROR, "database")
+    assert (found.grade, found.check) == (DiagnosisSeverity.ERROR, "database")
     assert mend in found.mend
 
 
@@ -429,7 +437,7 @@ def test_a_stopped_holder_of_the_lock_is_named(closed: Path, clock: FixedClock) 
     process = holder(closed, "lock")
     try:
         found = [one for one in weft.examine(closed, clock=clock) if one.check == "lock"]
-        assert [one.grade for one in found] == [Grade.WARNING]
+        assert [one.grade for one in found] == [DiagnosisSeverity.WARNING]
         assert str(process.pid) in found[0].what
         assert [one.pid for one in holders_of(Path(f"{closed}-lock")) or ()] == [process.pid]
     finally:
@@ -449,7 +457,9 @@ def test_a_turn_that_a_dead_writer_left_open_is_told_and_stays(closed: Path, clo
 def test_a_long_log_is_told(disk: Ledger, path: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "LONG_LOG_BYTES", 10)
     grow(disk, "main", "a")
-    assert "log file" in [one.check for one in weft.examine(path, clock=clock) if one.grade is Grade.WARNING]
+    assert "log file" in [
+        one.check for one in weft.examine(path, clock=clock) if one.grade is DiagnosisSeverity.WARNING
+    ]
 
 
 def test_little_room_is_told(closed: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tests.ledger.imported import rich_import
 from weft import Ledger
 from weft.kernel.errors import InvalidInput
 from weft.ledger.upkeep import recompute
-from weft.store.diagnosis import Grade
+from weft.store.diagnosis import DiagnosisSeverity
 
 LINKS = "SELECT label, parent_turn_id, spawn_tool_call_id, routing_key FROM sessions ORDER BY label"
 FILES = "SELECT file_path FROM message_files ORDER BY file_path"
@@ -97,7 +97,9 @@ def test_a_damaged_ledger_of_an_older_version_is_opened_and_verify_names_the_dam
         with open_ledger() as ledger:
             assert ledger.log() == turns
             assert {problem.what for problem in ledger.verify()} & {"log", "event"}
-    errors = {diagnosis.check for diagnosis in weft.examine(path, full=True) if diagnosis.grade is Grade.ERROR}
+    errors = {
+        diagnosis.check for diagnosis in weft.examine(path, full=True) if diagnosis.grade is DiagnosisSeverity.ERROR
+    }
     assert {"facts", "views"} <= errors
 
 

@@ -23,7 +23,7 @@ from tests.surfaces.test_cli_docs import run_example
 from weft.chat.answering import FailedAnswer
 from weft.kernel.errors import NotFound
 from weft.kernel.mentions import write_mention
-from weft.ledger.api import AgentProfile, Ledger, Participant, PersonProfile, Reached, Room, RoomMessage
+from weft.ledger.api import AgentProfile, Ledger, Participant, PersonProfile, ReachedAgent, Room, RoomMessage
 from weft.ledger.rooms.model import ROOM_LIMITS
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.main import run
@@ -459,7 +459,7 @@ def test_refusals_and_hints_name_people_and_say_what_to_do(rooms: Shell) -> None
 def test_at_a_terminal_a_failed_answer_is_told_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reached = Reached(agent="a", name="helper", message="m", session="s", session_id="i")
+    reached = ReachedAgent(agent="a", name="helper", message="m", session="s", session_id="i")
     failures = [FailedAnswer(reached, NotFound("model", name, "choose another")) for name in ("one", "two")]
     call = Call()
     call.screen = Screen(color=False, unicode=True, terminal=True, columns=80, rows=20, paging=False)

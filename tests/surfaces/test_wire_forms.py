@@ -27,7 +27,7 @@ from weft.ledger.resources.undoing import UndoneMove
 from weft.ledger.views.lease_rows import Lease
 from weft.programs import Programs
 from weft.programs.similarity.similarity import Similarity
-from weft.store.diagnosis import Grade, error
+from weft.store.diagnosis import DiagnosisSeverity, error
 from weft.surfaces.wire import catalogue, forms
 from weft.surfaces.wire.exchange import KeyForm
 from weft.surfaces.wire.forms import JsonValue, form
@@ -156,7 +156,7 @@ def test_stored_values_stay_as_they_are() -> None:
 def test_a_finding_says_its_action_beside_the_sentence() -> None:
     finding = form(error("views", "wrong", "answers are wrong", Action.REBUILD_VIEWS))
     assert finding == {
-        "grade": Grade.ERROR,
+        "grade": DiagnosisSeverity.ERROR,
         "check": "views",
         "what": "wrong",
         "why": "answers are wrong",

@@ -23,12 +23,12 @@ from weft.kernel.authority import Authority
 from weft.kernel.clock import Clock, RandomBytes, system_random
 from weft.ledger.api import RepositoryOf
 from weft.ledger.api.base import LEASE_TTL
-from weft.ledger.upkeep.ledger_copy import Copied
-from weft.ledger.upkeep.salvage import Salvaged
+from weft.ledger.upkeep.ledger_copy import CopyResult
+from weft.ledger.upkeep.salvage import SalvageResult
 from weft.opening import StagedProgress
 from weft.store.diagnosis import Diagnosis
 from weft.store.port import Progress
-from weft.store.sqlite.restore import Restored
+from weft.store.sqlite.restore import RestoreResult
 from weft.store.trust_store import TrustStore
 
 
@@ -115,7 +115,7 @@ async def copy(
     progress: Progress | None = None,
     clock: Clock | None = None,
     beside: Callable[[], object] | None = None,
-) -> Copied:
+) -> CopyResult:
     """Copy a ledger, by its address or open, to a new address, on whatever backend: same facts, same order, same
     digests, a replica id of its own. One that was cut short is run again and goes on where it was. `beside` is called
     before the copy counts as finished, so that what belongs beside it is there first."""
@@ -144,7 +144,7 @@ async def restore(
     progress: Progress | None = None,
     clock: Clock | None = None,
     beside: Callable[[], object] | None = None,
-) -> Restored:
+) -> RestoreResult:
     """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside. `beside`
     is called before that, once the copy is written: what belongs beside the ledger is then there first."""
     return await crossing.alone(
@@ -166,7 +166,7 @@ async def salvage(
     others: Sequence[str | Path] = (),
     progress: StagedProgress | None = None,
     clock: Clock | None = None,
-) -> Salvaged:
+) -> SalvageResult:
     """Make a new ledger of everything that still verifies in a damaged file, and in `others`: older copies of it, whose
     facts fill the holes. None of them is touched."""
     return await crossing.alone(

@@ -13,7 +13,7 @@ from typing import Any, Self, Unpack
 from msgspec import UNSET, UnsetType
 
 from weft.aio import crossing
-from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListing, AsyncThread, AsyncTurnWriter
+from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListReader, AsyncThread, AsyncTurnWriter
 from weft.kernel.authority import Authority, LedgerTrust
 from weft.kernel.events import Receipt
 from weft.kernel.fields import PolicyTests
@@ -36,9 +36,10 @@ from weft.ledger.api.usage import UsageReports
 from weft.ledger.approvals.model import Approval, CallDecision, Policy
 from weft.ledger.arguments import checked_count, checked_seconds
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
-from weft.ledger.imports import KeptStretch, ProvisionalTurn
+from weft.ledger.imports import ProvisionalTurn, SourceRange
 from weft.ledger.model import (
     DEFAULT_AGENT,
+    AppliedSubstitution,
     Branch,
     Codeblock,
     Compaction,
@@ -46,13 +47,12 @@ from weft.ledger.model import (
     HeadMove,
     Message,
     MessagesInput,
-    Point,
     RecordedTurn,
+    RevisionTarget,
     Session,
     SessionAlias,
     SessionMove,
     StoredContent,
-    Substituted,
     ToolCall,
     ToolCallInput,
     Turn,
@@ -62,7 +62,7 @@ from weft.ledger.read.contexts import Context
 from weft.ledger.read.pages import Page
 from weft.ledger.read.threads import ThreadDiff
 from weft.ledger.read.vouchers import VouchedMessage, Voucher
-from weft.ledger.reports.actor_history import Deed
+from weft.ledger.reports.actor_history import ActorEvent
 from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally, SuggestedGrant
 from weft.ledger.reports.file_touches import Touch
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
@@ -76,7 +76,7 @@ from weft.ledger.rooms.model import (
     Participant,
     PersonProfile,
     PostedMessage,
-    Reached,
+    ReachedAgent,
     Room,
     RoomHit,
     RoomLimits,
@@ -93,9 +93,9 @@ from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner
 from weft.ledger.sessions.merging import Provenance
 from weft.ledger.sessions.unifying import Unification
 from weft.ledger.upkeep import facts_file
-from weft.ledger.upkeep.packing import Packed
+from weft.ledger.upkeep.packing import PackResult
 from weft.ledger.upkeep.verify import Problem
-from weft.ledger.views.recorded_events import Recorded
+from weft.ledger.views.recorded_events import StoredEvent
 
 
 class AsyncLedger(crossing.Mirror[Ledger]):
@@ -173,7 +173,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         """The id of the turn that these words mean: labels, `main~2`, `main@{3}`, id ends, digest beginnings."""
         return await self._run(partial(self._sync.resolve, name=name))
 
-    async def point(self, name: str) -> Point:
+    async def point(self, name: str) -> RevisionTarget:
         """The same, and which event inside the turn they mean: by its id, or as the place where a session stands."""
         return await self._run(partial(self._sync.point, name=name))
 
@@ -317,14 +317,14 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         another version replaces meanwhile still is, as not current."""
         return await self._run(partial(self._sync.log, limit=limit, after=after, thread=thread, session=session))
 
-    async def events(self, turn: str, *, limit: int | None = None, after: str | None = None) -> Page[Recorded]:
+    async def events(self, turn: str, *, limit: int | None = None, after: str | None = None) -> Page[StoredEvent]:
         """The events of a turn, in order."""
         return await self._run(partial(self._sync.events, turn=turn, limit=limit, after=after))
 
-    def changes(self, after: int = 0, *, wait: float = 0.0) -> AsyncIterator[Recorded]:
+    def changes(self, after: int = 0, *, wait: float = 0.0) -> AsyncIterator[StoredEvent]:
         """Every event beyond arrival number `after`, in order and without a gap; waits so long for the first."""
 
-        async def found() -> AsyncIterator[Recorded]:
+        async def found() -> AsyncIterator[StoredEvent]:
             seconds = checked_seconds(wait, "wait")
             if seconds:
                 await self._news.beyond(checked_count(after, "after"), seconds)
@@ -380,9 +380,9 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         made meanwhile are not in them."""
         return await self._run(partial(self._sync.sessions, every=every, limit=limit, after=after))
 
-    async def listing(self) -> AsyncListing:
+    async def listing(self) -> AsyncListReader:
         """What lists of sessions and turns show, read a few statements at a time."""
-        return AsyncListing(await self._run(self._sync.listing), self._pool)
+        return AsyncListReader(await self._run(self._sync.listing), self._pool)
 
     async def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
@@ -543,7 +543,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
 
     async def substitute(
         self, event: str, with_: Any = UNSET, *, with_event: str | None = None, reason: str | None = None
-    ) -> Substituted:
+    ) -> AppliedSubstitution:
         """Have a message, a model's answer or the result of a tool shown with other words, or as another event of its
         kind tells it; `with_event` the event itself takes that back. Contexts, exports and searches go by it from now
         on. What was recorded stays, as does the digest of its turn; `originals` shows it. The event goes by the
@@ -871,7 +871,7 @@ class AsyncImports(crossing.Mirror[Imports]):
         where no more `words` for it have room."""
         await self._run(partial(self._sync.index, words=words, beyond=beyond))
 
-    async def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
+    async def kept_sources(self, session_or_file: str) -> list[SourceRange]:
         """What was kept verbatim of the sources of a session, or of one source file, in order."""
         return await self._run(partial(self._sync.kept_sources, session_or_file=session_or_file))
 
@@ -937,7 +937,7 @@ class AsyncAuditReports(crossing.Mirror[AuditReports]):
 
     def actor_history(
         self, actor: str | None = None, *, since: int | str | None = None, until: int | str | None = None
-    ) -> AsyncIterator[Deed]:
+    ) -> AsyncIterator[ActorEvent]:
         """Every event by an actor, an agent's name or id, in order of arrival; None: by anybody."""
         return self._each(partial(self._sync.actor_history, actor=actor, since=since, until=until))
 
@@ -1068,7 +1068,7 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
 
     async def import_facts(
         self, source: str | Path | Any, *, excerpts: bool = False, progress: Any = None
-    ) -> facts_file.FactsIn:
+    ) -> facts_file.ImportedFacts:
         """Bring facts in from a file of JSON lines; known ones are passed over. With `excerpts`, events of another
         ledger's own stream may come without those before them, as bundles bring them."""
         return await self._run(
@@ -1106,7 +1106,7 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
         older_than: int | str | None = None,
         dry_run: bool = False,
         progress: Any = None,
-    ) -> Packed:
+    ) -> PackResult:
         """Compress the contents of whole trees: of those that these names lead to, or of all; with `older_than` (Unix
         ms, or words such as '90 days ago') only where nothing happened since. Everything reads as before."""
         return await self._run(
@@ -1119,7 +1119,7 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
             )
         )
 
-    async def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
+    async def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> PackResult:
         """Put contents back where a plain SQL shell reads them: of these trees, or all."""
         return await self._run(partial(self._sync.unpack, what=what, progress=crossing.in_event_loop(progress)))
 
@@ -1346,7 +1346,7 @@ class AsyncRooms(crossing.Mirror[Rooms]):
         """People who were mentioned and take no part: in one conversation, or wherever the reader sees it."""
         return await self._run(partial(self._sync.invitations, room=room))
 
-    async def pending(self, room: str, message: str | None = None) -> list[Reached]:
+    async def pending(self, room: str, message: str | None = None) -> list[ReachedAgent]:
         """What agents have still to answer: all of it, or what goes back to one message of a person, by its id."""
         return await self._run(partial(self._sync.pending, room=room, message=message))
 

@@ -19,10 +19,10 @@ from weft.ledger.imports.import_writer import ImportWriter
 from weft.ledger.imports.kept_sources import RawFile
 from weft.ledger.imports.natives import NativeSession, NativeTurn
 from weft.ledger.imports.provisional import OpenTail
-from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed
+from weft.ledger.imports.sources import ImportCounts, ImportSource, TranscriptTurn
 from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
-from weft.ledger.read.full_threads import FullThreads, FullTurn, Strand, ThreadsSpan, TurnLine
-from weft.ledger.read.listing import Listing, SessionFilter, SessionList
+from weft.ledger.read.full_threads import FullThreads, FullTurn, ThreadsSpan, TurnLine, TurnRange
+from weft.ledger.read.listing import ListReader, SessionFilter, SessionList
 from weft.ledger.read.pages import Page
 from weft.ledger.read.threads import Thread
 from weft.ledger.write.turn_events import MAIN_LIST
@@ -210,7 +210,7 @@ class AsyncFullThreads(crossing.Mirror[FullThreads]):
     """Strands of turns, told one after the other; parents before children."""
 
     @property
-    def strands(self) -> tuple[Strand, ...]:
+    def strands(self) -> tuple[TurnRange, ...]:
         return self._sync.strands
 
     @property
@@ -218,7 +218,7 @@ class AsyncFullThreads(crossing.Mirror[FullThreads]):
         """All of them, strand by strand."""
         return self._each(lambda: self._sync.turns)
 
-    def lines_of(self, strand: Strand) -> AsyncIterator[TurnLine]:
+    def lines_of(self, strand: TurnRange) -> AsyncIterator[TurnLine]:
         """A line about each turn of a strand, in order."""
         return self._each(partial(self._sync.lines_of, strand=strand))
 
@@ -226,11 +226,11 @@ class AsyncFullThreads(crossing.Mirror[FullThreads]):
         """Over all strands."""
         return await self._run(self._sync.span)
 
-    def turns_of(self, strand: Strand) -> AsyncIterator[FullTurn]:
+    def turns_of(self, strand: TurnRange) -> AsyncIterator[FullTurn]:
         return self._each(partial(self._sync.turns_of, strand=strand))
 
 
-class AsyncListing(crossing.Mirror[Listing]):
+class AsyncListReader(crossing.Mirror[ListReader]):
     """Reads what lists need from one ledger; `parse_time` understands words for a time, `now` is the present one."""
 
     async def sessions(
@@ -310,8 +310,8 @@ class AsyncImportWriter(crossing.Mirror[ImportWriter]):
         reread: bool = False,
         raw: RawFile | None = None,
         tail: OpenTail | None = None,
-        known: Sequence[Landed] = (),
-    ) -> list[Landed]:
+        known: Sequence[TranscriptTurn] = (),
+    ) -> list[TranscriptTurn]:
         """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`
         has the turns left out, once all are walked. `known` are turns before these, as an earlier call returned them:
         so it returns them all."""

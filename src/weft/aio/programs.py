@@ -21,14 +21,14 @@ from weft.ledger.api import Firing, Lease, MissedTimes
 from weft.programs.apply import PlannedProgram
 from weft.programs.criteria import Observations, RunCommand
 from weft.programs.model import (
-    Check,
     CriterionVerdict,
     Difference,
     PendingItem,
+    PersonRequest,
     Program,
     ProgramChange,
-    Request,
-    Tagged,
+    RecordedVerdict,
+    TaggedNode,
 )
 from weft.programs.program_files import WantedProgram
 from weft.programs.programs import Programs
@@ -127,23 +127,23 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         program: str | None = None,
         data: Any = None,
         key: str | None = None,
-    ) -> Request:
+    ) -> PersonRequest:
         """What a person is to be told, or with `asks` to decide. It is kept; reaching them is somebody else's work."""
         return await self._run(
             partial(self._sync.notify, human=human, text=text, asks=asks, program=program, data=data, key=key)
         )
 
-    async def approve(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
+    async def approve(self, request: str, *, reason: str | None = None, key: str | None = None) -> PersonRequest:
         """Yes, by the person who was asked and who has the permission to approve."""
         return await self._run(partial(self._sync.approve, request=request, reason=reason, key=key))
 
-    async def reject(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
+    async def reject(self, request: str, *, reason: str | None = None, key: str | None = None) -> PersonRequest:
         return await self._run(partial(self._sync.reject, request=request, reason=reason, key=key))
 
-    async def request(self, request: str) -> Request:
+    async def request(self, request: str) -> PersonRequest:
         return await self._run(partial(self._sync.request, request=request))
 
-    async def requests(self, human: str | None = None, *, status: str | None = None) -> list[Request]:
+    async def requests(self, human: str | None = None, *, status: str | None = None) -> list[PersonRequest]:
         """What people were told and asked, the oldest first."""
         return await self._run(partial(self._sync.requests, human=human, status=status))
 
@@ -157,7 +157,7 @@ class AsyncPrograms(crossing.Mirror[Programs]):
     async def tags(self, node: str) -> list[str]:
         return await self._run(partial(self._sync.tags, node=node))
 
-    async def tagged(self, *given: str) -> list[Tagged]:
+    async def tagged(self, *given: str) -> list[TaggedNode]:
         """Everything that has all of these tags."""
         return await self._run(partial(self._sync.tagged, *given))
 
@@ -262,7 +262,7 @@ class AsyncPrograms(crossing.Mirror[Programs]):
     async def fail_task(self, task: str, *, reason: str | None = None, key: str | None = None) -> Program:
         return await self._run(partial(self._sync.fail_task, task=task, reason=reason, key=key))
 
-    async def checks(self, task: str) -> list[Check]:
+    async def checks(self, task: str) -> list[RecordedVerdict]:
         """Every verdict on its criteria that was recorded, the oldest first."""
         return await self._run(partial(self._sync.checks, task=task))
 

@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct
 
 from weft.kernel.errors import WeftError
-from weft.ledger.api import Admission, Ledger, PostedMessage, Reached, RoomMessage
+from weft.ledger.api import Admission, Ledger, PostedMessage, ReachedAgent, RoomMessage
 from weft.runtime.broker.plans import Planner, Sending
 from weft.runtime.turns.ledger_port import RuntimeLedger
 from weft.runtime.turns.messages import answer_admitted, broker_of
@@ -27,7 +27,7 @@ OnMessage = Callable[[RoomMessage], None]
 class FailedAnswer(Struct, frozen=True):
     """An agent that could not answer, and why."""
 
-    reached: Reached
+    reached: ReachedAgent
     error: WeftError
 
 
@@ -39,7 +39,7 @@ class PendingAnswers:
     ) -> None:
         self._ledger, self._reader, self._room, self._root = ledger, reader, posted.conversation_id, posted.message
         self._sending, self._on_message = Sending(planner=planner), on_message
-        self._tasks: dict[asyncio.Task[TurnReply], Reached] = {}
+        self._tasks: dict[asyncio.Task[TurnReply], ReachedAgent] = {}
         self._begun: set[str] = set()
         self.failures: list[FailedAnswer] = []
 
@@ -92,7 +92,7 @@ class PendingAnswers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _admission(reached: Reached) -> Admission:
+def _admission(reached: ReachedAgent) -> Admission:
     return Admission(
         message=reached.message, session=reached.session, session_id=reached.session_id, is_fork=False, receipt=None
     )

@@ -148,7 +148,7 @@ PROMPT_SEQUENCE = -2
 """The sequence of a system prompt that no turn has recorded yet; its message bears the id of the agent."""
 
 
-class Substituted(Struct, frozen=True, gc=False, kw_only=True):
+class AppliedSubstitution(Struct, frozen=True, gc=False, kw_only=True):
     """What is shown was recorded later, in the place of another event, which stays as it was."""
 
     original: str
@@ -176,7 +176,7 @@ class Message(Struct, frozen=True, gc=False):
     metadata: Any = None
     native_id: str | None = None
     """The id that the tool gave it that it was imported from."""
-    substituted: Substituted | UnsetType = UNSET
+    substituted: AppliedSubstitution | UnsetType = UNSET
     """Left out where it is shown as it was recorded."""
 
     @property
@@ -226,7 +226,7 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     server: str | None = None
     spawned_session: str | None = None
     metadata: Any = None
-    substituted: Substituted | UnsetType = UNSET
+    substituted: AppliedSubstitution | UnsetType = UNSET
     """Of its result; left out where that is shown as it was recorded."""
 
 
@@ -357,7 +357,7 @@ class SessionAlias(Struct, frozen=True, gc=False, kw_only=True):
     """`manual`, `identity_promotion` or `identity_merge`."""
 
 
-class Point(Struct, frozen=True, gc=False, kw_only=True):
+class RevisionTarget(Struct, frozen=True, gc=False, kw_only=True):
     """Where a name leads: a turn, or an event inside one, which is the `number`th of its events, counted from 1."""
 
     turn_id: str

@@ -16,7 +16,7 @@ from weft.ledger.views.program_rows import ProgramRow, load_request
 from weft.programs.kinds import human as people
 from weft.programs.kinds import information
 from weft.programs.lookups import InformationQuery, find, find_information, may_read_request, requests, to_request
-from weft.programs.model import Program, Request, Tagged
+from weft.programs.model import PersonRequest, Program, TaggedNode
 from weft.programs.nodes import add_tags, find_node, nodes_with, remove_tags, tags_of
 from weft.programs.program_base import ProgramsBase
 from weft.programs.program_writer import ProgramWriter
@@ -75,7 +75,7 @@ class InformationVerbs(ProgramsBase):
         program: str | None = None,
         data: Any = None,
         key: str | None = None,
-    ) -> Request:
+    ) -> PersonRequest:
         """What a person is to be told, or with `asks` to decide. It is kept; reaching them is somebody else's work."""
 
         def work(writer: ProgramWriter) -> str:
@@ -83,27 +83,27 @@ class InformationVerbs(ProgramsBase):
 
         return self.request(self._perform("notify", work, key, human, text, asks, program, data))
 
-    def approve(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
+    def approve(self, request: str, *, reason: str | None = None, key: str | None = None) -> PersonRequest:
         """Yes, by the person who was asked and who has the permission to approve."""
         self.ledger.trust.ensure("take an approval")
         return self.request(
             self._perform("approve", lambda c: people.answer(c, request, True, reason), key, request, reason)
         )
 
-    def reject(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
+    def reject(self, request: str, *, reason: str | None = None, key: str | None = None) -> PersonRequest:
         self.ledger.trust.ensure("take an answer")
         return self.request(
             self._perform("reject", lambda c: people.answer(c, request, False, reason), key, request, reason)
         )
 
-    def request(self, request: str) -> Request:
+    def request(self, request: str) -> PersonRequest:
         with self._reading() as txn:
             row = load_request(txn.sql, checked_text(request, "request"))
             if row is None or not may_read_request(txn, row):
                 raise NotFound("request", request, Action.LIST_REQUESTS)
             return to_request(txn, row)
 
-    def requests(self, human: str | None = None, *, status: str | None = None) -> list[Request]:
+    def requests(self, human: str | None = None, *, status: str | None = None) -> list[PersonRequest]:
         """What people were told and asked, the oldest first."""
         if status is not None and status not in STATUSES:
             raise InvalidInput(f"status is {quoted(status)}", f"one of {', '.join(STATUSES)}")
@@ -122,7 +122,7 @@ class InformationVerbs(ProgramsBase):
         with self._reading() as txn:
             return tags_of(txn.sql, find_node(txn, node))
 
-    def tagged(self, *given: str) -> list[Tagged]:
+    def tagged(self, *given: str) -> list[TaggedNode]:
         """Everything that has all of these tags."""
         with self._reading() as txn:
             return nodes_with(txn, given)

@@ -40,7 +40,7 @@ from weft.programs.kinds.information import INFORMATION
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.session import SESSION
 from weft.programs.kinds.table import kind_of_row
-from weft.programs.model import Check, Program, ProgramChange, Request
+from weft.programs.model import PersonRequest, Program, ProgramChange, RecordedVerdict
 from weft.programs.nodes import tags_of
 from weft.programs.program_writer import find_program_or_session, name_in
 from weft.programs.vouching import unvouched_names
@@ -192,13 +192,13 @@ def _change(txn: ReadTxn, entry: HistoryEntry, names: Mapping[str, str]) -> Prog
     )
 
 
-def checks_of(txn: ReadTxn, task: ProgramRow) -> list[Check]:
+def checks_of(txn: ReadTxn, task: ProgramRow) -> list[RecordedVerdict]:
     """Every verdict, the oldest first."""
     rows = txn.sql.all(
         "SELECT criterion, type, passed, observed, version, at, n FROM task_check WHERE task = ? ORDER BY n", (task.id,)
     )
     return [
-        Check(
+        RecordedVerdict(
             criterion=criterion,
             type=type,
             passed=bool(passed),
@@ -217,7 +217,7 @@ def _judged_turn(txn: ReadTxn, n: int) -> str | None:
     return event.fields.get("turn") if event is not None and event.counts else None
 
 
-def requests(txn: ReadTxn, human: ProgramRow | None, status: str | None) -> list[Request]:
+def requests(txn: ReadTxn, human: ProgramRow | None, status: str | None) -> list[PersonRequest]:
     """The oldest first."""
     where, values = (" WHERE human = ?", (human.id,)) if human else ("", ())
     rows = txn.sql.all(f"{REQUEST.select}{where} ORDER BY asked_at, id", values)
@@ -230,12 +230,12 @@ def may_read_request(txn: ReadTxn, row: RequestRow) -> bool:
     return access_of(txn).permits(READ_LEDGER, (row.human, row.asked_by))
 
 
-def to_request(txn: ReadTxn, viewed: RequestRow) -> Request:
+def to_request(txn: ReadTxn, viewed: RequestRow) -> PersonRequest:
     """As it stands here: an answer of another ledger is told, and leaves it open."""
     row, foreign_answer = counted_request(txn, viewed)
     program = load_program(txn.sql, row.program) if row.program else None
     names = agent_names(txn.sql, (row.human, row.asked_by))
-    return Request(
+    return PersonRequest(
         id=row.id,
         human=names[row.human],
         text=text_of(txn, row.text),

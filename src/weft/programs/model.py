@@ -134,7 +134,7 @@ class CriterionVerdict(Struct, frozen=True, kw_only=True):
     told: str = ""
 
 
-class Check(Struct, frozen=True, kw_only=True):
+class RecordedVerdict(Struct, frozen=True, kw_only=True):
     """A verdict that was recorded."""
 
     criterion: int
@@ -150,7 +150,7 @@ class Check(Struct, frozen=True, kw_only=True):
     that over."""
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class PersonRequest(Struct, frozen=True, kw_only=True):
     """What a person was told, or asked. Pending, approved and rejected are those that ask. An answer counts that was
     given here, or taken over here."""
 
@@ -197,7 +197,7 @@ class PendingItem(Struct, frozen=True, kw_only=True):
     """What the person was asked, or why it was erased."""
 
 
-class Tagged(Struct, frozen=True, kw_only=True):
+class TaggedNode(Struct, frozen=True, kw_only=True):
     """A node with a tag: what it is, and what people call it."""
 
     id: str

@@ -17,7 +17,7 @@ from weft.ledger.read.revisions import resolve, session_beside_turns
 from weft.ledger.views.program_rows import find_program
 from weft.ledger.views.rows import SessionRow, StoredSessions, find_by_name, turns_of_messages
 from weft.programs.addresses import is_address, parse_address
-from weft.programs.model import Tagged
+from weft.programs.model import TaggedNode
 from weft.programs.program_writer import ProgramWriter, find_any
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
@@ -158,7 +158,7 @@ def _current(sql: Sql, node: str) -> str:
     return node if row is None else str(row[0])
 
 
-def nodes_with(txn: ReadTxn, tags: Iterable[str]) -> list[Tagged]:
+def nodes_with(txn: ReadTxn, tags: Iterable[str]) -> list[TaggedNode]:
     """Nodes that have all of these tags and can be read, programs first, each with all of its own."""
     sql = txn.sql
     nodes: set[str] | None = None
@@ -179,6 +179,6 @@ def _is_readable(txn: ReadTxn, node: str) -> bool:
         return False
 
 
-def _tagged(sql: Sql, node: Node) -> Tagged | None:
+def _tagged(sql: Sql, node: Node) -> TaggedNode | None:
     """Hidden programs and deleted sessions are not shown."""
-    return Tagged(id=node.id, kind=node.kind, name=node.name, tags=tags_of(sql, node.id)) if node.there else None
+    return TaggedNode(id=node.id, kind=node.kind, name=node.name, tags=tags_of(sql, node.id)) if node.there else None

@@ -20,7 +20,7 @@ from weft.programs.kinds import agent as agents
 from weft.programs.kinds import session as sessions
 from weft.programs.kinds import task as tasks
 from weft.programs.lookups import checks_of, find, saved_state
-from weft.programs.model import Check, CriterionVerdict, Program
+from weft.programs.model import CriterionVerdict, Program, RecordedVerdict
 from weft.programs.program_base import ProgramsBase, renewed
 from weft.programs.program_writer import ProgramWriter
 from weft.programs.vouching import ensure_vouched
@@ -220,7 +220,7 @@ class WorkVerbs(ProgramsBase):
     def fail_task(self, task: str, *, reason: str | None = None, key: str | None = None) -> Program:
         return self._change("fail_task", lambda c: tasks.fail(c, c.require(task, TASK), reason), key, task, reason)
 
-    def checks(self, task: str) -> list[Check]:
+    def checks(self, task: str) -> list[RecordedVerdict]:
         """Every verdict on its criteria that was recorded, the oldest first."""
         with self._reading() as txn:
             row = find(txn, task, (TASK,))

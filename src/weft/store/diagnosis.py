@@ -13,7 +13,7 @@ from weft.kernel.hidden_credentials import without_credentials
 from weft.kernel.weft_error import quoted
 
 
-class Grade(StrEnum):
+class DiagnosisSeverity(StrEnum):
     """How bad it is. An error stops work or loses something; a warning may come to that; a note is worth knowing."""
 
     ERROR = "error"
@@ -25,7 +25,7 @@ class Grade(StrEnum):
 class Diagnosis(Struct, frozen=True, kw_only=True):
     """One finding. `check` names what was looked at, `advice` says what mends it; a good one needs none."""
 
-    grade: Grade
+    grade: DiagnosisSeverity
     check: str
     what: str
     why: str = ""
@@ -38,19 +38,19 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
 
 def good(check: str, what: str) -> Diagnosis:
-    return _diagnosis(Grade.GOOD, check, what, "", "")
+    return _diagnosis(DiagnosisSeverity.GOOD, check, what, "", "")
 
 
 def note(check: str, what: str, why: str = "", mend: Hint = "") -> Diagnosis:
-    return _diagnosis(Grade.NOTE, check, what, why, mend)
+    return _diagnosis(DiagnosisSeverity.NOTE, check, what, why, mend)
 
 
 def warning(check: str, what: str, why: str, mend: Hint) -> Diagnosis:
-    return _diagnosis(Grade.WARNING, check, what, why, mend)
+    return _diagnosis(DiagnosisSeverity.WARNING, check, what, why, mend)
 
 
 def error(check: str, what: str, why: str, mend: Hint) -> Diagnosis:
-    return _diagnosis(Grade.ERROR, check, what, why, mend)
+    return _diagnosis(DiagnosisSeverity.ERROR, check, what, why, mend)
 
 
 def older_schema(found: int, known: int) -> Diagnosis:
@@ -60,7 +60,7 @@ def older_schema(found: int, known: int) -> Diagnosis:
     return warning("schema", what, why, Action.UPGRADE_AFTER_BACKUP)
 
 
-def _diagnosis(grade: Grade, check: str, what: str, why: str, mend: Hint) -> Diagnosis:
+def _diagnosis(grade: DiagnosisSeverity, check: str, what: str, why: str, mend: Hint) -> Diagnosis:
     """Passwords of addresses in it are hidden."""
     shown, reason = without_credentials(what), without_credentials(why)
     return Diagnosis(grade=grade, check=check, what=shown, why=reason, advice=advice_of(mend))

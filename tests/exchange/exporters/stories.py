@@ -5,7 +5,7 @@ from typing import Any
 from weft.exchange.exporters.port import Report, Story, Thinking, ThreadTip, Wishes
 from weft.kernel.clock import offset
 from weft.ledger.model import Message, TextPart, ToolCall, Turn
-from weft.ledger.read.full_threads import FullTurn, Strand
+from weft.ledger.read.full_threads import FullTurn, TurnRange
 
 NOON = 1_794_700_800_000
 FIRST = "01M7FFHBE3EZQDVP6QY1Y84400"
@@ -38,7 +38,7 @@ def call(number: int, name: str = "Bash", **fields: Any) -> ToolCall:
 
 def story(*turns: FullTurn, title: str = "All") -> Story:
     last = turns[-1].turn.id
-    strand = Strand(
+    strand = TurnRange(
         number=0, segment=1, low=1, high=len(turns), events=None, first=turns[0].turn.id, last=last
     )  # fmt: skip
     tips = (ThreadTip(name="main", turn_id=last, session="main"),)

@@ -16,7 +16,7 @@ from weft.kernel.dag_events import HistoryAppend, Interruption, ModelRequest, Mo
 from weft.kernel.enums import QueueMode, ToolCallStatus
 from weft.kernel.fields import ReasoningFact, TextFact
 from weft.ledger.api import RecordedEvent, Runs
-from weft.ledger.views.recorded_events import Recorded, recorded
+from weft.ledger.views.recorded_events import StoredEvent, recorded
 from weft.runtime.broker.run import Run
 
 MAX_PRIORITY = 5
@@ -34,7 +34,7 @@ class SessionEvents:
     """The id, the parent and the status of each."""
     numbers: list[int] = field(default_factory=list)
     """Arrival numbers of all events, of the session and of its turns."""
-    events: dict[str, list[Recorded]] = field(default_factory=dict)
+    events: dict[str, list[StoredEvent]] = field(default_factory=dict)
     """By turn."""
 
 
@@ -89,7 +89,7 @@ def _check_line(session: SessionEvents) -> None:
         raise Violation(f"the session stands at {session.head}, and its last turn is {last}")
 
 
-def _taken(events: Sequence[Recorded]) -> list[str]:
+def _taken(events: Sequence[StoredEvent]) -> list[str]:
     return [
         one.event.admitted
         for one in events
@@ -138,7 +138,7 @@ def _sent_ms(sent: SentMessage) -> float:
     return START_MS + sent.at_seconds * 1000
 
 
-def _check_turn(schedule: Schedule, turn: str, status: str, events: Sequence[Recorded]) -> None:
+def _check_turn(schedule: Schedule, turn: str, status: str, events: Sequence[StoredEvent]) -> None:
     answered = Counter(one.event.correlation_id for one in events if isinstance(one.event, ModelResponse))
     requests = {one.event.correlation_id: one.id for one in events if isinstance(one.event, ModelRequest)}
     interrupted = {ref.event_id for one in events if isinstance(one.event, Interruption) for ref in one.event.affects}

@@ -10,7 +10,7 @@ from weft.ledger.api import InboxMessage, Spending
 from weft.ledger.model import TextPart
 from weft.ledger.reports.spending import Tally
 from weft.programs.assignments import Assignment
-from weft.programs.model import Check, Program
+from weft.programs.model import Program, RecordedVerdict
 from weft.runtime.harness.facts import RoundState, WordKind, WorkFacts, WorkRound
 from weft.runtime.harness.moves import (
     FIRST_PAUSE_MS,
@@ -55,7 +55,7 @@ def a_round(
         settled_at=NOW, error=None, again=None,
     )  # fmt: skip
     verdicts = tuple(
-        Check(criterion=i, type="contains", passed=mark == "+", observed=mark == "+", version=1, at=0, n=0)
+        RecordedVerdict(criterion=i, type="contains", passed=mark == "+", observed=mark == "+", version=1, at=0, n=0)
         for i, mark in enumerate(held)
         if mark in "+-"
     )

@@ -14,7 +14,7 @@ from weft.exchange.bundles.verification import BundleCheck, KnownNames
 from weft.kernel.errors import InvalidBundle
 from weft.ledger.api import Ledger
 from weft.ledger.arguments import checked_path, path_error
-from weft.ledger.upkeep.facts_file import FactsIn
+from weft.ledger.upkeep.facts_file import ImportedFacts
 
 
 def verify_bundle(path: str | Path, keys: Sequence[PublicKey] = ()) -> BundleReport:
@@ -28,7 +28,7 @@ def verify_bundle(path: str | Path, keys: Sequence[PublicKey] = ()) -> BundleRep
 
 def import_bundle(
     ledger: Ledger, path: str | Path, keys: Sequence[PublicKey] = (), *, progress: Any = None
-) -> tuple[BundleReport, FactsIn]:
+) -> tuple[BundleReport, ImportedFacts]:
     """Verify a bundle, then bring its facts into a ledger. What is absent stays so; what is known is passed over."""
     proved = verify_bundle(path, keys)
     with _opened(path) as file, KnownNames() as known:

@@ -13,7 +13,7 @@ from weft.exchange.exporters.port import Story
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import showable
 from weft.kernel.enums import TurnStatus, TurnType
-from weft.ledger.api import BranchPoint, FullTurn, Strand
+from weft.ledger.api import BranchPoint, FullTurn, TurnRange
 from weft.ledger.model import FileNote, Message, ToolCall, Turn
 
 UNKNOWN_MODELS = (None, "", "unknown", "none")
@@ -146,18 +146,18 @@ def branch_text(branch: BranchPoint) -> str:
     return on_one_line(DOT.join(word for word in words if word))
 
 
-def goes_on(strand: Strand, before: Strand | None) -> bool:
+def goes_on(strand: TurnRange, before: TurnRange | None) -> bool:
     """Does it simply go on where the strand before it ends?"""
     return before is not None and strand.parent == before.number and strand.leaves == before.last
 
 
-def next_of(story: Story, strand: Strand) -> str | None:
+def next_of(story: Story, strand: TurnRange) -> str | None:
     """The turn that the page goes on with after a strand's last, where it belongs to the same thread."""
     after = story.strands[strand.number + 1 : strand.number + 2]
     return after[0].first if after and goes_on(after[0], strand) else None
 
 
-def headed(strand: Strand, before: Strand | None) -> bool:
+def headed(strand: TurnRange, before: TurnRange | None) -> bool:
     """Does a strand need words before it? What simply goes on does not, unless inside a turn or in another chain."""
     return not goes_on(strand, before) or strand.after_events is not None or strand.link is not None
 

@@ -21,7 +21,7 @@ from weft.exchange.exporters.port import Exporter, Report, Story, StoryFacts, Th
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
 from weft.kernel.weft_error import quoted
-from weft.ledger.api import FullThreads, FullTurn, Ledger, PriceTable, Spending, Strand, has_title
+from weft.ledger.api import FullThreads, FullTurn, Ledger, PriceTable, Spending, TurnRange, has_title
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.model import PROMPT_SEQUENCE, Message, Session
 from weft.store.atomic_files import make_folder, new_file
@@ -179,12 +179,12 @@ def _context_story(ledger: Ledger, tips: tuple[ThreadTip, ...], title: str) -> S
     session = _session_called(ledger, tip.name)
     found = ledger.context(tip.name) if session is None else ledger.context(session=session.id)
 
-    def turns_of(_: Strand) -> Iterator[FullTurn]:
+    def turns_of(_: TurnRange) -> Iterator[FullTurn]:
         for turn, messages in groupby(found.messages, lambda message: _turn_of(message, tip)):
             items = tuple(messages)
             yield FullTurn(turn=ledger.turn(turn), items=items, positions=tuple(range(len(items))))
 
-    whole = Strand(number=0, segment=0, low=1, high=len(found.messages), events=None, first="", last=tip.turn_id)
+    whole = TurnRange(number=0, segment=0, low=1, high=len(found.messages), events=None, first="", last=tip.turn_id)
     return Story(title=title, tips=tips, strands=(whole,), turns_of=turns_of, is_context=True)
 
 
@@ -199,7 +199,7 @@ def _turn_of(message: Message, tip: ThreadTip) -> str:
 def _watched(story: Story, progress: Progress) -> Story:
     of, done = sum(strand.count for strand in story.strands), count(1)
 
-    def turns_of(strand: Strand) -> Iterator[FullTurn]:
+    def turns_of(strand: TurnRange) -> Iterator[FullTurn]:
         for full_turn in story.turns_of(strand):
             yield full_turn
             progress(min(next(done), of), of)

@@ -17,7 +17,7 @@ from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.exchange.exporters.results import json_line
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.fields import Usage
-from weft.ledger.api import FullTurn, MessageReply, Strand
+from weft.ledger.api import FullTurn, MessageReply, TurnRange
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, Turn
 
 TOKENS = {
@@ -54,16 +54,16 @@ class JsonLines:
 class _Ends:
     """The last entry before each place where a strand leaves another one."""
 
-    def __init__(self, strands: tuple[Strand, ...]) -> None:
+    def __init__(self, strands: tuple[TurnRange, ...]) -> None:
         self._wanted: dict[tuple[int | None, str | None], set[int | None]] = {}
         for strand in strands:
             self._wanted.setdefault((strand.parent, strand.leaves), set()).add(strand.after_events)
         self._found: dict[tuple[int | None, str | None, int | None], str | None] = {}
 
-    def before(self, strand: Strand) -> str | None:
+    def before(self, strand: TurnRange) -> str | None:
         return self._found.get((strand.parent, strand.leaves, strand.after_events))
 
-    def note(self, strand: Strand, turn: str, before: str | None, entries: list[tuple[int, str]]) -> None:
+    def note(self, strand: TurnRange, turn: str, before: str | None, entries: list[tuple[int, str]]) -> None:
         """`entries` are those of a turn by their events, `before` the one that came before it."""
         for events in self._wanted.get((strand.number, turn), ()):
             seen = [entry for position, entry in entries if events is None or position < events]

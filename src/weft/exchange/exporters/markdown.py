@@ -34,7 +34,7 @@ from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.markdown_tables import with_bounded_tables
 from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
 from weft.exchange.exporters.results import Image, as_json, pieces_of
-from weft.ledger.api import FullTurn, Strand
+from weft.ledger.api import FullTurn, TurnRange
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Markdown:
     def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
         page = _Page(wishes, report, level=2 if is_one_thread(story) else 3)
         yield _encoded(page.head(story))
-        before: Strand | None = None
+        before: TurnRange | None = None
         for strand in story.strands:
             if headed(strand, before) and (before is not None or page.level > 2):
                 yield _encoded(page.strand(strand))
@@ -95,7 +95,7 @@ class _Page:
             lines.append("- the context: what the model saw there, or would see next")
         yield "\n".join(lines)
 
-    def strand(self, strand: Strand) -> Iterator[str]:
+    def strand(self, strand: TurnRange) -> Iterator[str]:
         if strand.leaves is None:
             yield f"## From the root, turn {code(strand.first)}"
             return

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from weft.ledger.api import FullTurn, Strand, TurnLine
+from weft.ledger.api import FullTurn, TurnLine, TurnRange
 
 
 class Thinking(StrEnum):
@@ -54,11 +54,11 @@ class Story(Struct, frozen=True, kw_only=True):
 
     title: str
     tips: tuple[ThreadTip, ...]
-    strands: tuple[Strand, ...]
-    turns_of: Callable[[Strand], Iterator[FullTurn]]
+    strands: tuple[TurnRange, ...]
+    turns_of: Callable[[TurnRange], Iterator[FullTurn]]
     is_context: bool = False
     """It is what a model saw or would see, rather than all that was said."""
-    lines_of: Callable[[Strand], Iterator[TurnLine]] | None = None
+    lines_of: Callable[[TurnRange], Iterator[TurnLine]] | None = None
     """A line about each turn of a strand, for a list of contents; null: there is none."""
     facts: Callable[[], StoryFacts] | None = None
     """Reads what is known of all turns; only forms that show it call it."""

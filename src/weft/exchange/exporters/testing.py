@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from weft.exchange.exporters.export import Exported, export
 from weft.exchange.exporters.port import Exporter, Report, Story, ThreadTip, Wishes
 from weft.kernel.contents import ERASED
-from weft.ledger.api import FullTurn, Ledger, Strand
+from weft.ledger.api import FullTurn, Ledger, TurnRange
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 
 ODD = ("", "\0", "\ud800 alone", "\x1b[31mred\x1b[0m", "line\r\nline\u2028", "</script><!--", "```\n# no end", "﷽" * 99)
@@ -133,13 +133,13 @@ class ExporterContract:
         """A thread that never ends: what it looks at ahead of what it gives stays small."""
         asked = 0
 
-        def turns_of(_: Strand) -> Iterator[FullTurn]:
+        def turns_of(_: TurnRange) -> Iterator[FullTurn]:
             nonlocal asked
             for full_turn in _endless():
                 asked += 1
                 yield full_turn
 
-        strand = Strand(number=0, segment=1, low=1, high=10**9, events=None, first="a", last="z")
+        strand = TurnRange(number=0, segment=1, low=1, high=10**9, events=None, first="a", last="z")
         story = Story(title="t", tips=(ThreadTip(name="t", turn_id="z"),), strands=(strand,), turns_of=turns_of)
         given = 0
         for _ in self.exporter.write(story, Wishes(), Report()):

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weft.exchange.importers.port import NativeSession, NativeTurn, Source, Transcript
-from weft.ledger.imports import ImportCounts, ImportWriter, Landed, OpenTail, RawBytes, RawFile, whole_turn
+from weft.ledger.imports import ImportCounts, ImportWriter, OpenTail, RawBytes, RawFile, TranscriptTurn, whole_turn
 
 
 class EndedTurn(Struct, frozen=True, kw_only=True):
@@ -39,9 +39,9 @@ class SourceIntake(Struct):
     """What of it is still to be kept."""
     counts: ImportCounts
     reread: bool
-    known: Mapping[str, list[Landed]]
+    known: Mapping[str, list[TranscriptTurn]]
     """What an earlier reading by the same reader took, by session."""
-    landed: dict[str, list[Landed]] = field(default_factory=dict)
+    landed: dict[str, list[TranscriptTurn]] = field(default_factory=dict)
     """What is taken now: of each session the turns before the first that was left open."""
     is_open: bool = False
     is_plain: bool = True
@@ -90,7 +90,7 @@ class TurnEnds:
             self._ends.append((turn.workspace, turn.last_time))
             yield turn
 
-    def of_new(self, session: str, landed: Sequence[Landed]) -> list[EndedTurn]:
+    def of_new(self, session: str, landed: Sequence[TranscriptTurn]) -> list[EndedTurn]:
         """Of those that the ledger did not have before. A session that was erased has landed none."""
         return [
             EndedTurn(
@@ -110,7 +110,7 @@ class OpenTailFilter:
     stands there kept: a source that grows up to its last closed turn, another one once it is quiet. A tail whose
     records are old is closed, however new the file is."""
 
-    def __init__(self, source: Source, raw: RawFile, tail: OpenTail, known: list[Landed]) -> None:
+    def __init__(self, source: Source, raw: RawFile, tail: OpenTail, known: list[TranscriptTurn]) -> None:
         """`known` are turns that came before."""
         self.tail, self.left, self.answered = tail, 0, 0
         """Turns that are left out, how many, and how many of them end with their last record unless more comes."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from msgspec import Struct, field
 
 from weft.exchange.importers.port import Reader, Report, Source, Transcript
-from weft.ledger.imports import ImportSource, Landed
+from weft.ledger.imports import ImportSource, TranscriptTurn
 
 ROOM = 16
 """So many files are followed at once, the latest; few are written to at the same time."""
@@ -26,7 +26,7 @@ class Follower(Struct):
     erasures: int
     size: int = 0
     digest: bytes = b""
-    landed: dict[str, list[Landed]] = field(default_factory=dict)
+    landed: dict[str, list[TranscriptTurn]] = field(default_factory=dict)
     """By the native id of a session, the turns that were taken, as far as none before them was left out."""
 
     def is_true(self, mapping: str, source: ImportSource | None, erasures: int) -> bool:
@@ -37,7 +37,7 @@ class Follower(Struct):
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         return self.reader.read(source, report, {session: len(turns) for session, turns in self.landed.items()})
 
-    def note(self, read: ImportSource, landed: dict[str, list[Landed]]) -> None:
+    def note(self, read: ImportSource, landed: dict[str, list[TranscriptTurn]]) -> None:
         """It has read so much, and this was taken of it."""
         self.size, self.digest, self.landed = read.size, read.digest, landed
 

@@ -11,7 +11,7 @@ from weft.exchange.importers.port import HEAD_BYTES, Importer, Report, Source
 from weft.exchange.importers.records.jsonl import record_at, sample
 from weft.exchange.resuming.dialogue import Records
 from weft.ledger.api import Ledger
-from weft.ledger.imports import ImportWriter, KeptStretch
+from weft.ledger.imports import ImportWriter, SourceRange
 from weft.ledger.model import Turn
 
 
@@ -39,7 +39,7 @@ def as_source(path: Path) -> Source:
     return Source(path=path, name=str(path), size=path.stat().st_size, head=sample(path, HEAD_BYTES))
 
 
-def _files(stretches: Iterable[KeptStretch]) -> Iterator[tuple[str, bytes]]:
+def _files(stretches: Iterable[SourceRange]) -> Iterator[tuple[str, bytes]]:
     """Every file that is kept without a gap, as it was when it was last read, and as it was before it was rewritten."""
     open_files: dict[str | None, bytearray | None] = {}
     for stretch in stretches:

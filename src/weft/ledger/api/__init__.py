@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from weft.ledger.erasing import Erasure as Erasure
     from weft.ledger.erasing import ErasurePlan as ErasurePlan
     from weft.ledger.erasing import Tombstone as Tombstone
-    from weft.ledger.imports.kept_sources import KeptStretch as KeptStretch
+    from weft.ledger.imports.kept_sources import SourceRange as SourceRange
     from weft.ledger.imports.provisional import ProvisionalTurn as ProvisionalTurn
     from weft.ledger.read.agent_shares import is_private as is_private
     from weft.ledger.read.agent_shares import shared_with as shared_with
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from weft.ledger.read.full_threads import FullTurn as FullTurn
     from weft.ledger.read.full_threads import Item as Item
     from weft.ledger.read.full_threads import MessageReply as MessageReply
-    from weft.ledger.read.full_threads import Strand as Strand
     from weft.ledger.read.full_threads import TurnLine as TurnLine
+    from weft.ledger.read.full_threads import TurnRange as TurnRange
     from weft.ledger.read.injected_text import MessagePassage as MessagePassage
     from weft.ledger.read.injected_text import message_passages as message_passages
     from weft.ledger.read.injected_text import typed_command as typed_command
@@ -78,12 +78,12 @@ if TYPE_CHECKING:
     from weft.ledger.read.turns import calls_of as calls_of
     from weft.ledger.read.vouchers import VouchedMessage as VouchedMessage
     from weft.ledger.read.vouchers import Voucher as Voucher
-    from weft.ledger.reports.actor_history import Deed as Deed
+    from weft.ledger.reports.actor_history import ActorEvent as ActorEvent
     from weft.ledger.reports.audit import GROUPS as GROUPS
     from weft.ledger.reports.audit import AuditFinding as AuditFinding
+    from weft.ledger.reports.audit import AuditSeverity as AuditSeverity
     from weft.ledger.reports.audit import AuditTally as AuditTally
     from weft.ledger.reports.audit import FindingKind as FindingKind
-    from weft.ledger.reports.audit import Severity as Severity
     from weft.ledger.reports.audit import SuggestedGrant as SuggestedGrant
     from weft.ledger.reports.file_touches import Touch as Touch
     from weft.ledger.reports.file_touches import WantedPath as WantedPath
@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.prices import PriceTable as PriceTable
     from weft.ledger.reports.prices import prices_from as prices_from
     from weft.ledger.reports.spending import Spending as Spending
-    from weft.ledger.reports.spending import Unpriced as Unpriced
+    from weft.ledger.reports.spending import UnpricedModel as UnpricedModel
     from weft.ledger.reports.spending import UsageRow as UsageRow
     from weft.ledger.reports.usage import BY as BY
     from weft.ledger.reports.usage import PERIODS as PERIODS
@@ -133,7 +133,7 @@ if TYPE_CHECKING:
     from weft.ledger.rooms.model import Participant as Participant
     from weft.ledger.rooms.model import PersonProfile as PersonProfile
     from weft.ledger.rooms.model import PostedMessage as PostedMessage
-    from weft.ledger.rooms.model import Reached as Reached
+    from weft.ledger.rooms.model import ReachedAgent as ReachedAgent
     from weft.ledger.rooms.model import Room as Room
     from weft.ledger.rooms.model import RoomHit as RoomHit
     from weft.ledger.rooms.model import RoomMessage as RoomMessage
@@ -211,13 +211,13 @@ if TYPE_CHECKING:
     from weft.ledger.triggers.model import TriggerStanding as TriggerStanding
     from weft.ledger.triggers.reading import listed_firings as listed_firings
     from weft.ledger.triggers.reading import listed_gaps as listed_gaps
-    from weft.ledger.upkeep.ledger_copy import Copied as Copied
-    from weft.ledger.upkeep.packing import Packed as Packed
-    from weft.ledger.upkeep.salvage import Salvaged as Salvaged
+    from weft.ledger.upkeep.ledger_copy import CopyResult as CopyResult
+    from weft.ledger.upkeep.packing import PackResult as PackResult
+    from weft.ledger.upkeep.salvage import SalvageResult as SalvageResult
     from weft.ledger.upkeep.verify import Problem as Problem
     from weft.ledger.views.lease_rows import Lease as Lease
     from weft.ledger.views.lease_rows import LeaseKind as LeaseKind
-    from weft.ledger.views.recorded_events import Recorded as Recorded
+    from weft.ledger.views.recorded_events import StoredEvent as StoredEvent
     from weft.ledger.views.recorded_events import place_of_event as place_of_event
     from weft.ledger.views.recorded_events import stream_of as stream_of
     from weft.ledger.write.turn_events import Setting as Setting
@@ -225,7 +225,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "weft.ledger.approvals.model": "Approval CallDecision Policy",
     "weft.ledger.approvals.people": "ensure_person",
-    "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage Reached Room RoomHit"
+    "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage ReachedAgent Room"
+    " RoomHit"
     " RoomMessage",
     "weft.ledger.runs.model": "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered"
     " ModelAsked Parked QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision"
@@ -261,13 +262,13 @@ _NAMES = {
     "weft.ledger.api.streams": "PARTIAL_POLL_SECONDS SessionStream",
     "weft.ledger.approvals.policies": "POLICY_URI digest_of_source ensure_activatable ensure_replaced",
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
-    "weft.ledger.imports.kept_sources": "KeptStretch",
+    "weft.ledger.imports.kept_sources": "SourceRange",
     "weft.ledger.imports.provisional": "ProvisionalTurn",
     "weft.ledger.read.agent_shares": "is_private shared_with users_of_agent",
     "weft.ledger.read.context_cuts": "CUT_PARAMETER ContextCut NO_CUT as_sent counted_tokens cut_from"
     " sent_text shortened",
     "weft.ledger.read.contexts": "Context",
-    "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn Item MessageReply Strand TurnLine",
+    "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn Item MessageReply TurnRange TurnLine",
     "weft.ledger.read.injected_text": "MessagePassage message_passages typed_command",
     "weft.ledger.read.listing": "HERE ListedSession SessionFilter SessionList has_title",
     "weft.ledger.read.pages": "Page",
@@ -280,13 +281,13 @@ _NAMES = {
     "weft.ledger.read.projects": "RepositoryOf project_of repository_name",
     "weft.ledger.read.turn_steps": "StepGroup is_from_tool sections",
     "weft.ledger.read.turns": "calls_of",
-    "weft.ledger.reports.actor_history": "Deed",
+    "weft.ledger.reports.actor_history": "ActorEvent",
     "weft.ledger.reports.permissions": "used_rights",
-    "weft.ledger.reports.audit": "AuditFinding AuditTally FindingKind GROUPS Severity SuggestedGrant",
+    "weft.ledger.reports.audit": "AuditFinding AuditTally FindingKind GROUPS AuditSeverity SuggestedGrant",
     "weft.ledger.reports.file_touches": "Touch WantedPath",
     "weft.ledger.reports.maintained_prices": "kept_prices shipped_context_window shipped_prices",
     "weft.ledger.reports.prices": "EMBEDDED_PROVIDER FREE Price PriceTable prices_from",
-    "weft.ledger.reports.spending": "Spending Unpriced UsageRow",
+    "weft.ledger.reports.spending": "Spending UnpricedModel UsageRow",
     "weft.ledger.reports.usage": "AbandonedUsage BY BranchUsage PERIODS UsageReport",
     "weft.ledger.reports.usage_tree": "TurnUsage UsageTree WorkerUsage",
     "weft.ledger.reports.work": "ProjectWork SessionWork WorkReport",
@@ -296,12 +297,12 @@ _NAMES = {
     "weft.ledger.secrets": "SecretMatch SecretPlace SecretReport SecretScanner",
     "weft.ledger.sessions.merging": "Provenance",
     "weft.ledger.sessions.unifying": "Unification",
-    "weft.ledger.upkeep.ledger_copy": "Copied",
-    "weft.ledger.upkeep.packing": "Packed",
-    "weft.ledger.upkeep.salvage": "Salvaged",
+    "weft.ledger.upkeep.ledger_copy": "CopyResult",
+    "weft.ledger.upkeep.packing": "PackResult",
+    "weft.ledger.upkeep.salvage": "SalvageResult",
     "weft.ledger.upkeep.verify": "Problem",
     "weft.ledger.views.lease_rows": "Lease LeaseKind",
-    "weft.ledger.views.recorded_events": "Recorded place_of_event stream_of",
+    "weft.ledger.views.recorded_events": "StoredEvent place_of_event stream_of",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = [*_HOMES]  # noqa: PLE0604

@@ -10,7 +10,7 @@ from weft.kernel.weft_error import quoted
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.read.moments import read_moment
 from weft.ledger.reports import audit
-from weft.ledger.reports.actor_history import Deed, deeds
+from weft.ledger.reports.actor_history import ActorEvent, deeds
 from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally, SuggestedGrant
 from weft.ledger.write.append import reads_whole
 
@@ -50,7 +50,7 @@ class AuditReports(LedgerPart):
     @reads_whole
     def actor_history(
         self, actor: str | None = None, *, since: int | str | None = None, until: int | str | None = None
-    ) -> Iterator[Deed]:
+    ) -> Iterator[ActorEvent]:
         """Every event by an actor, an agent's name or id, in order of arrival; None: by anybody."""
         now, zone = self._clock.now_ms(), self._zone
         first = read_moment(since, "since", now, zone)

@@ -12,7 +12,7 @@ from weft.kernel.authority import Authority, LedgerTrust, Vouched, authority_of
 from weft.kernel.clock import Clock, UlidSource
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.arguments import checked_number
-from weft.ledger.model import Point, Session
+from weft.ledger.model import RevisionTarget, Session
 from weft.ledger.read.access import READ_LEDGER, LimitedStore, OriginalsStore
 from weft.ledger.read.kept_turns import TurnMemory
 from weft.ledger.read.moments import read_last_moment, read_moment
@@ -133,12 +133,12 @@ class LedgerBase:
         with self._store.read() as txn:
             return self._resolve(txn, name).turn.id
 
-    def point(self, name: str) -> Point:
+    def point(self, name: str) -> RevisionTarget:
         """The same, and which event inside the turn they mean: by its id, or as the place where a session stands."""
         with self._store.read() as txn:
             spot = self._resolve(txn, name)
             event = None if spot.events is None else event_at(txn.facts, spot.turn, spot.events - 1)
-            return Point(turn_id=spot.turn.id, event_id=event, number=spot.events, session=spot.session)
+            return RevisionTarget(turn_id=spot.turn.id, event_id=event, number=spot.events, session=spot.session)
 
     def _resolve(self, txn: ReadTxn, name: str) -> Revision:
         return resolve(txn, name, self._parse_time)

@@ -14,7 +14,7 @@ from weft.ledger.search.prepared_words import PreparedWords
 from weft.ledger.write.append import reads_whole, requires
 
 if TYPE_CHECKING:
-    from weft.ledger.imports import ImportWriter, KeptStretch, ProvisionalTurn
+    from weft.ledger.imports import ImportWriter, ProvisionalTurn, SourceRange
 
 
 class Imports(LedgerPart):
@@ -44,7 +44,7 @@ class Imports(LedgerPart):
         catch_up_if_far_behind(self._store, None, self._clock.monotonic, words, most)
 
     @reads_whole
-    def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
+    def kept_sources(self, session_or_file: str) -> list[SourceRange]:
         """What was kept verbatim of the sources of a session, or of one source file, in order."""
         from weft.ledger.imports import kept_stretches
 

@@ -30,7 +30,7 @@ from weft.ledger.read.turns import calls_of, placed_messages, to_turn, to_turns
 from weft.ledger.read.vouchers import VouchedMessage, Voucher, strangers_of, vouchers_of
 from weft.ledger.reports.file_touches import Touch, touches
 from weft.ledger.views import codeblocks
-from weft.ledger.views.recorded_events import Recorded, recorded_after, run_events
+from weft.ledger.views.recorded_events import StoredEvent, recorded_after, run_events
 from weft.ledger.views.rows import TurnRow, load_turn, load_turn_number
 from weft.ledger.write.append import reads_whole
 from weft.ledger.write.placement import compaction_for
@@ -174,7 +174,7 @@ class ReadVerbs(LedgerBase):
         made = (row for row in rows if maker in (None, row.session) and may_read(row))
         return request.page(start, (((*end, row.segment, row.depth), row) for row in made))
 
-    def events(self, turn: str, *, limit: int | None = None, after: str | None = None) -> Page[Recorded]:
+    def events(self, turn: str, *, limit: int | None = None, after: str | None = None) -> Page[StoredEvent]:
         """The events of a turn, in order."""
         request = self._request("events", {"turn": turn}, limit, after)
         with self._store.read() as txn:
@@ -186,7 +186,7 @@ class ReadVerbs(LedgerBase):
             return request.page(start, (((row.n, i, event.n), event) for i, event in found))
 
     @reads_whole
-    def changes(self, after: int = 0, *, wait: float = 0.0) -> Iterator[Recorded]:
+    def changes(self, after: int = 0, *, wait: float = 0.0) -> Iterator[StoredEvent]:
         """Every event beyond arrival number `after`, in order and without a gap; waits so long for the first."""
         checked_count(after, "after")
         if seconds := checked_seconds(wait, "wait"):

@@ -15,12 +15,12 @@ from weft.ledger.api.base import WAIT, LedgerBase
 from weft.ledger.arguments import as_record, checked_label, checked_member, checked_text
 from weft.ledger.model import (
     DEFAULT_AGENT,
+    AppliedSubstitution,
     ErrorInput,
     MessagesInput,
     NewError,
     RecordedTurn,
     StoredContent,
-    Substituted,
     ToolCallInput,
     UsageInput,
 )
@@ -193,7 +193,7 @@ class RecordVerbs(LedgerBase):
     @requires("turn:record")
     def substitute(
         self, event: str, with_: Any = UNSET, *, with_event: str | None = None, reason: str | None = None
-    ) -> Substituted:
+    ) -> AppliedSubstitution:
         """Have a message, a model's answer or the result of a tool shown with other words, or as another event of its
         kind tells it; `with_event` the event itself takes that back. Contexts, exports and searches go by it from now
         on. What was recorded stays, as does the digest of its turn; `originals` shows it. The event goes by the

@@ -29,7 +29,7 @@ from weft.ledger.rooms.model import (
     Participant,
     PersonProfile,
     PostedMessage,
-    Reached,
+    ReachedAgent,
     Room,
     RoomHit,
     RoomLimits,
@@ -78,7 +78,7 @@ class Rooms(LedgerPart):
         with self._store.read() as txn:
             return reading.listed_invitations(txn, None if room is None else checked_text(room, "room"))
 
-    def pending(self, room: str, message: str | None = None) -> list[Reached]:
+    def pending(self, room: str, message: str | None = None) -> list[ReachedAgent]:
         """What agents have still to answer: all of it, or what goes back to one message of a person, by its id."""
         with self._store.read() as txn:
             root = None if message is None else checked_text(message, "message")

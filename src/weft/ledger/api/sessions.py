@@ -13,7 +13,7 @@ from weft.ledger.api.labels import move
 from weft.ledger.arguments import checked_count, checked_flag
 from weft.ledger.model import DEFAULT_AGENT, HeadMove, Session
 from weft.ledger.read.access import access_of
-from weft.ledger.read.listing import Listing
+from weft.ledger.read.listing import ListReader
 from weft.ledger.read.pages import Page, mapped
 from weft.ledger.read.revisions import require
 from weft.ledger.read.session_times import SessionTimes
@@ -72,9 +72,9 @@ class SessionVerbs(LedgerBase):
             shown = ((position, row) for position, row in listed if may_read(row))
             return mapped(request.page(start, shown), partial(to_sessions, txn))
 
-    def listing(self) -> Listing:
+    def listing(self) -> ListReader:
         """What lists of sessions and turns show, read a few statements at a time."""
-        return Listing(self._store, self._since, self._clock.now_ms, self._repository_of)
+        return ListReader(self._store, self._since, self._clock.now_ms, self._repository_of)
 
     @requires("session:create")
     def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:

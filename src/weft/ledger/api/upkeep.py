@@ -27,7 +27,7 @@ from weft.ledger.reports import totals_reading, usage_totals
 from weft.ledger.search import passages
 from weft.ledger.upkeep import facts_file, packing, recompute, stats
 from weft.ledger.upkeep.copy_register import BACKUP, EXPORT, FACTS, note_copy, record_materialization, remembered
-from weft.ledger.upkeep.packing import Packed
+from weft.ledger.upkeep.packing import PackResult
 from weft.ledger.upkeep.recompute import silent
 from weft.ledger.views import codeblocks
 from weft.ledger.write.append import reads_whole, requires
@@ -73,7 +73,7 @@ class Upkeep(LedgerPart):
     @requires("facts:import", whole=True)
     def import_facts(
         self, source: str | Path | Any, *, excerpts: bool = False, progress: Any = None
-    ) -> facts_file.FactsIn:
+    ) -> facts_file.ImportedFacts:
         """Bring facts in from a file of JSON lines; known ones are passed over. With `excerpts`, events of another
         ledger's own stream may come without those before them, as bundles bring them."""
         if not hasattr(source, "readline"):
@@ -86,7 +86,7 @@ class Upkeep(LedgerPart):
                 return self._import_facts(file, excerpts, progress)
         return self._import_facts(source, excerpts, progress)
 
-    def _import_facts(self, source: Any, excerpts: bool, progress: Any) -> facts_file.FactsIn:
+    def _import_facts(self, source: Any, excerpts: bool, progress: Any) -> facts_file.ImportedFacts:
         lines, report_progress = facts_file.limited_lines(source), checked_progress(progress)
         brought = facts_file.import_lines(
             self._store, lines, report_progress, excerpts=checked_flag(excerpts, "excerpts")
@@ -139,7 +139,7 @@ class Upkeep(LedgerPart):
         older_than: int | str | None = None,
         dry_run: bool = False,
         progress: Any = None,
-    ) -> Packed:
+    ) -> PackResult:
         """Compress the contents of whole trees: of those that these names lead to, or of all; with `older_than` (Unix
         ms, or words such as '90 days ago') only where nothing happened since. Everything reads as before."""
         return packing.pack(
@@ -152,7 +152,7 @@ class Upkeep(LedgerPart):
         )
 
     @requires("upkeep:pack", whole=True)
-    def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
+    def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> PackResult:
         """Put contents back where a plain SQL shell reads them: of these trees, or all."""
         return packing.unpack(
             self._store, checked_names(what, "name"), self._resolve, checked_progress(progress) or silent

@@ -1,17 +1,17 @@
 """Erasing: what is planned, what is done, and what was done so far."""
 
 from weft.ledger.erasing.erasure import FORGETTERS, Erasure, erase, finish
-from weft.ledger.erasing.plan import Affected, Doomed, ErasurePlan, HeldTurn, Staying, make_plan
+from weft.ledger.erasing.plan import AffectedSession, ContentToErase, ErasurePlan, SharedContent, SharedTurn, make_plan
 from weft.ledger.read.tombstones import Tombstone, pending, tombstones
 
 __all__ = [
     "FORGETTERS",
-    "Affected",
-    "Doomed",
+    "AffectedSession",
+    "ContentToErase",
     "Erasure",
     "ErasurePlan",
-    "HeldTurn",
-    "Staying",
+    "SharedContent",
+    "SharedTurn",
     "Tombstone",
     "erase",
     "finish",

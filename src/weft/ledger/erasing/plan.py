@@ -28,7 +28,7 @@ TURN_STREAMS = ("run", "import")
 """Streams that tell of a turn."""
 
 
-class Doomed(Struct, frozen=True, gc=False, kw_only=True):
+class ContentToErase(Struct, frozen=True, gc=False, kw_only=True):
     """A content that would go."""
 
     ref: str
@@ -39,7 +39,7 @@ class Doomed(Struct, frozen=True, gc=False, kw_only=True):
     session_id: str | None = None
 
 
-class Staying(Struct, frozen=True, kw_only=True):
+class SharedContent(Struct, frozen=True, kw_only=True):
     """A content of what was named that stays, since others use it too."""
 
     ref: str
@@ -49,7 +49,7 @@ class Staying(Struct, frozen=True, kw_only=True):
     """Turns, sessions and other streams, a few of them."""
 
 
-class Affected(Struct, frozen=True, gc=False, kw_only=True):
+class AffectedSession(Struct, frozen=True, gc=False, kw_only=True):
     """A session that contains, or once contained, something that would go."""
 
     id: str
@@ -59,7 +59,7 @@ class Affected(Struct, frozen=True, gc=False, kw_only=True):
     """It was named itself; otherwise it is a fork, or shares a turn."""
 
 
-class HeldTurn(Struct, frozen=True, gc=False, kw_only=True):
+class SharedTurn(Struct, frozen=True, gc=False, kw_only=True):
     """A turn of a named session that stays, since other sessions' threads contain it."""
 
     id: str
@@ -77,7 +77,7 @@ class UntaggedNode(Struct, frozen=True, gc=False, kw_only=True):
 class ErasurePlan(Struct, frozen=True, kw_only=True):
     """What would be erased. `until` is the event that it was made at."""
 
-    contents: tuple[Doomed, ...]
+    contents: tuple[ContentToErase, ...]
     bytes: int
     turns: tuple[str, ...]
     """Turns that were named, themselves or by their session or tree."""
@@ -85,13 +85,13 @@ class ErasurePlan(Struct, frozen=True, kw_only=True):
     """Other turns that would lose a content."""
     messages: int
     tool_calls: int
-    sessions: tuple[Affected, ...]
+    sessions: tuple[AffectedSession, ...]
     rooms: tuple[str, ...]
     """Ids of conversations in which a content would go."""
     subagents: tuple[str, ...]
     """Sessions that the named ones started; they stay unless they are named too."""
-    held: tuple[HeldTurn, ...]
-    stays: tuple[Staying, ...]
+    held: tuple[SharedTurn, ...]
+    stays: tuple[SharedContent, ...]
     erased_already: int
     copies: tuple[KnownCopy, ...]
     untagged: tuple[UntaggedNode, ...]
@@ -149,7 +149,7 @@ def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bo
         sessions=sessions,
         rooms=tuple(sorted(name for kind, _, name in map(_split, uses.reached) if kind == CONVERSATION)),
         subagents=tuple(_subagents(txn, target)),
-        held=tuple(HeldTurn(id=turn, sessions=sessions) for turn, sessions in target.held.items()),
+        held=tuple(SharedTurn(id=turn, sessions=sessions) for turn, sessions in target.held.items()),
         stays=tuple(_staying(txn, ref, sizes[ref], uses) for ref in sizes if ref in shared and ref not in copies),
         erased_already=erased,
         copies=_copies(store, txn, going),
@@ -251,7 +251,7 @@ def _outside_runs(uses: Uses) -> list[int]:
 
 
 def _verbatim(
-    txn: ReadTxn, going: Sequence[bytes], sessions: Sequence[Affected], turns: Sequence[str]
+    txn: ReadTxn, going: Sequence[bytes], sessions: Sequence[AffectedSession], turns: Sequence[str]
 ) -> dict[bytes, int]:
     """The verbatim copies that go along, with their sizes."""
     if not going:
@@ -300,10 +300,10 @@ def _copies(store: Store, txn: ReadTxn, going: Sequence[bytes]) -> tuple[KnownCo
     return tuple(known_copies(store, txn, min(numbers))) if numbers else ()
 
 
-def _doomed(ref: bytes, size: int, uses: Uses, *, is_remainder: bool) -> Doomed:
+def _doomed(ref: bytes, size: int, uses: Uses, *, is_remainder: bool) -> ContentToErase:
     turn, session = uses.about.get(ref, (None, None))
     what = "content_erased remainder" if is_remainder else _what(ref, uses)
-    return Doomed(ref=ref.hex(), size=size, what=what, turn_id=turn, session_id=session)
+    return ContentToErase(ref=ref.hex(), size=size, what=what, turn_id=turn, session_id=session)
 
 
 def _what(ref: bytes, uses: Uses) -> str:
@@ -311,9 +311,9 @@ def _what(ref: bytes, uses: Uses) -> str:
     return f"{found[0].kind} {found[0].path}" if found else "sighting raw"
 
 
-def _staying(txn: ReadTxn, ref: bytes, size: int, uses: Uses) -> Staying:
+def _staying(txn: ReadTxn, ref: bytes, size: int, uses: Uses) -> SharedContent:
     users = tuple(dict.fromkeys(_user(use) for use in uses.outside[ref] if _is_readable(txn, use)))
-    return Staying(ref=ref.hex(), size=size, what=_what(ref, uses), used_by=users)
+    return SharedContent(ref=ref.hex(), size=size, what=_what(ref, uses), used_by=users)
 
 
 def _is_readable(txn: ReadTxn, use: ContentUse) -> bool:
@@ -336,7 +336,7 @@ def _counted(sql: Sql, turns: Iterable[str]) -> tuple[int, int]:
     return sum(row[0] for row in rows), sum(row[1] for row in rows)
 
 
-def _affected(txn: ReadTxn, target: Target, turns: Sequence[str], uses: Uses) -> Iterable[Affected]:
+def _affected(txn: ReadTxn, target: Target, turns: Sequence[str], uses: Uses) -> Iterable[AffectedSession]:
     """Those named first, then those that ever contained one of the turns, or tell a content of their own."""
     places = sorted(rows_in(txn.sql, "SELECT segment, depth FROM turn WHERE id IN", turns))
     found: dict[str, SessionRow] = dict(target.sessions)
@@ -349,7 +349,7 @@ def _affected(txn: ReadTxn, target: Target, turns: Sequence[str], uses: Uses) ->
         if session is not None:
             found.setdefault(session.id, session)
     for row in found.values():
-        yield Affected(id=row.id, label=row.label, status=row.status, named=row.id in target.sessions)
+        yield AffectedSession(id=row.id, label=row.label, status=row.status, named=row.id in target.sessions)
 
 
 def _subagents(txn: ReadTxn, target: Target) -> Iterable[str]:

@@ -1,13 +1,13 @@
 """Taking in other tools' history: chains, sightings, versions and links."""
 
 from weft.ledger.imports.import_writer import ImportWriter
-from weft.ledger.imports.kept_sources import KeptStretch, RawBytes, RawFile, kept_stretches
+from weft.ledger.imports.kept_sources import RawBytes, RawFile, SourceRange, kept_stretches
 from weft.ledger.imports.prepared_turns import PreparedTranscript, prepare_session
 from weft.ledger.imports.provisional import OpenTail, ProvisionalItem, ProvisionalTurn, provisional_turns
 from weft.ledger.imports.sources import (
     ImportCounts,
     ImportSource,
-    Landed,
+    TranscriptTurn,
     adopt_secret,
     import_secret,
     whole_turn,
@@ -18,8 +18,6 @@ __all__ = [
     "ImportCounts",
     "ImportSource",
     "ImportWriter",
-    "KeptStretch",
-    "Landed",
     "OpenTail",
     "PreparedTranscript",
     "PreparedWords",
@@ -27,7 +25,9 @@ __all__ = [
     "ProvisionalTurn",
     "RawBytes",
     "RawFile",
+    "SourceRange",
     "TextWords",
+    "TranscriptTurn",
     "adopt_secret",
     "import_secret",
     "kept_stretches",

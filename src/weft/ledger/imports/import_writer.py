@@ -38,12 +38,12 @@ from weft.ledger.imports.sources import (
     ROW_EVENTS,
     ImportCounts,
     ImportSource,
-    Landed,
     NativeNames,
     ReadSources,
     Resumes,
     Task,
     TaskMark,
+    TranscriptTurn,
     add_events,
     batches,
     fitting_draft,
@@ -118,8 +118,8 @@ class ImportWriter:
         reread: bool = False,
         raw: RawFile | None = None,
         tail: OpenTail | None = None,
-        known: Sequence[Landed] = (),
-    ) -> list[Landed]:
+        known: Sequence[TranscriptTurn] = (),
+    ) -> list[TranscriptTurn]:
         """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`
         has the turns left out, once all are walked. `known` are turns before these, as an earlier call returned them:
         so it returns them all."""
@@ -263,7 +263,7 @@ class ImportWriter:
         )
         return next(husks, None) is not None or was_erased(append.sql, append.view.session(session).n)
 
-    def _land(self, append: Append, seeing: Seeing, turn: NativeTurn, task: Task) -> Landed:
+    def _land(self, append: Append, seeing: Seeing, turn: NativeTurn, task: Task) -> TranscriptTurn:
         landed, counts = task.landed, task.counts
         parent = None if turn.parent is None else landed[turn.parent]
         grows_from = parent.digest if parent else None
@@ -276,7 +276,7 @@ class ImportWriter:
         if gone is not None:
             self._refused.add(seeing.session)
             counts.erased += 1
-            return Landed(gone.id, gone.digest, turn.end, erased=True)
+            return TranscriptTurn(gone.id, gone.digest, turn.end, erased=True)
         new = row is None
         if row is None:
             older = self._outdated(append, seeing, turn, landed) if task.reread or self._remap else []
@@ -295,7 +295,7 @@ class ImportWriter:
         else:
             self._see(append, seeing.copy(id, turn), new)
         note_replaced(append, counts, landed=id, is_new=new, is_remapping=self._remap)
-        return Landed(id, digest, turn.end, outdated=row is not None and not row.current, is_new=new)
+        return TranscriptTurn(id, digest, turn.end, outdated=row is not None and not row.current, is_new=new)
 
     def _chain(
         self, turn: NativeTurn, id: str, fork: ForkPoint | None, source: str, compacts: tuple[str | None, str | None]
@@ -384,7 +384,7 @@ class ImportWriter:
         self._run(work)
         return counted
 
-    def _compacts(self, turn: NativeTurn, landed: list[Landed]) -> tuple[str | None, str | None]:
+    def _compacts(self, turn: NativeTurn, landed: list[TranscriptTurn]) -> tuple[str | None, str | None]:
         """The last turn that a compaction summarised, and the first that it kept."""
         compaction = turn.compaction
         if compaction is None:
@@ -399,7 +399,9 @@ class ImportWriter:
         ids = append.sql.all("SELECT id FROM turn WHERE native = ?", (n,))
         return [append.view.turn(id) for (id,) in ids]
 
-    def _outdated(self, append: Append, seeing: Seeing, turn: NativeTurn, landed: list[Landed]) -> list[TurnRow]:
+    def _outdated(
+        self, append: Append, seeing: Seeing, turn: NativeTurn, landed: list[TranscriptTurn]
+    ) -> list[TurnRow]:
         """Turns of the same session that its source no longer shows: older versions of this one, and what it took in;
         a copy elsewhere stands for itself, unless a newer mapping tells the same words."""
         session = append.view.session_number(seeing.session)
@@ -421,7 +423,9 @@ class ImportWriter:
     def _is_remapped(self, append: Append, row: TurnRow, turn: NativeTurn) -> bool:
         return self._remap and self._shares_words(append, row, turn)
 
-    def _mapped_before(self, append: Append, turn: NativeTurn, parent: Landed | None, source: str) -> TurnRow | None:
+    def _mapped_before(
+        self, append: Append, turn: NativeTurn, parent: TranscriptTurn | None, source: str
+    ) -> TurnRow | None:
         """A source that an older mapping has read is not mapped again, unless that is wanted."""
         number = mapping_number(self.mapping)
         if self._remap or number <= 1:
@@ -528,6 +532,6 @@ class ImportWriter:
         append.sql.run("DELETE FROM import_wait WHERE child = ? AND wants = ? AND why = ?", (child, wants, why))
 
 
-def _id_at(landed: list[Landed], index: int | None) -> str | None:
+def _id_at(landed: list[TranscriptTurn], index: int | None) -> str | None:
     """None for a turn that has not come, too."""
     return landed[index].id if index is not None and 0 <= index < len(landed) else None

@@ -146,7 +146,7 @@ def _as_in_json(data: bytes) -> bytes:
     return data
 
 
-class KeptStretch(Struct, frozen=True, kw_only=True):
+class SourceRange(Struct, frozen=True, kw_only=True):
     """Bytes of a source from one place to another."""
 
     file: str | None
@@ -157,7 +157,7 @@ class KeptStretch(Struct, frozen=True, kw_only=True):
     """What stood there was erased; `data` is empty."""
 
 
-def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[KeptStretch]:
+def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[SourceRange]:
     """Of a session by its label or id, or of a source file by its name; in order of place, the newest reading last."""
     query = 'SELECT file, start, "end", content FROM kept'
     session = session_named(txn, session_or_file)
@@ -168,12 +168,12 @@ def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[KeptStretch]:
     return [_stretch(txn, *row) for row in rows]
 
 
-def _stretch(txn: ReadTxn, file: int | None, start: int, end: int, content: int) -> KeptStretch:
+def _stretch(txn: ReadTxn, file: int | None, start: int, end: int, content: int) -> SourceRange:
     name = text_of(txn, file)
     try:
-        return KeptStretch(file=name, start=start, end=end, data=unpacked(txn, content))
+        return SourceRange(file=name, start=start, end=end, data=unpacked(txn, content))
     except ContentGone:
-        return KeptStretch(file=name, start=start, end=end, data=b"", erased=True)
+        return SourceRange(file=name, start=start, end=end, data=b"", erased=True)
 
 
 def was_erased(sql: Sql, session: int) -> bool:

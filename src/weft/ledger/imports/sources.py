@@ -184,7 +184,7 @@ class ImportCounts(Struct):
     """Turns that were passed over, since they were erased."""
 
 
-class Landed(Struct, frozen=True):
+class TranscriptTurn(Struct, frozen=True):
     """A turn of the transcript at hand, as the ledger has it."""
 
     id: str
@@ -208,7 +208,7 @@ class Task(Struct):
     raw: RawFile | None
     tail: OpenTail | None = None
     end: int = 0
-    landed: list[Landed] = field(default_factory=list)
+    landed: list[TranscriptTurn] = field(default_factory=list)
 
     def mark(self) -> TaskMark:
         return TaskMark(len(self.landed), self.raw.at if self.raw else 0, astuple(self.counts))
@@ -322,7 +322,7 @@ class NativeNames:
             return set(turn.prepared.keys)
         return {self._key(name) for name in (turn.key, *turn.names)}
 
-    def note(self, append: Append, batch: Sequence[NativeTurn], landed: Sequence[Landed]) -> None:
+    def note(self, append: Append, batch: Sequence[NativeTurn], landed: Sequence[TranscriptTurn]) -> None:
         """Of turns whose rows are written, and what these want to be linked to."""
         places = [(turn, append.view.turn(at.id)) for turn, at in zip(batch, landed, strict=True) if not at.erased]
         names = sorted({(key, row.n) for turn, row in places for key in self.keys_of(turn)})

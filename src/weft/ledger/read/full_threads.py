@@ -32,7 +32,7 @@ ALL = 2**53
 """More events than a turn has."""
 
 
-class Strand(Struct, frozen=True, kw_only=True):
+class TurnRange(Struct, frozen=True, kw_only=True):
     """Consecutive turns of one segment, and where they leave the strand before them."""
 
     number: int
@@ -60,7 +60,7 @@ class Strand(Struct, frozen=True, kw_only=True):
         return self.high - self.low + 1
 
 
-def strands_to(sql: Sql, spots: Iterable[Revision], *, trees: bool) -> tuple[Strand, ...]:
+def strands_to(sql: Sql, spots: Iterable[Revision], *, trees: bool) -> tuple[TurnRange, ...]:
     """The threads that end at these spots; with `trees`, everything that shares a root with them."""
     reach: dict[int, Range] = {}
     above: dict[int, Range] = {}
@@ -103,7 +103,7 @@ def _add_tree(sql: Sql, root: int, reach: dict[int, Range], above: dict[int, Ran
             above.setdefault(n, Range(parent, 0, parent_depth, parent_events))
 
 
-def _numbered(sql: Sql, reach: dict[int, Range], above: dict[int, Range]) -> Iterator[Strand]:
+def _numbered(sql: Sql, reach: dict[int, Range], above: dict[int, Range]) -> Iterator[TurnRange]:
     """Each strand followed by those that leave it, the latest first: a thread's end comes right after its beginning."""
     below: dict[int | None, list[int]] = {}
     for segment in reach:
@@ -123,11 +123,11 @@ def _numbered(sql: Sql, reach: dict[int, Range], above: dict[int, Range]) -> Ite
             waiting += below.get(segment, [])
 
 
-def _strand(sql: Sql, part: Range, before: Range | None, numbers: dict[int, int]) -> Strand:
+def _strand(sql: Sql, part: Range, before: Range | None, numbers: dict[int, int]) -> TurnRange:
     first, last = (_turn_at(sql, part.segment, depth) for depth in (part.low, part.high))
     leaves = None if before is None else _turn_at(sql, before.segment, before.high)
     why = sql.one("SELECT why FROM link WHERE child = ? AND parent = ? AND why <> 'subagent'", (first, leaves))
-    return Strand(
+    return TurnRange(
         number=numbers[part.segment],
         segment=part.segment,
         low=part.low,
@@ -224,12 +224,12 @@ class ThreadsSpan(Struct, frozen=True, kw_only=True):
 class FullThreads:
     """Strands of turns, told one after the other; parents before children."""
 
-    def __init__(self, store: Store, strands: tuple[Strand, ...], *, requests: bool = False) -> None:
+    def __init__(self, store: Store, strands: tuple[TurnRange, ...], *, requests: bool = False) -> None:
         self._store, self._strands, self._requests = store, strands, requests
         self._begins = {strand.first: strand.number for strand in strands}
 
     @property
-    def strands(self) -> tuple[Strand, ...]:
+    def strands(self) -> tuple[TurnRange, ...]:
         return self._strands
 
     @property
@@ -238,7 +238,7 @@ class FullThreads:
         for strand in self._strands:
             yield from self.turns_of(strand)
 
-    def lines_of(self, strand: Strand) -> Iterator[TurnLine]:
+    def lines_of(self, strand: TurnRange) -> Iterator[TurnLine]:
         """A line about each turn of a strand, in order."""
         for low in range(strand.low, strand.high + 1, LINES_AT_ONCE):
             part = Range(strand.segment, low, min(low + LINES_AT_ONCE - 1, strand.high), None)
@@ -284,7 +284,7 @@ class FullThreads:
             session_ids=frozenset(sessions),
         )
 
-    def turns_of(self, strand: Strand) -> Iterator[FullTurn]:
+    def turns_of(self, strand: TurnRange) -> Iterator[FullTurn]:
         for low in range(strand.low, strand.high + 1, AT_ONCE):
             high = min(low + AT_ONCE - 1, strand.high)
             events = strand.events if high == strand.high else None

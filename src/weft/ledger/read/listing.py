@@ -83,7 +83,7 @@ class SessionList(Struct, frozen=True):
     """Sessions of imports and of rooms without a turn that were left out."""
 
 
-class Listing:
+class ListReader:
     """Reads what lists need from one ledger; `parse_time` understands words for a time, `now` is the present one."""
 
     def __init__(

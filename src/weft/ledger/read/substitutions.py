@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.dag_events import ToolResult
 from weft.kernel.errors import FactDamaged, NotFound
 from weft.kernel.events import Event, UnknownEvent
-from weft.ledger.model import Substituted
+from weft.ledger.model import AppliedSubstitution
 from weft.ledger.read.access import shows_originals
 from weft.ledger.read.sessions import agent_names
 from weft.ledger.views.recorded_events import decoded
@@ -76,14 +76,14 @@ class Substitutions:
         original = bytes.fromhex(event)
         return [change for changes in self._changes.values() for change in changes if change.original == original]
 
-    def last_note(self, event: str) -> Substituted:
+    def last_note(self, event: str) -> AppliedSubstitution:
         """What is to be noted of the last one of an event."""
         changes = self.of_event(event)
         if not changes:
             raise NotFound("substitution of event", event)
         return self._to_note(changes[-1])
 
-    def note_of(self, turn: int, place: str, seq: int) -> Substituted | UnsetType:
+    def note_of(self, turn: int, place: str, seq: int) -> AppliedSubstitution | UnsetType:
         """What is to be noted of a place."""
         return self._note(self._shown((turn, place, seq))[0])
 
@@ -91,7 +91,7 @@ class Substitutions:
         """How many places of each turn show other words than were recorded."""
         return Counter(turn for turn, place, seq in self._changes if self._shown((turn, place, seq))[0] is not None)
 
-    def message(self, row: MessageRow) -> Substituted | UnsetType:
+    def message(self, row: MessageRow) -> AppliedSubstitution | UnsetType:
         """Have a row say what is shown in its place; what is to be noted with it."""
         change, event = self._shown((row.turn, MESSAGE, row.seq))
         if event is not None:
@@ -100,7 +100,7 @@ class Substitutions:
             show_message(_Numbers(self._txn), row, message, is_original=change is None)
         return self._note(change)
 
-    def call(self, row: CallRow) -> Substituted | UnsetType:
+    def call(self, row: CallRow) -> AppliedSubstitution | UnsetType:
         """The same of the result of a call."""
         change, event = self._shown((row.turn, CALL, row.seq))
         if event is not None:
@@ -120,11 +120,11 @@ class Substitutions:
         wanted = changes[0].original_n if last is None else last.replacement_n
         return last, None if wanted == changes[-1].replacement_n else wanted
 
-    def _note(self, change: Change | None) -> Substituted | UnsetType:
+    def _note(self, change: Change | None) -> AppliedSubstitution | UnsetType:
         return UNSET if change is None else self._to_note(change)
 
-    def _to_note(self, change: Change) -> Substituted:
-        return Substituted(
+    def _to_note(self, change: Change) -> AppliedSubstitution:
+        return AppliedSubstitution(
             original=change.original.hex(),
             replacement=change.replacement.hex(),
             by=agent_names(self._txn.sql, [change.actor])[change.actor],

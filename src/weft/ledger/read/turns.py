@@ -13,11 +13,11 @@ from weft.kernel.errors import FactDamaged
 from weft.kernel.fields import Usage
 from weft.kernel.weft_error import quoted
 from weft.ledger.model import (
+    AppliedSubstitution,
     ImagePart,
     Message,
     Part,
     ReasoningPart,
-    Substituted,
     TextPart,
     ToolCall,
     ToolResultPart,
@@ -233,7 +233,7 @@ def _as_of(row: CallRow, events: int | None, arrived: int | None) -> CallRow:
     return row
 
 
-def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow, substituted: Substituted | UnsetType) -> ToolCall:
+def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow, substituted: AppliedSubstitution | UnsetType) -> ToolCall:
     native = text_of(txn, row.call_id) or ""
     spawned = session_of_number(txn, row.spawned) if row.spawned else None
     return ToolCall(

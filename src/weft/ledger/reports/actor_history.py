@@ -11,14 +11,14 @@ from weft.kernel.dag_events import ToolCallRequested
 from weft.kernel.events import Event, UnknownEvent, kind_of
 from weft.kernel.fields import Words
 from weft.ledger.read.principals import on_behalf_of
-from weft.ledger.views.recorded_events import Recorded, recorded
+from weft.ledger.views.recorded_events import StoredEvent, recorded
 from weft.store.port import ReadTxn, Store
 from weft.store.records import LogRow
 
 ROWS = 256
 
 
-class Deed(Struct, frozen=True, kw_only=True):
+class ActorEvent(Struct, frozen=True, kw_only=True):
     """One event that an actor wrote. `happened_at` is null where its origin gave no time."""
 
     n: int
@@ -35,7 +35,7 @@ class Deed(Struct, frozen=True, kw_only=True):
     tool: str | None = None
 
 
-def deeds(store: Store, actor: str | None, since: int | None, until: int | None) -> Iterator[Deed]:
+def deeds(store: Store, actor: str | None, since: int | None, until: int | None) -> Iterator[ActorEvent]:
     """The log from its beginning to what was the newest event at the start, some rows at a time."""
     with store.read() as txn:
         end = txn.facts.tip().n
@@ -49,7 +49,7 @@ def deeds(store: Store, actor: str | None, since: int | None, until: int | None)
         after = rows[-1].n if rows else end
 
 
-def _deeds_of(txn: ReadTxn, row: LogRow, mark: bytes, actor: str | None) -> Iterator[Deed]:
+def _deeds_of(txn: ReadTxn, row: LogRow, mark: bytes, actor: str | None) -> Iterator[ActorEvent]:
     for n, line in enumerate(row.lines(), row.first):
         if mark in line:
             found = recorded(n, line)
@@ -57,10 +57,10 @@ def _deeds_of(txn: ReadTxn, row: LogRow, mark: bytes, actor: str | None) -> Iter
                 yield _deed(txn, row.at, found)
 
 
-def _deed(txn: ReadTxn, at: int, found: Recorded) -> Deed:
+def _deed(txn: ReadTxn, at: int, found: StoredEvent) -> ActorEvent:
     event = found.event
     kind, _, name = event.stream.partition(":")
-    return Deed(
+    return ActorEvent(
         n=found.n,
         event_id=found.id,
         kind=event.kind if isinstance(event, UnknownEvent) else kind_of(event),
@@ -84,6 +84,6 @@ def _tool(txn: ReadTxn, event: Event | UnknownEvent) -> str | None:
     return None if n is None else txn.facts.content(n).decode(errors="replace")
 
 
-def _is_within(deed: Deed, since: int | None, until: int | None) -> bool:
+def _is_within(deed: ActorEvent, since: int | None, until: int | None) -> bool:
     at = deed.arrived_at if deed.happened_at is None else deed.happened_at
     return (since is None or at >= since) and (until is None or at < until)

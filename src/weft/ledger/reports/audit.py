@@ -47,7 +47,7 @@ COMPLETE_LISTS = frozenset({"pi"})
 REMEMBERED = 512
 
 
-class Severity(StrEnum):
+class AuditSeverity(StrEnum):
     """How bad an audit finding is."""
 
     PROBLEM = "problem"
@@ -77,7 +77,7 @@ class AuditFinding(Struct, frozen=True, kw_only=True):
     """One thing that an audit found, and where. Of a group, `turns` says in how many of its turns."""
 
     kind: FindingKind
-    severity: Severity
+    severity: AuditSeverity
     detail: str
     persona_id: str | None = None
     session: str | None = None
@@ -283,19 +283,21 @@ class Group:
 
     def findings(self) -> Iterator[AuditFinding]:
         for (kind, why), turns in self._unknown.items():
-            yield self._finding(kind, Severity.UNKNOWN, why, turns)
+            yield self._finding(kind, AuditSeverity.UNKNOWN, why, turns)
         unused_rights: list[str] = []
         for right, turns in self._rights.items():
             if not any(covers_right(right, used) for used in self._used_rights):
                 unused_rights.append(right)
                 kind = FindingKind.RIGHT_UNUSED
-                yield self._finding(kind, Severity.NOTE, f"{right} was granted and never used", turns, right=right)
+                yield self._finding(kind, AuditSeverity.NOTE, f"{right} was granted and never used", turns, right=right)
         for tool, turns in self._tools.items():
             if tool not in self._used_tools and not any(covers_right(right, tool) for right in unused_rights):
                 kind = FindingKind.TOOL_UNUSED
-                yield self._finding(kind, Severity.NOTE, f"{tool} was there and never used", turns, tool=tool)
+                yield self._finding(kind, AuditSeverity.NOTE, f"{tool} was there and never used", turns, tool=tool)
 
-    def _finding(self, kind: FindingKind, severity: Severity, detail: str, turns: int, **what: str) -> AuditFinding:
+    def _finding(
+        self, kind: FindingKind, severity: AuditSeverity, detail: str, turns: int, **what: str
+    ) -> AuditFinding:
         return AuditFinding(kind=kind, severity=severity, detail=detail, turns=turns, **{**self._about, **what})
 
 
@@ -463,7 +465,7 @@ class TurnAudit:
         else:
             yield AuditFinding(
                 kind=FindingKind(verdict.value),
-                severity=Severity.PROBLEM,
+                severity=AuditSeverity.PROBLEM,
                 detail=_WORDS[verdict].format(use.name),
                 tool=use.name,
                 call_id=call,
@@ -486,7 +488,7 @@ class TurnAudit:
                 continue
             yield AuditFinding(
                 kind=FindingKind.RIGHT_NOT_GRANTED,
-                severity=Severity.PROBLEM,
+                severity=AuditSeverity.PROBLEM,
                 detail=f"{right} was used and is not among the rights granted",
                 right=right,
                 **self._place,

@@ -83,7 +83,7 @@ class UsageRow(Spending, frozen=True, kw_only=True):
     """The session's, only by session; null where it has none."""
 
 
-class Unpriced(Struct, frozen=True):
+class UnpricedModel(Struct, frozen=True):
     """A model that the price table says nothing of, or not of all kinds of tokens it used."""
 
     model: str
@@ -234,9 +234,9 @@ class Sums:
         rows = [UsageRow(key=model, **tally.fields()) for model, tally in self.by_model.items()]
         return tuple(sorted(rows, key=dearest_first))
 
-    def unpriced(self) -> tuple[Unpriced, ...]:
+    def unpriced(self) -> tuple[UnpricedModel, ...]:
         tallies = [(model, tally) for model, tally in self.by_model.items() if tally.unpriced]
-        rows = [Unpriced(model, tally.responses, tally.unpriced) for model, tally in tallies]
+        rows = [UnpricedModel(model, tally.responses, tally.unpriced) for model, tally in tallies]
         return tuple(sorted(rows, key=lambda row: (-row.tokens, row.model)))
 
 

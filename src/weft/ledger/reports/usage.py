@@ -38,7 +38,16 @@ from weft.ledger.reports.responses import (
     reported_elsewhere,
     standing,
 )
-from weft.ledger.reports.spending import PriceGroups, Spending, Sums, Tally, Unpriced, UsageRow, dearest_first, total_of
+from weft.ledger.reports.spending import (
+    PriceGroups,
+    Spending,
+    Sums,
+    Tally,
+    UnpricedModel,
+    UsageRow,
+    dearest_first,
+    total_of,
+)
 from weft.ledger.reports.totals_reading import Totals, load_totals
 from weft.ledger.rooms.rows import find_conversation
 from weft.ledger.views.rows import SESSION, SessionRow, load_session_number
@@ -87,7 +96,7 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     """Periods in their order; everything else by cost, the dearest first."""
     total: Spending
     models: tuple[UsageRow, ...]
-    unpriced: tuple[Unpriced, ...]
+    unpriced: tuple[UnpricedModel, ...]
     abandoned: Spending
     """The part of the total that no session's thread contains any more."""
     naive: Spending
@@ -117,7 +126,7 @@ class BranchUsage(Struct, frozen=True, kw_only=True):
     """The same of all of its history."""
     models: tuple[UsageRow, ...]
     """Of the marginal part."""
-    unpriced: tuple[Unpriced, ...]
+    unpriced: tuple[UnpricedModel, ...]
     prices_as_of: str | None
     prices_from: str | None
 
@@ -135,7 +144,7 @@ class AbandonedUsage(Struct, frozen=True, kw_only=True):
     rows: tuple[AbandonedRow, ...]
     total: Spending
     turns: int
-    unpriced: tuple[Unpriced, ...]
+    unpriced: tuple[UnpricedModel, ...]
     prices_as_of: str | None
     prices_from: str | None
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from weft.ledger.reports.counted_turns import counted_response
 from weft.ledger.reports.responses import reported_in
-from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced
+from weft.ledger.reports.spending import Spending, Sums, Tally, UnpricedModel
 from weft.ledger.reports.usage import Prices, Survey
 from weft.ledger.views.rows import TurnRow, load_session_number
 from weft.ledger.views.values import text_of
@@ -49,7 +49,7 @@ class UsageTree(Struct, frozen=True, kw_only=True):
     root: TurnUsage
     turns: int
     """How many there are in the tree."""
-    unpriced: tuple[Unpriced, ...]
+    unpriced: tuple[UnpricedModel, ...]
     prices_as_of: str | None
     prices_from: str | None
 

@@ -37,6 +37,8 @@ NOTHING = Tally().spending()
 
 
 class FileWork(Struct, frozen=True):
+    """How much was done with one file in the period."""
+
     path: str
     changes: int
     """Messages that noted to have written it."""

@@ -182,7 +182,7 @@ class Invitation(Struct, frozen=True, kw_only=True):
     message: str | None
 
 
-class Reached(Struct, frozen=True, kw_only=True):
+class ReachedAgent(Struct, frozen=True, kw_only=True):
     """An agent that a message reached: the message of its inbox, and the session that answers."""
 
     agent: str
@@ -198,7 +198,7 @@ class PostedMessage(Struct, frozen=True, kw_only=True):
     message: str
     conversation_id: str
     position: int
-    reached: tuple[Reached, ...]
+    reached: tuple[ReachedAgent, ...]
     """The agents that are to answer; the triage agent where nobody was mentioned."""
     joined: tuple[str, ...] = ()
     """The names of agents that came in by being mentioned."""

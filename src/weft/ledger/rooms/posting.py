@@ -29,7 +29,7 @@ from weft.kernel.typed_mentions import Addressee, write_typed_mentions
 from weft.ledger.model import DEFAULT_AGENT, NewMessage, TextPart
 from weft.ledger.read.agent_shares import creators_of, is_private
 from weft.ledger.rooms.deliveries import delivered_parts
-from weft.ledger.rooms.model import PostedMessage, Reached, RoomLimits
+from weft.ledger.rooms.model import PostedMessage, ReachedAgent, RoomLimits
 from weft.ledger.rooms.open_room import OpenRoom
 from weft.ledger.rooms.reading import reached_agents
 from weft.ledger.rooms.rows import ParticipantRow, has_open_invitation, participants_of
@@ -71,7 +71,7 @@ class RoomPost(Struct, frozen=True, kw_only=True):
 class MessageReach(Struct):
     """Whom a message has reached so far."""
 
-    reached: list[Reached]
+    reached: list[ReachedAgent]
     joined: list[str]
     invited: list[str]
 
@@ -318,7 +318,9 @@ def _deliver(
         room.notice(RoomNotice.LIMIT, text, root=message.root)
         return
     reach.reached.append(
-        Reached(agent=agent.id, name=agent.name, message=inbox_message, session=session.label, session_id=session.id)
+        ReachedAgent(
+            agent=agent.id, name=agent.name, message=inbox_message, session=session.label, session_id=session.id
+        )
     )
 
 

@@ -19,7 +19,7 @@ from weft.ledger.read.access import access_of
 from weft.ledger.read.sessions import agent_names
 from weft.ledger.read.system_agents import system_kind_of
 from weft.ledger.read.turns import to_part
-from weft.ledger.rooms.model import Invitation, Participant, Reached, Room, RoomMention, RoomMessage
+from weft.ledger.rooms.model import Invitation, Participant, ReachedAgent, Room, RoomMention, RoomMessage
 from weft.ledger.rooms.rows import (
     ConversationRow,
     ParticipantRow,
@@ -320,7 +320,7 @@ def _is_erased(txn: ReadTxn, part: PartFact) -> bool:
     return n is not None and is_husk(txn.sql, n)
 
 
-def pending_answers(txn: ReadTxn, name: str, root: str | None) -> list[Reached]:
+def pending_answers(txn: ReadTxn, name: str, root: str | None) -> list[ReachedAgent]:
     """What agents have still to answer in a conversation: all of it, or what goes back to one message of a person."""
     row, _ = find_conversation(txn, access_of(txn), name)
     if not takes_part(txn, row):
@@ -336,7 +336,7 @@ def pending_answers(txn: ReadTxn, name: str, root: str | None) -> list[Reached]:
     return list(reached)
 
 
-def reached_agents(sql: Sql, joins: str, where: str, values: tuple[Any, ...]) -> tuple[Reached, ...]:
+def reached_agents(sql: Sql, joins: str, where: str, values: tuple[Any, ...]) -> tuple[ReachedAgent, ...]:
     """The agents behind some deliveries: `d` is the delivery, `s` the session that it went to."""
     rows = sql.all(
         "SELECT s.persona, coalesce((SELECT name FROM program a WHERE a.id = s.persona), s.persona), d.message,"
@@ -344,7 +344,7 @@ def reached_agents(sql: Sql, joins: str, where: str, values: tuple[Any, ...]) ->
         values,
     )
     return tuple(
-        Reached(agent=agent, name=name, message=message, session=label, session_id=id)
+        ReachedAgent(agent=agent, name=name, message=message, session=label, session_id=id)
         for agent, name, message, label, id in rows
     )
 

@@ -37,7 +37,7 @@ from weft.ledger.runs.stream_items import (
     TurnParked,
     TurnStarted,
 )
-from weft.ledger.views.recorded_events import Recorded, recorded, run_events, stream_of
+from weft.ledger.views.recorded_events import StoredEvent, recorded, run_events, stream_of
 from weft.ledger.views.rows import TURN, TurnRow
 from weft.ledger.views.values import json_of, text_of
 from weft.store.erased_contents import is_husk
@@ -118,7 +118,7 @@ class StreamCursor:
 
     # --- events -------------------------------------------------------------------------------------------------
 
-    def apply(self, one: Recorded) -> None:
+    def apply(self, one: StoredEvent) -> None:
         """Take an event in that was told already, or is told now."""
         event = one.event
         self.n = one.n
@@ -145,7 +145,7 @@ class StreamCursor:
     def _is_named(self, event: dag.Interruption) -> bool:
         return self.is_open and any(ref.event_id == self._request for ref in event.affects)
 
-    def items(self, txn: ReadTxn, one: Recorded) -> Iterator[StreamItem]:
+    def items(self, txn: ReadTxn, one: StoredEvent) -> Iterator[StreamItem]:
         """What an event tells: what is left of the text of an answer, then the event itself."""
         event, was_open = one.event, self.is_open
         if isinstance(event, dag.ModelResponse):
@@ -176,7 +176,7 @@ class StreamCursor:
         self.delta = self.thinking = 0
         return AttemptReset(position=self.position, turn=self.turn, number=self.attempt, reason=reason)
 
-    def _reset(self, txn: ReadTxn, one: Recorded) -> AttemptReset:
+    def _reset(self, txn: ReadTxn, one: StoredEvent) -> AttemptReset:
         position, turn, event = self.position, self.turn, one.event
         if isinstance(event, dag.ModelRequest):
             model = _name(txn, event.model)
@@ -184,7 +184,7 @@ class StreamCursor:
         assert isinstance(event, dag.Interruption)
         return AttemptReset(position=position, turn=turn, number=self.attempt, reason=event.reason.value)
 
-    def _session_item(self, txn: ReadTxn, one: Recorded) -> StreamItem:
+    def _session_item(self, txn: ReadTxn, one: StoredEvent) -> StreamItem:
         position, event = self.position, one.event
         match event:
             case own.MessageAdmitted():
@@ -198,7 +198,7 @@ class StreamCursor:
                 return MessageSettled(position=position, message=event.message, state="dead", reason=reason)
         return OtherEvent(position=position, id=one.id, kind=_kind(event))
 
-    def _turn_item(self, txn: ReadTxn, one: Recorded) -> StreamItem:
+    def _turn_item(self, txn: ReadTxn, one: StoredEvent) -> StreamItem:
         position, event, turn = self.position, one.event, one.event.stream.removeprefix(_RUN)
         match event:
             case dag.RunStarted():
@@ -224,7 +224,7 @@ class StreamCursor:
                 return TurnEnded(position=position, turn=turn, exit=event.exit.value, messages=messages, error=error)
         return self._step_item(txn, one, turn)
 
-    def _step_item(self, txn: ReadTxn, one: Recorded, turn: str) -> StreamItem:
+    def _step_item(self, txn: ReadTxn, one: StoredEvent, turn: str) -> StreamItem:
         position, event = self.position, one.event
         match event:
             case dag.ToolCallRequested():
@@ -255,7 +255,7 @@ class StreamCursor:
                 )
         return OtherEvent(position=position, id=one.id, kind=_kind(event), turn=turn)
 
-    def own_events(self, txn: ReadTxn, rows: int = LOG_ROWS) -> list[Recorded]:
+    def own_events(self, txn: ReadTxn, rows: int = LOG_ROWS) -> list[StoredEvent]:
         """The next events of the session and of its turns, of so many rows of the log; `scanned` is then their end."""
         lines = [
             (n, line) for row in txn.facts.log(self.scanned, rows) for n, line in enumerate(row.lines(), row.first)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
 
-from weft.ledger.model import Substituted, repeated_id
+from weft.ledger.model import AppliedSubstitution, repeated_id
 from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.substitutions import Substitutions, substitutions_in
@@ -52,7 +52,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     """A piece of that text, on one line."""
     marks: tuple[tuple[int, int], ...]
     """Where the words stand in the snippet: from, to."""
-    substituted: Substituted | UnsetType = UNSET
+    substituted: AppliedSubstitution | UnsetType = UNSET
     """Of a message or a result that is shown with other words than were recorded; left out where it is not."""
 
 
@@ -200,7 +200,7 @@ def _to_hit(
     )
 
 
-def _substituted(changed: Substitutions, entry: Entry, place: EntryPlace) -> Substituted | UnsetType:
+def _substituted(changed: Substitutions, entry: Entry, place: EntryPlace) -> AppliedSubstitution | UnsetType:
     if entry.call is None:
         return changed.note_of(entry.turn.n, MESSAGE, entry.seq)
     is_result = place in (EntryPlace.RESULT, EntryPlace.ERROR)

@@ -18,7 +18,7 @@ from weft.ledger.read.threads import ranges_to
 from weft.ledger.secrets.names import NamedSecret, fingerprints_found
 from weft.ledger.secrets.places import KEPT_PLACES, PlaceFinder, Report, SecretOwner, SecretPlace, Used
 from weft.ledger.secrets.repeats import AGAIN
-from weft.ledger.secrets.scan import Scanned
+from weft.ledger.secrets.scan import SecretScan
 from weft.ledger.secrets.scanner import DIGITS, SecretScanner
 from weft.ledger.views.rows import SESSION, SessionRow
 from weft.store.facts import local_value
@@ -71,7 +71,7 @@ class SecretReport(Struct, frozen=True, kw_only=True):
     secrets: tuple[SecretFinding, ...]
     ignored: int
     """Further findings that were left out since somebody said so."""
-    scanned: Scanned
+    scanned: SecretScan
     rules: str
 
 
@@ -100,7 +100,7 @@ def make_report(
     txn: ReadTxn,
     scanner: SecretScanner,
     wanted: SecretsWanted,
-    scanned: Scanned,
+    scanned: SecretScan,
     names: Sequence[NamedSecret],
     report: Report,
     projects: Projects,

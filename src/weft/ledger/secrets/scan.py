@@ -40,7 +40,7 @@ _MOVE = "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDA
 Report = Callable[[str, int, int], None]
 
 
-class Scanned(Struct, frozen=True):
+class SecretScan(Struct, frozen=True):
     """What one run looked at."""
 
     contents: int
@@ -67,7 +67,7 @@ class Window(Struct, frozen=True, gc=False):
     high: int
 
 
-def scan(store: Store, scanner: SecretScanner, report: Report, *, anew: bool = False) -> Scanned:
+def scan(store: Store, scanner: SecretScanner, report: Report, *, anew: bool = False) -> SecretScan:
     """Look at every content that these rules have not seen yet; `anew`: at every content."""
     key = import_secret(store)
     with store.read() as txn:
@@ -80,7 +80,7 @@ def scan(store: Store, scanner: SecretScanner, report: Report, *, anew: bool = F
         contents, size = contents + part.contents, size + part.bytes
         report("contents", part.end, part.last)
         store.pause_reading()
-    return Scanned(contents, size)
+    return SecretScan(contents, size)
 
 
 def _look(store: Store, scanner: SecretScanner, key: bytes) -> ScanPart | None:

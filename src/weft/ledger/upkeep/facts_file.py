@@ -60,7 +60,7 @@ LINE_VALUES = 2**19
 LinesRead = Callable[[int], None]
 
 
-class FactsIn(Struct, frozen=True):
+class ImportedFacts(Struct, frozen=True):
     """What an import brought."""
 
     events: int
@@ -177,17 +177,17 @@ LineFact = NewContent | NewEvent
 
 def import_lines(
     store: Store, lines: Iterable[bytes], progress: LinesRead | None = None, *, excerpts: bool = False
-) -> FactsIn:
+) -> ImportedFacts:
     """Bring facts in, batch by batch; a line that is not what it says stops the import and undoes its batch, as does an
     event that says this ledger wrote it where it did not.
 
     With `excerpts`, events of a ledger's own stream may come without those before them, as bundles bring them.
     """
-    total = FactsIn(0, 0, 0)
+    total = ImportedFacts(0, 0, 0)
     for batch, last_line in _batches(_facts(lines)):
         store.catch_up()
         brought = store.write(partial(take_batch, batch, excerpts=excerpts, own=store.replica))
-        total = FactsIn(*(a + b for a, b in zip(_counts(total), _counts(brought), strict=True)))
+        total = ImportedFacts(*(a + b for a, b in zip(_counts(total), _counts(brought), strict=True)))
         if progress is not None:
             progress(last_line)
     store.catch_up()
@@ -207,7 +207,7 @@ def take_batch(
     excerpts: bool = False,
     own: str | None = None,
     refused: RefusedEvents | None = None,
-) -> FactsIn:
+) -> ImportedFacts:
     """Numbered facts, in one transaction: all of them, or InvalidFact with the number of one that has no place.
 
     `own` is the replica id under which nothing new may come: ReplicaDiverged. With `refused`, events that contradict
@@ -238,7 +238,7 @@ def begun_by(event: Event | UnknownEvent) -> str | None:
     return name if event.prev is None and kind in ("run", "session") else None
 
 
-def _counts(brought: FactsIn) -> tuple[int, ...]:
+def _counts(brought: ImportedFacts) -> tuple[int, ...]:
     return astuple(brought)
 
 
@@ -378,7 +378,7 @@ class _Batch:
         rows = self.txn.sql.all("SELECT n, ref FROM content WHERE n > ?", (mark,))
         return {bytes(ref).hex(): n for n, ref in rows}
 
-    def take(self, batch: list[tuple[int, Fact]]) -> FactsIn:
+    def take(self, batch: list[tuple[int, Fact]]) -> ImportedFacts:
         for number, fact in batch:
             if isinstance(fact, NewEvent):
                 self._take_event(fact, f"line {number}")
@@ -386,7 +386,7 @@ class _Batch:
                 self._take_content(fact)
         self._seal()
         self._note_lacking()
-        return FactsIn(self.events, self.contents, self.known, self.erased)
+        return ImportedFacts(self.events, self.contents, self.known, self.erased)
 
     def _take_content(self, fact: NewContent | NewLargeContent) -> None:
         ref = fact.ref.hex()

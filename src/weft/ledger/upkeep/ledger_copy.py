@@ -76,7 +76,7 @@ _LEASE = (
 )
 
 
-class Copied(Struct, frozen=True):
+class CopyResult(Struct, frozen=True):
     """What a copy holds now."""
 
     events: int
@@ -95,7 +95,7 @@ class CopyBatch(Struct, frozen=True):
 
 def copy_ledger(
     source: Store, target: Store, progress: Progress | None = None, beside: Callable[[], object] | None = None
-) -> Copied:
+) -> CopyResult:
     """Everything that is in `source` now, into `target`, which is empty or an unfinished copy of the same. `beside` is
     called when all facts are there and before the copy counts as finished."""
     copying = Copying(source, target)
@@ -248,10 +248,10 @@ class Copying:
         _note(COPY_END, str(txn.facts.tip().n), txn)
         txn.sql.run("DELETE FROM local WHERE key = ?", (COPYING,))
 
-    def answer(self) -> Copied:
+    def answer(self) -> CopyResult:
         with self._target.read() as txn:
             (contents,) = txn.sql.one("SELECT count(*) FROM content") or (0,)
-            return Copied(txn.facts.tip().n, int(contents), self._target.replica, self._target.path)
+            return CopyResult(txn.facts.tip().n, int(contents), self._target.replica, self._target.path)
 
 
 class Numbers:

@@ -28,7 +28,7 @@ LEAST = 128
 AT_ONCE = 4 * 1024 * 1024
 
 
-class Packed(Struct, frozen=True, kw_only=True):
+class PackResult(Struct, frozen=True, kw_only=True):
     """What was packed, or unpacked, or would be."""
 
     trees: int
@@ -58,7 +58,7 @@ def pack(
     *,
     dry_run: bool,
     report: Report,
-) -> Packed:
+) -> PackResult:
     """Pack the trees that these names lead to, or all; with `before` only those in which nothing happened since."""
     store.catch_up()
     with store.read() as txn:
@@ -71,7 +71,7 @@ def pack(
         done += len(some)
         report("packing", done, len(cold.numbers))
     complete = store.rewrite() if contents and not dry_run else True
-    return Packed(
+    return PackResult(
         trees=cold.trees, contents=contents, bytes=size, packed_bytes=packed, shared=cold.shared, complete=complete
     )
 
@@ -209,7 +209,7 @@ def _ensure_whole(txn: ReadTxn | WriteTxn, n: int) -> None:
         raise FactDamaged("content", str(n), "its parts are not as long as it should be")
 
 
-def unpack(store: Store, names: Sequence[str], resolve: Resolve, report: Report) -> Packed:
+def unpack(store: Store, names: Sequence[str], resolve: Resolve, report: Report) -> PackResult:
     """Put the bytes back into their own rows: of the trees that these names lead to, or all."""
     store.catch_up()
     with store.read() as txn:
@@ -225,7 +225,7 @@ def unpack(store: Store, names: Sequence[str], resolve: Resolve, report: Report)
         report("unpacking", done, len(wanted))
     complete = store.rewrite() if contents else True
     trees = len(roots) if contents else 0
-    return Packed(trees=trees, contents=contents, bytes=size, packed_bytes=packed, complete=complete)
+    return PackResult(trees=trees, contents=contents, bytes=size, packed_bytes=packed, complete=complete)
 
 
 def _contents_of(txn: ReadTxn, roots: Sequence[int], report: Report) -> set[int]:

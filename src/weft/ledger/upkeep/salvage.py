@@ -63,7 +63,7 @@ class Finds(Protocol):
     def missing(self) -> list[tuple[int, int]]: ...
 
 
-class Salvaged(Struct, frozen=True, kw_only=True):
+class SalvageResult(Struct, frozen=True, kw_only=True):
     """What was saved and what was not."""
 
     events: int
@@ -86,7 +86,7 @@ class Salvaged(Struct, frozen=True, kw_only=True):
         return not (self.lost_events or self.unplaced_events or self.missing_contents)
 
 
-def salvage(finds: Finds, store: Store, unplaced: Path, progress: Progress | None = None) -> Salvaged:
+def salvage(finds: Finds, store: Store, unplaced: Path, progress: Progress | None = None) -> SalvageResult:
     """Everything that has a place, into an empty store; the rest of what verifies into the file `unplaced`."""
     placing = Placing(finds, store, progress or _silent)
     secret = finds.local(IMPORT_SECRET)
@@ -101,7 +101,7 @@ def salvage(finds: Finds, store: Store, unplaced: Path, progress: Progress | Non
     left = _write_unplaced(finds, unplaced)
     with store.read() as txn:
         (missing,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
-    return Salvaged(
+    return SalvageResult(
         events=placing.events,
         contents=placing.contents,
         lost_events=tuple(finds.missing()),

@@ -19,7 +19,7 @@ from weft.store.sql import Sql
 _STREAM = b'"stream":"'
 
 
-class Recorded(Struct, frozen=True):
+class StoredEvent(Struct, frozen=True):
     """An event as it is stored, with its arrival number, its id and what it says."""
 
     n: int
@@ -28,8 +28,8 @@ class Recorded(Struct, frozen=True):
     event: Event | UnknownEvent
 
 
-def recorded(n: int, line: bytes) -> Recorded:
-    return Recorded(n, event_id(line), line, decoded(n, line))
+def recorded(n: int, line: bytes) -> StoredEvent:
+    return StoredEvent(n, event_id(line), line, decoded(n, line))
 
 
 def decoded(n: int, line: bytes) -> Event | UnknownEvent:
@@ -40,9 +40,9 @@ def decoded(n: int, line: bytes) -> Event | UnknownEvent:
         raise FactDamaged("event number", str(n), str(error)) from error
 
 
-def recorded_after(facts: FactReader, after: int, rows: int) -> list[Recorded]:
+def recorded_after(facts: FactReader, after: int, rows: int) -> list[StoredEvent]:
     """The events beyond `after` of so many rows of the log, held against the chain of arrival."""
-    found: list[Recorded] = []
+    found: list[StoredEvent] = []
     last: LogRow | None = None
     for row in facts.log(after, rows):
         events = [recorded(n, line) for n, line in enumerate(row.lines(), row.first)]
@@ -79,7 +79,7 @@ def stream_of(n: int, line: bytes) -> str:
         raise FactDamaged("event number", str(n), f"it names no stream: {error}") from error
 
 
-def run_events(facts: FactReader, turn: TurnRow, after: int | None = None, count: int = 0) -> Iterator[Recorded]:
+def run_events(facts: FactReader, turn: TurnRow, after: int | None = None, count: int = 0) -> Iterator[StoredEvent]:
     """The turn's events in order, each held against the next. They lie between its first arrival and its last, among
     others' events. With `after` those behind that one of its events, by its arrival number, which is the `count`th."""
     stream, left = run_stream(turn.id), turn.events - count

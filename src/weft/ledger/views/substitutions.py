@@ -13,7 +13,7 @@ from weft.kernel import dag_events as dag
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import MessageFact
 from weft.ledger.views.projector import OTHERS, Moment, Projector, handles, plain
-from weft.ledger.views.recorded_events import Recorded, recorded
+from weft.ledger.views.recorded_events import StoredEvent, recorded
 from weft.ledger.views.rows import CallRow, MessageRow, TurnRow
 from weft.ledger.views.runs import COMPLETED, FAILED, STRANGERS, ContentNumbers, distrust, is_plain, word_columns
 
@@ -89,7 +89,7 @@ def _substitution(view: Projector, moment: Moment, event: dag.Substitution) -> N
 
 
 def _counts(
-    view: Projector, moment: Moment, event: dag.Substitution, original: Recorded, replacement: Recorded
+    view: Projector, moment: Moment, event: dag.Substitution, original: StoredEvent, replacement: StoredEvent
 ) -> bool:
     """What this ledger substituted; and what another one did with words of its own for words of its own."""
     replica = plain(event.replica)
@@ -99,13 +99,15 @@ def _counts(
     return replica is not None and authors == {replica}
 
 
-def _event(view: Projector, id: str) -> Recorded | None:
+def _event(view: Projector, id: str) -> StoredEvent | None:
     n = view.facts.find_event(bytes.fromhex(id))
     line = None if n is None else view.facts.line(n)
     return None if n is None or line is None else recorded(n, line)
 
 
-def _substitute_message(view: Projector, original: Recorded, replacement: Recorded) -> tuple[TurnRow, str, int] | None:
+def _substitute_message(
+    view: Projector, original: StoredEvent, replacement: StoredEvent
+) -> tuple[TurnRow, str, int] | None:
     was, shown = message_of(original.event), message_of(replacement.event)
     stream, _, name = original.event.stream.partition(":")
     turn = view.find_turn(name) if stream == "run" else None
@@ -118,7 +120,9 @@ def _substitute_message(view: Projector, original: Recorded, replacement: Record
     return turn, MESSAGE, row.seq
 
 
-def _substitute_result(view: Projector, original: Recorded, replacement: Recorded) -> tuple[TurnRow, str, int] | None:
+def _substitute_result(
+    view: Projector, original: StoredEvent, replacement: StoredEvent
+) -> tuple[TurnRow, str, int] | None:
     """Of the result that its call ended with: others were never shown."""
     assert isinstance(original.event, dag.ToolResult)
     assert isinstance(replacement.event, dag.ToolResult)

@@ -26,14 +26,14 @@ from weft.kernel.fields import (
     ToolResultFact,
 )
 from weft.ledger.arguments import checked_text
-from weft.ledger.model import Part, StoredContent, Substituted
+from weft.ledger.model import AppliedSubstitution, Part, StoredContent
 from weft.ledger.read.access import READ_SESSION, access_of
 from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import Revision
 from weft.ledger.read.substitutions import change_to, substitutions_in
 from weft.ledger.read.turns import calls_of, placed_messages
 from weft.ledger.search.vectors import forget_turns
-from weft.ledger.views.recorded_events import Recorded, event_at, place_of_event, recorded, run_events
+from weft.ledger.views.recorded_events import StoredEvent, event_at, place_of_event, recorded, run_events
 from weft.ledger.views.rows import CALL, CallRow, TurnRow, load_turn
 from weft.ledger.views.substitutions import message_of
 from weft.ledger.write.append import Append, LedgerWriter
@@ -50,7 +50,7 @@ Resolve = Callable[[ReadTxn, str], Revision]
 class Place(Struct, frozen=True):
     """An event in whose place another one can be shown, and the turn that it belongs to."""
 
-    event: Recorded
+    event: StoredEvent
     turn: TurnRow
 
 
@@ -107,7 +107,7 @@ def find_replacement(txn: ReadTxn, name: str, original: str, resolve: Resolve) -
     return digits if digits is not None and digits != original else find_event(txn, name, resolve)
 
 
-def last_substitution(txn: ReadTxn, event: str) -> Substituted:
+def last_substitution(txn: ReadTxn, event: str) -> AppliedSubstitution:
     """What is noted of an event that was substituted; of one that is shown again, that it is."""
     return substitutions_in(txn, [_place(txn, event).turn.n]).last_note(event)
 

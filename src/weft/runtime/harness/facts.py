@@ -19,7 +19,7 @@ from weft.ledger.model import TextPart, ToolCall, Turn
 from weft.programs.assignments import WORK_FIELD, Assignment, load_assignment, may_run
 from weft.programs.criteria import explain
 from weft.programs.kinds.task import criteria_of
-from weft.programs.model import Check, Program
+from weft.programs.model import Program, RecordedVerdict
 from weft.programs.programs import Programs
 from weft.runtime.broker.plans import message_workspace
 from weft.runtime.broker.worked_time import worked_ms
@@ -68,7 +68,7 @@ class WorkRound(Struct, frozen=True, kw_only=True):
     error_code: str | None = None
     failed_calls: tuple[str, ...] = ()
     """Tools whose last call in the turn ended in an error, with the error."""
-    verdicts: tuple[Check, ...] = ()
+    verdicts: tuple[RecordedVerdict, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -134,7 +134,7 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
         return sum(one.seconds for one in self.rounds)
 
     @property
-    def verdicts(self) -> dict[int, Check]:
+    def verdicts(self) -> dict[int, RecordedVerdict]:
         """The last verdict on each criterion."""
         return {verdict.criterion: verdict for one in self.rounds for verdict in one.verdicts}
 
@@ -148,7 +148,7 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
         workspace = named or config.get("workspace")
         return workspace if isinstance(workspace, str) else None
 
-    def unmet(self, verdicts: tuple[Check, ...]) -> list[str]:
+    def unmet(self, verdicts: tuple[RecordedVerdict, ...]) -> list[str]:
         """What does not hold, in words, by the verdicts on one round."""
         criteria = self.criteria
         return [
@@ -231,7 +231,7 @@ class WorkReader:
         self,
         agent: Program,
         messages: list[InboxMessage],
-        checks: list[Check],
+        checks: list[RecordedVerdict],
         trusted: TrustedSenders,
     ) -> WorkRound:
         """Of the messages of one turn, in the order in which they came: the first of the harness says what it is."""

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from weft.kernel.enums import ProgramKind
 from weft.ledger.api import Approval
-from weft.programs.model import Program, Request
+from weft.programs.model import PersonRequest, Program
 from weft.runtime.invoke.human import channel_of, deliver
 from weft.runtime.invoke.invocation import InvocationContext
 
 APPROVE = "approve"
 TERMINAL = "terminal"
-RequestFor = Callable[[Approval, str], Request]
+RequestFor = Callable[[Approval, str], PersonRequest]
 """What a person of this name is told of a request."""
 
 

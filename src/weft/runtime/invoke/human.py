@@ -18,7 +18,7 @@ from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import json_bytes
 from weft.kernel.errors import InvalidConfig, InvalidInput, ProviderUnreachable, Unsupported, WeftError
 from weft.programs.foreign import ensure_own
-from weft.programs.model import Program, Request
+from weft.programs.model import PersonRequest, Program
 from weft.programs.placeholders import is_placeholder, resolve_config
 from weft.programs.programs import Programs
 from weft.programs.vouching import ensure_vouched
@@ -45,7 +45,7 @@ async def invoke_human(context: InvocationContext, program: Program, invocation:
     return InvocationResult(program=program.name, kind=program.kind, result=result)
 
 
-def _record(programs: Programs, human: Program, invocation: Invocation) -> tuple[Request, bool]:
+def _record(programs: Programs, human: Program, invocation: Invocation) -> tuple[PersonRequest, bool]:
     """What they are told, recorded; a repeated command finds what it made before, and tells nobody again."""
     before = {request.id for request in programs.requests(human.id)} if invocation.key is not None else set()
     data = None if invocation.input is UNSET else invocation.input
@@ -55,7 +55,7 @@ def _record(programs: Programs, human: Program, invocation: Invocation) -> tuple
     return request, request.id not in before
 
 
-async def deliver(context: InvocationContext, human: Program, request: Request) -> str:
+async def deliver(context: InvocationContext, human: Program, request: PersonRequest) -> str:
     """Bring it to them by the channel that they prefer; returns which."""
     channel = channel_of(ensure_vouched(human))
     try:
@@ -78,13 +78,13 @@ def _preferences(human: Program) -> dict[str, Any]:
     return preferences if isinstance(preferences, dict) else {}
 
 
-async def _terminal(context: InvocationContext, _: Program, request: Request) -> None:
+async def _terminal(context: InvocationContext, _: Program, request: PersonRequest) -> None:
     if context.show is None:
         raise Unsupported("there is no terminal here to show it on", "prefer another channel")
     context.show(request.human, request.text or "")
 
 
-async def _command(context: InvocationContext, human: Program, request: Request) -> None:
+async def _command(context: InvocationContext, human: Program, request: PersonRequest) -> None:
     variable = _preferences(human).get("command", COMMAND)
     if not is_placeholder(variable):
         raise InvalidConfig(
@@ -100,7 +100,7 @@ async def _command(context: InvocationContext, human: Program, request: Request)
         raise Unsupported(f"the command that should tell {request.human!r} {ended}", "run it yourself and look")
 
 
-async def _webhook(context: InvocationContext, human: Program, request: Request) -> None:
+async def _webhook(context: InvocationContext, human: Program, request: PersonRequest) -> None:
     preferences = _preferences(human)
     if not isinstance(preferences.get("webhook"), str):
         raise InvalidConfig("config.preferences.webhook", "is missing", "give the URL that is to be told")
@@ -117,7 +117,7 @@ async def _webhook(context: InvocationContext, human: Program, request: Request)
         raise ProviderUnreachable(f"the webhook of {request.human!r} answered {answer.status_code}")
 
 
-def _request_fields(request: Request) -> dict[str, Any]:
+def _request_fields(request: PersonRequest) -> dict[str, Any]:
     fields = {
         "request": request.id,
         "human": request.human,

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.authority import Authority, LedgerTrust
-from weft.ledger.api import Context, Ledger, Page, Recorded
+from weft.ledger.api import Context, Ledger, Page, StoredEvent
 from weft.ledger.model import Compaction, RecordedTurn, Session, Turn
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class RuntimeLedger(Protocol):
 
     async def turn(self, name: str) -> Turn: ...
 
-    async def events(self, turn: str) -> Page[Recorded]: ...
+    async def events(self, turn: str) -> Page[StoredEvent]: ...
 
     def read_content(self, ref: str) -> AsyncIterator[bytes]: ...
 

@@ -31,7 +31,7 @@ from weft.store.sqlite.lock_holders import holders_of
 BESIDE = ("-wal", "-shm", "-journal")
 
 
-class Restored(Struct, frozen=True):
+class RestoreResult(Struct, frozen=True):
     """What was put in place, and where that went which lay there."""
 
     events: int
@@ -44,7 +44,7 @@ def restore(
     clock: Clock,
     progress: Progress | None = None,
     beside: Callable[[], object] | None = None,
-) -> Restored:
+) -> RestoreResult:
     """Put a copy of `backup`, which stays as it is, in the place of the ledger at `path`, which nobody has open.
     `beside` is called when the copy is written and before it takes that place."""
     if not backup.is_file():
@@ -74,7 +74,7 @@ def restore(
             put_in_place(aside, path)
     finally:
         store.close()
-    return Restored(end, replaced)
+    return RestoreResult(end, replaced)
 
 
 def _move_aside(path: Path, now_ms: int) -> str | None:

@@ -18,7 +18,7 @@ from weft.surfaces.cli.figures import counted
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Approval, Ledger
     from weft.programs import Programs
-    from weft.programs.model import Program, Request
+    from weft.programs.model import PersonRequest, Program
 
 ULID_LETTERS = 26
 ANYBODY = "*"
@@ -27,7 +27,7 @@ _APPROVALS = 10_000
 """So many are listed among other requests; `weft approvals --all` lists all of them."""
 
 
-def tool_requests(programs: Programs, name: str | None, status: str | None) -> list[Request]:
+def tool_requests(programs: Programs, name: str | None, status: str | None) -> list[PersonRequest]:
     """Requests about tool calls, as requests to people: all of them, or what one person answered or may answer."""
     person = None if name is None else programs.get(name, "human")
     approvals = programs.ledger.approvals.list(states=tuple(_STATUSES), limit=_APPROVALS)
@@ -39,11 +39,11 @@ def tool_requests(programs: Programs, name: str | None, status: str | None) -> l
     ]
 
 
-def request_of(approval: Approval, human: str | None = None) -> Request:
+def request_of(approval: Approval, human: str | None = None) -> PersonRequest:
     """A tool call's request in the form of other requests; without what the tool would be used on."""
-    from weft.programs.model import Request
+    from weft.programs.model import PersonRequest
 
-    return Request(
+    return PersonRequest(
         id=approval.id,
         human=human or approval.answered_by or ANYBODY,
         text=waiting_words(approval),
@@ -64,7 +64,7 @@ def waiting_call(programs: Programs, id: str) -> Approval | None:
         return None
 
 
-def notice_of(approval: Approval, human: str) -> Request:
+def notice_of(approval: Approval, human: str) -> PersonRequest:
     """What a person is told by their channel: who wants what and why, and how to answer."""
     from msgspec.structs import replace
 
@@ -108,7 +108,7 @@ def queue_before(ledger: Ledger, admission: Admission) -> QueueBefore:
     return QueueBefore(has_turn=True, messages=place, approvals=approvals)
 
 
-def _concerns(request: Request, person: Program) -> bool:
+def _concerns(request: PersonRequest, person: Program) -> bool:
     from weft.runtime.invoke.approval_notices import may_approve
 
     return request.human == person.name or (request.human == ANYBODY and may_approve(person))

@@ -31,6 +31,7 @@ from weft.ledger import model
 from weft.ledger.api import (
     ITEMS,
     AbandonedUsage,
+    ActorEvent,
     Admission,
     AgentProfile,
     Approval,
@@ -38,8 +39,7 @@ from weft.ledger.api import (
     BranchUsage,
     CallDecision,
     Context,
-    Copied,
-    Deed,
+    CopyResult,
     Erasure,
     ErasurePlan,
     Firing,
@@ -47,11 +47,10 @@ from weft.ledger.api import (
     Hit,
     InboxMessage,
     Invitation,
-    KeptStretch,
     ListedSession,
     MissedTimes,
     Owner,
-    Packed,
+    PackResult,
     Participant,
     PersonProfile,
     Policy,
@@ -59,19 +58,20 @@ from weft.ledger.api import (
     Problem,
     Provenance,
     ProvisionalTurn,
-    Reached,
-    Recorded,
+    ReachedAgent,
     RelatedTurns,
     Resource,
     Restore,
     Room,
     RoomHit,
     RoomMessage,
-    Salvaged,
+    SalvageResult,
     SecretMatch,
     SecretReport,
     Snapshot,
+    SourceRange,
     Spending,
+    StoredEvent,
     StreamItem,
     StreamPosition,
     SuggestedGrant,
@@ -87,7 +87,7 @@ from weft.ledger.api import (
     WorkerUsage,
     WorkReport,
 )
-from weft.ledger.upkeep.facts_file import FactsIn
+from weft.ledger.upkeep.facts_file import ImportedFacts
 from weft.programs import model as programs_model
 from weft.programs.apply import PlannedProgram
 from weft.programs.nodes import Node
@@ -133,9 +133,10 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         sessions.PickedTurn, sessions.SummaryTurn, sessions.ChatReply, sessions.NodeTags,
         broker.SentMessage, broker.InterruptedTurn, broker.BrokerReady, ListedSession,
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
-        model.Branch, model.SessionAlias, model.HeadMove, model.SessionMove, model.Point, model.Substituted, Provenance,
+        model.Branch, model.SessionAlias, model.HeadMove, model.SessionMove, model.RevisionTarget,
+        model.AppliedSubstitution, Provenance,
         Unification, ProvisionalTurn, Context,
-        VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, Recorded, ComparedCompaction,
+        VouchedMessage, Voucher, ThreadDiff, Hit, RelatedTurns, RouteChoice, StoredEvent, ComparedCompaction,
         Admission, InboxMessage,
         Receipt, Usage,
     ),
@@ -159,11 +160,12 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Reports": (
         reports.LedgerFigures, reports.ProjectTotals, reports.AuditAnswer, sessions.BlamedLine, UsageReport,
         BranchUsage, UsageTree, TurnUsage, WorkerUsage, AbandonedUsage,
-        Spending, WorkReport, AuditFinding, SuggestedGrant, Deed, Touch,
+        Spending, WorkReport, AuditFinding, SuggestedGrant, ActorEvent, Touch,
     ),
     "Programs": (
-        programs_model.Program, programs_model.ProgramChange, programs_model.Difference, programs_model.Request,
-        programs_model.Check, programs_model.CriterionVerdict, programs_model.Tagged, programs_model.PendingItem,
+        programs_model.Program, programs_model.ProgramChange, programs_model.Difference, programs_model.PersonRequest,
+        programs_model.RecordedVerdict, programs_model.CriterionVerdict, programs_model.TaggedNode,
+        programs_model.PendingItem,
         PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes,
         programs.ForgottenVectors, programs.FetchableModel, configuration.ConfiguredTurn, sandbox.SandboxRun,
         forms.JsonValue, McpServer, mcp.ListedServer, mcp.ListedTool, mcp.ApprovedTools,
@@ -181,11 +183,11 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Replay and bisect": (replay.ReplayReport, replay.PolicyReplayReport, BisectResult),
     "Imports, exports, bundles and other ledgers": (
         exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,
-        watch.Watched, watch.Imported, watch.Troubled, watch.Gone, KeptFolder, FoundPlace, KeptStretch,
+        watch.Watched, watch.Imported, watch.Troubled, watch.Gone, KeptFolder, FoundPlace, SourceRange,
         exchange.ExportedFile,
         exchange.ResumedSession, exchange.BundleFile, exchange.SignedBundle, exchange.ImportedBundle, BundleReport,
         exchange.KeyForm, exchange.DeletedKey, exchange.ClonedLedger, Remote, exchange.ListedRemote, Synced,
-        exchange.Removed, exchange.RepinnedRemote, FactsIn,
+        exchange.Removed, exchange.RepinnedRemote, ImportedFacts,
     ),
     "Upkeep and erasing": (
         upkeep.CreatedLedger, upkeep.TrustAnswer, upkeep.RevokedTrust, TrustedLedger, TrustedFolder,
@@ -209,13 +211,13 @@ NAMES: Mapping[str, Any] = {
     **{
         record.__name__: record
         for record in (
-            Approval, AuditFinding, BundleReport, Copied, ErasurePlan, upkeep.CarriedFilesForm,
+            Approval, AuditFinding, BundleReport, CopyResult, ErasurePlan, upkeep.CarriedFilesForm,
             Firing, MissedTimes, Diagnosis, Exported, Invitation,
-            ListedSession, OriginTotals, Packed, Participant, PostedMessage, Problem,
-            Provenance, ProvisionalTurn, ProgramReach, Reached, Receipt, Remote,
-            Owner, Resource, Restore, Resume, Room, RoomMessage, Salvaged,
+            ListedSession, OriginTotals, PackResult, Participant, PostedMessage, Problem,
+            Provenance, ProvisionalTurn, ProgramReach, ReachedAgent, Receipt, Remote,
+            Owner, Resource, Restore, Resume, Room, RoomMessage, SalvageResult,
             Snapshot, Spending, Synced, Usage, WorkProgress, programs_model.Program,
-            model.Compaction, model.Message, model.Substituted,
+            model.Compaction, model.Message, model.AppliedSubstitution,
             model.ToolCall,
             model.Turn,
         )
@@ -305,7 +307,7 @@ def keys(record: type[Struct]) -> dict[str, str]:
     name = record.__name__
     if name in SEED_5:
         return dict(SEED_5[name])
-    if name == "Recorded":
+    if name == "StoredEvent":
         return {"n": "number", "id": "text", "event": "event, as events.md has it"}
     if name == "Diagnosis":
         return {**_plain_keys(record, frozenset({"advice"})), **ADVICE_KEYS}

@@ -23,7 +23,7 @@ from weft.surfaces.wire.hints import phrase
 
 if TYPE_CHECKING:
     from weft.exchange.bundles.report import BundleReport
-    from weft.ledger.api import Recorded
+    from weft.ledger.api import StoredEvent
     from weft.programs.model import Program
     from weft.runtime.invoke.invocation import InvocationResult
     from weft.store.diagnosis import Diagnosis
@@ -164,7 +164,7 @@ def finding_form(finding: Diagnosis) -> dict[str, Any]:
     return {**fields, "mend": phrase(advice), "action": advice.action, "arguments": dict(advice.arguments)}
 
 
-def event_form(recorded: Recorded) -> dict[str, Any]:
+def event_form(recorded: StoredEvent) -> dict[str, Any]:
     """An event with its arrival number and its id; `event` is the stored event itself, as docs/events.md has it."""
     return {"n": recorded.n, "id": recorded.id, "event": orjson.loads(recorded.line)}
 
@@ -174,7 +174,7 @@ OWN: Mapping[str, Callable[[Any], Any]] = {
     "AgentStatus": agent_status_form,
     "InvocationResult": invocation_form,
     "Diagnosis": finding_form,
-    "Recorded": event_form,
+    "StoredEvent": event_form,
     "JsonValue": lambda answer: answer.value,
     "StreamPosition": str,
 }

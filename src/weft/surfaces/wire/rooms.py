@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Invitation, Participant, PostedMessage, Reached, Room, RoomMessage
+    from weft.ledger.api import Invitation, Participant, PostedMessage, ReachedAgent, Room, RoomMessage
 
 
 class RoomMember(Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class AnsweredPost(Struct, frozen=True, kw_only=True):
 
     posted: PostedMessage
     answers: tuple[RoomMessage, ...] = ()
-    waiting: tuple[Reached, ...] = ()
+    waiting: tuple[ReachedAgent, ...] = ()
     unknown: tuple[str, ...] = ()
 
 

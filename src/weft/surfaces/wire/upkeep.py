@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.exchange.sync.peers import Remote
-    from weft.ledger.api import Copied, ErasurePlan, Packed, Problem, Salvaged
+    from weft.ledger.api import CopyResult, ErasurePlan, PackResult, Problem, SalvageResult
     from weft.programs.reach import ProgramReach
     from weft.store.diagnosis import Diagnosis
 
@@ -119,7 +119,7 @@ class BackupFile(Struct, frozen=True, kw_only=True):
 class CopiedLedger(Struct, frozen=True, kw_only=True):
     """`copy`: what the copy holds, and what went with it of the files beside the ledger."""
 
-    copied: Copied
+    copied: CopyResult
     kept: CarriedFilesForm
 
 
@@ -133,7 +133,7 @@ class FactsFile(Struct, frozen=True, kw_only=True):
 class PackAnswer(Struct, frozen=True, kw_only=True):
     """`pack`: what was compressed, and what the file weighs before and after."""
 
-    packed: Packed
+    packed: PackResult
     dry_run: bool
     file_bytes_before: int | None
     file_bytes_after: int | None
@@ -155,7 +155,7 @@ class SalvageAnswer(Struct, frozen=True, kw_only=True):
 
     new: str
     whole: bool
-    salvaged: Salvaged
+    salvaged: SalvageResult
 
 
 class NothingToErase(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from weft.exchange.exporters.captions import counted, goes_on, on_one_line
 from weft.exchange.exporters.port import Story
-from weft.ledger.api import Strand, TurnLine
+from weft.ledger.api import TurnLine, TurnRange
 
 LONGEST_LINE_CHARS = 120
 LINES_UNFOLDED = 25
@@ -20,7 +20,7 @@ DEEPEST_NESTED = 12
 class _Listing(NamedTuple):
     """A strand to be listed in place."""
 
-    strand: Strand
+    strand: TurnRange
     level: int
     """How many branches deep."""
     is_nested: bool = False
@@ -51,12 +51,12 @@ class _Tree:
     def __init__(self, story: Story, *, is_one: bool) -> None:
         self._story, self._is_one = story, is_one
         self._session = story.tips[0].session if len(story.tips) == 1 else None
-        self._children: dict[tuple[int, str], list[Strand]] = {}
+        self._children: dict[tuple[int, str], list[TurnRange]] = {}
         for strand in story.strands:
             if strand.parent is not None and strand.leaves is not None:
                 self._children.setdefault((strand.parent, strand.leaves), []).append(strand)
 
-    def lines(self, root: Strand) -> Iterator[str]:
+    def lines(self, root: TurnRange) -> Iterator[str]:
         """The lines of a strand and of all that leave it; a stack instead of recursion, since trees may be deep."""
         listings = [self._strand(_Listing(root, 0, is_branch=False))]
         while listings:
@@ -71,7 +71,7 @@ class _Tree:
     def _strand(self, listing: _Listing) -> Iterator[str | _Listing]:
         strand, level = listing.strand, listing.level
         assert self._story.lines_of is not None
-        following: list[Strand] = []
+        following: list[TurnRange] = []
         for line in self._story.lines_of(strand):
             if line.depth == strand.low:
                 yield self._opening(listing, line)

@@ -18,7 +18,7 @@ from weft.exchange.exporters.html.contents import contents
 from weft.exchange.exporters.html.texts import shown
 from weft.exchange.exporters.html.turns import TurnPieces
 from weft.exchange.exporters.port import Report, Story, StoryFacts, Wishes
-from weft.ledger.api import Strand
+from weft.ledger.api import TurnRange
 
 THREADS_UNFOLDED = 12
 """More threads than these are listed in a fold."""
@@ -52,7 +52,7 @@ class Html:
         for line in contents(story):
             yield line.encode()
         yield b'</header>\n<main id="said" tabindex="-1">\n'
-        before: Strand | None = None
+        before: TurnRange | None = None
         for strand in story.strands:
             yield "".join(_opening(strand, before)).encode()
             if headed(strand, before):
@@ -143,7 +143,7 @@ def _cost(facts: StoryFacts) -> str:
     return f"at least {cost}" if facts.unpriced_tokens else cost
 
 
-def _ends(story: Story) -> list[Strand]:
+def _ends(story: Story) -> list[TurnRange]:
     """The strands that no other goes on from at their last turn."""
     left = {(strand.parent, strand.leaves) for strand in story.strands}
     return [strand for strand in story.strands if (strand.number, strand.last) not in left]
@@ -171,7 +171,7 @@ def _threads(story: Story) -> Iterator[str]:
     yield "</nav>\n"
 
 
-def _opening(strand: Strand, before: Strand | None) -> Iterator[str]:
+def _opening(strand: TurnRange, before: TurnRange | None) -> Iterator[str]:
     parent = "" if strand.parent is None else f' data-parent="{strand.parent}" data-leaves="{strand.leaves_at}"'
     yield f'<section class="strand" data-number="{strand.number}"{parent} aria-label="Part {strand.number + 1}">\n'
     if strand.leaves is None:

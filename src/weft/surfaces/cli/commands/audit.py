@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from weft.ledger.api import GROUPS, AuditFinding, AuditTally, FindingKind, Severity
+from weft.ledger.api import GROUPS, AuditFinding, AuditSeverity, AuditTally, FindingKind
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -22,9 +22,9 @@ from weft.surfaces.cli.times import local_time
 from weft.surfaces.wire.reports import audit_answer
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Deed, Ledger
+    from weft.ledger.api import ActorEvent, Ledger
 
-STYLES = {Severity.PROBLEM: "bad", Severity.UNKNOWN: "warn", Severity.NOTE: "dim"}
+STYLES = {AuditSeverity.PROBLEM: "bad", AuditSeverity.UNKNOWN: "warn", AuditSeverity.NOTE: "dim"}
 HEADER = ("finding", "session", "turn", "tool or right", "turns", "what")
 PROBLEM_HEADER = ("finding", "session", "turn", "tool or right", "times", "what")
 SHOWN_PROBLEMS, SHOWN_SUBJECTS = 20, 3
@@ -84,7 +84,7 @@ def command(
     tally = AuditTally()
     with call.reading() as ledger:
         findings = ledger.audit.findings(*names, tally=tally, **options)
-        shown = (finding for finding in findings if not problems or finding.severity is Severity.PROBLEM)
+        shown = (finding for finding in findings if not problems or finding.severity is AuditSeverity.PROBLEM)
         if call.screen.terminal and not (call.json or listed or problems or names):
             _summarise(call, ledger, shown, tally)
         else:
@@ -126,7 +126,7 @@ def _shown_labels(call: Call, ledger: Ledger) -> dict[str, str]:
 class _Kind:
     """The findings of one kind, counted."""
 
-    def __init__(self, severity: Severity) -> None:
+    def __init__(self, severity: AuditSeverity) -> None:
         self.severity, self.count = severity, 0
         self.sessions: set[str] = set()
         self.subjects: Counter[str] = Counter()
@@ -145,7 +145,7 @@ def _summarise(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally:
     with progress(call, "audit", by_itself=True):
         for finding in found:
             kinds.setdefault(finding.kind, _Kind(finding.severity)).add(finding)
-            if finding.severity is Severity.PROBLEM:
+            if finding.severity is AuditSeverity.PROBLEM:
                 in_turn = replace(finding, call_id=None)
                 if in_turn in problems or len(problems) < SHOWN_PROBLEMS:
                     problems[in_turn] = problems.get(in_turn, 0) + 1
@@ -203,18 +203,18 @@ def _answer_deeds(call: Call, options: dict[str, Any]) -> None:
             call.screen.page(_lines(deeds)) if call.screen.terminal else call.screen.table(map(_deed, deeds), DEEDS)
 
 
-def _deed(deed: Deed) -> tuple[str, ...]:
+def _deed(deed: ActorEvent) -> tuple[str, ...]:
     when = local_time(deed.arrived_at if deed.happened_at is None else deed.happened_at)
     actor = " for ".join((deed.actor, *deed.on_behalf_of))
     return str(deed.n), when, actor, deed.kind, _where(deed), deed.tool or ""
 
 
-def _where(deed: Deed) -> str:
+def _where(deed: ActorEvent) -> str:
     kind, _, name = deed.stream.partition(":")
     return f"{'turn' if kind == 'run' else kind} {short(name)}"
 
 
-def _lines(deeds: Iterable[Deed]) -> Iterator[list[Span | str]]:
+def _lines(deeds: Iterable[ActorEvent]) -> Iterator[list[Span | str]]:
     """As they are read: a log may be longer than memory."""
     for deed in deeds:
         n, when, actor, kind, where, tool = _deed(deed)

@@ -11,7 +11,7 @@ import click
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import LedgerMissing, LedgerTooOld
-from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, good, note
+from weft.store.diagnosis import Diagnosis, DiagnosisSeverity, as_far_as_it_goes, error, good, note
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.chat.readiness import examine_talking
 from weft.surfaces.cli.command import command as weft_command
@@ -24,7 +24,12 @@ from weft.surfaces.cli.user_files import find_ledger
 from weft.surfaces.wire.hints import phrase
 from weft.surfaces.wire.upkeep import Examination
 
-STYLES = {Grade.ERROR: "bad", Grade.WARNING: "warn", Grade.NOTE: "dim", Grade.GOOD: "good"}
+STYLES = {
+    DiagnosisSeverity.ERROR: "bad",
+    DiagnosisSeverity.WARNING: "warn",
+    DiagnosisSeverity.NOTE: "dim",
+    DiagnosisSeverity.GOOD: "good",
+}
 
 
 @weft_command("doctor")
@@ -43,8 +48,8 @@ def command(call: Call, full: bool, strict: bool) -> int:
         findings.append(diagnosis)
         if not call.json:
             _show(call, diagnosis)
-    bad = sum(one.grade is Grade.ERROR for one in findings)
-    doubtful = sum(one.grade is Grade.WARNING for one in findings)
+    bad = sum(one.grade is DiagnosisSeverity.ERROR for one in findings)
+    doubtful = sum(one.grade is DiagnosisSeverity.WARNING for one in findings)
     if call.json:
         call.document(Examination(ok=not bad, errors=bad, warnings=doubtful, findings=findings))
     elif bad or doubtful:
@@ -64,7 +69,7 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
     else:
         is_sound = True
         for diagnosis in examine(path, full=full):
-            is_sound &= diagnosis.grade is not Grade.ERROR
+            is_sound &= diagnosis.grade is not DiagnosisSeverity.ERROR
             yield diagnosis
         if is_sound:
             with suppress(LedgerTooOld):  # the next command upgrades it; the doctor changes nothing

@@ -28,7 +28,7 @@ from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
     from weft.ledger.api import Approval, Ledger
-    from weft.programs.model import Request
+    from weft.programs.model import PersonRequest
 
 command = group("human", "Manage people: describe them, ask them, record their answers.")
 MAKE = "make one with `weft human create NAME`"
@@ -135,12 +135,12 @@ def requests(call: Call, name: str | None, status: str | None) -> None:
         call.note("nobody was asked anything; ask with `weft human ask NAME TEXT`")
 
 
-def _short(request: Request) -> str:
+def _short(request: PersonRequest) -> str:
     """As much of an id as is typed: the end of one, of a tool call's request the beginning."""
     return request.id[:12] if len(request.id) > ULID_LETTERS else request.id[-8:]
 
 
-def _status(request: Request) -> str:
+def _status(request: PersonRequest) -> str:
     """With what another ledger says was answered, where nobody here has taken that over."""
     return (
         request.status if request.pending_answer is None else f"{request.status} ({request.pending_answer} elsewhere)"
@@ -181,7 +181,7 @@ def _answer_call(
     decide(call, ledger, approval, ApprovalAnswer(is_granted=verb == "approve", reason=reason), is_sure=is_sure)
 
 
-def _show(call: Call, request: Request) -> None:
+def _show(call: Call, request: PersonRequest) -> None:
     call.answer(
         request, ["request ", Span(_short(request), "id"), " is ", Span(request.status, STYLES.get(request.status, ""))]
     )

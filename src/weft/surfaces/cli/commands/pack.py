@@ -15,7 +15,7 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.wire.upkeep import PackAnswer
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger, Packed
+    from weft.ledger.api import Ledger, PackResult
 
 DEFAULT = "90d"
 
@@ -68,12 +68,12 @@ def _verb(back: bool, dry_run: bool) -> str:
     return "unpacked " if back else "would pack " if dry_run else "packed "
 
 
-def _words(done: Packed) -> str:
+def _words(done: PackResult) -> str:
     contents = f"{counted(done.contents, 'content')} of {counted(done.trees, 'tree')}"
     return f"{contents}: {done.bytes:,} bytes, in packs {done.packed_bytes:,}"
 
 
-def _why_nothing(done: Packed, named: bool, when: str | None) -> str:
+def _why_nothing(done: PackResult, named: bool, when: str | None) -> str:
     if not done.trees and when is not None:
         return f"nothing is colder than {when}; name sessions to pack them anyway"
     return "nothing there is long enough to be worth it, or it is packed already"

@@ -21,7 +21,7 @@ from weft.surfaces.cli.times import local_minute
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.ledger.model import Point, Session, Turn
+    from weft.ledger.model import RevisionTarget, Session, Turn
 
 DAY = len("2026-11-15")
 
@@ -65,7 +65,9 @@ def command(call: Call, rev: str | None, steps: bool, original: bool) -> None:
         show_folded(call.screen, (line for part in (lines, below) for line in part), unfold=steps)
 
 
-def _lines(call: Call, ledger: Ledger, first: str, point: Point, turns: Iterable[FullTurn]) -> Iterator[ReadLine]:
+def _lines(
+    call: Call, ledger: Ledger, first: str, point: RevisionTarget, turns: Iterable[FullTurn]
+) -> Iterator[ReadLine]:
     from weft.surfaces.cli.rendering.conversation import ReadingPage, head_lines
 
     screen, reader, last = call.screen, Reader(ledger), ledger.turn(point.turn_id)
@@ -81,7 +83,7 @@ def _lines(call: Call, ledger: Ledger, first: str, point: Point, turns: Iterable
     yield from page.lines(turns)
 
 
-def _reached_by(reader: Reader, point: Point, last: Turn) -> Session | None:
+def _reached_by(reader: Reader, point: RevisionTarget, last: Turn) -> Session | None:
     """The session that was named. Where that is deleted, or its label is another's by now, the one that made the
     turn."""
     maker = reader.session(last.session_id)

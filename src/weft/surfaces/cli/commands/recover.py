@@ -22,7 +22,7 @@ from weft.surfaces.plain_text import safe
 from weft.surfaces.wire.upkeep import RecoveryAnswer, SalvageAnswer
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Salvaged
+    from weft.ledger.api import SalvageResult
 
 
 @weft_command("recover")
@@ -125,7 +125,7 @@ def _salvage(call: Call, damaged: str, new: str, others: tuple[str, ...]) -> int
     return OK if saved.is_whole else DIFFERENT
 
 
-def _show_salvaged(call: Call, saved: Salvaged, new: str) -> None:
+def _show_salvaged(call: Call, saved: SalvageResult, new: str) -> None:
     facts = f"{counted(saved.events, 'event')} and {counted(saved.contents, 'content')}"
     call.screen.show(f"saved {facts} to ", Span(new, "heading"))
     for first, last in saved.lost_events:

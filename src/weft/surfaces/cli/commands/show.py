@@ -11,7 +11,7 @@ from msgspec import UNSET
 from weft.kernel.enums import CompactionTrigger
 from weft.kernel.events import UnknownEvent
 from weft.kernel.ledger_events import CompactionRecorded
-from weft.ledger.api import Provenance, Recorded
+from weft.ledger.api import Provenance, StoredEvent
 from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
 from weft.ledger.read.turn_titles import in_one_line, meaningful_title
 from weft.surfaces.cli import arguments, provisional
@@ -102,7 +102,7 @@ class _At(NamedTuple):
 
     number: int
     of: int
-    found: Recorded
+    found: StoredEvent
 
     @property
     def kind(self) -> str:

@@ -8,12 +8,12 @@ from msgspec import UNSET, UnsetType
 
 from weft.exchange.edits.arguments import opened
 from weft.ledger.model import (
+    AppliedSubstitution,
     FileNote,
     ImagePart,
     Message,
     Part,
     ReasoningPart,
-    Substituted,
     TextPart,
     ToolResultPart,
     ToolUsePart,
@@ -30,7 +30,7 @@ FOLD_FILES = 5
 ROLE_STYLES = {"user": "user", "assistant": "assistant", "system": "dim", "tool": "tool"}
 
 
-def substitution_mark(substituted: Substituted | UnsetType) -> Line:
+def substitution_mark(substituted: AppliedSubstitution | UnsetType) -> Line:
     """What stands beside words that were put in the place of others."""
     if substituted is UNSET:
         return []
