@@ -64,8 +64,8 @@ RUN = """
 import sys
 from pathlib import Path
 from tests.runtime.sandbox.repositories import agent_runs
-workspace, script, commands, home = sys.argv[1:]
-agent_runs(Path(workspace), script, commands=Path(commands), home=Path(home))
+workspace, script, commands, home, caches = sys.argv[1:]
+agent_runs(Path(workspace), script, commands=Path(commands), home=Path(home), caches=Path(caches) if caches else None)
 """
 
 
@@ -75,17 +75,17 @@ class KilledAgent:
     def __init__(self, person: Person) -> None:
         self.person, self.commands = person, person.top / "commands"
 
-    def does(self, script: str, workspace: Path | None = None) -> None:
+    def does(self, script: str, workspace: Path | None = None, *, caches: Path | None = None) -> None:
         """A script, up to its end; then it lives on."""
         machine_sandbox()
         place = workspace or self.person.repository
         started = place / "started"
         os.mkfifo(started)
-        words = [f"{name}='{value}'" for name, value in {"SETTINGS": self.person.settings}.items()]
+        variables = {"SETTINGS": self.person.settings, "HOOK": self.person.hook}
+        words = [f"{name}='{value}'" for name, value in variables.items()]
         whole = "\n".join([*words, f"PROGRAM='{self.person.program}'", script, f"echo done > {started}; sleep 60"])
-        process = subprocess.Popen(
-            [sys.executable, "-c", RUN, str(place), whole, str(self.commands), str(self.person.home)], cwd=ROOT
-        )
+        arguments = (place, whole, self.commands, self.person.home, caches or "")
+        process = subprocess.Popen([sys.executable, "-c", RUN, *map(str, arguments)], cwd=ROOT)
         pipe = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
         while not select.select([pipe], [], [], 0.1)[0]:
             assert process.poll() is None, "it ended before it had come so far"

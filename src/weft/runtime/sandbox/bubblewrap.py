@@ -307,7 +307,8 @@ class SandboxGuard:
         if self._is_server:
             walls += ["--as-pid-1", *(word for folder in (*MEMORY_FOLDERS, plan.home) for word in _sealed(folder))]
         if notes is not None and place is not None and self._view.git is not None and not is_read_only:
-            note = CommandNote.of(place, self._view.git, run.started, self._unseen_folders(plan))
+            caches = None if plan.caches is None else str(plan.caches)
+            note = CommandNote.of(place, self._view.git, run.started, self._unseen_folders(plan), caches)
             self._note = notes.write(note)
         start = surroundings.get("folder") or place or PROGRAM_FOLDER
         return PreparedStart(

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from weft.runtime.sandbox.cgroups import RunCgroup
 from weft.runtime.sandbox.leftovers import ChangedFiles, Leftovers, StartTime
+from weft.runtime.sandbox.private_home import rename_caches
 from weft.runtime.sandbox.processes import GIB, Ending, Limits
 from weft.runtime.sandbox.system_calls import ARCHITECTURES
 from weft.runtime.sandbox.usage import FolderGrowth, ProcessTree
@@ -173,6 +174,11 @@ class ConfinedRun:
                 self.leftovers[folder] = changed.remove_privileges(self._confinement.unseen)
             except OSError:  # the folder itself cannot be gone through; the others are
                 self.leftovers[folder] = Leftovers(missed=("",))
+        if self._confinement.caches is not None:
+            try:
+                rename_caches(Path(self._confinement.caches))
+            except OSError:  # whoever looks after what was missed does it then
+                self.leftovers[self._confinement.caches] = Leftovers(missed=("",))
         return ending
 
     def _inner_process(self) -> int | None:

@@ -33,6 +33,7 @@ from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.git_view import GitGuard, GitView, KnownFolder
 from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
 from weft.runtime.sandbox.mounts import is_beneath
+from weft.runtime.sandbox.private_home import rename_caches
 from weft.store.owners import process_of, process_owner
 
 _ENDING = ".json"
@@ -71,10 +72,17 @@ class CommandNote(Struct, frozen=True, kw_only=True):
     """A folder of ours that is removed with it."""
     noted: tuple[FileState, ...] = ()
     """Indexes and links in git's folders, as they were."""
+    caches: str | None = None
+    """One of those that it could write: where its package caches lie."""
 
     @classmethod
     def of(
-        cls, workspace: str, git: GitGuard, written: Mapping[str, StartTime], unseen: tuple[str, ...]
+        cls,
+        workspace: str,
+        git: GitGuard,
+        written: Mapping[str, StartTime],
+        unseen: tuple[str, ...],
+        caches: str | None = None,
     ) -> CommandNote:
         """Of a command that is about to start."""
         held = [NotedFolder(path=path, device=id[0], number=id[1]) for id, path in git.view.folders.items()]
@@ -94,6 +102,7 @@ class CommandNote(Struct, frozen=True, kw_only=True):
             unseen=unseen,
             temporary=temporary,
             noted=tuple(git.view.noted),
+            caches=caches,
         )
 
 
@@ -288,6 +297,8 @@ def _is_reachable(note: CommandNote) -> bool:
 def _take_away(note: CommandNote) -> GitLeftovers:
     if note.temporary is not None:
         shutil.rmtree(note.temporary, ignore_errors=True)
+    if note.caches is not None:
+        rename_caches(Path(note.caches))
     changed = {
         place: ChangedFiles(place, started).remove_privileges(note.unseen)
         for place, started in note.written.items()

@@ -2,16 +2,23 @@
 
 No configuration of a tool is read from it that the person, the workspace or an earlier command has written. Only what
 package managers fetched stays, in a folder on disk for each workspace, which nothing outside of the sandbox uses.
+
+A command can read off its mounts where that folder lies. It could put a repository with hooks there, and write its path
+as the address of a remote: the person's next `git push` would run the hooks. Each folder therefore gets a new name that
+nobody can guess whenever a command has ended that could write to it: a path that was written down leads nowhere.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from weft.kernel.clock import system_random
 from weft.runtime.sandbox.mounts import Mount, is_beneath, memory_folder, writable
 from weft.runtime.sandbox.processes import MIB
 
@@ -21,7 +28,8 @@ _HOMES = ("/home/agent", "/agent")
 _PERSON_SETTINGS = ((".gitconfig",), (".config", "git", "config"))
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CACHES = {".cache": "cache", ".npm": "npm"}
-"""Folders of the home folder that last: pip, uv, Go and most others use the first one, npm the second one."""
+"""Folders of the home folder that last, with the beginning of their names outside: pip, uv, Go and most others use the
+first one, npm the second one."""
 
 
 def home_beside(workspace: str | None) -> str:
@@ -35,14 +43,52 @@ def home_mounts(home: str, caches: Path | None) -> list[Mount]:
     """`caches` is made if need be; without it, or where it cannot be made, nothing lasts."""
     mounts = [memory_folder(home, HOME_BYTES)]
     if caches is not None:
-        for name, kept_name in _CACHES.items():
-            try:
-                for folder in (caches, caches / kept_name):  # each with its mode: that of a parent is the usual one
-                    os.makedirs(folder, 0o700, exist_ok=True)
-            except OSError:  # a full disk, or a home folder that cannot be written: packages are fetched again
-                break
-            mounts.append(writable(f"{home}/{name}", str(caches / kept_name)))
+        with suppress(OSError):  # a full disk, or a home folder that cannot be written: packages are fetched again
+            os.makedirs(caches, 0o700, exist_ok=True)
+            with _locked(caches) as folder:
+                for name, purpose in _CACHES.items():
+                    mounts.append(writable(f"{home}/{name}", str(caches / _ensure_cache(folder, purpose))))
     return mounts
+
+
+def rename_caches(caches: Path) -> None:
+    """So that no path leads there which a command wrote down. Commands that still run keep them. Raises OSError."""
+    try:
+        with _locked(caches) as folder:
+            for purpose in _CACHES.values():
+                for name in _cache_names(folder, purpose):
+                    os.rename(name, _unguessable(purpose), src_dir_fd=folder, dst_dir_fd=folder)
+    except FileNotFoundError:  # they were removed
+        return
+
+
+@contextmanager
+def _locked(caches: Path) -> Iterator[int]:
+    """Against others that look for the folders in there, make or rename them."""
+    folder = os.open(caches, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _ensure_cache(folder: int, purpose: str) -> str:
+    """The name of the folder for a purpose."""
+    names = _cache_names(folder, purpose)
+    if names:
+        return names[0]
+    name = _unguessable(purpose)
+    os.mkdir(name, 0o700, dir_fd=folder)
+    return name
+
+
+def _cache_names(folder: int, purpose: str) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name == purpose or name.startswith(f"{purpose}-"))
+
+
+def _unguessable(purpose: str) -> str:
+    return f"{purpose}-{system_random(16).hex()}"
 
 
 def has_person_settings(home: int) -> bool:
