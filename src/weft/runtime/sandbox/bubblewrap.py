@@ -387,6 +387,7 @@ class SandboxGuard:
                 finally:  # what was found is cleaned, whatever became of the rest
                     self._disarm_repositories(self.run)
             is_whole = self.run is None or not any(found.missed for found in self.run.leftovers.values())
+            is_whole = is_whole and not self.git_leftovers.not_cleaned
             if self._note is not None and is_whole:  # else whoever comes next looks at it again
                 self._note.remove()
         finally:
@@ -439,7 +440,8 @@ class SandboxGuard:
                 taken_away=(*removed, *leftovers.taken_away),
                 read_only=git.view.odd,
                 upstreams=upstreams,
-                failures=(*failures, *_missed(run.leftovers)),
+                failures=failures,
+                not_cleaned=(*_missed(run.leftovers), *leftovers.not_cleaned),
                 interrupted=self._interrupted,
                 has_lost_settings=self._home >= 0 and has_person_settings(self._home),
             )
@@ -459,7 +461,7 @@ class SandboxGuard:
 def _missed(leftovers: Mapping[str, Leftovers]) -> Iterator[str]:
     for folder, found in leftovers.items():
         for path in found.missed:
-            yield f"could not be looked through, and is once more before the next command: {folder}/{path}"
+            yield f"{folder}/{path}"
 
 
 def _identity(folder: str | int) -> tuple[int, int]:

@@ -24,6 +24,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from weft.kernel.clock import system_random
+from weft.runtime.sandbox.folder_descent import (
+    FOLDER_FLAGS,
+    Descent,
+    open_closed,
+    open_to_owner,
+    opened_beneath,
+    opened_identity,
+)
 from weft.runtime.sandbox.git_index import INDEX, hash_bytes_of, is_index_name, is_usable_index
 from weft.runtime.sandbox.git_links import FolderLinks, is_old_head, state_at
 from weft.runtime.sandbox.git_repositories import (
@@ -32,7 +40,6 @@ from weft.runtime.sandbox.git_repositories import (
     branch_names,
     is_git_folder,
     kind_at,
-    kind_of,
     pointed_path,
 )
 from weft.runtime.sandbox.git_settings import (
@@ -54,11 +61,9 @@ from weft.runtime.sandbox.git_view import (
 )
 from weft.runtime.sandbox.mounts import is_beneath
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _EXECUTABLE = 0o111
 _SETTINGS = ("config", "config.worktree")
-_OWNER = stat.S_IRWXU
 _MADE_FROM = re.compile(rb"0+ [0-9a-f]+ [^\t\n]*\tbranch: Created from ([^\s\x00-\x1f]{1,500})\n")
 _ODD_INDEX = "it named files that are not the repository's, or could not be read; `git reset` makes a new one"
 _NAME_BYTES = 200
@@ -85,6 +90,18 @@ class ChangedGit(Struct, frozen=True, kw_only=True):
 def disarm_repositories(workspace: str, view: GitView, git: ChangedGit) -> GitLeftovers:
     """`view` is what the command was shown."""
     cleaning = _Cleaning(workspace, view, [*git.changed, workspace], git.unseen)
+    try:
+        _clean_all(cleaning, view, git)
+    finally:
+        cleaning.close()
+    return GitLeftovers(
+        taken_away=tuple(dict.fromkeys(cleaning.taken_away)),
+        runs_by_itself=tuple(dict.fromkeys(cleaning.runs_by_itself)),
+        not_cleaned=tuple(dict.fromkeys(cleaning.not_cleaned)),
+    )
+
+
+def _clean_all(cleaning: _Cleaning, view: GitView, git: ChangedGit) -> None:
     for settings in git.replaced:
         cleaning.restore_settings(settings)
     for place, target in git.links.items():
@@ -96,10 +113,6 @@ def disarm_repositories(workspace: str, view: GitView, git: ChangedGit) -> GitLe
         cleaning.clean_made(place)
     for identity, folder in view.folders.items():
         cleaning.clean_held(identity, folder)
-    return GitLeftovers(
-        taken_away=tuple(dict.fromkeys(cleaning.taken_away)),
-        runs_by_itself=tuple(dict.fromkeys(cleaning.runs_by_itself)),
-    )
 
 
 def carry_upstreams(folders: Mapping[Identity, str], branches: Mapping[Identity, frozenset[str]]) -> tuple[str, ...]:
@@ -119,7 +132,7 @@ def _carry_upstream(folder: int, branch: str) -> bool:
     """Added in place: a file that replaced it would be without the mounts of commands that still run. The lock keeps
     away a git that writes it at the same time; nothing is taken from it, for commands can write it."""
     try:
-        with _opened_beneath(folder, f"logs/refs/heads/{os.path.dirname(branch)}") as logs:
+        with opened_beneath(folder, f"logs/refs/heads/{os.path.dirname(branch)}") as logs:
             log = _read_at(logs, os.path.basename(branch)) or b""
         made = _MADE_FROM.match(log)
         if made is None:
@@ -156,43 +169,43 @@ class _Cleaning:
         )
         """What commands can write lies beneath these, and on the way to them they can change nothing."""
         self._unseen = unseen
+        self._descents: dict[str, Descent] = {}
         self.taken_away: list[str] = []
         self.runs_by_itself: list[str] = []
+        self.not_cleaned: list[str] = []
+        """What could not be looked at or mended."""
 
     def clean_place(self, place: str) -> None:
         """A path that cannot be looked at keeps no other one from being cleaned."""
-        try:
-            kind = kind_of(place)
-            if kind == stat.S_IFDIR:
-                self._clean_folder(place)
-            elif kind == stat.S_IFREG:
-                self._clean_pointer(place)
+        if place in self._roots:
+            self._clean_folder(place)
+            return
+        with self._noting(place), self._writable(os.path.dirname(place)) as above:
+            kind = kind_at(above, os.path.basename(place))
+            if kind == stat.S_IFREG:
+                self._clean_pointer(above, place)
             elif kind == stat.S_IFLNK:
-                self._name_target(place, os.path.realpath(place))
-        except OSError:
-            self.runs_by_itself.append(self._name(place))
+                target = os.readlink(os.path.basename(place), dir_fd=above)
+                self._name_target(place, os.path.realpath(os.path.join(os.path.dirname(place), target)))
+            elif kind == stat.S_IFDIR:
+                self._clean_folder(place)
 
     def restore_settings(self, replaced: ReplacedSettings) -> None:
         """A person who replaced it adds a remote or a branch; who added a program meanwhile is not known."""
         folder, file = os.path.split(replaced.place)
-        try:
-            with self._writable(folder) as descriptor:
-                self._clean_settings(descriptor, file, self._name(folder), replaced.config)
-        except OSError:
-            self.runs_by_itself.append(self._name(replaced.place))
+        with self._naming(self._name(replaced.place)), self._writable(folder) as descriptor:
+            self._clean_settings(descriptor, file, self._name(folder), replaced.config)
 
     def restore_link(self, place: str, target: str) -> None:
         folder, name = os.path.split(place)
-        try:
-            with self._writable(folder) as descriptor:
-                if _exists_at(descriptor, name):
-                    if kind_at(descriptor, name) == stat.S_IFLNK and os.readlink(name, dir_fd=descriptor) == target:
-                        return
-                    _rename_at(descriptor, name)
-                os.symlink(target, name, dir_fd=descriptor)
-                self.taken_away.append(self._name(place))
-        except OSError:  # the folder was moved as well
-            self.runs_by_itself.append(self._name(place))
+        # where the folder was moved as well, it is named
+        with self._naming(self._name(place)), self._writable(folder) as descriptor:
+            if _exists_at(descriptor, name):
+                if kind_at(descriptor, name) == stat.S_IFLNK and os.readlink(name, dir_fd=descriptor) == target:
+                    return
+                _rename_at(descriptor, name)
+            os.symlink(target, name, dir_fd=descriptor)
+            self.taken_away.append(self._name(place))
 
     def clean_made(self, place: str) -> None:
         """Settings that git reads, of which there were none. Of the way there nothing was a link before, so one that is
@@ -203,7 +216,7 @@ class _Cleaning:
                 self._clean_settings(descriptor, name, self._name(folder), None)
         except OSError:
             if not self._remove_link_above(place):
-                self.runs_by_itself.append(self._name(place))
+                self.not_cleaned.append(self._name(place))
 
     def _remove_link_above(self, place: str) -> bool:
         """The uppermost one: on the way to that there is none."""
@@ -222,17 +235,13 @@ class _Cleaning:
 
     def clean_held(self, identity: Identity, folder: str) -> None:
         """A folder that was mounted. Nothing is done where it is not the one: something else may have its place."""
-        try:
-            with self._writable(folder) as descriptor:
-                if identity in self._held and _identity(descriptor) == identity:
-                    self._clean_open_held(descriptor, folder)
-        except FileNotFoundError:  # it was moved, and is met where it is now, or removed
-            return
-        except OSError:
-            self.runs_by_itself.append(self._name(folder))
+        # one that was moved is met where it is now
+        with self._noting(folder), self._writable(folder) as descriptor:
+            if identity in self._held and opened_identity(descriptor) == identity:
+                self._clean_open_held(descriptor, folder)
 
     def _clean_open_held(self, descriptor: int, folder: str) -> None:
-        self._held.discard(_identity(descriptor))
+        self._held.discard(opened_identity(descriptor))
         if not any(why.startswith(f"{folder}:") for why in self._odd):
             self._remove_links(descriptor, self._name(folder))
         self._check_indexes(descriptor, self._name(folder))
@@ -247,17 +256,17 @@ class _Cleaning:
             try:
                 is_known = state_at(inside, link) in self._noted or (not path and link in known)
                 if not is_known and not is_old_head(inside, link):
-                    _open_to_owner(inside)
+                    open_to_owner(inside)
                     os.unlink(link, dir_fd=inside)
                     self.taken_away.append(place)
             except OSError:  # it is gone, or the folder is another user's
                 if kind_at(inside, link) == stat.S_IFLNK:
-                    self.runs_by_itself.append(place)
-        self.runs_by_itself += [os.path.normpath(f"{name}/{path}") for path in links.failures]
+                    self.not_cleaned.append(place)
+        self.not_cleaned += [os.path.normpath(f"{name}/{path}") for path in links.failures]
 
     def _name_steps(self, folder: int, name: str) -> None:
         for step in _STEPS:
-            with suppress(OSError), _opened_beneath(folder, os.path.dirname(step)) as inside:
+            with suppress(OSError), opened_beneath(folder, os.path.dirname(step)) as inside:
                 if kind_at(inside, os.path.basename(step)) is not None:
                     self.runs_by_itself.append(f"{name}/{step}")
 
@@ -276,20 +285,19 @@ class _Cleaning:
             except FileNotFoundError:
                 continue
             except OSError:
-                self.runs_by_itself.append(f"{name}/{file}")
+                self.not_cleaned.append(f"{name}/{file}")
 
-    def _clean_pointer(self, entry: str) -> None:
+    def _clean_pointer(self, above: int, entry: str) -> None:
         """A file `.git`. Beneath what commands could write all is looked at by itself, so it stays, wherever it leads
         there. Where one leads to through `/proc` depends on who asks."""
         if os.path.basename(entry).casefold() != GIT:
             return
-        target = pointed_path(entry)
+        target = pointed_path(entry, above)
         if target is None:  # git follows none that is written otherwise
             return
         names = os.path.normpath(target).split("/")
         if "proc" in names[:2] or not set(names).isdisjoint(self._unseen):
-            with self._writable(os.path.dirname(entry)) as descriptor:
-                _rename_at(descriptor, os.path.basename(entry))
+            _rename_at(above, os.path.basename(entry))
             self.taken_away.append(self._name(entry))
             return
         self._name_target(entry, os.path.realpath(target))
@@ -315,26 +323,38 @@ class _Cleaning:
         root = self._root_of(folder)
         if root is None:
             raise FileNotFoundError(folder)
-        with _opened(root, folder) as descriptor:
-            _open_to_owner(descriptor)
+        descriptor = os.dup(self._descent_from(root).go_to(os.path.relpath(folder, root)))
+        try:
+            open_to_owner(descriptor)
             yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _descent_from(self, root: str) -> Descent:
+        """Places are cleaned in their order, so each is a few steps from the one before, however deep they lie."""
+        if root not in self._descents:
+            top = os.open(root, FOLDER_FLAGS)
+            try:
+                self._descents[root] = Descent(top, open_closed)
+            finally:
+                os.close(top)
+        return self._descents[root]
+
+    def close(self) -> None:
+        while self._descents:
+            self._descents.popitem()[1].close()
 
     def _clean_folder(self, folder: str) -> None:
-        try:
-            with self._writable(folder) as descriptor:
-                identity = _identity(descriptor)
-                if identity in self._held:  # it may have been moved
-                    self._clean_open_held(descriptor, folder)
-                if identity in self._seen:
-                    return
-                if not is_git_folder(descriptor) and os.path.basename(folder).casefold() != GIT:
-                    return
-                self._seen.add(identity)
-                self._clean_parts(descriptor, self._name(folder), self._known.get(identity))
-        except FileNotFoundError:
-            return
-        except OSError:  # a link on the way, or closed to this user: it is named, for nothing was done
-            self.runs_by_itself.append(self._name(folder))
+        with self._noting(folder), self._writable(folder) as descriptor:
+            identity = opened_identity(descriptor)
+            if identity in self._held:  # it may have been moved
+                self._clean_open_held(descriptor, folder)
+            if identity in self._seen:
+                return
+            if not is_git_folder(descriptor) and os.path.basename(folder).casefold() != GIT:
+                return
+            self._seen.add(identity)
+            self._clean_parts(descriptor, self._name(folder), self._known.get(identity))
 
     def _clean_parts(self, folder: int, name: str, known: KnownFolder | None) -> None:
         """Each part, whatever becomes of the others."""
@@ -355,12 +375,19 @@ class _Cleaning:
         self._name_steps(folder, name)
 
     @contextmanager
+    def _noting(self, place: str) -> Iterator[None]:
+        """What is gone needs no cleaning. A link on the way, or what is closed to this user, is named, for nothing was
+        done."""
+        with self._naming(self._name(place)), suppress(FileNotFoundError):
+            yield
+
+    @contextmanager
     def _naming(self, place: str) -> Iterator[None]:
         """What could not be cleaned is named."""
         try:
             yield
         except OSError:
-            self.runs_by_itself.append(place)
+            self.not_cleaned.append(place)
 
     def _clean_settings(self, folder: int, file: str, name: str, before: bytes | None) -> None:
         """`before`: what it said before the command, where that is known."""
@@ -400,16 +427,18 @@ class _Cleaning:
         """Hooks, and files that each name a remote: git passes over those of another name, and a person sees whose they
         were."""
         try:
-            files = os.open(part, _FOLDER, dir_fd=folder)
+            files = open_closed(folder, part)
         except FileNotFoundError:
             return
         except OSError:
-            if kind_at(folder, part) == stat.S_IFLNK:
+            kind = kind_at(folder, part)
+            if kind == stat.S_IFDIR:
+                raise
+            if kind == stat.S_IFLNK:
                 _remove_at(folder, part)
                 self.taken_away.append(f"{name}/{part}")
             return  # in what is no folder nothing is obeyed
         try:
-            _open_to_owner(files)
             for file in sorted(os.listdir(files)):
                 status = os.lstat(file, dir_fd=files)
                 is_known = (f"{part}/{file}", status.st_ino, status.st_ctime_ns) in known
@@ -427,34 +456,10 @@ class _Cleaning:
             os.rename(file, new, src_dir_fd=folder, dst_dir_fd=folder)
             self.taken_away.append(place)
         except OSError:
-            self.runs_by_itself.append(place)
+            self.not_cleaned.append(place)
 
     def _name(self, path: str) -> str:
         return os.path.relpath(path, self._workspace)
-
-
-@contextmanager
-def _opened(root: str, folder: str) -> Iterator[int]:
-    """A folder beneath another, gone to without a link."""
-    descriptor = os.open(root, _FOLDER)
-    try:
-        with _opened_beneath(descriptor, os.path.relpath(folder, root)) as inner:
-            yield inner
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _opened_beneath(folder: int, path: str) -> Iterator[int]:
-    descriptor = os.dup(folder)
-    try:
-        for part in Path(path).parts:
-            inner = os.open(part, _FOLDER, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = inner
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -462,18 +467,13 @@ def _opened_as(identity: Identity, folder: str | None) -> Iterator[int]:
     """Raises FileNotFoundError where the folder is another one."""
     if folder is None:
         raise FileNotFoundError
-    descriptor = os.open(folder, _FOLDER)
+    descriptor = os.open(folder, FOLDER_FLAGS)
     try:
-        if _identity(descriptor) != identity:
+        if opened_identity(descriptor) != identity:
             raise FileNotFoundError(folder)
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _identity(folder: int) -> Identity:
-    status = os.fstat(folder)
-    return status.st_dev, status.st_ino
 
 
 def _exists_at(folder: int, name: str) -> bool:
@@ -528,10 +528,3 @@ def _is_executable(status: os.stat_result) -> bool:
     """Whether git would run a hook. What a link leads to may become executable later."""
     is_file = stat.S_ISREG(status.st_mode) and status.st_mode & _EXECUTABLE
     return bool(is_file or stat.S_ISLNK(status.st_mode))
-
-
-def _open_to_owner(folder: int) -> None:
-    """Where a command took its owner the right to write, nothing could be taken away."""
-    status = os.fstat(folder)
-    if status.st_uid == os.geteuid() and status.st_mode & _OWNER != _OWNER:
-        os.fchmod(folder, stat.S_IMODE(status.st_mode) | _OWNER)

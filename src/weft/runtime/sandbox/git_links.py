@@ -15,19 +15,16 @@ from contextlib import suppress
 from msgspec import Struct
 
 from weft.kernel.clock import system_random
+from weft.runtime.sandbox.folder_descent import FOLDER_FLAGS, open_beneath, open_closed, visit_folders
 from weft.runtime.sandbox.git_index import is_index_name
-from weft.runtime.sandbox.git_repositories import Identity
 from weft.runtime.sandbox.git_settings import CONFIG_BYTES
-from weft.runtime.sandbox.leftovers import change_mode
 
 FileState = tuple[int, int, int]
 """The numbers of its device and of itself, and when it changed."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD_HEAD = re.compile(r"refs/heads/[\w-]+")
 """Where a `HEAD` leads that is a link, as git made it long ago."""
 _LEVELS = {"": 0, "objects": 0, "objects/pack": 0, "objects/info": 0, "logs": None, "refs": None}
 """The folders that are looked at, and how deep; None is to the end. Git replaces objects, and does not write them."""
-_READABLE = stat.S_IRUSR | stat.S_IXUSR
 
 
 class WatchedPlace(Struct, frozen=True):
@@ -67,56 +64,37 @@ class FolderLinks:
         """Of each the folder that it lies in, the path of that, and its name."""
         for place, levels in _LEVELS.items():
             try:
-                folder = _opened_at(self._folder, place)
+                folder = open_beneath(self._folder, place, open_closed)
             except (FileNotFoundError, NotADirectoryError):  # a link is met in the folder above
                 continue
             except OSError:
                 self.failures.append(place)
                 continue
-            yield from self._find_beneath(folder, place, levels)
+            try:
+                yield from self._find_beneath(folder, place, levels)
+            finally:
+                os.close(folder)
 
     def _find_beneath(self, folder: int, place: str, levels: int | None) -> Iterator[tuple[int, str, str]]:
-        """Closes the folder. The way back up is taken only where it is the one that was taken down."""
-        names = [place] if place else []
-        try:
-            links, folders = _entries(folder)
-            waiting = [(_identity(folder), [] if levels == 0 else folders)]
-            while waiting:
-                for name in links:
-                    yield folder, "/".join(names), name
-                links = []
-                rest = waiting[-1][1]
-                if rest:
-                    name = rest.pop()
-                    try:
-                        inner = _opened_at(folder, name)
-                    except OSError:
-                        self.failures.append("/".join((*names, name)))
-                        continue
-                    os.close(folder)
-                    folder = inner
-                    names.append(name)
-                    links, folders = _entries(folder)
-                    waiting.append((_identity(folder), folders))
-                else:
-                    waiting.pop()
-                    if waiting:
-                        above = os.open("..", _FOLDER, dir_fd=folder)
-                        os.close(folder)
-                        folder = above
-                        names.pop()
-                        if _identity(folder) != waiting[-1][0]:
-                            raise FileNotFoundError  # somebody moved it
-        except OSError:
-            self.failures.append("/".join(names))
-        finally:
-            os.close(folder)
+        def note_failure(path: str, _: OSError) -> None:
+            self.failures.append(os.path.normpath(f"{place}/{path}").lstrip("/"))
+
+        for visited in visit_folders(folder, note_failure, open_closed):
+            path = os.path.normpath(f"{place}/{visited.path}").strip("/")
+            try:
+                links, folders = _entries(visited.descriptor)
+            except OSError as error:
+                note_failure(visited.path, error)
+                continue
+            for name in links:
+                yield visited.descriptor, "" if path == "." else path, name
+            visited.inner = [] if levels == 0 else folders
 
 
 def noted_files(place: str) -> Iterator[FileState]:
     """The links and the indexes in one of git's folders, as they are."""
     with suppress(OSError):
-        folder = os.open(place, _FOLDER)
+        folder = os.open(place, FOLDER_FLAGS)
         try:
             for name in filter(is_index_name, os.listdir(folder)):
                 yield state_at(folder, name)
@@ -136,24 +114,6 @@ def state_at(folder: int, name: str) -> FileState:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _opened_at(folder: int, path: str) -> int:
-    """A folder beneath another, without following links."""
-    descriptor = os.dup(folder)
-    for name in path.split("/") if path else ():
-        try:
-            inner = os.open(name, _FOLDER, dir_fd=descriptor)
-        except PermissionError:
-            change_mode(descriptor, name, added=stat.S_IRWXU)
-            inner = os.open(name, _FOLDER, dir_fd=descriptor)
-        finally:
-            os.close(descriptor)
-        descriptor = inner
-    status = os.fstat(descriptor)
-    if status.st_uid == os.geteuid() and status.st_mode & _READABLE != _READABLE:
-        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
-    return descriptor
-
-
 def _entries(folder: int) -> tuple[list[str], list[str]]:
     """The links and the folders in one."""
     links, folders = [], []
@@ -164,11 +124,6 @@ def _entries(folder: int) -> tuple[list[str], list[str]]:
             elif entry.is_dir(follow_symlinks=False):
                 folders.append(entry.name)
     return sorted(links), sorted(folders)
-
-
-def _identity(folder: int) -> Identity:
-    status = os.fstat(folder)
-    return status.st_dev, status.st_ino
 
 
 def is_at(path: str, descriptor: int) -> bool:

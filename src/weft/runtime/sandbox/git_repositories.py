@@ -19,6 +19,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
+from weft.runtime.sandbox.folder_descent import Identity
 from weft.runtime.sandbox.git_settings import CONFIG_BYTES, read_settings
 from weft.runtime.sandbox.mounts import is_beneath
 from weft.runtime.sandbox.workspace_search import FETCHED_FOLDERS
@@ -33,7 +34,6 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _POINTER = b"gitdir: "
 _MOST_LEVELS = 64
-Identity = tuple[int, int]
 
 
 class LinkedFolders(NamedTuple):
@@ -147,10 +147,11 @@ def branch_names(folder: str) -> Iterator[str]:
                     yield os.path.relpath(entry.path, top)
 
 
-def pointed_path(entry: str) -> str | None:
+def pointed_path(entry: str, above: int | None = None) -> str | None:
     """The path that a `.git` file leads to, as git follows it: without line ends at its end, up to a zero byte, with
-    whatever blanks and line ends are in it. None where git reads no path there. Raises OSError."""
-    data = _read_pointer(entry)
+    whatever blanks and line ends are in it. None where git reads no path there. `above` is the folder that it lies in,
+    where a path could be led elsewhere. Raises OSError."""
+    data = _read_pointer(entry if above is None else os.path.basename(entry), above)
     if data is None or not data.startswith(_POINTER):
         return None
     target = _path_in(data.removeprefix(_POINTER))
@@ -170,9 +171,9 @@ def _path_in(data: bytes) -> bytes:
     return data.rstrip(b"\r\n").split(b"\0")[0]
 
 
-def _read_pointer(path: str) -> bytes | None:
+def _read_pointer(path: str, folder: int | None = None) -> bytes | None:
     try:
-        return read_small(path, POINTER_BYTES)
+        return read_small(path, POINTER_BYTES, folder)
     except OddRepository:
         return None
 
@@ -258,9 +259,9 @@ def is_submodule_of(own: str, workspace: str) -> bool:
     return bool(places) and os.path.realpath(os.path.join(own, places[-1])) == workspace
 
 
-def read_small(path: str, most: int = CONFIG_BYTES) -> bytes:
+def read_small(path: str, most: int = CONFIG_BYTES, folder: int | None = None) -> bytes:
     """Raises OddRepository for what is no file or too large for one of these."""
-    with open(os.open(path, _READ), "rb") as file:
+    with open(os.open(path, _READ, dir_fd=folder), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OddRepository(f"{os.path.basename(path)} is not a file")
         data = file.read(most + 1)

@@ -23,6 +23,7 @@ LOST_SETTINGS = (
     "git's settings for all repositories (`git config --global`) were written to the home folder of the sandbox, which "
     "is gone now: a person sets them outside of it, and `git -c NAME=VALUE` sets one for a single command"
 )
+NOT_CLEANED = "could not be looked through, and is once more before the next command"
 _REFUSED_WRITES = (b"Device or resource busy", b"Read-only file system")
 _SECTION = re.compile(r'\s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\[^\n])*)")?\s*\]')
 _NAME = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*")
@@ -66,6 +67,8 @@ class GitLeftovers(Struct, frozen=True):
 
     taken_away: tuple[str, ...] = ()
     runs_by_itself: tuple[str, ...] = ()
+    not_cleaned: tuple[str, ...] = ()
+    """What could not be looked at or mended; the next command looks at it once more."""
     read_only: tuple[str, ...] = ()
     upstreams: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
@@ -84,6 +87,7 @@ class GitLeftovers(Struct, frozen=True):
             sentences += [f"this repository can only be read here: {name}" for name in self.read_only]
         sentences += [f"follows the branch of the remote that it was made from: {name}" for name in self.upstreams]
         sentences += [f"taken away, for git would obey it outside of the sandbox: {name}" for name in self.taken_away]
+        sentences += [f"{NOT_CLEANED}: {name}" for name in self.not_cleaned]
         return sentences + [f"runs by itself outside of the sandbox: {name}" for name in self.runs_by_itself]
 
 

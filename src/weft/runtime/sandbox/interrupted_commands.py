@@ -130,7 +130,9 @@ class InterruptedCommand(Struct, frozen=True, kw_only=True):
             return (f"a command in {self.workspace} was cut off, and what it left is still there: {self.failure}",)
         began = f"a command in {self.workspace} was cut off, and"
         taken = tuple(f"{began} what git would obey of it was taken away: {name}" for name in self.git.taken_away)
-        return taken + tuple(f"{began} something of it runs by itself: {name}" for name in self.git.runs_by_itself)
+        rest = {"something of it runs by itself": self.git.runs_by_itself}
+        rest["this could not be looked through, and is not again: look at it yourself"] = self.git.not_cleaned
+        return taken + tuple(f"{began} {what}: {name}" for what, names in rest.items() for name in names)
 
 
 class OpenNote:
@@ -322,7 +324,12 @@ def _take_away(note: CommandNote) -> GitLeftovers:
     )
     leftovers = disarm_repositories(note.workspace, view, git)
     removed = [path for found in changed.values() for path in found.removed_links]
-    return msgspec.structs.replace(leftovers, taken_away=(*removed, *leftovers.taken_away))
+    missed = [os.path.join(place, path) for place, found in changed.items() for path in found.missed]
+    return msgspec.structs.replace(
+        leftovers,
+        taken_away=(*removed, *leftovers.taken_away),
+        not_cleaned=tuple(dict.fromkeys((*missed, *leftovers.not_cleaned))),
+    )
 
 
 def _identities(folder: NotedFolder) -> Iterator[Identity]:

@@ -19,13 +19,12 @@ from contextlib import suppress
 from msgspec import Struct
 
 from weft.kernel.clock import SystemClock
+from weft.runtime.sandbox.folder_descent import change_mode, open_to_owner, visit_folders
 
 _CLOCK_SECONDS = 1.0
 """The clock of a file system may be so far behind ours."""
 _ROUNDING_SECONDS = 0.005
 """By so much two readings of the clocks differ that were made at once; no program starts as fast."""
-_PATH_CHARACTERS = 1000
-"""So much of a path is opened at once; the system takes 4096 bytes."""
 _REPOSITORY = ".git"
 _GIT_FILES = frozenset(
     {"head", "config", "config.worktree", "commondir", "objects", "refs", "hooks", "remotes", "branches", "index"}
@@ -35,7 +34,6 @@ them apart."""
 _SHARED_INDEX = "sharedindex."
 _GIT_FOLDERS = frozenset({"hooks", "remotes", "branches"})
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class ChangedSize(Struct, frozen=True):
@@ -114,11 +112,11 @@ class ChangedFiles:
             repositories |= _git_places(path, name)
             try:
                 if _remove_privilege(folder, name, status, unseen):
-                    removed.append(f"{path}/{name}"[1:])
+                    removed.append(_joined(path, name))
             except FileNotFoundError:
                 continue
             except OSError:  # whatever becomes of one, the others are looked at
-                missed.append(f"{path}/{name}"[1:])
+                missed.append(_joined(path, name))
         return Leftovers(
             repositories=frozenset(repositories), removed_links=tuple(sorted(removed)), missed=tuple(sorted(missed))
         )
@@ -131,59 +129,45 @@ class ChangedFiles:
         started, turned_back = self._started, self._started.turned_back()
         since = {started.device: started.own_seconds - turned_back}
         usual = started.seconds - _CLOCK_SECONDS - turned_back
-        pending = [""]
-        while pending:
-            path = pending.pop()
-            try:
-                folder = self._open(path)
-            except FileNotFoundError:
-                continue
-            except OSError:
-                if missed is None:
-                    raise
-                missed.append(path[1:])
-                continue
-            try:
-                for name, status in _entries(folder):
+
+        def note_failure(path: str, error: OSError) -> None:
+            if isinstance(error, FileNotFoundError):  # it is gone
+                return
+            if missed is None:
+                raise error
+            missed.append(path)
+
+        top = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for visited in visit_folders(top, note_failure):
+                for name, status in _entries(visited.descriptor):
                     is_changed = status.st_ctime >= since.get(status.st_dev, usual)
                     if stat.S_ISDIR(status.st_mode):
-                        if _is_enterable(folder, name, status, is_changed and closed is None):
-                            pending.append(f"{path}/{name}")
+                        if _is_enterable(visited.descriptor, name, status, is_changed and closed is None):
+                            visited.inner.append(name)
                         elif is_changed and closed is not None:
-                            closed.append(f"{path}/{name}")
+                            closed.append(_joined(visited.path, name))
                     if is_changed:
-                        yield folder, path, name, status
-            finally:
-                os.close(folder)
-
-    def _open(self, path: str) -> int:
-        folder = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY)
-        rest = path.lstrip("/")
-        while rest:
-            cut = rest.rfind("/", 0, _PATH_CHARACTERS) if len(rest) > _PATH_CHARACTERS else len(rest)
-            piece, rest = rest[:cut], rest[cut + 1 :]
-            try:
-                inner = os.open(piece, _OPEN_FOLDER, dir_fd=folder)
-            finally:
-                os.close(folder)
-            folder = inner
-        return folder
+                        yield visited.descriptor, visited.path, name, status
+        finally:
+            os.close(top)
 
 
 def _git_places(path: str, name: str) -> set[str]:
     """Of a changed entry, the paths in the workspace that git may obey because of it."""
-    parts = f"{path}/{name}".split("/")[1:]
+    whole = _joined(path, name)
     places = set()
-    for place, part in enumerate(parts):
-        if part.casefold() == _REPOSITORY:
-            places.add("/".join(parts[: place + 1]))
-            break
+    if _REPOSITORY in whole.casefold():  # as in few: folders may be nested very deep
+        parts = whole.split("/")
+        named = next((place for place, part in enumerate(parts) if part.casefold() == _REPOSITORY), None)
+        places |= set() if named is None else {"/".join(parts[: named + 1])}
+    above, _, folder = path.rpartition("/")
     if name.casefold() in _GIT_FILES or name.casefold().startswith(_SHARED_INDEX):
-        places.add("/".join(parts[:-1]))
-    elif len(parts) > 1 and parts[-2].casefold() in _GIT_FOLDERS:
-        places.add("/".join(parts[:-2]))
+        places.add(path)
+    elif folder.casefold() in _GIT_FOLDERS:
+        places.add(above)
     if name.casefold() == _REPOSITORY:
-        places.add("/".join(parts))
+        places.add(whole)
     return places
 
 
@@ -201,7 +185,7 @@ def _entries(folder: int) -> list[tuple[str, os.stat_result]]:
 
 
 def _is_enterable(folder: int, name: str, status: os.stat_result, may_open: bool) -> bool:
-    if os.access(name, os.R_OK | os.X_OK, dir_fd=folder):
+    if os.access(name, os.R_OK | os.X_OK, dir_fd=folder, effective_ids=True):
         return True
     if may_open and status.st_uid == os.geteuid():
         with suppress(OSError):  # it is gone, or a link now: opening it says so
@@ -227,18 +211,9 @@ def _unlink(folder: int, name: str) -> None:
     try:
         os.unlink(name, dir_fd=folder)
     except PermissionError:
-        status = os.fstat(folder)
-        if status.st_uid != os.geteuid():
-            raise
-        os.fchmod(folder, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+        open_to_owner(folder)
         os.unlink(name, dir_fd=folder)
 
 
-def change_mode(folder: int, name: str, added: int = 0, removed: int = 0) -> None:
-    """Of exactly this entry, whatever its name becomes meanwhile."""
-    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
-    try:
-        path = f"/proc/self/fd/{descriptor}"
-        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & ~removed | added)
-    finally:
-        os.close(descriptor)
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
