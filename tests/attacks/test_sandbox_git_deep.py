@@ -4,6 +4,7 @@ while Weft looks."""
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import stat
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import pytest
 from msgspec import structs
 
 from tests.attacks.git_person import Person, tried
-from tests.runtime.sandbox.repositories import agent_runs, make_repository
+from tests.runtime.sandbox.repositories import agent_runs, make_repository, person_git
+from weft.kernel.errors import InvalidInput
 from weft.runtime.sandbox import leftovers as leftovers_module
 from weft.runtime.sandbox.folder_descent import FOLDER_FLAGS, Descent, visit_folders
 from weft.runtime.sandbox.git_leftovers import ChangedGit, disarm_repositories
@@ -30,6 +32,7 @@ MOVED_DOWN = f"""
     printf "$SETTINGS" > r/.git/config
     cat > down.py <<'END'
 import os
+import resource
 top = os.getcwd()
 for _ in range(45):
     os.mkdir("{NAME}")
@@ -41,6 +44,7 @@ END
 MOVED_UP = f"""
     cat > up.py <<'END'
 import os
+import resource
 top = os.getcwd()
 for _ in range(20):
     os.chdir("{NAME}")
@@ -247,3 +251,100 @@ def test_what_could_not_be_cleaned_is_cleaned_before_the_next_command(
     assert not (person.repository / "n/.git/hooks/pre-commit").exists()
     assert any("n/.git/hooks/pre-commit" in text for text in second.git.interrupted)
     assert list((tmp_path / "commands").iterdir()) == []
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """This process may open no more than most systems let a process open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def make_repositories(top: Path, count: int) -> None:
+    for number in range(count):
+        folder = top / f"r{number:04d}/.git"
+        for name in ("objects", "refs"):
+            (folder / name).mkdir(parents=True)
+        (folder / "HEAD").write_text("ref: refs/heads/main\n")
+        (folder / "config").write_text("[core]\n\tbare = false\n")
+
+
+@pytest.mark.slow("makes more repositories than a process may have files open")
+def test_repositories_that_can_only_be_read_are_not_held_open(tmp_path: Path, few_descriptors: None) -> None:
+    """So many were held that the command was refused."""
+    make_repositories(tmp_path, 500)
+    outcome = agent_runs(tmp_path, "echo works; touch r0499/.git/x r0063/.git/y; mv r0499 moved; touch moved/.git/z")
+    assert outcome.stdout == b"works\n"
+    assert (tmp_path / "r0063/.git/y").exists()
+    assert not (tmp_path / "moved/.git/x").exists()
+    assert not (tmp_path / "moved/.git/z").exists()
+    told = {
+        name: [text for text in outcome.git.sentences(outcome.stderr) if name in text] for name in ("r0150", "r0499")
+    }
+    assert "more than 64 repositories" in told["r0150"][0]
+    assert "make a folder with fewer of them the workspace" in told["r0150"][0]
+    assert "more than 200 repositories" in told["r0499"][1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root becomes somebody else")
+def test_repositories_of_another_user_are_not_held_open(open_person: Person) -> None:
+    make_repositories(open_person.repository, 20)
+    os.chown(open_person.repository, NOBODY, NOBODY)
+    before = open_descriptors()
+    os.seteuid(NOBODY)
+    try:
+        guard = GitGuard(open_person.repository)
+    finally:
+        os.seteuid(0)
+    assert len(guard.view.odd) == 21
+    assert open_descriptors() - before < 10
+    guard.close()
+    assert open_descriptors() == before
+    assert list(open_person.repository.glob("*/.git/commondir*")) == []
+
+
+def test_a_limit_of_descriptors_that_is_hit_is_named(tmp_path: Path) -> None:
+    make_repositories(tmp_path, 60)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = open_descriptors()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 200, hard))
+    try:
+        with pytest.raises(InvalidInput, match=f"{before + 200} files open") as raised:
+            agent_runs(tmp_path, "true")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert str(tmp_path) in str(raised.value)
+    assert "ulimit -n" in str(raised.value.advice)
+    assert open_descriptors() == before
+    assert list(tmp_path.glob("*/.git/commondir*")) == []
+
+
+@pytest.mark.slow("makes more repositories than are shown")
+@pytest.mark.parametrize("count", [64, 210])
+def test_no_number_of_repositories_shows_a_password(person: Person, count: int) -> None:
+    """The uppermost ones are looked at first: the agent makes more of them than can be written."""
+    place = make_repository(person.repository / "z/team/lib", files={"file": "one\n"})
+    person_git(place, "remote", "add", "origin", "https://ada:secret-token@example.org/a.git")
+    make_repositories(person.repository, count)
+    outcome = tried(person, "cat z/team/lib/.git/config; touch z/team/lib/.git/x")
+    assert b"secret-token" not in outcome.stdout
+    assert not (place / ".git/x").exists()
+    assert "secret-token" in (place / ".git/config").read_text()
+
+
+def test_a_repository_of_which_a_part_is_a_link_shows_no_password(person: Person) -> None:
+    place = make_repository(person.repository / "z", files={"file": "one\n"})
+    person_git(place, "remote", "add", "origin", "https://ada:secret-token@example.org/a.git")
+    (place / ".git/objects").rename(person.repository / "objects")
+    (place / ".git/objects").symlink_to("../../objects")
+    outcome = tried(person, "cat z/.git/config; touch z/.git/x; git -C z log --format=%s")
+    assert b"secret-token" not in outcome.stdout
+    assert b"example.org" in outcome.stdout
+    assert b"first" in outcome.stdout
+    assert not (place / ".git/x").exists()

@@ -7,7 +7,9 @@ is run. Where a part of it cannot be had, `Sandbox.gaps` says so, and a strict s
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -259,6 +261,19 @@ class SandboxGuard:
         self.git_leftovers = GitLeftovers()
 
     def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
+        try:
+            return self._prepared(argv, environment)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            raise InvalidInput(
+                f"what a command in {self._place} must not write takes more than the {most} files open that this "
+                "process may have: repositories of git, files of settings, files of secrets",
+                "allow more with `ulimit -n`, or make a folder with fewer of them the workspace",
+            ) from None
+
+    def _prepared(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
         self.run = self.uncovered = None
         self._starts += 1
         self._let_go()

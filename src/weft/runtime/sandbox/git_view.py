@@ -29,6 +29,7 @@ then a person's git obeys it. What such a folder had before the command is noted
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -66,7 +67,7 @@ from weft.runtime.sandbox.git_settings import (
     object_format,
     system_settings,
 )
-from weft.runtime.sandbox.mounts import Mount, file_of, is_beneath, read_only, writable
+from weft.runtime.sandbox.mounts import Mount, empty_folder, file_of, is_beneath, read_only, writable
 
 if TYPE_CHECKING:
     from weft.runtime.sandbox.git_subfolder import SubfolderTree
@@ -76,6 +77,9 @@ SAME_FOLDER = b".\n"
 """What `commondir` says as long as a command runs."""
 MOST_REPOSITORIES = 64
 """So many of a workspace can be written; any more are read-only."""
+MOST_SHOWN_REPOSITORIES = 200
+"""So many can be read; any more are hidden. The copy of the settings of each takes an open file."""
+_FEWER = "make a folder with fewer of them the workspace"
 MAIN_TREE_FILES = ("HEAD", "index")
 OBEYED_FOLDERS = ("hooks", "remotes", "branches")
 """Git obeys the files in these; the last two name remotes, as git did long ago."""
@@ -150,6 +154,7 @@ class GitGuard:
         written what changed after that."""
         self._workspace, self._is_read_only = str(workspace), is_read_only
         self._held: dict[str, FileIO] = {}
+        self._unheld: set[str] = set()
         self._mounts: dict[str, Mount] = {}
         self._folders: dict[Identity, str] = {}
         self._odd: list[str] = []
@@ -199,9 +204,10 @@ class GitGuard:
         """Beneath a folder of git's from that folder, which a command may move with what is mounted in it. All are held
         open: the number of a file that is gone would be given to the next one."""
         mounted = {mount.source or place for place, mount in self._mounts.items()}
-        places = mounted | self._settings.keys() | self._links.keys()
-        folders = {folder: self._hold(folder) for folder in self._folders.values()}
-        self._own_descriptors = {identity: folders[folder] for identity, folder in self._folders.items()}
+        places = (mounted | self._settings.keys() | self._links.keys()) - self._unheld
+        held = {identity: folder for identity, folder in self._folders.items() if folder not in self._unheld}
+        folders = {folder: self._hold(folder) for folder in held.values()}
+        self._own_descriptors = {identity: folders[folder] for identity, folder in held.items()}
         for place in sorted(places - {SYSTEM_SETTINGS} - folders.keys()):
             # what is only a place inside has nothing outside; the main tree's own git replaces its files all the time
             if os.path.lexists(place) and os.path.basename(place) not in MAIN_TREE_FILES:
@@ -224,8 +230,9 @@ class GitGuard:
         """Where the folders are that were mounted, which a command may have moved; those that were removed are not
         anywhere."""
         places = {}
-        for identity, descriptor in self._own_descriptors.items():
-            place = os.readlink(f"/proc/self/fd/{descriptor}")
+        for identity, folder in self._folders.items():
+            descriptor = self._own_descriptors.get(identity)
+            place = folder if descriptor is None else os.readlink(f"/proc/self/fd/{descriptor}")
             with suppress(OSError):
                 if identity_of(place) == identity:
                     places[identity] = place
@@ -461,15 +468,33 @@ class GitGuard:
                 self._add(*self._folder_mounts(folder))
                 self.branches[identity_of(folder)] = frozenset(branch_names(folder))
             else:
-                raise OddRepository(f"there are more than {MOST_REPOSITORIES} repositories")
+                raise OddRepository(
+                    f"there are more than {MOST_REPOSITORIES} repositories that can be written: {_FEWER}"
+                )
         if odd:
-            self._add(read_only(folder))
+            self._add_unheld(folder)
         with suppress(FileNotFoundError):
             self._folders[identity_of(folder)] = folder
         if not odd:
             for module in module_folders(folder):
                 if f"{module}/config" not in self._mounts:
                     self._add_folder(module)
+
+    def _add_unheld(self, folder: str) -> None:
+        """One that can only be read, or nothing of it. No number of them takes the open files of this process: it is
+        looked at by its path again when the command has ended."""
+        if len(self._folders) >= MOST_SHOWN_REPOSITORIES:
+            self._odd.append(
+                f"{folder}: it is hidden, there are more than {MOST_SHOWN_REPOSITORIES} repositories: {_FEWER}"
+            )
+            self._add(empty_folder(folder))
+        else:
+            self._add(read_only(folder))
+            for place in (f"{folder}/config", f"{folder}/config.worktree"):
+                with suppress(OSError, OddRepository):  # a command cannot read it either, or it is no file
+                    self._add(file_of(place, harmless_settings(read_small(place))))
+                    self._unheld.add(place)
+        self._unheld.add(folder)
 
     def _folder_mounts(self, folder: str) -> Iterator[Mount]:
         yield writable(folder)
@@ -554,6 +579,8 @@ class _reading_only:  # noqa: N801 - a context, as a function is
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return False  # it is not the repository's fault
         if isinstance(error, OddRepository | OSError):
             self._is_odd = True
             self._odd.append(f"{self._folder}: {error.strerror if isinstance(error, OSError) else error}")
