@@ -75,3 +75,50 @@ def test_a_repository_that_is_nested_too_deep_keeps_no_other_from_being_cleaned(
     subprocess.run(["rm", "-rf", person.repository / "aa"], check=True)
     assert outcome.git.taken_away
     person.ensure_unharmed(person.repository, person.repository / "zz")
+
+
+RESOLUTIONS = """
+    commit() { git -c user.name=a -c user.email=b commit -qam "$1"; }
+    git switch -qc one; echo 'one # $(touch "$CANARY")' > file; commit one
+    git switch -qc two main; echo two > file; commit two
+    mkdir .git/rr-cache
+    git -c user.name=a -c user.email=b merge -q one
+    echo resolved > file
+    git rerere
+    git reset -q --hard
+"""
+
+
+def test_no_conflict_is_noted_through_a_link(person: Person) -> None:
+    """Git notes a conflict in `rr-cache`, beside how it was solved before. The agent knows the name beforehand, and
+    writes the text."""
+    mine = person.home / ".bashrc"
+    mine.write_text("mine")
+    tried(
+        person,
+        f"CANARY={person.canary}\n{RESOLUTIONS}\n"
+        f'for place in .git/rr-cache/*; do ln -s {mine} "$place/thisimage"; done',
+    )
+    assert list((person.repository / ".git/rr-cache").iterdir()), "git made one"
+    subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=b", "merge", "-q", "one"],
+        cwd=person.repository,
+        capture_output=True,
+        check=False,
+    )
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["rebase-merge/done", "rebase-apply/x", "sequencer/todo", "rebase-merge/deep/x"])
+@pytest.mark.parametrize("repository", [".", "n"])
+def test_no_step_that_git_goes_on_with_is_a_link(person: Person, place: str, repository: str) -> None:
+    mine = person.home / ".bashrc"
+    mine.write_text("mine")
+    tried(
+        person,
+        f"test -d {repository}/.git || git init -q {repository}; cd {repository}/.git\n"
+        f"mkdir -p {os.path.dirname(place)}; ln -s {mine} {place}",
+    )
+    folder = person.repository / repository / ".git"
+    assert (folder / place).parent.is_dir()
+    assert not os.path.lexists(folder / place)

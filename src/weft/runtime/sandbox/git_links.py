@@ -23,8 +23,12 @@ FileState = tuple[int, int, int]
 """The numbers of its device and of itself, and when it changed."""
 _OLD_HEAD = re.compile(r"refs/heads/[\w-]+")
 """Where a `HEAD` leads that is a link, as git made it long ago."""
-_LEVELS = {"": 0, "objects": 0, "objects/pack": 0, "objects/info": 0, "logs": None, "refs": None}
-"""The folders that are looked at, and how deep; None is to the end. Git replaces objects, and does not write them."""
+_LEVELS = {
+    **dict.fromkeys(("", "objects", "objects/pack", "objects/info"), 0),
+    **dict.fromkeys(("logs", "refs", "rr-cache", "rebase-merge", "rebase-apply", "sequencer"), None),
+}
+"""The folders that are looked at, and how deep; None is to the end. Git replaces objects, and does not write them. Of
+the others it writes files where they are: the last four are how conflicts were solved, and what is not finished."""
 
 
 class WatchedPlace(Struct, frozen=True):
