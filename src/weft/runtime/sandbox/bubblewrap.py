@@ -434,6 +434,7 @@ class SandboxGuard:
             tree = None if git.tree is None else git.tree.folder
             changed = ChangedGit(
                 changed={folder: run.leftovers[folder].repositories for folder in run.leftovers if folder != tree},
+                pointers={folder: found.pointers for folder, found in run.leftovers.items() if folder != tree},
                 replaced=git.replaced_settings(),
                 made=git.made_settings(),
                 links=git.replaced_links(),

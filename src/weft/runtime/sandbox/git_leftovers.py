@@ -19,6 +19,7 @@ import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -31,6 +32,7 @@ from weft.runtime.sandbox.folder_descent import (
     open_to_owner,
     opened_beneath,
     opened_identity,
+    visit_folders,
 )
 from weft.runtime.sandbox.git_index import INDEX, hash_bytes_of, is_index_name, is_usable_index
 from weft.runtime.sandbox.git_links import FolderLinks, is_old_head, state_at
@@ -77,6 +79,8 @@ class ChangedGit(Struct, frozen=True, kw_only=True):
 
     changed: Mapping[str, Collection[str]]
     """By each folder that it could write, the paths in there that git may obey (`leftovers.Leftovers`)."""
+    pointers: Mapping[str, Collection[str]] = {}
+    """In the same way the paths of each `.git` that is no folder."""
     replaced: Collection[ReplacedSettings] = ()
     """Configurations that were mounted, and that somebody else replaced meanwhile."""
     made: Collection[str] = ()
@@ -109,6 +113,7 @@ def _clean_all(cleaning: _Cleaning, view: GitView, git: ChangedGit) -> None:
     for folder, paths in sorted(git.changed.items()):
         for path in sorted(paths):
             cleaning.clean_place(f"{folder}/{path}" if path else folder)
+    cleaning.part_from_known(f"{folder}/{path}" for folder, paths in git.pointers.items() for path in sorted(paths))
     for place in git.made:
         cleaning.clean_made(place)
     for identity, folder in view.folders.items():
@@ -163,6 +168,11 @@ class _Cleaning:
         self._workspace, self._seen, self._known = workspace, set(view.folders), view.known
         self._held, self._noted = set(view.folders), view.noted
         self._odd = view.odd
+        self._armed = {
+            identity for identity, known in view.known.items() if identity not in view.folders and _is_armed(known)
+        }
+        """Folders that came along as files, maybe, and in which git would run something if a command made it obey them.
+        Where nothing led to them before, nothing may lead to them now, and they may not be in another's place."""
         places = dict.fromkeys((*written, *view.folders.values()))
         self._roots = tuple(
             place for place in places if not any(is_beneath(place, other) for other in places if other != place)
@@ -189,6 +199,46 @@ class _Cleaning:
                 self._name_target(place, os.path.realpath(os.path.join(os.path.dirname(place), target)))
             elif kind == stat.S_IFDIR:
                 self._clean_folder(place)
+
+    def part_from_known(self, pointers: Iterable[str]) -> None:
+        """Take away what leads to a folder in which git would run something, and clean such a folder that was moved."""
+        if not self._armed:  # as nearly always
+            return
+        for place in pointers:
+            with self._noting(place), self._writable(os.path.dirname(place)) as above:
+                name = os.path.basename(place)
+                target = os.readlink(name, dir_fd=above) if kind_at(above, name) == stat.S_IFLNK else None
+                led = pointed_path(place, above) if target is None else os.path.join(os.path.dirname(place), target)
+                if led is not None and self._is_armed_place(os.path.realpath(led)):
+                    _rename_at(above, name)
+                    self.taken_away.append(self._name(place))
+        moved = {identity for identity in self._armed - self._seen if not self._is_still_there(identity)}
+        for root in self._roots if moved else ():
+            with self._noting(root), self._writable(root) as top:
+                for visited in visit_folders(top, partial(self._note_failure, root)):
+                    visited.inner = _folders_in(visited.descriptor)
+                    identity = opened_identity(visited.descriptor)
+                    if identity in moved - self._seen:
+                        self._seen.add(identity)
+                        self._clean_parts(visited.descriptor, self._name(f"{root}/{visited.path}"), None)
+
+    def _note_failure(self, root: str, path: str, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            self.not_cleaned.append(self._name(f"{root}/{path}"))
+
+    def _is_armed_place(self, folder: str) -> bool:
+        try:
+            status = os.lstat(folder)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) in self._armed
+
+    def _is_still_there(self, identity: Identity) -> bool:
+        try:
+            with self._writable(self._known[identity].path) as folder:
+                return opened_identity(folder) == identity
+        except OSError:
+            return False
 
     def restore_settings(self, replaced: ReplacedSettings) -> None:
         """A person who replaced it adds a remote or a branch; who added a program meanwhile is not known."""
@@ -354,7 +404,9 @@ class _Cleaning:
             if not is_git_folder(descriptor) and os.path.basename(folder).casefold() != GIT:
                 return
             self._seen.add(identity)
-            self._clean_parts(descriptor, self._name(folder), self._known.get(identity))
+            known = self._known.get(identity)
+            is_moved = known is not None and identity in self._armed and known.path != folder
+            self._clean_parts(descriptor, self._name(folder), None if is_moved else known)
 
     def _clean_parts(self, folder: int, name: str, known: KnownFolder | None) -> None:
         """Each part, whatever becomes of the others."""
@@ -419,6 +471,9 @@ class _Cleaning:
         if not _exists_at(folder, "commondir") or common == SAME_FOLDER:
             return
         is_second_tree = os.path.basename(os.path.dirname(name)) == "worktrees" and _exists_at(folder, "gitdir")
+        if is_second_tree:
+            status = os.stat("../..", dir_fd=folder)
+            is_second_tree = (status.st_dev, status.st_ino) not in self._armed
         if not is_second_tree or common is None or common.rstrip(b"\r\n") != b"../..":
             _remove_at(folder, "commondir")
             self.taken_away.append(f"{name}/commondir")
@@ -460,6 +515,21 @@ class _Cleaning:
 
     def _name(self, path: str) -> str:
         return os.path.relpath(path, self._workspace)
+
+
+def _is_armed(folder: KnownFolder) -> bool:
+    """Whether git runs something, or is led elsewhere, as soon as it takes a folder for its own."""
+    settings = [data for name, data in folder.files.items() if name in _SETTINGS]
+    if folder.is_led_to:
+        return False
+    is_readable = "config" in folder.files and "commondir" not in folder.files
+    has_files = any(not path.endswith(".sample") for path, _, _ in folder.obeyed)
+    return not is_readable or has_files or any(map(withheld_keys, settings))
+
+
+def _folders_in(folder: int) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 @contextmanager

@@ -102,6 +102,8 @@ class KnownFolder(Struct, frozen=True, kw_only=True):
     """Hooks, and files that name remotes."""
     links: frozenset[str]
     """Names in the folder itself."""
+    is_led_to: bool = False
+    """Whether the `.git` of the workspace was a link to it."""
 
 
 class GitPerson(Struct, frozen=True, kw_only=True):
@@ -360,7 +362,8 @@ class GitGuard:
                         obeyed.add((f"{part}/{entry.name}", status.st_ino, status.st_ctime_ns))
         with os.scandir(folder) as entries:
             links = frozenset(entry.name for entry in entries if entry.is_symlink() and self._is_trusted(entry.path))
-        return KnownFolder(path=folder, files=files, obeyed=frozenset(obeyed), links=links)
+        is_led_to = os.path.realpath(f"{self._workspace}/{GIT}") == folder
+        return KnownFolder(path=folder, files=files, obeyed=frozenset(obeyed), links=links, is_led_to=is_led_to)
 
     def _is_trusted(self, place: str) -> bool:
         return self._trusted_until is None or os.lstat(place).st_ctime < self._trusted_until

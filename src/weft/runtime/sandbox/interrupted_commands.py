@@ -318,6 +318,7 @@ def _take_away(note: CommandNote) -> GitLeftovers:
     )
     git = ChangedGit(
         changed={place: found.repositories for place, found in changed.items()},
+        pointers={place: found.pointers for place, found in changed.items()},
         made=tuple(filter(os.path.lexists, note.missing)),
         links={place: target for place, target in note.links.items() if _target(place) != target},
         unseen=note.unseen,

@@ -54,6 +54,8 @@ class Leftovers(Struct, frozen=True, kw_only=True):
     """Those that led to a place that was not looked through."""
     missed: tuple[str, ...] = ()
     """Paths that could not be looked at or mended: another user's, or moved while this looked."""
+    pointers: frozenset[str] = frozenset()
+    """The paths of each `.git` that is no folder, changed or not: where it leads may have changed."""
 
 
 class StartTime(Struct, frozen=True, kw_only=True):
@@ -108,7 +110,8 @@ class ChangedFiles:
         repositories = set[str]()
         removed = list[str]()
         missed = list[str]()
-        for folder, path, name, status in self._walk(None, missed):
+        pointers = set[str]()
+        for folder, path, name, status in self._walk(None, missed, pointers):
             repositories |= _git_places(path, name)
             try:
                 if _remove_privilege(folder, name, status, unseen):
@@ -118,14 +121,17 @@ class ChangedFiles:
             except OSError:  # whatever becomes of one, the others are looked at
                 missed.append(_joined(path, name))
         return Leftovers(
-            repositories=frozenset(repositories), removed_links=tuple(sorted(removed)), missed=tuple(sorted(missed))
+            repositories=frozenset(repositories),
+            removed_links=tuple(sorted(removed)),
+            missed=tuple(sorted(missed)),
+            pointers=frozenset(pointers),
         )
 
     def _walk(
-        self, closed: list[str] | None, missed: list[str] | None = None
+        self, closed: list[str] | None, missed: list[str] | None = None, pointers: set[str] | None = None
     ) -> Iterator[tuple[int, str, str, os.stat_result]]:
         """Folder, its path, name and status of what changed. Folders that are closed are listed in `closed`, else
-        opened. Those that cannot be gone through are listed in `missed`."""
+        opened. Those that cannot be gone through are listed in `missed`, and each `.git` that is none in `pointers`."""
         started, turned_back = self._started, self._started.turned_back()
         since = {started.device: started.own_seconds - turned_back}
         usual = started.seconds - _CLOCK_SECONDS - turned_back
@@ -147,6 +153,8 @@ class ChangedFiles:
                             visited.inner.append(name)
                         elif is_changed and closed is not None:
                             closed.append(_joined(visited.path, name))
+                    elif pointers is not None and name.casefold() == _REPOSITORY:
+                        pointers.add(_joined(visited.path, name))
                     if is_changed:
                         yield visited.descriptor, visited.path, name, status
         finally:
