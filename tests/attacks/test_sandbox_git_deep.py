@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -237,10 +238,10 @@ def test_what_could_not_be_cleaned_is_cleaned_before_the_next_command(
 ) -> None:
     rename = os.rename
 
-    def fails(source: object, *words: object, **folders: object) -> None:
+    def fails(source: Any, *words: Any, **folders: Any) -> None:
         if source == "pre-commit":
             raise PermissionError(1, "Operation not permitted")
-        rename(source, *words, **folders)  # type: ignore[call-overload]
+        rename(source, *words, **folders)
 
     script = 'git init -q n; printf "#!/bin/sh\\n" > n/.git/hooks/pre-commit; chmod +x n/.git/hooks/pre-commit'
     with monkeypatch.context() as patches:

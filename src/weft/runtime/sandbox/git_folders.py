@@ -17,7 +17,6 @@ from weft.kernel.errors import LimitExceeded
 from weft.runtime.sandbox.git_includes import included_files
 from weft.runtime.sandbox.git_repositories import (
     GIT,
-    MODULE_LEVELS,
     GitFolder,
     LinkedFolders,
     OddRepository,
@@ -26,6 +25,7 @@ from weft.runtime.sandbox.git_repositories import (
     folders_named,
     git_places,
     kind_of,
+    module_folders,
     read_small,
     repository_above,
 )
@@ -115,21 +115,10 @@ def _with_modules(place: str) -> Iterator[GitFolder]:
         yield from _modules_of(place)
 
 
-def _modules_of(place: str, levels: int = MODULE_LEVELS) -> Iterator[GitFolder]:
-    """Those of submodules, known by their configuration, which commands cannot take away. Names may have slashes."""
-    waiting = [(f"{place}/modules", levels)]
-    while waiting:
-        folder, left = waiting.pop()
-        try:
-            with os.scandir(folder) as entries:
-                inner = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
-        except OSError:
-            continue
-        for path in inner:
-            if kind_of(f"{path}/config") is not None:
-                yield from _with_modules(path)
-            elif left:
-                waiting.append((path, left - 1))
+def _modules_of(place: str) -> Iterator[GitFolder]:
+    """Those of submodules, known by their configuration, which commands cannot take away."""
+    for path in module_folders(place, known_by="config"):
+        yield from _with_modules(path)
 
 
 def _folder_at(place: str, objects: str) -> GitFolder | None:

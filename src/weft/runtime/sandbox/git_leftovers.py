@@ -28,6 +28,7 @@ from weft.kernel.clock import system_random
 from weft.runtime.sandbox.folder_descent import (
     FOLDER_FLAGS,
     Descent,
+    Identity,
     open_closed,
     open_to_owner,
     opened_beneath,
@@ -38,7 +39,6 @@ from weft.runtime.sandbox.git_index import INDEX, hash_bytes_of, is_index_name, 
 from weft.runtime.sandbox.git_links import FolderLinks, is_old_head, state_at
 from weft.runtime.sandbox.git_repositories import (
     GIT,
-    Identity,
     branch_names,
     is_git_folder,
     kind_at,

@@ -116,9 +116,10 @@ def git_places(workspace: str, most: int = MOST_FOLDERS) -> Iterator[str]:
                 waiting.append(f"{folder}/{name}")
 
 
-def module_folders(folder: str, levels: int = MODULE_LEVELS) -> Iterator[str]:
-    """Git's folders of the submodules of one repository, not those of submodules in them. Names may have slashes."""
-    waiting = [(f"{folder}/modules", levels)]
+def module_folders(folder: str, known_by: str = "HEAD") -> Iterator[str]:
+    """Git's folders of the submodules of one repository, not those of submodules in them. Names may have slashes.
+    `known_by` is the file that makes a folder one of them."""
+    waiting = [(f"{folder}/modules", MODULE_LEVELS)]
     while waiting:
         place, left = waiting.pop()
         try:
@@ -127,7 +128,7 @@ def module_folders(folder: str, levels: int = MODULE_LEVELS) -> Iterator[str]:
         except OSError:
             continue
         for path in inner:
-            if kind_of(f"{path}/HEAD") is not None:
+            if kind_of(f"{path}/{known_by}") is not None:
                 yield path
             elif left:
                 waiting.append((path, left - 1))

@@ -42,11 +42,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from weft.kernel.errors import WeftError
-from weft.runtime.sandbox.git_includes import included_files
+from weft.runtime.sandbox.folder_descent import Identity
+from weft.runtime.sandbox.git_includes import SYSTEM_SETTINGS, included_files
 from weft.runtime.sandbox.git_links import FileState, WatchedPlace, is_at, noted_files, publish_file, separate_file
 from weft.runtime.sandbox.git_repositories import (
     GIT,
-    Identity,
     LinkedFolders,
     OddRepository,
     branch_names,
@@ -72,7 +72,6 @@ from weft.runtime.sandbox.mounts import Mount, empty_folder, file_of, is_beneath
 if TYPE_CHECKING:
     from weft.runtime.sandbox.git_subfolder import SubfolderTree
 
-SYSTEM_SETTINGS = "/etc/gitconfig"
 SAME_FOLDER = b".\n"
 """What `commondir` says as long as a command runs."""
 MOST_REPOSITORIES = 64
@@ -84,6 +83,7 @@ MAIN_TREE_FILES = ("HEAD", "index")
 OBEYED_FOLDERS = ("hooks", "remotes", "branches")
 """Git obeys the files in these; the last two name remotes, as git did long ago."""
 _HELD_FOLDERS = (*OBEYED_FOLDERS, "info")
+_SETTINGS_INSIDE = str(SYSTEM_SETTINGS[0])
 _TRIES = 10
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -175,7 +175,7 @@ class GitGuard:
         self._descriptors: list[int] = []
         self._own_descriptors: dict[Identity, int] = {}
         self._watched: dict[str, WatchedPlace] = {}
-        self._add(file_of(SYSTEM_SETTINGS, system_settings(person.identity)))
+        self._add(file_of(_SETTINGS_INSIDE, system_settings(person.identity)))
         try:
             self._add_workspace()
             for entry in git_places(self._workspace):
@@ -192,7 +192,7 @@ class GitGuard:
         self.view = GitView(
             mounts=tuple(self._mounts.values()),
             environment={
-                "GIT_CONFIG_SYSTEM": SYSTEM_SETTINGS,
+                "GIT_CONFIG_SYSTEM": _SETTINGS_INSIDE,
                 # the workspace is a mount, and the repository is looked for above it
                 **({} if self.tree is None else {"GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"}),
             },
@@ -210,7 +210,7 @@ class GitGuard:
         held = {identity: folder for identity, folder in self._folders.items() if folder not in self._unheld}
         folders = {folder: self._hold(folder) for folder in held.values()}
         self._own_descriptors = {identity: folders[folder] for identity, folder in held.items()}
-        for place in sorted(places - {SYSTEM_SETTINGS} - folders.keys()):
+        for place in sorted(places - {_SETTINGS_INSIDE} - folders.keys()):
             # what is only a place inside has nothing outside; the main tree's own git replaces its files all the time
             if os.path.lexists(place) and os.path.basename(place) not in MAIN_TREE_FILES:
                 above = max((folder for folder in folders if is_beneath(place, folder)), key=len, default=None)

@@ -26,9 +26,10 @@ from msgspec import Struct
 
 from weft.kernel.clock import system_random
 from weft.kernel.errors import StoreFailed, WeftError
+from weft.runtime.sandbox.folder_descent import Identity
 from weft.runtime.sandbox.git_leftovers import ChangedGit, disarm_repositories
 from weft.runtime.sandbox.git_links import FileState
-from weft.runtime.sandbox.git_repositories import Identity, identity_of
+from weft.runtime.sandbox.git_repositories import identity_of
 from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.git_view import GitGuard, GitView, KnownFolder
 from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
