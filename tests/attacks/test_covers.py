@@ -161,6 +161,57 @@ def test_what_a_link_led_to_stays_hidden_without_the_link(run: Run, workspace: P
         assert CANARY.encode() not in run(LOOK).stdout
 
 
+FOLDER_MOVES = {
+    "its folder has another name": "mv .docker docker; mv config/gh gh",
+    "it lies in a folder that tools fill": "mv .docker node_modules/x; mv config/gh node_modules/gh",
+    "there and back": "mv .docker node_modules/x; mv node_modules/x x; mv config/gh y; mv y z",
+    "the folder above it": "mkdir a2; mv .docker a2/b; mv a2 a3; mv config .venv; mv .venv plain",
+}
+
+
+@pytest.mark.parametrize("move", FOLDER_MOVES.values(), ids=FOLDER_MOVES.keys())
+@pytest.mark.parametrize("is_in_one_step", [True, False])
+def test_a_secret_that_its_folder_names_stays_hidden_in_a_folder_of_another_name(
+    run: Run, workspace: Path, move: str, is_in_one_step: bool
+) -> None:
+    """`config.json` is one in `.docker` alone."""
+    for path in (".docker/config.json", "config/gh/hosts.yml"):
+        (workspace / path).parent.mkdir(parents=True)
+        (workspace / path).write_text(CANARY)
+    places = ProtectedPlaces(ledgers=(), folders=(), secrets=SecretFiles(more=("config/gh/hosts.yml",)))
+    for step in ["true", *([move] if is_in_one_step else move.split(";"))]:
+        assert run(step, places).succeeded
+        assert CANARY.encode() not in run(LOOK, places).stdout
+    assert CANARY.encode() not in run(f"{LOOK}; mkdir q; mv */config.json q", places).stdout
+
+
+def test_where_nothing_is_remembered_no_command_renames_the_folder_that_names_a_secret(
+    run: Run, workspace: Path
+) -> None:
+    (workspace / ".docker").mkdir()
+    (workspace / ".docker/config.json").write_text(CANARY)
+    moved = run("mv .docker docker; mkdir .tox; mv .docker .tox/; touch .docker/other", remembers=False)
+    assert moved.stderr.count(b"Device or resource busy") == 2
+    assert CANARY.encode() not in run(LOOK, remembers=False).stdout
+    assert (workspace / ".docker/other").exists()
+
+
+def test_in_a_workspace_of_a_secrets_folder_the_secret_is_hidden(tmp_path: Path) -> None:
+    workspace = tmp_path / ".docker"
+    workspace.mkdir()
+    (workspace / "config.json").write_text(CANARY)
+    runner = CommandRunner(UNPROTECTED, sandbox=machine_sandbox())
+    outcome = asyncio.run(runner.run(WORKSPACE_PROFILE, ["/bin/sh", "-c", LOOK], workspace=workspace))
+    assert CANARY.encode() not in outcome.stdout
+    assert outcome.hidden == ()
+
+
+def test_a_place_that_is_shown_and_is_gone_is_no_way_to_uncover_another(run: Run, workspace: Path) -> None:
+    places = ProtectedPlaces(ledgers=(), folders=(), secrets=SecretFiles(shown=lambda: [str(workspace / "gone/.env")]))
+    assert run("mv apps/web gone; true", places).succeeded
+    assert CANARY.encode() not in run(LOOK, places).stdout
+
+
 def test_no_other_secret_is_put_in_the_place_of_one_that_is_shown(run: Run, workspace: Path) -> None:
     shown = workspace / "apps/api/.env"
     shown.parent.mkdir()

@@ -39,6 +39,8 @@ class RememberedPlace(Struct, frozen=True, kw_only=True):
     is_folder: bool
     is_lasting: bool = False
     """Whether it stays hidden though neither its name nor a link says that it should be."""
+    ignores_shown: bool = False
+    """Whether it stays hidden though it lies where the person shows a file: it was hidden elsewhere and was moved."""
 
     @property
     def text(self) -> str:

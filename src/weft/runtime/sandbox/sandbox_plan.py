@@ -127,7 +127,8 @@ def plan_sandbox(
     entries = few_entries(searched.entries, len(covers))
     pinning = [f"{place}/{entry.path}" for entry in entries if entry.is_pinned]
     pinning += [mount.place for mount in covers]
-    pinning += protected.secrets.shown()  # a command could else put a folder there whose file of that name is hidden
+    # a command could else put a folder there whose file of that name is hidden
+    pinning += [path for path in protected.secrets.shown() if _is_real_folder(os.path.dirname(path))]
     pinned = tuple(_pinned_folders(pinning, place)) if place is not None and is_writable else ()
     uncovered = {mount.place: mount for mount in surroundings.get("uncovered_files", ())}
     covers += _entry_covers(entries, str(place), uncovered, {mount.place for mount in covers})
@@ -188,6 +189,10 @@ def _pinned_folders(places: Iterable[str], workspace: str) -> Iterator[str]:
             pinned.add(folder)
             yield folder
             folder = os.path.dirname(folder)
+
+
+def _is_real_folder(path: str) -> bool:
+    return os.path.isdir(path) and os.path.realpath(path) == path
 
 
 def _caches(caches: Path | None, workspace: str | None, name: str | None) -> Path | None:

@@ -53,7 +53,8 @@ class SecretFiles(Struct, frozen=True, kw_only=True, dict=True):
                 )
 
     def has(self, path: str, folder: int, file: str) -> bool:
-        """Whether a file is one, by a path in the workspace that leads to it. `folder` is the descriptor of the folder
+        """Whether a file is one, by an absolute path that leads to it: also the workspace may be the folder that a name
+        has before it. `folder` is the descriptor of the folder
         that it really lies in, and `file` its name there."""
         if not self.is_named(path):
             return False
@@ -62,6 +63,10 @@ class SecretFiles(Struct, frozen=True, kw_only=True, dict=True):
         name = path.rpartition("/")[2]
         words = [word for pattern, listed in HOLDING.items() if fnmatchcase(name, pattern) for word in listed]
         return bool(words) and _holds_one(folder, file, words)
+
+    def is_named_by_folder(self, path: str) -> bool:
+        """Whether a file is one because of the folders that it lies in."""
+        return any("/" in pattern and _ends_so(path, pattern) for pattern in (*SECRET_FILES, *self.more))
 
     def is_named(self, path: str) -> bool:
         """Whether the last part of a path could be the name of one, whatever is in the file."""
@@ -79,7 +84,7 @@ class SecretFiles(Struct, frozen=True, kw_only=True, dict=True):
         except OSError:  # it is gone
             return False
         try:
-            return self.has(path, folder, os.path.basename(place))
+            return self.has(place, folder, os.path.basename(place))
         finally:
             os.close(folder)
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.weft_error import quoted
@@ -64,6 +64,8 @@ class HiddenEntry(Struct, frozen=True, kw_only=True):
     is_pinned: bool = False
     """Whether the folders on its way must stay where they are while a command runs."""
     device: int = 0
+    ignores_shown: bool = False
+    """Whether it stays hidden at a path that the person shows: it came there from elsewhere."""
 
     @property
     def place(self) -> RememberedPlace:
@@ -73,6 +75,7 @@ class HiddenEntry(Struct, frozen=True, kw_only=True):
             number=self.number,
             is_folder=self.is_folder,
             is_lasting=self.is_lasting,
+            ignores_shown=self.ignores_shown,
         )
 
 
@@ -128,7 +131,6 @@ class _WorkspaceSearch:
         self._shown = frozenset(secrets.shown())
         self._room = path_room(workspace)
         self._top = os.open(workspace, _OPEN_FOLDER)
-        self._fetched: list[str] = []
         self.entries: dict[str, HiddenEntry] = {}
 
     def close(self) -> None:
@@ -145,19 +147,25 @@ class _WorkspaceSearch:
             for entry in entries:
                 hidden = _hidden_entry(self._workspace, path, folder, entry, self._secrets, self._shown)
                 if hidden is not None:
-                    self._add(hidden)
-                elif entry.name in FETCHED_FOLDERS and is_real_folder(entry):
-                    self._fetched.append(_joined(path, entry.name))
+                    self._add(self._pinned(hidden))
 
-    def _search(self, begin: Iterable[str]) -> Iterator[Folder]:
-        """Everything beneath some folders, whatever they are called: a command may have made them to be passed over."""
-        return self._walk(MOST_FETCHED_FOLDERS, True, begin, enters_ledgers=True)
+    def _pinned(self, entry: HiddenEntry) -> HiddenEntry:
+        """One that its folder names would be known no longer in a folder of another name. Where nothing is remembered,
+        no command may rename the folder."""
+        if self._enters_fetched and entry.is_secret and self._secrets.is_named_by_folder(self._place(entry.path)):
+            return structs.replace(entry, is_pinned=True)
+        return entry
 
-    def _walk(
-        self, most: int, enters_fetched: bool, begin: Iterable[str] = ("",), *, enters_ledgers: bool = False
-    ) -> Iterator[Folder]:
+    def _place(self, path: str) -> str:
+        return os.path.join(self._workspace, path)
+
+    def _search(self) -> Iterator[Folder]:
+        """Every folder, whatever it is called: a command may have named it so that it is passed over."""
+        return self._walk(MOST_FETCHED_FOLDERS, True, enters_ledgers=True)
+
+    def _walk(self, most: int, enters_fetched: bool, *, enters_ledgers: bool = False) -> Iterator[Folder]:
         try:
-            yield from walk_folders(self._top, most, enters_fetched, begin, self._room, enters_ledgers)
+            yield from walk_folders(self._top, most, enters_fetched, ("",), self._room, enters_ledgers)
         except _TooManyFolders as error:
             raise InvalidInput(
                 f"the workspace {self._workspace} has more than {most} folders, most of them in "
@@ -181,15 +189,13 @@ class _WorkspaceSearch:
             return []
         names = {(os.path.basename(place.text), place.number): place for place in moved}
         reached = set[tuple[str, int]]()
-        # a rule hides the others where they are in a folder that was looked through
-        begin = [""] if any(place.is_lasting for place in moved) else self._fetched
-        for path, folder, entries in self._search(begin):
+        for path, folder, entries in self._search():
             if folder < 0:  # what is searched for may lie in it
                 self._add_closed(path)
             for entry in entries:
                 key = entry.name, entry.inode()
                 if key in names and names[key].is_folder == is_real_folder(entry):
-                    self._add(_remembered_entry(names[key], _joined(path, entry.name), os.fstat(folder).st_dev))
+                    self._add(self._moved_entry(names[key], _joined(path, entry.name), os.fstat(folder).st_dev))
                     reached.add(key)
         return [place for place in moved if (os.path.basename(place.text), place.number) not in reached]
 
@@ -200,11 +206,20 @@ class _WorkspaceSearch:
         return (here is not None and here.number == place.number) or (place.device, place.number) in covered
 
     def _is_shown(self, place: RememberedPlace) -> bool:
-        return os.path.join(self._workspace, place.text) in self._shown
+        return not place.ignores_shown and self._place(place.text) in self._shown
+
+    def _moved_entry(self, place: RememberedPlace, path: str, device: int) -> HiddenEntry:
+        """Where the look by the rules did not come to it, in a folder that it looks through, only the memory hides it:
+        its folder has another name now, or a file is shown at that path."""
+        return structs.replace(
+            _remembered_entry(place, path, device),
+            is_lasting=place.is_lasting or not _is_fetched(path),
+            ignores_shown=place.ignores_shown or self._place(path) in self._shown,
+        )
 
     def _add_at_place(self, place: RememberedPlace) -> bool:
         """Where it lies in a fetched folder, no rule hides it there: it came there from elsewhere."""
-        if not place.is_lasting and FETCHED_FOLDERS.isdisjoint(place.text.split("/")[:-1]):
+        if not place.is_lasting and not _is_fetched(place.text):
             return False
         try:
             device, _ = identity_at(place.text, self._workspace)
@@ -228,7 +243,7 @@ class _WorkspaceSearch:
                 if identity == (secret.device, secret.number) and status.st_nlink > names[identity]:
                     wanted.add(identity)
         numbers = {number for _, number in wanted}
-        for path, folder, entries in self._search([""]) if wanted else ():
+        for path, folder, entries in self._search() if wanted else ():
             for entry in entries:
                 if entry.inode() in numbers and entry.is_file(follow_symlinks=False):
                     name, device = _joined(path, entry.name), os.fstat(folder).st_dev
@@ -244,8 +259,14 @@ def _remembered_entry(place: RememberedPlace, path: str, device: int) -> HiddenE
         is_folder=place.is_folder,
         is_secret=not place.is_folder,
         is_lasting=place.is_lasting,
+        ignores_shown=place.ignores_shown,
         is_pinned=os.path.basename(path).casefold() == LEDGER_FOLDER,
     )
+
+
+def _is_fetched(path: str) -> bool:
+    """Whether it lies in a folder that tools fill."""
+    return not FETCHED_FOLDERS.isdisjoint(path.split("/")[:-1])
 
 
 def listed_numbers(places: Iterable[str]) -> dict[str, int]:
@@ -383,7 +404,7 @@ def _hidden_entry(
     if os.path.join(workspace, entry_path) in shown:
         return None
     if entry.is_file(follow_symlinks=False):
-        is_secret = secrets.has(entry_path, folder, entry.name)
+        is_secret = secrets.has(os.path.join(workspace, entry_path), folder, entry.name)
         return _secret(entry_path, entry.inode(), os.fstat(folder).st_dev) if is_secret else None
     return _linked_secret(workspace, entry_path, secrets, shown) if entry.is_symlink() else None
 
@@ -400,7 +421,8 @@ def _linked_secret(workspace: str, path: str, secrets: SecretFiles, shown: froze
     try:
         if not stat.S_ISREG(os.stat(os.path.basename(target), dir_fd=folder, follow_symlinks=False).st_mode):
             return None
-        is_secret, device = secrets.has(path, folder, os.path.basename(target)), os.fstat(folder).st_dev
+        is_secret = secrets.has(os.path.join(workspace, path), folder, os.path.basename(target))
+        device = os.fstat(folder).st_dev
     except OSError:  # it leads nowhere
         return None
     finally:
