@@ -11,6 +11,7 @@ import errno
 import os
 import resource
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -71,8 +72,8 @@ SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 STRICT_VARIABLE = "WEFT_SANDBOX"
 _TRIAL_LIMITS = Limits(seconds=20)
 _STATUS = "/proc/self/status"
-_COVERS = "covers"
-"""Under this name it is remembered what was covered."""
+_ENDING_SECONDS = 0.6
+"""Within these a command is killed from which something is uncovered."""
 _LOOKED_AT_BYTES = 64 * 1024
 """Of the output of a command that failed, for names of what was hidden from it."""
 _ADVICE = "allow user namespaces without privileges, and have bubblewrap 0.8 or later"
@@ -282,23 +283,11 @@ class SandboxGuard:
         notes = None
         if person.command_notes is not None and place is not None:
             notes = CommandNotes(person.command_notes)
-        remembered: Collection[RememberedPlace] | None = None
-        if place is not None:
-            running_since = None
-            if notes is not None:
-                commands = notes.clean_up()
-                for command in commands:
-                    command.ensure_cleaned(place)
-                self._interrupted += tuple(sentence for command in commands for sentence in command.sentences)
-                running_since = notes.running_since(place)
-            self._view = workspace_view(Path(place), person, is_read_only=is_read_only, trusted_until=running_since)
-            self._memory = self._memory or memory_of(person.covered_places, Path(place), _COVERS)
-            remembered = None if self._memory is None else self._memory.load()
-            if not is_read_only:  # else the last of its connections elsewhere would uncover the names of its log
-                self._held_logs += [hold_log(ledger) for ledger in self._protected.open_ledgers(place)]
+        remembered = None if place is None else self._begin_turn(place, notes)
         plan = self.plan = plan_sandbox(self._protected, surroundings, self._view, remembered)
         self._enters_fetched = remembered is None
         if self._memory is not None:
+            _ensure_none_is_moved(plan, self._memory)
             self._memory.save(plan.covered, plan.absent)
         files = {f"{PROGRAM_FOLDER}/{name}": data for name, data in (surroundings.get("files") or {}).items()}
         run = self.run = ConfinedRun(
@@ -332,11 +321,36 @@ class SandboxGuard:
             descriptors=run.before_start(),
         )
 
+    def _begin_turn(self, place: str, notes: CommandNotes | None) -> Collection[RememberedPlace] | None:
+        """Look at the workspace, and hold what must stay while the command runs; what is remembered of it.
+
+        The order of what is held: the turn comes first, and nobody who holds anything else waits for a turn. Without it
+        another command could be between its own look and its mounts. The view of git, the logs of ledgers and the note
+        are taken while it is held. The turn is given back when the program may run, the others at its end."""
+        person, is_read_only = self._surroundings.get("person", NO_FOLDERS), self._surroundings.get("read_only", False)
+        self._memory = self._memory or memory_of(person.covered_places, Path(place), can_write=not is_read_only)
+        if self._memory is not None:
+            self._memory.turn.begin()
+        running_since = None
+        if notes is not None:
+            commands = notes.clean_up()
+            for command in commands:
+                command.ensure_cleaned(place)
+            self._interrupted += tuple(sentence for command in commands for sentence in command.sentences)
+            running_since = notes.running_since(place)
+        self._view = workspace_view(Path(place), person, is_read_only=is_read_only, trusted_until=running_since)
+        remembered = None if self._memory is None else self._memory.load()
+        if not is_read_only:  # else the last of its connections elsewhere would uncover the names of its log
+            self._held_logs += [hold_log(ledger) for ledger in self._protected.open_ledgers(place)]
+        return remembered
+
     def after_start(self, process_id: int) -> None:
         assert self.run is not None, "it was prepared"
         self.run.after_start(process_id, None if self._place is None else self.ensure_unchanged)
         if self._place is not None and not self.run.has_started_program and self._starts < STARTS:
             raise StartAgain("bubblewrap could not make it")  # the last one says itself why
+        if self._memory is not None:
+            self._memory.turn.end_start()
 
     def ensure_unchanged(self, first_process: int) -> None:
         """Raises StartAgain unless the workspace is the folder that was meant, and what is hidden in it is hidden."""
@@ -472,6 +486,18 @@ class SandboxGuard:
         if self._view.git is not None and self._view.git.tree is not None:
             names.append(self._view.git.tree.name)
         return tuple(names)
+
+
+def _ensure_none_is_moved(plan: SandboxPlan, memory: PlaceMemory) -> None:
+    """Raises StartAgain where something that was hidden is nowhere, and another command runs that could have moved it
+    ahead of the search. Where the person removed it, that command is killed, and the next look is alone."""
+    absent = [place for place in plan.absent if not (place.came_beside or place.is_elsewhere)]
+    if absent and not memory.turn.is_alone:
+        time.sleep(_ENDING_SECONDS)
+        raise StartAgain(
+            f"{absent[0].text}, which is hidden from commands, is not found, and another command that runs could have "
+            "moved it"
+        )
 
 
 def _missed(leftovers: Mapping[str, Leftovers]) -> Iterator[str]:

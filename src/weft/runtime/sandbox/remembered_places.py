@@ -4,28 +4,32 @@ Folders that tools fill, such as `node_modules`, are not looked through each tim
 another folder. So each look begins with what the one before covered: a place that is no longer there is searched for
 everywhere, by its name and its number in its file system, which a command cannot change while it is covered.
 
-One file for each workspace lies beside the person's other state, where no command sees it. Whoever looks holds a lock
-for as long as the command runs that it looked for. Places are forgotten only by somebody who holds the lock alone:
-while another command runs it could move a thing from folder to folder, ahead of the search.
+One file for each workspace lies beside the person's other state, where no command sees it. It is found by the number of
+the folder and by when the folder was made: under another name the workspace is still known, and a folder that takes its
+place has nothing of what is remembered. What workspaces above and below remember counts, too: a command there could
+move it here. Only whoever has the workspace's turn reads and writes the file (`workspace_turns`), and places are
+forgotten only while no other command runs: it could move a thing from folder to folder, ahead of the search.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from msgspec import DecodeError, Struct, ValidationError
+from msgspec import DecodeError, Struct, ValidationError, structs
 from msgspec.json import decode, encode
 
-from weft.kernel.errors import StoreFailed
+from weft.kernel.clock import system_random
+from weft.kernel.errors import InvalidInput, StoreFailed
+from weft.runtime.resources.birth_times import birth_time
+from weft.runtime.sandbox.mounts import is_beneath
+from weft.runtime.sandbox.workspace_turns import WorkspaceTurn, folders_above
 from weft.store.atomic_files import PRIVATE_FILE, make_folder, new_file
 
 MOST_BYTES = 16 * 1024 * 1024
-_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOTE, _STARTED, _BELOW = "covers.json", "started", "below"
 
 
 class RememberedPlace(Struct, frozen=True, kw_only=True):
@@ -42,88 +46,183 @@ class RememberedPlace(Struct, frozen=True, kw_only=True):
     ignores_shown: bool = False
     """Whether it stays hidden though it lies where the person shows a file: it was hidden elsewhere and was moved."""
 
+    came_beside: bool = False
+    """Whether it came while another command ran, which sees it and can take it away."""
+    is_elsewhere: bool = False
+    """Whether it lay outside of this workspace, where a command of another one could move it here."""
+
     @property
     def text(self) -> str:
         return os.fsdecode(self.path)
 
 
+class _Memory(Struct, frozen=True, kw_only=True):
+    """What is noted of one workspace."""
+
+    workspace: bytes
+    """Where it lay."""
+    places: tuple[RememberedPlace, ...]
+    looked_for: Mapping[str, str] = {}
+    """What other workspaces remember, by their keys, as it was when it was searched for here and nothing else ran."""
+
+
 class PlaceMemory:
-    """The places of one kind that are remembered of one workspace. `kind` tells those apart that are looked for by
-    different rules. `workspace` has no links on its way. Close it when the command has ended."""
+    """The places that are remembered of one workspace. `workspace` has no links on its way. Close it when the command
+    has ended."""
 
-    def __init__(self, folder: Path, workspace: Path, kind: str) -> None:
-        """By its path alone: a folder that took the place of another has nothing of what is remembered, and one that is
-        mounted anew after a start of the machine has another number. Raises OSError where nothing can be noted."""
-        name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
-        self._file = folder / name / f"{kind}.json"
-        make_folder(self._file.parent)
-        self._lock = os.open(self._file.with_suffix(".lock"), _OPEN_LOCK, PRIVATE_FILE)
-        self.is_alone = False
-        """Whether no command runs that somebody else looked for."""
+    def __init__(self, folder: Path, workspace: Path, *, can_write: bool) -> None:
+        """Raises OSError where nothing can be noted."""
+        self._folder, self._workspace, self._can_write = folder, workspace, can_write
+        self._key = _key(workspace)
+        self._above = {_key(above): above for above in folders_above(workspace)}
+        make_folder(folder / self._key)
+        for key in self._above:
+            make_folder(folder / key / _BELOW)
+            os.close(os.open(folder / key / _BELOW / self._key, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
+        self.turn = WorkspaceTurn(folder, workspace, can_write=can_write)
+        self._known = _Memory(workspace=b"", places=())
+        self._stamps: dict[str, str] = {}
 
-    def load(self) -> tuple[RememberedPlace, ...] | None:
-        """What was covered; None where that cannot be known. Waits for somebody else's look."""
+    def load(self) -> tuple[RememberedPlace, ...]:
+        """What was covered; of one who has the turn. Raises StoreFailed where that cannot be known."""
+        self._known = self._read(self._key) or _Memory(workspace=os.fsencode(self._workspace), places=())
+        places = list(self._known.places)
+        for key, above in self._above.items():
+            places += self._places_of(key, above)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.is_alone = True
-        except BlockingIOError:
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
-            self.is_alone = False
-        return self._load()
+            below = sorted(os.listdir(self._folder / self._key / _BELOW))
+        except FileNotFoundError:
+            below = []
+        for key in below:
+            places += self._places_of(key, None)
+        return tuple(dict.fromkeys(places))
 
-    def _load(self) -> tuple[RememberedPlace, ...] | None:
+    def _places_of(self, key: str, above: Path | None) -> Iterator[RememberedPlace]:
+        """What another workspace remembers, as seen from this one; `above` is where it lies, if that is above."""
+        stamp = self._stamp(key)
+        if stamp is None:
+            return
+        self._stamps[key] = stamp
+        if self._known.looked_for.get(key) == stamp:
+            return
+        memory = self._read(key)
+        for place in () if memory is None else memory.places:
+            path = os.path.join(os.fsdecode(memory.workspace) if above is None else above, place.text)
+            inside = self._path_inside(path)
+            if inside is not None:
+                yield structs.replace(place, path=os.fsencode(inside))
+            elif above is None or not _is_at(place, above):
+                yield structs.replace(place, is_elsewhere=True)
+
+    def _path_inside(self, path: str) -> str | None:
+        """From this workspace on, also where it had another name when that was noted."""
+        for workspace in (str(self._workspace), os.fsdecode(self._known.workspace)):
+            if is_beneath(path, workspace):
+                return os.path.relpath(path, workspace)
+        return None
+
+    def _stamp(self, key: str) -> str | None:
+        """Another one when a command was started in a workspace since; None where nothing is noted of it."""
         try:
-            with self._file.open("rb") as file:
-                data = file.read(MOST_BYTES)
-            return decode(data, type=tuple[RememberedPlace, ...])
-        except FileNotFoundError:  # the first command in this workspace
-            return ()
-        except (OSError, DecodeError, ValidationError):
+            return (self._folder / key / _STARTED).read_text(encoding="ascii")
+        except FileNotFoundError:
             return None
+
+    def _read(self, key: str) -> _Memory | None:
+        """None where nothing was noted: no command was started there."""
+        file = self._folder / key / _NOTE
+        try:
+            with file.open("rb") as opened:
+                return decode(opened.read(MOST_BYTES + 1), type=_Memory)
+        except FileNotFoundError:
+            return None
+        except (OSError, DecodeError, ValidationError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise StoreFailed(
+                f"{file}, which says what is hidden from commands in {self._workspace}, or above or below it, "
+                f"cannot be read: {why}",
+                "take files of secrets out of folders such as node_modules of that workspace, give those back their "
+                "names whose folder was renamed, and remove the file",
+            ) from None
 
     def save(self, covered: Iterable[RememberedPlace], absent: Iterable[RememberedPlace] = ()) -> None:
         """Before the command runs. `absent` was remembered and is nowhere now: it is forgotten where nobody else's
-        command can have it. Then others may look, too."""
-        places = set(covered)
-        with self._writing():
-            known = self._load()
-            if not self.is_alone:  # what others covered since stays, too
-                places.update(absent, known or ())
-            ordered = tuple(sorted(places, key=lambda place: (place.path, place.device, place.number)))
-            if ordered != known:
-                self._write(ordered)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
-
-    def _write(self, places: tuple[RememberedPlace, ...]) -> None:
+        command can have it."""
+        places, looked_for = set(covered), {**self._known.looked_for, **self._stamps}
+        if not self.turn.is_alone:
+            looked_for = dict(self._known.looked_for)
+            before = {_name_and_number(place) for place in self._known.places if not place.came_beside}
+            places = {structs.replace(place, came_beside=_name_and_number(place) not in before) for place in places}
+            places.update(place for place in absent if not place.is_elsewhere)
+        ordered = tuple(sorted(places, key=lambda place: (place.path, place.device, place.number)))
+        memory = _Memory(workspace=os.fsencode(self._workspace), places=ordered, looked_for=looked_for)
         try:
-            with new_file(self._file) as file:
-                file.write(encode(places))
+            if memory != self._known or not (self._folder / self._key / _NOTE).exists():
+                self._write(memory)
+            if self._can_write:
+                self._note_start()
         except OSError as error:  # the next command would not know what to look for
             raise StoreFailed(
-                f"what is hidden from commands cannot be noted in {self._file}: {error.strerror}", "make room there"
+                f"what is hidden from commands cannot be noted in {self._folder / self._key}: {error.strerror}",
+                "make room there",
             ) from None
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """One at a time reads the file, adds to it and writes it."""
-        descriptor = os.open(self._file.with_suffix(".write"), _OPEN_LOCK, PRIVATE_FILE)
+    def _write(self, memory: _Memory) -> None:
+        data = encode(memory)
+        if len(data) > MOST_BYTES:
+            raise InvalidInput(
+                f"the workspace {self._workspace} holds more files and folders that must be hidden than can be noted",
+                "remove what a program made there, or make a folder with fewer of them the workspace",
+            )
+        with new_file(self._folder / self._key / _NOTE) as file:
+            file.write(data)
+
+    def _note_start(self) -> None:
+        descriptor = os.open(self._folder / self._key / _STARTED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            os.write(descriptor, system_random(16).hex().encode())
         finally:
             os.close(descriptor)
 
     def close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self.turn.close()
 
 
-def memory_of(folder: Path | None, workspace: Path, kind: str) -> PlaceMemory | None:
+def _key(folder: Path) -> str:
+    """The same for a folder under another name, and another for one that takes its place. Not by its file system, whose
+    number is another one when the machine was started again."""
+    born = birth_time(folder)
+    words = b"%d %d" % (os.stat(folder).st_ino, born) if born is not None else os.fsencode(folder)
+    return hashlib.sha256(words).hexdigest()[:32]
+
+
+def _is_at(place: RememberedPlace, workspace: Path) -> bool:
+    """Whether it is still there, with no link on its way."""
+    descriptor = -1
+    try:
+        descriptor = os.open(workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        *folders, name = place.text.split("/")
+        for folder in folders:
+            beneath = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = beneath
+        return os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_ino == place.number
+    except OSError:
+        return False
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _name_and_number(place: RememberedPlace) -> tuple[str, int]:
+    return os.path.basename(place.text), place.number
+
+
+def memory_of(folder: Path | None, workspace: Path, *, can_write: bool) -> PlaceMemory | None:
     """None where nothing can be remembered: everything is looked through then."""
     if folder is None:
         return None
     try:
-        return PlaceMemory(folder, workspace, kind)
+        return PlaceMemory(folder, workspace, can_write=can_write)
     except OSError:  # a home folder that cannot be written
         return None

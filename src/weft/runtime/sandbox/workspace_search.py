@@ -202,11 +202,11 @@ class _WorkspaceSearch:
     def _is_covered(self, place: RememberedPlace, covered: Collection[tuple[int, int]]) -> bool:
         """Whether the look by the rules came to it, where it was or elsewhere. Devices are counted anew when a machine
         starts, so the same number at the same path is enough."""
-        here = self.entries.get(place.text)
+        here = None if place.is_elsewhere else self.entries.get(place.text)
         return (here is not None and here.number == place.number) or (place.device, place.number) in covered
 
     def _is_shown(self, place: RememberedPlace) -> bool:
-        return not place.ignores_shown and self._place(place.text) in self._shown
+        return not (place.ignores_shown or place.is_elsewhere) and self._place(place.text) in self._shown
 
     def _moved_entry(self, place: RememberedPlace, path: str, device: int) -> HiddenEntry:
         """Where the look by the rules did not come to it, in a folder that it looks through, only the memory hides it:
@@ -219,7 +219,7 @@ class _WorkspaceSearch:
 
     def _add_at_place(self, place: RememberedPlace) -> bool:
         """Where it lies in a fetched folder, no rule hides it there: it came there from elsewhere."""
-        if not place.is_lasting and not _is_fetched(place.text):
+        if place.is_elsewhere or not (place.is_lasting or _is_fetched(place.text)):
             return False
         try:
             device, _ = identity_at(place.text, self._workspace)
