@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,63 @@ def test_what_a_command_left_whose_weft_was_killed_is_taken_away_by_the_next(kil
     person_git(killed.person.repository, "config", "extensions.worktreeConfig", "true")
     places = [killed.person.repository / name for name in (".", "n", "node_modules/n")]
     killed.person.ensure_unharmed(*(place for place in places if place.is_dir()))
+
+
+def renamed(repository: Path) -> Path:
+    return repository.rename(repository.with_name("renamed"))
+
+
+def moved_with_the_folder_above(repository: Path) -> Path:
+    above = repository.with_name("above")
+    above.mkdir()
+    return repository.rename(above / "repository")
+
+
+def with_another_in_its_place(repository: Path) -> Path:
+    place = renamed(repository)
+    make_repository(repository, files={"file": "one\n"})
+    return place
+
+
+@pytest.mark.slow("starts a process that is killed")
+@pytest.mark.parametrize("move", [renamed, moved_with_the_folder_above, with_another_in_its_place])
+@pytest.mark.parametrize("follows", ["in it", "in a folder of it", "above it"])
+def test_what_a_killed_command_left_is_taken_away_in_a_workspace_of_another_name(
+    killed: KilledAgent, move: Callable[[Path], Path], follows: str
+) -> None:
+    old = killed.person.repository
+    killed.does(SCRIPTS["a nested repository"] + "; mkdir x")
+    place = move(old)
+    if old.exists():
+        person_git(old, "config", "core.fsmonitor", "mine")
+    assert CommandNotes(killed.commands).clean_up() == (), "nobody knows yet where it is"
+    assert tuple(CommandNotes(killed.commands).interrupted()) == ()
+    if old.exists():
+        assert person_git(old, "config", "core.fsmonitor") == "mine"
+    start = {"in it": place, "in a folder of it": place / "x", "above it": killed.person.top}[follows]
+    if follows != "above it":
+        (sentence,) = agent_runs(start, "true", commands=killed.commands, home=killed.person.home).git.interrupted
+    else:
+        commands = CommandNotes(killed.commands).clean_up(str(start))
+        ((sentence,),) = (command.sentences for command in commands)
+    assert f"a command in {place} was cut off" in sentence
+    assert CommandNotes(killed.commands).clean_up(str(start)) == ()
+    killed.person.ensure_unharmed(place, place / "n")
+
+
+@pytest.mark.slow("starts a process that is killed")
+def test_a_workspace_that_was_removed_is_waited_for_by_its_folder_alone(killed: KilledAgent) -> None:
+    """Its number is given to the next folder that is made, whose settings are the person's."""
+    old = killed.person.repository
+    killed.does(SCRIPTS["a nested repository"])
+    subprocess.run(["rm", "-rf", old], check=True)
+    make_repository(old, files={"file": "one\n"})
+    person_git(old, "config", "core.fsmonitor", "mine")
+    notes = CommandNotes(killed.commands)
+    for place in (None, str(old), str(old.parent), str(old)):
+        assert notes.clean_up(place) == ()
+    assert notes.running_since(str(old)) is None
+    assert person_git(old, "config", "core.fsmonitor") == "mine"
 
 
 @pytest.mark.slow("starts a process that is killed")

@@ -333,7 +333,7 @@ class SandboxGuard:
             self._memory.turn.begin()
         running_since = None
         if notes is not None:
-            commands = notes.clean_up()
+            commands = notes.clean_up(place)
             for command in commands:
                 command.ensure_cleaned(place)
             self._interrupted += tuple(sentence for command in commands for sentence in command.sentences)

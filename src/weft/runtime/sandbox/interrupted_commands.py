@@ -7,6 +7,10 @@ with it, and nobody looked at what the command had written. Whoever comes next d
 Its processes may still be ending: the note names the first of them from before the command could do anything. When
 such a command ended is not known. What changed since it began counts as its own therefore, but for what was held or
 known then: also a repository that the person made meanwhile keeps nothing but the harmless part of its settings.
+
+A workspace may have got another name since. It is known by its number and by when it was made, and looked for at the
+folder of the next command, above it and below it. Where it is not, the note waits under another ending: it is then
+compared with the folders of commands alone, and concerns nobody else.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +30,7 @@ from msgspec import Struct
 
 from weft.kernel.clock import system_random
 from weft.kernel.errors import StoreFailed, WeftError
+from weft.runtime.resources.birth_times import birth_time
 from weft.runtime.sandbox.folder_descent import Identity
 from weft.runtime.sandbox.git_leftovers import ChangedGit, disarm_repositories
 from weft.runtime.sandbox.git_links import FileState
@@ -35,9 +40,10 @@ from weft.runtime.sandbox.git_view import GitGuard, GitView, KnownFolder
 from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
 from weft.runtime.sandbox.mounts import is_beneath
 from weft.runtime.sandbox.private_home import rename_caches
+from weft.runtime.sandbox.workspace_search import MOST_FETCHED_FOLDERS, TooManyFolders, is_real_folder, walk_folders
 from weft.store.owners import process_of, process_owner
 
-_ENDING = ".json"
+_ENDING, _WAITING_ENDING = ".json", ".moved"
 _ENDING_SECONDS = 10.0
 _PAUSE_SECONDS = 0.01
 _CLOCK_SECONDS = 1.0
@@ -75,6 +81,8 @@ class CommandNote(Struct, frozen=True, kw_only=True):
     """Indexes and links in git's folders, as they were."""
     caches: str | None = None
     """One of those that it could write: where its package caches lie."""
+    folder: tuple[int, int] | None = None
+    """The number of the workspace, and when it was made. None where its file system does not tell that."""
 
     @classmethod
     def of(
@@ -104,6 +112,29 @@ class CommandNote(Struct, frozen=True, kw_only=True):
             temporary=temporary,
             noted=tuple(git.view.noted),
             caches=caches,
+            folder=_folder_of(workspace),
+        )
+
+    def moved_to(self, workspace: str) -> CommandNote:
+        """The same, where the workspace has another path. What lay above it is elsewhere, too, if a folder above was
+        renamed."""
+        old, new = Path(self.workspace), Path(workspace)
+        while old.name == new.name and old.name:
+            old, new = old.parent, new.parent
+
+        def moved(path: str) -> str:
+            if not is_beneath(path, str(old)):
+                return path
+            is_inside = is_beneath(path, self.workspace)
+            return path if not is_inside and os.path.lexists(path) else os.path.join(new, os.path.relpath(path, old))
+
+        return msgspec.structs.replace(
+            self,
+            workspace=workspace,
+            written={moved(place): started for place, started in self.written.items()},
+            folders=tuple(_moved_folder(folder, moved(folder.path)) for folder in self.folders),
+            missing=tuple(map(moved, self.missing)),
+            links={moved(place): target for place, target in self.links.items()},
         )
 
 
@@ -200,26 +231,45 @@ class CommandNotes:
         for path in self._paths():
             with _Locked(path) as is_locked:
                 note = self._load(path) if is_locked else None
-            if note is not None:
+            if note is not None and not _is_moved(note):
                 yield InterruptedCommand(workspace=note.workspace, seconds=note.seconds)
 
-    def clean_up(self) -> tuple[InterruptedCommand, ...]:
+    def clean_up(self, place: str | None = None) -> tuple[InterruptedCommand, ...]:
         """Take away what they left, before anything else is done where they worked. One of which it cannot be taken
-        away says why, and keeps its note: it concerns its own workspace alone."""
+        away says why, and keeps its note: it concerns its own workspace alone. Workspaces that are not where they were
+        are looked for at `place`, the folder of the next command."""
         commands = []
-        for path in self._paths():
+        above = () if place is None else _folders_above(place)
+        for path in (*self._paths(), *(self._paths(_WAITING_ENDING) if place is not None else ())):
             with _Locked(path) as is_locked:
                 note = self._load(path) if is_locked else None
+                if note is not None and _is_moved(note):
+                    note = self._moved_note(path, note, place, above)
                 if note is not None and _is_reachable(note):
                     commands.append(_clean_up(path, note))
         return tuple(commands)
 
-    def _paths(self) -> list[str]:
+    def _moved_note(
+        self, path: str, note: CommandNote, place: str | None, above: Sequence[tuple[tuple[int, int] | None, str]]
+    ) -> CommandNote | None:
+        """None where the workspace is not found: then the note waits."""
+        for identity, folder in above:
+            if identity == note.folder:
+                return note.moved_to(folder)
+        if place is None or not path.endswith(_ENDING):
+            return None
+        if is_beneath(note.workspace, place) and (folder := _folder_beneath(place, note.folder)) is not None:
+            return note.moved_to(folder)
+        if _overlap(note.workspace, place):
+            os.rename(path, path.removesuffix(_ENDING) + _WAITING_ENDING)
+        return None
+
+    def _paths(self, ending: str = _ENDING) -> list[str]:
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
             return []
-        return [str(self._folder / name) for name in sorted(names) if name.endswith(_ENDING)]
+        return [str(self._folder / name) for name in sorted(names) if name.endswith(ending)]
 
     def _load(self, path: str) -> CommandNote | None:
         """None where it was removed just now."""
@@ -252,6 +302,45 @@ class _Locked:
     def __exit__(self, *_: object) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
+
+
+def _folder_of(place: str) -> tuple[int, int] | None:
+    try:
+        born = birth_time(Path(place))
+        return None if born is None else (os.lstat(place).st_ino, born)
+    except OSError:
+        return None
+
+
+def _folders_above(place: str) -> list[tuple[tuple[int, int] | None, str]]:
+    """A folder and those above it, with what they are known by."""
+    return [(_folder_of(str(folder)), str(folder)) for folder in (Path(place), *Path(place).parents)]
+
+
+def _folder_beneath(place: str, identity: tuple[int, int] | None) -> str | None:
+    """Where a folder lies now, somewhere beneath another one."""
+    top = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for path, folder, entries in walk_folders(top, MOST_FETCHED_FOLDERS, enters_fetched=True):
+            for entry in entries if folder >= 0 and identity is not None else ():
+                beneath = os.path.join(place, path, entry.name)
+                if entry.inode() == identity[0] and is_real_folder(entry) and _folder_of(beneath) == identity:
+                    return beneath
+    except TooManyFolders:  # it is looked for once more where a command runs in it
+        return None
+    finally:
+        os.close(top)
+    return None
+
+
+def _is_moved(note: CommandNote) -> bool:
+    """Whether the workspace is not where it was, and may have another name."""
+    return note.folder is not None and _is_reachable(note) and _folder_of(note.workspace) != note.folder
+
+
+def _moved_folder(folder: NotedFolder, path: str) -> NotedFolder:
+    known = None if folder.known is None else msgspec.structs.replace(folder.known, path=path)
+    return msgspec.structs.replace(folder, path=path, known=known)
 
 
 def _clean_up(path: str, note: CommandNote) -> InterruptedCommand:

@@ -166,7 +166,7 @@ class _WorkspaceSearch:
     def _walk(self, most: int, enters_fetched: bool, *, enters_ledgers: bool = False) -> Iterator[Folder]:
         try:
             yield from walk_folders(self._top, most, enters_fetched, ("",), self._room, enters_ledgers)
-        except _TooManyFolders as error:
+        except TooManyFolders as error:
             raise InvalidInput(
                 f"the workspace {self._workspace} has more than {most} folders, most of them in "
                 f"{quoted(error.largest, 200)}: they cannot all be looked through for what commands must not see",
@@ -313,13 +313,13 @@ def ensure_hidden(
                 hidden = _hidden_entry(str(workspace), path, folder, entry, secrets, shown)
                 if hidden is not None and not entry.is_symlink() and not _is_mount_point(folder, entry.name):
                     raise StartAgain(f"{hidden.path} came to where it is")
-    except _TooManyFolders as error:
+    except TooManyFolders as error:
         raise StartAgain(f"folders came to {error.largest}") from None
     finally:
         os.close(top)
 
 
-class _TooManyFolders(Exception):
+class TooManyFolders(Exception):
     """More than are looked through; `largest` is the one in which most of those lie that are left."""
 
     def __init__(self, waiting: Iterable[str]) -> None:
@@ -346,7 +346,7 @@ def walk_folders(
     while waiting:
         count += 1
         if count > most:
-            raise _TooManyFolders(waiting)
+            raise TooManyFolders(waiting)
         path = waiting.popleft()
         folder = _opened(top, path) if 4 * len(path) <= room or len(os.fsencode(path)) <= room else -1
         if folder is None:
