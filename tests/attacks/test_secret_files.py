@@ -81,6 +81,38 @@ def test_no_command_changes_or_moves_one(workspace: Path) -> None:
     assert not any(CANARY in path.read_text() for path in workspace.glob("[xyc]*") if path.is_file())
 
 
+LEFT_BY_EDITORS = (
+    "#.env#", ".netrc~", "#id_rsa#", "id_rsa~", ".id_rsa.swp", ".id_rsa.swo", "id_ed25519.bak", ".server.pem.swp",
+    "server.pem~", "#.npmrc#", "terraform.tfstate~", ".docker/config.json~", ".docker/.config.json.swp", ".pgpass.orig",
+    ".own.secret.swp",
+)  # fmt: skip
+OTHER_CASES = (".ENV", ".Env.Production", "ID_RSA", "SERVER.PEM", ".Docker/Config.json", "Own.Secret", ".NPMRC")
+
+
+@pytest.mark.parametrize("name", [*LEFT_BY_EDITORS, *OTHER_CASES])
+def test_what_an_editor_leaves_of_a_file_of_secrets_is_one_and_so_is_its_name_in_other_letters(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(f"{KEY} _auth")
+    assert CANARY.encode() not in run(tmp_path, "find . -type f -exec cat {} +").stdout
+    (tmp_path / "plain.txt~").write_text("plain")
+    assert run(tmp_path, "cat plain.txt~").stdout == b"plain"
+
+
+@pytest.mark.parametrize("link", [".docker", ".config", ".config/gh"])
+def test_a_file_that_a_linked_folder_makes_one_of_secrets_is_hidden_where_it_lies(tmp_path: Path, link: str) -> None:
+    names = {".docker": "config.json", ".config": "gh/hosts.yml", ".config/gh": "hosts.yml"}
+    real = tmp_path / "real" / names[link]
+    real.parent.mkdir(parents=True)
+    real.write_text(CANARY)
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path / "real")
+    assert (
+        CANARY.encode() not in run(tmp_path, f"cat {link}/{names[link]} real/{names[link]}; find real -type f").stdout
+    )
+
+
 @pytest.mark.parametrize("target", ["settings/real", "../beside"])
 def test_a_link_of_a_secrets_name_uncovers_nothing(tmp_path: Path, target: str) -> None:
     workspace = tmp_path / "workspace"

@@ -32,6 +32,8 @@ HOLDING = {
     "*.key": (b"PRIVATE KEY",),
 }
 """Files that are hidden where they hold one of these: without it they are settings or certificates."""
+_COPY_ENDINGS = ("~", ".bak", ".old", ".orig", ".save")
+_SWAP_ENDINGS = (".swp", ".swo", ".swn")
 _LOOKED_AT_BYTES = 64 * 1024
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -58,20 +60,41 @@ class SecretFiles(Struct, frozen=True, kw_only=True, dict=True):
         that it really lies in, and `file` its name there."""
         if not self.is_named(path):
             return False
-        if any(_ends_so(path, pattern) for pattern in (*SECRET_FILES, *self.more)):
+        beginning, slash, name = path.casefold().rpartition("/")
+        names = _names_before_editing(name)
+        if any(_ends_so(beginning + slash + candidate, pattern) for candidate in names for pattern in self._folded):
             return True
-        name = path.rpartition("/")[2]
-        words = [word for pattern, listed in HOLDING.items() if fnmatchcase(name, pattern) for word in listed]
+        words = [
+            word
+            for pattern, listed in HOLDING.items()
+            for candidate in names
+            if fnmatchcase(candidate, pattern)
+            for word in listed
+        ]
         return bool(words) and _holds_one(folder, file, words)
 
     def is_named_by_folder(self, path: str) -> bool:
         """Whether a file is one because of the folders that it lies in."""
-        return any("/" in pattern and _ends_so(path, pattern) for pattern in (*SECRET_FILES, *self.more))
+        beginning, slash, name = path.casefold().rpartition("/")
+        names = _names_before_editing(name)
+        return any(
+            _ends_so(beginning + slash + candidate, pattern)
+            for candidate in names
+            for pattern in self._folded
+            if "/" in pattern
+        )
+
+    def beneath_link(self, name: str) -> list[str]:
+        """Paths from a link of this name on to what would be files of secrets if it led to a folder."""
+        folded, paths = name.casefold(), []
+        for folders in self._named_folders:
+            paths += ["/".join(folders[at + 1 :]) for at in range(len(folders) - 1) if fnmatchcase(folded, folders[at])]
+        return paths
 
     def is_named(self, path: str) -> bool:
         """Whether the last part of a path could be the name of one, whatever is in the file."""
-        name = path.rpartition("/")[2]
-        return not name.endswith(EXAMPLE_ENDINGS) and self._names.may_have(name)
+        name = path.rpartition("/")[2].casefold()
+        return not name.endswith(EXAMPLE_ENDINGS) and any(map(self._names.may_have, _names_before_editing(name)))
 
     def hides(self, workspace: str, path: str) -> bool:
         """Whether a file of a workspace is one and is hidden, by its path there. Only the file itself is meant, not a
@@ -90,7 +113,16 @@ class SecretFiles(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _names(self) -> _NamePatterns:
-        return _NamePatterns(pattern.rpartition("/")[2] for pattern in (*SECRET_FILES, *HOLDING, *self.more))
+        return _NamePatterns(pattern.rpartition("/")[2] for pattern in (*HOLDING, *self._folded))
+
+    @cached_property
+    def _folded(self) -> tuple[str, ...]:
+        """A name in other letters is the same file to people, and to some file systems."""
+        return tuple(pattern.casefold() for pattern in (*SECRET_FILES, *self.more))
+
+    @cached_property
+    def _named_folders(self) -> tuple[list[str], ...]:
+        return tuple(pattern.split("/") for pattern in self._folded if "/" in pattern)
 
 
 class _NamePatterns:
@@ -113,6 +145,17 @@ class _NamePatterns:
     def may_have(self, name: str) -> bool:
         is_plain = name in self._names or name.startswith(self._beginnings) or name.endswith(self._endings)
         return is_plain or any(fnmatchcase(name, pattern) for pattern in self._others)
+
+
+def _names_before_editing(name: str) -> tuple[str, ...]:
+    """A name, and that of the file of which an editor left it: a copy, or what was not stored yet."""
+    if name.endswith(_COPY_ENDINGS):
+        return name, next(name.removesuffix(ending) for ending in _COPY_ENDINGS if name.endswith(ending))
+    if name.startswith("#") and name.endswith("#"):
+        return name, name[1:-1]
+    if name.startswith(".") and name.endswith(_SWAP_ENDINGS):
+        return name, name[1:-4]
+    return (name,)
 
 
 def _is_pattern(text: str) -> bool:

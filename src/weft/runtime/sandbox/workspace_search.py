@@ -148,6 +148,17 @@ class _WorkspaceSearch:
                 hidden = _hidden_entry(self._workspace, path, folder, entry, self._secrets, self._shown)
                 if hidden is not None:
                     self._add(self._pinned(hidden))
+                elif entry.is_symlink():
+                    self._add_beneath_link(_joined(path, entry.name))
+
+    def _add_beneath_link(self, path: str) -> None:
+        """What a link to a folder makes a file of secrets, such as a link `.docker`, is hidden where it really lies."""
+        for beneath in self._secrets.beneath_link(path.rpartition("/")[2]):
+            linked = f"{path}/{beneath}"
+            if self._place(linked) not in self._shown:
+                hidden = _linked_secret(self._workspace, linked, self._secrets, self._shown)
+                if hidden is not None:
+                    self._add(hidden)
 
     def _pinned(self, entry: HiddenEntry) -> HiddenEntry:
         """One that its folder names would be known no longer in a folder of another name. Where nothing is remembered,

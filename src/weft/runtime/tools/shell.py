@@ -124,6 +124,10 @@ class ShellTool(StructTool[ShellArguments]):
         return sorted(name for name, value in now.items() if exact.get(name) != value)
 
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
+        # The order of locks: the gate has the folder's lock around all of this (`hold_folder`), `run` takes the
+        # workspace's turn for as long as the sandbox is made (`SandboxGuard`), and in that turn what the command holds
+        # to its end. Whoever has a turn never waits for a folder's lock, or two calls would wait for each other. The
+        # files are read before the turn: what is done to them until then is found by `replaced_files`.
         exact = plan.exact
         changed = await in_thread(lambda: self._changed(exact))
         if changed or plan.tool != "shell":
