@@ -185,7 +185,12 @@ def test_no_sandbox_is_made_while_another_is_made_in_the_same_tree(
 ) -> None:
     paused = Paused(upper / first, monkeypatch, point)
     waits = threading.Event()
-    monkeypatch.setattr(workspace_turns, "_pause", lambda: waits.set() or threading.Event().wait(0.01))
+
+    def pause() -> None:
+        waits.set()
+        threading.Event().wait(0.01)
+
+    monkeypatch.setattr(workspace_turns, "_pause", pause)
     order: list[str] = []
     with beside(lambda: order.append(f"first {run(upper / first, 'true').code}")):
         assert paused.reached.wait(60)

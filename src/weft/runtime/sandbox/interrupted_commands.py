@@ -258,8 +258,10 @@ class CommandNotes:
                 return note.moved_to(folder)
         if place is None or not path.endswith(_ENDING):
             return None
-        if is_beneath(note.workspace, place) and (folder := _folder_beneath(place, note.folder)) is not None:
-            return note.moved_to(folder)
+        if note.folder is not None and is_beneath(note.workspace, place):
+            beneath = _folder_beneath(place, note.folder)
+            if beneath is not None:
+                return note.moved_to(beneath)
         if _overlap(note.workspace, place):
             os.rename(path, path.removesuffix(_ENDING) + _WAITING_ENDING)
         return None
@@ -317,12 +319,12 @@ def _folders_above(place: str) -> list[tuple[tuple[int, int] | None, str]]:
     return [(_folder_of(str(folder)), str(folder)) for folder in (Path(place), *Path(place).parents)]
 
 
-def _folder_beneath(place: str, identity: tuple[int, int] | None) -> str | None:
+def _folder_beneath(place: str, identity: tuple[int, int]) -> str | None:
     """Where a folder lies now, somewhere beneath another one."""
     top = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for path, folder, entries in walk_folders(top, MOST_FETCHED_FOLDERS, enters_fetched=True):
-            for entry in entries if folder >= 0 and identity is not None else ():
+            for entry in entries if folder >= 0 else ():
                 beneath = os.path.join(place, path, entry.name)
                 if entry.inode() == identity[0] and is_real_folder(entry) and _folder_of(beneath) == identity:
                     return beneath

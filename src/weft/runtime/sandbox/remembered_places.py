@@ -106,7 +106,9 @@ class PlaceMemory:
         if self._known.looked_for.get(key) == stamp:
             return
         memory = self._read(key)
-        for place in () if memory is None else memory.places:
+        if memory is None:
+            return
+        for place in memory.places:
             path = os.path.join(os.fsdecode(memory.workspace) if above is None else above, place.text)
             inside = self._path_inside(path)
             if inside is not None:

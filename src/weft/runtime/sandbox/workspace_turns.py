@@ -63,8 +63,8 @@ class WorkspaceTurn:
             self.is_alone = self._nobody_runs()
             if self._can_write:
                 *above, own = self._names
-                for name, kind in (*((name, _RUNNING_BELOW) for name in above), (own, _RUNNING)):
-                    self._run_locks.append(self._open(name, kind))
+                for name, activity in (*((name, _RUNNING_BELOW) for name in above), (own, _RUNNING)):
+                    self._run_locks.append(self._open(name, activity))
                     fcntl.flock(self._run_locks[-1], fcntl.LOCK_SH)
 
     def end_start(self) -> None:
