@@ -40,7 +40,7 @@ from weft.runtime.sandbox.git_view import GitGuard, GitView, KnownFolder
 from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
 from weft.runtime.sandbox.mounts import is_beneath
 from weft.runtime.sandbox.private_home import rename_caches
-from weft.runtime.sandbox.workspace_search import MOST_FETCHED_FOLDERS, TooManyFolders, is_real_folder, walk_folders
+from weft.runtime.sandbox.workspace_search import folders_numbered
 from weft.store.owners import process_of, process_owner
 
 _ENDING, _WAITING_ENDING = ".json", ".moved"
@@ -321,18 +321,8 @@ def _folders_above(place: str) -> list[tuple[tuple[int, int] | None, str]]:
 
 def _folder_beneath(place: str, identity: tuple[int, int]) -> str | None:
     """Where a folder lies now, somewhere beneath another one."""
-    top = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for path, folder, entries in walk_folders(top, MOST_FETCHED_FOLDERS, enters_fetched=True):
-            for entry in entries if folder >= 0 else ():
-                beneath = os.path.join(place, path, entry.name)
-                if entry.inode() == identity[0] and is_real_folder(entry) and _folder_of(beneath) == identity:
-                    return beneath
-    except TooManyFolders:  # it is looked for once more where a command runs in it
-        return None
-    finally:
-        os.close(top)
-    return None
+    places = folders_numbered(place, identity[0])
+    return next((folder for folder in places if _folder_of(folder) == identity), None)
 
 
 def _is_moved(note: CommandNote) -> bool:

@@ -177,7 +177,7 @@ class _WorkspaceSearch:
     def _walk(self, most: int, enters_fetched: bool, *, enters_ledgers: bool = False) -> Iterator[Folder]:
         try:
             yield from walk_folders(self._top, most, enters_fetched, ("",), self._room, enters_ledgers)
-        except TooManyFolders as error:
+        except _TooManyFolders as error:
             raise InvalidInput(
                 f"the workspace {self._workspace} has more than {most} folders, most of them in "
                 f"{quoted(error.largest, 200)}: they cannot all be looked through for what commands must not see",
@@ -324,13 +324,13 @@ def ensure_hidden(
                 hidden = _hidden_entry(str(workspace), path, folder, entry, secrets, shown)
                 if hidden is not None and not entry.is_symlink() and not _is_mount_point(folder, entry.name):
                     raise StartAgain(f"{hidden.path} came to where it is")
-    except TooManyFolders as error:
+    except _TooManyFolders as error:
         raise StartAgain(f"folders came to {error.largest}") from None
     finally:
         os.close(top)
 
 
-class TooManyFolders(Exception):
+class _TooManyFolders(Exception):
     """More than are looked through; `largest` is the one in which most of those lie that are left."""
 
     def __init__(self, waiting: Iterable[str]) -> None:
@@ -357,7 +357,7 @@ def walk_folders(
     while waiting:
         count += 1
         if count > most:
-            raise TooManyFolders(waiting)
+            raise _TooManyFolders(waiting)
         path = waiting.popleft()
         folder = _opened(top, path) if 4 * len(path) <= room or len(os.fsencode(path)) <= room else -1
         if folder is None:
@@ -376,6 +376,21 @@ def walk_folders(
             is_entered = enters_ledgers or not is_ledger_folder(entry)
             if is_entered and is_real_folder(entry) and not is_left_out:
                 waiting.append(_joined(path, entry.name))
+
+
+def folders_numbered(place: str, number: int) -> Iterator[str]:
+    """The folders of a number beneath one, wherever they lie. Where there are too many to look through, those that were
+    come to."""
+    top = os.open(place, _OPEN_FOLDER)
+    try:
+        for path, folder, entries in walk_folders(top, MOST_FETCHED_FOLDERS, enters_fetched=True):
+            for entry in entries if folder >= 0 else ():
+                if entry.inode() == number and is_real_folder(entry):
+                    yield os.path.join(place, path, entry.name)
+    except _TooManyFolders:
+        return
+    finally:
+        os.close(top)
 
 
 def _opened(top: int, path: str) -> int | None:
