@@ -103,6 +103,30 @@ def test_who_may_approve_is_told_by_their_channel_and_a_line_says_what_waits(
     assert SECRET not in json.dumps(body) + sent.err + sent.out + listed + told.read_text()
 
 
+@pytest.mark.parametrize("how", ["--quiet", "--json"])
+def test_what_waits_is_said_where_no_notes_are(weft: Shell, how: str) -> None:
+    with answered(weft, writing(f"new {SECRET}\n"), chat()):
+
+        def approve(ledger: Ledger) -> None:
+            wait_until(ledger, lambda: bool(ledger.approvals.list()))
+            ledger.approvals.grant(ledger.approvals.list()[0].id)
+
+        with beside(weft, approve):
+            sent = weft("send", "--session", "talk", "Begin", how)
+        (approval,) = weft.json("approvals", "--all")
+        id = approval["id"][:12]
+        assert sent.code == 0, sent.err
+        (line,) = sent.err.splitlines()  # nothing else
+        assert SECRET not in line
+        if how == "--quiet":
+            assert (f"`weft approve {id}`" in line, f"`weft reject {id}`" in line) == (True, True), line
+            return
+        told = json.loads(line)["waiting"]
+        assert (told["approval"], told["tool"], told["session"]) == (approval["id"], "write", "talk")
+        assert (told["approve"], told["reject"]) == (f"weft approve {id}", f"weft reject {id}")
+        assert sent.json["text"] == "Hello there"
+
+
 def test_who_sends_behind_a_request_of_a_run_that_is_gone_is_told_of_it(weft: Shell) -> None:
     with answered(weft, writing("new\n"), chat(), chat(), chat()):
         gone = running(weft.folder, "send", "--session", "talk", "Begin", stderr=subprocess.DEVNULL)

@@ -21,7 +21,7 @@ from weft.ledger.api import Runs
 from weft.runtime.turns.served_messages import LOOK_SECONDS
 from weft.surfaces.cli.approval_call import ApprovalAnswer, answer_shown, answered_line, proposal_words
 from weft.surfaces.cli.approval_requests import notice_of, queue_before
-from weft.surfaces.cli.approval_text import approval_lines, how_to_answer, short_id, waiting_words
+from weft.surfaces.cli.approval_text import approval_lines, how_to_answer, short_id, waiting_document, waiting_words
 from weft.surfaces.cli.chat.typed_ahead import TypedAhead
 from weft.surfaces.cli.screen import Line, Span
 
@@ -176,7 +176,11 @@ class ApprovalPrompts:
             await self._show_next()
         else:
             words = f"{waiting_words(approval)}; {how_to_answer(approval)}"
-            self._show([[Span("waits for a person: ", "warn"), words]])
+            line = [Span("waits for a person: ", "warn"), words]
+            if self.show is not None:
+                self.show([line])
+            else:
+                self._call.wait_for(waiting_document(approval), *line)
 
     async def _show_next(self) -> None:
         """Show the oldest request that is still open, unless one is shown and waits for its answer."""

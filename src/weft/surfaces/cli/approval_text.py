@@ -19,6 +19,7 @@ from weft.surfaces.plain_text import exact_json, exact_lines
 
 if TYPE_CHECKING:
     from weft.ledger.api import Approval
+    from weft.surfaces.wire.approvals import WaitingDocument
 
 SHORT_ID_LETTERS = 12
 EXACTLY = "  exactly"
@@ -54,6 +55,24 @@ def waiting_words(approval: Approval) -> str:
 def how_to_answer(approval: Approval) -> str:
     id = short_id(approval)
     return f"`weft approve {shell_word(id)}` shows and allows it, `weft reject {shell_word(id)}` refuses it"
+
+
+def waiting_document(approval: Approval) -> WaitingDocument:
+    """The same for programs."""
+    from weft.surfaces.wire.approvals import WaitingCall, WaitingDocument
+
+    id = shell_word(short_id(approval))
+    return WaitingDocument(
+        waiting=WaitingCall(
+            approval=approval.id,
+            agent=approval.agent,
+            session=approval.session,
+            tool=approval.tool,
+            why=None if approval.rationale is None else without_credentials(approval.rationale),
+            approve=f"weft approve {id}",
+            reject=f"weft reject {id}",
+        )
+    )
 
 
 def exact_document(approval: Approval) -> str:

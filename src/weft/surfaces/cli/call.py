@@ -252,17 +252,33 @@ class Call:
         if self.on_note is not None:
             self.on_note(line)
         elif not (self.quiet or self.json):
-            terminal = _is_read()
-            aside = Screen(
-                color=terminal and not self.no_color and colours_wanted(),
-                unicode=False,
-                terminal=terminal,
-                columns=terminal_size(sys.stderr)[0],
-                rows=0,
-                paging=False,
-            )
-            for words in aside.wrap(line, breaks_styles=breaks_styles) if terminal else [line]:
-                click.echo(aside.render(words), err=True, color=aside.color)
+            self._show_aside(line, breaks_styles=breaks_styles)
+
+    def wait_for(self, value: Struct, *line: Span | str) -> None:
+        """Something that the command waits for: on the error stream under `--quiet`, too, and as a document under
+        `--json`. Whoever reads neither would wait for ever."""
+        if self.json:
+            from weft.surfaces.wire.forms import form
+            from weft.surfaces.wire.json_text import document
+
+            click.echo(document(form(value)), err=True)
+        elif self.on_note is not None:
+            self.on_note(line)
+        else:
+            self._show_aside(line)
+
+    def _show_aside(self, line: Line, *, breaks_styles: bool = False) -> None:
+        terminal = _is_read()
+        aside = Screen(
+            color=terminal and not self.no_color and colours_wanted(),
+            unicode=False,
+            terminal=terminal,
+            columns=terminal_size(sys.stderr)[0],
+            rows=0,
+            paging=False,
+        )
+        for words in aside.wrap(line, breaks_styles=breaks_styles) if terminal else [line]:
+            click.echo(aside.render(words), err=True, color=aside.color)
 
 
 def _is_read() -> bool:

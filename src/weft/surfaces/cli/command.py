@@ -30,7 +30,7 @@ def shared_options() -> list[click.Parameter]:
             help="The ledger to use; else WEFT_LEDGER, else .weft/ledger.db here or above, else the user's own.",
         ),
         click.Option(["--json"], is_flag=True, help="Answer with one JSON document."),
-        click.Option(["-q", "--quiet"], is_flag=True, help="No notes, hints or progress."),
+        click.Option(["-q", "--quiet"], is_flag=True, help="No notes, hints or progress; only what is waited for."),
         click.Option(["--no-color"], is_flag=True, help="No colours, as with NO_COLOR."),
         click.Option(["--no-pager"], is_flag=True, help="Long output straight to the terminal."),
     ]

@@ -156,7 +156,9 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         rooms.DeclinedInvitation, AgentProfile, PersonProfile, RoomHit,
     ),
     "Streams": (StreamItem, *ITEMS, StreamPosition, RoomItem, *ROOM_ITEMS),
-    "Tool calls": (Approval, approvals.AnsweredApproval, CallDecision),
+    "Tool calls": (
+        Approval, approvals.AnsweredApproval, approvals.WaitingDocument, approvals.WaitingCall, CallDecision,
+    ),
     "Reports": (
         reports.LedgerFigures, reports.ProjectTotals, reports.AuditAnswer, sessions.BlamedLine, UsageReport,
         BranchUsage, UsageTree, TurnUsage, WorkerUsage, AbandonedUsage,
