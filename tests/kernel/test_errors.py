@@ -169,6 +169,7 @@ INSIDE = {
     "HoldLost": "somebody else works on a resource: the work stops, and the wish stays open",
     "NotYet": "a call of a tool waits and is asked again",
     "psycopg.OperationalError": "the server is asked again",
+    "WebPageAnswered": "becomes ReplyMalformed where a model is asked",
     "Unusual": "a turn goes the general way",
     "WorkerLost": "the writer of an import reads on by itself",
     "ImporterFailed": "a problem of the source",

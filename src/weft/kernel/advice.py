@@ -288,6 +288,7 @@ class Action(StrEnum):
     )
     CHECK_CREDENTIAL = "check_credential", "check the key itself, where it is read from and what it may be used for"
     CHECK_MODEL_NAME = "check_model_name", "check the model's name and the provider's URL"
+    CHECK_BASE_URL = "check_base_url", "check the base URL of the provider {provider}; many end with /v1"
     COMPACT_SESSION = "compact_session", "compact the session, or use a model with a larger context"
     ALLOW_MORE = "allow_more", "allow more, or ask for less"
     TRY_LATER = "try_later", "try again later, or name a fallback model"

@@ -72,6 +72,25 @@ def test_a_status_says_who_must_act(status: int, kind: type[OutsideError], acts:
         assert error.hint
 
 
+@pytest.mark.parametrize(
+    "page", [b"<!DOCTYPE html><html></html>", b"\xef\xbb\xbf\n<html>", b"\r\n <?xml version='1.0'?>"]
+)
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "application/json", "text/event-stream"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_web_page_is_told_at_once_with_the_url_to_be_checked(page: bytes, kind: str, stream: bool) -> None:
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(page)}\r\n\r\n".encode()
+    asked = ask([head, page[:1], page[1:]], stream=stream)
+    assert isinstance(asked.error, ReplyMalformed), asked.error
+    assert "answered with a web page" in str(asked.error)
+    assert "base URL" in asked.error.hint
+    assert asked.error.lasting
+
+
+def test_events_are_read_whatever_type_a_server_says_they_have() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n"
+    assert ask([head, *CHAT_STREAM[1:]], stream=True).error is None
+
+
 def test_a_context_that_is_too_long_is_told_as_that() -> None:
     body = {"error": {"message": "too long", "code": "context_length_exceeded", "type": "invalid_request_error"}}
     assert isinstance(ask(answer(400, body)).error, ContextTooLong)

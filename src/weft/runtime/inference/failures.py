@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import DecodeError
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import (
     ContextTooLong,
     CredentialRefused,
@@ -84,11 +85,21 @@ _LENGTH_WORDS = re.compile(
 """What providers and servers say of a context that is too long."""
 _STATUS_CODE = re.compile("[45][0-9]{2}")
 _LASTING_STATUS = (501, 505)
-_LASTING = (CertificateError,)
+
+
+class WebPageAnswered(Exception):
+    """A server says that all is well, and answers with a web page: a proxy, a page to sign in, or another address."""
+
+    def __init__(self) -> None:
+        super().__init__("it answered with a web page, not with JSON")
+
+
+_LASTING = (CertificateError, WebPageAnswered)
 """What a server says, or shows, again whenever it is asked."""
 _BY_CAUSE: tuple[tuple[type[Exception], type[OutsideError]], ...] = (
     (json.JSONDecodeError, ReplyMalformed),
     (DecodeError, ReplyMalformed),
+    (WebPageAnswered, ReplyMalformed),
     (UnicodeDecodeError, ReplyMalformed),
     (RecursionError, ReplyMalformed),  # lists within lists, thousands of them
     (DecodingError, ReplyMalformed),
@@ -148,7 +159,8 @@ def failure_of(error: Exception, provider: str, keys: Iterable[Secret] = ()) -> 
     kind = _kind_of(error)
     if kind is RequestRefused and _is_about_length(error):
         kind = ContextTooLong
-    failure = kind(f"{provider}: {redacted(_words(error), keys)}")
+    hint = Action.CHECK_BASE_URL.of(provider=provider) if isinstance(error, WebPageAnswered) else ""
+    failure = kind(f"{provider}: {redacted(_words(error), keys)}", hint)
     if isinstance(failure, OutsideError):
         if isinstance(error, ServerRefusal):
             failure.status, failure.retry_after = error.status, error.retry_after

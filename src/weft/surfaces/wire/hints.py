@@ -18,6 +18,8 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.GIVE_TEXT: "give one with --text",
     Action.FETCH_MODEL: "fetch it with `weft model get {model}`",
     Action.GIVE_SERVER_URL: "name its server with --base-url",
+    Action.CHECK_BASE_URL: "check the base URL of the provider, many end with /v1:"
+    " `weft provider configure {provider} --base-url URL` changes it",
     Action.GIVE_ONE_KEY_SOURCE: "say --env VARIABLE or --cmd COMMAND, not both",
     Action.READ_HELP: "`{command} --help` shows how it is used",
     # names and lists

@@ -17,7 +17,7 @@ import orjson
 from msgspec import Struct
 
 from weft.runtime.egress.connections import Client, DecodingError, TransportError
-from weft.runtime.inference.failures import ServerRefusal, retry_after
+from weft.runtime.inference.failures import ServerRefusal, WebPageAnswered, retry_after
 
 _HEADERS = {"content-type": "application/json", "user-agent": "weft"}
 END_SECONDS = 0.25
@@ -33,7 +33,10 @@ class ServerEvent(Struct, frozen=True):
 async def post_whole(client: Client, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
     """The whole answer to a body."""
     async with _posted(client, url, body, {**headers, "accept": "application/json"}) as answer:
-        return bytes(await answer.aread())
+        content = bytes(await answer.aread())
+    if _is_page(content):
+        raise WebPageAnswered
+    return content
 
 
 @asynccontextmanager
@@ -44,8 +47,30 @@ async def post_streamed(
     async with _posted(client, url, body, {**headers, "accept": "text/event-stream"}) as answer:
         if answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
             _refuse_error(await answer.aread())
-        async with aclosing(answer.aiter_bytes()) as pieces, aclosing(_events(pieces)) as events:
+        async with (
+            aclosing(answer.aiter_bytes()) as pieces,
+            aclosing(_no_page(pieces)) as checked,
+            aclosing(_events(checked)) as events,
+        ):
             yield events
+
+
+def _is_page(content: bytes) -> bool:
+    """Whether it is markup. Neither JSON nor a stream of events begins so, whatever type a server says they have."""
+    return content.removeprefix(BOM_UTF8).lstrip().startswith(b"<")
+
+
+async def _no_page(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """The pieces of a stream. Raises WebPageAnswered where they begin as a page."""
+    begun = b""
+    is_begun = False
+    async for piece in pieces:
+        if not is_begun:
+            begun += piece
+            is_begun = bool(begun.removeprefix(BOM_UTF8).strip())
+            if is_begun and _is_page(begun):
+                raise WebPageAnswered
+        yield piece
 
 
 def _refuse_error(content: bytes) -> None:
