@@ -60,13 +60,20 @@ def test_a_home_folder_and_what_lies_above_it_are_not_trusted_for_work(
 
 
 def test_init_asks_at_a_terminal_and_a_yes_alone_grants_it(shell: Shell, folder: Path) -> None:
-    for name, typed, is_for_work in (("one", "y\n", True), ("two", "\n", False), ("three", "n\n", False)):
+    for name, typed, is_for_work in (
+        ("one", "y\n", True),
+        ("two", "\n", False),
+        ("three", "n\n", False),
+        ("four", "\x04", False),
+    ):
         place = folder / name
         place.mkdir()
         code, shown = on_terminal(place, "init", typed=typed)
         assert code == 0
         assert ASKED in shown
         assert "run commands in the sandbox" in shown
+        assert ("no: the input ended" in shown) is (typed == "\x04")
+        assert ("you are asked for each step there" in shown) is not is_for_work
         assert trusted_folders(shell).get(str(place), False) is is_for_work
 
 

@@ -25,9 +25,20 @@ def is_person_there(call: Call) -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and not call.json
 
 
+def is_confirmed(question: str, *, default: bool = False) -> bool:
+    """Ask the person at the terminal. The end of the input is a no, whatever the default; Ctrl-C ends the command."""
+    try:
+        return click.confirm(question, default=default, err=True)
+    except click.Abort as aborted:
+        if not isinstance(aborted.__context__, EOFError):
+            raise
+        click.echo("no: the input ended", err=True)
+        return False
+
+
 def ask(question: str, *, default: bool = False) -> None:
     """Ask the person at the terminal. Raises Declined where the answer is no."""
-    if not click.confirm(question, default=default, err=True):
+    if not is_confirmed(question, default=default):
         raise Declined
 
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-import click
-
 from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_line
 from weft.kernel.sites import Site
+from weft.surfaces.cli.questions import is_confirmed
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import state_folder
 from weft.surfaces.wire.upkeep import TrustAnswer
@@ -111,7 +110,7 @@ def ask(ledger: Ledger, trust: StoredTrust, action: str, note: Callable[..., Non
         note(*line)
     if len(lines) > LISTED:
         note(f"  … {len(lines) - LISTED} more: weft {shell_line(('--ledger', ledger.path, 'trust', '--show'))}")
-    return click.confirm("do you trust it?", err=True)
+    return is_confirmed("do you trust it?")
 
 
 def describe_trust(ledger: Ledger, trust: StoredTrust) -> TrustAnswer:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import click
-
 from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call, undo
-from weft.surfaces.cli.questions import is_person_there
+from weft.surfaces.cli.questions import is_confirmed, is_person_there
 from weft.surfaces.cli.screen import Span
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ def ask_about_work(call: Call, folder: str) -> None:
     call.note("agents may work in ", Span(place, "heading"), " without asking you for each step:")
     for line in WORK_LINES:
         call.note(f"  {line}")
-    if click.confirm("do you trust it for work?", default=False, err=True):
+    if is_confirmed("do you trust it for work?"):
         allow_work(call, place)
         return
     store.decline_work(place)
