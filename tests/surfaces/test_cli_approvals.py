@@ -66,6 +66,20 @@ def test_what_waits_is_listed_shown_granted_and_denied(weft: Shell) -> None:
         assert weft("approve", first.id, "--rule", "--session-scope").code == 2
 
 
+@pytest.mark.parametrize("verb", ["approve", "reject"])
+def test_without_an_id_what_waits_is_listed_and_nothing_is_answered(weft: Shell, verb: str) -> None:
+    nothing = weft(verb)
+    assert (nothing.code, "no tool call waits" in nothing.err) == (4, True), nothing
+    with opened(weft) as ledger:
+        waiting(ledger, "light", "door")
+        listed = weft(verb)
+        ids = [one.id for one in ledger.approvals.list()]
+        assert (listed.code, [line.split("\t")[0] for line in listed.out.splitlines()]) == (2, [id[:12] for id in ids])
+        assert "`weft approve ID` shows and allows one, `weft reject ID` refuses it" in listed.err
+        assert [one["id"] for one in weft(verb, "--json").json] == ids
+        assert {one.state for one in ledger.approvals.list()} == {"open"}
+
+
 def test_nothing_is_allowed_where_nobody_says_yes(weft: Shell) -> None:
     with opened(weft) as ledger:
         waiting(ledger, "light")

@@ -285,6 +285,24 @@ def test_files_of_two_turns_are_compared(desk: Desk) -> None:
     assert [(one["path"], one["status"]) for one in changes] == [("more", "added"), ("page", "modified")]
 
 
+def test_the_files_that_the_latest_turn_changed_are_shown_without_naming_it(weft: Shell, folder: Path) -> None:
+    desk = Desk(weft, folder)
+    first = desk.work(page="one\n")
+    assert desk.weft("diff", "--files").out == "A page\n"
+    assert desk.weft.json("diff", "--files")["left_id"] is None
+    second = desk.work(page="two\n", more="x\n")
+    shown = desk.weft("diff", "--files", "-p", "--exit-code")
+    assert (shown.code, shown.out.splitlines()[:2]) == (1, ["A more", "@@ -0,0 +1 @@"]), shown
+    assert "(main)" in shown.err
+    told = desk.weft.json("diff", "--files")
+    assert (told["left_id"], told["right_id"]) == (first, second)
+    assert [(one["path"], one["status"]) for one in told["changes"]] == [("more", "added"), ("page", "modified")]
+    desk.weft.record("Thanks")
+    unchanged = desk.weft("diff", "--files")
+    assert (unchanged.code, unchanged.out, "equal" in unchanged.err) == (0, "", True), unchanged
+    assert desk.weft("diff").code == 2
+
+
 def test_changed_files_that_something_runs_by_itself_are_named(desk: Desk, folder: Path) -> None:
     desk.weft("fork", "main", "alt")
     desk.work("alt", folder / "site-alt", **{".envrc": "evil\n", "Makefile": "all:\n", "more": "y\n"})

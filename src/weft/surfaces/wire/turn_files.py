@@ -82,9 +82,9 @@ class ChangedFile(Struct, frozen=True, kw_only=True):
 
 class FilesDiff(Struct, frozen=True, kw_only=True):
     """`diff --files`: the paths that differ between the files of two turns. `runs_by_itself` has those of them that
-    some program runs by itself, each with what runs it."""
+    some program runs by itself, each with what runs it. `left_id` is null where the right turn is the first one."""
 
-    left_id: str
+    left_id: str | None
     right_id: str
     changes: list[ChangedFile]
     runs_by_itself: dict[str, str]

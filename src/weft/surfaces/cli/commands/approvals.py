@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 import click
 
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.approval_text import age_of, approval_lines, short_id, state_of
+from weft.surfaces.cli.approval_list import EVERY_STATE, NOTHING_WAITS, all_approvals, show_approvals
+from weft.surfaces.cli.approval_text import approval_lines
 from weft.surfaces.cli.arguments import complete_approvals
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.times import local_time
-
-if TYPE_CHECKING:
-    from weft.ledger.api import Approval, Ledger
-
-PAGE_APPROVALS = 200
-EVERY_STATE = ("open", "granted", "denied", "void")
 
 
 @weft_command("approvals")
@@ -46,36 +36,8 @@ def command(call: Call, id: str | None, is_every: bool, session: str | None) -> 
     if call.json:
         call.documents(approvals)
     elif approvals:
-        _show(call, approvals, now_ms)
+        show_approvals(call, approvals, now_ms)
     else:
         call.note(
-            "nobody was asked about a tool call" if is_every else "no tool call waits; --all lists what was answered"
+            "nobody was asked about a tool call" if is_every else f"{NOTHING_WAITS}; --all lists what was answered"
         )
-
-
-def all_approvals(ledger: Ledger, session: str | None, states: tuple[str, ...]) -> Iterator[Approval]:
-    """Page after page, the oldest first."""
-    after = 0
-    while page := ledger.approvals.list(session=session, states=states, limit=PAGE_APPROVALS, after=after):
-        yield from page
-        after = page[-1].n
-
-
-def _show(call: Call, approvals: list[Approval], now_ms: int) -> None:
-    rows: list[list[Span | str]] = [
-        [
-            Span(short_id(approval), "id"),
-            state_of(approval, now_ms),
-            Span(approval.agent, "label"),
-            approval.session or "",
-            Span(approval.tool, "tool"),
-            age_of(approval, now_ms),
-            "" if approval.expires_at is None else local_time(approval.expires_at),
-            approval.rationale or "",
-        ]
-        for approval in approvals
-    ]
-    header = ["approval", "state", "agent", "session", "tool", "age", "expires", "why"]
-    call.screen.table(rows, header, spare=["expires", "age", "state", "session"])
-    if any(state_of(approval, now_ms).text == "open" for approval in approvals):
-        call.note("`weft approve ID` shows and allows one, `weft reject ID` refuses it")

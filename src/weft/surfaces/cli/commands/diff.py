@@ -15,29 +15,36 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.default_session import place_in_latest, require_named_or_latest
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
-from weft.surfaces.cli.history import Reader
+from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.rendering.transcript import Transcript, in_order
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_lines import one_line
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
+    from weft.runtime.resources.directories import ChangedPath
+    from weft.runtime.resources.turn_files import TurnFiles
 
 
 @weft_command("diff")
-@arguments.rev("left")
+@arguments.rev("left", required=False)
 @arguments.rev("right", required=False)
 @click.option("-p", "--patch", is_flag=True, help="What was said and done in the turns, not only their first lines.")
 @click.option("--files", is_flag=True, help="Compare the files of the two turns, not what was said.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
-def command(call: Call, left: str, right: str | None, patch: bool, files: bool, exit_code: bool) -> int:
+def command(call: Call, left: str | None, right: str | None, patch: bool, files: bool, exit_code: bool) -> int:
     """Show where two threads part, or how their files differ.
 
     Turns that only LEFT has are marked with -, turns that only RIGHT has with +. Without RIGHT it is the latest
     session. With --files: A added, D deleted, M modified, P another mode, T another type; with -p the lines, too.
+    With --files alone: what the latest turn of the latest session changed.
     """
+    if left is None and not files:
+        raise click.UsageError("name two turns, or one that is compared with the latest session")
     with call.reading() as ledger:
         other = require_named_or_latest(call, ledger, right)
+        if left is None:
+            return _show_changed_files(call, ledger, other, patch=patch, exit_code=exit_code)
         left = place_in_latest(call, ledger, left)
         if right is None and ledger.point(left) == ledger.point(other):
             raise click.UsageError(f"{left} is the latest session itself: name another one to compare it with")
@@ -52,22 +59,43 @@ def command(call: Call, left: str, right: str | None, patch: bool, files: bool, 
     return DIFFERENT if exit_code and (difference.left or difference.right) else OK
 
 
+def _show_changed_files(call: Call, ledger: Ledger, session: str, *, patch: bool, exit_code: bool) -> int:
+    """What the last turn of a session changed, in all directories that it worked in."""
+    from weft.surfaces.cli.turn_files_call import turn_files
+
+    turn = ledger.turn(session)
+    call.note("its latest turn: ", Span(short(turn.id), "id"))
+    kept = turn_files(ledger)
+    kept.snapshot_of(turn.id)  # or nothing is known of its files
+    changes = kept.changes_of_turn(turn.id)
+    return _show_changes(call, kept, (turn.parent_id, turn.id), changes, patch=patch, exit_code=exit_code)
+
+
 def _compare_files(call: Call, ledger: Ledger, left: str, right: str, *, patch: bool, exit_code: bool) -> int:
-    from weft.surfaces.cli.turn_files_call import (
-        change_lines,
-        file_change,
-        note_self_running,
-        self_running_changes,
-        turn_files,
-    )
-    from weft.surfaces.wire.turn_files import FilesDiff
+    from weft.surfaces.cli.turn_files_call import turn_files
 
     kept = turn_files(ledger)
-    old, new = kept.snapshot_of(left), kept.snapshot_of(right)
-    changed_paths = kept.changes(old, new)
+    changes = kept.changes(kept.snapshot_of(left), kept.snapshot_of(right))
+    ids = (ledger.resolve(left), ledger.resolve(right))
+    return _show_changes(call, kept, ids, changes, patch=patch, exit_code=exit_code)
+
+
+def _show_changes(
+    call: Call,
+    kept: TurnFiles,
+    ids: tuple[str | None, str],
+    changed_paths: Sequence[ChangedPath],
+    *,
+    patch: bool,
+    exit_code: bool,
+) -> int:
+    """The paths that differ between the files of two turns of these ids; the first is None where no turn was before."""
+    from weft.surfaces.cli.turn_files_call import change_lines, file_change, note_self_running, self_running_changes
+    from weft.surfaces.wire.turn_files import FilesDiff
+
     changes = [file_change(one, kept.text_diff(one) if patch else None) for one in changed_paths]
     running = self_running_changes(changed_paths)
-    left_id, right_id = ledger.resolve(left), ledger.resolve(right)
+    left_id, right_id = ids
     if call.json:
         call.document(FilesDiff(left_id=left_id, right_id=right_id, changes=changes, runs_by_itself=running))
     else:

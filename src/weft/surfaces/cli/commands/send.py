@@ -62,6 +62,9 @@ def command(
     TEXT is read from standard input where it is -. It is written to an inbox before anything is asked: if this process
     dies, any broker goes on. With --session and --persona a session is made for that agent.
 
+    Exit codes: 0 answered; 8 the turn failed outside, such as at the model; 4 it was refused, a denied tool call ended
+    it, or somebody else cut it short; 130 Ctrl-C. While a person is asked it waits. `weft help exit-codes` has all.
+
     \b
     weft send "What did we decide?"
     weft send --session plans --persona ada "Begin" --no-wait
