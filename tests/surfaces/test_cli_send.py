@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import HANG, chat, chat_saying, failure
 from tests.surfaces.serving import serving
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_broker import PNG, beside, serve_until_empty, stock, wait_until
 from weft.ledger.api import Ledger, Runs
 from weft.surfaces.cli.main import run
@@ -117,6 +120,40 @@ def test_an_interrupting_message_cuts_the_turn_that_another_process_runs(weft: S
         assert [item["content"] for item in server.received[1].body["messages"]] == ["Hello", "Stop"]
     assert weft.json("show", "talk~1")["interruption_reason"] == "canceled"
     assert weft("verify").code == 0
+
+
+@pytest.mark.parametrize("how", [(), ("--quiet",), ("--json",)])
+def test_a_failed_turn_says_which_command_tries_it_again(weft: Shell, how: tuple[str, ...]) -> None:
+    with serving(failure(400, "too hot"), chat()) as server:
+        stock(weft, server.url, "talk")
+        sent = weft("send", "--session", "talk", "Hello", *how)
+        (dead,) = weft.json("inbox", "--dead")
+        assert (sent.code, "too hot" in sent.err) == (8, True), sent
+        if "--json" in how:
+            assert sent.error["again"] == f"weft retry {dead['turn']}"
+        else:
+            assert sent.err.endswith(f"hint: `weft retry {dead['turn']}` asks again\n")
+        logged = weft("log").out
+        assert "Error: there: 400: too hot" in logged
+        (again,) = [line.split() for line in logged.splitlines() if line.startswith("Again:")]
+        assert again[1:3] == ["weft", "retry"]
+        assert weft(*again[2:]).out == "Hello there\n"
+
+
+def test_who_interrupts_is_told_how_to_go_on(weft: Shell) -> None:
+    with serving([HANG]) as server:
+        stock(weft, server.url, "talk")
+        with running(weft.folder, "send", "--session", "talk", "Hello", stderr=subprocess.PIPE) as sender:
+            while not server.hanging.is_set():
+                time.sleep(0.02)
+            sender.send_signal(signal.SIGINT)
+            _, err = sender.communicate()
+            assert sender.wait() == 130, err
+        turn = weft.json("show", "talk")["id"]
+        shown = err.decode()
+        assert "was cut short" in shown
+        for command in (f"weft show {turn}", "weft send --session talk TEXT", "weft undo talk"):
+            assert f"`{command}`" in shown, shown
 
 
 def test_what_was_attached_goes_with_a_message_that_is_sent_again(weft: Shell, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ class WeftError(Exception):
     code: ClassVar[str] = "error"
     """What is recorded and published of the class; it stays when the class gets another name."""
     usual_action: Action = Action.OTHER
+    again: str = ""
+    """The command line that asks again, where a surface knows one for what failed."""
 
     def __init__(self, message: str, hint: Hint = "") -> None:
         super().__init__(without_credentials(message))

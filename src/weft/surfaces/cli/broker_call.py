@@ -210,22 +210,32 @@ def answered(
 
             for admission in admissions:
                 call.note(leave_message(ledger, admission.message))
+                _note_left(call, ledger, admission)
             raise
-        except WeftError:
+        except WeftError as error:
             for admission in admissions:
-                _note_again(call, ledger, admission.message)
+                error.again = _again(ledger, admission.message) or error.again
             raise
 
 
-def _note_again(call: Call, ledger: Ledger, message_id: str) -> None:
-    """Of a message that nothing more happens to by itself."""
+def _again(ledger: Ledger, message_id: str) -> str:
+    """The command line that asks again for a message with which nothing more happens by itself; empty for any other."""
     message = ledger.inbox.get(message_id)
     if message.state != InboxState.DEAD:
-        return
+        return ""
     if message.turn is not None:
-        call.note(f"`weft retry {shell_word(message.turn)}` asks again, from the turn that failed")
-    else:
-        call.note(f"`weft inbox --again {shell_word(message.id)}` sends the message once more")
+        return f"weft retry {shell_word(message.turn)}"
+    return f"weft inbox --again {shell_word(message.id)}"
+
+
+def _note_left(call: Call, ledger: Ledger, admission: Admission) -> None:
+    """What can be done with the turn of a message whose sender has gone."""
+    if (turn := ledger.inbox.get(admission.message).turn) is not None:
+        label = shell_word(admission.session)
+        call.note(
+            f"`weft show {shell_word(turn)}` shows what had come, `weft send --session {label} TEXT` goes on after it,"
+            f" `weft undo {label}` takes it back"
+        )
 
 
 @contextmanager

@@ -90,6 +90,7 @@ def error_document(error: BaseException) -> ErrorDocument:
         action=advice.action,
         arguments=advice.arguments,
         printed=error.printed if isinstance(error, CodeFailed) else UNSET,
+        again=again_of(error) or UNSET,
     )
     return ErrorDocument(error=shown)
 
@@ -129,3 +130,8 @@ def advice_for(error: BaseException) -> Advice:
 
 def hint_of(error: BaseException) -> str:
     return phrase(advice_for(error))
+
+
+def again_of(error: BaseException) -> str:
+    """The command line that asks again for what failed; empty where there is none."""
+    return error.again if isinstance(error, WeftError) else ""

@@ -18,7 +18,17 @@ from weft.kernel.errors import WeftError
 from weft.kernel.hidden_credentials import without_credentials
 from weft.surfaces.cli.call import OWNER, Call
 from weft.surfaces.cli.command import ALL_COMMANDS, COMPLETION_VARIABLE, shared_options, take_shared
-from weft.surfaces.cli.exits import BUG, EXIT_CODES, INTERRUPTED, OK, error_document, exit_code, hint_of, lines_of
+from weft.surfaces.cli.exits import (
+    BUG,
+    EXIT_CODES,
+    INTERRUPTED,
+    OK,
+    again_of,
+    error_document,
+    exit_code,
+    hint_of,
+    lines_of,
+)
 from weft.surfaces.plain_text import safe
 
 COMMANDS = {
@@ -300,6 +310,8 @@ def _report(error: BaseException, *, as_json: bool) -> None:
         click.echo(line, err=True)
     if hint := hint_of(error):
         click.echo(f"hint: {safe(hint)}", err=True)
+    if again := again_of(error):
+        click.echo(f"hint: `{safe(again)}` asks again", err=True)
 
 
 def main() -> int:

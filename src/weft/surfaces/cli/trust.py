@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_line
 from weft.kernel.sites import Site
-from weft.surfaces.cli.questions import is_confirmed
+from weft.surfaces.cli.questions import is_granted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import state_folder
 from weft.surfaces.wire.upkeep import TrustAnswer
@@ -110,7 +110,7 @@ def ask(ledger: Ledger, trust: StoredTrust, action: str, note: Callable[..., Non
         note(*line)
     if len(lines) > LISTED:
         note(f"  … {len(lines) - LISTED} more: weft {shell_line(('--ledger', ledger.path, 'trust', '--show'))}")
-    return is_confirmed("do you trust it?")
+    return is_granted("do you trust it?")
 
 
 def describe_trust(ledger: Ledger, trust: StoredTrust) -> TrustAnswer:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from weft.kernel.enums import TurnStatus, TurnType
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.graph import Glyphs
 from weft.surfaces.cli.history import Reader, quoted_title, short
@@ -99,6 +100,8 @@ def entry(turn: Turn, reader: Reader, columns: int) -> Iterator[Line]:
         yield ["From:  ", ", ".join(sources)]
     if turn.error is not None:
         yield ["Error: ", Span(cut(safe(turn.error), max(20, columns - 7)), "bad")]
+    if turn.status == TurnStatus.FAILED and turn.origin is None:
+        yield ["Again: ", f"weft retry {shell_word(short(turn.id))}"]
     yield []
     yield [INDENT, cut(safe(reader.subject(turn)) or "(no text)", max(20, columns - len(INDENT)))]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call, undo
-from weft.surfaces.cli.questions import is_confirmed, is_person_there
+from weft.surfaces.cli.questions import is_granted, is_person_there
 from weft.surfaces.cli.screen import Span
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def ask_about_work(call: Call, folder: str) -> None:
     call.note("agents may work in ", Span(place, "heading"), " without asking you for each step:")
     for line in WORK_LINES:
         call.note(f"  {line}")
-    if is_confirmed("do you trust it for work?"):
+    if is_granted("do you trust it for work?"):
         allow_work(call, place)
         return
     store.decline_work(place)

@@ -75,6 +75,8 @@ class ErrorForm(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, str | int]
     printed: str | UnsetType = UNSET
     """What a code program printed before it failed."""
+    again: str | UnsetType = UNSET
+    """The command line that asks again, where a message could not be answered."""
 
 
 class ErrorDocument(Struct, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ def command(call: Call, left: str | None, right: str | None, patch: bool, files:
     With --files alone: what the latest turn of the latest session changed.
     """
     if left is None and not files:
-        raise click.UsageError("name two turns, or one that is compared with the latest session")
+        raise click.UsageError("Missing argument 'LEFT'; --files alone compares the latest turn")
     with call.reading() as ledger:
         other = require_named_or_latest(call, ledger, right)
         if left is None:

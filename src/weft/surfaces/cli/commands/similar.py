@@ -14,7 +14,6 @@ from weft.surfaces.cli.embedding import EMBEDDED_KINDS, about, by_model, similar
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import quoted_title, short
 from weft.surfaces.cli.progress import progress
-from weft.surfaces.cli.questions import is_confirmed
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.plain_text import safe
 
@@ -104,6 +103,6 @@ def _embed_missing(call: Call, kind: str, model: str | None) -> None:
         call.note(f"{nodes} {verb} not embedded and cannot be found: {command} embeds what is missing")
         return
     where = "" if model is None else f" with {model}, which is sent what they say"
-    if is_confirmed(f"{nodes} {verb} not embedded and cannot be found. Embed{where} now?", default=True):
+    if click.confirm(f"{nodes} {verb} not embedded and cannot be found. Embed{where} now?", default=True, err=True):
         with call.writing() as ledger, similarity(call, ledger, model) as index, progress(call, "embed") as bar:
             index.embed_missing(kind, progress=bar.counted)
