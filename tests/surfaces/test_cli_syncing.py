@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.ledger.imported import rich_import
+from tests.surfaces.approving import LEDGER, opened, waiting
 from tests.surfaces.shell import PROGRAM, Shell, spawn
 from weft import open as open_ledger
 from weft.exchange.sync.frames import PREAMBLE
@@ -38,6 +39,17 @@ def test_a_clone_says_what_it_holds_and_knows_where_it_came_from(pair: Shell, fo
     for wrong, code in (("nowhere.db", 7), ("ftp://host/ledger", 5), ("", 5)):
         assert pair("clone", wrong, "new").code == code
     assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize("how", ["file", "facts"])
+def test_a_clone_says_how_many_turns_have_not_ended(weft: Shell, folder: Path, how: str) -> None:
+    source = "." if how == "file" else f"cmd:{shlex.join((*PROGRAM, 'sync-stdio', '--ledger', str(folder / LEDGER)))}"
+    with opened(weft) as ledger:
+        waiting(ledger, "light")
+    cloned = weft("clone", source, "one.db")
+    assert cloned.code == 0, cloned.err
+    assert "1 turn has not ended" in cloned.err
+    assert weft.json("clone", source, "two.db")["unfinished"] == 1
 
 
 def test_the_views_of_a_clone_are_not_computed_again(

@@ -181,6 +181,13 @@ class Runs:
         """Whether a process answers the messages of every session now."""
         return self._store.is_announced(BROKER)
 
+    def unfinished_turns(self) -> int:
+        """How many turns have not ended, whichever ledger records them; those of other tools are not counted."""
+        with self._store.read() as txn:
+            condition = "status NOT IN ('completed', 'failed') AND origin IS NULL"
+            row: tuple[int] | None = txn.sql.one(f"SELECT count(*) FROM turn WHERE {condition}")
+        return row[0] if row else 0
+
     def standing(self, session: str, most: int = QUEUE_SHOWN) -> SessionStanding:
         """A session, by its id, as it is now, with the first `most` messages that wait there; with all of them where
         one of them interrupts."""

@@ -25,18 +25,6 @@ def is_person_there(call: Call) -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and not call.json
 
 
-def is_granted(question: str) -> bool:
-    """Ask the person at the terminal for their trust, in a command that goes on without it: the end of the input is a
-    no. Ctrl-C ends the command."""
-    try:
-        return click.confirm(question, default=False, err=True)
-    except click.Abort as aborted:
-        if not isinstance(aborted.__context__, EOFError):
-            raise
-        click.echo("no: the input ended", err=True)
-        return False
-
-
 def ask(question: str, *, default: bool = False) -> None:
     """Ask the person at the terminal. Raises Declined where the answer is no."""
     if not click.confirm(question, default=default, err=True):

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+import click
+
 from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_line
 from weft.kernel.sites import Site
-from weft.surfaces.cli.questions import is_granted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import state_folder
 from weft.surfaces.wire.upkeep import TrustAnswer
@@ -92,6 +93,18 @@ def carry_trust(
         with writing(target) as ledger:
             if isinstance(ledger.trust, StoredTrust):
                 ledger.trust.allow(how)
+
+
+def is_granted(question: str) -> bool:
+    """Ask the person at the terminal for their trust, in a command that goes on without it: the end of the input is a
+    no. Ctrl-C ends the command."""
+    try:
+        return click.confirm(question, default=False, err=True)
+    except click.Abort as aborted:
+        if not isinstance(aborted.__context__, EOFError):
+            raise
+        click.echo("no: the input ended", err=True)
+        return False
 
 
 def prepare_question(ledger: Ledger, note: Callable[..., None]) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from weft.kernel.errors import InvalidInput
 from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call, undo
-from weft.surfaces.cli.questions import is_granted, is_person_there
+from weft.surfaces.cli.questions import is_person_there
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.trust import is_granted
 
 if TYPE_CHECKING:
     from weft.store.trust_store import TrustedFolder

@@ -141,6 +141,8 @@ class ClonedLedger(Struct, frozen=True, kw_only=True):
     synced: Synced
     kept: CarriedFilesForm | None
     """What went with it of the files beside the other ledger; None: that lies elsewhere, and its files stay there."""
+    unfinished: int = 0
+    """How many turns had not ended: they are here as far as they were recorded, and go on in the other ledger alone."""
 
 
 class Removed(Struct, frozen=True, kw_only=True):

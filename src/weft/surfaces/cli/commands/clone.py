@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.sites import Site
-from weft.ledger.api import Ledger, ResourceLog
+from weft.ledger.api import Ledger, ResourceLog, Runs
 from weft.store.atomic_files import make_folder
 from weft.store.trust_store import CLONED, StoredTrust
 from weft.surfaces.cli.call import Call
@@ -67,9 +67,17 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, 
                 files.carry()
         done = done if copied is None else done.beside(copied)
         kept = None if files is None else files.carried
-        answer = ClonedLedger(path=ledger.path, created_as=ledger.replica, synced=done, kept=kept)
+        unfinished = Runs(ledger).unfinished_turns()
+        answer = ClonedLedger(
+            path=ledger.path, created_as=ledger.replica, synced=done, kept=kept, unfinished=unfinished
+        )
         facts = f"{counted(done.events, 'event')}, {counted(done.contents, 'content')}"
         call.answer(answer, [f"cloned {facts} to ", Span(ledger.path, "heading")])
+        if unfinished:
+            turns = (
+                "1 turn has not ended: it is" if unfinished == 1 else f"{unfinished:,} turns have not ended: they are"
+            )
+            call.note(f"{turns} here as far as recorded, and only the other ledger goes on; `weft pull` brings the end")
         if files is None and ResourceLog(ledger).kept_references():
             call.note("the kept files of turns stay where the other ledger is")
         return OK if files is None else files.note_carried(call)
