@@ -24,6 +24,7 @@ from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.birth_times import birth_time
 from weft.runtime.resources.claims import Claim, ClaimKind, Claims, status_of
 from weft.runtime.resources.directories import FileStore, FolderRestore, SnapshotLimit
+from weft.runtime.resources.directories.git_changes import GitChange
 from weft.runtime.resources.directories.git_objects import open_up_folder
 from weft.runtime.resources.directories.model import DEFAULT_LIMIT, SkipReason, readable_path
 from weft.runtime.resources.directories.scan import open_real_folder
@@ -119,6 +120,12 @@ class DirectoryDriver:
             size_bytes=taken.size_bytes,
             skipped=skipped or None,
         )
+
+    def git_changes(self, snapshot: Snapshot, place: str) -> list[GitChange]:
+        """What of git's in a folder is not what it was; nothing where that was not kept, or the folder is gone."""
+        if snapshot.method != WHOLE_METHOD or not os.path.isdir(place):
+            return []
+        return self.files.git_changes(tree_of(snapshot), standing_folder(place), writable_git_folders)
 
     def open_up(self, place: str) -> None:
         """Have its owner look into a folder that is about to be restored: a command may have made it so that nobody

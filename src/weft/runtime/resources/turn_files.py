@@ -19,6 +19,7 @@ from weft.ledger.api import Lease, Ledger, NewSnapshot, Resource, Restore, Snaps
 from weft.ledger.model import Turn
 from weft.runtime.resources.controller import ResourceController
 from weft.runtime.resources.directories import ChangedPath, ChangeStatus, FolderMerge
+from weft.runtime.resources.directories.git_changes import GitChange
 from weft.runtime.resources.directories.model import SkipReason, readable_path
 from weft.runtime.resources.directory_driver import (
     METHOD,
@@ -130,6 +131,20 @@ class TurnFiles:
         pairs = [(before.get(resource), snapshot) for resource, snapshot in after.items()]
         known = [(old, new) for old, new in pairs if old is not None and _is_restorable(old)]
         return [change for old, new in known for change in self.changes(old, new)]
+
+    def git_changes_since(self, turns: Sequence[str]) -> list[GitChange]:
+        """What git's folders say now that they did not say before the first of these turns changed a directory, where
+        what they were like was kept: commands ran there that nobody was asked about."""
+        beginnings: dict[str, Snapshot] = {}
+        for turn in turns:
+            for one in self._ledger.resources.snapshots_before_turn(turn):
+                if one.run == turn and self._is_ours(one) and _is_restorable(one):
+                    beginnings.setdefault(one.resource, one)
+        changes = []
+        for snapshot in beginnings.values():
+            self._controller.ensure_kept(snapshot)
+            changes += self._driver.git_changes(snapshot, self._place_of(snapshot).place)
+        return changes
 
     def not_kept_before(self, turn: str) -> list[str]:
         """What of its directories is not given back by an undo of a turn whose commands nobody was asked about: what

@@ -176,7 +176,7 @@ class ApprovalPrompts:
             await self._show_next()
         else:
             words = f"{waiting_words(approval)}; {how_to_answer(approval)}"
-            line = [Span("waits for a person: ", "warn"), words]
+            line: list[Span | str] = [Span("waits for a person: ", "warn"), words]
             if self.show is not None:
                 self.show([line])
             else:

@@ -74,9 +74,16 @@ class TurnNotes(Struct, frozen=True):
     not_kept: tuple[str, ...] = ()
     """What it could change unasked and an undo does not give back."""
 
+    git_changes: tuple[str, ...] = ()
+    """What of git's is not what it was before it, in words."""
+
     def fields(self) -> dict[str, Any]:
         """As they stand in every form that tells of a turn."""
-        return {"runs_by_itself": self.runs_by_itself, "not_kept": list(self.not_kept)}
+        return {
+            "runs_by_itself": self.runs_by_itself,
+            "not_kept": list(self.not_kept),
+            "git_changes": list(self.git_changes),
+        }
 
 
 def turn_notes_of(call: Call, ledger: Ledger, turns: Iterable[str]) -> TurnNotes:
@@ -92,12 +99,31 @@ def turn_notes_of(call: Call, ledger: Ledger, turns: Iterable[str]) -> TurnNotes
     except WeftError as error:
         call.note(f"whether it changed what runs by itself is not known: {safe(str(error))}")
         return TurnNotes()
-    return TurnNotes(dict(sorted(self_running_changes(changes).items())), tuple(not_kept))
+    git_changes = git_changes_since(call, files, with_calls)
+    return TurnNotes(dict(sorted(self_running_changes(changes).items())), tuple(not_kept), tuple(git_changes))
+
+
+def git_changes_since(call: Call, files: TurnFiles, turns: Sequence[str]) -> list[str]:
+    """What of git's is not what it was before these turns, in words. Where it cannot be told, that is said."""
+    try:
+        return [change.words for change in files.git_changes_since(turns)]
+    except (WeftError, OSError) as error:
+        call.note(f"what changed in git's folders is not known: {safe(str(error))}")
+        return []
+
+
+def note_git_changes(call: Call, changes: Sequence[str]) -> None:
+    """Say where `HEAD`, branches and the index were changed: a commit leaves no other trace in the files."""
+    for words in changes[:MOST_LISTED]:
+        call.note(f"git in {safe(words)}")
+    if len(changes) > MOST_LISTED:
+        call.note(f"and {counted(len(changes) - MOST_LISTED, 'more change')} in git's folders")
 
 
 def note_turn(call: Call, notes: TurnNotes) -> None:
     """Say it where the turn ends."""
     note_self_running(call, notes.runs_by_itself)
+    note_git_changes(call, notes.git_changes)
     if notes.not_kept:
         named, more = notes.not_kept[:MOST_NAMED], len(notes.not_kept) - MOST_NAMED
         names = ", ".join(map(safe, named)) + (f" and {counted(more, 'other path')}" if more > 0 else "")

@@ -36,6 +36,8 @@ class SentMessage(Struct, frozen=True, kw_only=True):
     runs_by_itself: dict[str, str] = {}
     not_kept: list[str] = []
     """What the turn could change without asking and `undo` does not give back."""
+    git_changes: list[str] = []
+    """Where `HEAD`, a branch, a tag or the index is not what it was before the turn, in a folder trusted for work."""
 
 
 class InterruptedTurn(Struct, frozen=True, kw_only=True):

@@ -107,6 +107,8 @@ class ChatReply(Struct, frozen=True, kw_only=True):
     runs_by_itself: dict[str, str]
     not_kept: list[str] = []
     """What the turn could change without asking and `undo` does not give back."""
+    git_changes: list[str] = []
+    """Where `HEAD`, a branch, a tag or the index is not what it was before the turn, in a folder trusted for work."""
 
 
 class BlamedLine(Struct, frozen=True, kw_only=True):

@@ -88,6 +88,8 @@ class FilesDiff(Struct, frozen=True, kw_only=True):
     right_id: str
     changes: list[ChangedFile]
     runs_by_itself: dict[str, str]
+    git_changes: list[str] = []
+    """Where no turn was named: what of git's is not what it was before the turn."""
 
 
 class UndoneFiles(Struct, frozen=True, kw_only=True):

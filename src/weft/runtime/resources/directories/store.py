@@ -26,6 +26,7 @@ from weft.runtime.resources.directories.comparing import (
     entry_at,
     load_snapshot,
 )
+from weft.runtime.resources.directories.git_changes import GitChange
 from weft.runtime.resources.directories.known_files import KnownFiles, Table
 from weft.runtime.resources.directories.locks import locked
 from weft.runtime.resources.directories.merging import merge_snapshots
@@ -184,6 +185,13 @@ class FileStore:
             done = self._whole_folders(git).restore(place, root, snapshot, seen, table, git_folders)
         left = tuple(LeftPath(path, why) for path, why in sorted(done.left.items()))
         return FolderRestore(before=seen.snapshot.id, written=done.written, deleted=done.deleted, left=left)
+
+    def git_changes(
+        self, snapshot: str, folder: Path, git_folders: Callable[[Path], Sequence[GitFolder]]
+    ) -> list[GitChange]:
+        """What of git's in a folder is not what a whole snapshot has. The folder stays as it is."""
+        with self._opened(folder, is_resolved=True) as (place, _, git, _known):
+            return self._whole_folders(git).git_changes(place, _checked_id(snapshot), git_folders)
 
     def _whole_folders(self, git: Git) -> WholeFolders:
         apart = frozenset(_identities((self._path, *self._list_apart())))

@@ -37,6 +37,7 @@ from weft.runtime.resources.directories.comparing import (
     StoredFolder,
     load_snapshot,
 )
+from weft.runtime.resources.directories.git_changes import INDEX, GitChange, load_references, reference_changes
 from weft.runtime.resources.directories.git_objects import OBJECTS_CACHE, GitObjects, open_up_folder
 from weft.runtime.resources.directories.ignore_rules import IGNORE_FILE, IgnoreRules, OuterRules
 from weft.runtime.resources.directories.known_files import FolderRecord, Table
@@ -247,6 +248,10 @@ class WholeFolders:
 
     def _index_ids(self, folder: GitFolder, data: bytes) -> set[str]:
         """What an index names."""
+        return {line.split(b" ", 2)[1].decode() for line in self._staged(folder, data).split(b"\0")[:-1]}
+
+    def _staged(self, folder: GitFolder, data: bytes) -> bytes:
+        """The entries of an index, without what git notes of files beside them."""
         repository = Path(folder.objects)
         with (
             NamedTemporaryFile(dir=self._scratch) as index,
@@ -255,8 +260,7 @@ class WholeFolders:
             index.write(data)
             index.flush()
             with git.start("ls-files", "--stage", "-z", index=Path(index.name)) as process:
-                answer = ended_well(process, "ls-files", _MOST_INDEX_BYTES)[1]
-        return {line.split(b" ", 2)[1].decode() for line in answer.split(b"\0")[:-1]}
+                return ended_well(process, "ls-files", _MOST_INDEX_BYTES)[1]
 
     def _keep_ignored(
         self, root: int, seen: SeenFolder, writer: ObjectWriter, is_withheld: IsWithheld
@@ -267,6 +271,41 @@ class WholeFolders:
         scan = Scan(root, ChosenRules(chosen, is_withheld), writer, self._clock, _PRESENT_LIMIT, self._apart)
         scan.look_at_all({})
         return bytes.fromhex(stored_scan(scan, writer)), skipped
+
+    # --- compared ---------------------------------------------------------------------------------------------------
+
+    def git_changes(
+        self, place: Path, snapshot: str, find_folders: Callable[[Path], Sequence[GitFolder]]
+    ) -> list[GitChange]:
+        """What of git's is not what a whole snapshot has. Nothing of it is changed."""
+        with ObjectReader(self._git) as reader:
+            target = load_snapshot(reader, snapshot)
+            parts = {entry.name: entry.id for entry in _tree(reader, target.beside)} if target.beside else {}
+            kept = [{one.name: one.id for one in _tree(reader, id)} for id in _numbered_ids(reader, parts.get(GIT))]
+            states = {_stored_place(place, reader, entries): entries[STATE] for entries in kept}
+        folders = {folder.place: folder for folder in find_folders(place)}
+        changes: list[GitChange] = []
+        for lies in sorted(states.keys() | folders.keys()):
+            name = os.path.relpath(lies, place)
+            if lies in states and lies in folders:
+                changes += self._state_changes(name, folders[lies], states[lies].hex())
+            else:
+                old, new = ("", None) if lies in states else (None, "")
+                changes.append(GitChange(repository=name, what="the repository", old=old, new=new))
+        return changes
+
+    def _state_changes(self, name: str, folder: GitFolder, state: str) -> Iterator[GitChange]:
+        with _opened(folder.place) as root, ObjectWriter(self._git, self._scratch) as writer:
+            scan = Scan(root, GitRules(folder.parts), writer, self._clock, STATE_LIMIT, self._apart)
+            scan.look_at_all({})
+            present = stored_scan(scan, writer)
+            writer.finish()
+        old, new = _entries(self._git, state), _entries(self._git, present)
+        with ObjectReader(self._git) as reader:
+            yield from reference_changes(name, load_references(reader, old), load_references(reader, new))
+            indexes = [reader.read(BLOB, one[INDEX].id) if INDEX in one else b"" for one in (old, new)]
+        if len(set(indexes)) > 1 and len({self._staged(folder, one) if one else b"" for one in indexes}) > 1:
+            yield GitChange(repository=name, what=INDEX.decode(), old="", new="")
 
     # --- given back -------------------------------------------------------------------------------------------------
 

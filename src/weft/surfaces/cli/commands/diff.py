@@ -61,14 +61,16 @@ def command(call: Call, left: str | None, right: str | None, patch: bool, files:
 
 def _show_changed_files(call: Call, ledger: Ledger, session: str, *, patch: bool, exit_code: bool) -> int:
     """What the last turn of a session changed, in all directories that it worked in."""
-    from weft.surfaces.cli.turn_files_call import turn_files
+    from weft.surfaces.cli.turn_files_call import git_changes_since, turn_files
 
     turn = ledger.turn(session)
     call.note("its latest turn: ", Span(short(turn.id), "id"))
     kept = turn_files(ledger)
     kept.snapshot_of(turn.id)  # or nothing is known of its files
     changes = kept.changes_of_turn(turn.id)
-    return _show_changes(call, kept, (turn.parent_id, turn.id), changes, patch=patch, exit_code=exit_code)
+    git_changes = git_changes_since(call, kept, [turn.id])
+    ids = (turn.parent_id, turn.id)
+    return _show_changes(call, kept, ids, changes, git_changes, patch=patch, exit_code=exit_code)
 
 
 def _compare_files(call: Call, ledger: Ledger, left: str, right: str, *, patch: bool, exit_code: bool) -> int:
@@ -85,25 +87,41 @@ def _show_changes(
     kept: TurnFiles,
     ids: tuple[str | None, str],
     changed_paths: Sequence[ChangedPath],
+    git_changes: Sequence[str] = (),
     *,
     patch: bool,
     exit_code: bool,
 ) -> int:
     """The paths that differ between the files of two turns of these ids; the first is None where no turn was before."""
-    from weft.surfaces.cli.turn_files_call import change_lines, file_change, note_self_running, self_running_changes
+    from weft.surfaces.cli.turn_files_call import (
+        change_lines,
+        file_change,
+        note_git_changes,
+        note_self_running,
+        self_running_changes,
+    )
     from weft.surfaces.wire.turn_files import FilesDiff
 
     changes = [file_change(one, kept.text_diff(one) if patch else None) for one in changed_paths]
     running = self_running_changes(changed_paths)
     left_id, right_id = ids
     if call.json:
-        call.document(FilesDiff(left_id=left_id, right_id=right_id, changes=changes, runs_by_itself=running))
+        call.document(
+            FilesDiff(
+                left_id=left_id,
+                right_id=right_id,
+                changes=changes,
+                runs_by_itself=running,
+                git_changes=list(git_changes),
+            )
+        )
     else:
         call.screen.page(change_lines(changes))
         note_self_running(call, running)
+        note_git_changes(call, git_changes)
     if not changes:
         call.note("their files are equal")
-    return DIFFERENT if exit_code and changes else OK
+    return DIFFERENT if exit_code and (changes or git_changes) else OK
 
 
 class _Comparison:
