@@ -67,6 +67,7 @@ def test_the_graph_with_whole_entries(story: Shell) -> None:
 | | Date:  2026-03-02 13:33:00 +0000
 | | Agent: local, sonnet-large
 | | Error: 529 overloaded, try again later
+| | Again: weft retry T2
 | |
 | |     Add a line to the changelog.
 | |
