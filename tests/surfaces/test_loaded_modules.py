@@ -89,7 +89,7 @@ def test_importing_weft(tmp_path: Path) -> None:
 
 
 def test_the_help(weft: Shell) -> None:
-    Loaded(weft.folder, COMMAND, "--help").check(COMMON, 2720)
+    Loaded(weft.folder, COMMAND, "--help").check(COMMON, 2860)
 
 
 def test_the_log(weft: Shell) -> None:
