@@ -18,7 +18,7 @@ from benchmarks.plan import Sizes
 from benchmarks.searching import Latency, latency
 
 if TYPE_CHECKING:
-    from weft.open_ledger import OpenLedger
+    from weft.surfaces.opening import OpenLedger
 
 SESSIONS = 10
 STEPS = 5
@@ -112,7 +112,7 @@ def build(ledger: "OpenLedger", events: int) -> list[str]:
     """Turns with one tool call each, in many sessions; their ids."""
     from weft.kernel.enums import ResourceCapability, ResourceKind
     from weft.ledger.api.resources import ResourceLog
-    from weft.ledger.resources.model import NewResource
+    from weft.ledger.resource_reading import NewResource
 
     turns: list[str] = []
     wanted = max(2 * STEPS * SESSIONS, events // TURN_EVENTS)

@@ -45,7 +45,7 @@ def measure_rooms(sizes: Sizes, directory: Path) -> dict[str, RoomCosts | NotMea
 def suggestion_costs(path: Path, sizes: Sizes) -> RoomCosts:
     """In the name of a person, half of the names agents and half people."""
     import weft
-    from weft.chat.suggestions import MentionSuggester
+    from weft.chat.room_stream import MentionSuggester
     from weft.programs import Programs
 
     speech = _Words(seed=1)
@@ -65,8 +65,7 @@ def suggestion_costs(path: Path, sizes: Sizes) -> RoomCosts:
 def triage_costs(path: Path, sizes: Sizes) -> RoomCosts:
     """From a message to whom it is for, with what agents are compared by read before."""
     import weft
-    from weft.chat.candidates import CandidateReader
-    from weft.chat.triage import choose_by_scores
+    from weft.chat.triage import CandidateReader, choose_by_scores
     from weft.programs import Programs
 
     speech = _Words(seed=2)
@@ -91,7 +90,7 @@ def message_costs(path: Path, sizes: Sizes) -> tuple[RoomCosts, RoomCosts]:
     """A message that mentions an agent, and its answer without a model: in a new room with this agent alone, and in one
     of many agents and messages. They take turns."""
     import weft
-    from weft.kernel.mentions import write_mention
+    from weft.kernel.message_text import write_mention
     from weft.programs import Programs
 
     speech = _Words(seed=3)
@@ -120,8 +119,8 @@ def message_costs(path: Path, sizes: Sizes) -> tuple[RoomCosts, RoomCosts]:
 
 def _answer(ledger: "Ledger", session: str, text: str) -> None:
     """What a broker records of a turn with one answer."""
-    from weft.kernel.dag_events import ModelRequest
     from weft.kernel.enums import MessageRole
+    from weft.kernel.events import ModelRequest
     from weft.ledger.api import Finished, ModelAnswered, ModelAsked, Runs
     from weft.ledger.model import NewMessage
 

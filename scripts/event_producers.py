@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from weft.kernel.kinds import EVENT_KINDS
-from weft.kernel.program_kinds import PROGRAM_KINDS, KindFacts
+from weft.kernel.foreign_input import EVENT_KINDS
+from weft.kernel.program_events import PROGRAM_KINDS, KindFacts
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "weft"
 READERS = ("kernel", "ledger/views", "ledger/read", "aio")

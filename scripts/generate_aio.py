@@ -20,53 +20,38 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from weft import opening
 from weft.graph.graph import Graph
-from weft.ledger.api import (
-    approvals,
-    audit,
-    compactions,
-    erasure,
-    imports,
-    inbox,
-    labels,
-    merges,
-    resources,
-    rooms,
-    secrets,
-    tree,
-    upkeep,
-    usage,
-)
+from weft.ledger.api import inbox, merges, reading, recording, reports, resources, rooms, upkeep
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import import_writer
-from weft.ledger.read import full_threads, listing, threads
+from weft.ledger.read import full_threads, session_list, turns
 from weft.ledger.write import turn_writer
 from weft.programs.programs import Programs
 from weft.programs.similarity.similarity import Similarity
+from weft.surfaces import opening
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "weft" / "aio"
 MIRRORED: dict[str, type] = {
     "Ledger": Ledger,
     "TurnWriter": turn_writer.TurnWriter,
-    "Thread": threads.Thread,
+    "Thread": turns.Thread,
     "FullThreads": full_threads.FullThreads,
-    "ListReader": listing.ListReader,
+    "ListReader": session_list.ListReader,
     "ImportWriter": import_writer.ImportWriter,
-    "Heads": labels.Heads,
-    "Labels": labels.Labels,
-    "Tree": tree.Tree,
-    "Compactions": compactions.Compactions,
+    "Heads": recording.Heads,
+    "Labels": recording.Labels,
+    "Tree": reading.Tree,
+    "Compactions": merges.Compactions,
     "Merges": merges.Merges,
-    "Imports": imports.Imports,
-    "UsageReports": usage.UsageReports,
-    "AuditReports": audit.AuditReports,
-    "Secrets": secrets.Secrets,
-    "Erasures": erasure.Erasures,
+    "Imports": merges.Imports,
+    "UsageReports": reports.UsageReports,
+    "AuditReports": reports.AuditReports,
+    "Secrets": upkeep.Secrets,
+    "Erasures": upkeep.Erasures,
     "Upkeep": upkeep.Upkeep,
     "Inbox": inbox.Inbox,
-    "Approvals": approvals.Approvals,
-    "Policies": approvals.Policies,
+    "Approvals": inbox.Approvals,
+    "Policies": inbox.Policies,
     "Resources": resources.Resources,
     "Rooms": rooms.Rooms,
     "Programs": Programs,
@@ -390,18 +375,18 @@ ABOUT = {
 }
 ALWAYS = {
     "Any": ("typing", "Any"),
-    "ImportSecret": ("weft.kernel.imported", "ImportSecret"),
+    "ImportSecret": ("weft.kernel.contents", "ImportSecret"),
     "checked_count": ("weft.ledger.arguments", "checked_count"),
     "checked_seconds": ("weft.ledger.arguments", "checked_seconds"),
     "AsyncIterator": ("collections.abc", "AsyncIterator"),
     "Generator": ("collections.abc", "Generator"),
     "partial": ("functools", "partial"),
     "Self": ("typing", "Self"),
-    "StreamItem": ("weft.ledger.runs.stream_items", "StreamItem"),
-    "StreamPosition": ("weft.ledger.runs.stream_items", "StreamPosition"),
+    "StreamItem": ("weft.ledger.broker.session_stream", "StreamItem"),
+    "StreamPosition": ("weft.ledger.broker.session_stream", "StreamPosition"),
     "TracebackType": ("types", "TracebackType"),
     "crossing": ("weft.aio", "crossing"),
-    "opening": ("weft", "opening"),
+    "opening": ("weft.surfaces", "opening"),
     "AsyncOpenLedger": ("weft.aio.open_ledger", "AsyncOpenLedger"),
     "SharedInference": ("weft.aio.open_ledger", "SharedInference"),
     **{owner: (kind.__module__, owner) for owner, kind in MIRRORED.items()},

@@ -15,10 +15,9 @@ from msgspec import Meta, Struct, UnsetType
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scripts.event_producers import event_producers
-from weft.kernel import enums, fields
-from weft.kernel.events import STREAM_KINDS, Event
-from weft.kernel.facts import field_types
-from weft.kernel.kinds import EVENT_KINDS
+from weft.kernel import enums, events
+from weft.kernel.events import STREAM_KINDS, Event, Receipt, UnknownEvent
+from weft.kernel.foreign_input import EVENT_KINDS, field_types
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "events.md"
 
@@ -26,7 +25,7 @@ WORDS = {
     "ulid": "26 letters that Weft minted: 48 bits of milliseconds, 80 random bits",
     "digest": "64 hex digits: the SHA-256 of an event's canonical bytes, or another plain hash",
     "content": "64 hex digits: the salted reference of bytes that somebody wrote, kept beside the events",
-    "name": f"a name of a model, tool or provider that matches `{fields.NAME_PATTERN}`; "
+    "name": f"a name of a model, tool or provider that matches `{events.NAME_PATTERN}`; "
     "anything else is kept as [Words](#words)",
     "time": "when it happened, like `2026-11-15T01:58:12.123Z`",
     "node": "a ulid or a digest",
@@ -57,21 +56,21 @@ ENVELOPE = {
 }
 
 ABOUT = {
-    fields.EventRef: "An event, by its id.",
-    fields.UriRef: "A URI, kept as a content.",
-    fields.PathRef: "A path within a volume or a repository, kept as a content.",
-    fields.ExtRef: "A thing in another system: what it is, and its id there.",
-    fields.ErrorFact: "What went wrong: a code, a text, and details as JSON.",
-    fields.TextFact: "Plain text.",
-    fields.ImageFact: "An image, by its URL or its data URL.",
-    fields.ToolUseFact: "A model asks for a tool; `input` is JSON.",
-    fields.ToolResultFact: "What a tool answered; `output` is JSON.",
-    fields.ReasoningFact: "Thinking that a model shows apart from its answer.",
-    fields.FileFact: "A file that a message read, wrote, referred to or carried.",
-    fields.LintFact: "What a linter said at the time of a message.",
-    fields.CodeblockFact: "A code block that the recorder named; others are read out of the text.",
-    fields.VolumePlan: "What a fork does with one resource.",
-    fields.ResourceScope: "For whom a resource is there; as its owner, one of them.",
+    events.EventRef: "An event, by its id.",
+    events.UriRef: "A URI, kept as a content.",
+    events.PathRef: "A path within a volume or a repository, kept as a content.",
+    events.ExtRef: "A thing in another system: what it is, and its id there.",
+    events.ErrorFact: "What went wrong: a code, a text, and details as JSON.",
+    events.TextFact: "Plain text.",
+    events.ImageFact: "An image, by its URL or its data URL.",
+    events.ToolUseFact: "A model asks for a tool; `input` is JSON.",
+    events.ToolResultFact: "What a tool answered; `output` is JSON.",
+    events.ReasoningFact: "Thinking that a model shows apart from its answer.",
+    events.FileFact: "A file that a message read, wrote, referred to or carried.",
+    events.LintFact: "What a linter said at the time of a message.",
+    events.CodeblockFact: "A code block that the recorder named; others are read out of the text.",
+    events.VolumePlan: "What a fork does with one resource.",
+    events.ResourceScope: "For whom a resource is there; as its owner, one of them.",
 }
 
 # (the seed's type or *, the seed's field) -> where it is here; the test follows every path through the types.
@@ -126,10 +125,10 @@ def _class_words(kind: type) -> str:
 
 
 def _union_words(parts: list[Any]) -> str:
-    if set(parts) == set(get_args(fields.PartFact)):
+    if set(parts) == set(get_args(events.PartFact)):
         return "[part](#parts)"
-    if fields.Words in parts and fields.Name in parts:
-        parts = [part for part in parts if part is not fields.Words]
+    if events.Words in parts and events.Name in parts:
+        parts = [part for part in parts if part is not events.Words]
         return " or ".join([*map(type_words, parts), link("Words")])
     return " or ".join(map(type_words, parts))
 
@@ -147,8 +146,10 @@ def field_rows(record: type[Struct], without: frozenset[str] = frozenset()) -> I
 
 
 def structures() -> list[type[Struct]]:
-    found = [value for value in vars(fields).values() if isinstance(value, type) and issubclass(value, Struct)]
-    return [record for record in found if record is not Struct]
+    """What the fields of events hold: no event, nor what reads one."""
+    records = [value for value in vars(events).values() if isinstance(value, type) and issubclass(value, Struct)]
+    others = (Event, UnknownEvent, Receipt)
+    return [kind for kind in records if kind is not Struct and not issubclass(kind, others) and kind.__name__[0] != "_"]
 
 
 def about(record: type[Struct]) -> str:
@@ -230,7 +231,7 @@ def _parts() -> Iterator[str]:
     yield ""
     yield "A message is an ordered list of parts; `type` says which of the five it is."
     yield ""
-    for part in get_args(fields.PartFact):
+    for part in get_args(events.PartFact):
         yield f"- `{part.__struct_config__.tag}`: {link(struct_name(part))}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weft.graph.nodes import NODE_EVENTS, NODE_KINDS_OF
-from weft.ledger.views.edge_types import EDGE_FACTS
+from weft.ledger.views.edges import EDGE_FACTS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "graph.md"
 BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"

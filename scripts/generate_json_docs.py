@@ -11,9 +11,7 @@ from msgspec import Struct
 
 from scripts.field_notes import field_notes
 from weft.kernel import errors
-from weft.kernel.advice import Action
-from weft.kernel.errors import WeftError
-from weft.kernel.weft_error import INTERNAL_ERROR, SYSTEM_ERROR, TIMED_OUT
+from weft.kernel.errors import INTERNAL_ERROR, SYSTEM_ERROR, TIMED_OUT, Action, WeftError
 from weft.surfaces.wire.catalogue import keys, records, spread, title
 from weft.surfaces.wire.forms import WIRE_VERSION
 

@@ -16,8 +16,7 @@ from re import _constants as kind  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
-from weft.ledger.secrets.rule_patterns import PATTERNS
-from weft.ledger.secrets.scanner import COMPONENTS, in_short
+from weft.ledger.secrets.scan import COMPONENTS, PATTERNS, in_short
 
 SHORT_REPEAT = 256
 """A repeat of up to so many, or of exactly so many as it says, is kept."""

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.kernel.samples import fullest, least
 from weft.kernel.events import encode
-from weft.kernel.kinds import KINDS
+from weft.kernel.foreign_input import KINDS
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "kernel" / "golden_events.jsonl"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from weft.ledger.secrets import load_scanner
-from weft.ledger.secrets.scanner import Kingfisher
+from weft.ledger.secrets.scan import Kingfisher
 
 WORDS = string.ascii_letters + string.digits
 BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"

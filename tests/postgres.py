@@ -20,8 +20,7 @@ from pathlib import Path
 import psycopg
 
 from tests.memory_folders import MEMORY, has_memory, remove_leftovers
-from weft.store.postgres.address import parse_address
-from weft.store.postgres.connection import connect
+from weft.store.postgres.connection import connect, parse_address
 from weft.store.postgres.migrations import migrate, shipped_schema
 
 NOBODY, PREFIX = "nobody", "weft-pg-"

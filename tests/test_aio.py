@@ -16,10 +16,10 @@ import weft.aio
 from scripts import generate_aio
 from tests.ledger.histories import grow_at_once, problems, queries
 from tests.programs.similarity.test_similarity import Words
-from weft import opening
 from weft.aio import graph, ledger, objects, programs
 from weft.kernel.errors import InvalidInput, LedgerMissing, SessionBusy, StoreError, VersionConflict
 from weft.store.sqlite import SqliteStore
+from weft.surfaces import opening
 
 MODULES = {module.__name__: module for module in (graph, ledger, objects, programs)}
 MIRRORS: dict[str, type] = {

@@ -32,7 +32,7 @@ WITH_EXAMPLES = [page for page in PAGES if page.exists() and examples(page)]
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("weft.ledger.api.secrets.load_scanner", scanner)  # its rules are compiled once for all tests
+    monkeypatch.setattr("weft.ledger.api.upkeep.load_scanner", scanner)  # its rules are compiled once for all tests
     names: dict[str, Any] = {"__name__": "__main__"}
     if "postgresql://" in page.read_text():
         monkeypatch.setenv("PGHOST", str(shared_server().folder))

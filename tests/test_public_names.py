@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 import weft
-from weft import opening
 from weft.ledger import api
 from weft.ledger.imports import ImportWriter
 from weft.programs import Programs
+from weft.surfaces import opening
 
 INSIDE = {"ImportWriter", "Event", "UnknownEvent", "EventClass"}
 """Met by those who write importers or read raw events; they have pages of their own."""

@@ -24,13 +24,13 @@ import pytest
 
 from tests.faults.results import whole_test
 from tests.sizes import sized
-from weft.ledger.read import contexts, plain_turns
-from weft.ledger.read.kept_turns import SpokenTurns
-from weft.ledger.write import ordinary_turn, record_turn
+from weft.ledger.read import context_columns, contexts
+from weft.ledger.read.context_columns import SpokenTurns
+from weft.ledger.write import record_turn
+from weft.store.fact_log import LogTip
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.store import PostgresStore
 from weft.store.postgres.straight_append import ProvisionalSql, StraightAppends
-from weft.store.records import LogTip
 
 ENVIRONMENT = "WEFT_TEST_PATHS"
 SQLITE, POSTGRESQL, CONTEXTS = "SQLite", "PostgreSQL", "contexts"
@@ -78,16 +78,16 @@ class Watch:
     def __init__(self, counts: SharedCounts) -> None:
         self.counts = counts
         self._here = threading.local()
-        self._is_ordinary = ordinary_turn.is_ordinary
-        self._spoken, self._in_general = plain_turns.spoken_turns, plain_turns.spoken_in_general
+        self._is_ordinary = record_turn.is_ordinary
+        self._spoken, self._in_general = context_columns.spoken_turns, context_columns.spoken_in_general
         replaced: list[tuple[Any, str, Callable[..., Any]]] = [
             (record_turn, "is_ordinary", self.is_ordinary),
-            (record_turn, "write_ordinary", self._counting(STRAIGHT, ordinary_turn.write_ordinary)),
+            (record_turn, "write_ordinary", self._counting(STRAIGHT, record_turn.write_ordinary)),
             (record_turn, "_write_any", self._counting(GENERAL, record_turn._write_any)),
             (PostgresStore, "_go_straight", self._allowing(PostgresStore._go_straight)),
             (StraightAppends, "send", self._counting_calls(StraightAppends.send)),
             (contexts, "spoken_turns", self.spoken_turns),
-            (plain_turns, "spoken_in_general", self.spoken_in_general),
+            (context_columns, "spoken_in_general", self.spoken_in_general),
         ]
         for place, name, function in replaced:
             setattr(place, name, function)

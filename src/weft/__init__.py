@@ -9,20 +9,19 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would be most 
 if TYPE_CHECKING:
     from typing import Any
 
+    from weft.graph.edge_reader import Ancestry as Ancestry
+    from weft.graph.edge_reader import AncestryStep as AncestryStep
+    from weft.graph.edge_reader import CallPair as CallPair
+    from weft.graph.edge_reader import GraphEdge as GraphEdge
+    from weft.graph.edge_reader import GraphNode as GraphNode
+    from weft.graph.edge_reader import GraphPath as GraphPath
+    from weft.graph.edge_reader import GraphWalk as GraphWalk
+    from weft.graph.edge_reader import Neighbours as Neighbours
+    from weft.graph.edge_reader import PathsFound as PathsFound
+    from weft.graph.edge_reader import PolicyStep as PolicyStep
+    from weft.graph.edge_reader import ResourceState as ResourceState
+    from weft.graph.edge_reader import RunHistory as RunHistory
     from weft.graph.graph import Graph as Graph
-    from weft.graph.model import Ancestry as Ancestry
-    from weft.graph.model import AncestryStep as AncestryStep
-    from weft.graph.model import CallPair as CallPair
-    from weft.graph.model import GraphEdge as GraphEdge
-    from weft.graph.model import GraphNode as GraphNode
-    from weft.graph.model import GraphPath as GraphPath
-    from weft.graph.model import GraphWalk as GraphWalk
-    from weft.graph.model import Neighbours as Neighbours
-    from weft.graph.model import PathsFound as PathsFound
-    from weft.graph.model import PolicyStep as PolicyStep
-    from weft.graph.model import ResourceState as ResourceState
-    from weft.graph.model import RunHistory as RunHistory
-    from weft.kernel.advice import Advice as Advice
     from weft.kernel.authority import Authority as Authority
     from weft.kernel.authority import Layer as Layer
     from weft.kernel.authority import LedgerTrust as LedgerTrust
@@ -45,50 +44,67 @@ if TYPE_CHECKING:
     from weft.kernel.enums import SnapshotState as SnapshotState
     from weft.kernel.enums import SubresourcePart as SubresourcePart
     from weft.kernel.enums import ToolCallStatus as ToolCallStatus
+    from weft.kernel.errors import Advice as Advice
     from weft.kernel.errors import WeftError as WeftError
     from weft.kernel.events import Event as Event
+    from weft.kernel.events import PolicyTests as PolicyTests
     from weft.kernel.events import Receipt as Receipt
     from weft.kernel.events import UnknownEvent as UnknownEvent
-    from weft.kernel.fields import PolicyTests as PolicyTests
-    from weft.kernel.fields import Usage as Usage
-    from weft.ledger.api.approvals import Approvals as Approvals
-    from weft.ledger.api.approvals import Policies as Policies
-    from weft.ledger.api.audit import AuditReports as AuditReports
-    from weft.ledger.api.compactions import Compactions as Compactions
-    from weft.ledger.api.erasure import Erasures as Erasures
-    from weft.ledger.api.imports import Imports as Imports
+    from weft.kernel.events import Usage as Usage
+    from weft.ledger.api.inbox import Approvals as Approvals
     from weft.ledger.api.inbox import Inbox as Inbox
-    from weft.ledger.api.labels import Heads as Heads
-    from weft.ledger.api.labels import Labels as Labels
+    from weft.ledger.api.inbox import Policies as Policies
     from weft.ledger.api.ledger import Ledger as Ledger
+    from weft.ledger.api.merges import Compactions as Compactions
+    from weft.ledger.api.merges import Imports as Imports
     from weft.ledger.api.merges import Merges as Merges
+    from weft.ledger.api.reading import Tree as Tree
+    from weft.ledger.api.recording import Heads as Heads
+    from weft.ledger.api.recording import Labels as Labels
+    from weft.ledger.api.reports import AuditReports as AuditReports
+    from weft.ledger.api.reports import UsageReports as UsageReports
     from weft.ledger.api.resources import Resources as Resources
     from weft.ledger.api.rooms import Rooms as Rooms
-    from weft.ledger.api.secrets import Secrets as Secrets
-    from weft.ledger.api.tree import Tree as Tree
+    from weft.ledger.api.upkeep import Erasures as Erasures
+    from weft.ledger.api.upkeep import Secrets as Secrets
     from weft.ledger.api.upkeep import Upkeep as Upkeep
-    from weft.ledger.api.usage import UsageReports as UsageReports
-    from weft.ledger.approvals.model import Approval as Approval
-    from weft.ledger.approvals.model import CallDecision as CallDecision
-    from weft.ledger.approvals.model import Policy as Policy
-    from weft.ledger.erasing.erasure import Erasure as Erasure
-    from weft.ledger.erasing.plan import AffectedSession as AffectedSession
-    from weft.ledger.erasing.plan import ContentToErase as ContentToErase
-    from weft.ledger.erasing.plan import ErasurePlan as ErasurePlan
-    from weft.ledger.erasing.plan import SharedContent as SharedContent
-    from weft.ledger.erasing.plan import SharedTurn as SharedTurn
-    from weft.ledger.erasing.plan import UntaggedNode as UntaggedNode
+    from weft.ledger.broker.inbox import Admission as Admission
+    from weft.ledger.broker.inbox import InboxMessage as InboxMessage
+    from weft.ledger.broker.inbox import QueueLimits as QueueLimits
+    from weft.ledger.broker.session_stream import AnswerEnded as AnswerEnded
+    from weft.ledger.broker.session_stream import AnswerStarted as AnswerStarted
+    from weft.ledger.broker.session_stream import AttemptReset as AttemptReset
+    from weft.ledger.broker.session_stream import MessageAdded as MessageAdded
+    from weft.ledger.broker.session_stream import MessageQueued as MessageQueued
+    from weft.ledger.broker.session_stream import MessageSettled as MessageSettled
+    from weft.ledger.broker.session_stream import OtherEvent as OtherEvent
+    from weft.ledger.broker.session_stream import StreamItem as StreamItem
+    from weft.ledger.broker.session_stream import StreamPosition as StreamPosition
+    from weft.ledger.broker.session_stream import TextAdded as TextAdded
+    from weft.ledger.broker.session_stream import ToolFinished as ToolFinished
+    from weft.ledger.broker.session_stream import ToolStarted as ToolStarted
+    from weft.ledger.broker.session_stream import TurnEnded as TurnEnded
+    from weft.ledger.broker.session_stream import TurnInterrupted as TurnInterrupted
+    from weft.ledger.broker.session_stream import TurnParked as TurnParked
+    from weft.ledger.broker.session_stream import TurnStarted as TurnStarted
+    from weft.ledger.erasing import AffectedSession as AffectedSession
+    from weft.ledger.erasing import ContentToErase as ContentToErase
+    from weft.ledger.erasing import Erasure as Erasure
+    from weft.ledger.erasing import ErasurePlan as ErasurePlan
+    from weft.ledger.erasing import SharedContent as SharedContent
+    from weft.ledger.erasing import SharedTurn as SharedTurn
+    from weft.ledger.erasing import UntaggedNode as UntaggedNode
     from weft.ledger.imports.import_writer import ImportWriter as ImportWriter
-    from weft.ledger.imports.kept_sources import SourceRange as SourceRange
-    from weft.ledger.imports.natives import NativeCall as NativeCall
-    from weft.ledger.imports.natives import NativeCompaction as NativeCompaction
-    from weft.ledger.imports.natives import NativeLink as NativeLink
-    from weft.ledger.imports.natives import NativeMessage as NativeMessage
-    from weft.ledger.imports.natives import NativeTurn as NativeTurn
-    from weft.ledger.imports.natives import Tokens as Tokens
-    from weft.ledger.imports.provisional import ProvisionalItem as ProvisionalItem
-    from weft.ledger.imports.provisional import ProvisionalTurn as ProvisionalTurn
+    from weft.ledger.imports.imported_turns import NativeCall as NativeCall
+    from weft.ledger.imports.imported_turns import NativeCompaction as NativeCompaction
+    from weft.ledger.imports.imported_turns import NativeLink as NativeLink
+    from weft.ledger.imports.imported_turns import NativeMessage as NativeMessage
+    from weft.ledger.imports.imported_turns import NativeTurn as NativeTurn
+    from weft.ledger.imports.imported_turns import Tokens as Tokens
     from weft.ledger.imports.sources import ImportSource as ImportSource
+    from weft.ledger.imports.sources import ProvisionalItem as ProvisionalItem
+    from weft.ledger.imports.sources import ProvisionalTurn as ProvisionalTurn
+    from weft.ledger.imports.sources import SourceRange as SourceRange
     from weft.ledger.imports.sources import TranscriptTurn as TranscriptTurn
     from weft.ledger.model import AppliedSubstitution as AppliedSubstitution
     from weft.ledger.model import Branch as Branch
@@ -114,8 +130,12 @@ if TYPE_CHECKING:
     from weft.ledger.model import ToolResultPart as ToolResultPart
     from weft.ledger.model import ToolUsePart as ToolUsePart
     from weft.ledger.model import Turn as Turn
-    from weft.ledger.read.context_cuts import ContextCut as ContextCut
+    from weft.ledger.read.content_uses import Tombstone as Tombstone
     from weft.ledger.read.contexts import Context as Context
+    from weft.ledger.read.contexts import ContextCut as ContextCut
+    from weft.ledger.read.contexts import VouchedMessage as VouchedMessage
+    from weft.ledger.read.contexts import Voucher as Voucher
+    from weft.ledger.read.contexts import VoucherKind as VoucherKind
     from weft.ledger.read.full_threads import BranchPoint as BranchPoint
     from weft.ledger.read.full_threads import FullThreads as FullThreads
     from weft.ledger.read.full_threads import FullTurn as FullTurn
@@ -123,105 +143,77 @@ if TYPE_CHECKING:
     from weft.ledger.read.full_threads import ThreadsSpan as ThreadsSpan
     from weft.ledger.read.full_threads import TurnLine as TurnLine
     from weft.ledger.read.full_threads import TurnRange as TurnRange
-    from weft.ledger.read.listing import ListedSession as ListedSession
-    from weft.ledger.read.listing import ListReader as ListReader
-    from weft.ledger.read.listing import SessionList as SessionList
-    from weft.ledger.read.pages import Page as Page
-    from weft.ledger.read.threads import Thread as Thread
-    from weft.ledger.read.threads import ThreadDiff as ThreadDiff
-    from weft.ledger.read.tombstones import Tombstone as Tombstone
-    from weft.ledger.read.vouchers import VouchedMessage as VouchedMessage
-    from weft.ledger.read.vouchers import Voucher as Voucher
-    from weft.ledger.read.vouchers import VoucherKind as VoucherKind
-    from weft.ledger.reports.actor_history import ActorEvent as ActorEvent
+    from weft.ledger.read.search_matches import Hit as Hit
+    from weft.ledger.read.session_list import ListedSession as ListedSession
+    from weft.ledger.read.session_list import ListReader as ListReader
+    from weft.ledger.read.session_list import SessionList as SessionList
+    from weft.ledger.read.session_list import Touch as Touch
+    from weft.ledger.read.sessions import Page as Page
+    from weft.ledger.read.turn_lookups import QueryWord as QueryWord
+    from weft.ledger.read.turn_lookups import RelatedTurn as RelatedTurn
+    from weft.ledger.read.turn_lookups import RelatedTurns as RelatedTurns
+    from weft.ledger.read.turns import Thread as Thread
+    from weft.ledger.read.turns import ThreadDiff as ThreadDiff
+    from weft.ledger.reports.audit import ActorEvent as ActorEvent
     from weft.ledger.reports.audit import AuditFinding as AuditFinding
     from weft.ledger.reports.audit import AuditSeverity as AuditSeverity
     from weft.ledger.reports.audit import FindingKind as FindingKind
     from weft.ledger.reports.audit import SuggestedGrant as SuggestedGrant
-    from weft.ledger.reports.file_touches import Touch as Touch
-    from weft.ledger.reports.spending import KindCosts as KindCosts
-    from weft.ledger.reports.spending import RecordedCosts as RecordedCosts
-    from weft.ledger.reports.spending import Spending as Spending
-    from weft.ledger.reports.spending import UnpricedModel as UnpricedModel
-    from weft.ledger.reports.spending import UsageRow as UsageRow
+    from weft.ledger.reports.prices import KindCosts as KindCosts
+    from weft.ledger.reports.prices import RecordedCosts as RecordedCosts
+    from weft.ledger.reports.prices import Spending as Spending
+    from weft.ledger.reports.prices import UnpricedModel as UnpricedModel
+    from weft.ledger.reports.prices import UsageRow as UsageRow
     from weft.ledger.reports.usage import AbandonedRow as AbandonedRow
     from weft.ledger.reports.usage import AbandonedUsage as AbandonedUsage
     from weft.ledger.reports.usage import BranchUsage as BranchUsage
+    from weft.ledger.reports.usage import FileWork as FileWork
+    from weft.ledger.reports.usage import ProjectWork as ProjectWork
+    from weft.ledger.reports.usage import SessionWork as SessionWork
+    from weft.ledger.reports.usage import TurnUsage as TurnUsage
     from weft.ledger.reports.usage import UsageReport as UsageReport
-    from weft.ledger.reports.usage_tree import TurnUsage as TurnUsage
-    from weft.ledger.reports.usage_tree import UsageTree as UsageTree
-    from weft.ledger.reports.usage_tree import WorkerUsage as WorkerUsage
-    from weft.ledger.reports.work import FileWork as FileWork
-    from weft.ledger.reports.work import ProjectWork as ProjectWork
-    from weft.ledger.reports.work import SessionWork as SessionWork
-    from weft.ledger.reports.work import WorkReport as WorkReport
-    from weft.ledger.resources.model import Owner as Owner
-    from weft.ledger.resources.model import Resource as Resource
-    from weft.ledger.resources.model import ResourceHandle as ResourceHandle
-    from weft.ledger.resources.model import ResourcePart as ResourcePart
-    from weft.ledger.resources.model import ResourceUse as ResourceUse
-    from weft.ledger.resources.model import Snapshot as Snapshot
-    from weft.ledger.rooms.model import AgentProfile as AgentProfile
-    from weft.ledger.rooms.model import Invitation as Invitation
-    from weft.ledger.rooms.model import Participant as Participant
-    from weft.ledger.rooms.model import PersonProfile as PersonProfile
-    from weft.ledger.rooms.model import PostedMessage as PostedMessage
-    from weft.ledger.rooms.model import ReachedAgent as ReachedAgent
-    from weft.ledger.rooms.model import Room as Room
-    from weft.ledger.rooms.model import RoomHit as RoomHit
-    from weft.ledger.rooms.model import RoomLimits as RoomLimits
-    from weft.ledger.rooms.model import RoomMention as RoomMention
-    from weft.ledger.rooms.model import RoomMessage as RoomMessage
-    from weft.ledger.runs.model import Admission as Admission
-    from weft.ledger.runs.model import InboxMessage as InboxMessage
-    from weft.ledger.runs.model import QueueLimits as QueueLimits
-    from weft.ledger.runs.stream_items import AnswerEnded as AnswerEnded
-    from weft.ledger.runs.stream_items import AnswerStarted as AnswerStarted
-    from weft.ledger.runs.stream_items import AttemptReset as AttemptReset
-    from weft.ledger.runs.stream_items import MessageAdded as MessageAdded
-    from weft.ledger.runs.stream_items import MessageQueued as MessageQueued
-    from weft.ledger.runs.stream_items import MessageSettled as MessageSettled
-    from weft.ledger.runs.stream_items import OtherEvent as OtherEvent
-    from weft.ledger.runs.stream_items import StreamItem as StreamItem
-    from weft.ledger.runs.stream_items import StreamPosition as StreamPosition
-    from weft.ledger.runs.stream_items import TextAdded as TextAdded
-    from weft.ledger.runs.stream_items import ToolFinished as ToolFinished
-    from weft.ledger.runs.stream_items import ToolStarted as ToolStarted
-    from weft.ledger.runs.stream_items import TurnEnded as TurnEnded
-    from weft.ledger.runs.stream_items import TurnInterrupted as TurnInterrupted
-    from weft.ledger.runs.stream_items import TurnParked as TurnParked
-    from weft.ledger.runs.stream_items import TurnStarted as TurnStarted
-    from weft.ledger.search.hits import Hit as Hit
-    from weft.ledger.search.related_passages import QueryWord as QueryWord
-    from weft.ledger.search.related_turns import RelatedTurn as RelatedTurn
-    from weft.ledger.search.related_turns import RelatedTurns as RelatedTurns
-    from weft.ledger.secrets.matches import SecretMatch as SecretMatch
-    from weft.ledger.secrets.places import SecretPlace as SecretPlace
-    from weft.ledger.secrets.report import SecretFinding as SecretFinding
-    from weft.ledger.secrets.report import SecretReport as SecretReport
+    from weft.ledger.reports.usage import UsageTree as UsageTree
+    from weft.ledger.reports.usage import WorkerUsage as WorkerUsage
+    from weft.ledger.reports.usage import WorkReport as WorkReport
+    from weft.ledger.resource_reading import Owner as Owner
+    from weft.ledger.resource_reading import Resource as Resource
+    from weft.ledger.resource_reading import ResourceHandle as ResourceHandle
+    from weft.ledger.resource_reading import ResourcePart as ResourcePart
+    from weft.ledger.resource_reading import ResourceUse as ResourceUse
+    from weft.ledger.resource_reading import Snapshot as Snapshot
+    from weft.ledger.room_records import AgentProfile as AgentProfile
+    from weft.ledger.room_records import Invitation as Invitation
+    from weft.ledger.room_records import Participant as Participant
+    from weft.ledger.room_records import PersonProfile as PersonProfile
+    from weft.ledger.room_records import PostedMessage as PostedMessage
+    from weft.ledger.room_records import ReachedAgent as ReachedAgent
+    from weft.ledger.room_records import Room as Room
+    from weft.ledger.room_records import RoomHit as RoomHit
+    from weft.ledger.room_records import RoomLimits as RoomLimits
+    from weft.ledger.room_records import RoomMention as RoomMention
+    from weft.ledger.room_records import RoomMessage as RoomMessage
+    from weft.ledger.secrets.findings import SecretFinding as SecretFinding
+    from weft.ledger.secrets.findings import SecretMatch as SecretMatch
+    from weft.ledger.secrets.findings import SecretPlace as SecretPlace
+    from weft.ledger.secrets.findings import SecretReport as SecretReport
     from weft.ledger.secrets.scan import SecretScan as SecretScan
-    from weft.ledger.sessions.merging import Provenance as Provenance
-    from weft.ledger.sessions.unifying import Unification as Unification
-    from weft.ledger.triggers.model import Firing as Firing
-    from weft.ledger.triggers.model import MissedTimes as MissedTimes
-    from weft.ledger.upkeep.copy_register import KnownCopy as KnownCopy
+    from weft.ledger.triggers import Firing as Firing
+    from weft.ledger.triggers import MissedTimes as MissedTimes
     from weft.ledger.upkeep.facts_file import ImportedFacts as ImportedFacts
     from weft.ledger.upkeep.ledger_copy import CopyResult as CopyResult
+    from weft.ledger.upkeep.ledger_copy import KnownCopy as KnownCopy
+    from weft.ledger.upkeep.ledger_copy import SalvageResult as SalvageResult
     from weft.ledger.upkeep.packing import PackResult as PackResult
-    from weft.ledger.upkeep.salvage import SalvageResult as SalvageResult
     from weft.ledger.upkeep.verify import Problem as Problem
-    from weft.ledger.views.edge_types import EdgeType as EdgeType
-    from weft.ledger.views.lease_rows import Lease as Lease
-    from weft.ledger.views.recorded_events import StoredEvent as StoredEvent
+    from weft.ledger.views.edges import EdgeType as EdgeType
+    from weft.ledger.views.rows import Lease as Lease
+    from weft.ledger.views.rows import StoredEvent as StoredEvent
+    from weft.ledger.write.approvals import Approval as Approval
+    from weft.ledger.write.approvals import CallDecision as CallDecision
+    from weft.ledger.write.approvals import Policy as Policy
+    from weft.ledger.write.session_merges import Provenance as Provenance
+    from weft.ledger.write.session_merges import Unification as Unification
     from weft.ledger.write.turn_writer import TurnWriter as TurnWriter
-    from weft.open_ledger import OpenLedger as OpenLedger
-    from weft.opening import copy as copy
-    from weft.opening import examine as examine
-    from weft.opening import open as open
-    from weft.opening import restore as restore
-    from weft.opening import salvage as salvage
-    from weft.program_handles import LedgerPrograms as LedgerPrograms
-    from weft.program_handles import ProgramHandle as ProgramHandle
     from weft.programs.apply import PlannedProgram as PlannedProgram
     from weft.programs.model import CriterionVerdict as CriterionVerdict
     from weft.programs.model import Difference as Difference
@@ -234,117 +226,103 @@ if TYPE_CHECKING:
     from weft.programs.model import UnvouchedName as UnvouchedName
     from weft.programs.programs import Programs as Programs
     from weft.runtime.invoke.invocation import InvocationResult as InvocationResult
-    from weft.store.diagnosis import Diagnosis as Diagnosis
-    from weft.store.diagnosis import DiagnosisSeverity as DiagnosisSeverity
-    from weft.store.sqlite.restore import RestoreResult as RestoreResult
-    from weft.store.trust_store import LedgerIdentity as LedgerIdentity
-    from weft.store.trust_store import TrustedLedger as TrustedLedger
-    from weft.store.trust_store import TrustStore as TrustStore
+    from weft.store.port import Diagnosis as Diagnosis
+    from weft.store.port import DiagnosisSeverity as DiagnosisSeverity
+    from weft.store.replicas import LedgerIdentity as LedgerIdentity
+    from weft.store.replicas import TrustedLedger as TrustedLedger
+    from weft.store.replicas import TrustStore as TrustStore
+    from weft.store.sqlite.examination import RestoreResult as RestoreResult
+    from weft.surfaces.opening import OpenLedger as OpenLedger
+    from weft.surfaces.opening import copy as copy
+    from weft.surfaces.opening import examine as examine
+    from weft.surfaces.opening import open as open
+    from weft.surfaces.opening import restore as restore
+    from weft.surfaces.opening import salvage as salvage
+    from weft.surfaces.program_handles import LedgerPrograms as LedgerPrograms
+    from weft.surfaces.program_handles import ProgramHandle as ProgramHandle
 
 __version__ = "0.1.0"
 
 _NAMES = {
-    "weft.kernel.advice": "Advice",
+    "weft.kernel.errors": "Advice WeftError",
     "weft.kernel.authority": "Authority Layer LedgerTrust Principal PrincipalKind Rights",
     "weft.kernel.enums": (
-        "AgentRole EventClass FileKind HandleCapability LinkReason LintSeverity MessageRole MessageSource MountMode"
-        " ResourceCapability ResourceKind ResourceLiveness SnapshotConsistency SnapshotState SubresourcePart"
-        " ToolCallStatus"
+        "AgentRole EventClass FileKind HandleCapability LinkReason LintSeverity MessageRole MessageSource MountMode "
+        "ResourceCapability ResourceKind ResourceLiveness SnapshotConsistency SnapshotState SubresourcePart "
+        "ToolCallStatus"
     ),
-    "weft.kernel.errors": "WeftError",
-    "weft.kernel.events": "Event Receipt UnknownEvent",
-    "weft.kernel.fields": "PolicyTests Usage",
+    "weft.kernel.events": "Event PolicyTests Receipt UnknownEvent Usage",
     "weft.graph.graph": "Graph",
-    "weft.graph.model": (
-        "Ancestry AncestryStep CallPair GraphEdge GraphNode GraphPath GraphWalk Neighbours PathsFound PolicyStep"
-        " ResourceState RunHistory"
+    "weft.graph.edge_reader": (
+        "Ancestry AncestryStep CallPair GraphEdge GraphNode GraphPath GraphWalk Neighbours PathsFound PolicyStep "
+        "ResourceState RunHistory"
     ),
-    "weft.ledger.views.edge_types": "EdgeType",
-    "weft.ledger.api.approvals": "Approvals Policies",
-    "weft.ledger.approvals.model": "Approval CallDecision Policy",
+    "weft.ledger.views.edges": "EdgeType",
+    "weft.ledger.api.inbox": "Approvals Inbox Policies",
+    "weft.ledger.write.approvals": "Approval CallDecision Policy",
     "weft.ledger.api.resources": "Resources",
-    "weft.ledger.resources.model": "Owner Resource ResourceHandle ResourcePart ResourceUse Snapshot",
+    "weft.ledger.resource_reading": "Owner Resource ResourceHandle ResourcePart ResourceUse Snapshot",
     "weft.ledger.api.rooms": "Rooms",
-    "weft.ledger.rooms.model": "AgentProfile Invitation Participant PersonProfile PostedMessage ReachedAgent Room"
-    " RoomHit"
-    " RoomLimits RoomMention RoomMessage",
-    "weft.ledger.triggers.model": "Firing MissedTimes",
-    "weft.ledger.api.audit": "AuditReports",
-    "weft.ledger.api.compactions": "Compactions",
-    "weft.ledger.api.erasure": "Erasures",
-    "weft.ledger.api.imports": "Imports",
-    "weft.ledger.api.labels": "Heads Labels",
-    "weft.ledger.api.ledger": "Ledger",
-    "weft.ledger.api.merges": "Merges",
-    "weft.ledger.api.secrets": "Secrets",
-    "weft.ledger.api.tree": "Tree",
-    "weft.ledger.api.upkeep": "Upkeep",
-    "weft.ledger.api.usage": "UsageReports",
-    "weft.ledger.erasing.erasure": "Erasure",
-    "weft.ledger.erasing.plan": "AffectedSession ContentToErase ErasurePlan SharedTurn SharedContent UntaggedNode",
-    "weft.ledger.imports.import_writer": "ImportWriter",
-    "weft.ledger.imports.kept_sources": "SourceRange",
-    "weft.ledger.api.inbox": "Inbox",
-    "weft.ledger.runs.model": "Admission InboxMessage QueueLimits",
-    "weft.ledger.imports.natives": "NativeCall NativeCompaction NativeLink NativeMessage NativeTurn Tokens",
-    "weft.ledger.imports.provisional": "ProvisionalItem ProvisionalTurn",
-    "weft.ledger.imports.sources": "ImportSource TranscriptTurn",
-    "weft.ledger.model": (
-        "Branch Codeblock Compaction FileNote HeadMove ImagePart LintNote Message NewError "
-        "NewMessage NewToolCall RevisionTarget ReasoningPart RecordedTurn Session SessionAlias SessionMove"
-        " StoredContent "
-        "AppliedSubstitution TextPart ToolCall ToolResultPart ToolUsePart Turn"
+    "weft.ledger.room_records": (
+        "AgentProfile Invitation Participant PersonProfile PostedMessage ReachedAgent Room RoomHit RoomLimits "
+        "RoomMention RoomMessage"
     ),
-    "weft.ledger.read.context_cuts": "ContextCut",
-    "weft.ledger.read.contexts": "Context",
-    "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn MessageReply TurnRange ThreadsSpan TurnLine",
-    "weft.ledger.read.listing": "ListedSession ListReader SessionList",
-    "weft.ledger.read.pages": "Page",
-    "weft.ledger.read.threads": "Thread ThreadDiff",
-    "weft.ledger.read.tombstones": "Tombstone",
-    "weft.ledger.read.vouchers": "VouchedMessage Voucher VoucherKind",
-    "weft.ledger.reports.actor_history": "ActorEvent",
-    "weft.ledger.reports.audit": "AuditFinding FindingKind AuditSeverity SuggestedGrant",
-    "weft.ledger.reports.file_touches": "Touch",
-    "weft.ledger.reports.spending": "KindCosts RecordedCosts Spending UnpricedModel UsageRow",
-    "weft.ledger.reports.usage": "AbandonedRow AbandonedUsage BranchUsage UsageReport",
-    "weft.ledger.reports.usage_tree": "TurnUsage UsageTree WorkerUsage",
-    "weft.ledger.reports.work": "FileWork ProjectWork SessionWork WorkReport",
-    "weft.ledger.runs.stream_items": (
+    "weft.ledger.triggers": "Firing MissedTimes",
+    "weft.ledger.api.reports": "AuditReports UsageReports",
+    "weft.ledger.api.merges": "Compactions Imports Merges",
+    "weft.ledger.api.upkeep": "Erasures Secrets Upkeep",
+    "weft.ledger.api.recording": "Heads Labels",
+    "weft.ledger.api.ledger": "Ledger",
+    "weft.ledger.api.reading": "Tree",
+    "weft.ledger.erasing": "AffectedSession ContentToErase Erasure ErasurePlan SharedContent SharedTurn UntaggedNode",
+    "weft.ledger.imports.import_writer": "ImportWriter",
+    "weft.ledger.imports.sources": "ImportSource ProvisionalItem ProvisionalTurn SourceRange TranscriptTurn",
+    "weft.ledger.broker.inbox": "Admission InboxMessage QueueLimits",
+    "weft.ledger.imports.imported_turns": "NativeCall NativeCompaction NativeLink NativeMessage NativeTurn Tokens",
+    "weft.ledger.model": (
+        "AppliedSubstitution Branch Codeblock Compaction FileNote HeadMove ImagePart LintNote Message NewError "
+        "NewMessage NewToolCall ReasoningPart RecordedTurn RevisionTarget Session SessionAlias SessionMove "
+        "StoredContent TextPart ToolCall ToolResultPart ToolUsePart Turn"
+    ),
+    "weft.ledger.read.contexts": "Context ContextCut VouchedMessage Voucher VoucherKind",
+    "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn MessageReply ThreadsSpan TurnLine TurnRange",
+    "weft.ledger.read.session_list": "ListReader ListedSession SessionList Touch",
+    "weft.ledger.read.sessions": "Page",
+    "weft.ledger.read.turns": "Thread ThreadDiff",
+    "weft.ledger.read.content_uses": "Tombstone",
+    "weft.ledger.reports.audit": "ActorEvent AuditFinding AuditSeverity FindingKind SuggestedGrant",
+    "weft.ledger.reports.prices": "KindCosts RecordedCosts Spending UnpricedModel UsageRow",
+    "weft.ledger.reports.usage": (
+        "AbandonedRow AbandonedUsage BranchUsage FileWork ProjectWork SessionWork TurnUsage UsageReport UsageTree "
+        "WorkReport WorkerUsage"
+    ),
+    "weft.ledger.broker.session_stream": (
         "AnswerEnded AnswerStarted AttemptReset MessageAdded MessageQueued MessageSettled OtherEvent StreamItem "
         "StreamPosition TextAdded ToolFinished ToolStarted TurnEnded TurnInterrupted TurnParked TurnStarted"
     ),
-    "weft.ledger.search.hits": "Hit",
-    "weft.ledger.search.related_passages": "QueryWord",
-    "weft.ledger.search.related_turns": "RelatedTurn RelatedTurns",
-    "weft.ledger.secrets.matches": "SecretMatch",
-    "weft.ledger.secrets.places": "SecretPlace",
-    "weft.ledger.secrets.report": "SecretFinding SecretReport",
+    "weft.ledger.read.search_matches": "Hit",
+    "weft.ledger.read.turn_lookups": "QueryWord RelatedTurn RelatedTurns",
+    "weft.ledger.secrets.findings": "SecretFinding SecretMatch SecretPlace SecretReport",
     "weft.ledger.secrets.scan": "SecretScan",
-    "weft.ledger.sessions.merging": "Provenance",
-    "weft.ledger.sessions.unifying": "Unification",
-    "weft.ledger.upkeep.copy_register": "KnownCopy",
+    "weft.ledger.write.session_merges": "Provenance Unification",
+    "weft.ledger.upkeep.ledger_copy": "CopyResult KnownCopy SalvageResult",
     "weft.ledger.upkeep.facts_file": "ImportedFacts",
-    "weft.ledger.upkeep.ledger_copy": "CopyResult",
     "weft.ledger.upkeep.packing": "PackResult",
-    "weft.ledger.upkeep.salvage": "SalvageResult",
     "weft.ledger.upkeep.verify": "Problem",
-    "weft.ledger.views.lease_rows": "Lease",
-    "weft.ledger.views.recorded_events": "StoredEvent",
+    "weft.ledger.views.rows": "Lease StoredEvent",
     "weft.ledger.write.turn_writer": "TurnWriter",
-    "weft.open_ledger": "OpenLedger",
-    "weft.opening": "copy examine open restore salvage",
-    "weft.program_handles": "LedgerPrograms ProgramHandle",
+    "weft.surfaces.opening": "OpenLedger copy examine open restore salvage",
+    "weft.surfaces.program_handles": "LedgerPrograms ProgramHandle",
     "weft.programs.apply": "PlannedProgram",
     "weft.programs.model": (
-        "RecordedVerdict CriterionVerdict Difference PendingItem Program ProgramChange PersonRequest TaggedNode"
-        " UnvouchedName"
+        "CriterionVerdict Difference PendingItem PersonRequest Program ProgramChange RecordedVerdict TaggedNode "
+        "UnvouchedName"
     ),
     "weft.programs.programs": "Programs",
     "weft.runtime.invoke.invocation": "InvocationResult",
-    "weft.store.diagnosis": "Diagnosis DiagnosisSeverity",
-    "weft.store.sqlite.restore": "RestoreResult",
-    "weft.store.trust_store": "LedgerIdentity TrustStore TrustedLedger",
+    "weft.store.port": "Diagnosis DiagnosisSeverity",
+    "weft.store.sqlite.examination": "RestoreResult",
+    "weft.store.replicas": "LedgerIdentity TrustStore TrustedLedger",
 }
 """By module; the block above says the same to type checkers, and a test compares the two."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -222,7 +222,7 @@ def test_a_rule_fails_on_code_that_breaks_it(rule: Rule, path: str, source: str)
 @pytest.mark.parametrize(
     ("rule", "path", "source"),
     [
-        (imports_against_the_layers, PORT, "from weft import kernel\nimport weft.store.facts"),
+        (imports_against_the_layers, PORT, "from weft import kernel\nimport weft.store.fact_log"),
         (imports_against_the_layers, "weft/__init__.py", "from weft.ledger.turns import Ledger"),
         (imports_against_the_layers, "weft/surfaces/cli/main.py", "from weft import __version__"),
         (input_and_output_in_the_kernel, AMBIENT_MODULE, "import os\nos.urandom(16)"),

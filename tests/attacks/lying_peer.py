@@ -12,7 +12,7 @@ from weft.exchange.sync.frames import Frame, Kind, flags_of
 from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Push, Ready, framed, message_in
 from weft.exchange.sync.pump import Served
 from weft.exchange.sync.talk import Talk, hear
-from weft.kernel import canonical
+from weft.kernel import contents
 from weft.kernel.events import GENESIS, extend
 from weft.ledger.api import store_of
 from weft.ledger.api.ledger import Ledger
@@ -42,11 +42,11 @@ def hello_as(replica: str, n: int = MOST) -> Hello:
 
 
 def changed(line: bytes, **fields: object) -> bytes:
-    return canonical.dumps({**canonical.loads(line), **fields})
+    return contents.dumps({**contents.loads(line), **fields})
 
 
 def stream_in(line: bytes) -> str:
-    return str(canonical.loads(line)["stream"])
+    return str(contents.loads(line)["stream"])
 
 
 def rechained(lines: Sequence[bytes], at: int, **fields: object) -> list[bytes]:

@@ -23,7 +23,6 @@ from weft.kernel.authority import Principal, PrincipalKind, rights
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.enums import Decision
 from weft.ledger.model import ToolUsePart
-from weft.opening import open as open_ledger
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.context import context_for
 from weft.runtime.inference.replies import Finish, Reply
@@ -37,6 +36,7 @@ from weft.runtime.tools.gate import ToolGate
 from weft.runtime.tools.named_files import named_files
 from weft.runtime.tools.shell import ShellTool
 from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.surfaces.opening import open as open_ledger
 
 ACTING = context_for(Principal(PrincipalKind.HUMAN, "ann"), rights=rights(["tool:*"]))
 UNASKED = ToolCallContext(turn="turn", call="call", acting=ACTING)

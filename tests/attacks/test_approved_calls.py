@@ -26,7 +26,6 @@ from weft.kernel.enums import Decision
 from weft.kernel.errors import NotApplicable
 from weft.ledger.api import Ledger
 from weft.ledger.model import ToolUsePart
-from weft.opening import open as open_ledger
 from weft.programs import Program, Programs
 from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext
 from weft.runtime.context import context_for
@@ -46,6 +45,7 @@ from weft.runtime.tools.fetch_url import FetchUrlTool
 from weft.runtime.tools.gate import ToolGate
 from weft.runtime.tools.shell import ShellTool
 from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.surfaces.opening import open as open_ledger
 
 ACTING = context_for(
     Principal(PrincipalKind.HUMAN, "ann"), rights=rights(["model:*", "provider:*", "tool:*", "code:*"])

@@ -14,7 +14,7 @@ from tests.attacks.importing import imported
 from weft.exchange.importers import archives
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import ReadBudget
+from weft.kernel.foreign_input import ReadBudget
 
 LINES = "".join(
     json.dumps(line) + "\n"

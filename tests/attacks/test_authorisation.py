@@ -28,7 +28,7 @@ from weft.kernel.enums import RunExit
 from weft.kernel.errors import ContentMissing, InvalidInput, LabelTaken, NotAllowed, NotFound, WeftError
 from weft.ledger.api import Finished, Ledger, Runs, RunWriter
 from weft.ledger.model import NewError, StoredContent
-from weft.ledger.read.threads import Thread
+from weft.ledger.read.turns import Thread
 from weft.programs import Programs
 from weft.programs.program_writer import VERB_RIGHTS
 from weft.surfaces.cli.main import OWNER_COMMANDS, run
@@ -439,7 +439,7 @@ def changing_answers(ledger: Ledger, programs: Programs, name: str) -> Iterator[
 
 def listing_answers(ledger: Ledger, programs: Programs) -> Iterator[Callable[[], Any]]:
     """Every verb that lists, with the pages that it has."""
-    from weft.ledger.read.listing import SessionFilter
+    from weft.ledger.read.session_list import SessionFilter
 
     yield from (
         ledger.sessions, lambda: ledger.sessions(every=True, limit=1), ledger.log, lambda: ledger.log(limit=2),

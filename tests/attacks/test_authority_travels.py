@@ -20,13 +20,12 @@ from tests.surfaces.shell import Shell
 from weft.exchange.bundles import create_bundle, import_bundle
 from weft.exchange.sync import clone, pull
 from weft.kernel.authority import Vouched
-from weft.kernel.canonical import dumps
-from weft.kernel.contents import content_ref
+from weft.kernel.contents import content_ref, dumps
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotTrusted
 from weft.kernel.events import event_id
 from weft.ledger.api import Ledger, is_recorded_here
-from weft.opening import copy, salvage
 from weft.programs import Programs
+from weft.surfaces.opening import copy, salvage
 
 READ = "ledger:read"
 """What waits to be taken over is told to whoever may read the whole ledger."""

@@ -13,13 +13,11 @@ import zstandard
 
 import weft
 from tests.sizes import share
-from weft.kernel.advice import Action
-from weft.kernel.errors import NotALedger, UnknownObjects
-from weft.store.packs import unpacked
+from weft.kernel.errors import Action, NotALedger, UnknownObjects
+from weft.store.fact_log import unpacked
 from weft.store.sqlite import SqliteStore
-from weft.store.sqlite.connection import READ_WRITE, connect
+from weft.store.sqlite.connection import READ_WRITE, connect, digest_of, normal_form, quoted, read_objects
 from weft.store.sqlite.migrations import OBJECT_DIGESTS, Schema, migrate, objects_of, shipped_schema
-from weft.store.sqlite.schema_objects import digest_of, normal_form, quoted, read_objects
 
 FIXTURES = Path(__file__).parents[1] / "upgrades"
 FORGED = "PRAGMA writable_schema = ON; {}; PRAGMA writable_schema = RESET"

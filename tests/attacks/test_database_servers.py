@@ -6,9 +6,8 @@ import pytest
 import weft
 from tests.postgres import shared_server
 from tests.sizes import share
-from weft.kernel.advice import Action
-from weft.kernel.errors import UnknownObjects
-from weft.store.postgres.address import parse_address
+from weft.kernel.errors import Action, UnknownObjects
+from weft.store.postgres.connection import parse_address
 
 SPY = "CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
 STRANGE_OBJECTS = {

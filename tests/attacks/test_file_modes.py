@@ -13,8 +13,8 @@ import weft
 from tests.postgres import shared_server
 from weft.exchange.bundles import create_bundle
 from weft.exchange.exporters.export import export
-from weft.store.atomic_files import aside_of, make_folder, new_file, open_to_append
-from weft.store.sqlite.copies import write_copy
+from weft.store.private_files import aside_of, make_folder, new_file, open_to_append
+from weft.store.sqlite.connection import write_copy
 from weft.store.sqlite.migrations import Schema, shipped_schema
 from weft.store.sqlite.store import SqliteStore
 

@@ -12,8 +12,8 @@ import weft
 from tests.graph.histories import PASSED, TREE, new
 from weft.kernel.errors import NotFound, WeftError
 from weft.ledger.api.resources import ResourceLog
-from weft.open_ledger import OpenLedger
 from weft.programs import Programs
+from weft.surfaces.opening import OpenLedger
 
 CANARY = "canary"
 

@@ -22,7 +22,7 @@ from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.llm import Llm
 from weft.exchange.importers.port import Importer, Report
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import ReadBudget
+from weft.kernel.foreign_input import ReadBudget
 
 ENDLESS = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT"
 

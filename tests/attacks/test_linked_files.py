@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.kernel.advice import Action
-from weft.kernel.errors import LedgerMoved, SeveralNames, StoreError
+from weft.kernel.errors import Action, LedgerMoved, SeveralNames, StoreError
 from weft.store.sqlite.connection import FileLock, HeadFile, HeadSlot
 
 

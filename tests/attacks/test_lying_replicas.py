@@ -34,7 +34,7 @@ from tests.sizes import PROVING
 from weft.exchange import sync
 from weft.exchange.sync.messages import BatchEnd
 from weft.exchange.sync.sink import ENDING_REFUSALS_LIMIT
-from weft.kernel import canonical
+from weft.kernel import contents as kernel_contents
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import ReplicaDiverged, WeftError
 from weft.ledger.api.ledger import Ledger
@@ -169,7 +169,7 @@ class LyingMachine(RuleBasedStateMachine):
             "kind": "content_erased", "v": 1, "stream": f"ledger:{replica}", "prev": None, "actor": "local",
             "content": texts[pick % len(texts)], "reason": "cd" * 32, "ts": self.later(), "replica": replica,
         }  # fmt: skip
-        self.lie(i, 0, [Batch([canonical.dumps(tomb)])], pushes)
+        self.lie(i, 0, [Batch([kernel_contents.dumps(tomb)])], pushes)
 
     def later(self) -> str:
         return f"2027-01-01T00:{self.count // 60 % 60:02}:{self.count % 60:02}.000Z"
@@ -221,7 +221,7 @@ def refused_by(ledger: Ledger) -> set[str]:
 
 
 def _parts(line: bytes) -> list[dict[str, str]]:
-    message = canonical.loads(line).get("message")
+    message = kernel_contents.loads(line).get("message")
     return [part for part in message["parts"] if "text" in part] if isinstance(message, dict) else []
 
 

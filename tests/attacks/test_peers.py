@@ -35,7 +35,7 @@ from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.errors import ConnectionCut, NotTrusted, ProtocolBroken, ReplicaDiverged
 from weft.ledger.api import store_of
 from weft.ledger.api.ledger import Ledger
-from weft.store.trust_store import TrustStore
+from weft.store.replicas import TrustStore
 
 LIAR = "01M7E81W00RGHTHTD1FJHKE0KC"
 JUNK = "cd" * 32

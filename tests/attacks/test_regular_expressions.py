@@ -23,11 +23,9 @@ from weft.exchange.importers.sources import is_likely
 from weft.exchange.importers.swe_agent.mini import _fenced
 from weft.exchange.importers.swe_agent.runs import patched
 from weft.kernel.authority import pattern_matcher
-from weft.ledger.read.injected_text import message_passages
-from weft.ledger.read.turn_titles import _ANNOUNCED, spoken
-from weft.ledger.secrets.scan import without_escapes
-from weft.ledger.secrets.scanner import _breaks
-from weft.ledger.views.codeblocks import _FENCE
+from weft.ledger.read.session_list import _ANNOUNCED, message_passages, spoken
+from weft.ledger.secrets.scan import _breaks, without_escapes
+from weft.ledger.views.turns import _FENCE
 
 MILLION = 1_000_000
 LINES_ONLY = "`^` lets it begin at a line's beginning alone, and `.` ends with the line"
@@ -52,14 +50,14 @@ LINEAR = {
     r'weft.exchange.exporters.html.texts:  (?:href|title)="([^"]*)"': (
         "what begins within the quotes cannot get past the one that ends them"
     ),
-    r"weft.ledger.read.injected_text: ^# AGENTS\.md instructions[^\n]*\n\s*\Z": (
+    r"weft.ledger.read.session_list: ^# AGENTS\.md instructions[^\n]*\n\s*\Z": (
         "over at most LONGEST_HEADING_CHARS characters"
     ),
-    r"weft.ledger.read.injected_text: ^[^\S\n]*<([A-Za-z][\w:-]{0,60})(?:[^\S\n][^<>\n]{0,300})?>": LINES_ONLY,
+    r"weft.ledger.read.session_list: ^[^\S\n]*<([A-Za-z][\w:-]{0,60})(?:[^\S\n][^<>\n]{0,300})?>": LINES_ONLY,
     r"weft.exchange.exporters.markdown:  {0,3}(`{3,}|~{3,})(.*)": LINE,
-    r"weft.kernel.mentions: [^\n\r]*+(?:\r\n?|\n)?": "it fits wherever it is tried, and takes the whole line",
+    r"weft.kernel.message_text: [^\n\r]*+(?:\r\n?|\n)?": "it fits wherever it is tried, and takes the whole line",
     r"weft.runtime.tools.named_files: [A-Za-z_]\w*(\.[A-Za-z_]\w*)*": "a dot parts what repeats, and no letter is one",
-    r"""weft.kernel.shell_syntax: (['"])(.*?)\1""": "over words whose quotes have an end: each character is read once",
+    r"""weft.kernel.permission_subjects: (['"])(.*?)\1""": "over words whose quotes end: each character is read once",
     r"weft.runtime.sandbox.command_runner: bwrap: execvp (.*): ([ -9;-~]*)\n": COLONS,
     r"weft.runtime.sandbox.command_runner: (.*): ([ -9;-~]*)\n": COLONS,
     r'weft.runtime.sandbox.git_settings: \s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\[^\n])*)")?\s*\]': (
@@ -117,34 +115,34 @@ LINEAR = {
     r"\[(?P<severity>[a-z]+)\] (?:\[(?P<source>[^\]]+)\] )?(?P<what>.*)": "once the severity fits, the rest does",
     r"weft.exchange.importers.records.file_notes: ^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$": LINES_ONLY,
     r'weft.exchange.importers.swe_agent.runs: ^(?:(\+\+\+ "?b/)|rename to )(.+)$': LINES_ONLY,
-    r'weft.kernel.canonical: "[^"\\]*+(?:\\.[^"\\]*+)*+"': "its texts are JSON: every string has an end",
-    r'weft.kernel.canonical: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},:]|[^\s\[\]{},:"]+': STRINGS,
-    r'weft.kernel.read_budget: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]': STRINGS,
-    r'weft.kernel.read_budget: "[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)': STRINGS,
-    "weft.kernel.hidden_credentials: (--?(?:pass|password|passwd|passphrase|pwd|secret|token|api[_-]?key|client_key|server_key)[ =]+)[^\\s'\\\"]+": "what may stand behind the sign of equality fits at once, or nothing does",  # noqa: E501
-    "weft.store.postgres.schema_objects: (?:^|;)\\s*(CREATE|DROP)\\s+(?:OR\\s+REPLACE\\s+)?(?:UNIQUE\\s+)?(TABLE|INDEX|VIEW|SEQUENCE|FUNCTION)\\s+(?:IF\\s+(?:NOT\\s+)?EXISTS\\s+)?(\\w+)": OWN,  # noqa: E501
-    "weft.store.sqlite.schema_objects: (?P<blank>\\s+|--[^\\n]*|/\\*.*?\\*/)|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\\[[^\\]]*\\]|`[^`]*`|\\w+|.": "SQLite parsed the schema before: quotes and comments have an end",  # noqa: E501
+    r'weft.kernel.contents: "[^"\\]*+(?:\\.[^"\\]*+)*+"': "its texts are JSON: every string has an end",
+    r'weft.kernel.contents: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},:]|[^\s\[\]{},:"]+': STRINGS,
+    r'weft.kernel.foreign_input: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]': STRINGS,
+    r'weft.kernel.foreign_input: "[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)': STRINGS,
+    "weft.kernel.errors: (--?(?:pass|password|passwd|passphrase|pwd|secret|token|api[_-]?key|client_key|server_key)[ =]+)[^\\s'\\\"]+": "what may stand behind the sign of equality fits at once, or nothing does",  # noqa: E501
+    "weft.store.postgres.migrations: (?:^|;)\\s*(CREATE|DROP)\\s+(?:OR\\s+REPLACE\\s+)?(?:UNIQUE\\s+)?(TABLE|INDEX|VIEW|SEQUENCE|FUNCTION)\\s+(?:IF\\s+(?:NOT\\s+)?EXISTS\\s+)?(\\w+)": OWN,  # noqa: E501
+    "weft.store.sqlite.connection: (?P<blank>\\s+|--[^\\n]*|/\\*.*?\\*/)|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\\[[^\\]]*\\]|`[^`]*`|\\w+|.": "SQLite parsed the schema before: quotes and comments have an end",  # noqa: E501
     r"weft.ledger.read.revisions: @\{([^}]*)\}$": "a name that the caller types",
-    r'weft.ledger.search.query: "([^"]*)(?:"|$)|([^\s"]+)': "what a quote begins ends at a quote or with the text",
+    r'weft.ledger.read.search_matches: "([^"]*)(?:"|$)|([^\s"]+)': "what a quote begins ends at one or with the text",
     r"weft.ledger.secrets.scan: (?<!\\)\\++[nrt]": RUNS,
-    r"weft.ledger.secrets.sent_results: (?<!\\)\\++u(00[0-7][0-9A-Fa-f])": RUNS,
+    r"weft.ledger.secrets.scan: (?<!\\)\\++u(00[0-7][0-9A-Fa-f])": RUNS,
     r"weft.runtime.tools.executed_files: [@+!?*]\([^()\s]*\)|&&|\|\||<\(|\$\(|[;&|\n()`]|>>?|<<?|"
     r"(?<![^\s;&|()])(?:\{(?=\s)|\}(?![^\s;&|()]))": "no parenthesis in the first: each stretch is looked at once",
     r'weft.ledger.secrets.scan: (?<!\\)\\++(["/])': RUNS,
     r'weft.ledger.secrets.scan: (?<!\\)\\++[nrt"/]': RUNS,
-    r"weft.ledger.secrets.scanner: (?<!\\)\\++[nrt]|\s+": RUNS,
-    r"weft.ledger.views.codeblocks: ^(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)\n(?P<code>.*?)"
+    r"weft.ledger.secrets.scan: (?<!\\)\\++[nrt]|\s+": RUNS,
+    r"weft.ledger.views.turns: ^(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)\n(?P<code>.*?)"
     r"(?:^(?P=fence)[`~]*+[ \t]*+$|\Z)": "a fence without an end takes all; each line is compared once",
     r"weft.runtime.inference.dialects.port: data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)": (
         "`;` and `/` divide the repeats, and are in none of them"
     ),
-    r"weft.ledger.read.projects: (?:[^/@:\s]+@)([^/:@\s]+):/*(\S+)": ADDRESS,
-    r"weft.ledger.read.projects: (?:[a-z][a-z0-9+.-]*://)(?:[^/@\s]*@)?([^/:@\s]+)(?::\d+)?/+(\S+)": ADDRESS,
-    r"weft.ledger.secrets.scanner: _?[a-z]+(?:_[a-z]+){2,}_?": "`_` divides the words, and is in none of them",
+    r"weft.ledger.read.sessions: (?:[^/@:\s]+@)([^/:@\s]+):/*(\S+)": ADDRESS,
+    r"weft.ledger.read.sessions: (?:[a-z][a-z0-9+.-]*://)(?:[^/@\s]*@)?([^/:@\s]+)(?::\d+)?/+(\S+)": ADDRESS,
+    r"weft.ledger.secrets.scan: _?[a-z]+(?:_[a-z]+){2,}_?": "`_` divides the words, and is in none of them",
     r"weft.surfaces.cli.hit_groups: \s+|\S+": RUNS,
     r"weft.surfaces.plain_text: \s+|\S+": RUNS,
     r"weft.surfaces.cli.repositories: (\w+)\s*=\s*(.+)": "`=` divides them; one letter is enough for the last",
-    r"""weft.store.postgres.statements: ('[^']*'|"[^"]*")""": OWN,
+    r"""weft.store.postgres.connection: ('[^']*'|"[^"]*")""": OWN,
     r"weft.store.postgres.migrations: --[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b": OWN,
     r"weft.surfaces.cli.rendering.results: (?:(?:Script \w+|Chunk ID|Wall time|Process exited|Exit code|"
     r"Original token count|Total output lines)\b[^\n]*\n+)+Output:\n*": (
@@ -157,16 +155,16 @@ LINEAR = {
 """Patterns that are suspect by their structure, and why each is linear all the same."""
 
 MADE = {
-    "weft.chat.name_index: '\\n' + between": "each letter of a line is read once, possessively",
+    "weft.chat.room_stream: '\\n' + between": "each letter of a line is read once, possessively",
     "weft.exchange.bundles.withheld_contents: f'{field}\\\\[(\\\\d+)\\\\]'": "a word of Weft's own and digits",
     "weft.exchange.bundles.withheld_contents: pattern": "that of whoever makes the bundle, over their own ledger",
     "weft.exchange.exporters.markdown: f'{letter}+'": "one run of one character",
     "weft.kernel.authority: '.'.join(words)": "a part of a grant between two stars: it has no repeats",
-    "weft.kernel.words: re.sub('[SMU]', lambda letter: inside[letter[0]], form)": "classes without an overlap",
-    "weft.ledger.secrets.built_in_rules: expression": (
+    "weft.kernel.message_text: re.sub('[SMU]', lambda letter: inside[letter[0]], form)": "classes without an overlap",
+    "weft.ledger.secrets.scan: expression": (
         "from the table in the same module: each begins with a word of its own; repeats are bounded or possessive"
     ),
-    "weft.ledger.secrets.rule_patterns: pattern.encode()": "from a table whose patterns have a test of their own",
+    "weft.ledger.secrets.scan: pattern.encode()": "from a table whose patterns have a test of their own",
     "weft.programs.program_files: f'^(?:{pattern})$'": "numbers and words of YAML, from a table in the same module",
     "weft.runtime.sandbox.git_settings: pattern": (
         "from the table in the same module: each has one run of one class, or two with a colon between"

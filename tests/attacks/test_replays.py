@@ -12,7 +12,7 @@ from tests.runtime.scripted import chat, scripted
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.api import Runs
 from weft.ledger.model import NewMessage
-from weft.ledger.read.vouchers import VoucherKind
+from weft.ledger.read.contexts import VoucherKind
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import RetryPolicy
 

@@ -27,27 +27,26 @@ from weft.kernel.enums import (
     VolumeMode,
 )
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound, NotTrusted
-from weft.kernel.fields import ExtRef, ResourceScope
-from weft.kernel.ledger_events import SessionMoved
-from weft.kernel.resource_events import (
+from weft.kernel.events import ExtRef, ResourceScope
+from weft.kernel.ledger_events import (
     ResourceAttached,
     ResourceDeclared,
     ResourceOwned,
     RestoreRequested,
+    SessionMoved,
     SnapshotCreated,
     SnapshotDiscarded,
     SnapshotRequested,
 )
 from weft.ledger.api import Failure, Lease, NewResource, NewSnapshot, Owner, PlannedResource, Resource, ResourceLog
 from weft.ledger.api.resources import Resources
-from weft.ledger.resources.recording import add_declared, stream_of_resource
-from weft.ledger.resources.undoing import UndoneMove
-from weft.ledger.sessions.heads import require_session, stream_of
-from weft.ledger.write.append import Append
+from weft.ledger.resource_changes import UndoneMove, add_declared, stream_of_resource
+from weft.ledger.write.sessions import require_session, stream_of
+from weft.ledger.write.transaction import Append
 from weft.programs import Programs
 from weft.runtime.resources.directories.comparing import load_snapshot
 from weft.runtime.resources.fork_plans import PlanLine
-from weft.store.trust_store import TrustStore
+from weft.store.replicas import TrustStore
 from weft.surfaces.cli.resources.text import skipped_count, skipped_lines
 
 TREE = NewSnapshot(method="git_tree", external_kind="git", external_id="0" * 64)

@@ -22,18 +22,17 @@ from tests.runtime.broker.bench import Bench, run
 from tests.runtime.triggering import HOUR_MS, NOON, open_world
 from weft.chat.room_stream import RoomMessageAdded
 from weft.exchange.exporters.room_export import export_room
-from weft.kernel import conversation_events as chat
+from weft.kernel import events as chat
 from weft.kernel.authority import Authority, Layer, Principal, PrincipalKind, Rights
 from weft.kernel.enums import Decision, DecisionSource, MessageRole, ParticipantKind, RoomMessageKind, SystemAgentKind
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound, WeftError
-from weft.kernel.events import conversation_stream, program_stream
-from weft.kernel.fields import TextFact
+from weft.kernel.events import TextFact, conversation_stream, program_stream
 from weft.kernel.ledger_events import AgentCreated
 from weft.ledger.api import ApprovalAsked, Ledger, Parked, Runs, ToolDecision
+from weft.ledger.broker.admission import scope_of
 from weft.ledger.model import NewMessage, Part, ReasoningPart, TextPart, ToolUsePart
-from weft.ledger.rooms.model import ROOM_LIMITS
-from weft.ledger.runs.admission import scope_of
-from weft.ledger.write.append import Append
+from weft.ledger.room_records import ROOM_LIMITS
+from weft.ledger.write.transaction import Append
 from weft.programs import Programs
 from weft.runtime.inference.replies import Finish, Reply
 from weft.runtime.inference.settings import ToolSpec

@@ -18,7 +18,7 @@ from weft.runtime.sandbox import interrupted_commands
 from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.interrupted_commands import CommandNote, CommandNotes
 from weft.runtime.sandbox.leftovers import StartTime
-from weft.store.owners import process_owner
+from weft.store.replicas import process_owner
 
 
 @pytest.fixture

@@ -17,15 +17,20 @@ from tests.credentials import Maker, scanner
 from tests.runtime.broker.test_request_prefixes import anthropic_calls, chat_calls
 from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import MESSAGE, Script, Scripted, answer, chat, scripted
-from weft.kernel.dag_events import ModelRequest, ToolResult
 from weft.kernel.errors import StoreFailed, Unsupported
+from weft.kernel.events import ModelRequest, ToolResult
 from weft.ledger import secrets as ledger_secrets
 from weft.ledger.api import Runs
 from weft.ledger.model import ImagePart, ToolResultPart
-from weft.ledger.secrets import sent_results
-from weft.ledger.secrets.built_in_rules import built_in_secrets
-from weft.ledger.secrets.scanner import PIECE_BYTES, PIECE_OVERLAP_BYTES, load_scanner, pieces_of
-from weft.ledger.secrets.sent_results import KnownSecrets
+from weft.ledger.secrets import scan
+from weft.ledger.secrets.scan import (
+    PIECE_BYTES,
+    PIECE_OVERLAP_BYTES,
+    KnownSecrets,
+    built_in_secrets,
+    load_scanner,
+    pieces_of,
+)
 from weft.runtime.broker.tools import FunctionTool, ToolCallContext, tools_of
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ProviderKind, RetryPolicy
@@ -45,8 +50,8 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB"
 @pytest.fixture(autouse=True)
 def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling the rules takes seconds: once for all tests."""
-    sent_results.load_rules.cache_clear()
-    monkeypatch.setattr(sent_results, "load_scanner", lambda folder: scanner())
+    scan.load_rules.cache_clear()
+    monkeypatch.setattr(scan, "load_scanner", lambda folder: scanner())
 
 
 @pytest.fixture
@@ -184,7 +189,7 @@ def test_later_requests_say_the_same_words_whatever_the_rules_are_by_then(
         await session.send({"stdout": PROFILE})
         first = session.body()["messages"]
         session.forget()
-        sent_results.load_rules.cache_clear()
+        scan.load_rules.cache_clear()
         monkeypatch.setattr(ledger_secrets, "load_rules", lambda folder: OtherRules())
         await session.send({"stdout": "nothing to hide, is there"})
         assert session.body()["messages"][: len(first)] == first
@@ -304,7 +309,7 @@ def test_without_the_extra_our_own_rules_find_what_they_know(monkeypatch: pytest
     def missing(folder: Path | None) -> Any:
         raise Unsupported("not installed", "install it")
 
-    monkeypatch.setattr(sent_results, "load_scanner", missing)
+    monkeypatch.setattr(scan, "load_scanner", missing)
     sent = asyncio.run(ResultSecrets().sent_instead(f"{TOKEN}\n{PROFILE}\n{PEM}", None, lambda secrets: ()))
     assert sent is not None
     assert not any(secret in sent.value for secret in (TOKEN, KEY, PEM[60:90]))
@@ -325,10 +330,10 @@ class Stubborn:
 
 def test_a_text_in_which_a_secret_cannot_be_found_again_is_left_out_whole() -> None:
     result = {"stdout": "it is hidden here", "stderr": "and plain there"}
-    sent = sent_results.mark_secrets(result, Stubborn("hidden"), KnownSecrets(), lambda secrets: ())
+    sent = scan.mark_secrets(result, Stubborn("hidden"), KnownSecrets(), lambda secrets: ())
     assert sent is not None
     assert sent.value == {"stdout": "[17 characters left out: [secret: word]]", "stderr": "and plain there"}
-    sent = sent_results.mark_secrets({"hidden": 1}, Stubborn("hidden"), KnownSecrets(), lambda secrets: ())
+    sent = scan.mark_secrets({"hidden": 1}, Stubborn("hidden"), KnownSecrets(), lambda secrets: ())
     assert sent is not None
     assert sent.value == "[this result is left out: [secret: word]]"
 
@@ -345,7 +350,7 @@ def test_a_result_that_is_left_out_keeps_its_images(monkeypatch: pytest.MonkeyPa
 def test_fields_whose_names_are_secrets_of_one_kind_stay_apart() -> None:
     mark = "[secret: GitHub token]"
     result = {f"{mark} (2)": "own", TOKEN: "first", OTHER_TOKEN: "second", mark: "third"}
-    sent = sent_results.mark_secrets(result, sent_results.KnownRules(None), KnownSecrets(), lambda secrets: ())
+    sent = scan.mark_secrets(result, scan.KnownRules(None), KnownSecrets(), lambda secrets: ())
     assert sent is not None
     assert list(sent.value.values()) == ["own", "first", "second", "third"]
     assert TOKEN not in json.dumps(sent.value)
@@ -388,10 +393,10 @@ def test_a_text_with_more_secrets_than_can_be_looked_for_is_left_out_whole() -> 
     tokens = [maker.github() for _ in range(3_000)]
     known = KnownSecrets()
     result = {"stdout": "\n".join(tokens), "stderr": "plain words"}
-    sent = sent_results.mark_secrets(result, sent_results.KnownRules(None), known, lambda secrets: ())
+    sent = scan.mark_secrets(result, scan.KnownRules(None), known, lambda secrets: ())
     assert sent is not None
     assert sent.value == {"stdout": "[122999 characters left out: [secret: GitHub token]]", "stderr": "plain words"}
-    assert len(known) == sent_results.KNOWN_SECRETS
+    assert len(known) == scan.KNOWN_SECRETS
 
 
 def test_a_short_result_loads_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,9 +405,9 @@ def test_a_short_result_loads_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sources_of_this_project_stay_as_they_are() -> None:
-    texts = [path.read_text() for path in sorted(Path(sent_results.__file__).parent.glob("*.py"))]
-    rules = sent_results.load_rules(None)
-    sent = [sent_results.mark_secrets({"stdout": text}, rules, KnownSecrets(), lambda secrets: ()) for text in texts]
+    texts = [path.read_text() for path in sorted(Path(scan.__file__).parent.glob("*.py"))]
+    rules = scan.load_rules(None)
+    sent = [scan.mark_secrets({"stdout": text}, rules, KnownSecrets(), lambda secrets: ()) for text in texts]
     assert sent == [None] * len(texts)
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import rights
-from weft.kernel.shell_subjects import line_subjects
+from weft.kernel.permission_subjects import line_subjects
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.policies.default_policy import decide
 from weft.runtime.sandbox.command_runner import CommandRunner

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import weft
 from tests.attacks.interactive_shells import PROMPT, STARTED, InteractiveShell, install_weft, interactive
 from tests.sources import LOAD, Module, shipped
-from weft.kernel.advice import Action, Advice
-from weft.kernel.shell_words import shell_line, shell_word
+from weft.kernel.errors import Action, Advice
+from weft.kernel.typed_names import shell_line, shell_word
 from weft.surfaces.wire.hints import COMMAND_LINE, phrase
 
 TOUCH = "$(touch ran)"

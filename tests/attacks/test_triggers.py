@@ -14,7 +14,7 @@ from tests.conftest import NewPostgresLedger
 from tests.ledger.test_inbox import answered
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
 from weft.kernel.errors import InvalidConfig, NotApplicable
-from weft.ledger.triggers import firing as firing_module
+from weft.ledger import triggers as firing_module
 from weft.programs.kinds.kind import KindRow
 from weft.programs.schedules import due_between
 from weft.runtime.triggers import job as job_module

@@ -15,7 +15,7 @@ import weft
 from tests.runtime.workers.crew import Asked, Crew, call, crew_at, say
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import NotAllowed
-from weft.kernel.mentions import write_mention
+from weft.kernel.message_text import write_mention
 from weft.programs import Programs
 from weft.runtime.configuration.unattended import UnattendedTurn, unattended_turn
 from weft.runtime.triggers.sender import TriggerSender

@@ -17,7 +17,7 @@ from tests.surfaces.talking import serving, typing
 from weft.exchange.sync import Remote, add_remote, mark_as_copy
 from weft.kernel.errors import NotTrusted
 from weft.programs import Programs
-from weft.store.trust_store import MADE, TrustStore
+from weft.store.replicas import MADE, TrustStore
 from weft.surfaces.cli.trust import trust_store
 
 CANARY = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
@@ -332,7 +332,7 @@ def test_the_library_acts_for_whoever_opened_the_ledger(stranger: Path, tmp_path
 def test_two_processes_that_trust_at_once_lose_nothing(tmp_path: Path) -> None:
     script = (
         "import sys, weft\nfrom pathlib import Path\n"
-        "from weft.store.trust_store import TrustStore\n"
+        "from weft.store.replicas import TrustStore\n"
         "for n in range(5):\n"
         "    weft.open(Path(sys.argv[1]) / f'{sys.argv[2]}-{n}.db',"
         " trust=TrustStore(Path(sys.argv[1]) / 'trust.json')).close()\n"

@@ -15,9 +15,9 @@ import pytest
 
 from tests.runtime.triggering import NOON, TriggerWorld, open_world
 from weft.kernel.errors import InboxFull, InvalidInput, NotAllowed, NotApplicable, VariableMissing, WeftError
+from weft.ledger import triggers
 from weft.ledger.api import Finished, InboxMessage, Ledger, Runs, TriggerLog
-from weft.ledger.runs.model import QueueLimits
-from weft.ledger.triggers import firing
+from weft.ledger.broker.inbox import QueueLimits
 from weft.runtime.triggers.deliveries import deliver
 from weft.runtime.triggers.webhooks import WebhookDelivery, canonical_body, json_value, read_delivery
 
@@ -215,7 +215,7 @@ def test_a_delivery_that_could_not_be_taken_can_be_delivered_again(world: Trigge
 def test_a_full_inbox_refuses_a_delivery_and_is_no_error_of_the_trigger(
     world: TriggerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(firing, "DEFAULT_LIMITS", QueueLimits(session=2))
+    monkeypatch.setattr(triggers, "DEFAULT_LIMITS", QueueLimits(session=2))
     hook(world, "github", to={"session": "events"}, breaker=1)
     outcomes = [send(world, "github", github(json.dumps({"id": number}).encode())) for number in range(2)]
     assert outcomes == [True, True]

@@ -16,17 +16,27 @@ from tests.ledger.test_approvals import ended
 from tests.ledger.test_inbox import answered, begun
 from tests.ledger.test_workers import called, calling, inbox_texts, resumable, spawned, spoken, waited, with_workers
 from weft.kernel.clock import offset
-from weft.kernel.dag_events import HistoryAppend, RunFinished, ToolResult
 from weft.kernel.enums import MessageRole, RunExit, ToolCallStatus
 from weft.kernel.errors import BudgetSpent, InvalidFact, InvalidInput, NotApplicable
-from weft.kernel.events import ledger_stream, run_stream, session_stream
-from weft.kernel.fields import ErrorFact, EventRef, MessageFact, TextFact, Usage
+from weft.kernel.events import (
+    ErrorFact,
+    EventRef,
+    HistoryAppend,
+    MessageFact,
+    RunFinished,
+    TextFact,
+    ToolResult,
+    Usage,
+    ledger_stream,
+    run_stream,
+    session_stream,
+)
 from weft.kernel.ledger_events import MessageAdmitted, MessageDead, RunParked, SessionCreated
 from weft.ledger.api import Finished, Ledger, NewWorker, Price, Runs, RunWriter, Worker
-from weft.ledger.runs import spawning as rules
-from weft.ledger.runs.workers import workers_below
-from weft.ledger.sessions.heads import stream_of
-from weft.ledger.write.append import Append
+from weft.ledger.broker import workers as rules
+from weft.ledger.broker.workers import workers_below
+from weft.ledger.write.sessions import stream_of
+from weft.ledger.write.transaction import Append
 from weft.programs import Programs
 from weft.programs.model import Program
 from weft.runtime.harness.facts import WorkFacts, WorkReader

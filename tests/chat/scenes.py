@@ -13,7 +13,7 @@ import weft.aio
 from tests.runtime.invoking import VARIABLES, stock
 from tests.runtime.scripted import Script, Scripted, chat_saying, scripted
 from weft.kernel.authority import LOCAL
-from weft.kernel.mentions import write_mention
+from weft.kernel.message_text import write_mention
 from weft.ledger.api import Ledger, PostedMessage, RoomMessage
 from weft.programs import Programs
 from weft.runtime.broker.broker import Broker

@@ -198,7 +198,7 @@ def test_what_the_owner_of_a_session_says_in_it_is_not_told_to_the_room(tmp_path
 def test_many_messages_come_in_batches_and_slow_readers_are_read_to_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.ledger.rooms.feed.BATCH_MESSAGES", 3)
+    monkeypatch.setattr("weft.ledger.room_reading.BATCH_MESSAGES", 3)
 
     async def main() -> None:
         async with room_at(tmp_path / "ledger.db", is_served=False) as room:

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 import weft
 from tests.conftest import NewPostgresLedger
 from tests.ledger.rooms import answer, cast
-from weft.chat.name_index import IndexedName, NameIndex, folded_name
-from weft.chat.suggestions import MentionSuggester, suggestions
+from weft.chat.room_stream import IndexedName, MentionSuggester, NameIndex, folded_name, suggestions
 from weft.kernel.errors import NotFound
-from weft.kernel.mentions import mentioned
+from weft.kernel.message_text import mentioned
 from weft.ledger.api import Ledger
 from weft.programs import Programs
 

@@ -14,10 +14,20 @@ import weft
 from tests.ledger.rooms import Cast, cast
 from tests.runtime.invoking import Bench, as_tester, run
 from tests.runtime.scripted import HANG, Script, chat_saying, failure
-from weft.chat.candidates import CandidateReader, Candidates
-from weft.chat.triage import NOBODY_FITS, TriageChoice, TriagePlanner, choose_by_answer, choose_by_scores, triage_prompt
-from weft.chat.triage_scores import ProfileIndex, best_fitting, profile_of
-from weft.kernel.mentions import mentioned
+from weft.chat.triage import (
+    NOBODY_FITS,
+    CandidateReader,
+    Candidates,
+    ProfileIndex,
+    TriageChoice,
+    TriagePlanner,
+    best_fitting,
+    choose_by_answer,
+    choose_by_scores,
+    profile_of,
+    triage_prompt,
+)
+from weft.kernel.message_text import mentioned
 from weft.ledger.api import Ledger, ReachedAgent, RoomMessage
 from weft.ledger.model import Turn
 from weft.programs import Programs

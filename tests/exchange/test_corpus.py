@@ -34,8 +34,8 @@ from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, load_importers
 from weft.exchange.importers.sources import candidates
 from weft.exchange.importers.testing import as_source, assert_accounted
-from weft.kernel.imported import ImportSecret
-from weft.kernel.read_budget import ReadBudget
+from weft.kernel.contents import ImportSecret
+from weft.kernel.foreign_input import ReadBudget
 
 pytestmark = [needs_corpus, *([pytest.mark.prove] if PROVING else [])]
 PINNED = Path(__file__).parent / "pinned_digests.json"

@@ -16,9 +16,9 @@ from weft.exchange.importers.claude_code import ClaudeCode
 from weft.exchange.importers.port import Report, Source, Transcript
 from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.kernel.clock import FixedClock
-from weft.kernel.imported import ImportSecret
+from weft.kernel.contents import ImportSecret
 from weft.ledger.imports import PreparedTranscript, RawFile, import_writer
-from weft.ledger.imports.natives import NativeTurn, TurnDraft
+from weft.ledger.imports.imported_turns import NativeTurn, TurnDraft
 from weft.ledger.imports.sources import import_secret
 
 Change = Callable[[TurnDraft], TurnDraft]

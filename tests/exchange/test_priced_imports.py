@@ -21,9 +21,9 @@ from weft import Ledger
 from weft.exchange.importers.atif.turns import tokens as atif_tokens
 from weft.exchange.importers.langgraph import states
 from weft.exchange.importers.port import Tokens
-from weft.ledger.imports import sighting_events
-from weft.ledger.views import metadata_figures
-from weft.store.records import VIEW_RULES
+from weft.ledger.imports import imported_turns
+from weft.ledger.views import sightings
+from weft.store.fact_log import VIEW_RULES
 
 COUNTERS: dict[str, Any] = {
     "claude-code": independent_usage.claude_code,
@@ -149,7 +149,7 @@ def test_what_a_tool_of_pi_spent_is_in_the_cost_of_the_response_that_asked_for_i
     ],
 )
 def test_a_noted_cost_is_a_positive_number_of_dollars(metadata: dict[str, Any], expected: int | None) -> None:
-    assert metadata_figures.recorded_cost(metadata) == expected
+    assert sightings.recorded_cost(metadata) == expected
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_figures_that_lie_in_metadata_alone_are_read_out_and_erased_with_it(
 ) -> None:
     """Sightings as the version before wrote them: their usage has no field for one-hour writes."""
     address = str(tmp_path / "ledger.db") if engine == "sqlite" else shared_server().address(new_name())
-    monkeypatch.setattr(sighting_events, "one_hour_part", lambda one_hour, written: UNSET)
+    monkeypatch.setattr(imported_turns, "one_hour_part", lambda one_hour, written: UNSET)
     with weft.open(address) as ledger:
         take(ledger, *sources["claude-code"], *sources["opencode"])
         expected = figures(ledger)

@@ -23,7 +23,7 @@ from weft.exchange.resuming import FORMATS, Resume, load_format, prepare_resume,
 from weft.kernel.clock import FixedClock, system_random
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.imports import ImportCounts
-from weft.ledger.imports.natives import NativeCompaction, NativeSession
+from weft.ledger.imports.imported_turns import NativeCompaction, NativeSession
 
 TOOLS = tuple(FORMATS)
 NOW = LONG_AGO * 1_000

@@ -41,12 +41,11 @@ from weft.exchange.importing.run import ImportRun, ImportStep, ImportSummary
 from weft.exchange.importing.usable_cores import usable_cores
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.contents import Prepared
-from weft.kernel.dag_events import RunStarted
 from weft.kernel.enums import AgentRole, EventClass, TurnType
 from weft.kernel.errors import InvalidInput
-from weft.kernel.events import Event
-from weft.kernel.read_budget import ReadBudget
-from weft.ledger.imports.natives import (
+from weft.kernel.events import Event, RunStarted
+from weft.kernel.foreign_input import ReadBudget
+from weft.ledger.imports.imported_turns import (
     EncodedEvents,
     NativeCall,
     NativeSession,

@@ -14,7 +14,7 @@ import weft
 from tests.faults.scenarios import Ack
 from tests.ledger.invariants import BROKEN
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.read.listing import SessionFilter
+from weft.ledger.read.session_list import SessionFilter
 
 Kinds = tuple[str, ...]
 Answers = Mapping[str, Any]

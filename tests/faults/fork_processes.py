@@ -20,7 +20,7 @@ from tests.runtime.resources.directories.folders import contents
 from tests.sizes import chance
 from weft.kernel.enums import VolumeMode
 from weft.ledger.api import Ledger, Resource, ResourceLog
-from weft.ledger.write.append import LedgerWriter
+from weft.ledger.write.transaction import LedgerWriter
 from weft.runtime.resources.controller import ResourceController
 from weft.runtime.resources.directories import FileStore
 from weft.runtime.resources.directory_driver import DirectoryDriver

@@ -16,8 +16,8 @@ import apsw
 from msgspec import Struct, field
 
 from tests.faults.scenarios import Ack
+from weft.store.private_files import LedgerFile
 from weft.store.sqlite.connection import HeadFile, HeadSlot
-from weft.store.sqlite.files import LedgerFile
 
 SECTOR = 512
 SUFFIXES = ("", "-wal", "-journal", "-head")

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
-        "weft.opening",
+        "weft.surfaces.opening",
         "tests.turn_paths",
         "tests.faults.tripwires",
         "tests.faults.scenarios",

@@ -19,7 +19,7 @@ from tests.sizes import Record, chance, sized
 from weft.kernel.clock import SystemClock, UlidSource, system_random
 from weft.kernel.errors import StoreFailed
 from weft.ledger.api.ledger import Ledger
-from weft.store.owners import process_owner
+from weft.store.replicas import process_owner
 from weft.store.sqlite import SqliteStore
 
 FULL, SYNC_FAILS, WRITE_FAILS = apsw.SQLITE_FULL, apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_WRITE

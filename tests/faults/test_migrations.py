@@ -14,7 +14,7 @@ from tests.faults.processes import KILLED, Process, Say, assert_swept, barrier, 
 from tests.faults.schemas import die_while_migrating, leave_newer_unclosed, newer_schema, open_newer
 from tests.sizes import Record, points
 from weft.kernel.errors import LedgerTooNew, NotALedger, StoreFailed
-from weft.store.facts import FactReader
+from weft.store.fact_log import FactReader
 from weft.store.sqlite import SqliteStore
 from weft.store.sqlite.migrations import shipped_schema
 from weft.store.testing import append, ask, feed

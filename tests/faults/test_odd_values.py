@@ -13,7 +13,7 @@ import pytest
 import weft
 from tests.faults.checks import answers, end_of, facts_of
 from tests.sizes import PROVING, Record, share, sized
-from weft.kernel import canonical
+from weft.kernel import contents
 from weft.kernel.contents import MAX_CONTENT_BYTES
 from weft.kernel.errors import ContentTooLarge, InvalidFact, InvalidInput
 from weft.kernel.events import STREAM_KINDS
@@ -408,9 +408,9 @@ def test_a_fact_written_with_other_spaces_numbers_and_order_is_the_same_fact() -
 
 def elsewhere(line: bytes, stream: str) -> bytes:
     """The same event as the first of another stream, told by another replica, with the id that it has there."""
-    fields = {**canonical.loads(line), "stream": stream, "prev": None, "replica": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}
+    fields = {**contents.loads(line), "stream": stream, "prev": None, "replica": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}
     del fields["event_id"]
-    moved = canonical.dumps(fields)
+    moved = contents.dumps(fields)
     return event_line(moved)
 
 

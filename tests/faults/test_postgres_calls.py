@@ -19,7 +19,7 @@ from tests.faults.checks import assert_kept
 from tests.faults.scenarios import ack
 from tests.postgres import shared_server
 from tests.sizes import share
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
 
 LONG_WAIT = 60.0
 TABLES = ("log", "session", "lease", "turn", "content", "message", "tool_call", "history", "thread_key")

@@ -12,7 +12,7 @@ from tests.ledger.histories import grow, problems, queries
 from tests.postgres import Server
 from weft.kernel.errors import HeadMoved
 from weft.ledger.api.ledger import Ledger
-from weft.store.postgres.flush import COMMIT_THEN_FLUSH, FLUSH
+from weft.store.postgres.connection import COMMIT_THEN_FLUSH, FLUSH
 
 Telling = Callable[[Ledger, str], None]
 

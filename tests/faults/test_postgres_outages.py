@@ -19,7 +19,7 @@ from tests.postgres import Server, new_name, shared_server
 from tests.sizes import SEED, Record, chance, sized
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import StoreFailed, WeakDurability
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
 from weft.store.postgres.store import ATTEMPTS
 
 CYCLES = sized(test=2, prove=60)

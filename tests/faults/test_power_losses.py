@@ -31,7 +31,7 @@ from tests.sizes import Record, chance, sized
 from weft.kernel.clock import SystemClock, UlidSource, system_random
 from weft.kernel.errors import LogCut, WeakDurability, WeftError
 from weft.ledger.api.ledger import Ledger
-from weft.store.owners import NOBODY
+from weft.store.replicas import NOBODY
 from weft.store.sqlite import SqliteStore
 from weft.store.sqlite import store as sqlite_store
 

@@ -17,7 +17,7 @@ from tests.faults.broker_processes import MODEL, text_of
 from tests.faults.processes import Process, Say
 from tests.sizes import Record, chance, sized
 from weft.kernel.authority import LOCAL
-from weft.kernel.mentions import write_mention
+from weft.kernel.message_text import write_mention
 from weft.ledger.api import SessionStanding, Setting
 from weft.ledger.model import Message, TextPart
 from weft.programs import Programs

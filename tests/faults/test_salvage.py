@@ -16,7 +16,7 @@ from tests.ledger.test_verifying import rich
 from tests.sizes import chance, points, share, sized
 from weft.kernel.errors import LedgerMissing, StoreError
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.upkeep.salvage import SalvageResult
+from weft.ledger.upkeep.ledger_copy import SalvageResult
 
 PAGE = 4096
 TREES, TURNS = sized(test=(6, 4), prove=(12, 6))

@@ -17,10 +17,10 @@ from tests.sizes import Record, chance, sized
 from weft.kernel.authority import LOCAL
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import Decision
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.api import Approval, Ledger, Runs, SessionStanding, Setting
 from weft.ledger.model import Message, TextPart, ToolUsePart
-from weft.ledger.reports.usage_tree import TurnUsage
+from weft.ledger.reports.usage import TurnUsage
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker import steps
 from weft.runtime.broker.broker import Broker

@@ -4,15 +4,13 @@ from typing import Any
 
 from tests.ledger.test_workers import with_workers
 from tests.programs.stories import stocked
-from weft.kernel.dag_events import SnapshotMaterialized, Substitution
 from weft.kernel.enums import ResourceCapability, ResourceKind
-from weft.kernel.events import ledger_stream
-from weft.kernel.fields import EventRef, ExtRef, PolicyTests
+from weft.kernel.events import EventRef, ExtRef, PolicyTests, SnapshotMaterialized, Substitution, ledger_stream
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.resources import ResourceLog
-from weft.ledger.resources.model import NewResource, NewSnapshot
-from weft.ledger.runs.server_notices import record_resource_change
-from weft.ledger.write.append import Append
+from weft.ledger.broker.run_writer import record_resource_change
+from weft.ledger.resource_reading import NewResource, NewSnapshot
+from weft.ledger.write.transaction import Append
 
 TREE = NewSnapshot(method="git_tree", external_kind="git", external_id="4b825dc6", size_bytes=12)
 PASSED = PolicyTests(total=1, passed=1, failed=0)

@@ -15,16 +15,15 @@ from weft.graph.nodes import NODE_EVENTS, NODE_KINDS_OF, NodeReader
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import OwnershipReason
 from weft.kernel.events import import_stream, resource_stream
-from weft.kernel.kinds import KINDS
-from weft.kernel.ledger_events import Sighting
-from weft.kernel.resource_events import ResourceOwned
+from weft.kernel.foreign_input import KINDS
+from weft.kernel.ledger_events import ResourceOwned, Sighting
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.resources import ResourceLog
 from weft.ledger.views import edges
-from weft.ledger.views.edge_types import EDGE_FACTS, NODE_KINDS, SEED_TYPES, EdgeType
-from weft.ledger.views.recorded_events import fields_of
-from weft.ledger.write.append import Append
-from weft.store.records import VIEW_RULES
+from weft.ledger.views.edges import EDGE_FACTS, NODE_KINDS, SEED_TYPES, EdgeType
+from weft.ledger.views.rows import fields_of
+from weft.ledger.write.transaction import Append
+from weft.store.fact_log import VIEW_RULES
 
 NOON, HOUR = 1_794_700_800_000, 3_600_000
 

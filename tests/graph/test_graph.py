@@ -10,14 +10,14 @@ import weft
 from tests.graph.histories import new, tell_everything
 from tests.ledger.histories import grow, problems
 from tests.ledger.imported import native_turn, rich_import, take
-from weft.graph import paths
-from weft.graph.model import GraphEdge
+from weft.graph import edge_reader
+from weft.graph.edge_reader import GraphEdge
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound
-from weft.kernel.fields import PolicyTests
+from weft.kernel.events import PolicyTests
 from weft.ledger.api.resources import ResourceLog
-from weft.ledger.views.edge_types import EdgeType
-from weft.open_ledger import OpenLedger
+from weft.ledger.views.edges import EdgeType
+from weft.surfaces.opening import OpenLedger
 
 NOON = 1_794_700_800_000
 HOUR = 3_600_000
@@ -255,7 +255,7 @@ def test_a_way_goes_by_what_two_nodes_have_to_do_with_each_other_and_not_by_what
 
 
 def test_a_way_that_would_take_too_many_edges_to_find_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "PATH_EDGES", 10)
+    monkeypatch.setattr(edge_reader, "PATH_EDGES", 10)
     with weft.open(":memory:") as ledger:
         first, *_, last = grow(ledger, "main", *"abcde")
         found = ledger.graph.path(first, last)

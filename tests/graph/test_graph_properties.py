@@ -24,15 +24,15 @@ from tests.graph.plain_graph import PlainEvent, PlainGraph
 from tests.ledger.histories import problems, select
 from tests.ledger.twins import in_order
 from tests.sizes import PROVING, points
-from weft.graph.model import GraphEdge
+from weft.graph.edge_reader import GraphEdge
 from weft.kernel.clock import FixedClock, ms_from_iso
 from weft.kernel.errors import WeftError
 from weft.kernel.events import event_id
 from weft.ledger.api.resources import ResourceLog
 from weft.ledger.views import edges
-from weft.open_ledger import OpenLedger
 from weft.programs import Programs
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
+from weft.surfaces.opening import OpenLedger
 
 NOON = 1_794_700_800_000
 STEPS = 60 if PROVING else 14

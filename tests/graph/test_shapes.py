@@ -8,12 +8,11 @@ import pytest
 
 import weft
 from tests.graph.histories import tell_everything
-from weft.graph.shapes import event_from_shape, shape_of
+from weft.graph.nodes import event_from_shape, shape_of
 from weft.kernel.clock import is_ulid
 from weft.kernel.errors import InvalidInput
 from weft.kernel.events import encode, event_id, resource_stream, run_stream
-from weft.kernel.facts import check_event
-from weft.kernel.kinds import KINDS
+from weft.kernel.foreign_input import KINDS, check_event
 
 ULID, OTHER, DIGEST = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01BX5ZZKBKACTAV9WEVGEMMVRZ", "ab" * 32
 ENVELOPE = {"ts": "2026-11-15T01:58:12.123Z", "agent_id": "local"}

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from hypothesis import strategies as st
 from msgspec import Meta, Struct, UnsetType
 
-from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import encode, iso_from_ms
+from weft.kernel.contents import MAX_INTEGER
 from weft.kernel.events import STREAM_KINDS, Event
-from weft.kernel.facts import field_types
+from weft.kernel.foreign_input import field_types
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-"
 YEAR_1, YEAR_9999 = -62_135_596_800_000, 253_402_300_799_999

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from msgspec import Struct, UnsetType
 from msgspec.structs import fields
 
-from weft.kernel.events import Event
-from weft.kernel.facts import field_types, markers
-from weft.kernel.fields import Words
+from weft.kernel.events import Event, Words
+from weft.kernel.foreign_input import field_types, markers
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 STRINGS = {

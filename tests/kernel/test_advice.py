@@ -9,8 +9,7 @@ from string import Formatter
 import pytest
 
 from tests.sources import LOAD, Module, shipped
-from weft.kernel.advice import Action, Advice, advice_of
-from weft.kernel.errors import InvalidInput, NotFound, WeftError
+from weft.kernel.errors import Action, Advice, InvalidInput, NotFound, WeftError, advice_of
 
 pytestmark = LOAD
 

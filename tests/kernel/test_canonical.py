@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.sizes import PROVING
-from weft.kernel.canonical import MAX_DEPTH, _exact_dumps, _exact_loads, dumps, is_canonical, loads
+from weft.kernel.contents import MAX_DEPTH, _exact_dumps, _exact_loads, dumps, is_canonical, loads
 from weft.kernel.errors import InvalidInput, InvalidJson, NoCanonicalForm
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.kernel import contents
-from weft.kernel.canonical import MAX_DEPTH
 from weft.kernel.contents import (
     BINARY,
+    MAX_DEPTH,
     ROW_BYTES,
     SALT_BYTES,
     ContentHasher,

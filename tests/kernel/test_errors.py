@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.sources import LOAD, Module, shipped
-from weft.kernel import engine_errors, errors, outside_errors, store_errors
+from weft.kernel import errors
 from weft.kernel.errors import WeftError
 
 pytestmark = LOAD
 ROOT = Path(__file__).parents[2]
 TESTS = {file: file.read_text() for file in sorted((ROOT / "tests").rglob("test_*.py")) if file != Path(__file__)}
-MODULES = {module.__name__ for module in (engine_errors, errors, outside_errors, store_errors)}
+MODULES = {module.__name__ for module in (errors, errors, errors, errors)}
 BRANCHES = {"WeftError", "LedgerError", "Conflict", "OutsideError"}
 """They say who must act; what is raised is below them."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from scripts.event_producers import classes_written, event_producers
 from tests.sources import LOAD, parsed
-from weft.kernel.dag_events import Substitution
+from weft.kernel.events import Substitution
 
 pytestmark = LOAD
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
@@ -38,7 +38,7 @@ def test_the_page_names_the_modules_that_write_a_kind() -> None:
     ],
 )
 def test_a_module_writes_the_events_that_it_adds_or_makes(source: str) -> None:
-    tree = ast.parse(f"from weft.kernel.dag_events import Substitution\n{source}")
+    tree = ast.parse(f"from weft.kernel.events import Substitution\n{source}")
     assert set(classes_written(tree)) == {Substitution.__name__}
 
 
@@ -52,4 +52,4 @@ def test_a_module_writes_the_events_that_it_adds_or_makes(source: str) -> None:
     ],
 )
 def test_a_module_that_only_tells_events_apart_writes_none(source: str) -> None:
-    assert not set(classes_written(ast.parse(f"from weft.kernel.dag_events import Substitution\n{source}")))
+    assert not set(classes_written(ast.parse(f"from weft.kernel.events import Substitution\n{source}")))

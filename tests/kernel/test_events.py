@@ -22,7 +22,7 @@ from scripts.generate_docs import SEED_NAMES, STREAMS, about, enumerations, even
 from tests.kernel.event_strategies import events
 from tests.sizes import share
 from tests.sources import LOAD, parsed
-from weft.kernel import canonical, enums, fields
+from weft.kernel import contents, enums
 from weft.kernel import events as kernel_events
 from weft.kernel.enums import EventClass
 from weft.kernel.events import (
@@ -39,8 +39,7 @@ from weft.kernel.events import (
     run_stream,
     session_stream,
 )
-from weft.kernel.facts import field_types
-from weft.kernel.kinds import EVENT_KINDS, KINDS
+from weft.kernel.foreign_input import EVENT_KINDS, KINDS, field_types
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 
@@ -201,7 +200,7 @@ def test_every_field_of_the_agent_dag_schema_has_its_place(name: str) -> None:
 
 def test_every_place_that_the_page_names_exists() -> None:
     kinds: dict[str, type[Struct]] = {kind.__name__: kind for kind in EVENT_KINDS.values()}
-    kinds |= {"Message": fields.MessageFact, "Snapshot (cache only)": EVENT_KINDS["snapshot_materialized"]}
+    kinds |= {"Message": kernel_events.MessageFact, "Snapshot (cache only)": EVENT_KINDS["snapshot_materialized"]}
     for (title, _), here in SEED_NAMES.items():
         assert " " in here or follow(kinds.get(title, Event), here)
 
@@ -221,7 +220,7 @@ def test_the_references_and_structures_have_every_field_of_the_agent_dag_schema(
 
 
 def test_the_five_parts_have_the_fields_of_the_agent_dag_schema_and_no_others() -> None:
-    parts = {part.__struct_config__.tag: set(part.__struct_fields__) for part in get_args(fields.PartFact)}
+    parts = {part.__struct_config__.tag: set(part.__struct_fields__) for part in get_args(kernel_events.PartFact)}
     assert parts == {name: set(listed.split()) for name, listed in SEED_PARTS.items()}
 
 
@@ -236,7 +235,7 @@ def test_requests_responses_calls_and_results_all_carry_a_correlation() -> None:
 def test_the_fast_encoding_of_an_event_is_its_canonical_form(name: str, data: st.DataObject) -> None:
     event = data.draw(events(EVENT_KINDS[name]))
     line = encode(event)
-    assert line == canonical.dumps(msgspec.to_builtins(event))
+    assert line == contents.dumps(msgspec.to_builtins(event))
     assert KINDS.decode(line) == event
     assert event_id(line) == sha256(line).hexdigest()
     assert json.loads(line)["kind"] == name == kind_of(event)
@@ -255,13 +254,11 @@ def test_no_field_of_any_event_can_hold_a_float_or_free_json(name: str) -> None:
 
 
 def test_an_unknown_kind_is_kept_with_its_fields() -> None:
-    line = canonical.dumps(
-        {"v": 1, "kind": "moon_landed", "stream": f"run:{ULID}", "prev": None, "crew": [1, {"x": 2}]}
-    )
+    line = contents.dumps({"v": 1, "kind": "moon_landed", "stream": f"run:{ULID}", "prev": None, "crew": [1, {"x": 2}]})
     event = KINDS.decode(line)
     assert isinstance(event, UnknownEvent)
     assert (event.kind, event.stream, event.prev) == ("moon_landed", f"run:{ULID}", None)
-    assert canonical.dumps(event.fields) == line
+    assert contents.dumps(event.fields) == line
 
 
 @pytest.mark.parametrize("name", share(list(EVENT_KINDS), test=41))
@@ -269,12 +266,12 @@ def test_an_unknown_kind_is_kept_with_its_fields() -> None:
 @given(st.data())
 def test_an_unknown_field_does_not_hide_a_known_kind(name: str, data: st.DataObject) -> None:
     event = data.draw(events(EVENT_KINDS[name]))
-    later = canonical.dumps({**msgspec.to_builtins(event), "zz_of_a_later_program": {"deep": [None, True]}})
+    later = contents.dumps({**msgspec.to_builtins(event), "zz_of_a_later_program": {"deep": [None, True]}})
     assert KINDS.decode(later) == event
 
 
 def test_a_value_that_a_known_kind_does_not_allow_makes_it_an_unknown_event() -> None:
-    line = canonical.dumps(
+    line = contents.dumps(
         {
             "v": 1,
             "kind": "session_archived",

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from tests.kernel.event_strategies import events, streams
 from tests.sizes import share
-from weft.kernel import canonical
+from weft.kernel import contents
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import GENESIS, Event, extend
-from weft.kernel.facts import check_event, content_refs, is_digest, strings
-from weft.kernel.kinds import EVENT_KINDS, KINDS
+from weft.kernel.foreign_input import EVENT_KINDS, KINDS, check_event, content_refs, is_digest, strings
 from weft.kernel.ledger_events import NodeTagged, Sighting
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -31,7 +30,7 @@ def with_value(event: Event, path: str, value: object) -> Event:
     for step in way:
         place = place[step]
     place[last] = value
-    changed = KINDS.decode(canonical.dumps(fields) if value != 2**53 else msgspec.json.encode(fields))
+    changed = KINDS.decode(contents.dumps(fields) if value != 2**53 else msgspec.json.encode(fields))
     assert isinstance(changed, Event)
     return changed
 
@@ -80,7 +79,7 @@ def test_an_actor_is_a_name_or_an_id(actor: str) -> None:
 
 def test_the_contents_of_an_event_are_found_wherever_they_lie() -> None:
     refs = [sha256(bytes([i])).hexdigest() for i in range(8)]
-    line = canonical.dumps(
+    line = contents.dumps(
         {
             "v": 1, "kind": "history_append", "stream": f"run:{ULID}", "prev": refs[7], "actor": "local",
             "list": "main",

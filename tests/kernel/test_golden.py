@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec import UNSET
 
-from weft.kernel.contents import content_ref
+from weft.kernel.contents import ImportSecret, content_ref, imported_turn_id
 from weft.kernel.events import Event, encode, kind_of
-from weft.kernel.facts import check_event
-from weft.kernel.imported import ImportSecret, imported_turn_id
-from weft.kernel.kinds import KINDS
+from weft.kernel.foreign_input import KINDS, check_event
 
 GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden_events.jsonl").read_text().splitlines()]
 SECRET = bytes(range(32))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from weft.kernel.enums import ParticipantKind
-from weft.kernel.mentions import (
+from weft.kernel.message_text import (
     NAME_LIMIT,
     find_mentions,
     mentioned,

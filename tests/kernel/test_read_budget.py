@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from weft.kernel import read_budget
+from weft.kernel import foreign_input
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import ReadBudget, ReadLimits, check_json, json_values
+from weft.kernel.foreign_input import ReadBudget, ReadLimits, check_json, json_values
 
 LIMITS = ReadLimits(
     bytes=1000,
@@ -77,7 +77,7 @@ def test_values_are_counted_outside_of_strings(
     text: bytes, count: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the same way where strings are few and where they are many."""
-    monkeypatch.setattr(read_budget, "FEW_QUOTES", few)
+    monkeypatch.setattr(foreign_input, "FEW_QUOTES", few)
     assert json_values(text, 8) == count
     check_json(text, LIMITS)
 

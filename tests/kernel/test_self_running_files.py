@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.kernel.self_running_files import self_running, self_running_words
+from weft.kernel.permission_subjects import self_running, self_running_words
 
 RUN = """
 .envrc .vscode/tasks.json .vscode/settings.json Makefile sub/GNUmakefile rules.mk package.json web/package.json

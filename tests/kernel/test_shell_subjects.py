@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.kernel.authority import rights
-from weft.kernel.shell_subjects import PLAIN_BUILTINS, command_subjects, line_subjects
-from weft.kernel.shell_words import shell_line
+from weft.kernel.permission_subjects import PLAIN_BUILTINS, command_subjects, line_subjects
+from weft.kernel.typed_names import shell_line
 
 GIT_ALONE = rights(["tool:shell(git *)"])
 NO_RM = rights(["tool:shell"], ["tool:shell(rm *)"])

@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from weft.kernel.errors import Unsupported
-from weft.kernel.sites import Site
+from weft.kernel.typed_names import Site
 
 PASSWORD = "hunter2"
 ADDRESS = f"postgresql://ann:{PASSWORD}@nowhere/db?ledger=x"

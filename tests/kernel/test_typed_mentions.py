@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.kernel.mentions import find_mentions
-from weft.kernel.typed_mentions import Addressee, TypedMentions, write_typed_mentions
+from weft.kernel.message_text import Addressee, TypedMentions, find_mentions, write_typed_mentions
 
 
 def agent(name: str, id: str, *, is_present: bool = True) -> Addressee:

@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sizes import share
-from weft.kernel import word_table
-from weft.kernel.words import MAX_LETTERS, IndexedWords, folded, folded_alike, index_words, indexed, pattern, tokens
+from weft.kernel import message_text
+from weft.kernel.message_text import (
+    MAX_LETTERS,
+    IndexedWords,
+    folded,
+    folded_alike,
+    index_words,
+    indexed,
+    pattern,
+    tokens,
+)
 
 ODD = "aAzZ09_ .-/\n\t日本語カナ한글éÉe\u0301\u0300ßſKİﬁ½²ǅ\u200d\ud800😀—│Ω\U00011f02"
 TEXTS = st.text(st.sampled_from(ODD) | st.characters(), max_size=80)
@@ -117,5 +126,5 @@ def letters_of_the_table() -> list[str]:
 
 
 def codes(table: str) -> set[int]:
-    pairs = [tuple(int(end, 16) for end in pair.split("-")) for pair in getattr(word_table, table).split()]
+    pairs = [tuple(int(end, 16) for end in pair.split("-")) for pair in getattr(message_text, table).split()]
     return {code for pair in pairs for code in range(pair[0], pair[-1] + 1)}

@@ -7,7 +7,7 @@ import orjson
 from weft import Ledger
 from weft.kernel.enums import FileKind, LinkReason, MessageRole, ToolCallStatus
 from weft.ledger.imports import ImportCounts
-from weft.ledger.imports.natives import (
+from weft.ledger.imports.imported_turns import (
     NativeCall,
     NativeCompaction,
     NativeLink,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.kernel.dag_events import ModelRequest
 from weft.kernel.enums import MessageRole, RunExit
-from weft.kernel.fields import Usage
-from weft.kernel.mentions import write_mention
+from weft.kernel.events import ModelRequest, Usage
+from weft.kernel.message_text import write_mention
 from weft.ledger.api import Finished, Ledger, ModelAnswered, ModelAsked, ReachedAgent, Runs, RunWriter
 from weft.ledger.model import NewError, NewMessage
 from weft.programs import Programs

@@ -9,17 +9,13 @@ import pytest
 import weft
 from tests.ledger.histories import exported, import_into
 from tests.ledger.test_inbox import begun
-from weft.kernel.approval_events import ApprovalGranted, ApprovalRequested, PolicyProposed
 from weft.kernel.enums import Decision, DecisionSource, FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound
-from weft.kernel.fields import EventRef, PolicyTests
+from weft.kernel.events import ApprovalGranted, ApprovalRequested, EventRef, PolicyProposed, PolicyTests
 from weft.ledger.api.base import store_of, writer_of
+from weft.ledger.api.broker import Runs
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.api.runs import Runs
-from weft.ledger.approvals.policies import digest_of_source
-from weft.ledger.model import FileNote, LintNote, NewError, NewMessage, ToolUsePart
-from weft.ledger.read.listing import load_files
-from weft.ledger.runs.model import (
+from weft.ledger.broker.inbox import (
     ApprovalAsked,
     Finished,
     ModelAnswered,
@@ -29,8 +25,11 @@ from weft.ledger.runs.model import (
     ToolDecision,
     ToolEnded,
 )
-from weft.ledger.runs.run_writer import RunWriter
-from weft.ledger.write.append import Append
+from weft.ledger.broker.run_writer import RunWriter
+from weft.ledger.model import FileNote, LintNote, NewError, NewMessage, ToolUsePart
+from weft.ledger.read.session_list import load_files
+from weft.ledger.write.approvals import digest_of_source
+from weft.ledger.write.transaction import Append
 from weft.programs import Programs
 
 BOUND = "ab" * 32

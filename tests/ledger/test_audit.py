@@ -11,8 +11,7 @@ from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import NewToolCall
 from weft.ledger.reports import audit
-from weft.ledger.reports.audit import AuditFinding, AuditTally, FindingKind
-from weft.ledger.reports.permissions import covers_right
+from weft.ledger.reports.audit import AuditFinding, AuditTally, FindingKind, covers_right
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from tests.ledger.test_approvals import PASSED, asking
 from tests.sizes import share
 from weft import Codeblock, ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.errors import WeftError
-from weft.kernel.fields import EventRef, RequestInput, Usage
+from weft.kernel.events import EventRef, RequestInput, Usage
+from weft.ledger.api.broker import Runs
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.api.runs import Runs
-from weft.ledger.approvals.policies import digest_of_source
 from weft.ledger.model import COMPACTION_MEASURES, NewError, NewMessage, NewToolCall, StoredContent
+from weft.ledger.write.approvals import digest_of_source
 from weft.ledger.write.turn_writer import TurnWriter
 
 SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"

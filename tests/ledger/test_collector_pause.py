@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.read.collector_pause import CollectorPause
-from weft.ledger.read.plain_rows import TurnRows
+from weft.ledger.read.context_columns import CollectorPause, TurnRows
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,8 @@ import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import exported, grow, import_into, problems, queries, texts
 from tests.sizes import sized
-from weft.kernel.dag_events import RunFinished
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
-from weft.kernel.fields import ExtRef
+from weft.kernel.events import ExtRef, RunFinished
 from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.api.ledger import Ledger
 

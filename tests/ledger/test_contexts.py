@@ -8,9 +8,8 @@ import pytest
 from tests.ledger.histories import grow, problems, texts
 from tests.sizes import PROVING
 from weft import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.kernel.fields import RequestInput
+from weft.kernel.events import ModelRequest, RequestInput
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.read.contexts import Context
 

@@ -18,7 +18,7 @@ from weft.kernel.errors import CopyUnfinished, FactDamaged, LedgerMissing, NotAp
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import ledger_copy
 from weft.ledger.upkeep.ledger_copy import LOCAL_TABLES
-from weft.ledger.upkeep.recompute import VIEW_TABLES
+from weft.ledger.upkeep.verify import VIEW_TABLES
 
 FACTS = ("log", "content", "content_part")
 

@@ -12,11 +12,11 @@ from tests.sizes import sized
 from weft.kernel.contents import prepare
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput, WeftError
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.dialects.messages import translated
+from weft.ledger.dialects import translated
 from weft.ledger.model import ImagePart, Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.ledger.write.new_turn import NewTurn
+from weft.ledger.write.record_turn import NewTurn
 
 CHAT_CALL = {"id": "call_1", "type": "function", "function": {"name": "ls", "arguments": '{"path": "."}'}}
 CHAT_USAGE = {

@@ -22,13 +22,13 @@ from tests.postgres import shared_server
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import Damaged, LedgerMissing, StoreFailed
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.secrets.scanner import SecretTrace
-from weft.store.diagnosis import Diagnosis, DiagnosisSeverity
+from weft.ledger.secrets.scan import SecretTrace
+from weft.store.port import Diagnosis, DiagnosisSeverity
 from weft.store.postgres import PostgresStore
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
 from weft.store.postgres.migrations import shipped_schema
 from weft.store.sqlite import SqliteStore, examination
-from weft.store.sqlite.lock_holders import holders_of
+from weft.store.sqlite.examination import holders_of
 from weft.store.sqlite.migrations import shipped_schema as shipped_file_schema
 from weft.surfaces.wire.hints import phrase
 

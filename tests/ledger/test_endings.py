@@ -15,7 +15,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import HeadMoved, LeaseLost, LedgerTooNew, NotApplicable, StoreError
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.views.lease_rows import Lease
+from weft.ledger.views.rows import Lease
 from weft.ledger.write.turn_writer import TurnWriter
 
 STEPS: dict[str, Callable[[TurnWriter], Any]] = {

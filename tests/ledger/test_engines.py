@@ -26,7 +26,7 @@ from tests.ledger.twins import TwinClock, assert_same_everywhere, carried, open_
 from tests.postgres import shared_server
 from tests.sizes import PROVING
 from weft.ledger.api.ledger import Ledger
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
 
 SHARDS = 40 if PROVING else 1
 STEPS = (100_000 if PROVING else 80) // SHARDS

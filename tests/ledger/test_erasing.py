@@ -30,19 +30,20 @@ from weft.kernel.errors import (
     StoreFailed,
     WeftError,
 )
+from weft.ledger import erasing
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.erasing import erasure
 from weft.ledger.imports import ImportCounts
-from weft.ledger.imports.natives import NativeLink, NativeSession
+from weft.ledger.imports.imported_turns import NativeLink, NativeSession
 from weft.ledger.read import content_uses
-from weft.ledger.reports.counted_turns import TABLES
+from weft.ledger.reports.usage_totals import TABLES
 from weft.ledger.upkeep import ledger_copy
 from weft.ledger.upkeep.doctor import examine_ledger
-from weft.ledger.write.new_turn import NewTurn
+from weft.ledger.write.record_turn import NewTurn
 from weft.ledger.write.turn_events import TurnEvents
 from weft.programs import Programs
 from weft.store.port import Store
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
+from weft.surfaces import opening
 from weft.surfaces.wire.hints import phrase
 
 WHY = "somebody asked for it"
@@ -344,7 +345,7 @@ def erase_beside(
     """Erase a turn. Once that is committed, before it goes on, another thread's append runs as far as `step`, between
     two of its events; it goes on before the files are made clean. Returns what came of it."""
     begun, let_go, came = threading.Event(), threading.Event(), []
-    take_step, commit, clean = getattr(*step), ledger._store.write, erasure._finished
+    take_step, commit, clean = getattr(*step), ledger._store.write, erasing._finished
     plan = ledger.erasure.plan(turn)
 
     def stop(*arguments: Any, **fields: Any) -> Any:
@@ -375,7 +376,7 @@ def erase_beside(
     writer = threading.Thread(target=go_on)
     patch.setattr(*step, stop)
     patch.setattr(ledger._store, "write", commit_and_meet)
-    patch.setattr(erasure, "_finished", part_and_clean)
+    patch.setattr(erasing, "_finished", part_and_clean)
     assert ledger.erasure.erase(plan, reason=WHY).complete
     return came[0]
 
@@ -610,14 +611,14 @@ def test_a_ledger_that_cannot_be_written_to_is_copied_all_the_same(
     disk: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (turn,) = grow(disk, "main", told("query"))
-    opened = weft.opening.open
+    opened = opening.open
 
     def open_for_reading(path: str | Path, **more: Any) -> Ledger:
         if not more.get("read_only"):
             raise StoreFailed("a read-only file system")
         return opened(path, **more)
 
-    monkeypatch.setattr(weft.opening, "open", open_for_reading)
+    monkeypatch.setattr(opening, "open", open_for_reading)
     assert weft.copy(disk.path, tmp_path / "elsewhere.db").events == disk.upkeep.stats()["events"]
     assert disk.erasure.plan(turn).copies == ()
 

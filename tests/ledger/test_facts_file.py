@@ -14,7 +14,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import exported, grow, import_into, problems, queries, select, texts
 from tests.ledger.test_verifying import rich
 from tests.sizes import points
-from weft.kernel import canonical
+from weft.kernel import contents as kernel_contents
 from weft.kernel.errors import InvalidFact, InvalidInput, ReplicaDiverged, StoreError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import facts_file
@@ -34,7 +34,7 @@ def as_facts(values: list[dict[str, Any]]) -> bytes:
 def reseal(event: dict[str, Any]) -> dict[str, Any]:
     """The event with the id that its present fields have."""
     fields = {name: value for name, value in event.items() if name != "event_id"}
-    return {"event_id": sha256(canonical.dumps(fields)).hexdigest(), **fields}
+    return {"event_id": sha256(kernel_contents.dumps(fields)).hexdigest(), **fields}
 
 
 def surface(ledger: Ledger) -> dict[str, list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import LedgerMissing, NotFound, ReadOnlyLedger, StoreError, Unsupported
 from weft.ledger.api import AuditTally
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.imports.natives import NativeCompaction
+from weft.ledger.imports.imported_turns import NativeCompaction
 
 
 def test_the_feed_has_every_event_once_in_order_of_arrival(ledger: Ledger) -> None:

@@ -9,7 +9,7 @@ from tests.ledger.imported import native_turn, rich_import, take
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import Damaged, NotFound
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.imports.natives import NativeLink
+from weft.ledger.imports.imported_turns import NativeLink
 from weft.ledger.model import Message, ToolCall
 from weft.ledger.read.full_threads import AT_ONCE, FullTurn
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import exported, grow, import_into, problems, texts
-from weft.kernel import canonical
+from weft.kernel import contents as kernel_contents
 from weft.kernel.clock import FixedClock, UlidSource, offset
 from weft.kernel.contents import content_ref
 from weft.kernel.errors import InvalidFact
@@ -43,8 +43,8 @@ class Chain:
     def add(self, kind: str, **fields: Any) -> "Chain":
         event = {**self.envelope, "kind": kind, "stream": self.stream, "prev": self.prev, **fields}
         event = {name: value for name, value in event.items() if value is not ...}
-        self.prev = sha256(canonical.dumps(event)).hexdigest()
-        self.lines += canonical.dumps({"event_id": self.prev, **event}) + b"\n"
+        self.prev = sha256(kernel_contents.dumps(event)).hexdigest()
+        self.lines += kernel_contents.dumps({"event_id": self.prev, **event}) + b"\n"
         return self
 
     def run(self, turn_type: str = "normal", **fields: Any) -> "Chain":

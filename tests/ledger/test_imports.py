@@ -16,13 +16,20 @@ from tests.ledger.histories import exported, import_into, problems, select
 from tests.ledger.imported import native_call, native_turn, rich_import, take
 from tests.sizes import PROVING
 from weft import Ledger
-from weft.kernel import canonical
+from weft.kernel import contents
 from weft.kernel.enums import AgentRole, FileKind, LinkReason
 from weft.kernel.errors import FactDamaged, InvalidFact, NotApplicable
 from weft.kernel.events import import_stream
 from weft.ledger.imports import ImportCounts, RawFile
-from weft.ledger.imports.kept_sources import MAGIC, unpack
-from weft.ledger.imports.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, Tokens
+from weft.ledger.imports.imported_turns import (
+    NativeCall,
+    NativeCompaction,
+    NativeLink,
+    NativeMessage,
+    NativeSession,
+    Tokens,
+)
+from weft.ledger.imports.sources import MAGIC, unpack
 from weft.ledger.model import FileNote, LintNote
 from weft.ledger.upkeep.facts_file import event_line
 from weft.store.sql import RowsRefused
@@ -586,7 +593,7 @@ def sighting(ledger: Ledger, session: str, turn: str | None = None, **fields: An
     about = {"session": ledger.session(session).id, **({"turn": turn} if turn else {}), **fields}
     stream = f"import:{turn or about['session']}"
     event = {"v": 1, "actor": "imported", "kind": "sighting", "stream": stream, "prev": None, "origin": "toy", **about}
-    return event_line(canonical.dumps(event)) + b"\n"
+    return event_line(contents.dumps(event)) + b"\n"
 
 
 def test_a_sighting_says_nothing_of_what_was_recorded_here(ledger: Ledger) -> None:

@@ -12,10 +12,9 @@ from tests.ledger.histories import exported, import_into
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus
 from weft.kernel.errors import HeadMoved, InboxFull, InvalidInput, KeyTaken, LeaseLost, NotApplicable, SessionBusy
+from weft.ledger.api.broker import Runs
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.api.runs import Runs
-from weft.ledger.model import NewError, NewMessage, ReasoningPart, TextPart, ToolUsePart
-from weft.ledger.runs.model import (
+from weft.ledger.broker.inbox import (
     Finished,
     Interrupted,
     ModelAnswered,
@@ -26,7 +25,8 @@ from weft.ledger.runs.model import (
     ToolAsked,
     ToolEnded,
 )
-from weft.ledger.runs.run_writer import RunWriter
+from weft.ledger.broker.run_writer import RunWriter
+from weft.ledger.model import NewError, NewMessage, ReasoningPart, TextPart, ToolUsePart
 from weft.programs import Programs
 
 

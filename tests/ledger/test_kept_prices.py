@@ -14,11 +14,20 @@ from genai_prices.types import ModelInfo, TieredPrices
 
 from tests.ledger.conftest import NOON
 from tests.ledger.test_usage import DAY, HOUR
-from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.contents import MAX_INTEGER
 from weft.ledger.reports import prices
-from weft.ledger.reports.counted_turns import PROMPT_STEPS
-from weft.ledger.reports.maintained_prices import FILE, MaintainedPrices, _micro, _schedule_of, kept_prices
-from weft.ledger.reports.price_schedules import KINDS, KindPrice, PricePeriod, PriceSchedule
+from weft.ledger.reports.prices import (
+    FILE,
+    KINDS,
+    KindPrice,
+    MaintainedPrices,
+    PricePeriod,
+    PriceSchedule,
+    _micro,
+    _schedule_of,
+    kept_prices,
+)
+from weft.ledger.reports.usage_totals import PROMPT_STEPS
 
 DAYS = (-900, -300, -30, 0, 90)
 MOMENTS = [NOON + days * DAY + hours * HOUR + 30 * 60_000 for days in DAYS for hours in range(0, 24, 3)]
@@ -70,7 +79,7 @@ def test_what_was_looked_up_is_found_by_the_next_process(tmp_path: Path) -> None
     assert [again.price(model, NOON) for model in ("claude-sonnet-4-5", "nobody-knows-it")] == first
     assert again.source == table.source
     asked = (
-        "import sys; from pathlib import Path; from weft.ledger.reports.maintained_prices import kept_prices;"
+        "import sys; from pathlib import Path; from weft.ledger.reports.prices import kept_prices;"
         " table = kept_prices(Path(sys.argv[1])); print(table.source, table.price('claude-sonnet-4-5', None).input,"
         " 'genai_prices' in sys.modules, 'importlib.metadata' in sys.modules)"
     )

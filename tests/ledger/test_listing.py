@@ -13,12 +13,18 @@ from tests.ledger.imported import native_call, native_turn, take
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.imports.natives import NativeMessage, NativeTurn
+from weft.ledger.imports.imported_turns import NativeMessage, NativeTurn
 from weft.ledger.model import TextPart
-from weft.ledger.read.label_prefixes import short_labels
-from weft.ledger.read.listing import ListedSession, SessionFilter
-from weft.ledger.read.projects import project_of
-from weft.ledger.read.turn_titles import LONGEST_CHARS, best_line, first_line, in_one_line, spoken
+from weft.ledger.read.session_list import (
+    LONGEST_CHARS,
+    ListedSession,
+    SessionFilter,
+    best_line,
+    first_line,
+    in_one_line,
+    spoken,
+)
+from weft.ledger.read.sessions import project_of, short_labels
 from weft.store.sqlite.connection import SqliteSql
 
 FEW = 40

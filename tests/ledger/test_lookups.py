@@ -17,24 +17,22 @@ from tests.programs.similarity.test_similarity import Words
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, ResourceCapability, ResourceKind
 from weft.kernel.errors import InvalidInput, NotFound
+from weft.ledger.api.broker import Runs
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.resources import ResourceLog
-from weft.ledger.api.runs import Runs
+from weft.ledger.broker.admission import _session_at
+from weft.ledger.broker.workers import _ensure_tasks_left
 from weft.ledger.imports.sources import last_before
 from weft.ledger.model import FileNote
-from weft.ledger.resources.model import NewResource, NewSnapshot
-from weft.ledger.runs.admission import _session_at
-from weft.ledger.runs.spawning import _ensure_tasks_left
+from weft.ledger.resource_reading import NewResource, NewSnapshot
 from weft.ledger.views.rows import SessionRow, TurnRow
-from weft.ledger.views.runs import distrust
-from weft.ledger.views.spawn_links import join_started
-from weft.ledger.write.append import Append
+from weft.ledger.views.sessions import join_started
+from weft.ledger.views.turns import distrust
+from weft.ledger.write.transaction import Append
 from weft.programs.nodes import find_node
 from weft.programs.similarity.similarity import Similarity
-from weft.store.postgres.address import parse_address
-from weft.store.postgres.connection import PostgresSql
-from weft.store.postgres.statements import translate
-from weft.store.records import FORMER
+from weft.store.fact_log import FORMER
+from weft.store.postgres.connection import PostgresSql, parse_address, translate
 from weft.store.sqlite.connection import SqliteSql
 
 MINUTE = 60_000

@@ -22,9 +22,9 @@ from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput, WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import FileNote, LintNote, NewMessage, NewToolCall
-from weft.ledger.upkeep.recompute import VIEW_TABLES
-from weft.ledger.write import ordinary_turn, turn_events
-from weft.open_ledger import OpenLedger
+from weft.ledger.upkeep.verify import VIEW_TABLES
+from weft.ledger.write import record_turn, turn_events
+from weft.surfaces.opening import OpenLedger
 
 EXAMPLES = 2_000 if PROVING else 30
 Step = tuple[str, Any]
@@ -397,7 +397,7 @@ def test_what_no_event_can_say_is_refused_whoever_made_the_record(begun: Ledger,
 def test_the_straight_pass_ends_where_a_turn_has_no_room_for_more(
     begun: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ordinary_turn, "MESSAGE_ROOM", 4)
+    monkeypatch.setattr(record_turn, "MESSAGE_ROOM", 4)
     monkeypatch.setattr(turn_events, "MESSAGE_ROOM", 4)
     straight = Straight()
     begun.record_turn(session="main", query=["one", "two"], response="three")

@@ -19,8 +19,8 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ToolCall
-from weft.ledger.read.listing import SessionFilter
-from weft.ledger.read.pages import Page
+from weft.ledger.read.session_list import SessionFilter
+from weft.ledger.read.sessions import Page
 from weft.store.sqlite.connection import SqliteSql
 
 Ask = Callable[[str | None, int | None], Page[Any]]

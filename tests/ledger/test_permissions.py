@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.kernel.authority import pattern_matcher, rights
-from weft.ledger.reports.permissions import (
+from weft.ledger.reports.audit import (
     MISSING,
     PermissionVerdict,
     ToolUse,

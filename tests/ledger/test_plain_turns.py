@@ -21,9 +21,8 @@ from weft.kernel.errors import Damaged, FactDamaged, NotApplicable, NotFound, We
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart
-from weft.ledger.read import contexts, kept_turns, plain_turns
-from weft.ledger.read.kept_turns import SpokenTurns, TurnBlock, TurnMemory
-from weft.ledger.read.plain_rows import TurnRows
+from weft.ledger.read import context_columns, contexts
+from weft.ledger.read.context_columns import SpokenTurns, TurnBlock, TurnMemory, TurnRows
 from weft.ledger.read.turns import WITHHELD
 from weft.programs import Programs
 from weft.store.port import WriteTxn
@@ -42,7 +41,7 @@ def the_general_way() -> Iterator[None]:
     """Every turn is read in the general way."""
 
     def read(txn: Any, ranges: Any, arrived: Any, memory: Any) -> list[SpokenTurns]:
-        return [turn for part in ranges for turn in plain_turns.spoken_in_general(txn, part, arrived)]
+        return [turn for part in ranges for turn in context_columns.spoken_in_general(txn, part, arrived)]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contexts, "spoken_turns", read)
@@ -57,7 +56,7 @@ def only_the_straight_way() -> Iterator[None]:
         raise AssertionError("a turn was read in the general way")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_turns, "spoken_in_general", refuse)
+        patch.setattr(context_columns, "spoken_in_general", refuse)
         yield
 
 
@@ -195,8 +194,8 @@ steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 30)), min_size
 def small_blocks() -> Iterator[None]:
     """Short histories have several, and what is kept of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_turns, "BLOCK", 3)
-        patch.setattr(plain_turns, "BLOCKS_AT_ONCE", 2)
+        patch.setattr(context_columns, "BLOCK", 3)
+        patch.setattr(context_columns, "BLOCKS_AT_ONCE", 2)
         yield
 
 
@@ -274,7 +273,7 @@ def test_a_forged_text_is_refused_by_either_way(ledger: Ledger) -> None:
 @pytest.mark.parametrize("position", [-1, 1 << 32, 1 << 40])
 def test_a_row_that_stands_where_no_event_can_is_told_the_same(ledger: Ledger, table: str, position: int) -> None:
     story = Story(ledger)
-    for pick in range(2 * plain_turns.BLOCK):
+    for pick in range(2 * context_columns.BLOCK):
         story.calls(pick % 2)
     turn = list(ledger.thread("main").ancestry)[1]
     change = f"UPDATE {table} SET position = ? WHERE turn = (SELECT n FROM turn WHERE id = ?)"
@@ -312,12 +311,12 @@ def reads_contents(ledger: Ledger, read: Callable[[], object]) -> bool:
 
 def fill_a_block(ledger: Ledger) -> list[str]:
     """So many turns that those of the first block are kept."""
-    return grow(ledger, "main", *(f"more {k}" for k in range(plain_turns.BLOCK)))
+    return grow(ledger, "main", *(f"more {k}" for k in range(context_columns.BLOCK)))
 
 
 def test_turns_that_were_read_are_not_read_again(ledger: Ledger) -> None:
     turns = fill_a_block(ledger)
-    last = plain_turns.BLOCK - 2
+    last = context_columns.BLOCK - 2
     assert reads_contents(ledger, lambda: ledger.context(session="main"))
     ledger.fork(turns[last], label="alt")
     assert not reads_contents(ledger, lambda: ledger.context(session="alt"))
@@ -379,7 +378,7 @@ def test_a_row_that_was_changed_behind_the_ledger_s_back_is_found_by_verify(ledg
 
 def test_what_arrives_elsewhere_lets_kept_turns_be(ledger: Ledger) -> None:
     turns = fill_a_block(ledger)
-    ledger.fork(turns[plain_turns.BLOCK - 2], label="end of the block")
+    ledger.fork(turns[context_columns.BLOCK - 2], label="end of the block")
     ledger.context(session="end of the block")
     grow(ledger, "alt", "a", "b", tool_calls=CALLS[0])
     late_turn = cut_short(ledger, "alt")
@@ -390,9 +389,9 @@ def test_what_arrives_elsewhere_lets_kept_turns_be(ledger: Ledger) -> None:
 
 def test_after_very_many_events_turns_are_read_anew(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = fill_a_block(ledger)
-    ledger.fork(turns[plain_turns.BLOCK - 2], label="end of the block")
+    ledger.fork(turns[context_columns.BLOCK - 2], label="end of the block")
     ledger.context(session="end of the block")
-    monkeypatch.setattr(kept_turns, "MAX_NEW_EVENTS", 3)
+    monkeypatch.setattr(context_columns, "MAX_NEW_EVENTS", 3)
     grow(ledger, "alt", "a", "b")
     assert reads_contents(ledger, lambda: ledger.context(session="end of the block"))
     assert not reads_contents(ledger, lambda: ledger.context(session="end of the block"))
@@ -468,7 +467,7 @@ def test_what_another_process_changes_is_seen(open_ledger: Callable[..., Ledger]
 def test_a_turn_that_is_imported_again_is_seen_anew(ledger: Ledger) -> None:
     take(ledger, "s", native_turn("t1", started=9_000, calls=[native_call("c1")]))
     session = ledger.sessions()[0].label
-    grow(ledger, session, *(f"more {k}" for k in range(plain_turns.BLOCK)))
+    grow(ledger, session, *(f"more {k}" for k in range(context_columns.BLOCK)))
     before = ledger.context(session=session)
     take(ledger, "s", native_turn("t1", started=2_000, calls=[native_call("c1")]), file="b.jsonl", reread=True)
     with the_general_way():
@@ -507,7 +506,7 @@ def test_a_prompt_that_is_kept_is_withheld_from_whoever_may_not_read_it(ledger: 
     story.prompt(3)
     assert texts(ledger.context("spying").messages)[0] == "n2"
     assert texts(ledger.context("spying~1").messages)[0] == "n1"
-    grow(ledger, "spying", *(f"more {k}" for k in range(plain_turns.BLOCK)), persona="spy")
+    grow(ledger, "spying", *(f"more {k}" for k in range(context_columns.BLOCK)), persona="spy")
     assert texts(ledger.context("spying").messages)[0] == "n2"
     assert ledger._kept_turns.size
     ann = ledger.acting_as("ann")

@@ -11,7 +11,7 @@ from tests.ledger.imported import native_turn, take
 from weft.kernel.authority import LOCAL, rights
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api import Ledger, SessionFilter, project_of, repository_name
-from weft.ledger.read.projects import SESSIONS_LOOKED_AT, recorded_repository
+from weft.ledger.read.sessions import SESSIONS_LOOKED_AT, recorded_repository
 
 CODEX = {"git": {"repository_url": "git@github.com:acme/shop.git"}}
 COPILOT = {"repository": "Acme/shop"}

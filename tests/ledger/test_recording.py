@@ -11,9 +11,9 @@ import weft
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import kinds, problems, select, texts
 from weft.kernel.clock import FixedClock
-from weft.kernel.dag_events import ToolCallRequested as ToolCallEvent
 from weft.kernel.errors import InvalidInput, NoCanonicalForm, NotApplicable, NotFound, WeftError
-from weft.kernel.fields import EventRef, Usage
+from weft.kernel.events import EventRef, Usage
+from weft.kernel.events import ToolCallRequested as ToolCallEvent
 from weft.ledger.api import recording
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart

@@ -5,8 +5,8 @@ import pytest
 from tests.ledger.imported import native_turn, take
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api import Ledger, RelatedTurn
-from weft.ledger.search import readable_passages, related_passages
-from weft.ledger.search.readable_passages import MOST_WINDOWS, WIDEST_GAP
+from weft.ledger.read import turn_lookups
+from weft.ledger.read.turn_lookups import MOST_WINDOWS, WIDEST_GAP
 from weft.programs import Programs
 
 SAYINGS = {
@@ -94,7 +94,7 @@ def test_words_that_tools_put_into_a_message_do_not_count(ledger: Ledger) -> Non
 def test_a_common_word_leads_nowhere_by_itself_unless_all_are_common(
     disk: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(related_passages, "RARE_PASSAGES", 3)
+    monkeypatch.setattr(turn_lookups, "RARE_PASSAGES", 3)
     for number in range(6):
         disk.record_turn(session=f"s{number}", query=f"common word{number}", response="yes")
     disk.upkeep.catch_up()
@@ -112,7 +112,7 @@ def test_no_session_keeps_the_others_out(disk: Ledger) -> None:
     disk.record_turn(session="quiet", query="an elephant", response="yes")
     sessions = [turn.session for turn in disk.related_turns("purple elephant parade").turns]
     assert "quiet" in sessions
-    assert sessions.count("loud") <= 2 * related_passages.TURNS_PER_SESSION
+    assert sessions.count("loud") <= 2 * turn_lookups.TURNS_PER_SESSION
 
 
 def test_whoever_may_not_read_a_session_learns_nothing_of_it(ledger: Ledger) -> None:
@@ -132,9 +132,9 @@ def test_whoever_may_not_read_a_session_learns_nothing_of_it(ledger: Ledger) -> 
 def test_what_others_record_in_the_same_tree_changes_nothing_for_a_limited_reader(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, indexed: bool
 ) -> None:
-    monkeypatch.setattr(related_passages, "RARE_PASSAGES", 3)
-    monkeypatch.setattr(related_passages, "SAMPLED_PASSAGES", 4)
-    monkeypatch.setattr(readable_passages, "WIDEST_GAP", 2)
+    monkeypatch.setattr(turn_lookups, "RARE_PASSAGES", 3)
+    monkeypatch.setattr(turn_lookups, "SAMPLED_PASSAGES", 4)
+    monkeypatch.setattr(turn_lookups, "WIDEST_GAP", 2)
     Programs(ledger).create("human", "eve", {"permissions": ["session:read(shared)"]})
     eve = ledger.acting_as("eve")
     ledger.record_turn(session="trunk", system="be terse", query="a common merger", response="yes")
@@ -163,7 +163,7 @@ def test_what_others_record_in_the_same_tree_changes_nothing_for_a_limited_reade
 def test_scattered_passages_are_looked_up_in_few_ranges() -> None:
     for count in (0, 1, MOST_WINDOWS, 300):
         numbers = [k * (WIDEST_GAP + 2) for k in range(count, 0, -1)]
-        ranges = list(readable_passages._windows(numbers))
+        ranges = list(turn_lookups._windows(numbers))
         assert len(ranges) == min(count, MOST_WINDOWS)
         assert all(any(first <= n <= last for first, last in ranges) for n in numbers)
-    assert list(readable_passages._windows([5, 4, 1])) == [(1, 5)]
+    assert list(turn_lookups._windows([5, 4, 1])) == [(1, 5)]

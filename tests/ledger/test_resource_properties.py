@@ -14,10 +14,10 @@ import weft
 from tests.conftest import NewPostgresLedger
 from tests.ledger.histories import grow, problems
 from tests.sizes import PROVING, chance, sized
-from weft.kernel import resource_events as kinds
+from weft.kernel import ledger_events as kinds
 from weft.kernel.enums import ResourceCapability, ResourceKind, VolumeMode
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotAllowed, NotApplicable, NotFound
-from weft.kernel.fields import ResourceScope
+from weft.kernel.events import ResourceScope
 from weft.ledger.api import Failure, Ledger, NewResource, NewSnapshot, PlannedResource, Resource, ResourceLog
 from weft.programs import Programs
 

@@ -9,14 +9,13 @@ from msgspec.structs import replace
 
 import weft
 from tests.ledger.histories import exported, grow, import_into, problems
-from weft.kernel.dag_events import AgentForked
 from weft.kernel.enums import ResourceCapability, ResourceKind, SnapshotState, VolumeMode
 from weft.kernel.errors import InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound, WeftError
-from weft.kernel.events import kind_of
-from weft.kernel.resource_events import ResourceDeclared, SnapshotCreated
+from weft.kernel.events import AgentForked, kind_of
+from weft.kernel.ledger_events import ResourceDeclared, SnapshotCreated
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.resources import ResourceLog
-from weft.ledger.resources.model import Failure, NewResource, NewSnapshot, PlannedResource, Resource
+from weft.ledger.resource_reading import Failure, NewResource, NewSnapshot, PlannedResource, Resource
 from weft.programs import Programs
 
 ALL = tuple(ResourceCapability)

@@ -11,9 +11,9 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import grow, problems, queries
 from weft.kernel.errors import InUse, LedgerMissing, LogCut, NotALedger, NotApplicable, StoreError, Unsupported
 from weft.ledger.api.ledger import Ledger
-from weft.store.atomic_files import sync
-from weft.store.sqlite import restore
-from weft.store.sqlite.copies import write_copy
+from weft.store.private_files import sync
+from weft.store.sqlite import examination
+from weft.store.sqlite.connection import write_copy
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_ledger_that_somebody_writes_to_is_no_backup(
         write_copy(*arguments)
         grow(disk, "main", "meanwhile")
 
-    monkeypatch.setattr(restore, "write_copy", disturbed)
+    monkeypatch.setattr(examination, "write_copy", disturbed)
     with pytest.raises(InUse):
         weft.restore(path, tmp_path / "other.db")
     assert not list(tmp_path.glob("other.db.*"))
@@ -118,7 +118,7 @@ def test_nothing_takes_a_ledgers_place_before_its_log_is_away_for_good(
         seen.append(names_in(folder))
         sync(folder)
 
-    monkeypatch.setattr(restore, "sync", looking)
+    monkeypatch.setattr(examination, "sync", looking)
     weft.restore(backup, path)
     (at_sync,) = seen
     assert path.name not in at_sync

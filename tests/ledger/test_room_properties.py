@@ -15,7 +15,7 @@ from tests.ledger.rooms import answer
 from tests.sizes import PROVING
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
-from weft.kernel.mentions import write_mention
+from weft.kernel.message_text import write_mention
 from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
 

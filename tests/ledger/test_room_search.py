@@ -9,8 +9,8 @@ from tests.ledger.rooms import Cast, answer, cast
 from weft.kernel.contents import ERASED
 from weft.kernel.enums import InboxState
 from weft.kernel.errors import InvalidInput, NotAllowed, NotFound
+from weft.ledger import room_reading
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.rooms import search
 from weft.programs import Programs
 
 
@@ -71,7 +71,7 @@ def test_pages_go_on_where_the_one_before_stopped(people: Cast, monkeypatch: pyt
             alice.rooms.post(title, f"{word} {number}, {people.mention('alice')}")
     whole = places(alice, "harbour")
     assert len(whole) == 4
-    monkeypatch.setattr(search, "MOST_MESSAGES", 3)
+    monkeypatch.setattr(room_reading, "MOST_MESSAGES", 3)
     pages, after = [alice.rooms.search("harbour", limit=1)], None
     alice.rooms.post("two", f"a later harbour, {people.mention('alice')}")
     while (after := pages[-1].next) is not None:

@@ -16,7 +16,7 @@ from weft.ledger.api import InboxMessage, Runs
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import TextPart
-from weft.ledger.rooms.model import RoomLimits
+from weft.ledger.room_records import RoomLimits
 from weft.programs import Programs
 
 

@@ -20,8 +20,17 @@ from scripts.generate_secret_patterns import looser, python_expression
 from tests.attacks.pattern_checks import Use, reasons
 from tests.credentials import CACHE, Maker
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.secrets.rule_patterns import LONGEST_BYTES, PATTERNS, RulePatterns, load_patterns
-from weft.ledger.secrets.scanner import COMPONENTS, QUICK_BYTES, CompiledRules, Kingfisher, in_short
+from weft.ledger.secrets.scan import (
+    COMPONENTS,
+    LONGEST_BYTES,
+    PATTERNS,
+    QUICK_BYTES,
+    CompiledRules,
+    Kingfisher,
+    RulePatterns,
+    in_short,
+    load_patterns,
+)
 
 KEY = b"key"
 
@@ -165,7 +174,7 @@ def test_no_pattern_takes_longer_than_its_text() -> None:
 
 def test_rules_of_another_version_are_asked_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_patterns("0.0.1") is None
-    monkeypatch.setattr("weft.ledger.secrets.scanner.load_patterns", lambda version: None)
+    monkeypatch.setattr("weft.ledger.secrets.scan.load_patterns", lambda version: None)
     scanner = fresh()
     assert scanner.scan(b"hello", KEY) == []
     assert scanner._compiled is not None

@@ -16,9 +16,9 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api import SessionFilter
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.search import matches, passages
-from weft.ledger.search.hits import Hit
-from weft.store.word_index_testing import INJECTIONS
+from weft.ledger.read import search_index, search_matches
+from weft.ledger.read.search_matches import Hit
+from weft.store.testing import INJECTIONS
 
 DAY = 86_400_000
 
@@ -26,7 +26,7 @@ DAY = 86_400_000
 @pytest.fixture(autouse=True)
 def _always_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ledgers go through the index, too."""
-    monkeypatch.setattr("weft.ledger.api.search.INDEX_LAG_EVENTS", 0)
+    monkeypatch.setattr("weft.ledger.api.reading.INDEX_LAG_EVENTS", 0)
 
 
 def said(hits: list[Hit]) -> list[str]:
@@ -63,9 +63,9 @@ def test_the_newest_come_first_and_a_limit_cuts_the_oldest(ledger: Ledger, clock
 def test_what_has_no_time_comes_last_on_every_page(
     ledger: Ledger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch, lag: int, words: str, few: int
 ) -> None:
-    monkeypatch.setattr("weft.ledger.api.search.INDEX_LAG_EVENTS", lag)
+    monkeypatch.setattr("weft.ledger.api.reading.INDEX_LAG_EVENTS", lag)
     for name, value in (("FEW", few), ("STEP", 2), ("PROBED", 3)):
-        monkeypatch.setattr(matches, name, value)
+        monkeypatch.setattr(search_matches, name, value)
     dated: list[str] = []
     undated: list[str] = []
     for i in range(7):
@@ -90,7 +90,7 @@ def test_what_has_no_time_comes_last_on_every_page(
 def test_a_cursor_of_another_form_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(ledger, "main", "number 1", "number 2")
     cursor = ledger.search("number", limit=1).next
-    monkeypatch.setattr(matches, "PLACE_VALUES", 3)
+    monkeypatch.setattr(search_matches, "PLACE_VALUES", 3)
     with pytest.raises(InvalidInput, match="cursor is of another form"):
         ledger.search("number", limit=1, after=cursor)
 
@@ -353,17 +353,17 @@ def test_an_index_that_lags_makes_no_difference(open_ledger: OpenLedger, clock: 
         turn.message("open word")
         with open_ledger(read_only=True) as reader:
             before = found(reader, "word", role="user")
-            assert passages.lag_of(reader._store) > 0
+            assert search_index.lag_of(reader._store) > 0
         assert before == found(writer, "word", role="user") == ["open word", "new word", "old word"]
         turn.finish()
 
 
 def test_a_ledger_that_is_closed_leaves_no_long_lag(open_ledger: OpenLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.ledger.search.passages.LARGE_LAG_EVENTS", 5)
+    monkeypatch.setattr("weft.ledger.read.search_index.LARGE_LAG_EVENTS", 5)
     with open_ledger() as ledger:
         grow(ledger, "main", "a", "b")
     with open_ledger(read_only=True) as ledger:
-        assert passages.lag_of(ledger._store) == 0
+        assert search_index.lag_of(ledger._store) == 0
         assert len(found(ledger, "a")) == 2
 
 
@@ -388,9 +388,9 @@ def test_much_that_fits_is_found_in_the_same_order(
         lambda: found(ledger, "question", since=NOON + DAY // 2, session="s1"),
     ]
     few = [ask() for ask in asked]
-    monkeypatch.setattr(matches, "FEW", 1)
-    monkeypatch.setattr(matches, "STEP", 4)
-    monkeypatch.setattr(matches, "PROBED", 3)
+    monkeypatch.setattr(search_matches, "FEW", 1)
+    monkeypatch.setattr(search_matches, "STEP", 4)
+    monkeypatch.setattr(search_matches, "PROBED", 3)
     assert [ask() for ask in asked] == few
     assert all(few)
     assert len(few[0]) == 40
@@ -410,7 +410,7 @@ def test_ranking_finds_the_same_where_more_fits_than_is_ranked(
 ) -> None:
     rich(ledger, clock)
     ledger.upkeep.catch_up()
-    monkeypatch.setattr(matches, "RANKED", 1)
+    monkeypatch.setattr(search_matches, "RANKED", 1)
     for words in ("odd", '"even question"', "question 3", ""):
         assert sorted(said(ledger.search(words, rank=True, **filters))) == sorted(found(ledger, words, **filters))
 

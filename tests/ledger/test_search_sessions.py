@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import weft
 from tests.ledger.imported import native_turn, take
 from weft.ledger.api import Ledger
-from weft.ledger.search.entries import EntryPlace
-from weft.ledger.search.hits import TextMatch, snippet
+from weft.ledger.read.search_index import EntryPlace
+from weft.ledger.read.search_matches import TextMatch, snippet
 
 
 @pytest.fixture

@@ -21,10 +21,9 @@ from tests.ledger.imported import native_turn, take
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound, Unsupported
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.imports.natives import NativeSession
+from weft.ledger.imports.imported_turns import NativeSession
 from weft.ledger.secrets import SecretFinding, SecretReport
-from weft.ledger.secrets.scan import REACH, windows
-from weft.ledger.secrets.scanner import SecretTrace, in_short
+from weft.ledger.secrets.scan import REACH, SecretTrace, in_short, windows
 
 pytestmark = pytest.mark.load("secret rules")
 WHY = "a leaked key"
@@ -477,7 +476,7 @@ def test_no_connection_is_tried(disk: Ledger, path: Path, tmp_path: Path) -> Non
 
 
 def test_every_rule_that_is_taken_though_it_serves_others_exists() -> None:
-    from weft.ledger.secrets.scanner import COMPONENTS
+    from weft.ledger.secrets.scan import COMPONENTS
 
     assert all(scanner().kind(rule) != rule for rule in COMPONENTS)
 

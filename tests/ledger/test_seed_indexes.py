@@ -16,7 +16,7 @@ from tests.conftest import NewPostgresLedger
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import select
 from weft.ledger.api.ledger import Ledger
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
 
 FEW_VALUES = "two or three values"
 KEY = "its key"

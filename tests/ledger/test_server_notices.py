@@ -7,7 +7,7 @@ import orjson
 import weft
 from tests.ledger.histories import exported
 from weft.kernel.events import ledger_stream
-from weft.ledger.api.runs import Runs
+from weft.ledger.api.broker import Runs
 
 
 def test_changes_of_resources_are_events_of_the_ledgers_own_stream() -> None:

@@ -18,7 +18,7 @@ from tests.sizes import PROVING
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import AmbiguousName, LabelTaken, NotFound
 from weft.ledger.api import Ledger
-from weft.ledger.read.listing import SessionFilter
+from weft.ledger.read.session_list import SessionFilter
 from weft.programs import Programs
 
 NOON = 1_794_700_800_000

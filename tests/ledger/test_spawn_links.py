@@ -12,7 +12,7 @@ from tests.ledger.histories import change, grow, problems, select
 from tests.ledger.imported import native_call, native_turn, take
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import ImportCounts
-from weft.ledger.imports.natives import NativeSession
+from weft.ledger.imports.imported_turns import NativeSession
 from weft.ledger.views.rows import RowMemory
 from weft.store.sqlite.connection import SqliteSql
 

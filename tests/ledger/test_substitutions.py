@@ -11,9 +11,8 @@ from tests.credentials import scanner
 from tests.ledger.canaries import CANARY, files_with_canary, told
 from tests.ledger.histories import copy_in_memory, exported, grow, import_into, problems, select, texts
 from tests.ledger.imported import native_call, native_turn, take
-from weft.kernel.dag_events import HistoryAppend, ModelRequest, Substitution
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotAllowed, NotApplicable, NotFound
-from weft.kernel.fields import EventRef
+from weft.kernel.events import EventRef, HistoryAppend, ModelRequest, Substitution
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ImagePart, Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.programs import Programs
@@ -371,7 +370,7 @@ def test_what_cannot_be_substituted_is_refused(ledger: Ledger) -> None:
 
 def test_two_events_that_begin_alike_are_told_apart(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [event_of(ledger, answered(ledger)) for _ in range(2)]
-    monkeypatch.setattr("weft.store.facts.FactReader.find_events", lambda *_: [(1, ids[0]), (2, ids[1])])
+    monkeypatch.setattr("weft.store.fact_log.FactReader.find_events", lambda *_: [(1, ids[0]), (2, ids[1])])
     with pytest.raises(AmbiguousName):
         ledger.substitute("abcdef0", "x")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.ledger.test_inbox import answered, begun
-from weft.kernel.dag_events import Interruption
 from weft.kernel.enums import FileKind, InterruptionReason, MessageRole, RunExit
 from weft.kernel.errors import NotApplicable
+from weft.kernel.events import Interruption
 from weft.kernel.ledger_events import TurnRetried
+from weft.ledger.api.broker import Runs
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.api.runs import Runs
+from weft.ledger.broker.inbox import Finished, Interrupted, TurnRetry, retry_of
 from weft.ledger.model import FileNote, NewError, NewMessage
-from weft.ledger.runs.model import Finished, Interrupted, TurnRetry, retry_of
 from weft.runtime.broker.run import Run
 
 

@@ -7,8 +7,8 @@ from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import FactDamaged
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import TextPart
-from weft.ledger.read.turn_titles import LONGEST_CHARS
-from weft.store.records import LEDGER_SCOPE
+from weft.ledger.read.session_list import LONGEST_CHARS
+from weft.store.fact_log import LEDGER_SCOPE
 
 
 def test_a_turn_is_about_what_was_asked_first(ledger: Ledger) -> None:

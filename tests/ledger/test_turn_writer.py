@@ -9,7 +9,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import kinds, problems, select, texts
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import HeadMoved, InvalidInput, NotApplicable, NotFound, TurnClosed
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.write.turn_writer import TurnWriter
 

@@ -8,7 +8,7 @@ from tests.programs.stories import stocked
 from weft import Ledger
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, KeyTaken, LabelTaken, NotAllowed, NotApplicable, NotFound, SessionBusy
-from weft.ledger.read.continuity import TOPICS
+from weft.ledger.write.session_merges import TOPICS
 from weft.programs import Programs
 
 

@@ -21,13 +21,10 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.enums import LinkReason, MessageRole
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.imports.natives import NativeLink, NativeMessage, NativeTurn, Tokens
+from weft.ledger.imports.imported_turns import NativeLink, NativeMessage, NativeTurn, Tokens
 from weft.ledger.model import TextPart
-from weft.ledger.reports.coverage import Reach
-from weft.ledger.reports.maintained_prices import shipped_prices
-from weft.ledger.reports.prices import FREE, PRICED, PriceTable, prices_from
-from weft.ledger.reports.responses import STANDING, Response, reported
-from weft.ledger.reports.spending import KindCosts, Spending
+from weft.ledger.reports.prices import FREE, PRICED, KindCosts, PriceTable, Spending, prices_from, shipped_prices
+from weft.ledger.reports.responses import STANDING, Reach, Response, reported
 from weft.ledger.reports.usage import Survey, UsageReport
 
 HOUR, DAY = 3_600_000, 86_400_000

@@ -20,16 +20,16 @@ from tests.ledger.histories import change, grow, problems, select
 from tests.ledger.imported import ORIGIN, take
 from tests.ledger.test_usage import HOUR, PRICES, keys, response, spent, turn_of
 from tests.sizes import sized
-from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import FixedClock
+from weft.kernel.contents import MAX_INTEGER
 from weft.kernel.enums import FileKind, LinkReason
 from weft.kernel.errors import Damaged, ReadOnlyLedger, StoreError, StoreFailed
 from weft.ledger.api import SessionFilter
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import ImportCounts
-from weft.ledger.imports.natives import NativeLink, NativeMessage, NativeSession
+from weft.ledger.imports.imported_turns import NativeLink, NativeMessage, NativeSession
 from weft.ledger.model import FileNote
-from weft.ledger.reports import counted_turns, totals_reading, usage, usage_totals, work
+from weft.ledger.reports import usage, usage_totals
 from weft.ledger.reports.prices import Price, PriceSteps, PriceTable
 from weft.store.sqlite.connection import SqliteSql
 
@@ -66,7 +66,7 @@ def answers(ledger: Ledger, sessions: list[str]) -> list[Any]:
             usage.report(txn, choice.get("by", "day"), _only(choice), now, zone) for choice in choices
         ]
         for since, until in ((None, None), (NOON + MINUTE + 1, None), (NOON + 16 * MINUTE, NOON + 90 * MINUTE + 3)):
-            reports.append(work.work_report(txn, since, until, now, zone, PRICES))
+            reports.append(usage.work_report(txn, since, until, now, zone, PRICES))
         return reports
 
 
@@ -213,7 +213,7 @@ def test_reports_are_those_of_a_scan_whatever_happened(steps: list[tuple[str, in
                 assert_as_scanned(ledger, monkeypatch)
         assert_as_scanned(ledger, monkeypatch)
         usage_totals.catch_up(ledger._store)
-        assert totals_reading.found_in(ledger._store) == []
+        assert usage_totals.found_in(ledger._store) == []
         assert_as_scanned(ledger, monkeypatch)
 
 
@@ -221,7 +221,7 @@ def assert_follows(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Late events change what they should for a reader, and then in what is stored."""
     assert_as_scanned(ledger, monkeypatch)
     usage_totals.catch_up(ledger._store)
-    assert totals_reading.found_in(ledger._store) == []
+    assert usage_totals.found_in(ledger._store) == []
     assert_as_scanned(ledger, monkeypatch)
 
 
@@ -340,7 +340,7 @@ def test_an_ordinary_turn_writes_nothing_to_the_totals(disk: Ledger, path: Path)
 
 
 def stored_totals(path: Path) -> list[list[dict[str, Any]]]:
-    return [select(path, f"SELECT * FROM {name}") for table in counted_turns.TABLES for name in table.tables]
+    return [select(path, f"SELECT * FROM {name}") for table in usage_totals.TABLES for name in table.tables]
 
 
 def test_prices_that_change_elsewhere_are_looked_up_response_by_response(ledger: Ledger) -> None:
@@ -393,7 +393,7 @@ def test_such_numbers_of_an_older_version_are_counted_where_it_said_them(
 def test_a_response_in_very_many_pieces_counts_without_their_names(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counted_turns, "LONGEST_PIECES", 12)  # two pieces of a small ledger
+    monkeypatch.setattr(usage_totals, "LONGEST_PIECES", 12)  # two pieces of a small ledger
     for i in range(4):
         take(ledger, f"s{i}", turn_of(f"t{i}", response("n", output=7), started=NOON), file=f"f{i}")
     assert ledger.usage.report().total.total == 7
@@ -407,13 +407,13 @@ def test_a_response_in_very_many_pieces_counts_without_their_names(
 def kinds_of_pieces(ledger: Ledger) -> set[bool]:
     """Whether cells name their pieces, or hold a digest."""
     with ledger._store.read() as txn:
-        totals = totals_reading.load_totals(txn)
+        totals = usage_totals.load_totals(txn)
         assert totals is not None
-        return {counted_turns.ResponseCell(*name).has_many_pieces for name in totals.cells(counted_turns.RESPONSES)}
+        return {usage_totals.ResponseCell(*name).has_many_pieces for name in totals.cells(usage_totals.RESPONSES)}
 
 
 def test_the_name_of_a_cell_has_room_in_every_index() -> None:
-    cuts = counted_turns.SegmentCuts([])
+    cuts = usage_totals.SegmentCuts([])
     pieces = cuts.pieces((segment, (1, 0)) for segment in range(10**6, 10**6 + 2_000))
     assert len(pieces) < 100
     assert pieces != cuts.pieces((segment, (1, 0)) for segment in range(10**6, 10**6 + 2_001))
@@ -466,9 +466,9 @@ def test_damage_that_is_met_while_totals_catch_up_is_said(ledger: Ledger, monkey
 
 
 def test_the_parts_of_a_period_are_all_of_it_once() -> None:
-    slot, edges = counted_turns.SLOT, [5 * counted_turns.SLOT + at for at in range(0, 4 * counted_turns.SLOT, 180_000)]
+    slot, edges = usage_totals.SLOT, [5 * usage_totals.SLOT + at for at in range(0, 4 * usage_totals.SLOT, 180_000)]
     for since, until in product([None, *edges], repeat=2):
-        parts = totals_reading.split_period(since, until)
+        parts = usage_totals.split_period(since, until)
         first, end = (
             edge if slot_number is None else slot_number * slot
             for edge, slot_number in zip((0, 10 * slot), parts.slots, strict=True)

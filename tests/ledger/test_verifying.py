@@ -27,17 +27,17 @@ from tests.ledger.test_inbox import answered, begun
 from tests.ledger.test_workers import waited, with_workers
 from tests.programs.stories import tell_programs
 from tests.sizes import share
-from weft.kernel import resource_events
+from weft.kernel import ledger_events
 from weft.kernel.clock import FixedClock, iso_from_ms
 from weft.kernel.enums import MessageSource, MountMode, ResourceCapability, ResourceKind, SubresourcePart
 from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
 from weft.kernel.events import program_stream, resource_stream
 from weft.kernel.program_events import TriggerFired, TriggerMissed
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.upkeep import recompute, verify
-from weft.ledger.upkeep.recompute import VIEW_TABLES
+from weft.ledger.upkeep import verify
+from weft.ledger.upkeep.verify import VIEW_TABLES
 from weft.ledger.views import edges
-from weft.ledger.write.append import Append
+from weft.ledger.write.transaction import Append
 from weft.programs import Programs
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
@@ -187,23 +187,21 @@ def tell_of_resources(ledger: Ledger) -> None:
         text = append.put_text("name", "name")
         described = {"name": text, "place": text, "capabilities": (ResourceCapability.SNAPSHOT,)}
         append.stream(resource_stream(volume), None).add(
-            resource_events.ResourceDeclared, resource_kind=ResourceKind.DOCKER_VOLUME, **described
+            ledger_events.ResourceDeclared, resource_kind=ResourceKind.DOCKER_VOLUME, **described
         )
         stream = append.stream(resource_stream(container), None)
-        stream.add(resource_events.ResourceDeclared, resource_kind=ResourceKind.DOCKER_CONTAINER, **described)
+        stream.add(ledger_events.ResourceDeclared, resource_kind=ResourceKind.DOCKER_CONTAINER, **described)
+        stream.add(ledger_events.SubresourceAdded, resource_ref=container, part_ref=volume, part=SubresourcePart.VOLUME)
+        stream.add(ledger_events.ResourceAttached, resource_ref=container, mode=MountMode.RW)
         stream.add(
-            resource_events.SubresourceAdded, resource_ref=container, part_ref=volume, part=SubresourcePart.VOLUME
-        )
-        stream.add(resource_events.ResourceAttached, resource_ref=container, mode=MountMode.RW)
-        stream.add(
-            resource_events.HandleOpened,
+            ledger_events.HandleOpened,
             handle=append.ulids.mint(),
             resource_ref=container,
             provider="docker",
             provider_id=text,
         )
-        stream.add(resource_events.SnapshotRequested, resource_ref=container, snapshot_ref=snapshot)
-        stream.add(resource_events.RestoreRequested, snapshot_ref=snapshot, restore=restore)
+        stream.add(ledger_events.SnapshotRequested, resource_ref=container, snapshot_ref=snapshot)
+        stream.add(ledger_events.RestoreRequested, snapshot_ref=snapshot, restore=restore)
         append.seal()
 
     ledger._writer.write(work)
@@ -411,7 +409,7 @@ def test_a_content_that_is_looked_up_and_gone_is_told_as_such(open_ledger: OpenL
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small ledger is read in many goes."""
     for name, size in (("ROWS", 5), ("LOG_ROWS", 2), ("FILLED_EVENTS", 7)):
-        monkeypatch.setattr(recompute, name, size)
+        monkeypatch.setattr(verify, name, size)
     for name in ("ROWS", "LOG_ROWS"):
         monkeypatch.setattr(verify, name, 3)
 
@@ -483,14 +481,14 @@ def test_what_was_compared_before_the_comparison_fails_is_named(
     damaged: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(path, "UPDATE turn SET status = 'damaged'")
-    compare = recompute.compare_range
+    compare = verify.compare_range
 
-    def failing(ours: Sql, theirs: Sql, table: str, after: recompute.Key | None) -> recompute.ComparedRange:
+    def failing(ours: Sql, theirs: Sql, table: str, after: verify.Key | None) -> verify.ComparedRange:
         if table == "message":
             raise Damaged("page 7 is malformed")
         return compare(ours, theirs, table, after)
 
-    monkeypatch.setattr(recompute, "compare_range", failing)
+    monkeypatch.setattr(verify, "compare_range", failing)
     first, *_, last = problems(damaged)
     assert first.startswith("view turn ")
     assert last.endswith("page 7 is malformed")

@@ -11,7 +11,7 @@ from tests.ledger.histories import exported, import_into, problems
 from tests.ledger.imported import take
 from weft import Ledger
 from weft.kernel.enums import MessageRole
-from weft.ledger.imports.natives import NativeMessage, NativeTurn
+from weft.ledger.imports.imported_turns import NativeMessage, NativeTurn
 from weft.ledger.model import TextPart
 
 SHORT, RANDOM = "msg-001", "5f0c1f8e-2d1b-4a55-9c3e-8b7f6a1d2e90"

@@ -10,8 +10,8 @@ from tests.ledger.histories import change, exported, import_into, problems, sele
 from tests.ledger.imported import rich_import
 from weft import Ledger
 from weft.kernel.errors import InvalidInput
-from weft.ledger.upkeep import recompute
-from weft.store.diagnosis import DiagnosisSeverity
+from weft.ledger.upkeep import verify
+from weft.store.port import DiagnosisSeverity
 
 LINKS = "SELECT label, parent_turn_id, spawn_tool_call_id, routing_key FROM sessions ORDER BY label"
 FILES = "SELECT file_path FROM message_files ORDER BY file_path"
@@ -65,7 +65,7 @@ def test_an_upgraded_ledger_is_what_the_facts_say_once_it_was_opened(
     with open_ledger() as ledger:
         assert problems(ledger) == []
     assert [select(path, query) for query in (LINKS, FILES, CALLS)] == before
-    monkeypatch.setattr(recompute, "rebuild", refuse_rebuild)
+    monkeypatch.setattr(verify, "rebuild", refuse_rebuild)
     open_ledger().close()
 
 
@@ -73,7 +73,7 @@ def test_a_new_ledger_that_takes_facts_over_is_not_computed_again(
     ledger: Ledger, tmp_path: Path, open_ledger: OpenLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rich_import(ledger)
-    monkeypatch.setattr(recompute, "rebuild", refuse_rebuild)
+    monkeypatch.setattr(verify, "rebuild", refuse_rebuild)
     with open_ledger(tmp_path / "other.db") as other:
         import_into(other, exported(ledger))
     with open_ledger(tmp_path / "other.db") as other:

@@ -11,10 +11,9 @@ from msgspec import UNSET, UnsetType
 from tests.ledger.histories import copy_in_memory, problems
 from tests.ledger.test_approvals import ended
 from tests.ledger.test_inbox import answered, begun
-from weft.kernel.dag_events import ModelRequest, ToolResult
 from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, MessageRole, RunExit
 from weft.kernel.errors import NotApplicable, NotFound
-from weft.kernel.fields import Usage
+from weft.kernel.events import ModelRequest, ToolResult, Usage
 from weft.kernel.ledger_events import RunParked, WorkersAnswered
 from weft.ledger.api import (
     ApprovalAsked,
@@ -34,8 +33,8 @@ from weft.ledger.api import (
     ToolDecision,
     Worker,
 )
+from weft.ledger.broker import workers as rules
 from weft.ledger.model import NewMessage, TextPart, ToolUsePart
-from weft.ledger.runs import spawning as rules
 from weft.programs import Programs
 
 TOLD = re.compile(

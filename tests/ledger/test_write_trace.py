@@ -15,5 +15,5 @@ def test_one_recorded_turn_executes_a_limited_number_of_modules(tmp_path: Path) 
         with ModuleTrace() as trace:
             ledger.record_turn(session="main", query="second", response="two", model="m", tool_calls=[call])
     print(len(trace.modules), *sorted(trace.modules), sep="\n")
-    assert {"weft.ledger.write.record_turn", "weft.store.fact_writer"} <= trace.modules
+    assert {"weft.ledger.write.record_turn", "weft.store.fact_log"} <= trace.modules
     assert len(trace.modules) <= MOST_MODULES

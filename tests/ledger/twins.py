@@ -14,7 +14,7 @@ from tests.ledger.histories import exported, plain_reader, select
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import StoreError, WeftError
 from weft.ledger.api.ledger import Ledger
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
 
 PLAIN = (str, bytes, int, float, bool, type(None), list, tuple, dict, set, frozenset, msgspec.Struct)
 

@@ -14,10 +14,9 @@ from tests.ledger.histories import problems
 from tests.runtime.invoking import Bench, run
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import IllegalTransition, InvalidConfig, LabelTaken, NotApplicable, NotFound
-from weft.kernel.kinds import KINDS as EVENTS
-from weft.kernel.program_events import ConfiguredEvent, Created
-from weft.kernel.program_kinds import CODE as CODE_FACTS
-from weft.kernel.program_kinds import PROGRAM_KINDS, KindFacts
+from weft.kernel.foreign_input import KINDS as EVENTS
+from weft.kernel.program_events import CODE as CODE_FACTS
+from weft.kernel.program_events import PROGRAM_KINDS, ConfiguredEvent, Created, KindFacts
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.views import programs as program_views
 from weft.ledger.views.projector import OTHERS

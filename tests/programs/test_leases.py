@@ -15,9 +15,9 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import AgentBusy, Conflict, LeaseLost, SessionBusy, StoreError
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.views.lease_rows import Lease, held_leases
+from weft.ledger.views.rows import Lease, held_leases
 from weft.programs import Programs
-from weft.store.owners import process_owner
+from weft.store.replicas import process_owner
 
 TTL_MS = 30_000
 

@@ -20,7 +20,7 @@ from weft.kernel.errors import (
     NotFound,
     VersionConflict,
 )
-from weft.kernel.program_kinds import PROGRAM_KINDS, legal_verbs
+from weft.kernel.program_events import PROGRAM_KINDS, legal_verbs
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 

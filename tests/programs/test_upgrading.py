@@ -15,10 +15,10 @@ from weft.kernel.clock import FixedClock, UlidSource, iso_from_ms
 from weft.kernel.events import encode, event_id, program_stream
 from weft.kernel.ledger_events import AgentCreated
 from weft.programs import Programs
+from weft.store.fact_log import LEDGER_SCOPE
 from weft.store.port import Store, WriteTxn
 from weft.store.postgres.migrations import shipped_schema as postgres_schema
 from weft.store.postgres.store import PostgresStore
-from weft.store.records import LEDGER_SCOPE
 from weft.store.sqlite import SqliteStore
 from weft.store.sqlite.migrations import Schema
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema

@@ -30,12 +30,11 @@ from weft.kernel.errors import (
     Unsupported,
     VersionConflict,
 )
-from weft.loop_thread import LoopThread
-from weft.program_handles import LedgerPrograms, ProgramHandle
 from weft.programs import Programs
 from weft.runtime.context import acting, context_for
 from weft.runtime.egress.credentials import Keyring
 from weft.runtime.sandbox.bubblewrap import Sandbox
+from weft.surfaces.program_handles import LedgerPrograms, LoopThread, ProgramHandle
 
 MODELS = answer(200, {"object": "list", "data": [{"id": "m-1"}, {"id": "m-2"}]})
 

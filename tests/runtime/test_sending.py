@@ -28,11 +28,10 @@ from tests.runtime.scripted import (
     failure,
     scripted,
 )
-from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, LeaseLost, ProviderFailed, ReplyCut, SessionBusy
-from weft.kernel.fields import EventRef, RequestInput, Usage
+from weft.kernel.events import EventRef, ModelRequest, RequestInput, Usage
+from weft.ledger.broker.run_writer import RunWriter
 from weft.ledger.model import ImagePart, Message
-from weft.ledger.runs.run_writer import RunWriter
 from weft.runtime.broker import broker
 from weft.runtime.context import run_with_context
 from weft.runtime.egress.connection_rules import Rules

@@ -15,7 +15,7 @@ from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, ope
 from tests.sizes import share
 from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.ledger.api import CursorMove, TriggerLog
-from weft.ledger.triggers.model import TriggerCursor
+from weft.ledger.triggers import TriggerCursor
 from weft.programs.schedules import single_time_ms
 from weft.runtime.invoke.agent_rights import actor_context
 from weft.runtime.triggers.sender import TriggerSender

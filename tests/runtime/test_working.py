@@ -14,7 +14,7 @@ from tests.runtime.scripted import HANG, chat, chat_saying, failure
 from weft.kernel.enums import InboxState, ProgramKind
 from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderFailed, StoreFailed
 from weft.ledger.api import Runs
-from weft.ledger.views.lease_rows import Lease
+from weft.ledger.views.rows import Lease
 from weft.programs import Programs
 from weft.runtime.harness import moves, task_work
 from weft.runtime.harness.facts import WorkFacts

@@ -12,7 +12,7 @@ from weft.kernel.errors import InvalidInput, LimitExceeded
 from weft.ledger.model import NewMessage
 from weft.runtime.assembly.prompts import SystemPrompt, WorkspaceRules, changed_prompt
 from weft.runtime.assembly.workspace_rules import RULES_FILE, read_rules
-from weft.store.trust_store import TrustStore
+from weft.store.replicas import TrustStore
 
 
 def trusted(_: str) -> bool:

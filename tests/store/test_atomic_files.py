@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.system_calls import missing
-from weft.store.atomic_files import aside_of, new_file
+from weft.store.private_files import aside_of, new_file
 
 
 def test_a_file_is_there_once_it_is_whole(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_what_a_dead_process_left_gives_way(tmp_path: Path) -> None:
 def test_a_file_is_synced_before_it_is_in_its_place_and_its_folder_after(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     program = (
-        "import sys; from pathlib import Path; from weft.store.atomic_files import new_file\n"
+        "import sys; from pathlib import Path; from weft.store.private_files import new_file\n"
         "with new_file(Path(sys.argv[1])) as file: file.write(b'data')"
     )
     run = ["strace", "-y", "-e", "trace=/^(write|fsync|rename).*", "-o", str(trace)]

@@ -17,9 +17,9 @@ from tests.postgres import shared_server
 from tests.store.test_buffer import PROGRAM, together
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import NotApplicable, ReadOnlyLedger, StoreError, StoreFailed
-from weft.store.fact_writer import RecentContents
+from weft.store.fact_log import RecentContents
 from weft.store.port import Store, WriteTxn
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
 from weft.store.postgres.store import PostgresStore
 from weft.store.sql_store import FILL_AGAIN_SECONDS
 from weft.store.sqlite import connection

@@ -6,8 +6,8 @@ from threading import Thread
 
 import pytest
 
+from weft.store.private_files import NETWORK_FILE_SYSTEMS, file_system_of
 from weft.store.sqlite.connection import FileLock, HeadFile, HeadSlot
-from weft.store.sqlite.files import NETWORK_FILE_SYSTEMS, file_system_of
 
 REPLICA, OTHER = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01ARZ3NDEKTSV4RRFFQ69G5FAW"
 

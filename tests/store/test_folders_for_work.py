@@ -9,7 +9,7 @@ import pytest
 from msgspec.json import decode, encode
 
 from weft.kernel.errors import InvalidInput
-from weft.store.trust_store import TrustStore
+from weft.store.replicas import TrustStore
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from weft.kernel.errors import NotApplicable, StoreFailed
-from weft.store.group_commit import MAX_BYTES, MAX_JOBS, CommitBatch, CommitJob, GroupCommit
+from weft.store.sql_store import MAX_BYTES, MAX_JOBS, CommitBatch, CommitJob, GroupCommit
 
 Batches = list[list[str]]
 
@@ -259,7 +259,7 @@ class InterruptedAt:
         sys.settrace(None)
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.endswith("store/group_commit.py"):
+        if not frame.f_code.co_filename.endswith("store/sql_store.py"):
             return None
         source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
         is_end = source.startswith("with self._guard") and frame.f_locals["self"]._guard.locked()

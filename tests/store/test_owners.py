@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from weft.store.owners import is_dead, owner_words, process_owner
+from weft.store.replicas import is_dead, owner_words, process_owner
 
-SAY_OWNER = "from weft.store.owners import process_owner; print(process_owner(), flush=True); input()"
+SAY_OWNER = "from weft.store.replicas import process_owner; print(process_owner(), flush=True); input()"
 
 
 def test_a_living_process_is_not_dead() -> None:

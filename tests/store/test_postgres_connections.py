@@ -12,13 +12,19 @@ import pytest
 
 from tests.postgres import shared_server
 from weft.store.port import WriteTxn
-from weft.store.postgres import PostgresStore, readers, statements
+from weft.store.postgres import PostgresStore
+from weft.store.postgres import connection as postgres_connection
 from weft.store.postgres import store as postgres_store
-from weft.store.postgres.address import parse_address
-from weft.store.postgres.claims import NameAnnouncements, SideConnection
-from weft.store.postgres.connection import PostgresSql, changed_table, connect
-from weft.store.postgres.flush import FLUSH
-from weft.store.postgres.readers import KEPT_READERS, Readers
+from weft.store.postgres.connection import (
+    FLUSH,
+    KEPT_READERS,
+    PostgresSql,
+    Readers,
+    changed_table,
+    connect,
+    parse_address,
+)
+from weft.store.postgres.store import NameAnnouncements, SideConnection
 from weft.store.sql import RowsRefused
 
 
@@ -51,7 +57,7 @@ class Opened:
 
 
 def test_a_reader_is_kept_for_the_next_and_those_of_a_rush_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(postgres_connection, "PATIENCE_SECONDS", 0.0)
     opened: list[Any] = []
     pool = Readers(lambda: opened.append(Opened()) or opened[-1])  # type: ignore[func-returns-value]
     pool.take_back(pool.lend())
@@ -65,7 +71,7 @@ def test_a_reader_is_kept_for_the_next_and_those_of_a_rush_are_closed(monkeypatc
 
 
 def test_whoever_finds_all_of_them_lent_waits_for_one_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(postgres_connection, "PATIENCE_SECONDS", 60.0)
     opened: list[Any] = []
     pool = Readers(lambda: opened.append(Opened()) or opened[-1])  # type: ignore[func-returns-value]
     begun = threading.Event()
@@ -246,7 +252,7 @@ def test_a_statement_is_prepared_once_and_stays_so_where_another_is_refused(sql:
 
 
 def test_beyond_the_kept_statements_each_is_prepared_anew(sql: PostgresSql, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "KEPT_STATEMENTS", 2)
+    monkeypatch.setattr(postgres_connection, "KEPT_STATEMENTS", 2)
     for _ in range(2):
         assert [sql.one(f"SELECT {number}, ?", ("x",)) for number in range(5)] == [(n, "x") for n in range(5)]
         together = sql.ask_together([(f"SELECT {number}, ?", ("y",)) for number in range(5)])
@@ -257,7 +263,7 @@ def test_beyond_the_kept_statements_each_is_prepared_anew(sql: PostgresSql, monk
 def test_statements_beyond_the_kept_ones_are_not_taken_for_each_other(
     sql: PostgresSql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statements, "KEPT_STATEMENTS", 0)
+    monkeypatch.setattr(postgres_connection, "KEPT_STATEMENTS", 0)
     sql.script("CREATE TEMPORARY TABLE other(name TEXT, amount BIGINT)")
     for number in range(3):
         sql.run("INSERT INTO thing VALUES (?, ?)", (f"a{number}", number))

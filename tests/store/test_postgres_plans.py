@@ -7,7 +7,7 @@ import psycopg
 import weft
 from tests.postgres import shared_server
 from weft.ledger.api import Runs
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
 
 GROWING = ("content", "log", "turn", "message", "tool_call", "history", "session", "lookup_content", "lookup_event")
 SCANNED = (

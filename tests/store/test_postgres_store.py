@@ -25,13 +25,11 @@ from weft.kernel.errors import (
     StoreFailed,
     Unsupported,
 )
-from weft.store.facts import FactReader
+from weft.store.fact_log import FactReader
 from weft.store.port import Store, WriteTxn
 from weft.store.postgres import PostgresStore
-from weft.store.postgres.address import parse_address
-from weft.store.postgres.connection import PostgresSql
+from weft.store.postgres.connection import PostgresSql, parse_address, translate
 from weft.store.postgres.migrations import in_postgres, shipped_schema, spelled_out
-from weft.store.postgres.statements import translate
 from weft.store.sql import Question, Row
 from weft.store.sqlite.migrations import Migration, Schema
 from weft.store.testing import append, ask, feed

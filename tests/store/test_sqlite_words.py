@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.ledger.histories import select
 from weft.store.sqlite import SqliteStore
-from weft.store.word_index_testing import held, put_words
+from weft.store.testing import held, put_words
 
 
 def test_words_that_only_dropped_passages_held_leave_no_bytes(tmp_path: Path) -> None:

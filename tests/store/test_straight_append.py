@@ -23,7 +23,7 @@ from weft.kernel.errors import HeadMoved, LedgerTooNew, NotApplicable, SessionBu
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.views.rows import CALL, HISTORY, MESSAGE, SESSION, THREAD_KEYS, TURN
 from weft.store.postgres import straight_append
-from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import parse_address
 from weft.store.postgres.straight_append import CONTENTS_FROM, EVENTS_FROM, StraightAppends
 
 NOON = 1_794_700_800_000

@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from tests.credentials import CACHE
 from tests.surfaces.shell import Shell
-from weft import opening
 from weft.kernel.authority import LedgerTrust
-from weft.kernel.sites import Site
+from weft.kernel.typed_names import Site
 from weft.programs.similarity.minilm import MiniLM
 from weft.store.port import Store
-from weft.store.trust_store import MADE, TrustedLedger, TrustStore, identity_of
+from weft.store.replicas import MADE, TrustedLedger, TrustStore, identity_of
+from weft.surfaces import opening
 from weft.surfaces.cli.trust import trust_store
 from weft.surfaces.wire import catalogue, forms
 

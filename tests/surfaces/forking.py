@@ -49,7 +49,7 @@ MODULES = (
     "weft.runtime.invoke.invocation",
     "weft.runtime.turns.messages",
     "weft.runtime.turns.served_messages",
-    "weft.opening",
+    "weft.surfaces.opening",
     "weft.runtime.inference.attempt",
     "weft.runtime.inference.dialects.speakers",
     "weft.runtime.inference.dialects.openai_chat",

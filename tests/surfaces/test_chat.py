@@ -13,7 +13,7 @@ from tests.ledger.imported import native_turn, take
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotFound, ProviderFailed, RequestRefused, VariableMissing
-from weft.ledger.reports.maintained_prices import shipped_prices
+from weft.ledger.reports.prices import shipped_prices
 from weft.programs.model import Program
 from weft.runtime.context import ExecutionContext, context_for
 from weft.runtime.inference.model_files import MODEL_FILES

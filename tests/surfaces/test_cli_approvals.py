@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.surfaces.approving import opened, waiting
 from tests.surfaces.shell import Shell, on_terminal, running
 from tests.surfaces.test_cli_docs import run_example
-from weft.kernel.canonical import dumps
+from weft.kernel.contents import dumps
 from weft.ledger.api import Runs
 from weft.surfaces.cli.approval_text import EXACTLY, waiting_words
 

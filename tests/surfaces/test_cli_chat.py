@@ -31,7 +31,7 @@ from tests.surfaces.serving import serving as streaming
 from tests.surfaces.shell import PROGRAM, Shell, running, spawn
 from tests.surfaces.talking import PATIENCE, Served, Typist, screen_of, serving, typing, use
 from tests.surfaces.test_cli_turn_files import Desk, listed
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.model import TextPart
 
 CANARY = "sk-canary-0123456789abcdef"

@@ -10,9 +10,9 @@ import pytest
 import weft
 from tests.graph.histories import tell_everything
 from tests.surfaces.shell import Shell, on_terminal
-from weft.graph.model import GraphEdge, GraphNode
-from weft.graph.pictures import Picture, to_dot, to_svg
-from weft.ledger.views.edge_types import EdgeType
+from weft.graph.edge_reader import GraphEdge, GraphNode
+from weft.graph.graph import Picture, to_dot, to_svg
+from weft.ledger.views.edges import EdgeType
 
 
 @pytest.fixture

@@ -16,7 +16,14 @@ from tests.surfaces.shell import Shell, masked, on_terminal
 from tests.surfaces.test_cli_terminal import FORBIDDEN, HOSTILE, plain
 from weft.kernel.enums import FileKind, LinkReason, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.imports.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeTurn, Tokens
+from weft.ledger.imports.imported_turns import (
+    NativeCall,
+    NativeCompaction,
+    NativeLink,
+    NativeMessage,
+    NativeTurn,
+    Tokens,
+)
 from weft.ledger.model import FileNote, ImagePart, Part, ReasoningPart, TextPart
 
 MAIN = "f70db4c5-8eb1-4c18-b759-7c6c08c0f868"

@@ -14,7 +14,7 @@ import pytest
 import weft as library
 from tests.surfaces.shell import Shell, masked, on_terminal
 from weft.kernel.clock import FixedClock, SystemClock, ms_from_iso
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.store.sqlite.connection import SqliteSql
 from weft.surfaces import demo
 from weft.surfaces.cli.commands.show import permissions_text

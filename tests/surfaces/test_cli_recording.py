@@ -12,7 +12,7 @@ import pytest
 
 from tests.surfaces.shell import Shell, on_terminal
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.write.new_turn import NewTurn
+from weft.ledger.write.record_turn import NewTurn
 from weft.ledger.write.turn_events import Setting
 from weft.surfaces.cli.turn_input import TurnInput
 

@@ -20,11 +20,11 @@ from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, masked
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
 from tests.surfaces.test_cli_docs import run_example
-from weft.chat.answering import FailedAnswer
+from weft.chat.triage import FailedAnswer
 from weft.kernel.errors import NotFound
-from weft.kernel.mentions import write_mention
+from weft.kernel.message_text import write_mention
 from weft.ledger.api import AgentProfile, Ledger, Participant, PersonProfile, ReachedAgent, Room, RoomMessage
-from weft.ledger.rooms.model import ROOM_LIMITS
+from weft.ledger.room_records import ROOM_LIMITS
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.main import run
 from weft.surfaces.cli.rooms.posting import _end_with

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.surfaces.shell import Shell
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 
 pytestmark = pytest.mark.usefixtures("one_minilm")
 

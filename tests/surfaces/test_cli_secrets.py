@@ -12,7 +12,7 @@ import pytest
 import weft as library
 from tests.credentials import Maker, scanner
 from tests.surfaces.shell import Answer, Shell, on_terminal, spawn
-from weft.ledger.secrets.scanner import load_scanner
+from weft.ledger.secrets.scan import load_scanner
 
 
 @pytest.fixture(autouse=True)

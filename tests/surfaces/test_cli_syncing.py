@@ -14,7 +14,7 @@ from tests.surfaces.approving import LEDGER, opened, waiting
 from tests.surfaces.shell import PROGRAM, Shell, spawn
 from weft import open as open_ledger
 from weft.exchange.sync.frames import PREAMBLE
-from weft.ledger.upkeep import recompute
+from weft.ledger.upkeep import verify
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_views_of_a_clone_are_not_computed_again(
     weft.record("together", session="own")
     with open_ledger(folder / ".weft" / "ledger.db") as ledger:
         rich_import(ledger)
-    monkeypatch.setattr(recompute, "rebuild", refuse_rebuild)
+    monkeypatch.setattr(verify, "rebuild", refuse_rebuild)
     assert weft("clone", "--no-imports-secret", ".", "other.db").code == 0
     with open_ledger(folder / "other.db") as ledger:
         assert ledger.session("main").origin == "toy"

@@ -14,7 +14,7 @@ import pytest
 
 import weft as library
 from tests.surfaces.shell import PATIENT, Shell, masked, on_terminal, spawn
-from weft.ledger.read.turn_titles import first_line
+from weft.ledger.read.session_list import first_line
 from weft.surfaces.cli.main import SUMMARIES
 from weft.surfaces.cli.screen import Screen, Span
 from weft.surfaces.plain_text import cut, safe, safe_json, safe_lines, width

@@ -12,13 +12,13 @@ import pytest
 
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_docs import run_example
-from weft.opening import open as open_ledger
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.tools.workspace import WorkspaceFolder
 from weft.surfaces.cli import call
 from weft.surfaces.cli.sandbox_access import protected_places
 from weft.surfaces.cli.token_files import PUBLIC_KEYS_FILE, REVOKED_FILE, ROOT_KEY_FILE
 from weft.surfaces.cli.user_files import TOKEN_VARIABLE
+from weft.surfaces.opening import open as open_ledger
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from weft.chat.room_stream import (
     RoomMessageAdded,
     RoomParticipantChanged,
     RoomStateChanged,
+    Suggestion,
 )
-from weft.chat.suggestions import Suggestion
 from weft.ledger.api import Participant, RoomMessage
 from weft.ledger.model import TextPart
 from weft.surfaces.cli.call import Call

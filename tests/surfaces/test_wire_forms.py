@@ -15,19 +15,18 @@ from scripts.field_notes import COLUMNS, SQL_PAGE, TABLES, field_notes
 from scripts.generate_json_docs import PAGE, json_page
 from tests.surfaces.shell import Shell
 from tests.test_public_names import LOADED_LATER
-from weft.kernel.advice import Action
 from weft.kernel.authority import Authority
+from weft.kernel.errors import Action
 from weft.kernel.events import Event, UnknownEvent
 from weft.ledger import model
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.resources.leases import BusyResource
-from weft.ledger.resources.model import KeptReference
-from weft.ledger.resources.undoing import UndoneMove
-from weft.ledger.views.lease_rows import Lease
+from weft.ledger.resource_changes import BusyResource, UndoneMove
+from weft.ledger.resource_reading import KeptReference
+from weft.ledger.views.rows import Lease
 from weft.programs import Programs
 from weft.programs.similarity.similarity import Similarity
-from weft.store.diagnosis import DiagnosisSeverity, error
+from weft.store.port import DiagnosisSeverity, error
 from weft.surfaces.wire import catalogue, forms
 from weft.surfaces.wire.exchange import KeyForm
 from weft.surfaces.wire.forms import JsonValue, form

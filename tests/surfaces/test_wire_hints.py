@@ -4,8 +4,7 @@ from string import Formatter
 
 import pytest
 
-from weft.kernel.advice import Action, Advice
-from weft.kernel.errors import LedgerMissing
+from weft.kernel.errors import Action, Advice, LedgerMissing
 from weft.surfaces.wire.hints import COMMAND_LINE, phrase
 
 

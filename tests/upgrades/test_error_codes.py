@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.kernel.errors import WeftError
-from weft.kernel.weft_error import INTERNAL_ERROR, SYSTEM_ERROR, TIMED_OUT, current_code, error_code
+from weft.kernel.errors import INTERNAL_ERROR, SYSTEM_ERROR, TIMED_OUT, WeftError, current_code, error_code
 
 FIXTURE = Path(__file__).parent / "error-codes"
 

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from weft import opening
 from weft.aio import crossing
 from weft.aio.ledger import (
     AsyncLedger,
@@ -23,13 +22,12 @@ from weft.kernel.authority import Authority
 from weft.kernel.clock import Clock, RandomBytes, system_random
 from weft.ledger.api import RepositoryOf
 from weft.ledger.api.base import LEASE_TTL
-from weft.ledger.upkeep.ledger_copy import CopyResult
-from weft.ledger.upkeep.salvage import SalvageResult
-from weft.opening import StagedProgress
-from weft.store.diagnosis import Diagnosis
-from weft.store.port import Progress
-from weft.store.sqlite.restore import RestoreResult
-from weft.store.trust_store import TrustStore
+from weft.ledger.upkeep.ledger_copy import CopyResult, SalvageResult
+from weft.store.port import Diagnosis, Progress
+from weft.store.replicas import TrustStore
+from weft.store.sqlite.examination import RestoreResult
+from weft.surfaces import opening
+from weft.surfaces.opening import StagedProgress
 
 
 class Opening:

@@ -13,8 +13,7 @@ from weft.aio import crossing
 from weft.aio.ledger import (
     AsyncLedger,
 )
-from weft.graph.graph import FEW_PATHS, LIMIT, LONGEST_PATH, Graph, When
-from weft.graph.model import (
+from weft.graph.edge_reader import (
     Ancestry,
     CallPair,
     GraphNode,
@@ -25,6 +24,7 @@ from weft.graph.model import (
     ResourceState,
     RunHistory,
 )
+from weft.graph.graph import FEW_PATHS, LIMIT, LONGEST_PATH, Graph, When
 
 
 class AsyncGraph(crossing.Mirror[Graph]):

@@ -15,27 +15,21 @@ from msgspec import UNSET, UnsetType
 from weft.aio import crossing
 from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListReader, AsyncThread, AsyncTurnWriter
 from weft.kernel.authority import Authority, LedgerTrust
-from weft.kernel.events import Receipt
-from weft.kernel.fields import PolicyTests
-from weft.ledger.api.approvals import OPEN, Approvals, Policies
-from weft.ledger.api.audit import AuditReports
+from weft.kernel.events import PolicyTests, Receipt
 from weft.ledger.api.base import WAIT
-from weft.ledger.api.compactions import Compactions
-from weft.ledger.api.erasure import Erasures
-from weft.ledger.api.imports import Imports
-from weft.ledger.api.inbox import WAITING, Inbox
-from weft.ledger.api.labels import Heads, Labels
+from weft.ledger.api.inbox import OPEN, WAITING, Approvals, Inbox, Policies
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.api.merges import Merges
+from weft.ledger.api.merges import Compactions, Imports, Merges
+from weft.ledger.api.reading import Tree
+from weft.ledger.api.recording import Heads, Labels
+from weft.ledger.api.reports import AuditReports, UsageReports
 from weft.ledger.api.resources import Resources
 from weft.ledger.api.rooms import Rooms
-from weft.ledger.api.secrets import Secrets
-from weft.ledger.api.tree import Tree
-from weft.ledger.api.upkeep import Upkeep
-from weft.ledger.api.usage import UsageReports
-from weft.ledger.approvals.model import Approval, CallDecision, Policy
+from weft.ledger.api.upkeep import Erasures, Secrets, Upkeep
 from weft.ledger.arguments import checked_count, checked_seconds
-from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
+from weft.ledger.broker.inbox import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits
+from weft.ledger.broker.session_stream import StreamItem, StreamPosition
+from weft.ledger.erasing import Erasure, ErasurePlan
 from weft.ledger.imports import ProvisionalTurn, SourceRange
 from weft.ledger.model import (
     DEFAULT_AGENT,
@@ -58,18 +52,26 @@ from weft.ledger.model import (
     Turn,
     UsageInput,
 )
-from weft.ledger.read.contexts import Context
-from weft.ledger.read.pages import Page
-from weft.ledger.read.threads import ThreadDiff
-from weft.ledger.read.vouchers import VouchedMessage, Voucher
-from weft.ledger.reports.actor_history import ActorEvent
-from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally, SuggestedGrant
-from weft.ledger.reports.file_touches import Touch
-from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
-from weft.ledger.reports.usage_tree import UsageTree
-from weft.ledger.reports.work import WorkReport
-from weft.ledger.resources.model import Resource, Snapshot
-from weft.ledger.rooms.model import (
+from weft.ledger.read.content_uses import Tombstone
+from weft.ledger.read.contexts import Context, VouchedMessage, Voucher
+from weft.ledger.read.search_index import PreparedWords
+from weft.ledger.read.search_matches import Hit, SearchFilters
+from weft.ledger.read.session_list import Touch
+from weft.ledger.read.sessions import Page
+from weft.ledger.read.turn_lookups import RelatedTurns, SessionCriteria, TurnCriteria
+from weft.ledger.read.turns import ThreadDiff
+from weft.ledger.reports.audit import ActorEvent, AuditChoice, AuditFinding, AuditTally, SuggestedGrant
+from weft.ledger.reports.usage import (
+    AbandonedUsage,
+    BranchUsage,
+    Prices,
+    UsageChoice,
+    UsageReport,
+    UsageTree,
+    WorkReport,
+)
+from weft.ledger.resource_reading import Resource, Snapshot
+from weft.ledger.room_records import (
     ROOM_LIMITS,
     AgentProfile,
     Invitation,
@@ -82,20 +84,13 @@ from weft.ledger.rooms.model import (
     RoomLimits,
     RoomMessage,
 )
-from weft.ledger.runs.model import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits
-from weft.ledger.runs.stream_items import StreamItem, StreamPosition
-from weft.ledger.search.filters import SearchFilters
-from weft.ledger.search.hits import Hit
-from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
-from weft.ledger.search.prepared_words import PreparedWords
-from weft.ledger.search.related_turns import RelatedTurns
 from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner
-from weft.ledger.sessions.merging import Provenance
-from weft.ledger.sessions.unifying import Unification
 from weft.ledger.upkeep import facts_file
 from weft.ledger.upkeep.packing import PackResult
 from weft.ledger.upkeep.verify import Problem
-from weft.ledger.views.recorded_events import StoredEvent
+from weft.ledger.views.rows import StoredEvent
+from weft.ledger.write.approvals import Approval, CallDecision, Policy
+from weft.ledger.write.session_merges import Provenance, Unification
 
 
 class AsyncLedger(crossing.Mirror[Ledger]):

@@ -14,17 +14,15 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.aio import crossing
-from weft.kernel.imported import ImportSecret
+from weft.kernel.contents import ImportSecret
 from weft.ledger.imports.import_writer import ImportWriter
-from weft.ledger.imports.kept_sources import RawFile
-from weft.ledger.imports.natives import NativeSession, NativeTurn
-from weft.ledger.imports.provisional import OpenTail
-from weft.ledger.imports.sources import ImportCounts, ImportSource, TranscriptTurn
+from weft.ledger.imports.imported_turns import NativeSession, NativeTurn
+from weft.ledger.imports.sources import ImportCounts, ImportSource, OpenTail, RawFile, TranscriptTurn
 from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
 from weft.ledger.read.full_threads import FullThreads, FullTurn, ThreadsSpan, TurnLine, TurnRange
-from weft.ledger.read.listing import ListReader, SessionFilter, SessionList
-from weft.ledger.read.pages import Page
-from weft.ledger.read.threads import Thread
+from weft.ledger.read.session_list import ListReader, SessionFilter, SessionList
+from weft.ledger.read.sessions import Page
+from weft.ledger.read.turns import Thread
 from weft.ledger.write.turn_events import MAIN_LIST
 from weft.ledger.write.turn_writer import TurnWriter
 

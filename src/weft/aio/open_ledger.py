@@ -18,11 +18,11 @@ from weft.aio.ledger import AsyncLedger
 from weft.aio.programs import AsyncPrograms
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.errors import InvalidInput
-from weft.kernel.sites import Site
+from weft.kernel.typed_names import Site
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_record
 from weft.ledger.model import DEFAULT_AGENT
-from weft.ledger.views.lease_rows import Lease
+from weft.ledger.views.rows import Lease
 from weft.programs.model import Difference, Program, ProgramChange
 from weft.programs.placeholders import Resolver
 

@@ -1,21 +1,23 @@
-"""Following a room: every message once and in order, answers while they are written, and who does what meanwhile.
-
-Messages, participants and open turns are read from the ledger in one transaction each time. A position is the number of
-a message: whoever goes on behind one is told every message that follows it. Answers that are being written have no
-position of their own; whoever begins to follow is told them from their first letter. Their text comes from the hub
-where the turn runs in this process, else from what its broker keeps for readers elsewhere.
+"""Following a room: every message once and in order, answers while they are written, and who
+does what meanwhile; and whom somebody may mean who types `@` and a few letters in it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
-from functools import partial
+import re
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Container, Iterable, Iterator
+from functools import lru_cache, partial
+from unicodedata import category, normalize
 
 from msgspec import Struct
 
+from weft.kernel.enums import ParticipantKind, ProgramKind
+from weft.kernel.message_text import write_mention
 from weft.ledger.api import (
     PARTIAL_POLL_SECONDS,
+    Ledger,
     OpenAnswer,
     Participant,
     RoomFeed,
@@ -23,10 +25,18 @@ from weft.ledger.api import (
     RoomNews,
     Runs,
     store_of,
+    system_kind_of,
 )
 from weft.ledger.arguments import checked_seconds
+from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.read.access import Access, access_of
+from weft.ledger.views.rows import PROGRAM, ProgramRow, load_program
 from weft.runtime.streams.hub import Bell, StreamHub, hub_of
 from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
+from weft.store.port import ReadTxn
+from weft.store.sql import Sql, rows_in
+
+# --- Following a room: every message once and in order, answers while they are written, and who does what meanwhile.
 
 HELD_SECONDS = 0.25
 """Items that were read so long ago are not handed out: what is new is read again."""
@@ -268,3 +278,272 @@ class _RoomFollower:
         if any(self._hub.newest_text(turn) is None for turn in self._answers):
             seconds = PARTIAL_POLL_SECONDS if seconds is None else min(seconds, PARTIAL_POLL_SECONDS)
         await self._bell.wait(seconds)
+
+
+# --- Names that a few typed letters may stand for, found among many.
+
+LONGEST_QUERY = 64
+"""So many typed letters are compared."""
+FORMS_KEPT = 50_000
+"""The forms of so many names are kept, so that an index is soon made again when one name is new."""
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_IGNORED = ("Mn", "Me", "Cf", "Cc", "Cs", "Co", "Cn")
+
+
+class IndexedName(Struct, frozen=True, gc=False):
+    """Somebody who can be mentioned. `active_at` is when they last said something; 0 where they never did."""
+
+    kind: str
+    id: str
+    name: str
+    active_at: int = 0
+
+
+def folded_name(name: str) -> str:
+    """A name as names are compared: decomposed, without case, marks and invisible characters; punctuation and blanks
+    are one space each."""
+    if name.isascii():
+        plain = "".join(letter if letter.isalnum() else " " for letter in name.lower())
+    else:
+        plain = "".join(_plain_letters(normalize("NFKD", normalize("NFKD", name).casefold())))
+    return " ".join(plain.split())
+
+
+def _plain_letters(text: str) -> Iterator[str]:
+    for letter in text:
+        kind = category(letter)
+        if kind not in _IGNORED:
+            yield " " if kind[0] in "PZ" else letter
+
+
+class NameIndex:
+    """Names in the order in which they are suggested."""
+
+    def __init__(self, names: Iterable[IndexedName]) -> None:
+        entries = [((-name.active_at, _forms(name.name)[0], name.id), name) for name in names]
+        entries.sort(key=lambda entry: entry[0])
+        self._names = [name for _, name in entries]
+        forms = [_forms(name.name) for name in self._names]
+        self._keys = _NameLines(key for key, _, _ in forms)
+        self._words = _NameLines(words for _, words, _ in forms)
+        self._initials = _NameLines(initials for _, _, initials in forms)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def matches(self, letters: str, limit: int, skipped: Container[str] = ()) -> list[IndexedName]:
+        """The first `limit` names that the letters may stand for; without letters, of all. `skipped` are ids that are
+        left out."""
+        if limit <= 0:
+            return []
+        places: dict[int, None] = {}
+        for place in self._places(folded_name(letters[:LONGEST_QUERY])):
+            if place not in places and self._names[place].id not in skipped:
+                places[place] = None
+                if len(places) == limit:
+                    break
+        return [self._names[place] for place in places]
+
+    def _places(self, query: str) -> Iterator[int]:
+        if not query:
+            yield from range(len(self._names))
+            return
+        yield from self._keys.beginning_with(query)
+        yield from self._words.holding(f" {query}")
+        joined = query.replace(" ", "")
+        if len(joined) > 1:
+            yield from self._initials.beginning_with(joined)
+        yield from self._keys.holding_in_order(joined)
+
+
+@lru_cache(maxsize=FORMS_KEPT)
+def _forms(name: str) -> tuple[str, str, str]:
+    """A name as it is compared: whole, as words with a space before each, and the initials of these. `camelCase` has
+    two words."""
+    key = folded_name(name)
+    words = folded_name(_CAMEL.sub(" ", name)) if _CAMEL.search(name) else key
+    return key, f" {words}", "".join(word[0] for word in words.split())
+
+
+class _NameLines:
+    """Texts as the lines of one, and their numbers."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._starts: list[int] = []
+        parts, at = ["\n"], 1
+        for line in lines:
+            self._starts.append(at)
+            parts += (line, "\n")
+            at += len(line) + 1
+        self._text = "".join(parts)
+
+    def beginning_with(self, letters: str) -> Iterator[int]:
+        return self.holding(f"\n{letters}")
+
+    def holding(self, letters: str) -> Iterator[int]:
+        """The numbers of the lines that hold the letters side by side."""
+        at = self._text.find(letters)
+        while at >= 0:
+            number = bisect_right(self._starts, at + 1) - 1
+            yield number
+            at = self._text.find(letters, self._end(number))
+
+    def holding_in_order(self, letters: str) -> Iterator[int]:
+        """The numbers of the lines that hold the letters in this order, with others between them."""
+        between = "".join(f"[^\n{_in_class(letter)}]*+{re.escape(letter)}" for letter in letters)
+        for match in re.finditer("\n" + between, self._text):
+            yield bisect_right(self._starts, match.start() + 1) - 1
+
+    def _end(self, number: int) -> int:
+        """Where the line break behind a line stands."""
+        is_last = number + 1 == len(self._starts)
+        return len(self._text) - 1 if is_last else self._starts[number + 1] - 1
+
+
+def _in_class(letter: str) -> str:
+    return f"\\{letter}" if letter in "\\]^-" else letter
+
+
+# --- Whom somebody may mean who types `@` and a few letters in a room.
+
+DEFAULT_SUGGESTIONS = 8
+MENTIONED_KINDS = (ProgramKind.AGENT.value, ProgramKind.HUMAN.value)
+
+
+class Suggestion(Struct, frozen=True, kw_only=True):
+    """Somebody whom typed letters may mean."""
+
+    kind: str
+    id: str
+    name: str
+    is_participant: bool
+
+    @property
+    def mention(self) -> str:
+        """The text that mentions them."""
+        return write_mention(self.kind, self.id, self.name)
+
+
+class _RoomNames(Struct, frozen=True):
+    """Those who take part in a room and may be suggested."""
+
+    index: NameIndex
+    own: frozenset[str]
+    """The ids of whoever asks."""
+    skipped: frozenset[str]
+    """The ids of whoever asks and of all who take part."""
+
+
+class MentionSuggester:
+    """Suggests in the name that a ledger is opened in. Use one object for several calls: it keeps the names. Not for
+    several threads at once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._store = ledger, store_of(ledger)
+        self._read_up_to = -1
+        """The arrival number of the newest event of a program that the names include."""
+        self._names: dict[str, IndexedName] = {}
+        self._agents, self._people = NameIndex(()), NameIndex(())
+        self._here: tuple[str, int, _RoomNames] | None = None
+        """Those who take part in a room, as of the newest event then."""
+
+    def suggest(self, room: str, letters: str, limit: int = DEFAULT_SUGGESTIONS) -> list[Suggestion]:
+        """At most `limit`, the best first. Raises NotFound for a room that whoever asks takes no part in."""
+        here = self._room_names(room)
+        found = [_suggestion(name, True) for name in here.index.matches(letters, limit, here.own)]
+        for index in (self._agents, self._people):
+            found += [_suggestion(name, False) for name in index.matches(letters, limit - len(found), here.skipped)]
+        return found
+
+    def _room_names(self, room: str) -> _RoomNames:
+        with self._store.read() as txn:
+            newest = txn.facts.tip().n
+        if self._here is not None and self._here[:2] == (room, newest):
+            return self._here[2]
+        participants = self._ledger.rooms.participants(room)
+        with self._store.read() as txn:
+            self._refresh(txn)
+            access = access_of(txn)
+            own = frozenset(access.ids or (DEFAULT_AGENT,))
+            offered = [one for one in participants if _is_offered(txn.sql, access, one)]
+            names = _RoomNames(
+                NameIndex(_active_names(txn.sql, offered)), own, own | {one.node for one in participants}
+            )
+        self._here = (room, newest, names)
+        return names
+
+    def _refresh(self, txn: ReadTxn) -> None:
+        """Take up what became of programs since the last call."""
+        (newest,) = txn.sql.one("SELECT coalesce(max(n), 0) FROM program_history") or (0,)
+        if newest == self._read_up_to:
+            return
+        changed = _changed_programs(txn.sql, self._read_up_to)
+        access = access_of(txn)
+        if self._read_up_to < 0 or newest < self._read_up_to or not changed.isdisjoint(access.ids):
+            self._names = {DEFAULT_AGENT: IndexedName(ParticipantKind.USER.value, DEFAULT_AGENT, DEFAULT_AGENT)}
+            rows: Iterable[ProgramRow] = _all_programs(txn.sql)
+        else:
+            for id in changed:
+                self._names.pop(id, None)
+            rows = _programs(txn.sql, changed)
+        for row in rows:
+            if _is_suggested(txn, row):
+                self._names[row.id] = IndexedName(_kind(row), row.id, row.name, _active_at(txn.sql, row))
+        by_kind = {kind: [name for name in self._names.values() if name.kind == kind] for kind in ParticipantKind}
+        self._agents, self._people = NameIndex(by_kind[ParticipantKind.AGENT]), NameIndex(by_kind[ParticipantKind.USER])
+        self._read_up_to = newest
+
+
+def suggestions(ledger: Ledger, room: str, letters: str, limit: int = DEFAULT_SUGGESTIONS) -> list[Suggestion]:
+    """The same for one call, such as one completion of a shell. Nothing is kept."""
+    return MentionSuggester(ledger).suggest(room, letters, limit)
+
+
+def _suggestion(name: IndexedName, is_participant: bool) -> Suggestion:
+    return Suggestion(kind=name.kind, id=name.id, name=name.name, is_participant=is_participant)
+
+
+def _is_offered(sql: Sql, access: Access, participant: Participant) -> bool:
+    """Whether a participant would hear whoever asks: a private agent only those that it works for."""
+    row = None if participant.agent_id is None else load_program(sql, participant.agent_id)
+    return row is None or (not row.deleted and access.may_use(row))
+
+
+def _active_names(sql: Sql, participants: Iterable[Participant]) -> list[IndexedName]:
+    names = []
+    for one in participants:
+        row = sql.one("SELECT max(position) FROM room_message WHERE author = ?", (one.id,))
+        names.append(IndexedName(one.kind, one.node, one.name, 0 if row is None else row[0] or 0))
+    return names
+
+
+def _is_suggested(txn: ReadTxn, row: ProgramRow) -> bool:
+    if row.deleted or row.kind not in MENTIONED_KINDS or system_kind_of(txn, row) is not None:
+        return False
+    access = access_of(txn)
+    return access.may_read_program(row) and access.may_use(row)
+
+
+def _kind(row: ProgramRow) -> str:
+    return (ParticipantKind.AGENT if row.kind == ProgramKind.AGENT else ParticipantKind.USER).value
+
+
+def _active_at(sql: Sql, row: ProgramRow) -> int:
+    """When an agent last said something in any room, which everybody may know; of people only their rooms know."""
+    if row.kind != ProgramKind.AGENT:
+        return 0
+    newest = sql.one("SELECT max(posted_at) FROM room_message WHERE node = ?", (row.id,))
+    return 0 if newest is None else newest[0] or 0
+
+
+def _changed_programs(sql: Sql, since: int) -> set[str]:
+    return {id for (id,) in sql.all("SELECT DISTINCT program FROM program_history WHERE n > ?", (since,))}
+
+
+def _all_programs(sql: Sql) -> list[ProgramRow]:
+    rows = sql.all(f"{PROGRAM.select} WHERE kind IN (?, ?) AND deleted = 0", MENTIONED_KINDS)
+    return [ProgramRow(*row) for row in rows]
+
+
+def _programs(sql: Sql, ids: Iterable[str]) -> list[ProgramRow]:
+    return [ProgramRow(*row) for row in rows_in(sql, f"{PROGRAM.select} WHERE id IN", list(ids))]

@@ -1,34 +1,229 @@
-"""Nodes: what is known of the things that edges join, in the shapes of the agent graph's schema."""
+"""Nodes: what is known of the things that edges join, in the shapes of the agent graph's
+schema; and that schema's questions: neighbours, a run's history, calls and their results,
+resources.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from types import UnionType
+from typing import Annotated, Any, Protocol, Union, get_args, get_origin
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
-from weft.graph.edge_reader import EdgeReader
-from weft.graph.model import GraphNode
-from weft.graph.shapes import message_shape, shape_of
-from weft.kernel import conversation_events as rooms
-from weft.kernel import dag_events as dag
+from weft.graph.edge_reader import (
+    Ancestry,
+    AncestryStep,
+    CallPair,
+    Direction,
+    EdgeReader,
+    EdgeRow,
+    GraphEdge,
+    GraphNode,
+    GraphWalk,
+    Neighbours,
+    PolicyStep,
+    ResourceState,
+    RunHistory,
+    Walk,
+)
+from weft.kernel import events as kernel_events
 from weft.kernel import ledger_events as own
 from weft.kernel.clock import iso_from_ms
+from weft.kernel.contents import MAX_INTEGER
 from weft.kernel.enums import MessageRole, PolicyState
-from weft.kernel.events import Event, UnknownEvent
-from weft.kernel.fields import MessageFact
-from weft.ledger.approvals.policies import load_policy
+from weft.kernel.errors import InvalidInput, NotApplicable, quoted
+from weft.kernel.events import Event, MessageFact, UnknownEvent, Words, kind_of
+from weft.kernel.foreign_input import KINDS, field_types, markers
 from weft.ledger.read.sessions import to_session
 from weft.ledger.read.turns import to_turn
-from weft.ledger.resources.reading import find_resource
-from weft.ledger.resources.snapshot_reading import find_snapshot
-from weft.ledger.views import edge_types as kinds
-from weft.ledger.views.edge_types import EdgeType
-from weft.ledger.views.program_rows import load_program
-from weft.ledger.views.rows import load_session, load_turn
-from weft.ledger.views.values import json_of, name_of, shown_text, text_of
+from weft.ledger.resource_reading import find_resource, find_snapshot
+from weft.ledger.views import edges as kinds
+from weft.ledger.views.edges import EdgeType, node_key
+from weft.ledger.views.rows import (
+    fields_of,
+    json_of,
+    load_program,
+    load_session,
+    load_turn,
+    name_of,
+    shown_text,
+    text_of,
+)
+from weft.ledger.write.approvals import load_policy
 from weft.store.port import ReadTxn
+
+# --- Events in the shapes of the agent graph's schema, with texts in the place of references; and back.
+
+JSON_CONTENTS = frozenset(
+    "params tools_spec args result details metadata constraints config permissions_granted permissions_used context"
+    " thinking_config effective_config input output skipped overrides route plan subjects state data payload observed"
+    " schema value native_config".split()
+)
+"""Fields whose content is JSON; all others are text."""
+_STREAM_IDS = {
+    "run": "run_id",
+    "session": "session_id",
+    "program": "program_id",
+    "conversation": "conversation_id",
+    "resource": "resource_id",
+}
+
+
+class ContentTexts(Protocol):
+    """Where the contents of events are read."""
+
+    def text(self, ref: str) -> str: ...
+
+    def json(self, ref: str) -> Any: ...
+
+
+class NewContents(Protocol):
+    """Where the contents of new events are put; each gives the reference."""
+
+    def put_text(self, text: str) -> str: ...
+
+    def put_json(self, value: Any) -> str: ...
+
+
+# --- from events ---------------------------------------------------------------------------------------------------
+
+
+def shape_of(contents: ContentTexts, n: int, event_id: str, line: bytes, event: Event | UnknownEvent) -> dict[str, Any]:
+    """An event as the schema has it: `run_id` and `agent_id` in the place of its stream and actor, which stay too."""
+    fields = fields_of(n, line)
+    shown = _resolved(contents, fields, type(event)) if isinstance(event, Event) else fields
+    shape: dict[str, Any] = {"kind": fields.get("kind"), "event_id": event_id, "ts": fields.get("ts")}
+    stream, _, id = str(fields.get("stream", "")).partition(":")
+    if stream in _STREAM_IDS:
+        shape[_STREAM_IDS[stream]] = id
+    shape["agent_id"] = fields.get("actor")
+    renamed = {**shown}
+    _rename(renamed)
+    shape.update((name, value) for name, value in renamed.items() if name not in shape)
+    return shape
+
+
+def _rename(shape: dict[str, Any]) -> None:
+    """The schema's names beside ours where they differ."""
+    if isinstance(request := shape.get("input"), dict) and shape["kind"] == "model_request":
+        shape["input_refs"] = list(request.get("then", ()))
+    for name, wanted in (("output", "output_ref"), ("message", "message_ref")):
+        if isinstance(message := shape.get(name), dict) and "id" in message:
+            shape[wanted] = message["id"]
+    if isinstance(usage := shape.get("usage"), dict):
+        shape["usage"] = {**usage, **_usage_of(usage)}
+    for name, wanted in (("run", "run_id"), ("session", "session_id")):
+        if isinstance(shape.get(name), str):
+            shape.setdefault(wanted, shape[name])
+
+
+def _usage_of(usage: dict[str, Any]) -> dict[str, int]:
+    """Tokens as the schema counts them: what was sent, with what a cache held of it, and what came back."""
+    sent = [usage.get(name) for name in ("input_tokens", "cached_input_tokens", "cache_write_tokens")]
+    counted = {}
+    if any(count is not None for count in sent):
+        counted["prompt_tokens"] = sum(count or 0 for count in sent)
+    if usage.get("output_tokens") is not None:
+        counted["completion_tokens"] = usage["output_tokens"]
+    return counted
+
+
+def message_shape(contents: ContentTexts, message: Struct, created_at: str | None) -> dict[str, Any]:
+    """A message as the schema has it."""
+    shown = _resolved(contents, msgspec.to_builtins(message), type(message))
+    shown["content"] = shown.pop("parts", [])
+    return {**shown, "created_at": created_at}
+
+
+def _resolved(contents: ContentTexts, value: dict[str, Any], record: type[Struct]) -> dict[str, Any]:
+    types = field_types(record)
+    return {name: _shown(contents, name, item, types[name]) if name in types else item for name, item in value.items()}
+
+
+def _shown(contents: ContentTexts, name: str, value: Any, annotation: Any) -> Any:
+    if isinstance(value, str):
+        if markers(annotation) != {"content"}:
+            return value
+        return contents.json(value) if name in JSON_CONTENTS else contents.text(value)
+    if isinstance(value, list):
+        return [_shown(contents, name, item, annotation) for item in value]
+    if not isinstance(value, dict):
+        return value
+    record = _record_of(annotation, value)
+    if record is Words:
+        return contents.text(value["content"])
+    return value if record is None else _resolved(contents, value, record)
+
+
+def _records_in(annotation: Any) -> list[type[Struct]]:
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        return [annotation]
+    if get_origin(annotation) is Annotated:
+        return _records_in(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType, tuple):
+        return [record for part in get_args(annotation) for record in _records_in(part)]
+    return []
+
+
+def _record_of(annotation: Any, value: dict[str, Any]) -> type[Struct] | None:
+    """Which of the structures that a field may hold a value is: by its tag, else by its fields."""
+    records = _records_in(annotation)
+    tagged = [record for record in records if record.__struct_config__.tag == value.get("type")]
+    if tagged and "type" in value:
+        return tagged[0]
+    fitting = [record for record in records if value.keys() <= set(record.__struct_fields__)]
+    return fitting[0] if fitting else None
+
+
+# --- to events -----------------------------------------------------------------------------------------------------
+
+
+def event_from_shape(shape: dict[str, Any], contents: NewContents, **envelope: Any) -> Event:
+    """The event that a shape of the schema tells of; `envelope` has `stream`, `prev` and what else an event's envelope
+    needs. The id is not read: it comes from the event."""
+    kind = KINDS.kinds.get(str(shape.get("kind")))
+    if kind is None:
+        raise InvalidInput(f"{quoted(shape.get('kind'))} is no kind of event", "use one of docs/events.md")
+    given = dict(shape)
+    if kind_of(kind) == "model_request" and "input_refs" in given:
+        given["input"] = {"base": None, "keep": 0, "then": given.pop("input_refs")}
+    types, put = field_types(kind), _putter(contents)
+    fields: dict[str, Any] = {"kind": kind_of(kind), "ts": shape.get("ts"), "actor": shape.get("agent_id"), **envelope}
+    for name, value in given.items():
+        if name in types and name not in fields:
+            fields[name] = _stored(put, name, value, types[name])
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the shape is no {kind_of(kind)}: {error}", "see docs/events.md for its fields") from error
+
+
+def _putter(contents: NewContents) -> Callable[[str, Any], str]:
+    def put(name: str, value: Any) -> str:
+        if name in JSON_CONTENTS:
+            return contents.put_json(value)
+        return contents.put_text(value if isinstance(value, str) else str(value))
+
+    return put
+
+
+def _stored(put: Callable[[str, Any], str], name: str, value: Any, annotation: Any) -> Any:
+    if markers(annotation) == {"content"} and (name in JSON_CONTENTS or isinstance(value, str)):
+        return put(name, value)
+    if isinstance(value, list):
+        return [_stored(put, name, item, annotation) for item in value]
+    if isinstance(value, dict):
+        record = _record_of(annotation, value)
+        if record is not None:
+            types = field_types(record)
+            return {key: _stored(put, key, item, types[key]) if key in types else item for key, item in value.items()}
+    return value
+
+
+# --- Nodes: what is known of the things that edges join, in the shapes of the agent graph's schema.
 
 Properties = dict[str, Any]
 POLICY_URI = "resource://approval-policy/policy.py"
@@ -139,7 +334,7 @@ class NodeReader:
             return type, {"event_id": id, "missing": True}
         event = self._reader.event(n)
         shape = shape_of(self._contents, n, self._reader.event_id(n), line, event)
-        if isinstance(event, dag.RunStarted) and not self._reader.access.may_see_prompt(n):
+        if isinstance(event, kernel_events.RunStarted) and not self._reader.access.may_see_prompt(n):
             shape.pop("effective_config", None)
         return type, shape
 
@@ -201,14 +396,14 @@ class NodeReader:
     def _message_in(self, event: Event | UnknownEvent) -> Properties | None:
         ts = event.ts if isinstance(event.ts, str) else None
         match event:
-            case dag.HistoryAppend():
+            case kernel_events.HistoryAppend():
                 return message_shape(self._contents, event.message, ts)
-            case dag.ModelResponse() if event.output is not UNSET:
+            case kernel_events.ModelResponse() if event.output is not UNSET:
                 return message_shape(self._contents, event.output, ts)
             case own.MessageAdmitted():
                 fact = MessageFact(id=event.message, role=MessageRole.USER, parts=event.parts)
                 return message_shape(self._contents, fact, ts)
-            case rooms.MessagePosted():
+            case kernel_events.MessagePosted():
                 fact = MessageFact(id=event.message, role=MessageRole.USER, parts=event.parts)
                 return {**message_shape(self._contents, fact, ts), "conversation_id": event.stream.partition(":")[2]}
         return None
@@ -281,9 +476,162 @@ class NodeReader:
     def _materialization(self, id: str) -> tuple[str, Properties]:
         for source in self._producers(f"{kinds.MATERIALIZATION}:{id}"):
             event = self._reader.event(int(source.partition(":")[2]))
-            if isinstance(event, dag.SnapshotMaterialized) and self._reader.access.may_see(source):
+            if isinstance(event, kernel_events.SnapshotMaterialized) and self._reader.access.may_see(source):
                 kind = event.content_ref.kind
                 place = kind if isinstance(kind, str) else self._contents.text(kind.content)
                 shown = {"id": id, "content_ref": {"kind": place, "id": self._contents.text(event.content_ref.id)}}
                 return "Materialization", shown if event.run is UNSET else {**shown, "run_id": event.run}
         return "Materialization", {"id": id, "missing": True}
+
+
+# --- The questions of the agent graph's schema: neighbours, a run's history, calls and their results, resources and
+# policies at a time.
+
+_OF_RESOURCES = (EdgeType.OWNS_RESOURCE, EdgeType.ATTACHED_TO, EdgeType.MOUNTS_RESOURCE)
+_OF_POLICIES = (EdgeType.PROPOSES_POLICY, EdgeType.ACTIVATES_POLICY)
+
+
+class GraphQueries:
+    """One transaction's graph, with the nodes at the ends of its edges."""
+
+    def __init__(self, reader: EdgeReader) -> None:
+        self.reader, self.nodes = reader, NodeReader(reader)
+
+    def edges(self, rows: Iterable[EdgeRow]) -> tuple[GraphEdge, ...]:
+        return tuple(self.reader.to_edge(row) for row in rows)
+
+    def node(self, key: str) -> GraphNode:
+        return self.nodes.node(key)
+
+    def neighbours(self, key: str, types: Sequence[EdgeType], direction: Direction, limit: int) -> Neighbours:
+        rows = list(islice(self.reader.of(key, types, direction), limit + 1))
+        shown = rows[:limit]
+        keys = self.reader.keys_of(key)
+        ends = [row.target if row.source in keys else row.source for row in shown]
+        return Neighbours(
+            node=self.node(key), edges=self.edges(shown), nodes=self.nodes.nodes(ends), is_cut=len(rows) > limit
+        )
+
+    def walk(self, start: str, walk: Walk) -> GraphWalk:
+        ends = [start, *(end for row in walk.edges for end in (row.source, row.target))]
+        return GraphWalk(
+            start=self.reader.name_of(start),
+            edges=self.edges(walk.edges),
+            nodes=self.nodes.nodes(ends),
+            is_cut=walk.is_cut,
+        )
+
+    def ancestry(self, start: str, walk: Walk) -> Ancestry:
+        name_of = self.reader.name_of
+        ends = [start, *(end for row, parent in walk.steps for end in (row.source, row.target, parent) if end)]
+        return Ancestry(
+            start=name_of(start),
+            steps=tuple(
+                AncestryStep(edge=self.reader.to_edge(row), parent=None if parent is None else name_of(parent))
+                for row, parent in walk.steps
+            ),
+            nodes=self.nodes.nodes(ends),
+            is_cut=walk.is_cut,
+        )
+
+    # --- runs ---------------------------------------------------------------------------------------------------
+
+    def history(self, run: str, limit: int) -> RunHistory:
+        """The events of a run, in the order of its stream."""
+        self._ensure_kind(run, (kinds.RUN,), "a turn has a history")
+        rows = list(islice(self.reader.of(run, (EdgeType.RUN_HAS_EVENT,), "out"), limit + 1))
+        events = tuple(self.node(row.target) for row in rows[:limit])
+        return RunHistory(run=self.node(run), events=events, is_cut=len(rows) > limit)
+
+    def calls(self, key: str, limit: int) -> list[CallPair]:
+        """The tool calls of a run or of a generation, or one call, each with its results."""
+        return [self._pair(call) for call in islice(self._calls_of(key), limit)]
+
+    def _calls_of(self, key: str) -> Iterator[str]:
+        kind = key.partition(":")[0]
+        if kind == kinds.TOOL_CALL:
+            yield key
+        elif kind == kinds.TOOL_RESULT:
+            yield from (row.source for row in self.reader.of(key, (EdgeType.RETURNS_RESULT,), "in"))
+        elif kind == kinds.GENERATION:
+            yield from (row.target for row in self.reader.of(key, (EdgeType.CALLS_TOOL,), "out"))
+        else:
+            self._ensure_kind(key, (kinds.RUN,), "a turn, an answer or a tool call has calls")
+            for row in self.reader.of(key, (EdgeType.RUN_HAS_EVENT,), "out"):
+                n = row.target.partition(":")[2]
+                if isinstance(self.reader.event(int(n)), kernel_events.ToolCallRequested):
+                    yield node_key(kinds.TOOL_CALL, n)
+
+    def _pair(self, call: str) -> CallPair:
+        asked = next(self.reader.of(call, (EdgeType.CALLS_TOOL,), "in"), None)
+        results = self.reader.of(call, (EdgeType.RETURNS_RESULT,), "out")
+        return CallPair(
+            call=self.node(call),
+            requested_by=None if asked is None else self.reader.name_of(asked.source),
+            results=tuple(self.node(row.target) for row in results),
+        )
+
+    def _ensure_kind(self, key: str, wanted: tuple[str, ...], hint: str) -> None:
+        if key.partition(":")[0] not in wanted:
+            raise NotApplicable(f"{self.reader.name_of(key)} has none", hint)
+
+    # --- resources and policies ---------------------------------------------------------------------------------
+
+    def resources(self, key: str | None, limit: int) -> list[ResourceState]:
+        """Resources at the time that is asked about: all of them, one, or those that somebody owned or used."""
+        keys = self._all_resources() if key is None else self._resources_of(key)
+        return [self._state(resource) for resource in islice(keys, limit)]
+
+    def _all_resources(self) -> Iterator[str]:
+        query = "SELECT id FROM resource WHERE n <= ? AND declared_at <= ? ORDER BY n"
+        for (id,) in self.reader.txn.sql.all(query, (self.reader.newest, self._until)):
+            key = node_key(kinds.RESOURCE, id)
+            if self.reader.access.may_see(key):
+                yield key
+
+    @property
+    def _until(self) -> int:
+        """Resources that were declared after this time were not there yet."""
+        return MAX_INTEGER if self.reader.at is None else self.reader.at
+
+    def _resources_of(self, key: str) -> Iterator[str]:
+        kind, _, id = key.partition(":")
+        if kind == kinds.RESOURCE:
+            query = "SELECT 1 FROM resource WHERE id = ? AND n <= ? AND declared_at <= ?"
+            if self.reader.txn.sql.one(query, (id, self.reader.newest, self._until)) is not None:
+                yield key
+            return
+        self._ensure_kind(key, (kinds.RUN, kinds.SESSION, kinds.PROGRAM), "a turn, a session or an agent has resources")
+        rows = list(self.reader.of(key, _OF_RESOURCES))
+        yield from dict.fromkeys(row.source if row.target == key else row.target for row in rows)
+
+    def _state(self, key: str) -> ResourceState:
+        owners = list(self.reader.of(key, (EdgeType.OWNS_RESOURCE,), "in", newest_first=True))
+        return ResourceState(
+            resource=self.node(key),
+            owner=self.reader.to_edge(owners[0]) if owners else None,
+            attached=self.edges(self.reader.of(key, (EdgeType.ATTACHED_TO,), "out")),
+            mounted=self.edges(self.reader.of(key, (EdgeType.MOUNTS_RESOURCE,), "in")),
+            parts=self.edges(self.reader.of(key, (EdgeType.HAS_SUBRESOURCE,), "out")),
+        )
+
+    def policies(self, key: str | None, limit: int) -> list[PolicyStep]:
+        """What was proposed and what became active, in order: of all policies, of one, or of one agent's."""
+        rows = [row for policy in self._policies_of(key) for row in self.reader.of(policy, _OF_POLICIES, "in")]
+        rows.sort(key=lambda row: row.id)
+        return [PolicyStep(policy=self.node(row.target), edge=self.reader.to_edge(row)) for row in rows[:limit]]
+
+    def _policies_of(self, key: str | None) -> Iterator[str]:
+        if key is not None and key.partition(":")[0] == kinds.POLICY:
+            yield key
+            return
+        agent = None
+        if key is not None:
+            self._ensure_kind(key, (kinds.PROGRAM,), "name a policy or an agent")
+            agent = key.partition(":")[2]
+        where, values = ("", ()) if agent is None else (" AND agent = ?", (agent,))
+        query = f"SELECT id FROM policy WHERE n <= ?{where} ORDER BY n"
+        for (id,) in self.reader.txn.sql.all(query, (self.reader.newest, *values)):
+            policy = node_key(kinds.POLICY, id)
+            if self.reader.access.may_see(policy):
+                yield policy

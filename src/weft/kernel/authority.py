@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, structs
 
-from weft.kernel.errors import InvalidInput, NotAllowed
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, NotAllowed, quoted
 
 LONGEST_CHAIN = 64
 TOOL_PREFIX = "tool:"

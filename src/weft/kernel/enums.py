@@ -538,3 +538,15 @@ class SystemAgentKind(StrEnum):
     """What a system agent is for."""
 
     TRIAGE = "triage"
+
+
+# --- The words of which one is chosen in the configuration of a trigger.
+
+WEBHOOK_SCHEMES = ("github", "stripe", "slack", "standard")
+"""How a webhook is signed."""
+MISSED_CHOICES = ("report", "latest", "all")
+"""What is done with missed times; the first where nothing is said."""
+SESSION_PERIODS = ("yesterday", "today", "week")
+"""Whose sessions can be put into a message."""
+SCHEDULED = ("cron", "interval", "at")
+"""What sets a trigger off by the clock."""

@@ -1,18 +1,21 @@
-"""The programs' kinds: what was made, configured and published, and what agents, tasks and people did.
-
-A program's stream begins with the event that made it; an agent's may begin with a bare name (`agent_created`). The
-texts of a configuration are one content; the programs that it names stand beside it, so that views need not read it.
+"""The programs' kinds of event: what was made, configured and published, and what agents, tasks
+and people did; and, for each kind of program, the events that create, configure and move it, and
+its states.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
-from weft.kernel.enums import CriterionType, EventClass, InfoType, MessageSource, Presence
-from weft.kernel.events import Event
-from weft.kernel.fields import Content, Digest, ErrorFact, Reference, Time, Ulid
+from weft.kernel import ledger_events as ledger
+from weft.kernel.enums import CriterionType, EventClass, InfoType, MessageSource, Presence, ProgramKind
+from weft.kernel.events import Content, Digest, ErrorFact, Event, Reference, Time, Ulid
+
+# --- The programs' kinds: what was made, configured and published, and what agents, tasks and people did.
 
 
 class Created(Event, frozen=True, gc=False, kw_only=True):
@@ -400,3 +403,192 @@ ProgramEvent = (
     | TriggerFired
     | TriggerMissed
 )
+
+
+# --- What the log knows of each kind of program: the events that create, configure and move it, and its states.
+
+Verbs = Mapping[str, Mapping[str, str]]
+"""By verb: the states it starts from, and the state that each of them leads to."""
+BEFORE = "(before)"
+
+
+class KindFacts(Struct, frozen=True, kw_only=True):
+    """One kind of program as events record it."""
+
+    name: str
+    created: type[Event]
+    configured: type[Event]
+    first_state: str
+    verbs: Verbs
+    steps: Mapping[str, type[Event]] = MappingProxyType({})
+    """The event that records a verb. A verb without one is recorded by an event of several verbs, or follows from
+    another event."""
+    stream: str = "program"
+    """In which kind of stream its events stand: a session's are in its session's."""
+    is_activity: bool = False
+    """Its state says what it is doing (`state`), not how far it has come (`lifecycle`)."""
+    acts: bool = False
+    """It can be the actor of an event."""
+
+    def verb_of(self, event: type[Event]) -> str | None:
+        """The verb that an event records of this kind; None where it records none."""
+        return next((verb for verb, kind in self.steps.items() if kind is event), None)
+
+
+_PUBLISHED: Verbs = {"publish": {"draft": "published"}, "deprecate": {"published": "deprecated"}}
+_PUBLISHED_STEPS = {"publish": ProgramPublished, "deprecate": ProgramDeprecated}
+_WORKING = ("thinking", "executing", "waiting")
+_AGENT = ("idle", *_WORKING, "error")
+
+CODE = KindFacts(
+    name=ProgramKind.CODE,
+    created=CodeCreated,
+    configured=CodeConfigured,
+    first_state="draft",
+    verbs=_PUBLISHED,
+    steps=_PUBLISHED_STEPS,
+)
+PROVIDER = KindFacts(
+    name=ProgramKind.PROVIDER,
+    created=ProviderCreated,
+    configured=ProviderConfigured,
+    first_state="draft",
+    verbs=_PUBLISHED,
+    steps=_PUBLISHED_STEPS,
+)
+MODEL = KindFacts(
+    name=ProgramKind.MODEL,
+    created=ModelCreated,
+    configured=ModelConfigured,
+    first_state="draft",
+    verbs=_PUBLISHED,
+    steps=_PUBLISHED_STEPS,
+)
+SESSION = KindFacts(
+    name=ProgramKind.SESSION,
+    created=ledger.SessionCreated,
+    configured=SessionConfigured,
+    first_state="created",
+    verbs={
+        "begin": {"created": "active"},
+        "pause": {"active": "paused"},
+        "resume": {"paused": "active"},
+        "complete": {"active": "completed", "paused": "completed"},
+    },
+    steps={
+        "pause": SessionPaused,
+        "resume": SessionResumed,
+        "complete": SessionCompleted,
+    },
+    stream="session",
+)
+AGENT = KindFacts(
+    name=ProgramKind.AGENT,
+    created=ledger.AgentCreated,
+    configured=AgentConfigured,
+    first_state="idle",
+    verbs={
+        "think": {"idle": "thinking", "executing": "thinking", "waiting": "thinking"},
+        "execute": {"thinking": "executing"},
+        "wait": {"thinking": "waiting", "executing": "waiting"},
+        "pause": dict.fromkeys(_AGENT, "paused"),
+        "resume": {"paused": BEFORE},
+        "fail": dict.fromkeys(("idle", *_WORKING, "paused"), "error"),
+        "complete": dict.fromkeys(_WORKING, "idle"),
+        "reset": dict.fromkeys((*_AGENT, "paused"), "idle"),
+    },
+    steps={
+        "think": AgentThinking,
+        "execute": AgentExecuting,
+        "wait": AgentWaiting,
+        "pause": AgentPaused,
+        "resume": AgentResumed,
+        "fail": AgentFailed,
+        "complete": AgentCompleted,
+        "reset": AgentReset,
+    },
+    is_activity=True,
+    acts=True,
+)
+TASK = KindFacts(
+    name=ProgramKind.TASK,
+    created=TaskCreated,
+    configured=TaskConfigured,
+    first_state="pending",
+    verbs={
+        "start": {"pending": "active"},
+        "block": {"active": "blocked"},
+        "unblock": {"blocked": "active"},
+        "complete": {"active": "completed"},
+        "fail": {"active": "failed"},
+    },
+    steps={
+        "start": TaskStarted,
+        "block": TaskBlocked,
+        "unblock": TaskUnblocked,
+        "complete": TaskCompleted,
+        "fail": TaskFailed,
+    },
+)
+INFORMATION = KindFacts(
+    name=ProgramKind.INFORMATION,
+    created=InformationCreated,
+    configured=InformationUpdated,
+    first_state="draft",
+    verbs={
+        "validate": {"draft": "validated"},
+        "activate": {"validated": "active", "archived": "active"},
+        "archive": {"active": "archived"},
+    },
+    steps={
+        "validate": InformationValidated,
+        "activate": InformationActivated,
+        "archive": InformationArchived,
+    },
+)
+HUMAN = KindFacts(
+    name=ProgramKind.HUMAN,
+    created=HumanCreated,
+    configured=HumanConfigured,
+    first_state="available",
+    verbs={
+        "available": dict.fromkeys(("busy", "away", "offline"), "available"),
+        "busy": {"available": "busy"},
+        "away": {"available": "away"},
+        "offline": dict.fromkeys(("available", "busy", "away"), "offline"),
+    },
+    is_activity=True,
+    acts=True,
+)
+TOOLSET = KindFacts(
+    name=ProgramKind.TOOLSET,
+    created=ToolsetCreated,
+    configured=ToolsetConfigured,
+    first_state="active",
+    verbs={},
+)
+TRIGGER = KindFacts(
+    name=ProgramKind.TRIGGER,
+    created=TriggerCreated,
+    configured=TriggerConfigured,
+    first_state="active",
+    verbs={"pause": {"active": "paused"}, "resume": {"paused": "active"}},
+    steps={"pause": TriggerPaused, "resume": TriggerResumed},
+    acts=True,
+)
+PROGRAM_KINDS: dict[str, KindFacts] = {
+    facts.name: facts for facts in (CODE, PROVIDER, MODEL, SESSION, AGENT, TASK, INFORMATION, HUMAN, TOOLSET, TRIGGER)
+}
+
+
+def next_state(kind: str, state: str, verb: str, before: str | None = None) -> str | None:
+    """The state that a verb leads to; None where it may not be done. `before` is where a paused agent was."""
+    facts = PROGRAM_KINDS[kind]
+    target = facts.verbs.get(verb, {}).get(state)
+    return (before or facts.first_state) if target == BEFORE else target
+
+
+def legal_verbs(kind: str, state: str, before: str | None = None) -> dict[str, str]:
+    """Every verb that may be done now, and the state it leads to."""
+    targets = ((verb, next_state(kind, state, verb, before)) for verb in PROGRAM_KINDS[kind].verbs)
+    return {verb: target for verb, target in targets if target is not None}

@@ -15,20 +15,22 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from weft.kernel.advice import Action, Hint
-from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import is_ulid
+from weft.kernel.contents import MAX_INTEGER
 from weft.kernel.enums import MessageRole
-from weft.kernel.errors import InvalidInput, StoreError, Unsupported
-from weft.kernel.facts import is_digest
-from weft.kernel.fields import Usage
-from weft.kernel.hidden_credentials import hidden_address
-from weft.kernel.labels import is_visible, look_alikes, normal_form, visible_form
-from weft.kernel.sites import IN_MEMORY, Site, ensure_plain_path
-from weft.kernel.weft_error import quoted
-from weft.ledger.dialects.blocks import tool_use
-from weft.ledger.dialects.messages import joined, plain, translated
-from weft.ledger.dialects.usage import foreign_usage
+from weft.kernel.errors import Action, Hint, InvalidInput, StoreError, Unsupported, hidden_address, quoted
+from weft.kernel.events import Usage
+from weft.kernel.foreign_input import is_digest
+from weft.kernel.typed_names import (
+    IN_MEMORY,
+    Site,
+    ensure_plain_path,
+    is_visible,
+    look_alikes,
+    normal_form,
+    visible_form,
+)
+from weft.ledger.dialects import foreign_usage, joined, plain, tool_use, translated
 from weft.ledger.model import (
     Message,
     NewMessage,

@@ -19,8 +19,7 @@ from weft.kernel.enums import (
     MessageSource,
     ToolCallStatus,
 )
-from weft.kernel.events import Receipt
-from weft.kernel.fields import Usage
+from weft.kernel.events import Receipt, Usage
 
 T = TypeVar("T")
 

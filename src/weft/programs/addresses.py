@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.kernel.clock import is_ulid
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
 from weft.ledger.arguments import checked_label
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.ledger.views.program_rows import RequestRow
-from weft.store.authorship import AuthoredEvent, authored_event
+from weft.ledger.views.rows import RequestRow
 from weft.store.port import ReadTxn
+from weft.store.replicas import AuthoredEvent, authored_event
 
 STATUS_OF = {"human_approved": "approved", "human_rejected": "rejected"}
 

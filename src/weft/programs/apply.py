@@ -18,10 +18,9 @@ from weft.kernel.errors import (
     NotApplicable,
     NotFound,
 )
-from weft.kernel.program_kinds import legal_verbs
-from weft.ledger.views.program_rows import PROGRAM, ProgramRow, find_program
-from weft.ledger.views.rows import SessionRow, find_session
-from weft.ledger.write.append import LedgerWriter
+from weft.kernel.program_events import legal_verbs
+from weft.ledger.views.rows import PROGRAM, ProgramRow, SessionRow, find_program, find_session
+from weft.ledger.write.transaction import LedgerWriter
 from weft.programs import program_changes
 from weft.programs.config_fields import Faults
 from weft.programs.json_values import differences

@@ -13,9 +13,9 @@ from weft.kernel.errors import NotApplicable, WeftError
 from weft.ledger.api import Ledger, store_of, users_of_agent
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.access import access_of
-from weft.ledger.views.program_rows import ProgramRow, load_program
-from weft.store.authorship import authored_event
+from weft.ledger.views.rows import ProgramRow, load_program
 from weft.store.port import ReadTxn
+from weft.store.replicas import authored_event
 
 WORK_FIELD = "work"
 TASK_FIELD = "task"

@@ -16,9 +16,8 @@ from msgspec import Struct
 
 from weft.kernel.authority import CONFIGURE
 from weft.kernel.enums import ReferenceField
-from weft.kernel.errors import InvalidConfig, InvalidInput, WeftError
-from weft.kernel.network_hosts import endpoints_of
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidConfig, InvalidInput, WeftError, quoted
+from weft.kernel.permission_subjects import endpoints_of
 from weft.programs.addresses import ProgramAddress, parse_address
 from weft.programs.json_values import is_same
 from weft.programs.machine_names import GRANTED_SORTS

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from weft.kernel.enums import CriterionType
-from weft.kernel.errors import InvalidConfig, InvalidInput, Unsupported
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidConfig, InvalidInput, Unsupported, quoted
 from weft.programs.json_values import check_schema, problems_with
 from weft.programs.model import CriterionVerdict
 

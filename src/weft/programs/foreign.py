@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.kernel.advice import Action, Advice
-from weft.kernel.errors import NotApplicable
-from weft.ledger.views.program_rows import ProgramRow
-from weft.ledger.views.rows import SessionRow
+from weft.kernel.errors import Action, Advice, NotApplicable
+from weft.ledger.views.rows import ProgramRow, SessionRow
 from weft.programs.model import Program
 from weft.programs.vouching import ensure_vouched
-from weft.store.authorship import AuthoredEvent, authored_event, counts
 from weft.store.port import ReadTxn
+from weft.store.replicas import AuthoredEvent, authored_event, counts
 
 SESSION_MODEL_KINDS = ("session_configured", "session_model_switched")
 

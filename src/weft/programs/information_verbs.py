@@ -7,12 +7,10 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput, NotFound
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import Action, InvalidInput, NotFound, quoted
 from weft.ledger.arguments import checked_text
-from weft.ledger.views.program_rows import ProgramRow, load_request
+from weft.ledger.views.rows import ProgramRow, load_request
 from weft.programs.kinds import human as people
 from weft.programs.kinds import information
 from weft.programs.lookups import InformationQuery, find, find_information, may_read_request, requests, to_request

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from weft.kernel.errors import InvalidConfig, InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidConfig, InvalidInput, quoted
 from weft.programs.model import Difference
 
 _STEP = re.compile(

@@ -8,25 +8,25 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from weft.kernel.advice import Action
 from weft.kernel.enums import InfoType
-from weft.kernel.errors import InvalidInput, NotFound
-from weft.kernel.weft_error import quoted
-from weft.kernel.words import tokens
+from weft.kernel.errors import Action, InvalidInput, NotFound, quoted
+from weft.kernel.message_text import tokens
 from weft.ledger.api import agent_names, shared_with
 from weft.ledger.read.access import READ_LEDGER, access_of
-from weft.ledger.views.program_rows import (
+from weft.ledger.views.rows import (
     PROGRAM,
     PROGRAM_HISTORY,
     REQUEST,
     HistoryEntry,
     ProgramRow,
     RequestRow,
+    SessionRow,
+    json_of,
     load_program,
+    load_session,
+    text_of,
 )
 from weft.ledger.views.rows import SESSION as SESSION_TABLE
-from weft.ledger.views.rows import SessionRow, load_session
-from weft.ledger.views.values import json_of, text_of
 from weft.programs.answers import STATUS_OF, counted_request
 from weft.programs.foreign import (
     NO_VERSION,
@@ -44,8 +44,8 @@ from weft.programs.model import PersonRequest, Program, ProgramChange, RecordedV
 from weft.programs.nodes import tags_of
 from weft.programs.program_writer import find_program_or_session, name_in
 from weft.programs.vouching import unvouched_names
-from weft.store.authorship import authored_event
 from weft.store.port import ReadTxn
+from weft.store.replicas import authored_event
 
 
 def find(txn: ReadTxn, name: str, kinds: Sequence[str] = ()) -> ProgramRow | SessionRow:

@@ -19,11 +19,9 @@ from msgspec import Struct
 
 from weft.kernel.authority import SandboxFiles
 from weft.kernel.enums import CriterionType
-from weft.kernel.errors import InvalidInput
-from weft.kernel.network_hosts import ANY_HOST, endpoints_of, host_name
-from weft.kernel.shell_subjects import line_subjects
-from weft.kernel.shell_words import shell_line
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
+from weft.kernel.permission_subjects import ANY_HOST, endpoints_of, host_name, line_subjects
+from weft.kernel.typed_names import shell_line
 from weft.programs.placeholders import variables_in
 
 MACHINE_PREFIX = "machine:"

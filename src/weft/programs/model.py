@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.program_kinds import PROGRAM_KINDS
+from weft.kernel.program_events import PROGRAM_KINDS
 
 
 class UnvouchedName(Struct, frozen=True, kw_only=True):

@@ -7,15 +7,13 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from weft.kernel.clock import is_ulid
-from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
-from weft.kernel.facts import is_digest
+from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound, quoted
+from weft.kernel.foreign_input import is_digest
 from weft.kernel.ledger_events import NodeTagged, NodeUntagged
-from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_label
 from weft.ledger.read.access import READ_LEDGER, LimitedTxn, access_of
 from weft.ledger.read.revisions import resolve, session_beside_turns
-from weft.ledger.views.program_rows import find_program
-from weft.ledger.views.rows import SessionRow, StoredSessions, find_by_name, turns_of_messages
+from weft.ledger.views.rows import SessionRow, StoredSessions, find_by_name, find_program, turns_of_messages
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.model import TaggedNode
 from weft.programs.program_writer import ProgramWriter, find_any

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
-from weft.kernel.program_kinds import PROGRAM_KINDS, SESSION
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import Action, AmbiguousName, InvalidInput, NotFound, quoted
+from weft.kernel.program_events import PROGRAM_KINDS, SESSION
 from weft.ledger.api import Tombstone, agent_names
-from weft.ledger.views.program_rows import REQUEST, RequestRow, load_program, load_request
-from weft.ledger.views.rows import load_session
-from weft.ledger.views.values import json_of, text_of
+from weft.ledger.views.rows import REQUEST, RequestRow, json_of, load_program, load_request, load_session, text_of
 from weft.programs.answers import STATUS_OF, counted_request
 from weft.programs.foreign import counted_version
 from weft.programs.model import PendingItem
-from weft.store.authorship import AuthoredEvent, authored_event, decided_events
 from weft.store.port import ReadTxn
+from weft.store.replicas import AuthoredEvent, authored_event, decided_events
 
 APPROVAL, ERASURE = "approval", "erasure"
 PENDING_KINDS = (*PROGRAM_KINDS, APPROVAL, ERASURE)

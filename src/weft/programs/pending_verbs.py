@@ -11,13 +11,11 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import Action, InvalidInput, NotApplicable, NotFound, quoted
 from weft.ledger.api import ensure_person
-from weft.ledger.views.program_rows import load_program
-from weft.ledger.write.append import reads_whole
+from weft.ledger.views.rows import load_program
+from weft.ledger.write.transaction import reads_whole
 from weft.programs.kinds.table import KINDS
 from weft.programs.model import PendingItem
 from weft.programs.pending import (
@@ -38,7 +36,7 @@ from weft.programs.pending import (
 from weft.programs.program_base import ProgramsBase
 from weft.programs.program_changes import permit_grants
 from weft.programs.program_writer import ProgramWriter
-from weft.store.authorship import note_refused, note_taken, release
+from weft.store.replicas import note_refused, note_taken, release
 
 APPLIED = "the erasure of another ledger, taken over here"
 

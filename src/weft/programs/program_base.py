@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.kernel.errors import AgentBusy, LeaseLost
 from weft.ledger.api import Lease, Ledger, store_of, writer_of
-from weft.ledger.write.leases import renew
+from weft.ledger.write.turn_events import renew
 from weft.programs.addresses import parse_address
 from weft.programs.kinds.table import checked_kind
 from weft.programs.lookups import find, to_program

@@ -6,13 +6,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound
+from weft.kernel.errors import Action, InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound
 from weft.kernel.program_events import ProgramDeleted
 from weft.ledger.api import cancel_deliveries_to
 from weft.ledger.read.access import granted
-from weft.ledger.views.program_rows import ProgramRow, find_program
-from weft.ledger.views.values import json_of
+from weft.ledger.views.rows import ProgramRow, find_program, json_of
 from weft.programs.addresses import checked_name
 from weft.programs.foreign import counted_version
 from weft.programs.json_values import is_same

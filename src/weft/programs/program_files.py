@@ -14,8 +14,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidConfig, InvalidInput, InvalidJson, WeftError
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidConfig, InvalidInput, InvalidJson, WeftError, quoted
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.table import KINDS
 from weft.programs.nodes import checked_tags

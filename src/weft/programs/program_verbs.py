@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
 from weft.ledger.arguments import checked_count, checked_flag, checked_names, checked_text
-from weft.ledger.views.program_rows import ProgramRow
-from weft.ledger.views.rows import SessionRow
+from weft.ledger.views.rows import ProgramRow, SessionRow
 from weft.programs import program_changes
 from weft.programs.json_values import differences, merged
 from weft.programs.kinds import session

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from msgspec import UNSET
 
-from weft.kernel.advice import Action
 from weft.kernel.authority import CONFIGURE
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import (
+    Action,
     ContentGone,
     IllegalTransition,
     InvalidConfig,
@@ -22,21 +22,25 @@ from weft.kernel.errors import (
     NotApplicable,
     NotFound,
     VersionConflict,
+    quoted,
 )
-from weft.kernel.events import Event, ledger_stream, program_stream
-from weft.kernel.fields import Reference
-from weft.kernel.program_kinds import PROGRAM_KINDS, legal_verbs, next_state
-from weft.kernel.weft_error import quoted
+from weft.kernel.events import Event, Reference, ledger_stream, program_stream
+from weft.kernel.program_events import PROGRAM_KINDS, legal_verbs, next_state
 from weft.ledger.api import system_kind_of, users_of_agent
 from weft.ledger.arguments import checked_count
 from weft.ledger.read.access import access_of
-from weft.ledger.read.label_prefixes import find_by_beginning
-from weft.ledger.sessions.heads import stream_of
-from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
-from weft.ledger.views.rows import SessionRow, StoredSessions, find_by_name
-from weft.ledger.views.values import json_of
-from weft.ledger.write.append import Append, EventStream, LedgerWriter
-from weft.ledger.write.commands import Answer, keyed_command, once
+from weft.ledger.read.sessions import find_by_beginning
+from weft.ledger.views.rows import (
+    ProgramRow,
+    SessionRow,
+    StoredSessions,
+    find_by_name,
+    find_program,
+    json_of,
+    load_program,
+)
+from weft.ledger.write.sessions import stream_of
+from weft.ledger.write.transaction import Answer, Append, EventStream, LedgerWriter, keyed_command, once
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.config_fields import NamedProgram
 from weft.programs.foreign import counted_references, counted_version, only_foreign

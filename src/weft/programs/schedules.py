@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
 
 if TYPE_CHECKING:
     from cronsim import CronSim

@@ -13,21 +13,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind
-from weft.kernel.errors import NotApplicable, WeftError
-from weft.kernel.program_kinds import AGENT
+from weft.kernel.errors import Action, NotApplicable, WeftError
+from weft.kernel.program_events import AGENT
 from weft.ledger.api import Ledger, agent_names, store_of
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.ledger.read.access import Access
-from weft.ledger.views.program_rows import load_program
-from weft.ledger.views.rows import load_session, load_turn
-from weft.ledger.views.values import json_of
+from weft.ledger.views.rows import json_of, load_program, load_session, load_turn
 from weft.programs.json_values import is_same
 from weft.programs.machine_names import FOLDER, MachineField, MachineName, MachineSort, names_in
 from weft.programs.model import Program, UnvouchedName
-from weft.store.authorship import authored_event
 from weft.store.port import ReadTxn
+from weft.store.replicas import authored_event
 
 _PLURALS = {
     MachineSort.FOLDER: "folders",

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import AgentBusy, NotApplicable
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import AgentBusy, NotApplicable, quoted
 from weft.ledger.api import Lease, LeaseKind, owner_of, patience_of, users_of_agent
 from weft.ledger.arguments import checked_record
 from weft.ledger.read.access import access_of
-from weft.ledger.views.program_rows import ProgramRow
-from weft.ledger.write.leases import end_lease, free_epoch, release, take
+from weft.ledger.views.rows import ProgramRow
+from weft.ledger.write.turn_events import end_lease, free_epoch, release, take
 from weft.programs.assignments import load_assignment, withdraw_messages
 from weft.programs.criteria import Observations, RunCommand, Workspace, judge
 from weft.programs.foreign import ensure_own

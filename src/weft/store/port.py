@@ -1,25 +1,72 @@
-"""The port between the ledger and a database.
-
-A backend gives transactions and SQL; everything that is the same on every engine (appending, contents, looking up ids)
-is written once, in `facts.py` and `fact_writer.py`, over the verbs of `Sql`. Statements use `?` for values, named
-tables only, and nothing that one engine alone understands.
+"""The port between the ledger and a database: what the ledger asks of a store and of its index
+of words, and what an examination of a damaged one finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
 from weft.kernel.contents import Prepared
-from weft.store.fact_writer import FactWriter
-from weft.store.facts import FactReader
-from weft.store.records import Key, LogTip, Stored
-from weft.store.sql import Question, Sql
-from weft.store.word_index import WordIndex
+from weft.kernel.errors import Action, Advice, Hint, InvalidInput, WeftError, advice_of, quoted, without_credentials
+from weft.store.fact_log import FactReader, FactWriter, Key, LogTip, Stored
+from weft.store.sql import Question as SqlQuestion
+from weft.store.sql import Sql
+
+# --- Finding by words: what the ledger asks of an engine's index of words, and the question as a value.
+
+_is_word = re.compile(r":?[^\x00-/:-`{-\x7f]+").fullmatch
+"""The brackets have all of ASCII but digits and small letters: a class of all other letters takes longer to make."""
+
+
+class Term(Struct, frozen=True):
+    """A word, or the beginning of one."""
+
+    word: str
+    prefix: bool = False
+
+    def __post_init__(self) -> None:
+        if _is_word(self.word) is None:
+            raise InvalidInput(f"{quoted(self.word)} is no word", "words are letters and digits, in lower case")
+
+
+AnyOf = tuple[Term, ...]
+Question = tuple[AnyOf, ...]
+"""Passages that have, of each group, at least one word."""
+
+
+class WordIndex(Protocol):
+    """Which passages hold which words, within one transaction."""
+
+    def put(self, passages: Iterable[tuple[int, str]]) -> None:
+        """New passages with their words, each once and a space between them; none of these numbers is in use."""
+
+    def drop(self, passages: Sequence[int]) -> None:
+        """Passages that go, with all their words."""
+
+    def match(self, question: Question, limit: int, low: int | None = None, high: int | None = None) -> list[int]:
+        """At most so many of the passages that fit, numbered from `low` to `high`; in no order that means anything."""
+
+    def ranked(self, question: Question, limit: int) -> list[int]:
+        """Those that fit best by the engine's own idea of it, the best first."""
+
+    def pairs(self) -> Iterator[tuple[str, int]]:
+        """Every word of every passage."""
+
+    def purge(self) -> None:
+        """Leave no trace of words that only dropped passages held, as far as a transaction can."""
+
+    def clear(self) -> None:
+        """Nothing is indexed any longer."""
+
+
+# --- The port between the ledger and a database.
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -65,7 +112,7 @@ class StraightTurn(Struct, frozen=True):
     makes no use of the numbers that its events and contents get. If it asks anything but this one question, or does
     anything but add the rows of one turn, it is run again on real ones."""
 
-    question: Question
+    question: SqlQuestion
     """The one that it asks: a session, its lease and the turn at its head."""
     parts: StandingParts
     restate: Callable[[Any, LogTip], Any]
@@ -94,7 +141,7 @@ class Store(Protocol):
         work: Callable[[WriteTxn], T],
         weight: int = 0,
         contents: Sequence[Key] = (),
-        ahead: Sequence[Question] = (),
+        ahead: Sequence[SqlQuestion] = (),
         straight: StraightTurn | None = None,
     ) -> T:
         """Run `work`, which will store about `weight` bytes, in a transaction; return once it is durable.
@@ -173,3 +220,157 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release everything; closing twice is harmless."""
+
+
+# --- What an examination of a ledger finds: how bad, what, why it matters, and what mends it.
+
+
+class DiagnosisSeverity(StrEnum):
+    """How bad it is. An error stops work or loses something; a warning may come to that; a note is worth knowing."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+    GOOD = "good"
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """One finding. `check` names what was looked at, `advice` says what mends it; a good one needs none."""
+
+    grade: DiagnosisSeverity
+    check: str
+    what: str
+    why: str = ""
+    advice: Advice = Advice(Action.OTHER)
+
+    @property
+    def mend(self) -> str:
+        """What to do, for whoever calls the library; it names no command."""
+        return self.advice.hint
+
+
+def good(check: str, what: str) -> Diagnosis:
+    return _diagnosis(DiagnosisSeverity.GOOD, check, what, "", "")
+
+
+def note(check: str, what: str, why: str = "", mend: Hint = "") -> Diagnosis:
+    return _diagnosis(DiagnosisSeverity.NOTE, check, what, why, mend)
+
+
+def warning(check: str, what: str, why: str, mend: Hint) -> Diagnosis:
+    return _diagnosis(DiagnosisSeverity.WARNING, check, what, why, mend)
+
+
+def error(check: str, what: str, why: str, mend: Hint) -> Diagnosis:
+    return _diagnosis(DiagnosisSeverity.ERROR, check, what, why, mend)
+
+
+def older_schema(found: int, known: int) -> Diagnosis:
+    """Of a ledger in a server that an older version made."""
+    what = f"schema {found} is older than this program's {known}"
+    why = "the next opening for writing upgrades it, and makes no copy first"
+    return warning("schema", what, why, Action.UPGRADE_AFTER_BACKUP)
+
+
+def _diagnosis(grade: DiagnosisSeverity, check: str, what: str, why: str, mend: Hint) -> Diagnosis:
+    """Passwords of addresses in it are hidden."""
+    shown, reason = without_credentials(what), without_credentials(why)
+    return Diagnosis(grade=grade, check=check, what=shown, why=reason, advice=advice_of(mend))
+
+
+def mend_of(failure: WeftError) -> Hint:
+    """What an error says to do; whoever examines the ledger already is not told to do that."""
+    return Action.RESTORE_OR_SALVAGE if failure.action is Action.EXAMINE_OR_RECOVER else failure.advice
+
+
+def as_far_as_it_goes(check: str, look: Callable[[], Iterator[Diagnosis]]) -> Iterator[Diagnosis]:
+    """A damaged ledger can fail in any way while it is looked at; that is a finding, not the end of the examination."""
+    try:
+        yield from look()
+    except WeftError as failure:
+        what = f"could not be looked at to the end: {failure}"
+        yield error(check, what, "something is damaged there", mend_of(failure))
+    except PermissionError as failure:
+        what = f"could not be looked at to the end: {failure.filename} may not be read"
+        yield error(check, what, "it belongs to somebody else", "chmod u+r, or chown")
+    except Exception as failure:  # whatever a damaged value made of itself
+        yield error(
+            check,
+            f"could not be looked at to the end: {quoted(failure, 200)}",
+            "something is damaged there",
+            Action.RESTORE_OR_SALVAGE,
+        )
+
+
+# --- What a search through a damaged database finds: things that look like rows of facts, and those that are proved.
+
+
+class FoundRow(Struct, frozen=True):
+    """What may be a row of the log."""
+
+    n: int
+    count: int
+    at: int
+    chain: bytes
+    events: bytes
+
+
+class FoundContent(Struct, frozen=True):
+    """What may be a content; without `data` its bytes lie in parts."""
+
+    n: int
+    ref: bytes
+    salt: bytes
+    size: int
+    data: bytes | None
+
+
+class FoundPart(Struct, frozen=True):
+    """A row of a damaged database that may be a part of a large content."""
+
+    content: int
+    idx: int
+    data: bytes
+
+
+class FoundPack(Struct, frozen=True):
+    """What may be a pack: compressed bytes of several contents."""
+
+    n: int
+    data: bytes
+
+
+class FoundSlice(Struct, frozen=True):
+    """Where a content, or a part of a large one, may lie in a pack."""
+
+    content: int
+    idx: int
+    pack: int
+    start: int
+    size: int
+
+
+class FoundLocal(Struct, frozen=True):
+    """What may be a piece of local state."""
+
+    key: str
+    value: str
+
+
+Found = FoundRow | FoundContent | FoundPart | FoundPack | FoundSlice | FoundLocal
+
+
+class ProvedContent(Struct, frozen=True):
+    """Bytes that hash to their reference."""
+
+    ref: bytes
+    salt: bytes
+    data: bytes
+
+
+class ProvedEvent(Struct, frozen=True):
+    """An event that the chain of arrival, or another event, vouches for."""
+
+    n: int
+    id: bytes
+    line: bytes

@@ -1,14 +1,12 @@
-"""The contract of `weft.store.port.Store`, as tests that every backend passes.
-
-A backend's author subclasses `StoreContract`, gives it `make_store` and `open_copy`, and runs it with pytest. A store
-whose ledger outlives it subclasses `LastingStoreContract` instead and gives `reopen` and `open_read_only` as well.
+"""The contract of `weft.store.port.Store` as tests that every backend passes, with its parts
+about erasing, packing and the index of words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -16,14 +14,278 @@ from threading import Event, Thread
 from typing import TypeVar
 
 from weft.kernel.clock import is_ulid
-from weft.kernel.contents import ROW_BYTES, SALT_BYTES, content_ref
-from weft.kernel.errors import ContentMissing, IdCollision, ReadOnlyLedger, StoreError
+from weft.kernel.contents import ERASED, ROW_BYTES, SALT_BYTES, content_ref
+from weft.kernel.errors import ContentGone, ContentMissing, IdCollision, InvalidInput, ReadOnlyLedger, StoreError
 from weft.kernel.events import GENESIS, extend
-from weft.store.facts import FactReader
-from weft.store.port import Store, WriteTxn
-from weft.store.records import Stored
-from weft.store.testing_erasing import ErasingContract
-from weft.store.word_index_testing import WordIndexContract
+from weft.store.fact_log import FactReader, Slice, Stored, drop_from_packs, write_pack
+from weft.store.port import Question, Store, Term, WriteTxn
+
+# --- The contract of a store's index of words, as tests that every backend passes; part of `weft.store.testing`.
+
+INJECTIONS = (
+    '"',
+    '""',
+    "'",
+    "''; DROP TABLE passage; --",
+    "a OR b",
+    "a AND b",
+    "NOT a",
+    "NEAR(a b)",
+    "words : a",
+    "{words}: a",
+    "^a",
+    "a*",
+    "*",
+    "a + b",
+    "(",
+    ")",
+    "(a",
+    "a & b",
+    "a | b",
+    "!a",
+    "a <-> b",
+    "a:*",
+    "\\",
+    "\\'",
+    "-a",
+    "?",
+    "%",
+    "$1",
+)
+"""What an engine might read as more than a word."""
+
+
+def asked(*words: str) -> Question:
+    """All of these; a word that ends with `~` begins there."""
+    return tuple((Term(word.rstrip("~"), word.endswith("~")),) for word in words)
+
+
+def put_words(store: Store, passages: dict[int, str]) -> None:
+    store.write(lambda txn: store.word_index(txn.sql).put(passages.items()))
+
+
+def matching(store: Store, question: Question, limit: int = 1000, *between: int) -> set[int]:
+    with store.read() as txn:
+        found = store.word_index(txn.sql).match(question, limit, *between)
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def held(store: Store) -> set[tuple[str, int]]:
+    with store.read() as txn:
+        found = list(store.word_index(txn.sql).pairs())
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def pairs(passages: dict[int, str], but: Iterable[int] = ()) -> set[tuple[str, int]]:
+    return {(word, n) for n, words in passages.items() if n not in but for word in words.split()}
+
+
+SOME = {
+    1: "the cat sat :ruser :d20772",
+    2: "the dog sat :rassistant :d20772",
+    5: "catalogue of cats ärger 日本 本語 語 x½ :ruser :d20773",
+    9: "a 7 é 0042 :rtool",
+}
+
+
+class WordIndexContract:
+    """What every index of words promises."""
+
+    def store(self, folder: Path) -> AbstractContextManager[Store]:
+        raise NotImplementedError
+
+    def test_passages_are_found_by_all_their_words(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store:
+            put_words(store, SOME)
+            assert held(store) == pairs(SOME)
+            for n, words in SOME.items():
+                assert n in matching(store, asked(*words.split()))
+            assert matching(store, asked("sat")) == {1, 2}
+            assert matching(store, asked("sat", ":ruser")) == {1}
+            assert matching(store, asked("ca")) == matching(store, asked("cat", "dog")) == set()
+            assert matching(store, asked("ruser")) == set()
+
+    def test_a_word_may_be_a_beginning(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store:
+            put_words(store, SOME)
+            assert matching(store, asked("cat~")) == {1, 5}
+            assert matching(store, asked("the", "ca~")) == {1}
+            assert matching(store, asked("日~")) == matching(store, asked("ärg~", "x~")) == {5}
+            assert matching(store, asked(":r~")) == {1, 2, 5, 9}
+
+    def test_of_a_group_one_word_is_enough(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store:
+            put_words(store, SOME)
+            group = (Term("dog"), Term("7"), Term("catal", True))
+            assert matching(store, (group,)) == {2, 5, 9}
+            assert matching(store, (group, (Term(":ruser"), Term(":rtool")))) == {5, 9}
+
+    def test_numbers_and_a_limit_bound_what_is_found(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store:
+            put_words(store, dict.fromkeys(range(1, 101), "same"))
+            assert matching(store, asked("same"), 1000, 10, 12) == {10, 11, 12}
+            assert len(matching(store, asked("same"), 7)) == 7
+            with store.read() as txn:
+                assert len(store.word_index(txn.sql).ranked(asked("same"), 7)) == 7
+
+    def test_what_is_dropped_is_gone(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store:
+            put_words(store, SOME)
+            store.write(lambda txn: store.word_index(txn.sql).drop([1, 5]))
+            assert held(store) == pairs(SOME, but=(1, 5))
+            assert matching(store, asked("cat~")) == set()
+            put_words(store, {1: "cat again", 11: "x"})
+            assert matching(store, asked("cat")) == {1}
+            assert matching(store, asked("sat")) == {2}
+            store.write(lambda txn: store.word_index(txn.sql).clear())
+            assert held(store) == set()
+            assert store.check_integrity() == []
+
+    def test_no_word_is_read_as_a_query(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store:
+            put_words(store, SOME)
+            for text in INJECTIONS:
+                try:
+                    Term(text)
+                except InvalidInput:
+                    continue
+                raise AssertionError(f"{text!r} passes for a word")
+            for word in ("and", "or", "not", "near", "words", "null", "’", "“a”", "日 本", "a\u00a0b", "\u2028"):
+                for prefix in (False, True):
+                    assert matching(store, ((Term(word.replace(" ", "\u3000"), prefix),),)) == set(), word
+            assert held(store) == pairs(SOME)
+
+
+# --- The part of the store's contract that is about erasing and packing: every backend passes it with the rest.
+
+SCOPE = 7
+LARGE = b"x" * (ROW_BYTES + 5)
+
+
+def _put(store: Store, data: bytes, scope: int = SCOPE) -> Stored:
+    return store.write(lambda txn: txn.facts.put(data, scope))
+
+
+def _is_gone(store: Store, n: int) -> bool:
+    with store.read() as txn:
+        try:
+            txn.facts.content(n)
+        except ContentGone:
+            return True
+    return False
+
+
+def _pack(store: Store, contents: dict[int, bytes]) -> None:
+    """As whoever packs does it: the bytes into a pack, then out of their rows."""
+
+    def work(txn: WriteTxn) -> None:
+        write_pack(txn.sql, [Slice(n, 0, data) for n, data in contents.items()])
+        txn.sql.run_many("UPDATE content SET bytes = NULL WHERE n = ?", [(n,) for n in contents])
+
+    store.write(work)
+
+
+class ErasingContract:
+    """What every store promises of contents that are erased or packed."""
+
+    def store(self, folder: Path) -> AbstractContextManager[Store]:
+        raise NotImplementedError
+
+    def test_an_erased_content_keeps_its_number_and_its_reference_and_nothing_else(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store:
+            for stored in (_put(store, b"short"), _put(store, LARGE)):
+                store.catch_up()
+                store.write(lambda txn, n=stored.n: txn.facts.erase([n]))  # type: ignore[misc]
+                assert _is_gone(store, stored.n)
+                with store.read() as txn:
+                    assert txn.facts.find_content(stored.ref) == stored.n
+                    columns = "ref, salt, digest, size, shown, bytes"
+                    row = txn.sql.one(f"SELECT {columns} FROM content WHERE n = ?", (stored.n,))
+                    assert row == (stored.ref, b"", b"", 0, ERASED, None)
+                    for table, column in (("content_part", "content"), ("lookup_bytes", "n"), ("packed", "content")):
+                        assert txn.sql.one(f"SELECT 1 FROM {table} WHERE {column} = ?", (stored.n,)) is None
+
+    def test_equal_bytes_after_an_erasure_are_another_content(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store:
+            for caught_up in (False, True):
+                first = _put(store, b"text")
+                if caught_up:
+                    store.catch_up()
+                store.write(lambda txn, n=first.n: txn.facts.erase([n]))  # type: ignore[misc]
+                second = _put(store, b"text")
+                assert second.ref != first.ref
+                with store.read() as txn:
+                    assert txn.facts.content(second.n) == b"text"
+
+    def test_an_erasure_that_is_undone_has_not_happened(self, tmp_path: Path) -> None:
+        class Stop(Exception):
+            """Whatever went wrong."""
+
+        def work(txn: WriteTxn) -> None:
+            txn.facts.erase([stored.n])
+            raise Stop
+
+        with self.store(tmp_path) as store:
+            stored = _put(store, b"text")
+            try:
+                store.write(work)
+            except Stop:
+                pass
+            else:
+                raise AssertionError("the work's own error was not raised")
+            with store.read() as txn:
+                assert txn.facts.content(stored.n) == b"text"
+            assert _put(store, b"text") == stored
+
+    def test_a_content_that_is_known_to_be_erased_before_it_came_is_gone(self, tmp_path: Path) -> None:
+        ref = bytes(range(32))
+        with self.store(tmp_path) as store:
+            husk = store.write(lambda txn: txn.facts.put_husk(ref))
+            after = _put(store, b"text")
+            assert after.n == husk.n + 1
+            assert _is_gone(store, husk.n)
+            with store.read() as txn:
+                assert txn.facts.find_content(ref) == husk.n
+
+    def test_a_packed_content_reads_as_before_and_can_be_erased(self, tmp_path: Path) -> None:
+        texts = [f"text {i} ".encode() * 50 for i in range(3)]
+        with self.store(tmp_path) as store:
+            stored = [_put(store, text) for text in texts]
+            _pack(store, {each.n: text for each, text in zip(stored, texts, strict=True)})
+            with store.read() as txn:
+                assert [txn.facts.content(each.n) for each in stored] == texts
+                assert b"".join(txn.facts.stream_content(stored[1].n)) == texts[1]
+            assert _put(store, texts[2]) == stored[2]
+            store.write(lambda txn: txn.facts.erase([stored[1].n]))
+            assert _is_gone(store, stored[1].n)
+            with store.read() as txn:
+                assert [txn.facts.content(stored[i].n) for i in (0, 2)] == [texts[0], texts[2]]
+
+    def test_a_pack_goes_with_the_last_content_in_it(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store:
+            stored = _put(store, b"text" * 50)
+            _pack(store, {stored.n: b"text" * 50})
+            store.write(lambda txn: drop_from_packs(txn.sql, [stored.n]))
+            with store.read() as txn:
+                assert txn.sql.all("SELECT n FROM pack") == txn.sql.all("SELECT content FROM packed") == []
+
+    def test_a_rewritten_store_holds_the_same(self, tmp_path: Path) -> None:
+        with self.store(tmp_path) as store:
+            stored = [_put(store, text) for text in (b"one", LARGE, b"three")]
+            store.write(lambda txn: txn.facts.erase([stored[0].n]))
+            assert store.rewrite()
+            assert store.empty_log()
+            assert store.check_integrity() == []
+            with store.read() as txn:
+                assert txn.facts.content(stored[1].n) == LARGE
+            assert _is_gone(store, stored[0].n)
+            assert _put(store, b"three") == stored[2]
+            assert all(path.exists() for path in store.lying_beside())
+
+
+# --- The contract of `weft.store.port.Store`, as tests that every backend passes.
 
 T = TypeVar("T")
 TREE = 7  # a scope: the tree that shares its contents

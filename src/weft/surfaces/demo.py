@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.kernel.clock import FixedClock, ms_from_iso
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger

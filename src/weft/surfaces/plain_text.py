@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from unicodedata import category, combining, east_asian_width
 
-from weft.kernel.labels import is_visible
+from weft.kernel.typed_names import is_visible
 
 JOINERS = "\u200c\u200d"  # hold emoji and scripts together, and move nothing
 TAB = "    "

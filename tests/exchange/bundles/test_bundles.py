@@ -14,9 +14,8 @@ from weft.kernel.errors import Damaged, InvalidInput, NotFound, StoreError
 from weft.ledger.api.base import open_thread_facts
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import import_secret
-from weft.ledger.read import thread_facts
-from weft.store.facts import FactReader
-from weft.store.records import LogRow
+from weft.ledger.read import thread_events
+from weft.store.fact_log import FactReader, LogRow
 
 
 def thread_of(ledger: Ledger, name: str) -> list[tuple[str, list[str], list[object]]]:
@@ -190,7 +189,7 @@ def test_a_thread_is_found_without_a_look_at_every_row(
     label = "alt" if kind == "recorded" else imported_thread(disk)
     with open_thread_facts(disk, [label]) as facts:
         found = [*facts.events()]
-        monkeypatch.setattr(thread_facts, "rows_at", lambda log, *_: log.rows())
+        monkeypatch.setattr(thread_events, "rows_at", lambda log, *_: log.rows())
         assert found == [*facts.events()]
 
 

@@ -19,13 +19,12 @@ from tests.sizes import sized
 from weft.exchange.bundles import create_bundle, import_bundle, verify_bundle
 from weft.exchange.bundles.form import references
 from weft.kernel.events import Event, encode
-from weft.kernel.facts import is_digest
-from weft.kernel.kinds import KINDS
+from weft.kernel.foreign_input import KINDS, is_digest
 from weft.ledger.api.base import open_thread_facts
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.read import thread_facts
+from weft.ledger.read import thread_events
 from weft.ledger.read.content_uses import references as typed_references
-from weft.ledger.read.thread_facts import ThreadFacts
+from weft.ledger.read.thread_events import ThreadFacts
 
 STEPS = sized(test=100, prove=4_000)
 TURNS = sized(test=300, prove=100_000)
@@ -59,7 +58,7 @@ class Bundling(LedgerMachine):
 def _walked(facts: ThreadFacts) -> list[tuple[int, bytes]]:
     """The same events, looked for in every row of the log."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(thread_facts, "rows_at", lambda log, *_: log.rows())
+        patch.setattr(thread_events, "rows_at", lambda log, *_: log.rows())
         return [*facts.events()]
 
 

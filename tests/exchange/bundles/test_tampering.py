@@ -21,7 +21,7 @@ from tests.ledger.histories import large_bytes
 from tests.sizes import PROVING, points, share
 from weft.exchange.bundles import container, create_bundle, import_bundle, verify_bundle
 from weft.exchange.bundles.form import EVENT_PREFIX, LIMITS, NOT_CONTENTS, end_line
-from weft.kernel import canonical
+from weft.kernel import contents
 from weft.kernel.errors import InvalidBundle, ReplicaDiverged, WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.facts_file import event_line
@@ -352,7 +352,7 @@ def test_facts_that_hash_and_mean_nothing_are_refused_by_the_ledger(made: Path, 
     event = orjson.loads(lines[at])
     event.pop("event_id")
     event["actor"] = "words in an event"
-    forged = event_line(canonical.dumps(event))
+    forged = event_line(contents.dumps(event))
     resealed(made / "plain.weft", partial(put, at, forged), changed)
     verified(changed)
     with weft.open(tmp_path / "ledger.db") as ledger, pytest.raises(WeftError, match="words in an event"):
@@ -383,7 +383,7 @@ def test_nobody_writes_in_the_name_of_the_ledger_that_a_bundle_comes_into(
             "content": ref,
             "reason": ref,
         }
-    resealed(target, lambda lines: [*lines, event_line(canonical.dumps(forged))], changed)
+    resealed(target, lambda lines: [*lines, event_line(contents.dumps(forged))], changed)
     verified(changed)
     with pytest.raises(ReplicaDiverged, match="which is this ledger, and it did not"):
         import_bundle(disk, changed)

@@ -18,9 +18,9 @@ from weft import Ledger
 from weft.exchange.exporters.export import export
 from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.exchange.exporters.testing import PIXEL, live
-from weft.kernel.dag_events import SnapshotMaterialized
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
-from weft.store.trust_store import TrustStore
+from weft.kernel.events import SnapshotMaterialized
+from weft.store.replicas import TrustStore
 
 FORMS = ("markdown", "html", "jsonl", "openai", "anthropic")
 MEGABYTE = 1024 * 1024

@@ -43,7 +43,7 @@ from weft.exchange.importers.sources import candidates
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource
-from weft.kernel.read_budget import ReadBudget
+from weft.kernel.foreign_input import ReadBudget
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "codex"
 

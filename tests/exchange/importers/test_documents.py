@@ -11,7 +11,7 @@ from weft.exchange.importers.chat import chat_tokens, content_of
 from weft.exchange.importers.documents import read_document
 from weft.exchange.importers.port import Tokens
 from weft.exchange.importers.records.values import json_in_text
-from weft.ledger.dialects.blocks import plain_result
+from weft.ledger.dialects import plain_result
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 
 

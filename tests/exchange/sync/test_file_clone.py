@@ -28,17 +28,16 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import Damaged, FactDamaged
 from weft.ledger.api import store_of
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.reports.counted_turns import TABLES
+from weft.ledger.reports.usage_totals import TABLES
 from weft.ledger.secrets.scan import MARK
-from weft.ledger.upkeep import file_clone
+from weft.ledger.upkeep import ledger_copy
 from weft.ledger.upkeep.facts_file import export_lines, import_lines
-from weft.ledger.upkeep.file_clone import OWN_WORD_TABLES
-from weft.ledger.upkeep.ledger_copy import STATE_TABLES
-from weft.ledger.upkeep.recompute import VIEW_TABLES
+from weft.ledger.upkeep.ledger_copy import OWN_WORD_TABLES, STATE_TABLES
+from weft.ledger.upkeep.verify import VIEW_TABLES
 from weft.programs import Programs
-from weft.store.sqlite import copies
-from weft.store.sqlite.files import LedgerFile
-from weft.store.trust_store import CLONED, TrustStore
+from weft.store.private_files import LedgerFile
+from weft.store.replicas import CLONED, TrustStore
+from weft.store.sqlite import connection as sqlite_connection
 
 FACT_TABLES = ("log", "content", "content_part", "pack", "packed")
 FILLED_TABLES = (
@@ -253,13 +252,13 @@ def test_a_ledger_that_others_write_to_is_copied_as_it_was_at_one_moment(
 ) -> None:
     """Where some of it lies in the log, SQLite copies the pages; else the file is copied, and later writes wait."""
     ways: list[bool] = []
-    is_whole = copies.is_whole_in_file
+    is_whole = sqlite_connection.is_whole_in_file
 
     def watched(file: LedgerFile) -> bool:
         ways.append(is_whole(file))
         return ways[-1]
 
-    monkeypatch.setattr(copies, "is_whole_in_file", watched)
+    monkeypatch.setattr(sqlite_connection, "is_whole_in_file", watched)
     grow(here, "main", *(f"question {i}" for i in range(20)))
     with cloned(here, tmp_path / "busy.db") as quick:
         assert_same(here, quick)
@@ -303,7 +302,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(here: Ledger, tmp_path: Path, mo
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "quick.db.partial"))
 
-    monkeypatch.setattr(copies, "_move_bytes", full)
+    monkeypatch.setattr(sqlite_connection, "_move_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         copied(here, tmp_path / "quick.db")
     assert {path.name for path in tmp_path.glob("quick*")} == {"quick.db-lock"}
@@ -342,7 +341,7 @@ def test_an_error_of_the_copy_names_it_and_not_the_source(
     def damage(copy: apsw.Connection) -> None:
         raise apsw.CorruptError("database disk image is malformed")
 
-    monkeypatch.setattr(copies, "_clear_free_pages", damage)
+    monkeypatch.setattr(sqlite_connection, "_clear_free_pages", damage)
     with pytest.raises(Damaged, match=re.escape(str(tmp_path / "quick.db"))):
         copied(here, tmp_path / "quick.db")
 
@@ -357,7 +356,7 @@ def test_a_file_system_without_sendfile_is_read_and_written(
     def refuse(*_: object) -> int:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr("weft.store.sqlite.copies.os.sendfile", refuse)
+    monkeypatch.setattr("weft.store.sqlite.connection.os.sendfile", refuse)
     with cloned(here, tmp_path / "quick.db") as quick:
         assert_same(here, quick)
 
@@ -384,7 +383,7 @@ def test_a_copied_clone_is_trusted_before_it_has_its_name(here: Ledger, tmp_path
 def test_a_ledger_that_nobody_writes_to_is_copied_as_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with weft.open(tmp_path / "here.db") as ledger:
         grow(ledger, "main", "one")
-    monkeypatch.setattr(copies, "_copy_pages", None)
+    monkeypatch.setattr(sqlite_connection, "_copy_pages", None)
     with weft.open(tmp_path / "here.db", read_only=True) as ledger:
         assert copied(ledger, tmp_path / "quick.db") is not None
 
@@ -414,12 +413,12 @@ def test_views_are_neither_computed_nor_contents_hashed_again(
         return sha256(line)
 
     count = len(events(here))
-    monkeypatch.setattr(file_clone, "sha256", counting)
+    monkeypatch.setattr(ledger_copy, "sha256", counting)
     monkeypatch.setattr("weft.ledger.views.projector.Projector.apply", None)
     monkeypatch.setattr("weft.kernel.contents.ContentHasher.feed", None)
     assert copied(here, tmp_path / "quick.db") is not None
     assert len(hashed) == count
     hashed.clear()
-    monkeypatch.setattr(file_clone, "PROVEN_EVENTS", 10)
+    monkeypatch.setattr(ledger_copy, "PROVEN_EVENTS", 10)
     assert copied(here, tmp_path / "long.db") is not None
     assert 10 <= len(hashed) < 30

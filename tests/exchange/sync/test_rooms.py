@@ -13,8 +13,8 @@ from tests.ledger.rooms import Cast, answer, cast
 from weft.exchange.sync import clone, pull, push
 from weft.kernel.errors import NotApplicable, NotFound
 from weft.ledger.api import Ledger
-from weft.opening import copy
 from weft.programs import Programs
+from weft.surfaces.opening import copy
 
 
 @pytest.fixture

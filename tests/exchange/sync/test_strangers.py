@@ -17,11 +17,11 @@ from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Ready, framed
 from weft.exchange.sync.receiver import MOST_OFFERED
 from weft.exchange.sync.sender import LARGE, RECORD, mentioned
 from weft.exchange.sync.talk import Talk, hear
-from weft.kernel import canonical
+from weft.kernel import contents as kernel_contents
 from weft.kernel.errors import InvalidFact, PeerRefused, ProtocolBroken, ReplicaDiverged, WeftError
 from weft.kernel.events import GENESIS
 from weft.kernel.events import encode as encode_event
-from weft.kernel.kinds import KINDS
+from weft.kernel.foreign_input import KINDS
 from weft.ledger.api import store_of
 from weft.ledger.api.ledger import Ledger
 
@@ -73,7 +73,7 @@ def offer(batch: Sequence[bytes], *more: Frame | Kind) -> Script:
 
 
 def changed(line: bytes, **fields: object) -> bytes:
-    return canonical.dumps({**canonical.loads(line), **fields})
+    return kernel_contents.dumps({**kernel_contents.loads(line), **fields})
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_events_that_say_this_ledger_wrote_them(busy: Ledger, honest: list[bytes
         "kind": "content_erased", "v": 1, "stream": f"ledger:{busy.replica}", "prev": None, "actor": "local",
         "content": "ab" * 32, "reason": "cd" * 32, "ts": "2026-11-15T00:00:00.000Z", "replica": STRANGER,
     }  # fmt: skip
-    refused(busy, ReplicaDiverged, offer([canonical.dumps(tomb)], Kind.NEED, MARK))
+    refused(busy, ReplicaDiverged, offer([kernel_contents.dumps(tomb)], Kind.NEED, MARK))
 
 
 PIECE = Frame(Kind.PIECE, b"x" * (1 << 20))
@@ -293,7 +293,7 @@ def test_an_event_of_a_kind_that_is_not_known_travels_with_its_contents(here: Le
     grow(there, "main", "hello")
     ref = there.put_content(b"a newer program's words").ref
     event = msgspec.json.decode(encode_event(KINDS.decode(lines(there)[0])))
-    strange = canonical.dumps(
+    strange = kernel_contents.dumps(
         {**event, "kind": "from_the_future", "stream": f"wish:{STRANGER}", "words": ref, "prev": None}
     )
 

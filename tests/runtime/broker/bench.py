@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tests.runtime.inference.asking import PERSON, model
 from weft.kernel.clock import Clock
-from weft.kernel.dag_events import Interruption
+from weft.kernel.events import Interruption
 from weft.ledger.api import Ledger, RecordedEvent, Runs, SessionStanding, Setting
 from weft.ledger.model import Part, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker

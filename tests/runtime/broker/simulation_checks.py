@@ -12,11 +12,18 @@ from msgspec import UNSET
 from tests.runtime.broker.simulated_subscribers import check_subscriber
 from tests.runtime.broker.simulated_world import START_MS, Schedule, SentMessage, Violation
 from weft.kernel.clock import ms_from_iso
-from weft.kernel.dag_events import HistoryAppend, Interruption, ModelRequest, ModelResponse, RunStarted
 from weft.kernel.enums import QueueMode, ToolCallStatus
-from weft.kernel.fields import ReasoningFact, TextFact
+from weft.kernel.events import (
+    HistoryAppend,
+    Interruption,
+    ModelRequest,
+    ModelResponse,
+    ReasoningFact,
+    RunStarted,
+    TextFact,
+)
 from weft.ledger.api import RecordedEvent, Runs
-from weft.ledger.views.recorded_events import StoredEvent, recorded
+from weft.ledger.views.rows import StoredEvent, recorded
 from weft.runtime.broker.run import Run
 
 MAX_PRIORITY = 5

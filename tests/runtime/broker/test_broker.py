@@ -14,11 +14,9 @@ import weft
 from tests.ledger.histories import exported, import_into
 from tests.ledger.test_inbox import begun
 from tests.runtime.broker.bench import Bench, never, run, saying, text_of
-from weft.kernel.advice import Action
 from weft.kernel.clock import FixedClock
-from weft.kernel.dag_events import ModelRequest
-from weft.kernel.errors import InvalidInput, NotApplicable, ReplyCut, SessionBusy, StoreFailed
-from weft.kernel.fields import EventRef
+from weft.kernel.errors import Action, InvalidInput, NotApplicable, ReplyCut, SessionBusy, StoreFailed
+from weft.kernel.events import EventRef, ModelRequest
 from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker import session_turns

@@ -16,8 +16,8 @@ from tests.runtime.broker.test_crashes import dead_owner
 from tests.runtime.broker.test_gated_calls import Gated
 from tests.sizes import points
 from weft.kernel.clock import FixedClock
-from weft.kernel.dag_events import ToolCallRequested, ToolResult
 from weft.kernel.enums import Decision
+from weft.kernel.events import ToolCallRequested, ToolResult
 from weft.ledger.api import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart
 from weft.runtime.broker.run import Run

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.runtime.invoking import Bench, run
 from tests.runtime.scripted import chat, failure
-from weft.kernel.dag_events import Interruption
+from weft.kernel.events import Interruption
 
 
 def sent(bench: Bench, number: int) -> list[str]:

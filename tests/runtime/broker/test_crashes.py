@@ -22,7 +22,7 @@ from tests.sizes import PROVING, Record, chance, points, points_offset, share, s
 from tests.surfaces.forking import shared_forker
 from weft.ledger.api import Ledger, Runs
 from weft.runtime.broker.run import Run
-from weft.store.owners import process_owner
+from weft.store.replicas import process_owner
 
 
 @dataclass

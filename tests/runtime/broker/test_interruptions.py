@@ -10,15 +10,15 @@ import pytest
 
 from tests.runtime.broker.bench import Bench, run, saying
 from weft.kernel.clock import FixedClock
-from weft.kernel.dag_events import ModelRequest, ToolResult
 from weft.kernel.errors import ContextTooLong, NotApplicable
+from weft.kernel.events import ModelRequest, ToolResult
 from weft.ledger.api import Ledger
 from weft.ledger.model import NewMessage
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.plans import ShortenedContext
 from weft.runtime.broker.run import Run
 from weft.runtime.broker.tools import FunctionTool, Later, tools_of
-from weft.store.owners import process_owner, was_before_boot
+from weft.store.replicas import process_owner, was_before_boot
 
 
 async def serve_until_asked(bench: Bench, broker: Broker) -> asyncio.Task[None]:

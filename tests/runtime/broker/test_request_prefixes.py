@@ -14,7 +14,7 @@ import pytest
 import weft.aio
 from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import MESSAGE, Script, Scripted, answer, chat, chat_saying, scripted
-from weft.kernel.dag_events import ModelRequest
+from weft.kernel.events import ModelRequest
 from weft.ledger.model import ImagePart
 from weft.runtime.broker.tools import FunctionTool, tools_of
 from weft.runtime.inference.inference import Inference

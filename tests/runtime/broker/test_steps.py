@@ -7,16 +7,6 @@ from typing import Any
 import pytest
 
 from weft.kernel.clock import iso_from_ms
-from weft.kernel.dag_events import (
-    HistoryAppend,
-    Interruption,
-    ModelRequest,
-    ModelResponse,
-    RunFinished,
-    RunStarted,
-    ToolCallRequested,
-    ToolResult,
-)
 from weft.kernel.enums import (
     AgentRole,
     InterruptionReason,
@@ -25,8 +15,21 @@ from weft.kernel.enums import (
     ToolCallStatus,
     TurnType,
 )
-from weft.kernel.events import Event
-from weft.kernel.fields import EventRef, MessageFact, TextFact, ToolUseFact
+from weft.kernel.events import (
+    Event,
+    EventRef,
+    HistoryAppend,
+    Interruption,
+    MessageFact,
+    ModelRequest,
+    ModelResponse,
+    RunFinished,
+    RunStarted,
+    TextFact,
+    ToolCallRequested,
+    ToolResult,
+    ToolUseFact,
+)
 from weft.kernel.ledger_events import RunParked
 from weft.ledger.api import RecordedEvent
 from weft.runtime.broker.run import Run

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.kernel.authority import Principal, PrincipalKind
-from weft.ledger.reports.permissions import PermissionVerdict, ToolUse, judge, parse_grant
+from weft.ledger.reports.audit import PermissionVerdict, ToolUse, judge, parse_grant
 from weft.runtime.configuration.layers import ConfigLayer, LayerName, merge, passed_on, thread_layers
 from weft.runtime.configuration.permissions import PermissionLimits, SandboxLimits
 from weft.runtime.context import context_for

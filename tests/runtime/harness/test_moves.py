@@ -8,7 +8,7 @@ import pytest
 
 from weft.ledger.api import InboxMessage, Spending
 from weft.ledger.model import TextPart
-from weft.ledger.reports.spending import Tally
+from weft.ledger.reports.prices import Tally
 from weft.programs.assignments import Assignment
 from weft.programs.model import Program, RecordedVerdict
 from weft.runtime.harness.facts import RoundState, WordKind, WorkFacts, WorkRound

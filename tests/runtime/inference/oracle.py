@@ -22,7 +22,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
 from weft.kernel.errors import OutsideError, WeftError
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.model import Message, NewMessage, Part
 from weft.runtime.inference.dialects.google import (
     _BY_CATEGORY,

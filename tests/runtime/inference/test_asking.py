@@ -21,7 +21,7 @@ from tests.runtime.scripted import (
 )
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput, ReplyMalformed, Unsupported
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.model import ImagePart, NewMessage, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.inference.replies import Finish, TokenKind
 from weft.runtime.inference.settings import ModelSettings, OpenAIApi, Parameters, ProviderKind, ToolSpec

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.kernel.errors import BudgetSpent, InvalidInput, ProviderFailed, RateLimited, RequestRefused
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.reports.prices import Price
 from weft.runtime.inference.budgets import Budget, cost_of
 from weft.runtime.inference.local import thread_count

@@ -16,7 +16,7 @@ from tests.sandbox import UNPROTECTED, machine_sandbox
 from tests.sizes import share
 from weft.kernel.enums import Decision
 from weft.kernel.errors import InvalidInput
-from weft.kernel.fields import PolicyTests
+from weft.kernel.events import PolicyTests
 from weft.runtime.policies.contract import (
     INPUT_BYTES,
     PolicyCall,

@@ -13,8 +13,8 @@ import weft
 import weft.aio
 from tests.runtime.replay.scripted_answers import ReplayBench, saying, script_of, stop
 from tests.runtime.scripted import HANG, chat, failure, scripted
-from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput
+from weft.kernel.events import ModelRequest
 from weft.ledger.api import Runs, SessionStanding
 from weft.ledger.model import ImagePart, Part, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker

@@ -11,7 +11,7 @@ import weft
 from tests.ledger.histories import grow, problems
 from tests.runtime.resources.test_turn_files import Desk, listed
 from weft.kernel.errors import NotApplicable, StoreFailed
-from weft.kernel.resource_events import CompensationRecorded, ResourceOwned
+from weft.kernel.ledger_events import CompensationRecorded, ResourceOwned
 from weft.ledger.api import Ledger, Resource, ResourceLog
 from weft.runtime.resources.claims import Claim, ClaimKind
 from weft.runtime.resources.controller import ResourceController

@@ -16,7 +16,7 @@ from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import SandboxFiles
 from weft.kernel.enums import Decision
 from weft.kernel.errors import InvalidInput
-from weft.kernel.network_hosts import endpoints_of
+from weft.kernel.permission_subjects import endpoints_of
 from weft.runtime.broker.tools import ToolCallContext, Verdict
 from weft.runtime.context import context_for
 from weft.runtime.policies.contract import PolicyCall

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.tools.conftest import call, perform, plan
-from weft.kernel.canonical import dumps
+from weft.kernel.contents import dumps
 from weft.kernel.enums import FileKind
 from weft.ledger.model import FileNote, ImagePart
 from weft.runtime.tools.calls import PlannedTool, ToolFailure

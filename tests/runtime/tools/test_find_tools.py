@@ -13,7 +13,7 @@ from tests.runtime.tools.conftest import CANARY, call, plan, tree_digest
 from tests.runtime.tools.hostile_paths import hostile_paths, lay_traps
 from weft.kernel.enums import FileKind
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import ReadLimits
+from weft.kernel.foreign_input import ReadLimits
 from weft.ledger.model import FileNote
 from weft.runtime.tools.calls import PlannedTool, ToolFailure
 from weft.runtime.tools.find_tools import MOST_ENTRIES, GlobTool, ListTool

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weft.aio.crossing import Pool
-from weft.kernel.dag_events import ToolResult
+from weft.kernel.events import ToolResult
 from weft.ledger.api import Ledger
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.tools.calls import ToolFailure

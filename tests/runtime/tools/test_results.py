@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET
 
 from tests.runtime.tools.conftest import CONTEXT, call
-from weft.kernel.canonical import dumps
+from weft.kernel.contents import dumps
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.inference.shown_results import for_model, result_text
 from weft.runtime.tools.calls import ToolFailure

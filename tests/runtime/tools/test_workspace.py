@@ -14,7 +14,7 @@ from tests.runtime.tools.conftest import CANARY, call, perform, plan, tree_diges
 from tests.runtime.tools.hostile_paths import LOOKING_HOSTILE, hostile_paths, lay_traps
 from tests.sizes import sized
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import ReadLimits
+from weft.kernel.foreign_input import ReadLimits
 from weft.runtime.tools.beneath import exchange_names
 from weft.runtime.tools.calls import PlannedTool, ToolFailure
 from weft.runtime.tools.change_tools import EditTool, WriteTool

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from weft.exchange.bundles.form import LIMITS, MAGIC
 from weft.kernel.errors import InvalidBundle, LimitExceeded
-from weft.kernel.read_budget import ReadBudget
+from weft.kernel.foreign_input import ReadBudget
 
 CHUNK = 256 * 1024
 DIGEST = 32

@@ -23,10 +23,10 @@ from weft.exchange.bundles.withheld_contents import Withholding
 from weft.kernel.errors import ContentGone, FactDamaged, InvalidBundle, NotApplicable, StoreError, WithheldShows
 from weft.ledger.api import Ledger, open_thread_facts
 from weft.ledger.arguments import checked_file, checked_path, path_error
-from weft.ledger.read.thread_facts import ThreadFacts
-from weft.ledger.upkeep.copy_register import BUNDLE, remembered
+from weft.ledger.read.thread_events import ThreadFacts
 from weft.ledger.upkeep.facts_file import event_line
-from weft.store.atomic_files import aside_of, open_aside, put_in_place
+from weft.ledger.upkeep.ledger_copy import BUNDLE, remembered
+from weft.store.private_files import aside_of, open_aside, put_in_place
 
 LEAKS = 20
 Report = Callable[[int, int], None]

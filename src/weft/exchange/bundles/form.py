@@ -13,13 +13,12 @@ from typing import Any
 
 import orjson
 
-from weft.kernel import canonical
-from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel import contents as kernel_contents
 from weft.kernel.clock import ALPHABET
-from weft.kernel.contents import ROW_BYTES
+from weft.kernel.contents import MAX_INTEGER, ROW_BYTES
 from weft.kernel.errors import InvalidBundle
-from weft.kernel.read_budget import GIB, MIB, ReadLimits, json_values
-from weft.ledger.read.thread_facts import ThreadHead
+from weft.kernel.foreign_input import GIB, MIB, ReadLimits, json_values
+from weft.ledger.read.thread_events import ThreadHead
 from weft.ledger.upkeep.facts_file import LINE_LIMIT, LINE_VALUES
 
 VERSION = 1
@@ -60,11 +59,11 @@ is_stream = re.compile(f"(run|session|program|import|ledger|conversation):[0-7][
 
 def header_line(heads: Iterable[ThreadHead]) -> bytes:
     found = [{"event": head.event, "turn": head.turn} for head in heads]
-    return canonical.dumps({"bundle": VERSION, "heads": found})
+    return kernel_contents.dumps({"bundle": VERSION, "heads": found})
 
 
 def absent_line(ref: str, why: str) -> bytes:
-    return canonical.dumps({"absent": ref, "why": why})
+    return kernel_contents.dumps({"absent": ref, "why": why})
 
 
 def content_lines(ref: str, salt: bytes, size: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -83,11 +82,11 @@ def content_lines(ref: str, salt: bytes, size: int, pieces: Iterable[bytes]) -> 
 
 
 def end_line(events: int, contents: int, absent: int, digest: str) -> bytes:
-    return canonical.dumps({"absent": absent, "contents": contents, "events": events, "sha256": digest})
+    return kernel_contents.dumps({"absent": absent, "contents": contents, "events": events, "sha256": digest})
 
 
 def signature_line(key: bytes, signature: bytes) -> bytes:
-    return canonical.dumps({"key": key.hex(), "signature": signature.hex()})
+    return kernel_contents.dumps({"key": key.hex(), "signature": signature.hex()})
 
 
 def statement(digest: str, heads: Iterable[ThreadHead]) -> bytes:
@@ -105,7 +104,7 @@ def event_of(line: bytes) -> tuple[str, dict[str, Any]]:
         raise InvalidBundle(f"an event hashes to {found}, not to {claimed.decode(errors='replace')}")
     event = parsed(stored)
     _check_values(event)
-    if not canonical.is_canonical(stored):
+    if not kernel_contents.is_canonical(stored):
         raise InvalidBundle(f"event {found} is not in canonical form")
     return found, event
 

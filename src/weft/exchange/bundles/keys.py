@@ -18,10 +18,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidKey, StoreError, Unsupported
-from weft.kernel.weft_error import quoted
-from weft.store.atomic_files import make_folder
+from weft.kernel.errors import Action, InvalidKey, StoreError, Unsupported, quoted
+from weft.store.private_files import make_folder
 
 FORM = "weft-key ed25519"
 TRUSTED = "trusted"

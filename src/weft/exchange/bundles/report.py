@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.ledger.read.thread_facts import ThreadHead
+from weft.ledger.read.thread_events import ThreadHead
 
 PROVES = (
     "no event, and no content that is here, has changed since the digests of its threads were known",

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from weft.kernel.contents import json_value
-from weft.kernel.words import folded, pattern
+from weft.kernel.message_text import folded, pattern
 
 RUN = 6
 DISTINCTIVE_LETTERS, LONG, PLAIN_VALUE = 6, 20, 8

@@ -21,9 +21,8 @@ from weft.exchange.bundles.form import EVENT_PREFIX, is_digest, is_salt, is_sign
 from weft.exchange.bundles.keys import PublicKey, holds
 from weft.exchange.bundles.report import AbsentContent, BundleReport, SignedBy, ThreadProof
 from weft.kernel.contents import CONTENT_DOMAIN, MAX_CONTENT_BYTES
-from weft.kernel.errors import InvalidBundle
-from weft.kernel.weft_error import quoted
-from weft.ledger.read.thread_facts import ThreadHead
+from weft.kernel.errors import InvalidBundle, quoted
+from weft.ledger.read.thread_events import ThreadHead
 
 MOST_UNNAMED = 10_000
 """So many events of a ledger's own stream may wait for the substitution that names them."""

@@ -15,14 +15,13 @@ from weft.exchange.bundles import form
 from weft.exchange.bundles.stretches import Stretches, matches, windows
 from weft.exchange.bundles.verification import KnownNames
 from weft.kernel.clock import is_ulid, offset
-from weft.kernel.errors import ContentGone, InvalidInput, NotFound
+from weft.kernel.errors import ContentGone, InvalidInput, NotFound, quoted
 from weft.kernel.events import event_id
-from weft.kernel.facts import is_digest
-from weft.kernel.weft_error import quoted
+from weft.kernel.foreign_input import is_digest
 from weft.ledger.api import LedgerBase, calls_of
-from weft.ledger.read.thread_facts import ThreadFacts
+from weft.ledger.read.thread_events import ThreadFacts
 from weft.ledger.views.rows import load_turn
-from weft.store.records import ContentHead
+from weft.store.fact_log import ContentHead
 
 WINDOW, OVERLAP = 8 * 1024 * 1024, 64 * 1024
 NAMES = ("id", "tool_call_id", "call_id", "native", "model", "name", "tool", "server", "code", "list", "provider")

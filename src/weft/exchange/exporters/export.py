@@ -18,14 +18,12 @@ from msgspec.structs import replace
 
 from weft.exchange.exporters.plugins import load_exporter
 from weft.exchange.exporters.port import Exporter, Report, Story, StoryFacts, Thinking, ThreadTip, Wishes
-from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidInput, NotFound, StoreError
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import Action, InvalidInput, NotFound, StoreError, quoted
 from weft.ledger.api import FullThreads, FullTurn, Ledger, PriceTable, Spending, TurnRange, has_title
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.model import PROMPT_SEQUENCE, Message, Session
-from weft.store.atomic_files import make_folder, new_file
 from weft.store.port import Progress
+from weft.store.private_files import make_folder, new_file
 
 LONGEST_TITLE = 120
 

@@ -16,7 +16,7 @@ from weft.exchange.exporters.captions import UNKNOWN_MODELS, model_of
 from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.exchange.exporters.results import json_line
 from weft.kernel.clock import iso_from_ms
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.api import FullTurn, MessageReply, TurnRange
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, Turn
 

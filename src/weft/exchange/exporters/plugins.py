@@ -6,8 +6,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from weft.exchange.exporters.port import Exporter
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
 
 GROUP = "weft.exporters"
 

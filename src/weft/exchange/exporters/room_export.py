@@ -21,9 +21,8 @@ from weft.exchange.exporters.markdown import block_quote, code, escaped
 from weft.exchange.exporters.port import Report
 from weft.exchange.exporters.results import json_line
 from weft.kernel.clock import iso_from_ms
-from weft.kernel.errors import InvalidInput
-from weft.kernel.mentions import Mention, render_mentions, shown_name
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
+from weft.kernel.message_text import Mention, render_mentions, shown_name
 from weft.ledger.api import Ledger, Participant, Room, RoomMessage
 from weft.ledger.model import ImagePart, TextPart
 

@@ -18,7 +18,7 @@ import zstandard
 from weft.exchange.importers.limits import PACKED_MEMBER_LIMITS, SOURCE_LIMITS
 from weft.exchange.importers.records.jsonl import regular_descriptor
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import MIB, ReadBudget
+from weft.kernel.foreign_input import MIB, ReadBudget
 
 BROKEN = (
     zstandard.ZstdError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,

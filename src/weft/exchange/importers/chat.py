@@ -7,8 +7,7 @@ from typing import Any
 from weft.exchange.importers.port import Tokens
 from weft.exchange.importers.records.builder import MessageContent
 from weft.exchange.importers.records.values import text
-from weft.ledger.dialects.blocks import TEXTS, THOUGHTS, image_url, thought_text
-from weft.ledger.dialects.usage import chat_counts, response_counts
+from weft.ledger.dialects import TEXTS, THOUGHTS, chat_counts, image_url, response_counts, thought_text
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 
 

@@ -22,7 +22,7 @@ from weft.exchange.importers.records.jsonl import regular_descriptor
 from weft.exchange.importers.records.values import canonical
 from weft.exchange.importers.sidecars import open_beneath
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import ReadBudget
+from weft.kernel.foreign_input import ReadBudget
 
 _raw_json = msgspec.json.Decoder(Raw)
 

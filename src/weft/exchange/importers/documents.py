@@ -22,7 +22,7 @@ from weft.exchange.importers.records.jsonl import BOM, LINE_LIMIT, read_whole
 from weft.exchange.importers.records.values import json_value
 from weft.kernel.contents import bytes_text
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import check_json
+from weft.kernel.foreign_input import check_json
 
 DEEPEST_LEVEL = 64
 _NOTHING = object()

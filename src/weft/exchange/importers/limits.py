@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.kernel.read_budget import GIB, KIB, MIB, ReadLimits
+from weft.kernel.foreign_input import GIB, KIB, MIB, ReadLimits
 
 SOURCE_LIMITS = ReadLimits(
     bytes=64 * GIB,

@@ -16,10 +16,9 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct, field
 
 from weft.exchange.importers.limits import SOURCE_LIMITS
-from weft.kernel.errors import InvalidInput
-from weft.kernel.read_budget import ReadBudget
-from weft.kernel.weft_error import quoted
-from weft.ledger.imports.natives import (
+from weft.kernel.errors import InvalidInput, quoted
+from weft.kernel.foreign_input import ReadBudget
+from weft.ledger.imports.imported_turns import (
     Item,
     NativeCall,
     NativeCompaction,

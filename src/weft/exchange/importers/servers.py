@@ -20,8 +20,8 @@ from msgspec import Struct
 from weft.exchange.importers.port import HEAD_BYTES, Source
 from weft.exchange.importers.records.jsonl import sample
 from weft.kernel.errors import InvalidInput
-from weft.kernel.read_budget import ReadBudget
-from weft.kernel.sites import Site
+from weft.kernel.foreign_input import ReadBudget
+from weft.kernel.typed_names import Site
 
 QUIET_SECONDS = 300
 KEY = ("thread_id", "checkpoint_ns", "checkpoint_id")
@@ -144,7 +144,7 @@ def _connected(address: Address) -> Iterator[Any]:
 
 def _ensure_readable(address: Address) -> None:
     """What libpq says of an address that it cannot read may hold a part of its password."""
-    from weft.store.postgres.address import parse_address
+    from weft.store.postgres.connection import parse_address
 
     try:
         parse_address(address.url)

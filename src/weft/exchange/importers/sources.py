@@ -18,7 +18,7 @@ from weft.exchange.importers.port import HEAD_BYTES, GenericImporter, Importer, 
 from weft.exchange.importers.records.jsonl import sample
 from weft.exchange.importers.servers import Address, OnServer
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import ReadBudget
+from weft.kernel.foreign_input import ReadBudget
 from weft.ledger.imports import ImportSource
 
 LAST_STAMP = 2**63 - 1

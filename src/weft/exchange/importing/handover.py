@@ -35,7 +35,7 @@ from weft.kernel.enums import (
     ToolCallStatus,
 )
 from weft.ledger.imports import TextWords
-from weft.ledger.imports.natives import (
+from weft.ledger.imports.imported_turns import (
     EncodedEvents,
     JsonContent,
     NativeCall,

@@ -35,11 +35,11 @@ from weft.exchange.importing.handover import (
     receive_order,
 )
 from weft.kernel.clock import SystemClock
+from weft.kernel.contents import ImportSecret
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.imported import ImportSecret
-from weft.kernel.read_budget import ReadBudget
+from weft.kernel.foreign_input import ReadBudget
 from weft.ledger.imports import PreparedTranscript, RawBytes, RawFile, prepare_session
-from weft.ledger.imports.natives import NativeTurn
+from weft.ledger.imports.imported_turns import NativeTurn
 
 RAW_BYTES = 1024 * 1024
 UNPACKED = "unpacked"

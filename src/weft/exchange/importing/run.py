@@ -47,9 +47,8 @@ from weft.exchange.importing.reading_ahead import (
 )
 from weft.exchange.importing.usable_cores import usable_cores
 from weft.kernel.clock import Clock
-from weft.kernel.errors import InvalidInput, LimitExceeded, StoreError
-from weft.kernel.read_budget import ReadBudget
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, LimitExceeded, StoreError, quoted
+from weft.kernel.foreign_input import ReadBudget
 from weft.ledger.api import Ledger
 from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, PreparedWords
 

@@ -26,11 +26,11 @@ from weft.exchange.resuming.names import random_uuid, timed_uuid
 from weft.exchange.resuming.verbatim import as_source, verbatim_records
 from weft.kernel.clock import Clock, RandomBytes
 from weft.kernel.errors import InvalidInput, NotApplicable
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.ledger.api import Ledger
 from weft.ledger.model import Turn
-from weft.ledger.upkeep.copy_register import EXPORT, remembered
-from weft.store.atomic_files import make_folder, open_private
+from weft.ledger.upkeep.ledger_copy import EXPORT, remembered
+from weft.store.private_files import make_folder, open_private
 
 _no_letter = re.compile(r"[^A-Za-z0-9]")
 

@@ -14,10 +14,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from weft.exchange.sync.pump import SILENCE_SECONDS, Channel
 from weft.kernel.clock import Clock
-from weft.kernel.errors import ConnectionCut, InvalidInput
-from weft.kernel.hidden_credentials import hidden_address
-from weft.kernel.shell_words import shell_word
-from weft.kernel.sites import Site, ensure_plain_path, needs_psycopg, scheme_of
+from weft.kernel.errors import ConnectionCut, InvalidInput, hidden_address
+from weft.kernel.typed_names import Site, ensure_plain_path, needs_psycopg, scheme_of, shell_word
 
 COMMAND, SSH = "cmd:", "ssh://"
 FORMS = "give a path, postgresql://…, ssh://host/path or cmd:…"
@@ -59,7 +57,7 @@ def without_password(address: str) -> str:
 
 def _postgres_address(address: str) -> str:
     try:
-        from weft.store.postgres.address import parse_address
+        from weft.store.postgres.connection import parse_address
     except ImportError as error:
         raise needs_psycopg(error) from error
     return parse_address(address).kept

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from weft.exchange.sync.messages import BatchEnd, SkippedRun
 from weft.kernel.errors import ProtocolBroken
 from weft.kernel.events import GENESIS, extend
-from weft.kernel.facts import is_digest
+from weft.kernel.foreign_input import is_digest
 
 OwnRun = Callable[[bytes, int], list[bytes]]
 """The ids of so many of our events from one on, without those that came from the sender."""

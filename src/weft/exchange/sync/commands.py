@@ -19,14 +19,12 @@ from weft.exchange.sync.pump import SILENCE_SECONDS, Channel, Served
 from weft.exchange.sync.selection import select
 from weft.exchange.sync.sender import Report, SyncOutcome, silent
 from weft.exchange.sync.talk import Talk
-from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL
-from weft.kernel.errors import ConnectionCut, InvalidInput, NotApplicable, ReplicaDiverged
+from weft.kernel.errors import Action, ConnectionCut, InvalidInput, NotApplicable, ReplicaDiverged
 from weft.ledger.api import Ledger, store_of, writer_of
-from weft.ledger.upkeep.facts_file import views_are_stale
-from weft.ledger.upkeep.refused_events import RefusedEvent, load_refused
+from weft.ledger.upkeep.facts_file import RefusedEvent, load_refused, views_are_stale
 from weft.store.port import WriteTxn
-from weft.store.replica_names import COPIED, NOTE
+from weft.store.replicas import COPIED_NOTE, NOTE
 
 T = TypeVar("T")
 ORIGIN = "origin"
@@ -306,4 +304,4 @@ def forget_peer(ledger: Ledger, replica: str) -> None:
 def mark_as_copy(ledger: Ledger) -> None:
     """The next opening for writing gives this ledger a replica id of its own, as it does with a backup."""
     writer_of(ledger).ensure_whole("remote:change")
-    store_of(ledger).write(lambda txn: txn.sql.run(NOTE, (COPIED, "")))
+    store_of(ledger).write(lambda txn: txn.sql.run(NOTE, (COPIED_NOTE, "")))

@@ -43,10 +43,9 @@ from weft.exchange.sync.sender import Report, Sender, SyncOutcome, ensure_chain,
 from weft.exchange.sync.sink import LedgerSink
 from weft.exchange.sync.source import LedgerSource
 from weft.exchange.sync.talk import Talk, hear
-from weft.kernel.advice import Action
 from weft.kernel.clock import is_ulid
-from weft.kernel.errors import NotApplicable, ProtocolBroken, ReadOnlyLedger, ReplicaDiverged
-from weft.kernel.facts import is_digest
+from weft.kernel.errors import Action, NotApplicable, ProtocolBroken, ReadOnlyLedger, ReplicaDiverged
+from weft.kernel.foreign_input import is_digest
 from weft.ledger.imports import adopt_secret, import_secret
 from weft.store.port import Store
 

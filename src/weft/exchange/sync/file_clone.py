@@ -20,12 +20,11 @@ from weft.exchange.sync.messages import BatchEnd
 from weft.exchange.sync.peers import Remote, add_remote, note_range, note_taken
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
 from weft.ledger.api import Ledger, store_of
-from weft.ledger.upkeep.file_clone import ReadLog, forget_state, may_become_clone, read_log
-from weft.store.facts import FactReader
-from weft.store.replica_names import NOTE
+from weft.ledger.upkeep.ledger_copy import ReadLog, forget_state, may_become_clone, read_log
+from weft.store.fact_log import FactReader
+from weft.store.replicas import CLONED, NOTE, TOKEN, TrustStore, identity_of
 from weft.store.sqlite import SqliteStore
 from weft.store.sqlite.connection import SqliteSql
-from weft.store.trust_store import CLONED, TOKEN, TrustStore, identity_of
 
 BESIDE = ("", "-wal", "-shm", "-journal", "-head")
 SECRET_BYTES = 32

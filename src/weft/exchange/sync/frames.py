@@ -13,8 +13,7 @@ from enum import IntEnum
 import zstandard
 from msgspec import Struct
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import ProtocolBroken
+from weft.kernel.errors import Action, ProtocolBroken
 
 PREAMBLE = b"WEFTSYN1"
 HEADER = struct.Struct(">BBI")

@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from weft.exchange.sync.messages import BatchEnd, KnownLog, Ready
-from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidInput, LabelTaken, NotFound
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import Action, InvalidInput, LabelTaken, NotFound, quoted
 from weft.ledger.arguments import checked_label
-from weft.store.records import UNPROVEN
-from weft.store.replica_names import NOTE
+from weft.store.fact_log import UNPROVEN
+from weft.store.replicas import NOTE
 from weft.store.sql import Row, Sql
 
 _PEER = "SELECT n, chain FROM peer WHERE replica = ?"

@@ -22,7 +22,7 @@ from weft.exchange.sync.talk import Talk, hear
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, ContentHasher
 from weft.kernel.errors import InvalidFact, ProtocolBroken
 from weft.kernel.events import UnknownEvent
-from weft.kernel.facts import content_refs, is_digest
+from weft.kernel.foreign_input import content_refs, is_digest
 from weft.ledger.upkeep.facts_file import Fact, NewContent, NewEvent, NewLargeContent, checked_line
 
 MOST_OFFERED = 8192

@@ -13,12 +13,9 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET, Struct
 
-from weft.kernel.advice import Action
-from weft.kernel.dag_events import AgentForked, Substitution, ToolResult
-from weft.kernel.errors import NotFound
-from weft.kernel.events import Event, UnknownEvent
-from weft.kernel.facts import content_refs
-from weft.kernel.kinds import KINDS
+from weft.kernel.errors import Action, NotFound
+from weft.kernel.events import AgentForked, Event, Substitution, ToolResult, UnknownEvent
+from weft.kernel.foreign_input import KINDS, content_refs
 from weft.kernel.ledger_events import AgentCreated, ContentErased, SessionCreated, SessionMoved, Sighting
 from weft.ledger.api import place_of_event, stream_of
 from weft.ledger.views.rows import GOES_ON, SessionRow, load_session

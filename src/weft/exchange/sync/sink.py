@@ -29,10 +29,19 @@ from weft.exchange.sync.peers import (
 )
 from weft.exchange.sync.sender import MOST_LACKING
 from weft.kernel.errors import ReplicaDiverged
-from weft.ledger.upkeep.facts_file import Fact, NewEvent, begun_by, forgery_of, says_written_by, take_batch
-from weft.ledger.upkeep.refused_events import RefusedEvents, count_refused, refused_among
+from weft.ledger.upkeep.facts_file import (
+    Fact,
+    NewEvent,
+    RefusedEvents,
+    begun_by,
+    count_refused,
+    forgery_of,
+    refused_among,
+    says_written_by,
+    take_batch,
+)
+from weft.store.fact_log import KEY_BYTES, LACKS
 from weft.store.port import ReadTxn, Store, WriteTxn
-from weft.store.records import KEY_BYTES, LACKS
 from weft.store.sql import rows_in
 
 ENDING_REFUSALS_LIMIT = 2

@@ -19,11 +19,9 @@ from weft.exchange.sync.selection import Selection
 from weft.exchange.sync.sender import EventBatch, Outgoing
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import ContentGone, ContentMissing
-from weft.kernel.facts import content_refs
-from weft.kernel.kinds import KINDS
-from weft.store.facts import FactReader, checked_pieces
+from weft.kernel.foreign_input import KINDS, content_refs
+from weft.store.fact_log import KEY_BYTES, ContentHead, FactReader, LogRow, checked_pieces
 from weft.store.port import Store
-from weft.store.records import KEY_BYTES, ContentHead, LogRow
 from weft.store.sql import Sql, rows_in
 
 BATCH_EVENTS, BATCH_BYTES = 1024, 1024 * 1024

@@ -14,23 +14,17 @@ from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.arguments import checked_number
 from weft.ledger.model import RevisionTarget, Session
 from weft.ledger.read.access import READ_LEDGER, LimitedStore, OriginalsStore
-from weft.ledger.read.kept_turns import TurnMemory
-from weft.ledger.read.moments import read_last_moment, read_moment
-from weft.ledger.read.pages import Cursor, PageRequest
-from weft.ledger.read.projects import RepositoryOf
-from weft.ledger.read.revisions import Revision, parse_moment, require, resolve
-from weft.ledger.read.sessions import to_session
-from weft.ledger.read.thread_facts import (
-    ThreadFacts,
-)
-from weft.ledger.upkeep.recompute import Progress, ensure_view_rules, silent
-from weft.ledger.views.recorded_events import event_at
-from weft.ledger.views.rows import load_turn
-from weft.ledger.write.append import LedgerWriter, Patience
-from weft.ledger.write.leases import sweep_dead
-from weft.store.authorship import authored_event
-from weft.store.erased_contents import unfinished
+from weft.ledger.read.context_columns import TurnMemory
+from weft.ledger.read.revisions import Revision, parse_moment, read_last_moment, read_moment, require, resolve
+from weft.ledger.read.sessions import Cursor, PageRequest, RepositoryOf, to_session
+from weft.ledger.read.thread_events import ThreadFacts
+from weft.ledger.upkeep.verify import Progress, ensure_view_rules, silent
+from weft.ledger.views.rows import event_at, load_turn
+from weft.ledger.write.transaction import LedgerWriter, Patience
+from weft.ledger.write.turn_events import sweep_dead
+from weft.store.fact_log import unfinished
 from weft.store.port import ReadTxn, Store
+from weft.store.replicas import authored_event
 
 LEASE_TTL = 30.0
 WAIT = 10.0
@@ -41,7 +35,7 @@ def _finish_erasing(store: Store) -> None:
     with store.read() as txn:
         if unfinished(txn.sql) is None:
             return
-    from weft.ledger.erasing.erasure import finish
+    from weft.ledger.erasing import finish
 
     finish(store, patience=0)
 

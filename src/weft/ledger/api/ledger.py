@@ -10,35 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.kernel.events import Receipt
-from weft.kernel.sites import Site
-from weft.ledger.api.lookups import ReadingLedger
-from weft.ledger.api.recording import RecordVerbs
-from weft.ledger.api.search import MOMENT
-from weft.ledger.api.sessions import SessionVerbs
-from weft.ledger.api.streams import StreamVerbs
+from weft.kernel.typed_names import Site
+from weft.ledger.api.reading import MOMENT, ReadingLedger, StreamVerbs
+from weft.ledger.api.recording import RecordVerbs, SessionVerbs
 from weft.ledger.arguments import checked_progress
-from weft.ledger.search.passages import catch_up_if_far_behind
-from weft.ledger.upkeep import recompute, verify
+from weft.ledger.read.search_index import catch_up_if_far_behind
+from weft.ledger.upkeep import verify as upkeep_verify
 from weft.ledger.upkeep.verify import Problem
-from weft.ledger.views import codeblocks
-from weft.ledger.write.append import reads_whole
-from weft.ledger.write.leases import give_up
+from weft.ledger.views import turns
+from weft.ledger.write.transaction import reads_whole
+from weft.ledger.write.turn_events import give_up
 
 if TYPE_CHECKING:
-    from weft.ledger.api.approvals import Approvals, Policies
-    from weft.ledger.api.audit import AuditReports
-    from weft.ledger.api.compactions import Compactions
-    from weft.ledger.api.erasure import Erasures
-    from weft.ledger.api.imports import Imports
-    from weft.ledger.api.inbox import Inbox
-    from weft.ledger.api.labels import Heads, Labels
-    from weft.ledger.api.merges import Merges
+    from weft.ledger.api.inbox import Approvals, Inbox, Policies
+    from weft.ledger.api.merges import Compactions, Imports, Merges
+    from weft.ledger.api.reading import Tree
+    from weft.ledger.api.recording import Heads, Labels
+    from weft.ledger.api.reports import AuditReports, UsageReports
     from weft.ledger.api.resources import Resources
     from weft.ledger.api.rooms import Rooms
-    from weft.ledger.api.secrets import Secrets
-    from weft.ledger.api.tree import Tree
-    from weft.ledger.api.upkeep import Upkeep
-    from weft.ledger.api.usage import UsageReports
+    from weft.ledger.api.upkeep import Erasures, Secrets, Upkeep
 
 
 class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
@@ -68,46 +59,46 @@ class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
         """Let a plain SQL shell see the code blocks of what was recorded, as far as they are read out in this time."""
         if Site.of(self.path) is not Site.MEMORY:
             with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
-                codeblocks.catch_up_lightly(self._store, seconds, self._clock.monotonic)
+                turns.catch_up_lightly(self._store, seconds, self._clock.monotonic)
 
     @reads_whole
     def verify(
         self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
     ) -> Iterator[Problem]:
         """Every problem there is; an empty list is a sound ledger."""
-        report = checked_progress(progress) or recompute.silent
+        report = checked_progress(progress) or upkeep_verify.silent
         if receipt is not None:
             if not isinstance(receipt, Receipt):
                 raise InvalidInput(f"receipt is {type(receipt).__name__}", "give the receipt of a recorded turn")
-            yield from verify.verify_receipt(self._store, receipt)
+            yield from upkeep_verify.verify_receipt(self._store, receipt)
         if facts:
-            yield from verify.verify_facts(self._store, report)
+            yield from upkeep_verify.verify_facts(self._store, report)
         if views:
-            from weft.ledger.reports import totals_reading
+            from weft.ledger.reports import usage_totals
 
-            yield from verify.verify_views(self._store, report, totals_reading.found_in)
+            yield from upkeep_verify.verify_views(self._store, report, usage_totals.found_in)
 
     @cached_property
     def heads(self) -> Heads:
-        from weft.ledger.api.labels import Heads
+        from weft.ledger.api.recording import Heads
 
         return Heads(self)
 
     @cached_property
     def labels(self) -> Labels:
-        from weft.ledger.api.labels import Labels
+        from weft.ledger.api.recording import Labels
 
         return Labels(self)
 
     @cached_property
     def tree(self) -> Tree:
-        from weft.ledger.api.tree import Tree
+        from weft.ledger.api.reading import Tree
 
         return Tree(self)
 
     @cached_property
     def compactions(self) -> Compactions:
-        from weft.ledger.api.compactions import Compactions
+        from weft.ledger.api.merges import Compactions
 
         return Compactions(self)
 
@@ -119,31 +110,31 @@ class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
 
     @cached_property
     def imports(self) -> Imports:
-        from weft.ledger.api.imports import Imports
+        from weft.ledger.api.merges import Imports
 
         return Imports(self)
 
     @cached_property
     def usage(self) -> UsageReports:
-        from weft.ledger.api.usage import UsageReports
+        from weft.ledger.api.reports import UsageReports
 
         return UsageReports(self)
 
     @cached_property
     def audit(self) -> AuditReports:
-        from weft.ledger.api.audit import AuditReports
+        from weft.ledger.api.reports import AuditReports
 
         return AuditReports(self)
 
     @cached_property
     def secrets(self) -> Secrets:
-        from weft.ledger.api.secrets import Secrets
+        from weft.ledger.api.upkeep import Secrets
 
         return Secrets(self)
 
     @cached_property
     def erasure(self) -> Erasures:
-        from weft.ledger.api.erasure import Erasures
+        from weft.ledger.api.upkeep import Erasures
 
         return Erasures(self)
 
@@ -155,13 +146,13 @@ class Ledger(RecordVerbs, SessionVerbs, StreamVerbs, ReadingLedger):
 
     @cached_property
     def approvals(self) -> Approvals:
-        from weft.ledger.api.approvals import Approvals
+        from weft.ledger.api.inbox import Approvals
 
         return Approvals(self)
 
     @cached_property
     def policies(self) -> Policies:
-        from weft.ledger.api.approvals import Policies
+        from weft.ledger.api.inbox import Policies
 
         return Policies(self)
 

@@ -1,26 +1,120 @@
-"""Merging in the small: turns and summaries of a branch, brought to another session with where they came from."""
+"""The groups `compactions`, `merges` and `imports`: what is brought to a session beside its own
+turns, which are summaries, turns of a branch with where they came from, and other tools'
+history.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 from msgspec.json import decode, encode
 
+from weft.kernel.authority import IMPORTING
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import InvalidInput, NotApplicable
-from weft.ledger.api.base import WAIT, LedgerPart
-from weft.ledger.api.lookups import ReadingLedger
-from weft.ledger.arguments import checked_flag, checked_names, checked_text
-from weft.ledger.model import Branch, Session, Turn
+from weft.ledger.api.base import WAIT, LedgerBase, LedgerPart
+from weft.ledger.api.reading import ReadingLedger
+from weft.ledger.api.recording import check_pins
+from weft.ledger.arguments import checked_count, checked_flag, checked_names, checked_record, checked_text
+from weft.ledger.model import Branch, Compaction, RecordedTurn, Session, Turn, UsageInput
+from weft.ledger.read.contexts import compactions_of, load_compaction
 from weft.ledger.read.revisions import require
+from weft.ledger.read.search_index import PreparedWords, catch_up_if_far_behind
 from weft.ledger.read.sessions import load_branches
-from weft.ledger.sessions.merging import Pick, Provenance, Summary, Writer, merge, provenance
-from weft.ledger.sessions.settling import SettleChoice, settle
-from weft.ledger.sessions.unifying import Unification, UnifiedIds, separate, unify
 from weft.ledger.views.rows import TurnRow
-from weft.ledger.write.append import Append, Patience, requires
-from weft.ledger.write.commands import Answer, keyed_command, once
+from weft.ledger.write import sessions
+from weft.ledger.write.session_merges import (
+    Pick,
+    Provenance,
+    SettleChoice,
+    Summary,
+    Unification,
+    UnifiedIds,
+    Writer,
+    merge,
+    provenance,
+    separate,
+    settle,
+    unify,
+)
+from weft.ledger.write.transaction import Answer, Append, Patience, keyed_command, once, reads_whole, requires
+
+if TYPE_CHECKING:
+    from weft.ledger.imports import ImportWriter, ProvisionalTurn, SourceRange
+
+
+# --- Compactions: recorded, chosen by sessions, and read.
+
+
+class Compactions(LedgerPart):
+    """`ledger.compactions`: summaries that stand for turns, and which one a session goes by."""
+
+    @requires("compaction:record")
+    def record(
+        self,
+        *,
+        summary: str,
+        session: str | None = None,
+        parent: str | UnsetType | None = UNSET,
+        through: str | None = None,
+        first_kept: str | None = None,
+        model: str = "unknown",
+        provider: str | None = None,
+        compaction_type: str = "summary",
+        trigger: str | None = None,
+        metadata: Any = None,
+        tokens_before: int | None = None,
+        tokens_after: int | None = None,
+        summary_tokens: int | None = None,
+        summarization_input_tokens: int | None = None,
+        summarization_output_tokens: int | None = None,
+        duration_ms: int | None = None,
+        usage: UsageInput = None,
+        wait: float = WAIT,
+    ) -> RecordedTurn:
+        """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept.
+        `usage` is what a provider reported for writing the summary: reports of usage count it."""
+        check_pins(parent, UNSET)
+        compaction = sessions.NewCompaction(
+            summary=summary,
+            through=through,
+            first_kept=first_kept,
+            model=model,
+            provider=provider,
+            compaction_type=compaction_type,
+            trigger=trigger,
+            metadata=metadata,
+            tokens_before=tokens_before,
+            tokens_after=tokens_after,
+            summary_tokens=summary_tokens,
+            summarization_input_tokens=summarization_input_tokens,
+            summarization_output_tokens=summarization_output_tokens,
+            duration_ms=duration_ms,
+            usage=usage,
+        )
+        patience = Patience(self._writer, wait, self._ttl)
+        return sessions.record_compaction(self._writer, compaction, session=session, parent=parent, patience=patience)
+
+    @requires("compaction:choose")
+    def choose(self, session: str, compaction: str | None) -> None:
+        """Let a session go by another compaction of its thread; None: by none, the whole history is seen."""
+        sessions.choose_compaction(self._writer, session, compaction)
+
+    def get(self, turn: str) -> Compaction:
+        with self._store.read() as txn:
+            return load_compaction(txn, self._resolve(txn, turn).turn.id)
+
+    def of_thread(self, name: str) -> list[Compaction]:
+        """The compactions of a session's thread or a turn's, the oldest first: those on it, and those beside it, which
+        a session can choose."""
+        with self._store.read() as txn:
+            spot = self._resolve(txn, name)
+            return [load_compaction(txn, turn) for turn in compactions_of(txn, spot.turn, spot.events)]
+
+
+# --- Merging in the small: turns and summaries of a branch, brought to another session with where they came from.
 
 
 class Merges(LedgerPart):
@@ -78,7 +172,7 @@ class Merges(LedgerPart):
         names = checked_text(session, "session"), checked_text(into, "session")
         command = keyed_command("unify", key, [*names, summary], self._writer.authority)
 
-        from weft.ledger.runs.worker_answers import end_worker
+        from weft.ledger.broker.workers import end_worker
 
         def work(append: Append) -> Answer:
             def once_work() -> Answer:
@@ -187,3 +281,62 @@ class Merges(LedgerPart):
 
 def _answer(turns: list[str]) -> Answer:
     return Answer(turns[0], encode(turns).decode())
+
+
+# --- Other tools' history: the way in, and what was kept of its sources.
+
+
+class Imports(LedgerPart):
+    """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
+
+    @requires("history:import", whole=True)
+    def writer(
+        self, origin: str, mapping: int, *, remap: bool = False, words: PreparedWords | None = None
+    ) -> ImportWriter:
+        """The way in for one origin's history; `mapping` numbers how its records become turns. `words` takes what
+        search will ask for, as far as turns come with it."""
+        from weft.ledger.imports import ImportWriter
+
+        self._ledger.trust.ensure(IMPORTING)
+        self._store.catch_up()
+        return ImportWriter(
+            self._writer, checked_text(origin, "origin"), checked_count(mapping, "mapping"), remap=remap, words=words
+        )
+
+    @reads_whole
+    def index(self, words: PreparedWords | None = None, *, beyond: int | None = None) -> None:
+        """Let search catch up where more events than `beyond` came since it last did, many where it is not given, or
+        where no more `words` for it have room."""
+        if words is not None:
+            checked_record(words, PreparedWords, "words")
+        most = None if beyond is None else checked_count(beyond, "beyond")
+        catch_up_if_far_behind(self._store, None, self._clock.monotonic, words, most)
+
+    @reads_whole
+    def kept_sources(self, session_or_file: str) -> list[SourceRange]:
+        """What was kept verbatim of the sources of a session, or of one source file, in order."""
+        from weft.ledger.imports import kept_stretches
+
+        name = checked_text(session_or_file, "session or file")
+        with self._store.read() as txn:
+            return kept_stretches(txn, name)
+
+    def provisional(self, session: str | None = None) -> list[ProvisionalTurn]:
+        """Turns that other tools are still writing, as they were last read: of a session, or of all, the latest first.
+        They are no facts: they have no id, and go once they are turns or their source is gone."""
+        with self._store.read() as txn:
+            session_id = None if session is None else require(txn, session).id
+            if txn.sql.one("SELECT 1 FROM provisional LIMIT 1") is None:  # mostly: then nothing need be loaded
+                return []
+            from weft.ledger.imports import provisional_turns
+
+            return provisional_turns(txn, session_id)
+
+    @requires("history:import", whole=True)
+    def share_with(self, other: LedgerBase) -> None:
+        """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
+        from weft.ledger.imports import adopt_secret, import_secret
+
+        if not isinstance(other, LedgerBase):
+            raise InvalidInput(f"other is {type(other).__name__}", "give an open ledger")
+        adopt_secret(self._store, import_secret(other._store))

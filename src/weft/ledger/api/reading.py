@@ -1,42 +1,110 @@
-"""Reading: turns, threads, messages, contents, contexts and the feed of events."""
+"""Verbs that read: turns, threads, messages, contents, contexts and the feed of events; the
+tree of turns; search and lookups; and what is told to whoever follows a session.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import islice
+from typing import Any, Unpack
 
 from msgspec import UNSET
 
-from weft.kernel.errors import InvalidInput, NotFound
-from weft.kernel.facts import is_digest
-from weft.ledger.api.base import LedgerBase
-from weft.ledger.arguments import checked_count, checked_id, checked_seconds, checked_text
-from weft.ledger.model import Codeblock, Message, ToolCall, Turn
-from weft.ledger.read.access import access_of
-from weft.ledger.read.contexts import Context, context_after, context_of_turn, readable_prompt
+from weft.kernel.errors import InvalidInput, NotFound, StoreError, quoted
+from weft.kernel.foreign_input import is_digest
+from weft.ledger.api.base import LedgerBase, LedgerPart
+from weft.ledger.arguments import (
+    checked_count,
+    checked_flag,
+    checked_id,
+    checked_names,
+    checked_record,
+    checked_seconds,
+    checked_text,
+)
+from weft.ledger.broker.session_stream import (
+    StreamCursor,
+    StreamItem,
+    StreamPosition,
+    open_cursor,
+    parse_position,
+    read_items,
+)
+from weft.ledger.model import Codeblock, Message, Session, SessionMove, ToolCall, Turn
+from weft.ledger.read import search_index, turn_lookups
+from weft.ledger.read.access import READ_LEDGER, access_of, session_of_number, session_owner
+from weft.ledger.read.contexts import (
+    Context,
+    VouchedMessage,
+    Voucher,
+    context_after,
+    context_of_turn,
+    find_message,
+    readable_prompt,
+    strangers_of,
+    vouchers_of,
+)
 from weft.ledger.read.full_threads import FullThreads, strands_to
-from weft.ledger.read.pages import NEWEST, Cursor, Page, PageRequest, mapped
-from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import require
-from weft.ledger.read.session_owners import session_owner
-from weft.ledger.read.threads import (
+from weft.ledger.read.search_index import UNREMARKABLE, known_name
+from weft.ledger.read.search_matches import (
+    Filters,
+    Finder,
+    Hit,
+    SearchFilters,
+    as_filters,
+    named_sessions,
+    parse_query,
+    to_hits,
+)
+from weft.ledger.read.session_list import CurrentTurns, SessionTimes, Touch, newest_turns, touches
+from weft.ledger.read.sessions import (
+    NEWEST,
+    Cursor,
+    Page,
+    PageRequest,
+    Position,
+    Projects,
+    mapped,
+    sessions_containing,
+    to_sessions,
+)
+from weft.ledger.read.turn_lookups import RelatedTurns, SessionCriteria, TurnCriteria, find_related, in_order
+from weft.ledger.read.turns import (
     Thread,
     ThreadDiff,
+    calls_of,
+    children,
+    common_depth,
     diff,
+    heads_without_children,
+    placed_messages,
+    ranges_to,
     thread_turns_up,
+    to_turn,
+    to_turns,
+    tree_rows,
 )
-from weft.ledger.read.turn_lists import CurrentTurns, newest_turns
-from weft.ledger.read.turns import calls_of, placed_messages, to_turn, to_turns
-from weft.ledger.read.vouchers import VouchedMessage, Voucher, strangers_of, vouchers_of
-from weft.ledger.reports.file_touches import Touch, touches
-from weft.ledger.views import codeblocks
-from weft.ledger.views.recorded_events import StoredEvent, recorded_after, run_events
-from weft.ledger.views.rows import TurnRow, load_turn, load_turn_number
-from weft.ledger.write.append import reads_whole
-from weft.ledger.write.placement import compaction_for
-from weft.store.facts import checked_pieces
-from weft.store.port import ReadTxn
-from weft.store.records import ContentHead
+from weft.ledger.views import turns
+from weft.ledger.views.rows import (
+    TURN,
+    StoredEvent,
+    TurnRow,
+    agent_id,
+    load_program,
+    load_turn,
+    load_turn_number,
+    recorded_after,
+    run_events,
+)
+from weft.ledger.write.transaction import reads_whole
+from weft.ledger.write.turn_events import compaction_for
+from weft.store.fact_log import ERASING, ContentHead, checked_pieces
+from weft.store.port import ReadTxn, Store
+
+# --- Reading: turns, threads, messages, contents, contexts and the feed of events.
 
 
 class ReadVerbs(LedgerBase):
@@ -90,13 +158,13 @@ class ReadVerbs(LedgerBase):
     def codeblocks(self, message: str) -> list[Codeblock]:
         """The code blocks of an assistant's message."""
         checked_id(message, "message")
-        codeblocks.catch_up(self._store)
+        turns.catch_up(self._store)
         with self._store.read() as txn:
             access = access_of(txn)
             record = None if access.is_unlimited else find_message(txn, message)
             if not access.is_unlimited and (record is None or not _is_readable(txn, record)):
                 return []
-            return codeblocks.load(txn, message)
+            return turns.load(txn, message)
 
     def context(self, turn: str | None = None, *, session: str | None = None) -> Context:
         """What an agent saw at a turn; or, of a session, what its next turn would see."""
@@ -225,3 +293,361 @@ def _is_readable(txn: ReadTxn, message: Message) -> bool:
     """A message goes with its turn."""
     turn = load_turn(txn.sql, message.turn_id)
     return turn is not None and access_of(txn).may_read_turn(turn)
+
+
+# --- Search: what was said and done, by its words.
+
+MOMENT = 1.0
+"""Seconds for which a search lets the index catch up before it looks through the rest by itself."""
+INDEX_LAG_EVENTS = 128
+"""So many events are looked through rather than indexed, which takes a commit."""
+
+
+class SearchVerbs(LedgerBase):
+    """What finds."""
+
+    def search(
+        self,
+        words: str = "",
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        rank: bool = False,
+        **filters: Unpack[SearchFilters],
+    ) -> Page[Hit]:
+        """Messages and tool calls that hold all these words, the newest first.
+
+        `"a phrase"` stands together, as does what is typed without a space; the last word may be the beginning of one.
+        Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'; a day means all of it),
+        model, project, origin. With `rank` the best come first, by the engine's own idea of it; these have no further
+        pages, since what is recorded meanwhile changes the order.
+        """
+        query, ranked = parse_query(checked_text(words, "words")), checked_flag(rank, "rank")
+        if ranked and after is not None:
+            raise InvalidInput("ranked hits have no further pages", "raise the limit, or leave out rank")
+        if ranked:
+            self._writer.ensure_whole(READ_LEDGER)  # the engine ranks by the words of everything
+        request = self._request("search", {"words": words, **filters}, limit, after)
+        wanted = as_filters(filters, self._period(filters, request.now))
+        if not query.phrases and not wanted.any:
+            raise InvalidInput("there is nothing to search for", "give a word, or filter by role, tool or session")
+        self._let_index_catch_up()
+        with self._store.read() as txn:
+            start = self._begin(request, txn)
+            finder = Finder(
+                txn, self._store.word_index(txn.sql), query, wanted, start.position, Projects(txn, self._repository_of)
+            )
+            if ranked:
+                return Page(to_hits(txn, list(islice(finder.best(), request.limit))))
+            return mapped(request.page(start, finder.newest()), partial(to_hits, txn))
+
+    def search_sessions(self, words: str, *, limit: int | None = None, **filters: Unpack[SearchFilters]) -> list[Hit]:
+        """Sessions whose title or project holds all these words, those with a title so first, then the latest first.
+
+        Each is a hit with place `title` or `project`, at the turn where the session stands. Filters are those of
+        `search`; one that speaks of messages or calls (session, role, tool, path, model) leaves nothing.
+        """
+        query = parse_query(checked_text(words, "words"))
+        request = self._request("search_sessions", {"words": words, **filters}, limit, None)
+        wanted = as_filters(filters, self._period(filters))
+        with self._store.read() as txn:
+            return named_sessions(txn, query, wanted, Projects(txn, self._repository_of))[: request.limit]
+
+    def related_turns(self, text: str, *, also: Sequence[str] = ()) -> RelatedTurns:
+        """Turns that share words with a text, each with the words that it shares; a bounded number of them.
+
+        Only turns that a message can be routed to: the newest version of a turn, of a session that is active, not
+        completed and no subagent's. `also` names further turns by their ids, such as those with a similar meaning; ids
+        of turns that cannot be read are passed over.
+        """
+        checked_text(text, "text")
+        ids = checked_names(also, "also")
+        self._let_index_catch_up()
+        with self._store.read() as txn:
+            return find_related(txn, self._store.word_index(txn.sql), text, ids)
+
+    def _let_index_catch_up(self) -> None:
+        with suppress(StoreError):  # a full disk keeps the index behind; what it lacks is looked through instead
+            if search_index.lag_of(self._store) > INDEX_LAG_EVENTS:
+                search_index.catch_up(self._store, MOMENT, self._clock.monotonic)
+
+
+# --- Lookups: turns, messages, tool calls and sessions by what they are.
+
+
+class LookupVerbs(SearchVerbs):
+    """What answers to columns rather than to words."""
+
+    def find_turns(
+        self,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        parent: str | None = None,
+        persona: str | None = None,
+        **wanted: Unpack[TurnCriteria],
+    ) -> Page[Turn]:
+        """Turns, the newest first. By parent (a turn), persona, type, status, role, source_event, has_children, since
+        and until. Pages are as those of `log`."""
+        request = self._request("find_turns", {"parent": parent, "persona": persona, **wanted}, limit, after)
+        times = self._period(wanted, request.now)
+        _check_names(wanted, turn_lookups.TurnsWanted)
+        if wanted.get("has_children") is not None:
+            self._writer.ensure_whole(READ_LEDGER)  # a child may be a turn that cannot be read
+        self._let_index_catch_up()
+        with self._store.read() as txn:
+            start = self._begin(request, txn)
+            above = None if parent is None else self._resolve(txn, parent).turn
+            agent = None if persona is None else _agent(txn, persona)
+            fields: dict[str, Any] = {**wanted, **times, "parent": above, "persona": agent}
+            index, current = self._store.word_index(txn.sql), CurrentTurns(txn, start.arrival)
+            place, chunk = start.position or NEWEST, request.rows_at_once
+            rows = turn_lookups.find_turns(txn, index, turn_lookups.TurnsWanted(**fields), current, place, chunk)
+            return mapped(
+                request.page(start, ((current.position_of(row), row) for row in rows)), partial(to_turns, txn)
+            )
+
+    def find_messages(
+        self, *, limit: int | None = None, after: str | None = None, **filters: Unpack[SearchFilters]
+    ) -> Page[Message]:
+        """Messages, the newest first; by the filters of `search`."""
+        request = self._request("find_messages", filters, limit, after)
+        wanted = as_filters(filters, self._period(filters, request.now))
+        self._let_index_catch_up()
+        with self._store.read() as txn:
+            index, start = self._store.word_index(txn.sql), self._begin(request, txn)
+            entries = turn_lookups.find_entries(
+                txn, index, wanted, lambda entry: entry.call is None and entry.message is not None, start.position
+            )
+            page = request.page(start, ((position, str(entry.message)) for position, entry in entries))
+            messages = (find_message(txn, id) for id in page)
+            return Page((message for message in messages if message is not None), page.next)
+
+    def find_tool_calls(
+        self,
+        *,
+        tool: str | None = None,
+        message: str | None = None,
+        spawned: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Page[ToolCall]:
+        """Tool calls by the tool's whole name, the newest first; of one message; or that which started a session."""
+        filters = {"tool": tool, "message": message, "spawned": spawned}
+        request = self._request("find_tool_calls", filters, limit, after)
+        if sum(given is not None for given in (tool, message, spawned)) != 1:
+            raise InvalidInput("tool calls are found in one way at a time", "give tool, message or spawned")
+        self._let_index_catch_up()
+        with self._store.read() as txn:
+            start = self._begin(request, txn)
+            if tool is not None:
+                return self._calls_of_tool(txn, checked_text(tool, "tool"), request, start)
+            if message is not None:
+                calls = _calls_of_message(txn, checked_id(message, "message"))
+            else:
+                calls = _calls_that_spawned(txn, require(txn, checked_text(spawned, "spawned")).n)
+            return request.page(start, (each for each in calls if each[0] > start.position))
+
+    def find_sessions(
+        self, *, limit: int | None = None, after: str | None = None, **wanted: Unpack[SessionCriteria]
+    ) -> Page[Session]:
+        """Sessions, the latest changed first; by persona, parent (a session), origin, routing_key or since. Pages are
+        as those of `sessions`."""
+        request = self._request("find_sessions", wanted, limit, after)
+        _check_names(wanted, turn_lookups.SessionsWanted)
+        if not any(value is not None for value in wanted.values()):
+            raise InvalidInput("there is nothing to find sessions by", "give persona, parent, origin or routing_key")
+        self._let_index_catch_up()
+        with self._store.read() as txn:
+            fields: dict[str, Any] = dict(wanted)
+            if fields.get("persona") is not None:
+                fields["persona"] = _agent(txn, fields["persona"])
+            if fields.get("parent") is not None:
+                fields["parent"] = require(txn, fields["parent"]).id
+            if fields.get("since") is not None:
+                fields["since"] = self._since(fields["since"], request.now)
+            start = self._begin(request, txn)
+            rows = turn_lookups.find_sessions(txn, turn_lookups.SessionsWanted(**fields))
+            page = request.page(start, in_order(rows, SessionTimes(txn, start.arrival), start.position))
+            return mapped(page, partial(to_sessions, txn))
+
+    def _calls_of_tool(self, txn: ReadTxn, tool: str, request: PageRequest, start: Cursor) -> Page[ToolCall]:
+        index, facts = self._store.word_index(txn.sql), txn.facts
+        entries = turn_lookups.find_entries(
+            txn,
+            index,
+            Filters(tool=tool),
+            lambda entry: entry.call is not None and known_name(facts, entry.call.tool) == tool,
+            start.position,
+        )
+        page = request.page(start, entries)
+        calls = ((entry, row, call) for entry in page for row, call in calls_of(txn, entry.turn))
+        return Page((call for entry, row, call in calls if entry.call and row.seq == entry.call.seq), page.next)
+
+
+def _calls_of_message(txn: ReadTxn, message: str) -> Iterator[tuple[Position, ToolCall]]:
+    """A message's id lies just behind its turn's."""
+    row = txn.sql.one(f"{TURN.select} WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
+    turn = TurnRow(*row) if row else None
+    calls = calls_of(txn, turn) if turn and access_of(txn).may_read_turn(turn) else []
+    return (((call_row.turn, call_row.seq), call) for call_row, call in calls if call.message_id == message)
+
+
+def _calls_that_spawned(txn: ReadTxn, session: int) -> Iterator[tuple[Position, ToolCall]]:
+    query = "SELECT turn, seq FROM tool_call WHERE spawned IS NOT NULL AND spawned = ? ORDER BY turn, seq"
+    for n, seq in txn.sql.all(query, (session,)):
+        turn = load_turn_number(txn.sql, n)
+        calls = calls_of(txn, turn) if turn and access_of(txn).may_read_turn(turn) else []
+        yield from (((n, seq), call) for row, call in calls if row.seq == seq)
+
+
+def _agent(txn: ReadTxn, name: str) -> str:
+    known = agent_id(txn.sql, checked_text(name, "persona"))
+    row = None if known is None else load_program(txn.sql, known)
+    if row is not None and not access_of(txn).may_read_program(row):
+        known = None
+    if known is None and name not in UNREMARKABLE:
+        raise NotFound("agent", name)
+    return known or name
+
+
+def _check_names(wanted: Mapping[str, Any], record: Any) -> None:
+    for name in wanted.keys() - set(record.__struct_fields__):
+        raise InvalidInput(
+            f"nothing is found by {quoted(name)}", f"it is found by {', '.join(record.__struct_fields__)}"
+        )
+
+
+class ReadingLedger(ReadVerbs, LookupVerbs):
+    """What reads turns, and finds them by their columns."""
+
+
+# --- The tree of turns: children, heads, common ancestors, and which sessions a turn belongs to.
+
+
+class Tree(LedgerPart):
+    """`ledger.tree`: how turns hang together."""
+
+    def children(self, turn: str) -> list[Turn]:
+        with self._store.read() as txn:
+            return to_turns(txn, filter(access_of(txn).may_read_turn, children(txn.sql, self._resolve(txn, turn).turn)))
+
+    @reads_whole
+    def heads(self) -> list[Turn]:
+        """Turns without a completed child: the tips of all trees, labelled or not."""
+        with self._store.read() as txn:
+            return to_turns(txn, heads_without_children(txn.sql))
+
+    def common_ancestor(self, left: str, right: str) -> str | None:
+        with self._store.read() as txn:
+            rows = [self._resolve(txn, name).turn for name in (left, right)]
+            common = common_depth(*(ranges_to(txn.sql, row.segment, row.depth) for row in rows))
+            found = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
+            return str(found[0]) if found else None
+
+    def turns(self, turn: str) -> list[Turn]:
+        """Every turn of the tree that this one belongs to, parents before children."""
+        with self._store.read() as txn:
+            return to_turns(
+                txn, filter(access_of(txn).may_read_turn, tree_rows(txn.sql, self._resolve(txn, turn).turn))
+            )
+
+    def sessions_containing(self, turn: str) -> list[Session]:
+        """Every session whose thread has ever contained this turn."""
+        with self._store.read() as txn:
+            row = self._resolve(txn, turn).turn
+            sessions = sessions_containing(txn, row.segment, row.depth)
+            return to_sessions(txn, sessions)
+
+    def moves_to(self, turn: str) -> list[SessionMove]:
+        """Every movement of a session's head to this very turn, in order."""
+        with self._store.read() as txn:
+            rows = turn_lookups.moves_to(txn, self._resolve(txn, turn).turn)
+            sessions = {row.session: session_of_number(txn, row.session) for row in rows}
+            return [
+                SessionMove(session=session.label, changed_at=row.changed_at, why=row.why)
+                for row in rows
+                if (session := sessions[row.session]) is not None
+            ]
+
+
+# --- What is told to whoever follows a session.
+
+PARTIAL_POLL_SECONDS = 0.5
+"""How often it is looked whether more has come of an answer that another process hears."""
+
+
+class SessionStream:
+    """One subscriber of a session. Everything is read with the rights of whoever acts."""
+
+    def __init__(self, store: Store, session: str, after: StreamPosition | str | None) -> None:
+        self._store = store
+        self._name = checked_text(session, "session")
+        position = parse_position(after) if isinstance(after, str) else after
+        if position is not None:
+            checked_record(position, StreamPosition, "after")
+        with store.read() as txn:
+            self.cursor: StreamCursor = open_cursor(txn, self._name, position)
+            self.newest = txn.facts.tip().n
+            self._erasures = txn.facts.watermark(ERASING)
+        self._name = self.cursor.session  # it may be renamed meanwhile
+
+    def read(self) -> list[StreamItem] | None:
+        """The items of the next events; None where there are no more. Whoever hands them out slowly asks `is_outdated`
+        before each."""
+        with self._store.read() as txn:
+            self._erasures = txn.facts.watermark(ERASING)
+            return read_items(txn, self._name, self.cursor)
+
+    def is_outdated(self, position: StreamPosition) -> bool:
+        """Whether something was erased since items were read. What was not handed out of them is dropped then, and read
+        again behind this position."""
+        with self._store.read() as txn:
+            if txn.facts.watermark(ERASING) == self._erasures:
+                return False
+            self.cursor = open_cursor(txn, self._name, position)
+            return True
+
+    def read_partial(self) -> list[StreamItem]:
+        """What the broker of another process kept of the answer that it hears, beyond what was told of it."""
+        if not self.cursor.is_open:
+            return []
+        with self._store.read() as txn:
+            return self.cursor.partial_items(txn)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether an event comes within so many seconds, of whatever session. Blocks."""
+        return self._store.changes(self.cursor.scanned, seconds)
+
+
+class StreamVerbs(LedgerBase):
+    """Following a session."""
+
+    def follow(
+        self, session: str, *, after: StreamPosition | str | None = None, wait: float | None = None
+    ) -> Iterator[StreamItem]:
+        """What happens in a session, as it happens: messages, turns, tools, and the text of answers while they are
+        written. Behind the position `after` it goes on without gap or repetition; without one it begins with the turn
+        that is under way, else with what comes next; 0 is the beginning. It ends when nothing has come for `wait`
+        seconds; without, never."""
+        seconds = None if wait is None else checked_seconds(wait, "wait")
+        return self._followed(SessionStream(self._store, session, after), seconds)
+
+    def _followed(self, stream: SessionStream, wait: float | None) -> Iterator[StreamItem]:
+        left = wait
+        while True:
+            before = stream.cursor.position
+            position = before
+            while (items := stream.read()) is not None:
+                for item in items:
+                    if stream.is_outdated(position):
+                        break
+                    yield item
+                    position = item.position
+            yield from stream.read_partial()
+            left = left if stream.cursor.position == before else wait
+            if left is not None and left <= 0:
+                return
+            some = PARTIAL_POLL_SECONDS if left is None else min(left, PARTIAL_POLL_SECONDS)
+            if not stream.wait(some) and left is not None:
+                left -= some

@@ -1,37 +1,68 @@
-"""Writing: turns at once or by steps, compactions, late results, contents."""
+"""Verbs that write turns and sessions: turns at once or by steps, compactions, late results,
+contents; sessions as labels on heads that move, and everything that moves, renames, archives and
+deletes them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.enums import AgentRole, ToolCallStatus
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
-from weft.ledger.api.base import WAIT, LedgerBase
-from weft.ledger.arguments import as_record, checked_label, checked_member, checked_text
+from weft.kernel.enums import AgentRole, MoveReason, SessionStatus, ToolCallStatus
+from weft.kernel.errors import InvalidInput, NotFound, quoted
+from weft.kernel.foreign_input import is_digest
+from weft.ledger.api.base import WAIT, LedgerBase, LedgerPart
+from weft.ledger.arguments import (
+    as_record,
+    checked_count,
+    checked_flag,
+    checked_label,
+    checked_member,
+    checked_names,
+    checked_number,
+    checked_text,
+)
 from weft.ledger.model import (
     DEFAULT_AGENT,
     AppliedSubstitution,
     ErrorInput,
+    HeadMove,
     MessagesInput,
     NewError,
     RecordedTurn,
+    Session,
+    SessionAlias,
     StoredContent,
     ToolCallInput,
     UsageInput,
 )
-from weft.ledger.write.append import requires
-from weft.ledger.write.late_results import record_late_result
-from weft.ledger.write.new_turn import DEFAULT_SETTING, NewTurn
-from weft.ledger.write.record_turn import RequestedTurn, record_turns
-from weft.ledger.write.substitutions import find_event, find_replacement, last_substitution, substitute
+from weft.ledger.read.access import access_of
+from weft.ledger.read.revisions import moves_in_words, require
+from weft.ledger.read.session_list import ListReader, SessionTimes
+from weft.ledger.read.sessions import Page, head_at, head_event, load_aliases, mapped, reflog, to_sessions
+from weft.ledger.read.turn_lookups import latest_sessions
+from weft.ledger.views.rows import load_turn
+from weft.ledger.write import sessions as write_sessions
+from weft.ledger.write.record_turn import DEFAULT_SETTING, NewTurn, RequestedTurn, record_turns
+from weft.ledger.write.sessions import choose_sessions
+from weft.ledger.write.transaction import Patience, requires
 from weft.ledger.write.turn_events import Setting
-from weft.ledger.write.turn_writer import TurnWriter, begin_turn
-from weft.store.records import LEDGER_SCOPE
+from weft.ledger.write.turn_writer import (
+    TurnWriter,
+    begin_turn,
+    find_event,
+    find_replacement,
+    last_substitution,
+    record_late_result,
+    substitute,
+)
+from weft.store.fact_log import LEDGER_SCOPE
+
+# --- Writing: turns at once or by steps, compactions, late results, contents.
 
 CHUNK = 1024 * 1024
 _PLACE = frozenset(("session", "parent", "expected", "key"))
@@ -271,3 +302,205 @@ def _checked_chunks(chunks: Iterable[Any]) -> Iterator[bytes]:
         if not isinstance(chunk, bytes | bytearray | memoryview):
             raise InvalidInput(f"a chunk of content is {type(chunk).__name__}", "give bytes")
         yield bytes(chunk)
+
+
+# --- Heads and labels of sessions: put back, renamed, aliased, archived, deleted.
+
+
+class Heads(LedgerPart):
+    """`ledger.heads`: puts heads back to where they were, and says where they stood."""
+
+    @requires("session:move")
+    def reset(self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None) -> Session:
+        """No head: the next turn is a new root. Nothing is lost, the reflog remembers."""
+        return move(self._ledger, session, None, expected, MoveReason.RESET, reason)
+
+    @requires("session:move")
+    def restore(self, session: str, number: int | None = None, *, reason: str | None = None) -> Session:
+        """Move the head back to where it stood `number` moves ago: by default 1, of a session that was deleted or
+        archived 0. Such a session becomes active again."""
+        with self._store.read() as txn:
+            row = require(txn, session)
+            number = int(row.status == SessionStatus.ACTIVE) if number is None else checked_number(number, "number")
+            if number == 0 and row.moves == 0:
+                return set_status(self._ledger, row.id, SessionStatus.ACTIVE, reason, "session:move")
+            moves = reflog(txn, row, 1, number) if number >= 0 else []
+            if not moves:
+                raise NotFound("move of session", f"{row.label}@{{{number}}}", moves_in_words(row))
+            turn = moves[0].turn_id and load_turn(txn.sql, moves[0].turn_id)
+            event = head_event(txn.facts, turn, moves[0].at_event)
+        if row.status != SessionStatus.ACTIVE:
+            set_status(self._ledger, row.id, SessionStatus.ACTIVE, reason, "session:move")
+        return move(self._ledger, row.id, moves[0].turn_id, UNSET, MoveReason.RESTORE, reason, event)
+
+    def at(self, session: str, when: int | str) -> str | None:
+        """The turn a session stood at, at a time (Unix ms, or words such as 'yesterday')."""
+        moment = self._parse_time(when) if isinstance(when, str) else checked_number(when, "time")
+        with self._store.read() as txn:
+            place = head_at(txn.sql, require(txn, session), moment)
+        return place[0] if place else None
+
+
+class Labels(LedgerPart):
+    """`ledger.labels`: renames, archives and deletes sessions; nothing that they contain goes."""
+
+    @requires("session:rename")
+    def rename(self, session: str, label: str) -> Session:
+        return self._ledger._changed_session(write_sessions.rename(self._writer, session, label))
+
+    @requires("session:rename")
+    def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
+        """Another name for a session. Lookups go by label, then alias, and never chain."""
+        return self._ledger._changed_session(write_sessions.add_alias(self._writer, alias, session, reason))
+
+    def aliases(self, session: str | None = None) -> list[SessionAlias]:
+        """The other names of a session, or of all sessions, in the order of the names."""
+        with self._store.read() as txn:
+            return load_aliases(txn, None if session is None else require(txn, session).n)
+
+    @requires("session:rename")
+    def promote(self, session: str, key: str) -> Session:
+        """From now on the key of a person or an agent leads to this session, as an alias with the reason
+        `identity_promotion`. Refused where it leads to another one; repeated, it changes nothing."""
+        return self._ledger._changed_session(write_sessions.promote(self._writer, session, key))
+
+    @requires("session:archive")
+    def archive(self, session: str, *, reason: str | None = None) -> Session:
+        return set_status(self._ledger, session, SessionStatus.ARCHIVED, reason, "session:archive")
+
+    def archivable(
+        self,
+        names: str | Sequence[str] = (),
+        *,
+        tree: bool = False,
+        older_than: int | str | None = None,
+        back: bool = False,
+    ) -> list[Session]:
+        """Sessions that archiving together would mean: those named, with `tree` all in the same trees, with
+        `older_than` (Unix ms, or words such as '90 days ago') only those that have not changed since; `back`: those to
+        be made active again."""
+        labels = checked_names(names, "session")
+        before = None if older_than is None else self._moment(older_than, "older_than")
+        status = SessionStatus.ARCHIVED if back else SessionStatus.ACTIVE
+        with self._store.read() as txn:
+            return to_sessions(txn, choose_sessions(txn, labels, tree, before, status, self._resolve))
+
+    @requires("session:delete")
+    def delete(self, session: str, *, reason: str | None = None) -> Session:
+        """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
+        return set_status(self._ledger, session, SessionStatus.DELETED, reason, "session:delete")
+
+    @requires("session:archive")
+    def unarchive(self, session: str, *, reason: str | None = None) -> Session:
+        return set_status(self._ledger, session, SessionStatus.ACTIVE, reason, "session:archive")
+
+
+def move(
+    ledger: LedgerBase,
+    session: str,
+    new: str | None,
+    expected: str | UnsetType | None,
+    why: MoveReason,
+    reason: str | None,
+    at_event: str | None = None,
+) -> Session:
+    check_pins(UNSET, expected)
+    session_id = write_sessions.move_head(
+        ledger._writer,
+        session,
+        new=new,
+        expected=expected,
+        why=why,
+        reason=reason,
+        patience=Patience(ledger._writer, 0, ledger._ttl),
+        at_event=at_event,
+    )
+    return ledger._changed_session(session_id)
+
+
+def set_status(ledger: LedgerBase, session: str, status: SessionStatus, reason: str | None, right: str) -> Session:
+    record = ledger.session(session)
+    from weft.ledger.broker.workers import end_worker
+
+    write_sessions.set_status(ledger._writer, record.id, status, reason, right, end_worker)
+    return ledger._changed_session(record.id)
+
+
+# --- Sessions: labels on heads that move, and everything that moves them.
+
+
+class SessionVerbs(LedgerBase):
+    """What makes, moves and lists sessions."""
+
+    @requires("session:create")
+    def create_session(
+        self,
+        label: str,
+        *,
+        persona: str = DEFAULT_AGENT,
+        routing_key: str | None = None,
+        origin: str | None = None,
+        origin_session_id: str | None = None,
+        parent_session: str | None = None,
+        parent_turn_id: str | None = None,
+        spawn_tool_call_id: str | None = None,
+        task_description: str | None = None,
+    ) -> Session:
+        """A session before its first turn."""
+        details = write_sessions.SessionDetails(
+            routing_key=routing_key,
+            origin=origin,
+            origin_session_id=origin_session_id,
+            parent_session=parent_session,
+            parent_turn_id=parent_turn_id,
+            spawn_tool_call_id=spawn_tool_call_id,
+            task_description=task_description,
+        )
+        return self._changed_session(write_sessions.create(self._writer, label, persona, details))
+
+    def sessions(self, *, every: bool = False, limit: int | None = None, after: str | None = None) -> Page[Session]:
+        """Active sessions, the latest changed first; `every` adds archived and deleted ones.
+
+        Pages show the sessions in the order of their first page: one that changes meanwhile keeps its place, and those
+        made meanwhile are not in them.
+        """
+        request = self._request("sessions", {"every": checked_flag(every, "every")}, limit, after)
+        with self._store.read() as txn:
+            start = self._begin(request, txn)
+            times = SessionTimes(txn, start.arrival)
+            chunk = None if request.limit is None else request.rows_at_once
+            rows = latest_sessions(txn, times, start.position, chunk)
+            may_read = access_of(txn).may_read
+            listed = ((position, row) for position, row in rows if every or row.status == SessionStatus.ACTIVE)
+            shown = ((position, row) for position, row in listed if may_read(row))
+            return mapped(request.page(start, shown), partial(to_sessions, txn))
+
+    def listing(self) -> ListReader:
+        """What lists of sessions and turns show, read a few statements at a time."""
+        return ListReader(self._store, self._since, self._clock.now_ms, self._repository_of)
+
+    @requires("session:create")
+    def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
+        """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
+        point = self.point(at)
+        session_id = write_sessions.fork(
+            self._writer, point.turn_id, point.event_id, label, session or point.session, persona
+        )
+        return self._changed_session(session_id)
+
+    @requires("session:move")
+    def move_head(
+        self, session: str, *, new: str | None, expected: str | UnsetType | None = UNSET, reason: str | None = None
+    ) -> Session:
+        """Compare and swap: move the head, if it stands at `expected`, to a turn or to an event inside one, by their
+        ids; else HeadMoved."""
+        event = None
+        if isinstance(new, str) and is_digest(new):
+            point = self.point(new)
+            new, event = point.turn_id, point.event_id
+        return move(self, session, new, expected, MoveReason.MOVE, reason, event)
+
+    def reflog(self, session: str, *, limit: int | None = None) -> list[HeadMove]:
+        most = None if limit is None else checked_count(limit, "limit")
+        with self._store.read() as txn:
+            return reflog(txn, require(txn, session), most)

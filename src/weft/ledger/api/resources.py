@@ -12,13 +12,12 @@ from weft.kernel.enums import (
     RestoreOutcome,
     SubresourcePart,
 )
+from weft.ledger import resource_changes, resource_reading
 from weft.ledger.api.base import LedgerPart, lease_seconds_of, owner_of, patience_of
 from weft.ledger.arguments import checked_count, checked_member, checked_text
 from weft.ledger.read.revisions import require
-from weft.ledger.resources import forking, leases, reading, recording, snapshot_reading, snapshots, undoing
-from weft.ledger.resources.forking import Fork
-from weft.ledger.resources.leases import BusyResource
-from weft.ledger.resources.model import (
+from weft.ledger.resource_changes import BusyResource, Fork, UndoneMove
+from weft.ledger.resource_reading import (
     Failure,
     KeptReference,
     NewResource,
@@ -28,14 +27,12 @@ from weft.ledger.resources.model import (
     Restore,
     Snapshot,
 )
-from weft.ledger.resources.undoing import UndoneMove
-from weft.ledger.sessions.heads import NewFork
-from weft.ledger.views.lease_rows import Lease
-from weft.ledger.views.rows import load_turn
-from weft.ledger.write.append import LedgerWriter, requires
-from weft.store.replica_names import last_copied_event, own_names
+from weft.ledger.views.rows import Lease, load_turn
+from weft.ledger.write.sessions import NewFork
+from weft.ledger.write.transaction import LedgerWriter, requires
+from weft.store.replicas import last_copied_event, own_names
 
-CHANGE = reading.CHANGE_RESOURCE
+CHANGE = resource_reading.CHANGE_RESOURCE
 
 
 class Resources(LedgerPart):
@@ -44,17 +41,17 @@ class Resources(LedgerPart):
     def get(self, resource: str) -> Resource:
         """By its id or the end of it, its name, or its place."""
         with self._store.read() as txn:
-            return reading.load_resource(txn, checked_text(resource, "resource"))
+            return resource_reading.load_resource(txn, checked_text(resource, "resource"))
 
     def snapshots(self, resource: str, *, limit: int = 100) -> list[Snapshot]:
         """Of one resource, the newest first."""
         name, most = checked_text(resource, "resource"), checked_count(limit, "limit")
         with self._store.read() as txn:
-            return snapshot_reading.listed_snapshots(txn, reading.load_resource(txn, name).id, most)
+            return resource_reading.listed_snapshots(txn, resource_reading.load_resource(txn, name).id, most)
 
     def snapshot(self, snapshot: str) -> Snapshot:
         with self._store.read() as txn:
-            return snapshot_reading.load_snapshot(txn, checked_text(snapshot, "snapshot"))
+            return resource_reading.load_snapshot(txn, checked_text(snapshot, "snapshot"))
 
     def snapshots_of_turn(self, turn: str) -> list[Snapshot]:
         """What resources were like after a turn: of each the last snapshot, taken in it or in the nearest turn
@@ -62,26 +59,26 @@ class Resources(LedgerPart):
         id = self._ledger.resolve(checked_text(turn, "turn"))
         with self._store.read() as txn:
             row = load_turn(txn.sql, id)
-            return [] if row is None else snapshot_reading.snapshots_of_turn(txn, row)
+            return [] if row is None else resource_reading.snapshots_of_turn(txn, row)
 
     def snapshots_before_turn(self, turn: str) -> list[Snapshot]:
         """What resources were like before a turn changed them."""
         id = self._ledger.resolve(checked_text(turn, "turn"))
         with self._store.read() as txn:
             row = load_turn(txn.sql, id)
-            return [] if row is None else snapshot_reading.snapshots_before_turn(txn, row)
+            return [] if row is None else resource_reading.snapshots_before_turn(txn, row)
 
     @requires(CHANGE)
     def migrate(self, resource: str, *, session: str, former: str | None = None) -> Resource:
         """Let another session own it; NotApplicable where it cannot change hands, or where `former` is named and does
         not own it by now."""
-        recording.migrate(self._writer, resource, session, former)
+        resource_changes.migrate(self._writer, resource, session, former)
         return _changed(self._writer, resource)
 
     @requires(CHANGE)
     def discard(self, resource: str) -> Resource:
         """Let nobody own or use it any more. What it is stays where it is."""
-        recording.discard(self._writer, resource)
+        resource_changes.discard(self._writer, resource)
         return _changed(self._writer, resource)
 
     @requires(CHANGE)
@@ -90,12 +87,12 @@ class Resources(LedgerPart):
     ) -> Resource:
         """Attach it to a session, a run, or whoever acts: to write to its owner alone, read-only to others too where it
         can be shared."""
-        recording.attach(self._writer, resource, checked_member(MountMode, mode, "mode"), session, run)
+        resource_changes.attach(self._writer, resource, checked_member(MountMode, mode, "mode"), session, run)
         return _changed(self._writer, resource)
 
     @requires(CHANGE)
     def detach(self, resource: str, *, session: str | None = None, run: str | None = None) -> Resource:
-        recording.detach(self._writer, resource, session, run)
+        resource_changes.detach(self._writer, resource, session, run)
         return _changed(self._writer, resource)
 
     def list(
@@ -105,7 +102,7 @@ class Resources(LedgerPart):
         of_kind = None if kind is None else checked_member(ResourceKind, kind, "kind")
         with self._store.read() as txn:
             owner = None if session is None else require(txn, session).id
-            return reading.listed_resources(txn, session=owner, kind=of_kind, is_discarded=include_discarded)
+            return resource_reading.listed_resources(txn, session=owner, kind=of_kind, is_discarded=include_discarded)
 
 
 class ResourceLog(LedgerPart):
@@ -115,10 +112,10 @@ class ResourceLog(LedgerPart):
     def find_at(self, kind: str, place: str, machine: str | None = None) -> Resource | None:
         """The resource of this ledger at a place of a machine."""
         with self._store.read() as txn:
-            found = reading.standing_at(
+            found = resource_reading.standing_at(
                 txn, checked_member(ResourceKind, kind, "kind"), checked_text(place, "place"), machine
             )
-            may_read = found is not None and reading.may_read(txn, found)
+            may_read = found is not None and resource_reading.may_read(txn, found)
             return found if may_read else None
 
     def own_ids(self) -> tuple[str, ...]:
@@ -132,31 +129,31 @@ class ResourceLog(LedgerPart):
     def restore(self, restore: str) -> Restore:
         """A wish that a snapshot be restored, and what came of it."""
         with self._store.read() as txn:
-            return snapshot_reading.load_restore(txn, checked_text(restore, "restore"))
+            return resource_reading.load_restore(txn, checked_text(restore, "restore"))
 
     def is_superseded(self, restore: str) -> bool:
         """Whether the resource that a wish would go over was worked with, restored or given to another since."""
         with self._store.read() as txn:
-            return snapshot_reading.is_superseded(
-                txn, snapshot_reading.load_restore(txn, checked_text(restore, "restore"))
+            return resource_reading.is_superseded(
+                txn, resource_reading.load_restore(txn, checked_text(restore, "restore"))
             )
 
     def pending(self) -> tuple[list[Snapshot], list[Restore]]:
         """Snapshots and restores that are wanted and not carried out yet, the oldest first."""
         with self._store.read() as txn:
-            return snapshot_reading.pending_snapshots(txn), snapshot_reading.pending_restores(txn)
+            return resource_reading.pending_snapshots(txn), resource_reading.pending_restores(txn)
 
     def hold(self, resource: str, *, in_place: bool = False) -> Lease | BusyResource:
         """The right to act on it, alone, where nobody else who is alive has it; to change it in place, also where no
         turn works with it."""
         owner, patience = owner_of(self._ledger), patience_of(self._ledger)
-        return leases.hold(self._writer, resource, owner, patience, in_place=in_place)
+        return resource_changes.hold(self._writer, resource, owner, patience, in_place=in_place)
 
     def is_worked_on(self, resource: str) -> bool:
         """Whether somebody who is alive acts on it."""
         with self._store.read() as txn:
-            found = reading.load_resource(txn, checked_text(resource, "resource"))
-            return leases.is_worked_on(txn.sql, found.id, patience_of(self._ledger))
+            found = resource_reading.load_resource(txn, checked_text(resource, "resource"))
+            return resource_changes.is_worked_on(txn.sql, found.id, patience_of(self._ledger))
 
     @property
     def lease_seconds(self) -> float:
@@ -165,110 +162,110 @@ class ResourceLog(LedgerPart):
 
     def renew(self, lease: Lease) -> bool:
         """Say that its holder is alive; False where it was taken over."""
-        return leases.renew_hold(self._writer, lease)
+        return resource_changes.renew_hold(self._writer, lease)
 
     def let_go(self, lease: Lease) -> None:
-        leases.let_go(self._writer, lease)
+        resource_changes.let_go(self._writer, lease)
 
     def declare(self, new: NewResource) -> Resource:
         """Record that a resource exists, with its owner; the one that stands at its place already, if any."""
-        return _changed(self._writer, recording.declare(self._writer, new))
+        return _changed(self._writer, resource_changes.declare(self._writer, new))
 
     def describe(self, resource: str, new: NewResource) -> Resource:
         """Say anew what a resource is; owner, uses and snapshots stay."""
-        recording.describe(self._writer, resource, new)
+        resource_changes.describe(self._writer, resource, new)
         return _changed(self._writer, resource)
 
     def discard(self, resource: str, *, reason: str | None = None) -> Resource:
         """Record that nobody owns it any more, and why what Weft made of it is left where it is, if it is."""
-        recording.discard(self._writer, resource, reason)
+        resource_changes.discard(self._writer, resource, reason)
         return _changed(self._writer, resource)
 
     def take_over(self, resource: str, session: str) -> None:
         """A session that works with it owns it from now on."""
-        recording.take_over(self._writer, resource, session)
+        resource_changes.take_over(self._writer, resource, session)
 
     def taken_in(self, turn: str) -> list[Snapshot]:
         """Every snapshot of a turn, by its id, that still holds something."""
         with self._store.read() as txn:
-            return snapshot_reading.taken_in(txn, turn)
+            return resource_reading.taken_in(txn, turn)
 
     def tried_in(self, turn: str) -> list[Snapshot]:
         """Every snapshot that is one of a turn's files, by its id, whatever came of it."""
         with self._store.read() as txn:
-            return snapshot_reading.tried_in(txn, turn)
+            return resource_reading.tried_in(txn, turn)
 
     def kept_beside(self, references: Sequence[str]) -> list[Snapshot]:
         """Snapshots of no turn with one of these external ids."""
         with self._store.read() as txn:
-            return snapshot_reading.kept_beside(txn, references)
+            return resource_reading.kept_beside(txn, references)
 
     def is_held(self, kind: str, reference: str) -> bool:
         """Whether a snapshot still holds something under an external id, of one kind of reference."""
         with self._store.read() as txn:
-            return snapshot_reading.is_held(txn, kind, reference)
+            return resource_reading.is_held(txn, kind, reference)
 
     def kept_references(self) -> list[KeptReference]:
         """How what snapshots hold is found again, also of those of other ledgers; the oldest first."""
         self._writer.ensure_whole("ledger:read")
         with self._store.read() as txn:
-            return snapshot_reading.kept_references(txn)
+            return resource_reading.kept_references(txn)
 
     def is_quiet(self) -> bool:
         """Whether nobody records a turn, acts on a resource, or has wished for that."""
         self._writer.ensure_whole("ledger:read")
         with self._store.read() as txn:
-            return snapshot_reading.is_quiet(txn)
+            return resource_reading.is_quiet(txn)
 
     def replica_of(self, resource: str) -> str | None:
         """The other ledger that declared it, by its replica id; None where that is this one."""
         with self._store.read() as txn:
-            return snapshot_reading.replica_of_resource(txn, reading.load_resource(txn, resource).id)
+            return resource_reading.replica_of_resource(txn, resource_reading.load_resource(txn, resource).id)
 
     def is_begun(self, turn: str, resource: str) -> bool:
         """Whether what a resource was like before a turn changed it is recorded, by both ids."""
         with self._store.read() as txn:
-            return snapshot_reading.is_begun(txn.sql, turn, resource)
+            return resource_reading.is_begun(txn.sql, turn, resource)
 
     def mount(
         self, resource: str, path: str, *, mode: str = "rw", run: str | None = None, container: str | None = None
     ) -> Resource:
         """Record that a run, or a container, sees it under a path."""
-        recording.mount(
+        resource_changes.mount(
             self._writer, resource, path, checked_member(MountMode, mode, "mode"), run=run, container=container
         )
         return _changed(self._writer, resource)
 
     def unmount(self, resource: str, *, run: str | None = None, container: str | None = None) -> Resource:
-        recording.unmount(self._writer, resource, run=run, container=container)
+        resource_changes.unmount(self._writer, resource, run=run, container=container)
         return _changed(self._writer, resource)
 
     def add_part(self, resource: str, part: str, *, role: str) -> Resource:
         """Record that another resource is a part of this one."""
-        recording.add_part(self._writer, resource, part, checked_member(SubresourcePart, role, "role"))
+        resource_changes.add_part(self._writer, resource, part, checked_member(SubresourcePart, role, "role"))
         return _changed(self._writer, resource)
 
     def remove_part(self, resource: str, part: str) -> Resource:
-        recording.remove_part(self._writer, resource, part)
+        resource_changes.remove_part(self._writer, resource, part)
         return _changed(self._writer, resource)
 
     def open_handle(self, resource: str, provider: str, provider_id: str, *, capabilities: Sequence[str] = ()) -> str:
         """Record through what it is acted on; the handle's id."""
         able = tuple(checked_member(HandleCapability, word, "capability") for word in capabilities)
-        return recording.open_handle(self._writer, resource, provider, provider_id, able)
+        return resource_changes.open_handle(self._writer, resource, provider, provider_id, able)
 
     def close_handle(self, resource: str, handle: str, *, reason: str | None = None) -> Resource:
-        recording.close_handle(self._writer, resource, handle, reason)
+        resource_changes.close_handle(self._writer, resource, handle, reason)
         return _changed(self._writer, resource)
 
     def record_probe(self, resource: str, status: str) -> Resource:
         """Record whether it was found alive."""
-        recording.record_probe(self._writer, resource, checked_member(ResourceLiveness, status, "status"))
+        resource_changes.record_probe(self._writer, resource, checked_member(ResourceLiveness, status, "status"))
         return _changed(self._writer, resource)
 
     def request_snapshot(self, resource: str, *, run: str | None = None, method: str | None = None) -> str:
         """Record that a snapshot is wanted, taken in one way of several; its id."""
-        return snapshots.request_snapshot(self._writer, resource, run, method)
+        return resource_changes.request_snapshot(self._writer, resource, run, method)
 
     def record_snapshot(
         self,
@@ -280,17 +277,19 @@ class ResourceLog(LedgerPart):
         is_before: bool = False,
     ) -> Snapshot:
         """Record what came of a wish, or a snapshot that was taken without one."""
-        id = snapshots.record_snapshot(self._writer, resource, taken, snapshot=snapshot, run=run, is_before=is_before)
+        id = resource_changes.record_snapshot(
+            self._writer, resource, taken, snapshot=snapshot, run=run, is_before=is_before
+        )
         with self._writer.store.read() as txn:
-            return snapshot_reading.load_snapshot(txn, id)
+            return resource_reading.load_snapshot(txn, id)
 
     def discard_snapshot(self, snapshot: str, *, reason: str | None = None) -> None:
         """Record that what a snapshot kept is gone."""
-        snapshots.discard_snapshot(self._writer, snapshot, reason)
+        resource_changes.discard_snapshot(self._writer, snapshot, reason)
 
     def request_restore(self, snapshot: str, *, place: str | None = None, session: str | None = None) -> Restore:
         """Record that a snapshot is to be restored: over its resource, or as a new one at a place, for a session."""
-        id = snapshots.request_restore(self._writer, snapshot, place, session)
+        id = resource_changes.request_restore(self._writer, snapshot, place, session)
         return self.restore(id)
 
     def record_restore(
@@ -303,7 +302,7 @@ class ResourceLog(LedgerPart):
         compensation: str | None = None,
     ) -> Restore:
         """Record what came of a restore, with the resource that it made, or with what was undone after a failure."""
-        return snapshots.record_restore(
+        return resource_changes.record_restore(
             self._writer,
             restore,
             checked_member(RestoreOutcome, outcome, "outcome"),
@@ -315,7 +314,7 @@ class ResourceLog(LedgerPart):
     def last_undone(self, session: str) -> UndoneMove | None:
         """The undo that can be taken back next; None where another move or a turn came after it."""
         with self._store.read() as txn:
-            return undoing.last_undone(txn, require(txn, session))
+            return resource_changes.last_undone(txn, require(txn, session))
 
     def undo(
         self,
@@ -330,7 +329,7 @@ class ResourceLog(LedgerPart):
         """Take back the turn that a head stands at, and wish that snapshots be restored over their resources, in one
         transaction; the wishes. `held` are the leases under which that will be done."""
         self._writer.ensure_allowed("session:move")
-        return undoing.undo_with_files(
+        return resource_changes.undo_with_files(
             self._writer,
             session,
             expected=expected,
@@ -348,7 +347,7 @@ class ResourceLog(LedgerPart):
         will be done."""
         self._writer.ensure_allowed("session:move")
         patience = patience_of(self._ledger)
-        return undoing.redo_with_files(self._writer, session, undone, kept=kept, held=held, patience=patience)
+        return resource_changes.redo_with_files(self._writer, session, undone, kept=kept, held=held, patience=patience)
 
     def fork(
         self,
@@ -369,10 +368,10 @@ class ResourceLog(LedgerPart):
             source=session or point.session,
             persona=persona,
         )
-        return forking.fork_with_resources(self._writer, new, plan)
+        return resource_changes.fork_with_resources(self._writer, new, plan)
 
 
 def _changed(writer: LedgerWriter, resource: str) -> Resource:
     """A resource that was just changed, for whoever changed it, whether they may read it or not."""
     with writer.store.read() as txn:
-        return reading.load_resource(txn, resource)
+        return resource_reading.load_resource(txn, resource)

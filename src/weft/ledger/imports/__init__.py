@@ -1,18 +1,23 @@
 """Taking in other tools' history: chains, sightings, versions and links."""
 
-from weft.ledger.imports.import_writer import ImportWriter
-from weft.ledger.imports.kept_sources import RawBytes, RawFile, SourceRange, kept_stretches
-from weft.ledger.imports.prepared_turns import PreparedTranscript, prepare_session
-from weft.ledger.imports.provisional import OpenTail, ProvisionalItem, ProvisionalTurn, provisional_turns
+from weft.ledger.imports.import_writer import ImportWriter, PreparedTranscript, prepare_session
 from weft.ledger.imports.sources import (
     ImportCounts,
     ImportSource,
+    OpenTail,
+    ProvisionalItem,
+    ProvisionalTurn,
+    RawBytes,
+    RawFile,
+    SourceRange,
     TranscriptTurn,
     adopt_secret,
     import_secret,
+    kept_stretches,
+    provisional_turns,
     whole_turn,
 )
-from weft.ledger.search.prepared_words import PreparedWords, TextWords
+from weft.ledger.read.search_index import PreparedWords, TextWords
 
 __all__ = [
     "ImportCounts",

@@ -1,7 +1,6 @@
-"""Writing one origin's sessions into a ledger: what is known is passed over, what is new becomes a turn.
-
-Turns are written in batches, each in one transaction, so a killed import is simply run again. A source that was read
-to its end is remembered with its digest (`ReadSources`).
+"""Writing one origin's sessions into a ledger: what is known is passed over, what is new
+becomes a turn, prepared by whoever reads it as far as that goes without the ledger; turns whose
+words an import put out of sight are counted.
 """
 
 from __future__ import annotations
@@ -9,36 +8,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
+from weft.kernel.contents import ROW_BYTES, ImportSecret, Prepared, imported_turn_id, text_bytes
 from weft.kernel.enums import LinkReason, SupersedeReason
-from weft.kernel.events import encode, import_stream, session_stream
-from weft.kernel.fields import ForkPoint
-from weft.kernel.imported import ImportSecret, imported_turn_id
+from weft.kernel.errors import WeftError
+from weft.kernel.events import ForkPoint, encode, import_stream, session_stream
 from weft.kernel.ledger_events import SessionCreated, Sighting, TurnLinked, TurnSuperseded
-from weft.ledger.imports.chain import encoded_chain, opening_bytes
-from weft.ledger.imports.kept_sources import (
-    PIECE_BYTES,
-    WORTH,
-    RawFile,
-    erased_contents,
-    is_erased_here,
-    is_kept,
-    is_packed_with,
-    pack,
-    was_erased,
+from weft.ledger.imports.imported_turns import (
+    EncodedEvents,
+    EventDraft,
+    Item,
+    NativeCall,
+    NativeMessage,
+    NativeSession,
+    NativeTurn,
+    PackedStretch,
+    PreparedTurn,
+    Seeing,
+    TurnDraft,
+    encoded_chain,
+    encoded_sighting,
+    json_content,
+    opening_bytes,
+    value_bytes,
 )
-from weft.ledger.imports.natives import EncodedEvents, NativeSession, NativeTurn, PackedStretch, TurnDraft
-from weft.ledger.imports.provisional import OpenTail, write_tail
-from weft.ledger.imports.replaced_turns import has_other_files, is_shown_from, last_round, note_replaced
-from weft.ledger.imports.sighting_events import Seeing, encoded_sighting
 from weft.ledger.imports.sources import (
     NAMED,
+    PIECE_BYTES,
     ROW_EVENTS,
+    WORTH,
     ImportCounts,
     ImportSource,
     NativeNames,
+    OpenTail,
+    RawFile,
     ReadSources,
     Resumes,
     Task,
@@ -46,18 +53,273 @@ from weft.ledger.imports.sources import (
     TranscriptTurn,
     add_events,
     batches,
+    erased_contents,
     fitting_draft,
     import_secret,
+    is_erased_here,
+    is_kept,
+    is_packed_with,
+    pack,
+    was_erased,
     whole_turn,
+    write_tail,
 )
-from weft.ledger.model import IMPORTED_AGENT
-from weft.ledger.search.prepared_words import PreparedWords, TextWords
-from weft.ledger.views.rows import TurnRow, load_turn
-from weft.ledger.views.versions import TurnWords, mapping_number
-from weft.ledger.write.append import Append, ImportScope, LedgerWriter
-from weft.store.erased_contents import ERASING
-from weft.store.records import KEY_BYTES
+from weft.ledger.model import IMPORTED_AGENT, ReasoningPart, TextPart
+from weft.ledger.read.search_index import PreparedWords, TextWords, words_in
+from weft.ledger.views.rows import TurnRow, load_turn, recorded
+from weft.ledger.views.sessions import TurnWords, mapping_number, versions_of
+from weft.ledger.write.transaction import Append, ImportScope, LedgerWriter
+from weft.store.fact_log import ERASING, KEY_BYTES
 from weft.store.sql import rows_in
+
+# --- Turns whose words an import put out of sight, counted by session.
+
+
+def note_replaced(append: Append, counts: ImportCounts, *, landed: str, is_new: bool, is_remapping: bool) -> None:
+    """Count the turns that another one replaced since this was last asked, or that did not come to stand in place of
+    one, like the one that just `landed`. What a newer mapping spells another way is the same source, and is not counted
+    here; nor are those again that an event supersedes."""
+    pairs, append.view.replaced = append.view.replaced, []
+    if is_remapping or not (pairs or is_new):
+        return
+    replaced = [(append.view.turn(old), append.view.turn(new)) for old, new in dict(pairs).items()]
+    replaced = [(old, new) for old, new in replaced if not old.current]
+    if is_new and not replaced:
+        turn = append.view.turn(landed)
+        replaced += [(old, turn) for old in _first_turns_like(append, turn)][:1]
+    if replaced:
+        append.view.flush(keep=True)
+    for old, new in replaced:
+        if _is_hidden(append, old, new):
+            session = None if old.session is None else append.view.session_of_number(old.session)
+            label = "" if session is None else session.label
+            counts.replaced_in = {**counts.replaced_in, label: counts.replaced_in.get(label, 0) + 1}
+            is_counted = append.sql.one("SELECT 1 FROM superseded WHERE turn = ? LIMIT 1", (old.id,)) is not None
+            counts.superseded += old.id != landed and not is_counted
+
+
+def _first_turns_like(append: Append, turn: TurnRow) -> Iterator[TurnRow]:
+    """Current first turns of the same session that have the native id and the first words of this one."""
+    if turn.parent is not None or not (turn.native and turn.current):
+        return
+    query = "SELECT id FROM turn WHERE native = ? AND id <> ? AND session = ? AND parent IS NULL AND current = 1"
+    rows = append.sql.all(f"{query} ORDER BY id", (turn.native, turn.id, turn.session))
+    if rows:
+        append.view.flush(keep=True)
+    opening = TurnWords(append.sql, turn).opening if rows else frozenset[int]()
+    for old in (append.view.turn(id) for (id,) in rows):
+        if 0 not in opening and TurnWords(append.sql, old).opening == opening:
+            yield old
+
+
+def _is_hidden(append: Append, old: TurnRow, new: TurnRow) -> bool:
+    """Are there words of one turn that the other one, which stands in its place, does not say?"""
+    return not TurnWords(append.sql, old).certain <= TurnWords(append.sql, new).everything
+
+
+def has_other_files(append: Append, session: int, file: str) -> bool:
+    """Several may give themselves out as one session, such as fragments of it."""
+    known = append.number(append.put_text(file))
+    return append.sql.one("SELECT 1 FROM kept WHERE session = ? AND file <> ? LIMIT 1", (session, known)) is not None
+
+
+def is_shown_from(append: Append, row: TurnRow, file: str) -> bool:
+    """Is it this file whose telling of a turn is shown?"""
+    n = None if row.seen is None else append.txn.facts.find_event(row.seen)
+    line = None if n is None else append.txn.facts.line(n)
+    event = None if n is None or line is None else recorded(n, line).event
+    return not isinstance(event, Sighting) or event.file == append.put_text(file)
+
+
+def last_round(append: Append, *turns: TurnRow) -> int:
+    """How often versions of these turns have come back after others had replaced them."""
+    ids = {row.id for turn in turns for row in versions_of(append.view, turn)}
+    found = rows_in(append.sql, "SELECT round FROM superseded WHERE turn IN", ids)
+    return max((int(round) for (round,) in found), default=0)
+
+
+# --- Turns prepared for the ledger by whoever reads them: everything that can be made without looking into it.
+
+PLAIN = (str, int, float, bool, type(None), type(UNSET))
+"""Values that go as they are."""
+
+
+class PreparedTranscript:
+    """The turns of one transcript, prepared in order."""
+
+    def __init__(
+        self,
+        session: NativeSession,
+        turns: Iterator[NativeTurn],
+        file: str,
+        raw: RawFile,
+        secret: ImportSecret,
+        mapping: str,
+        is_ahead: Callable[[], bool],
+    ) -> None:
+        """`file` is the name of the source, `raw` what is kept of it. While whoever prepares `is_ahead` of whoever
+        writes, what the ledger could as well make itself is prepared, too."""
+        self._session, self._turns, self._file, self._raw = session, turns, file, raw
+        self._secret, self._mapping, self._is_ahead = secret, mapping, is_ahead
+        self._names = NativeNames(secret, mapping.rpartition("/")[0])
+        self._places: list[ForkPoint | None] = []
+        """Where each turn ends, as far as that is known."""
+        self._end = 0
+        self.left: list[NativeTurn] = []
+        """Turns that are prepared and were not given yet; those before one that failed are found here."""
+
+    def batches(self) -> Iterator[list[NativeTurn]]:
+        """As they will be written, so that what is kept with them is known."""
+        for batch, is_last in batches(self._prepared()):
+            self._keep_along(batch, is_last)
+            self.left = self.left[len(batch) :]
+            yield batch
+
+    def _prepared(self) -> Iterator[NativeTurn]:
+        for turn in self._turns:
+            prepared = self._prepare(turn)
+            self.left.append(prepared)
+            yield prepared
+
+    def _prepare(self, turn: NativeTurn) -> NativeTurn:
+        secret, compaction = self._secret, turn.compaction
+        if compaction is not None:
+            compaction = replace(compaction, metadata=prepared_value(compaction.metadata))
+        turn = replace(
+            turn,
+            items=tuple(map(_prepared_item, turn.items)),
+            compaction=compaction,
+            permissions=prepared_value(turn.permissions),
+            config=prepared_value(turn.config),
+            metadata=prepared_value(turn.metadata),
+        )
+        source, draft = secret.source(turn.records), None
+        try:
+            draft = self._draft(turn, source)
+        except WeftError:  # told by whoever writes, who will try the same
+            self._places.append(None)
+        words = tuple(_words(turn, draft)) if draft is not None and self._is_ahead() else ()
+        size, last_time = sum(map(len, turn.records)), turn.last_time
+        turn.prepared = PreparedTurn(source, size, words, last_time, tuple(self._names.keys_of(turn)), draft)
+        turn.records = turn.names = ()
+        return turn
+
+    def _draft(self, turn: NativeTurn, source: str) -> TurnDraft | None:
+        """None for a turn whose place depends on one that has none."""
+        through, kept = self._compacts(turn)
+        parent = None if turn.parent is None else self._places[turn.parent]
+        if turn.parent is not None and parent is None:
+            self._places.append(None)
+            return None
+        grows_from = None if parent is None else parent.event
+        id = imported_turn_id(grows_from, self._mapping, source)
+        secret, session = self._secret, self._secret.session_id(self._session.id)
+        chain = encoded_chain(
+            turn, id, secret=secret, fork=parent, mapping=self._mapping, source=source, compacts=(through, kept)
+        )
+        origin = self._mapping.rpartition("/")[0]
+        sighting = encoded_sighting(turn, id, secret=secret, origin=origin, session=session, file=self._file)
+        self._places.append(ForkPoint(id, chain.ids[-1].hex()))
+        chain, sighting = replace(chain, events=()), replace(sighting, events=())
+        return TurnDraft(id, grows_from, (through, kept), session, self._file, chain, sighting)
+
+    def _compacts(self, turn: NativeTurn) -> tuple[str | None, str | None]:
+        compaction = turn.compaction
+        if compaction is None:
+            return None, None
+        through = turn.parent if compaction.through is None else compaction.through
+        return self._id_at(through), self._id_at(compaction.first_kept)
+
+    def _id_at(self, index: int | None) -> str | None:
+        place = self._places[index] if index is not None and 0 <= index < len(self._places) else None
+        return None if place is None else place.turn
+
+    def _keep_along(self, batch: list[NativeTurn], is_last: bool) -> None:
+        """The stretch of the source that a batch comes from, as it is kept if all of its turns are new."""
+        self._end = max([self._end, *(turn.end for turn in batch)])
+        if not batch or not self._is_ahead():
+            self._raw.at = self._raw.end if is_last else min(self._raw.end, max(self._raw.at, self._end))
+            return
+        contents = {content.ref: content for turn in batch for content in _contents_of(turn)}
+        if is_last:
+            contents.update((content.ref, content) for content in self._session_contents())
+        worth = [(ref.hex(), content.data) for ref, content in contents.items() if len(content.data) >= WORTH]
+        prepared = batch[-1].prepared
+        assert prepared is not None
+        prepared.stretches = tuple(
+            PackedStretch(start, start + len(piece), pack(piece, worth))
+            for start, piece in self._raw.take(None if is_last else self._end)
+        )
+
+    def _session_contents(self) -> tuple[Prepared, ...]:
+        """What the source tells of the session itself, once it was walked."""
+        draft = EventDraft(self._secret)
+        origin, session = self._mapping.rpartition("/")[0], self._secret.session_id(self._session.id)
+        Seeing(draft, origin, session, self._secret.session_id, self._file).session_sighting(
+            prepare_session(self._session), 0
+        )
+        return draft.encoded().contents
+
+
+def prepare_session(session: NativeSession) -> NativeSession:
+    return replace(session, metadata=prepared_value(session.metadata))
+
+
+def prepared_value(value: Any) -> Any:
+    return value if type(value) in PLAIN else json_content(value)
+
+
+def _prepared_item(item: Item) -> Item:
+    if isinstance(item, NativeCall):
+        arguments, result, detail = map(prepared_value, (item.arguments, item.result, item.detail))
+        return replace(item, arguments=arguments, result=result, detail=detail)
+    if item.context is None and item.metadata is None:
+        return item
+    return replace(item, context=_prepared_context(item.context), metadata=prepared_value(item.metadata))
+
+
+def _prepared_context(context: Any) -> Any:
+    """Its things one by one, as sightings keep them."""
+    if not isinstance(context, dict):
+        return prepared_value(context)
+    return {
+        name: [prepared_value(thing) for thing in given] if isinstance(given, list) else prepared_value(given)
+        for name, given in context.items()
+    }
+
+
+def _contents_of(turn: NativeTurn) -> Iterator[Prepared]:
+    draft = turn.prepared.draft if turn.prepared is not None else None
+    if draft is not None:
+        yield from draft.chain.contents
+        yield from draft.sighting.contents
+
+
+def _words(turn: NativeTurn, draft: TurnDraft) -> Iterator[tuple[str, bool, TextWords]]:
+    """Of the texts that search reads. Those of more than one row are left to it: it reads their beginning."""
+    refs = {content.data: content.ref for content in draft.chain.contents}
+    for data, is_json in _texts(turn):
+        ref = refs.get(data)
+        if ref is not None and 0 < len(data) <= ROW_BYTES:
+            yield ref.hex(), is_json, words_in(data, is_json)
+
+
+def _texts(turn: NativeTurn) -> Iterator[tuple[bytes, bool]]:
+    for item in turn.items:
+        if isinstance(item, NativeMessage):
+            texts = (part.text for part in item.parts if isinstance(part, TextPart | ReasoningPart))
+            yield from ((text_bytes(text), False) for text in texts if isinstance(text, str))
+            continue
+        yield value_bytes(item.arguments), True
+        if item.result is not UNSET:
+            yield value_bytes(item.result), True
+        if item.error is not None:
+            yield text_bytes(item.error), False
+    if turn.compaction is not None:
+        yield text_bytes(turn.compaction.summary), False
+
+
+# --- Writing one origin's sessions into a ledger: what is known is passed over, what is new becomes a turn.
 
 
 class ImportWriter:

@@ -1,35 +1,418 @@
-"""What an import goes by: the secret that names are made with, the source, the transcript on its way in, and the turns
-that Weft itself wrote for other tools."""
+"""What an import goes by: the secret that names are made with, the source and the transcript on
+its way in; stretches of a source kept verbatim and small; and the open tail of a source that is
+still written to, never a fact.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+import orjson
+import zstandard
+from msgspec import UNSET, Struct, convert, field, to_builtins
 from msgspec.structs import astuple, replace
 
-from weft.kernel.canonical import MAX_INTEGER
-from weft.kernel.contents import text_bytes
+from weft.kernel.contents import ERASED, MAX_INTEGER, ImportSecret, imported_turn_id, showable, text_bytes
 from weft.kernel.enums import LinkReason
-from weft.kernel.errors import NotApplicable
+from weft.kernel.errors import ContentGone, ContentMissing, Damaged, FactDamaged, NotApplicable
 from weft.kernel.events import encode, import_stream
-from weft.kernel.imported import ImportSecret, imported_turn_id
-from weft.kernel.kinds import KINDS
+from weft.kernel.foreign_input import KINDS
 from weft.kernel.ledger_events import TurnLinked
-from weft.ledger.imports.kept_sources import RawFile, erased_contents
-from weft.ledger.imports.natives import EncodedEvents, NativeSession, NativeTurn, TurnDraft
-from weft.ledger.imports.provisional import OpenTail, drop_tails, sources_with_tails
-from weft.ledger.model import IMPORTED_AGENT
-from weft.ledger.views.rows import TurnRow
-from weft.ledger.views.versions import mapping_number
-from weft.ledger.write.append import Append, LedgerWriter
-from weft.store.facts import local_value
-from weft.store.port import Store, WriteTxn
-from weft.store.records import KEY_BYTES
+from weft.ledger.imports.imported_turns import (
+    EncodedEvents,
+    Item,
+    JsonContent,
+    NativeCall,
+    NativeMessage,
+    NativeSession,
+    NativeTurn,
+    TurnDraft,
+    value_bytes,
+)
+from weft.ledger.model import IMPORTED_AGENT, Part, ReasoningPart, TextPart
+from weft.ledger.read.access import access_of
+from weft.ledger.read.revisions import session_named
+from weft.ledger.views.rows import TurnRow, load_session, text_of
+from weft.ledger.views.sessions import mapping_number
+from weft.ledger.write.transaction import Append, LedgerWriter
+from weft.store.fact_log import KEY_BYTES, ErasedContents, is_husk, local_value
+from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.sql import Sql
+
+# --- Stretches of a source, kept verbatim and small: most of what is in them lies in the ledger as contents already.
+
+MAGIC = b"weft.raw.1\n"
+REF_BYTES = 32
+LEVEL, MATCHED_BYTES = 7, 6
+"""Of zstd: what there is to find are long matches with contents. Looking for shorter ones, too, packs worse."""
+PIECE_BYTES = 8 * 1024 * 1024
+DICTIONARY_BYTES = 32 * 1024 * 1024
+HEAD_BYTES = len(MAGIC) + 4
+WORTH = 200
+"""A content shorter than this helps less than its reference costs."""
+
+
+class RawFile:
+    """The part of a source file that is still to be kept."""
+
+    def __init__(self, path: Path, start: int, end: int, *, grows: bool = True) -> None:
+        """`grows`: what was kept of it is still how it begins."""
+        self._path, self.at, self.end, self.grows = path, start, end, grows
+
+    def take(self, until: int | None = None) -> Iterable[tuple[int, bytes]]:
+        """The stretches up to a place, or to the end, each at most 8 MiB."""
+        until = self.end if until is None else min(until, self.end)
+        with self._path.open("rb") as file:
+            file.seek(self.at)
+            while self.at < until and (piece := file.read(min(PIECE_BYTES, until - self.at))):
+                yield self.at, piece
+                self.at += len(piece)
+
+
+class RawBytes(RawFile):
+    """The part of an importer's own copy that is still to be kept, where the source holds more than one session."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(Path(), 0, len(data), grows=False)
+        self._data = data
+
+    def take(self, until: int | None = None) -> Iterable[tuple[int, bytes]]:
+        until = self.end if until is None else min(until, self.end)
+        while self.at < until:
+            piece = self._data[self.at : min(self.at + PIECE_BYTES, until)]
+            yield self.at, piece
+            self.at += len(piece)
+
+
+def pack(piece: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
+    chosen = _chosen(contents)
+    dictionary = _dictionary(chosen.values())
+    reach = len(dictionary) + len(piece)
+    window = max(10, min(27, reach.bit_length()))
+    settings = zstandard.ZstdCompressionParameters.from_level(
+        LEVEL, source_size=reach, window_log=window, min_match=MATCHED_BYTES
+    )
+    frame = zstandard.ZstdCompressor(dict_data=_as_dict(dictionary), compression_params=settings).compress(piece)
+    refs = b"".join(bytes.fromhex(ref) for ref in chosen)
+    return MAGIC + len(chosen).to_bytes(4, "big") + refs + frame
+
+
+def is_packed_with(packed: bytes, contents: Iterable[tuple[str, bytes]]) -> bool:
+    """Would `pack` use the same contents?"""
+    return references_in(packed) == [bytes.fromhex(ref) for ref in _chosen(contents)]
+
+
+def _chosen(contents: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
+    """As many as a dictionary holds, each once."""
+    chosen: dict[str, bytes] = {}
+    size = 0
+    for ref, data in contents:
+        if ref not in chosen and size + len(data) <= DICTIONARY_BYTES:
+            chosen[ref] = data
+            size += len(data)
+    return chosen
+
+
+def unpack(packed: bytes, content: Callable[[str], bytes]) -> bytes:
+    """The stretch as it lay in its source; `content` gives a content by its reference."""
+    frame = HEAD_BYTES + count_of_references(packed) * REF_BYTES
+    if frame >= len(packed):
+        raise FactDamaged("kept stretch", packed[:16].hex(), "is cut")
+    refs = (ref.hex() for ref in references_in(packed))
+    dictionary = _dictionary(_up_to(DICTIONARY_BYTES, map(content, refs)))
+    unpacker = zstandard.ZstdDecompressor(dict_data=_as_dict(dictionary), max_window_size=1 << 27)
+    try:
+        if zstandard.frame_content_size(packed[frame:]) > PIECE_BYTES:
+            raise FactDamaged("kept stretch", packed[:16].hex(), f"unpacks to more than {PIECE_BYTES} bytes")
+        return unpacker.decompress(packed[frame:], max_output_size=PIECE_BYTES)
+    except zstandard.ZstdError as error:
+        raise FactDamaged("kept stretch", packed[:16].hex(), f"cannot be unpacked: {error}") from error
+
+
+def count_of_references(packed: bytes) -> int:
+    """How many contents a stretch needs to be unpacked."""
+    if not packed.startswith(MAGIC):
+        raise FactDamaged("kept stretch", packed[:16].hex(), "is of no known form")
+    return int.from_bytes(packed[len(MAGIC) : HEAD_BYTES], "big")
+
+
+def references_in(packed: bytes) -> list[bytes]:
+    """The references of these contents, as far as the bytes at hand go."""
+    end = min(len(packed), HEAD_BYTES + count_of_references(packed) * REF_BYTES)
+    return [packed[at : at + REF_BYTES] for at in range(HEAD_BYTES, end, REF_BYTES)]
+
+
+def _up_to(limit: int, contents: Iterable[bytes]) -> Iterator[bytes]:
+    for data in contents:
+        limit -= len(data)
+        if limit < 0:
+            raise FactDamaged("kept stretch", "dictionary", f"is of more than {DICTIONARY_BYTES} bytes")
+        yield data
+
+
+def _as_dict(dictionary: bytes) -> zstandard.ZstdCompressionDict | None:
+    if not dictionary:
+        return None
+    return zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+
+def _dictionary(contents: Iterable[bytes]) -> bytes:
+    """Contents as they stand in JSON: this exact way of writing them is part of the form and never changes."""
+    return b"".join(map(_as_in_json, contents))
+
+
+def _as_in_json(data: bytes) -> bytes:
+    for plain, escaped in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\t", b"\\t"), (b"\r", b"\\r")):
+        data = data.replace(plain, escaped)
+    return data
+
+
+class SourceRange(Struct, frozen=True, kw_only=True):
+    """Bytes of a source from one place to another."""
+
+    file: str | None
+    start: int
+    end: int
+    data: bytes
+    erased: bool = False
+    """What stood there was erased; `data` is empty."""
+
+
+def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[SourceRange]:
+    """Of a session by its label or id, or of a source file by its name; in order of place, the newest reading last."""
+    query = 'SELECT file, start, "end", content FROM kept'
+    session = session_named(txn, session_or_file)
+    if session is not None:
+        rows = txn.sql.all(f"{query} WHERE session = ? ORDER BY n", (session.n,))
+    else:
+        rows = [row for row in txn.sql.all(f"{query} ORDER BY n") if text_of(txn, row[0]) == session_or_file]
+    return [_stretch(txn, *row) for row in rows]
+
+
+def _stretch(txn: ReadTxn, file: int | None, start: int, end: int, content: int) -> SourceRange:
+    name = text_of(txn, file)
+    try:
+        return SourceRange(file=name, start=start, end=end, data=unpacked(txn, content))
+    except ContentGone:
+        return SourceRange(file=name, start=start, end=end, data=b"", erased=True)
+
+
+def was_erased(sql: Sql, session: int) -> bool:
+    """Has this session lost a stretch of its source? Then nothing of it is kept again: it would bring that back."""
+    query = "SELECT 1 FROM kept k JOIN content c ON c.n = k.content WHERE k.session = ? AND length(c.salt) = 0"
+    return sql.one(f"{query} LIMIT 1", (session,)) is not None
+
+
+def is_erased_here(sql: Sql, what: str, name: str) -> bool:
+    """Was this `turn` or `session` erased here? A stranger's tombstone that nobody here has followed does not count."""
+    query = (
+        "SELECT 1 FROM erasure e JOIN lookup_content l ON l.key = substr(e.ref, 1, 8)"
+        f" JOIN content c ON c.n = l.n AND c.ref = e.ref WHERE e.{what} = ? AND length(c.salt) = 0 LIMIT 1"
+    )
+    return sql.one(query, (name,)) is not None
+
+
+def erased_contents(txn: WriteTxn, secret: ImportSecret) -> Callable[[bytes], bool]:
+    """Which bytes are those of an erased content of this origin."""
+    if txn.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+        return lambda _: False
+
+    def is_erased(data: bytes) -> bool:
+        content = txn.facts.find_content(secret.reference(data))
+        return content is not None and is_husk(txn.sql, content)
+
+    return is_erased
+
+
+def is_kept(txn: WriteTxn, place: tuple[int | None, int, int, int], piece: bytes) -> bool:
+    """Were these bytes kept before: of this session and file (by their numbers), from here to there?"""
+    rows = txn.sql.all('SELECT content FROM kept WHERE session = ? AND file = ? AND start = ? AND "end" = ?', place)
+    try:
+        return any(unpacked(txn, content) == piece for (content,) in rows)
+    except (Damaged, ContentGone):
+        return False
+
+
+def unpacked(txn: ReadTxn | WriteTxn, n: int) -> bytes:
+    def content(ref: str) -> bytes:
+        found = txn.facts.find_content(bytes.fromhex(ref))
+        if found is None:
+            raise ContentMissing(ref)
+        return txn.facts.content(found)
+
+    return unpack(txn.facts.content(n), content)
+
+
+# --- The open tail of a source that is still written to: shown while it lasts, never a fact.
+
+ITEMS = 24
+CHARACTERS = 2000
+_COLUMNS = "SELECT source, session, seen_at, body FROM provisional"
+_ORDER = "ORDER BY seen_at DESC, source, session, idx"
+
+
+class ProvisionalItem(Struct, frozen=True, kw_only=True):
+    """A message or a tool call, as far as it is there; long texts are cut."""
+
+    role: str
+    """Of a message; `tool` for a call."""
+    text: str
+    tool: str | None = None
+    status: str | None = None
+    """Of a call: None while it has no outcome."""
+    at: int | None = None
+
+
+class ProvisionalTurn(Struct, frozen=True, kw_only=True):
+    """A turn that is still being written, as its source was last read."""
+
+    source: str
+    session_id: str
+    parent_id: str | None
+    """The turn it will follow, where that is a fact already."""
+    origin: str
+    native_id: str
+    seen_at: int
+    started_at: int | None
+    model: str | None
+    items_so_far: int
+    items: tuple[ProvisionalItem, ...]
+    """The latest of them, the oldest first; the prompt always stands first."""
+
+
+IsErased = Callable[[bytes], bool]
+"""Would these bytes, as a content of the same origin, be one that was erased?"""
+
+
+class Opened(Struct, frozen=True):
+    """A turn left out of a transcript; `parent` is a place among those that were taken."""
+
+    turn: NativeTurn
+    parent: int | None
+
+
+class OpenTail(Struct):
+    """The open turns of one transcript, filled while it is walked."""
+
+    stamp: int
+    turns: list[Opened] = field(default_factory=list)
+
+    def add(self, turn: NativeTurn, parent: int | None) -> None:
+        self.turns.append(Opened(turn, parent))
+
+
+def _item(item: Item, is_erased: IsErased) -> ProvisionalItem:
+    if isinstance(item, NativeCall):
+        done = item.status is not None or item.result is not UNSET or item.error is not None
+        status = item.status.value if item.status else ("error" if item.error else "ok")
+        text = ERASED if is_erased(value_bytes(item.arguments)) else _cut(_arguments(item.arguments))
+        name = _words(item.name, is_erased)
+        return ProvisionalItem(role="tool", text=text, tool=name, status=status if done else None, at=item.at)
+    part_texts = [text for part in item.parts if (text := _text(part))]
+    texts = [ERASED if is_erased(text_bytes(text)) else text for text in part_texts]
+    return ProvisionalItem(role=item.role.value, text=_cut("\n\n".join(texts)), at=item.at)
+
+
+def _words(text: str, is_erased: IsErased) -> str:
+    return ERASED if is_erased(text_bytes(text)) else _cut(text)
+
+
+def _text(part: Part) -> str:
+    return str(part.text) if isinstance(part, TextPart | ReasoningPart) else ""
+
+
+def _arguments(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, JsonContent):
+        return value.data.decode() if value.is_exact else ""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # lone surrogates, long integers, or nested too deeply: left for the turn itself to show
+        return ""
+
+
+def _cut(text: str) -> str:
+    return showable(text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]}…")
+
+
+def write_tail(
+    sql: Sql,
+    place: tuple[str, str],
+    origin: str,
+    now: int,
+    tail: OpenTail,
+    parents: Callable[[int | None], str | None],
+    is_erased: IsErased,
+) -> None:
+    """What is open at a place (a source, and a session in it), instead of what was. What was erased is not shown."""
+    sql.run("DELETE FROM provisional WHERE source = ? AND session = ?", place)
+    rows = [
+        (*place, number, tail.stamp, now, orjson.dumps(_body(each.turn, origin, parents(each.parent), is_erased)))
+        for number, each in enumerate(tail.turns)
+    ]
+    sql.run_many("INSERT INTO provisional(source, session, idx, stamp, seen_at, body) VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+def _body(turn: NativeTurn, origin: str, parent: str | None, is_erased: IsErased) -> dict[str, object]:
+    shown = turn.items if len(turn.items) <= ITEMS else (turn.items[0], *turn.items[1 - ITEMS :])
+    models = [item.model for item in turn.items if isinstance(item, NativeMessage) and item.model]
+    return {
+        "parent_id": parent,
+        "origin": origin,
+        "native_id": _words(turn.key, is_erased),
+        "started_at": turn.started,
+        "model": _words(models[-1], is_erased) if models else None,
+        "items_so_far": len(turn.items),
+        "items": [to_builtins(_item(item, is_erased)) for item in shown],
+    }
+
+
+def drop_tails(sql: Sql, source: str, but: int | None = None) -> None:
+    """All of a source; or all but those of the reading at hand, by the source's time then."""
+    if but is None:
+        sql.run("DELETE FROM provisional WHERE source = ?", (source,))
+    else:
+        sql.run("DELETE FROM provisional WHERE source = ? AND stamp <> ?", (source, but))
+
+
+def sources_with_tails(sql: Sql) -> list[str]:
+    return [name for (name,) in sql.all("SELECT DISTINCT source FROM provisional ORDER BY source")]
+
+
+def count_provisional(sql: Sql) -> int:
+    """How many turns are still being written, and so are in no list of turns, no search and no sum."""
+    (count,) = sql.one("SELECT count(*) FROM provisional") or (0,)
+    return int(count)
+
+
+def provisional_turns(txn: ReadTxn, session_id: str | None) -> list[ProvisionalTurn]:
+    if session_id is None:
+        rows = txn.sql.all(f"{_COLUMNS} {_ORDER}")
+    else:
+        rows = txn.sql.all(f"{_COLUMNS} WHERE session = ? {_ORDER}", (session_id,))
+    access = access_of(txn)
+    if not access.is_unlimited:
+        rows = [row for row in rows if access.readable(load_session(txn.sql, row[1])) is not None]
+    return [_turn(*row) for row in rows]
+
+
+def _turn(source: str, session: str, seen_at: int, body: bytes) -> ProvisionalTurn:
+    columns = {"source": source, "session_id": session, "seen_at": seen_at}
+    return convert({**orjson.loads(bytes(body)), **columns}, ProvisionalTurn)
+
+
+def forget(_: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
+    """An erasure: what is open may spell what is erased. The next look at a source writes what may be shown."""
+    txn.sql.run("DELETE FROM provisional")
+
+
+# --- What an import goes by: the secret that names are made with, the source, the transcript on its way in, and the
+# turns that Weft itself wrote for other tools.
 
 KEY = "import_secret"
 

@@ -1,18 +1,6 @@
-"""The authorisation point: whether an authority may do something to a session, a turn, a program or the whole ledger.
-
-A right is held if every layer of the authority allows it, and every principal of its chain holds it by itself. Whoever
-opened the ledger holds every right. Anybody else holds the rights over what is their own, and those that their
-configuration permits: `session:read(LABEL)` over sessions whose labels fit, `session:read` over all of them.
-
-A session is its persona's and that of whoever created it, or on whose behalf it was created. A turn goes with the
-session that made it, and can be read with every session whose thread contains it. A turn without a session is that of
-whoever recorded it. A program can be read unless its configuration says `visibility: private`; then it is that of
-whoever created it. A private agent works for its creators and those it was shared with, and for nobody else: every
-verb that names an agent asks `ensure_usable`, which answers others as if there were none.
-
-Reading passes a transaction through here: `LimitedStore` gives out transactions that carry an `Access`, and whoever
-looks sessions, turns and programs up asks `access_of(txn)`. The transactions of whoever opened the ledger carry none,
-and cost nothing more.
+"""The authorisation point: whether an authority may do something to a session, a turn, a
+program or the whole ledger; and what that rests on: who owns a session, for whom a private agent
+works, and which agents are system agents.
 """
 
 from __future__ import annotations
@@ -24,31 +12,150 @@ from typing import Any, cast
 
 from msgspec import UNSET
 
-from weft.kernel.advice import Action
 from weft.kernel.authority import CONFIGURE, LOCAL, Authority, Layer, Principal, PrincipalKind
-from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
+from weft.kernel.enums import SystemAgentKind
+from weft.kernel.errors import Action, NotAllowed, NotApplicable, NotFound
 from weft.kernel.events import Event
-from weft.kernel.labels import normal_form
 from weft.kernel.ledger_events import SessionCreated
-from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
-from weft.ledger.read.agent_shares import creators_of, is_being_created, is_private, users_of_agent
-from weft.ledger.read.session_owners import counted_config, session_owner
-from weft.ledger.views.program_rows import ProgramRow, load_program
-from weft.ledger.views.recorded_events import decoded
+from weft.kernel.typed_names import normal_form
+from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT, PROMPT_SEQUENCE, Message, TextPart
 from weft.ledger.views.rows import (
+    PROGRAM,
     TURN,
+    ProgramRow,
     SegmentDepth,
     SessionRow,
     StoredSessions,
     TurnRow,
     crossings,
+    decoded,
     find_by_name,
+    json_of,
+    load_program,
     load_session,
     load_session_number,
 )
-from weft.store.facts import FactReader
+from weft.store.fact_log import FactReader
 from weft.store.port import ReadTxn, Store
+from weft.store.replicas import authored_event, counts
 from weft.store.sql import Sql, rows_in
+
+# --- Who owns a session, and the prompt that its next request begins with.
+
+
+def counted_config(txn: ReadTxn, program: str) -> Any:
+    """The newest configuration that was written or taken over here; None where there is none."""
+    return next((json_of(txn, config) for n, config in _configurations(txn, program) if counts(txn, n)), None)
+
+
+def session_owner(txn: ReadTxn, session: SessionRow) -> str:
+    """The id of the agent or person that a session belongs to."""
+    if session.config is None:
+        return session.persona
+    for n, _ in _configurations(txn, session.id):
+        event = authored_event(txn, n)
+        if event is not None and event.counts:
+            references = event.fields.get("references") or ()
+            owners = [one["program"] for one in references if one.get("field") == "owner"]
+            return str(owners[0]) if owners else session.persona
+    return session.persona
+
+
+def prompt_of(txn: ReadTxn, session: SessionRow) -> Message | None:
+    """The soul of the agent that owns a session, as the system message that its next request begins with."""
+    owner = session_owner(txn, session)
+    agent = load_program(txn.sql, owner)
+    if agent is None or agent.kind != "agent" or agent.deleted:
+        return None
+    config = counted_config(txn, owner)
+    identity = config.get("identity") if isinstance(config, dict) else None
+    soul = identity.get("soul") if isinstance(identity, dict) else None
+    if not isinstance(soul, str) or not soul.strip():
+        return None
+    return Message(owner, "system", (TextPart(soul),), PROMPT_SEQUENCE, agent.updated_at)
+
+
+def _configurations(txn: ReadTxn, program: str) -> list[tuple[int, int]]:
+    """Numbers of the events that configured a program and of the configurations, the newest first."""
+    query = "SELECT n, config FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
+    return [(n, config) for n, config in txn.sql.all(query, (program,))]
+
+
+# --- Which agents are system agents here: those that this ledger made itself.
+
+
+def system_kind_of(txn: ReadTxn, program: ProgramRow | None) -> str | None:
+    """What a system agent of this ledger is for; None for every other program."""
+    if program is None or program.system_kind is None:
+        return None
+    first = txn.sql.one("SELECT min(n) FROM program_history WHERE program = ?", (program.id,))
+    if first is None or first[0] is None:
+        return None
+    event = authored_event(txn, first[0])
+    return program.system_kind if event is None or event.is_own else None  # None: it is being written right now
+
+
+def find_system_agent(txn: ReadTxn, kind: SystemAgentKind) -> ProgramRow | None:
+    """The first system agent of a kind that this ledger made."""
+    query = f"{PROGRAM.select} WHERE system_kind = ? AND deleted = 0 ORDER BY created_at, id"
+    rows = (ProgramRow(*row) for row in txn.sql.all(query, (kind.value,)))
+    return next((row for row in rows if system_kind_of(txn, row) is not None), None)
+
+
+# --- For whom a private agent works: whoever created it, and those it was shared with.
+
+SHARED, UNSHARED = "agent_shared", "agent_unshared"
+
+
+def is_private(txn: ReadTxn, program: ProgramRow) -> bool:
+    """Of an erased configuration nobody can tell: it is private. A system agent never is."""
+    if program.config is None or system_kind_of(txn, program) is not None:
+        return False
+    config = counted_config(txn, program.id)
+    if config is None:
+        config = json_of(txn, program.config)
+    return not isinstance(config, dict) or config.get("visibility") == "private"
+
+
+def creators_of(txn: ReadTxn, program: ProgramRow) -> frozenset[str]:
+    """The ids of whoever created a program, and on whose behalf."""
+    first = txn.sql.one("SELECT min(n) FROM program_history WHERE program = ?", (program.id,))
+    event = None if first is None or first[0] is None else authored_event(txn, first[0])
+    if event is None:  # it is being written right now
+        return frozenset((program.created_by,))
+    return frozenset((program.created_by, *(event.fields.get("on_behalf_of") or ()))) if event.counts else frozenset()
+
+
+def is_being_created(txn: ReadTxn, program: ProgramRow) -> bool:
+    """Whether the event that creates a program is being written right now."""
+    first = txn.sql.one("SELECT min(n) FROM program_history WHERE program = ?", (program.id,))
+    return first is None or first[0] is None or authored_event(txn, first[0]) is None
+
+
+def shared_with(txn: ReadTxn, agent: str) -> tuple[str, ...]:
+    """The ids of those that an agent was shared with, in that order. What another ledger shared or unshared does not
+    count, so the events are read and not the view, which has the newest of all."""
+    rows = txn.sql.all(
+        "SELECT n FROM program_history WHERE program = ? AND kind IN (?, ?) ORDER BY n", (agent, SHARED, UNSHARED)
+    )
+    principals: dict[str, None] = {}
+    for (n,) in rows:
+        event = authored_event(txn, n)
+        if event is None or not event.counts:
+            continue
+        principals.pop(event.fields["principal"], None)
+        if event.fields["kind"] == SHARED:
+            principals[event.fields["principal"]] = None
+    return tuple(principals)
+
+
+def users_of_agent(txn: ReadTxn, agent: ProgramRow) -> frozenset[str]:
+    """The ids of those for whom an agent works though it is private: itself, its creators, those it was shared with."""
+    return frozenset((agent.id, *creators_of(txn, agent), *shared_with(txn, agent.id)))
+
+
+# --- The authorisation point: whether an authority may do something to a session, a turn, a program or the whole
+# ledger.
 
 READ_SESSION, READ_PROGRAM, READ_LEDGER = "session:read", "program:read", "ledger:read"
 _READING = (READ_SESSION, READ_PROGRAM, READ_LEDGER)

@@ -1,22 +1,21 @@
-"""Who uses which content: read out of the log, since no view knows it.
-
-Two passes. The first decodes what the target's streams say and gathers the references there; the second looks for the
-same references anywhere else, as bytes, and decodes only the lines that hold one.
+"""Who uses which content, read out of the log, since no view knows it; what an erasure is asked
+for, and which contents that means; and tombstones: who erased what, when and why.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
 from weft.kernel.clock import is_ulid
-from weft.kernel.dag_events import ToolResult
-from weft.kernel.events import Event, UnknownEvent, event_id
-from weft.kernel.facts import is_digest, strings
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.events import Event, MessagePosted, ToolResult, UnknownEvent, event_id
+from weft.kernel.foreign_input import is_digest, strings
 from weft.kernel.ledger_events import (
     AgentCreated,
     AliasAdded,
@@ -27,8 +26,18 @@ from weft.kernel.ledger_events import (
     SessionRenamed,
 )
 from weft.kernel.program_events import Created
-from weft.ledger.views.recorded_events import decoded, stream_of
-from weft.store.facts import FactReader
+from weft.ledger.arguments import checked_names
+from weft.ledger.read.access import READ_LEDGER, access_of
+from weft.ledger.read.revisions import Revision, session_beside_turns
+from weft.ledger.read.sessions import agent_names
+from weft.ledger.read.turns import ranges_to
+from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow, crossings, decoded, stream_of, text_of
+from weft.store.fact_log import FactReader
+from weft.store.port import ReadTxn
+from weft.store.replicas import authored_event
+from weft.store.sql import Row, Sql, rows_in
+
+# --- Who uses which content: read out of the log, since no view knows it.
 
 Report = Callable[[str, int, int], None]
 About = tuple[str | None, str | None]
@@ -254,3 +263,205 @@ def _note(found: dict[bytes, list[ContentUse]], key: bytes, n: int, event: Event
     if len(places) < KEPT_USES:
         kind = event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
         places.append(ContentUse(n, kind, path[2:], event.stream))
+
+
+# --- What an erasure is asked for: contents, turns, sessions, whole trees, messages of conversations; and which turns
+# of a session are its own.
+
+Resolve = Callable[[ReadTxn, str], Revision]
+
+
+class Target(Struct):
+    """Everything that was named, by what it is."""
+
+    contents: dict[bytes, None] = field(default_factory=dict)
+    turns: dict[str, TurnRow] = field(default_factory=dict)
+    sessions: dict[str, SessionRow] = field(default_factory=dict)
+    held: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Turns of a named session that stay, with the other sessions whose threads contain them."""
+
+    def streams(self) -> dict[str, tuple[str | None, str | None]]:
+        """The streams that tell of them, each with the turn or session that it is about."""
+        found: dict[str, tuple[str | None, str | None]] = {}
+        for turn in self.turns:
+            found[f"run:{turn}"] = found[f"import:{turn}"] = (turn, None)
+        for session in self.sessions:
+            found[f"session:{session}"] = found[f"import:{session}"] = (None, session)
+        return found
+
+
+def find_target(txn: ReadTxn, names: str | Sequence[str], tree: bool, resolve: Resolve) -> Target:
+    """A label or a session's id means the session, a reference its content, the id of a message of a conversation what
+    it says, anything else a turn; with `tree` all turns of the tree that it belongs to, and the sessions that stand in
+    it."""
+    target, asked = Target(), checked_names(names, "name")
+    if not asked:
+        raise InvalidInput("nothing was named to be erased", "name a turn, a session or a content")
+    for name in asked:
+        _add(txn, target, name, tree, resolve)
+    own = set(target.sessions)
+    for session in list(target.sessions.values()) if not tree else ():
+        _add_own_turns(txn, target, session, own)
+    for turn in target.turns.values():
+        if not turn.closed:
+            raise NotApplicable(f"turn {turn.id} is still {turn.status}", "wait until it has ended, or fail it first")
+    return target
+
+
+def _add(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) -> None:
+    access = access_of(txn)
+    session = session_beside_turns(txn, name)
+    if not tree and session is not None:
+        target.sessions[session.id] = session
+        return
+    if not tree and access.may_whole(READ_LEDGER) and _is_content(txn, name):
+        target.contents[bytes.fromhex(name)] = None
+        return
+    if not tree and session is None and (refs := _message_contents(txn, name)) is not None:
+        target.contents |= dict.fromkeys(refs)
+        return
+    if tree and session is not None and session.head is None:
+        raise NotFound("turn in session", session.label, "it has no head; name one of its turns")
+    turn = resolve(txn, name if session is None or session.head is None else session.head).turn
+    if tree:
+        _add_tree(txn, target, turn.root)
+    else:
+        target.turns[turn.id] = turn
+
+
+def _message_contents(txn: ReadTxn, name: str) -> list[bytes] | None:
+    """The contents of a message of a conversation, by its id; told to whoever may read the whole ledger, as with
+    contents."""
+    if not is_ulid(name.upper()) or not access_of(txn).may_whole(READ_LEDGER):
+        return None
+    row = txn.sql.one("SELECT n FROM room_message WHERE id = ?", (name.upper(),))
+    line = None if row is None else txn.facts.line(row[0])
+    event = None if row is None or line is None else decoded(row[0], line)
+    if not isinstance(event, MessagePosted):
+        return None
+    is_answer = event.turn is not UNSET  # what is kept beside an answer is the same of many
+    return [bytes.fromhex(ref) for path, ref in references(event) if path.startswith("$.parts") or not is_answer]
+
+
+def _is_content(txn: ReadTxn, name: str) -> bool:
+    return is_digest(name.lower()) and txn.facts.find_content(bytes.fromhex(name)) is not None
+
+
+def _add_tree(txn: ReadTxn, target: Target, root: int) -> None:
+    """What can be read of a tree."""
+    sql, access = txn.sql, access_of(txn)
+    rows = sql.all(
+        f"{TURN.select} WHERE segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n",
+        (root,),
+    )
+    target.turns |= {row.id: row for row in (TurnRow(*row) for row in rows) if access.may_read_turn(row)}
+    standing = sql.all(
+        f"{SESSION.select} WHERE head_segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n", (root,)
+    )
+    target.sessions |= {row.id: row for row in (SessionRow(*row) for row in standing) if access.may_read(row)}
+
+
+def _add_own_turns(txn: ReadTxn, target: Target, session: SessionRow, named: set[str]) -> None:
+    """What a session made, and the thread that it stands on; but for turns that another session's thread contains.
+    Sessions that cannot be read hold turns, too, and are not named."""
+    sql, access = txn.sql, access_of(txn)
+    rows = {row.id: row for row in (TurnRow(*row) for row in sql.all(f"{TURN.select} WHERE session = ?", (session.n,)))}
+    if session.head_segment is not None and session.head_depth is not None:
+        for part in ranges_to(sql, session.head_segment, session.head_depth):
+            found = sql.all(
+                f"{TURN.select} WHERE segment = ? AND depth BETWEEN ? AND ?", (part.segment, part.low, part.high)
+            )
+            rows |= {row.id: row for row in (TurnRow(*row) for row in found)}
+    others = _standing_elsewhere(sql, {row.root for row in rows.values()}, named)
+    for row in rows.values():
+        holders = [n for n, _, reach in others if row.depth <= reach.get(row.segment, 0)]
+        if holders:
+            target.held[row.id] = tuple(
+                label for n, label, _ in others if n in holders and (access.is_unlimited or access.session_of_number(n))
+            )
+        else:
+            target.turns[row.id] = row
+
+
+def _standing_elsewhere(sql: Sql, roots: Iterable[int], named: set[str]) -> list[tuple[int, str, dict[int, int]]]:
+    """Other sessions, not deleted, whose threads reach into these trees, by label, with how deep each into which
+    segment."""
+    query = (
+        "SELECT s.n, s.id, s.label, s.head_segment, s.head_depth FROM session s JOIN segment g ON g.n = s.head_segment"
+        " WHERE s.status <> 'deleted' AND g.root IN"
+    )
+    found = []
+    for n, id, label, segment, depth in rows_in(sql, query, sorted(_trees_that_lead_to(sql, set(roots)))):
+        if id not in named:
+            parts = ranges_to(sql, segment, depth, across=True)
+            found.append((n, label, {part.segment: part.high for part in parts}))
+    return sorted(found, key=itemgetter(1))
+
+
+def _trees_that_lead_to(sql: Sql, roots: set[int]) -> set[int]:
+    """These trees, and those whose threads go on in one of them across a link."""
+    links = crossings(sql)
+    if not links:
+        return roots
+    segments = {segment for spots in links.items() for segment, _ in spots}
+    tree: dict[int, int] = dict(rows_in(sql, "SELECT n, root FROM segment WHERE n IN", segments))
+    found = set(roots)
+    while more := {tree[child] for (child, _), (above, _) in links.items() if tree[above] in found} - found:
+        found |= more
+    return found
+
+
+# --- Tombstones: who erased what, when and why; and those of others that nobody here has said yes to.
+
+_COLUMNS = "SELECT e.n, e.ref, e.erased_at, e.actor, e.replica, e.reason, e.turn, e.session FROM erasure e"
+
+
+class Tombstone(Struct, frozen=True, kw_only=True):
+    """One content that somebody erased."""
+
+    ref: str
+    erased_at: int
+    actor: str
+    reason: str | None
+    replica: str | None
+    """The ledger it was erased in."""
+    turn_id: str | None
+    session_id: str | None
+    number: int
+    """The arrival number of the tombstone."""
+
+
+def tombstones(txn: ReadTxn) -> list[Tombstone]:
+    """The newest first."""
+    return _read(txn, txn.sql.all(f"{_COLUMNS} ORDER BY e.n DESC"))
+
+
+def pending(txn: ReadTxn) -> list[Tombstone]:
+    """Tombstones that came from elsewhere, of contents that are still here; not those that somebody here refused."""
+    rows = txn.sql.all(
+        f"{_COLUMNS} JOIN lookup_content l ON l.key = substr(e.ref, 1, 8) JOIN content c ON c.n = l.n"
+        " WHERE c.ref = e.ref AND length(c.salt) > 0 ORDER BY e.n"
+    )
+    return [tombstone for tombstone in _read(txn, rows) if not _is_refused(txn, tombstone.number)]
+
+
+def _is_refused(txn: ReadTxn, n: int) -> bool:
+    event = authored_event(txn, n)
+    return event is not None and event.is_refused
+
+
+def _read(txn: ReadTxn, rows: Sequence[Row]) -> list[Tombstone]:
+    names = agent_names(txn.sql, {row[3] for row in rows})
+    return [
+        Tombstone(
+            ref=bytes(ref).hex(),
+            erased_at=erased_at,
+            actor=names[actor],
+            reason=text_of(txn, reason) if reason else None,
+            replica=replica,
+            turn_id=turn,
+            session_id=session,
+            number=n,
+        )
+        for n, ref, erased_at, actor, replica, reason, turn, session in rows
+    ]

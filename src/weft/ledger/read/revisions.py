@@ -1,32 +1,42 @@
-"""What people type for a turn and for a time: labels, `main~2`, `main@{yesterday}`, ends of ids, digest prefixes."""
+"""What people type for a turn and for a time: labels, `main~2`, `main@{yesterday}`, ends of
+ids, digest prefixes; and periods, of which a day means all of it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from itertools import islice
 
 from msgspec import UNSET, Struct
 
-from weft.kernel.advice import Action
 from weft.kernel.clock import ALPHABET, is_ulid
 from weft.kernel.contents import text_bytes
-from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
+from weft.kernel.errors import Action, AmbiguousName, InvalidInput, NotFound, quoted
 from weft.kernel.ledger_events import SessionMoved
-from weft.kernel.weft_error import quoted
-from weft.ledger.arguments import checked_text
+from weft.ledger.arguments import checked_number, checked_text
 from weft.ledger.read.access import access_of
-from weft.ledger.read.label_prefixes import find_by_beginning, find_shortened
-from weft.ledger.read.sessions import find_branch, head_at, reflog
-from weft.ledger.read.threads import ranges_to
-from weft.ledger.views.recorded_events import decoded, place_of_event
-from weft.ledger.views.rows import SESSION, SessionRow, StoredSessions, TurnRow, find_by_name, find_session, load_turn
-from weft.store.authorship import is_written_here
+from weft.ledger.read.sessions import find_branch, find_by_beginning, find_shortened, head_at, reflog
+from weft.ledger.read.turns import ranges_to
+from weft.ledger.views.rows import (
+    SESSION,
+    SessionRow,
+    StoredSessions,
+    TurnRow,
+    decoded,
+    find_by_name,
+    find_session,
+    load_turn,
+    place_of_event,
+)
+from weft.store.fact_log import LEDGER_SCOPE
 from weft.store.port import ReadTxn
-from weft.store.records import LEDGER_SCOPE
+from weft.store.replicas import is_written_here
 from weft.store.sql import rows_in
+
+# --- What people type for a turn and for a time: labels, `main~2`, `main@{yesterday}`, ends of ids, digest prefixes.
 
 _STEP = re.compile(r"~(\d*)|\^")
 _AT = re.compile(r"@\{([^}]*)\}$")
@@ -308,3 +318,43 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo) -> int:
 
 def _ms(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+# --- Periods as people write them: a day means all of it, whoever reads it.
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def read_moment(given: int | str | None, what: str, now: int, zone: tzinfo) -> int | None:
+    """A day means all of it: since its beginning, until its end. Everything else is a moment."""
+    if given is None or not isinstance(given, str):
+        return None if given is None else checked_number(given, what)
+    day = _day(checked_text(given, what), now, zone)
+    if day is None:
+        return parse_moment(given, now, zone)
+    try:
+        midnight = datetime.combine(day + timedelta(days=what == "until"), time(), zone)
+        return (midnight - _EPOCH) // timedelta(milliseconds=1)
+    except (OverflowError, ValueError):  # a zone has no offset beyond the calendar
+        raise InvalidInput(
+            f"{what} {quoted(given)} is beyond the calendar", "name a day between year 1 and 9999"
+        ) from None
+
+
+def read_last_moment(given: int | str | None, now: int, zone: tzinfo) -> int | None:
+    """The last millisecond of a period: that of a day, or a moment itself."""
+    end = read_moment(given, "until", now, zone)
+    is_day = isinstance(given, str) and _day(given, now, zone) is not None
+    return end - 1 if end is not None and is_day else end
+
+
+def _day(text: str, now: int, zone: tzinfo) -> date | None:
+    words = text.strip().lower()
+    if words in ("today", "yesterday"):
+        today = (_EPOCH + timedelta(milliseconds=now)).astimezone(zone).date()
+        return today - timedelta(days=words == "yesterday")
+    if not _DATE.fullmatch(words):
+        return None
+    try:
+        return date.fromisoformat(words)
+    except ValueError:
+        return None

@@ -1,14 +1,30 @@
-"""Sessions read from their rows: records, names, reflog, which ones contain a turn, other replicas' branches."""
+"""Sessions read from their rows: records, names and their beginnings, reflog, which ones
+contain a turn, on whose behalf turns were run, and which project a folder belongs to; and pages,
+the way every listing is given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from hashlib import sha256
+from itertools import islice
+from typing import Any, TypeVar
 
+import orjson
+from msgspec import UNSET, Struct
+
+from weft.kernel.contents import MAX_INTEGER
 from weft.kernel.enums import TaskStatus
+from weft.kernel.errors import AmbiguousName, InvalidInput, quoted
+from weft.kernel.events import Event
+from weft.kernel.typed_names import normal_form
+from weft.ledger.arguments import checked_count, checked_text
 from weft.ledger.model import DEFAULT_AGENT, UNDATED, Branch, HeadMove, Session, SessionAlias
 from weft.ledger.read.access import access_of, session_of_number
-from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import (
     HISTORY,
     SESSION,
@@ -16,11 +32,272 @@ from weft.ledger.views.rows import (
     SegmentDepth,
     SessionRow,
     crossings,
+    decoded,
+    event_at,
+    json_of,
+    text_of,
 )
-from weft.ledger.views.values import json_of, text_of
-from weft.store.facts import FactReader
+from weft.store.fact_log import FactReader, LogRow
 from weft.store.port import ReadTxn
-from weft.store.sql import Row, Sql, rows_in
+from weft.store.sql import Row, Sql, blob, rows_in
+
+# --- Pages of a listing: some of its items in order, and a cursor where the next page begins.
+
+VERSION = 1
+CHECKSUM_BYTES = 6
+DIGEST_DIGITS = 12
+ROWS_AT_ONCE = 512
+LONGEST_CURSOR_LETTERS = 4096
+Position = tuple[int, ...]
+Item = TypeVar("Item")
+Other = TypeVar("Other")
+
+
+class Page(list[Item]):
+    """Some items of a listing, in its order. `next` is the cursor that the following page is asked for with (`after=`);
+    null: there are no more."""
+
+    def __init__(self, items: Iterable[Item] = (), next: str | None = None) -> None:
+        super().__init__(items)
+        self.next = next
+
+
+class Cursor(Struct, frozen=True):
+    """Where a page begins."""
+
+    arrival: int
+    """The number of the newest event when the first page was read: what arrived later is left for another reading."""
+    now: int
+    """The time of that, in Unix milliseconds, from which words such as 'yesterday' count on every page."""
+    position: Position = ()
+    """That of the last item of the page before; empty: this is the first page."""
+
+
+class PageRequest:
+    """One page that is asked for: a listing, its filters, how many items and from which cursor on."""
+
+    def __init__(
+        self, listing: str, replica: str, filters: Mapping[str, Any], limit: int | None, after: str | None
+    ) -> None:
+        self.listing = listing
+        self.limit = None if limit is None else checked_count(limit, "limit")
+        self._filters = _digest(*sorted((name, value) for name, value in filters.items() if value is not None))
+        self._replica = _digest(replica)
+        self.after = None if after is None else self._read(after)
+
+    def begin(self, arrival: int, now: int) -> Cursor:
+        """The cursor that was given; else that of a first page, which is read at this moment."""
+        return self.after or Cursor(arrival, now)
+
+    @property
+    def now(self) -> int | None:
+        """The time of the first page; null: this is the first page."""
+        return None if self.after is None else self.after.now
+
+    @property
+    def rows_at_once(self) -> int:
+        """How many rows to read together: one more than the page has, to know whether another follows."""
+        return ROWS_AT_ONCE if self.limit is None else min(self.limit + 1, ROWS_AT_ONCE)
+
+    def page(self, begun: Cursor, items: Iterable[tuple[Position, Item]]) -> Page[Item]:
+        """As many items as were asked for; `items` begin behind the cursor, each with its position."""
+        if self.limit is None:
+            return Page(item for _, item in items)
+        rest = iter(items)
+        chosen = list(islice(rest, self.limit))
+        further = next(rest, None) is not None
+        place = chosen[-1][0] if chosen else begun.position
+        text = self._written(Cursor(begun.arrival, begun.now, place)) if further else None
+        return Page((item for _, item in chosen), text)
+
+    def page_until(self, begun: Cursor, items: Iterable[tuple[Position, Item]], stopped: Position | None) -> Page[Item]:
+        """These items; where the search for them stopped before its end, the next page goes on behind that place."""
+        text = None if stopped is None else self._written(Cursor(begun.arrival, begun.now, stopped))
+        return Page((item for _, item in items), text)
+
+    def _written(self, cursor: Cursor) -> str:
+        values = [VERSION, self.listing, self._filters, self._replica, cursor.arrival, cursor.now, cursor.position]
+        payload = orjson.dumps(values)
+        return urlsafe_b64encode(sha256(payload).digest()[:CHECKSUM_BYTES] + payload).rstrip(b"=").decode()
+
+    def _read(self, text: str) -> Cursor:
+        version, rest = _payload(checked_text(text, "cursor"))
+        if version != VERSION:
+            raise InvalidInput(
+                f"the cursor is of form {quoted(version, 20)}", f"weft reads form {VERSION} here: start over"
+            )
+        listing, filters, replica, arrival, now, position = rest
+        if listing != self.listing:
+            raise InvalidInput(f"the cursor belongs to {listing}, not to {self.listing}", "give one of that listing")
+        if replica != self._replica:
+            raise InvalidInput("the cursor belongs to another ledger", "give one that this ledger gave")
+        if filters != self._filters:
+            raise InvalidInput(
+                f"the cursor belongs to {listing} with other arguments", "ask for every page with the same ones"
+            )
+        return Cursor(arrival, now, tuple(position))
+
+
+def _digest(*values: Any) -> str:
+    """Of arguments that are checked later, if at all."""
+    return sha256(quoted(values, None).encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST_DIGITS]
+
+
+def _payload(text: str) -> tuple[Any, list[Any]]:
+    """The version of a cursor and the rest of it; what its checksum does not fit was not given by weft."""
+    try:
+        data = urlsafe_b64decode(text[:LONGEST_CURSOR_LETTERS].encode("ascii") + b"=" * (-len(text) % 4))
+        checksum, payload = data[:CHECKSUM_BYTES], data[CHECKSUM_BYTES:]
+        if checksum == sha256(payload).digest()[:CHECKSUM_BYTES]:
+            version, *rest = orjson.loads(payload)
+            return version, rest
+    except ValueError:
+        pass
+    raise InvalidInput(f"{quoted(text)} is no cursor", "give the `next` of a page as it is, or none for the first page")
+
+
+def mapped(page: Page[Item], change: Callable[[Page[Item]], Iterable[Other]]) -> Page[Other]:
+    """The same page with other items, made of all of them together."""
+    return Page(change(page), page.next)
+
+
+NEWEST: Position = (MAX_INTEGER, MAX_INTEGER)
+"""Before everything in an order by time and number, the newest first."""
+
+
+# --- Sessions by the beginnings of their labels: what people type of a name that another program made.
+
+SHORTEST = 6
+COMFORTABLE = 8
+LONG = 16
+TOO_LONG = 24
+SHOWN = 8
+LAST = "\U0010ffff"
+
+
+def find_by_beginning(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -> SessionRow | None:
+    """The one session whose label begins so; raises AmbiguousName where it could be several. Sessions that cannot be
+    read do not count.
+
+    The label of a deleted session is no beginning of another one, nor of what lies below it: whoever deletes twice
+    must not hit somebody else.
+    """
+    text = normal_form(text)
+    rows = _beginning_so(sql, text, may_read)
+    live = {row.label: row for row in rows if row.status != "deleted"}
+    labels = [label for label in fitting({row.label for row in rows}, text) if label in live]
+    if not labels or any(row.label == text for row in rows):
+        return None
+    return live[_only_label(text, labels)]
+
+
+def find_shortened(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -> SessionRow | None:
+    """The one imported session whose label begins so, for what would make a new session otherwise. A label that
+    listings show whole is not meant by its beginning: somebody may want a session of that name."""
+    text = normal_form(text)
+    rows = _beginning_so(sql, text, may_read)
+    live = {row.label: row for row in rows if row.status != "deleted" and row.origin}
+    labels = [label for label in fitting(live, text) if _is_cut(label, text)]
+    if not labels or any(row.label == text for row in rows):
+        return None
+    return live[_only_label(text, labels)]
+
+
+def _beginning_so(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -> list[SessionRow]:
+    if len(text) < SHORTEST:
+        return []
+    first = text.partition("/")[0]
+    low = first if len(first) >= SHORTEST else text
+    rows = (SessionRow(*row) for row in sql.all(f"{SESSION.select} WHERE label >= ? AND label < ?", (low, low + LAST)))
+    return [row for row in rows if may_read(row)]
+
+
+def _only_label(text: str, labels: list[str]) -> str:
+    """The one label that there is; raises AmbiguousName where there are several."""
+    if len(labels) > 1:
+        more = [f"{len(labels) - SHOWN} more"] if len(labels) > SHOWN else []
+        raise AmbiguousName(text, [*labels[:SHOWN], *more])
+    return labels[0]
+
+
+def _is_cut(label: str, text: str) -> bool:
+    """Whether the text is this label as a listing shortens it: part by part, and only parts that are long."""
+    parts, words = label.split("/"), text.split("/")
+    return len(parts) == len(words) and all(
+        part == word or (part.startswith(word) and len(word) >= SHORTEST and _is_long(part))
+        for part, word in zip(parts, words, strict=True)
+    )
+
+
+def shown_labels(sql: Sql, sessions: Iterable[SessionRow]) -> dict[str, str]:
+    """By label what a listing shows of each of these sessions: an imported one's label as short as it can be typed,
+    any other as it is."""
+    rows = [row for row in sessions if row.status != "deleted"]
+    numbers = {row.n for row in rows}
+    aliases = [alias for alias, session in sql.all("SELECT alias, session FROM alias") if session in numbers]
+    short = short_labels([*(row.label for row in rows), *aliases])
+    return {row.label: short[row.label] if row.origin else row.label for row in rows}
+
+
+def fitting(labels: Iterable[str], text: str) -> list[str]:
+    """The labels that a beginning could mean, without what lies below another one of them. Between slashes a word that
+    is written out wins over one that is cut short."""
+    begun = {label for label in labels if _begins(label, text)}
+    for depth, word in enumerate(text.split("/")):
+        begun = {label for label in begun if label.split("/")[depth : depth + 1] == [word]} or begun
+    return sorted(label for label in begun if not any(above in begun for above in _above(label)))
+
+
+def _above(label: str) -> Iterator[str]:
+    parts = label.split("/")
+    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+
+
+def _begins(label: str, text: str) -> bool:
+    if label.startswith(text):
+        return True
+    parts, typed = label.split("/"), text.split("/")
+    return len(parts) == len(typed) and all(
+        bool(word) and part.startswith(word) for part, word in zip(parts, typed, strict=True)
+    )
+
+
+def short_labels(labels: Iterable[str]) -> dict[str, str]:
+    """Every label as short as it can be typed: of each long id in it only what sets it apart from its neighbours."""
+    below: dict[str, set[str]] = {}
+    paths = {label: label.split("/") for label in labels}
+    for parts in paths.values():
+        for depth, part in enumerate(parts):
+            below.setdefault("/".join(parts[:depth]), set()).add(part)
+    short = {above: _short_parts(sorted(parts)) for above, parts in below.items()}
+    return {
+        label: "/".join(short["/".join(parts[:depth])][part] for depth, part in enumerate(parts))
+        for label, parts in paths.items()
+    }
+
+
+def _short_parts(parts: list[str]) -> dict[str, str]:
+    made = {}
+    for i, part in enumerate(parts):
+        beside = (*parts[max(0, i - 1) : i], *parts[i + 1 : i + 2])
+        length = max([COMFORTABLE, *(_common(part, other) + 1 for other in beside)])
+        while length < len(part) and not part[length - 1].isalnum():
+            length += 1
+        made[part] = part[:length] if _is_long(part) else part
+    return made
+
+
+def _is_long(part: str) -> bool:
+    """Whether a listing cuts this part of a label short."""
+    return len(part) > (LONG if any(map(str.isdigit, part)) else TOO_LONG)
+
+
+def _common(left: str, right: str) -> int:
+    """How many characters two words share from the beginning."""
+    return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+# --- Sessions read from their rows: records, names, reflog, which ones contain a turn, other replicas' branches.
 
 
 def head_event(facts: FactReader, turn: Any, events: int | None) -> str | None:
@@ -236,3 +513,290 @@ def find_branch(txn: ReadTxn, name: str) -> Branch | None:
     if len(replica) != NAME_LETTERS or not label:
         return None
     return next((found for found in load_branches(txn) if found.name == name), None)
+
+
+# --- On whose behalf turns were run, by name: read out of the first event of each.
+
+_FIRST_EVENTS = (
+    "SELECT t.id, t.n, l.n, l.count, l.at, l.chain, l.events FROM turn t JOIN log l"
+    " ON l.n = (SELECT min(k.n) FROM log k WHERE k.n >= t.n) WHERE t.id IN"
+)
+_FIELD = b'"on_behalf_of"'
+
+
+def on_behalf_of(event: object) -> tuple[str, ...]:
+    """The ids that an event names, the nearest first; none where the actor acted for itself."""
+    return event.on_behalf_of if isinstance(event, Event) and event.on_behalf_of is not UNSET else ()
+
+
+def load_on_behalf_of(txn: ReadTxn, turns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """By turn the names of those on whose behalf it was run; turns that were run for nobody else are left out."""
+    ids: dict[str, tuple[str, ...]] = {}
+    for turn, first, n, count, at, chain, events in rows_in(txn.sql, _FIRST_EVENTS, turns):
+        row = LogRow(n, count, at, blob(chain), blob(events))
+        line = row.lines()[first - row.first]
+        if _FIELD in line and (principals := on_behalf_of(decoded(first, line))):
+            ids[turn] = principals
+    names = principal_names(txn.sql, (principal for principals in ids.values() for principal in principals))
+    return {turn: tuple(names[principal] for principal in principals) for turn, principals in ids.items()}
+
+
+def principal_names(sql: Sql, ids: Iterable[str]) -> dict[str, str]:
+    """The names of agents and people and the labels of sessions; what is not known here goes by its id."""
+    names = agent_names(sql, ids)
+    unnamed = [id for id, name in names.items() if id == name]
+    return names | dict(rows_in(sql, "SELECT id, label FROM session WHERE id IN", unnamed))
+
+
+# --- Which project a folder belongs to.
+
+RepositoryOf = Callable[[str], str | None]
+"""Gives the repository of a folder: its remote as `repository_name` writes it, or the path of its main folder. The
+folder itself: it belongs to none. None: nothing is known of it."""
+GITHUB = "github.com"
+HOME = "~"
+WORKTREES = "worktrees"
+MOST_LEVELS = 64
+LONGEST_ADDRESS_CHARS = 500
+SESSIONS_LOOKED_AT = 16
+"""So many sessions of a folder are asked for its repository, the last ones."""
+_ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*://)(?:[^/@\s]*@)?([^/:@\s]+)(?::\d+)?/+(\S+)", re.IGNORECASE)
+_PARAMETERS = re.compile(r"[?#]")
+"""Where the parameters of an address begin, which may hold a token."""
+_SCP = re.compile(r"(?:[^/@:\s]+@)([^/:@\s]+):/*(\S+)")
+_OWNED = re.compile(r"[\w.-]+/[\w.-]+")
+_TOOL_WORKTREE = re.compile(r"(?<=.)[/\\]\.claude[/\\]worktrees[/\\][^/\\]")
+"""Where Claude Code makes worktrees of a repository: below its main folder."""
+_PULL_REQUEST = re.compile(r"/pull/\d+/?$")
+_FOLDERS = (
+    "SELECT DISTINCT workspace FROM turn WHERE workspace IS NOT NULL"
+    " UNION SELECT workspace FROM session WHERE workspace IS NOT NULL"
+)
+_NOTED = f"{SESSION.select} WHERE workspace IS NOT NULL AND metadata IS NOT NULL ORDER BY n DESC"
+_WORKSPACES = "SELECT id, workspace FROM turn WHERE workspace IS NOT NULL AND id IN"
+
+
+class Project(Struct, frozen=True):
+    key: str
+    """The repository, such as `github.com/owner/name`, or a folder's path."""
+    name: str
+    is_repository: bool = False
+
+
+class Projects:
+    """The projects of folders, each looked up once."""
+
+    def __init__(self, txn: ReadTxn, repository_of: RepositoryOf | None = None) -> None:
+        self._txn, self._local = txn, cache(repository_of or _unknown)
+        self._by_folder: dict[str, Project] = {}
+        self._by_repository: dict[str, Project] = {}
+
+    def of(self, folder: str) -> Project:
+        project = self._by_folder.get(folder)
+        if project is None:
+            project = self._by_folder[folder] = self._look_up(folder)
+        return project
+
+    def name(self, folder: str | None) -> str:
+        return self.of(folder).name if folder else project_of(folder)
+
+    def is_in(self, folder: str, wanted: str) -> bool:
+        """Does a folder belong to the project that is meant: by its name, its repository, or one of its folders? In any
+        case of letters."""
+        if not folder:
+            return False
+        project, words = self.of(folder), _trimmed(wanted)
+        if words in (_trimmed(folder), project.name.casefold(), project.key.casefold(), project_of(folder).casefold()):
+            return True
+        return "/" in wanted and self.of(wanted.rstrip("/") or wanted).key.casefold() == project.key.casefold()
+
+    @cached_property
+    def folders(self) -> list[str]:
+        """Every folder that a turn or a session worked in."""
+        rows = self._txn.sql.all(_FOLDERS)
+        self._txn.facts.hold(workspace for (workspace,) in rows)
+        return [folder for (workspace,) in rows if (folder := text_of(self._txn, workspace))]
+
+    def _look_up(self, folder: str) -> Project:
+        claims = self._claims.get(folder)
+        main = claims.main_folder if claims and self._local(folder) is None else None
+        if main is None and (inside := _TOOL_WORKTREE.search(folder)) is not None:
+            main = folder[: inside.start()]
+        for place in (folder, main):
+            if place and (repository := self._repository(place)) is not None:
+                project = Project(repository, project_of(repository), is_repository=True)
+                return self._by_repository.setdefault(repository.casefold(), project)
+        return Project(main or folder, project_of(main or folder), is_repository=main is not None)
+
+    def _repository(self, folder: str) -> str | None:
+        """What is known of it here, what was recorded of it, or what is known of a folder around or beside it."""
+        claims = self._claims.get(folder)
+        if self._local(folder) is not None or (claims and claims.repositories):
+            return self._own_repository(folder)
+        return self._around(folder) or self._beside.get(_worktree_place(folder) or "")
+
+    def _own_repository(self, folder: str) -> str | None:
+        """What is known of the folder itself here; else what all sessions in it recorded."""
+        local, claims = self._local(folder), self._claims.get(folder)
+        if local is not None:
+            return None if local == folder else local
+        return claims.repository if claims else None
+
+    def _around(self, folder: str) -> str | None:
+        """The repository of the nearest folder above it of which one was recorded; a home folder's is not that of all
+        below."""
+        place = folder.rstrip("/")
+        for _ in range(MOST_LEVELS):
+            place = place.rpartition("/")[0]
+            if not place or project_of(place) == HOME:
+                return None
+            claims = self._claims.get(place)
+            if claims is not None and claims.repositories:
+                return self._own_repository(place)
+        return None
+
+    @cached_property
+    def _beside(self) -> dict[str, str | None]:
+        """By the place where worktrees of one name are made: the repository that they share, by those of which one was
+        recorded. None: they differ."""
+        repositories: dict[str, dict[str, str | None]] = {}
+        for folder, claims in self._claims.items():
+            if claims.repositories and (place := _worktree_place(folder)) is not None:
+                repository = self._own_repository(folder)
+                repositories.setdefault(place, {})[(repository or "").casefold()] = repository
+        return {place: _only_name(names) for place, names in repositories.items()}
+
+    @cached_property
+    def _claims(self) -> dict[str, FolderClaims]:
+        """By folder, what sessions in it recorded of its repository."""
+        pairs = self._metadata()
+        self._txn.facts.hold(content for pair in pairs for content in pair)
+        claims: dict[str, FolderClaims] = {}
+        for workspace, metadata in pairs:
+            folder = text_of(self._txn, workspace) or ""
+            claims.setdefault(folder, FolderClaims()).add(recorded_repository(json_of(self._txn, metadata), folder))
+        return claims
+
+    def _metadata(self) -> list[tuple[int, int]]:
+        """Folders and what the last sessions in each noted, as contents, the latest last; of sessions that can be
+        read."""
+        pairs: list[tuple[int, int]] = []
+        sessions: Counter[int] = Counter()
+        rows = (SessionRow(*row) for row in self._txn.sql.all(_NOTED))
+        for row in filter(access_of(self._txn).may_read, rows):
+            if row.workspace is not None and row.metadata is not None and sessions[row.workspace] < SESSIONS_LOOKED_AT:
+                sessions[row.workspace] += 1
+                pairs.append((row.workspace, row.metadata))
+        return pairs[::-1]
+
+
+def session_folders(txn: ReadTxn, rows: Sequence[SessionRow]) -> list[str]:
+    """Where each session worked: the folder that was noted of it, else that of the turn it stands on; empty where
+    neither is known."""
+    heads = (row.head for row in rows if row.workspace is None and row.head)
+    workspaces: dict[str | None, int] = dict(rows_in(txn.sql, _WORKSPACES, heads))
+    numbers = [workspaces.get(row.head) if row.workspace is None else row.workspace for row in rows]
+    txn.facts.hold(number for number in numbers if number is not None)
+    return [text_of(txn, number) or "" for number in numbers]
+
+
+class RecordedRepository(Struct, frozen=True):
+    """What a session noted of the folder that it worked in."""
+
+    repository: str | None = None
+    main_folder: str | None = None
+    """Where the folder is a worktree: the folder that it was made from."""
+
+
+class FolderClaims:
+    """What sessions noted of one folder. It counts where all that noted something noted the same."""
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, str | None] = {}
+        """By their names in small letters, as the last session wrote them."""
+        self._main_folders: dict[str, str | None] = {}
+
+    def add(self, record: RecordedRepository) -> None:
+        if record.repository is not None:
+            self.repositories[record.repository.casefold()] = record.repository
+        if record.main_folder is not None:
+            self._main_folders[record.main_folder] = record.main_folder
+
+    @property
+    def repository(self) -> str | None:
+        return _only_name(self.repositories)
+
+    @property
+    def main_folder(self) -> str | None:
+        """Of a folder whose repository is disputed none counts either."""
+        return _only_name(self._main_folders) if len(self.repositories) <= 1 else None
+
+
+def _only_name(names: dict[str, str | None]) -> str | None:
+    """The one name among these; None where there is none, or more than one."""
+    return next(iter(names.values())) if len(names) == 1 else None
+
+
+def _unknown(folder: str) -> None:
+    """What is known of folders where nobody looks at them."""
+
+
+def recorded_repository(metadata: Any, folder: str) -> RecordedRepository:
+    """Codex notes the remote, Copilot the repository's name at GitHub, Claude Code pull requests and worktrees. A pull
+    request counts where its repository is named like the folder."""
+    if not isinstance(metadata, dict):
+        return RecordedRepository()
+    git, worktree = metadata.get("git"), metadata.get("worktree")
+    remote = git.get("repository_url") if isinstance(git, dict) else None
+    name = repository_name(remote) if isinstance(remote, str) else _owned(metadata.get("repository"))
+    requests = metadata.get("pullRequests")
+    for request in requests if name is None and isinstance(requests, list) else ():
+        address = request.get("prUrl") if isinstance(request, dict) else None
+        pulled = _PULL_REQUEST.sub("", address) if isinstance(address, str) else ""
+        pulled_name = repository_name(pulled)
+        if pulled_name is not None and project_of(pulled_name).casefold() == project_of(folder).casefold():
+            name = pulled_name
+    main = None
+    if isinstance(worktree, dict) and worktree.get("worktreePath") == folder:
+        main = worktree.get("originalCwd")
+    return RecordedRepository(name, main if isinstance(main, str) and main != folder else None)
+
+
+def _worktree_place(folder: str) -> str | None:
+    """Of a worktree such as `~/.codex/worktrees/9a6a/app`: where those of its name are made, whatever the part in
+    between. None: it lies in no folder of worktrees."""
+    parts = folder.rstrip("/").split("/")
+    return "/".join([*parts[:-2], "*", parts[-1]]) if WORKTREES in parts[:-2] else None
+
+
+def _owned(name: Any) -> str | None:
+    is_name = isinstance(name, str) and len(name) <= LONGEST_ADDRESS_CHARS and _OWNED.fullmatch(name)
+    return f"{GITHUB}/{name}" if is_name else None
+
+
+def repository_name(address: str) -> str | None:
+    """A remote's address as `host/path`, without a user, a password, a port, `.git` and what follows `?` or `#`; None:
+    it is no such address."""
+    text = address.strip()
+    if len(text) > LONGEST_ADDRESS_CHARS or not text.isprintable():
+        return None
+    text = _PARAMETERS.split(text, maxsplit=1)[0]
+    parts = _ADDRESS.fullmatch(text) or _SCP.fullmatch(text)
+    if parts is None:
+        return None
+    path = parts[2].rstrip("/").removesuffix(".git").rstrip("/")
+    return f"{parts[1].lower()}/{path}" if path else None
+
+
+def project_of(workspace: str | None) -> str:
+    """The last part of a folder's path, on whatever system it lay; `~` where it is somebody's home."""
+    parts = [part for part in (workspace or "").replace("\\", "/").split("/") if part]
+    if not parts:
+        return "/" if workspace else ""
+    folders = parts[1:] if parts[0].endswith(":") else parts
+    is_home = (len(folders) == 2 and folders[0].lower() in ("home", "users")) or folders == ["root"]
+    return HOME if is_home else parts[-1]
+
+
+def _trimmed(path: str) -> str:
+    return (path.rstrip("/") or path).casefold()

@@ -1,17 +1,22 @@
-"""Messages, tool calls and turns made from their rows; and a turn as the messages a model is given."""
+"""Messages, tool calls and turns made from their rows, with what is shown in the place of
+others; and threads: a turn with all its ancestry, read as a few ranges of segments, and what
+relates two of them.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
+from itertools import islice
 from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.contents import CONTENT_DOMAIN, bytes_text
-from weft.kernel.errors import FactDamaged
-from weft.kernel.fields import Usage
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import Action, Damaged, FactDamaged, InvalidInput, NotFound, quoted
+from weft.kernel.events import Event, ModelResponse, RunFinished, ToolResult, UnknownEvent, Usage
 from weft.ledger.model import (
     AppliedSubstitution,
     ImagePart,
@@ -25,21 +30,207 @@ from weft.ledger.model import (
     Turn,
     repeated_id,
 )
-from weft.ledger.read.access import access_of, session_of_number
-from weft.ledger.read.sessions import agent_names
-from weft.ledger.read.substitutions import Substitutions, substitutions_between, substitutions_in
-from weft.ledger.views.rows import CALL, MESSAGE, TOKENS, CallRow, MessageRow, TurnRow
+from weft.ledger.read.access import access_of, session_of_number, shows_originals
+from weft.ledger.read.sessions import Page, PageRequest, Position, agent_names, mapped
+from weft.ledger.views.rows import (
+    CALL,
+    GOES_ON,
+    MESSAGE,
+    TOKENS,
+    TURN,
+    WHERE_FIRST,
+    CallRow,
+    MessageRow,
+    TurnRow,
+    decoded,
+    error_code_of,
+    event_at,
+    has_turn_at,
+    json_of,
+    list_in,
+    name_of,
+    number_in,
+    run_events,
+    shown_text,
+    text_of,
+    usage_total,
+)
 from weft.ledger.views.sightings import IN_PIECES
-from weft.ledger.views.values import error_code_of, json_of, list_in, name_of, number_in, shown_text, text_of
-from weft.store.port import ReadTxn
-from weft.store.sql import rows_in
+from weft.ledger.views.turns import CALL as TURNS_CALL
+from weft.ledger.views.turns import MESSAGE as TURNS_MESSAGE
+from weft.ledger.views.turns import message_of, show_message, show_result
+from weft.store.port import ReadTxn, Store
+from weft.store.sql import Sql, rows_in
+
+# --- Messages and results that are shown as another event tells them: which they are, and what was shown at a moment.
+
+_COLUMNS = 'turn, place, seq, n, original, original_n, replacement, replacement_n, actor, reason, "at"'
+_SPAN = "SELECT n FROM turn WHERE segment = ? AND depth BETWEEN ? AND ?"
+
+
+class Change(Struct, frozen=True):
+    """One substitution, as its row has it."""
+
+    turn: int
+    place: str
+    seq: int
+    n: int
+    original: bytes
+    original_n: int
+    replacement: bytes
+    replacement_n: int
+    actor: str
+    reason: int | None
+    at: int
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether the original is shown again."""
+        return self.replacement == self.original
+
+
+class Substitutions:
+    """The substitutions in some turns, and what each place shows under them: what it does now, or did before an arrival
+    number."""
+
+    def __init__(self, txn: ReadTxn, rows: Iterable[Sequence[Any]], until: int | None = None) -> None:
+        self._txn, self._until = txn, until
+        if shows_originals(txn):
+            self._until = 0
+        self._changes: dict[tuple[int, str, int], list[Change]] = {}
+        for row in rows:
+            change = _to_change(row)
+            self._changes.setdefault((change.turn, change.place, change.seq), []).append(change)
+        for changes in self._changes.values():
+            changes.sort(key=lambda change: change.n)
+
+    def __bool__(self) -> bool:
+        return bool(self._changes)
+
+    def has_message(self, turn: int, seq: int) -> bool:
+        return (turn, TURNS_MESSAGE, seq) in self._changes
+
+    def of_event(self, event: str) -> list[Change]:
+        """Those of one event, in order."""
+        original = bytes.fromhex(event)
+        return [change for changes in self._changes.values() for change in changes if change.original == original]
+
+    def last_note(self, event: str) -> AppliedSubstitution:
+        """What is to be noted of the last one of an event."""
+        changes = self.of_event(event)
+        if not changes:
+            raise NotFound("substitution of event", event)
+        return self._to_note(changes[-1])
+
+    def note_of(self, turn: int, place: str, seq: int) -> AppliedSubstitution | UnsetType:
+        """What is to be noted of a place."""
+        return self._note(self._shown((turn, place, seq))[0])
+
+    def counts(self) -> dict[int, int]:
+        """How many places of each turn show other words than were recorded."""
+        return Counter(turn for turn, place, seq in self._changes if self._shown((turn, place, seq))[0] is not None)
+
+    def message(self, row: MessageRow) -> AppliedSubstitution | UnsetType:
+        """Have a row say what is shown in its place; what is to be noted with it."""
+        change, event = self._shown((row.turn, TURNS_MESSAGE, row.seq))
+        if event is not None:
+            message = message_of(decoded(event, _line(self._txn, event)))
+            assert message is not None, "what stands in for a message is one"
+            show_message(_Numbers(self._txn), row, message, is_original=change is None)
+        return self._note(change)
+
+    def call(self, row: CallRow) -> AppliedSubstitution | UnsetType:
+        """The same of the result of a call."""
+        change, event = self._shown((row.turn, TURNS_CALL, row.seq))
+        if event is not None:
+            result = decoded(event, _line(self._txn, event))
+            assert isinstance(result, ToolResult), "what stands in for a result is one"
+            show_result(_Numbers(self._txn), row, result)
+        return self._note(change)
+
+    def _shown(self, place: tuple[int, str, int]) -> tuple[Change | None, int | None]:
+        """What changed a place, None where it shows the original; and the event to be shown, by its arrival number,
+        where that is not what its row has."""
+        changes = self._changes.get(place)
+        if changes is None:
+            return None, None
+        counting = [change for change in changes if self._until is None or change.n <= self._until]
+        last = counting[-1] if counting and not counting[-1].is_undone else None
+        wanted = changes[0].original_n if last is None else last.replacement_n
+        return last, None if wanted == changes[-1].replacement_n else wanted
+
+    def _note(self, change: Change | None) -> AppliedSubstitution | UnsetType:
+        return UNSET if change is None else self._to_note(change)
+
+    def _to_note(self, change: Change) -> AppliedSubstitution:
+        return AppliedSubstitution(
+            original=change.original.hex(),
+            replacement=change.replacement.hex(),
+            by=agent_names(self._txn.sql, [change.actor])[change.actor],
+            at=change.at,
+            reason=text_of(self._txn, change.reason),
+        )
+
+
+class _Numbers:
+    """Numbers of contents for a reader."""
+
+    def __init__(self, txn: ReadTxn) -> None:
+        self._facts = txn.facts
+
+    def number(self, ref: str) -> int:
+        return self._facts.find_content(bytes.fromhex(ref)) or 0
+
+
+def substitutions_between(txn: ReadTxn, segment: int, low: int, high: int, until: int | None = None) -> Substitutions:
+    """Those of a range of one segment; with `until` as they were at that arrival number."""
+    query = f"SELECT {_COLUMNS} FROM substitution WHERE turn IN ({_SPAN})"
+    return Substitutions(txn, txn.sql.all(query, (segment, low, high)), until)
+
+
+def substitutions_in(txn: ReadTxn, turns: Iterable[int], until: int | None = None) -> Substitutions:
+    """Those of turns by their numbers."""
+    return Substitutions(txn, rows_in(txn.sql, f"SELECT {_COLUMNS} FROM substitution WHERE turn IN", turns), until)
+
+
+def shown_events(txn: ReadTxn, turn: int) -> dict[str, Event | UnknownEvent]:
+    """By the id of each event of a turn that was substituted, the event that is shown in its place now."""
+    query = f"SELECT {_COLUMNS} FROM substitution WHERE turn = ? ORDER BY n"
+    last = {change.original: change for change in map(_to_change, txn.sql.all(query, (turn,)))}
+    shown = {change.original.hex(): change.replacement_n for change in last.values() if not change.is_undone}
+    return {original: decoded(n, _line(txn, n)) for original, n in shown.items()}
+
+
+def _line(txn: ReadTxn, n: int) -> bytes:
+    line = txn.facts.line(n)
+    if line is None:
+        raise FactDamaged("event number", str(n), "the log has a hole there")
+    return line
+
+
+def change_to(txn: ReadTxn, replacement: str) -> Change | None:
+    """The first substitution that put an event in the place of another one."""
+    row = txn.sql.one(
+        f"SELECT {_COLUMNS} FROM substitution WHERE replacement = ? AND original <> replacement ORDER BY n LIMIT 1",
+        (bytes.fromhex(replacement),),
+    )
+    return None if row is None else _to_change(row)
+
+
+def _to_change(row: Sequence[Any]) -> Change:
+    turn, place, seq, n, original, original_n, replacement, replacement_n, actor, reason, at = row
+    return Change(
+        turn, place, seq, n, bytes(original), original_n, bytes(replacement), replacement_n, actor, reason, at
+    )
+
+
+# --- Messages, tool calls and turns made from their rows; and a turn as the messages a model is given.
 
 T = TypeVar("T")
 MESSAGE_COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.turn, c.ref, c.salt, c.bytes"
 WITHHELD = "[withheld: the system prompt of an agent that is not yours to read]"
 _JOINED = "JOIN message m ON m.turn = t.n LEFT JOIN content c ON c.n = m.text"
 _FROM = f"FROM turn t {_JOINED} WHERE t.segment = ? AND t.depth BETWEEN ? AND ?"
-_SPAN = "SELECT n FROM turn WHERE segment = ? AND depth BETWEEN ? AND ?"
 _MAIN = "AND (m.list IS NULL OR m.list = 'main')"
 _ORDER = "ORDER BY t.depth, m.seq"
 
@@ -389,3 +580,272 @@ def _result_part(call: ToolCall) -> ToolResultPart:
     if call.outcome == "ok":
         return ToolResultPart(call.call_id, call.result, UNSET)
     return ToolResultPart(call.call_id, call.error if call.result is None else call.result, True)
+
+
+# --- Threads: a turn with all its ancestry, read as a few ranges of segments; and what relates two of them.
+
+CHUNK = 512
+
+
+class Range(Struct, frozen=True):
+    """Turns of one segment, from `low` to `high`; of the last one only its first `events` events, if not null."""
+
+    segment: int
+    low: int
+    high: int
+    events: int | None
+
+
+def ranges_to(sql: Sql, segment: int, depth: int, events: int | None = None, *, across: bool = False) -> list[Range]:
+    """The thread that ends at this turn, from its root on; `across` links to other chains, if wanted."""
+    found: list[Range] = []
+    while True:
+        row = sql.one("SELECT base, parent, parent_depth, parent_events FROM segment WHERE n = ?", (segment,))
+        if row is None:
+            raise Damaged(f"segment {segment} is not among the views", Action.VERIFY_AND_REBUILD)
+        base, parent, parent_depth, parent_events = row
+        _ensure_ends(sql, segment, base, depth)
+        found.append(Range(segment, base, depth, events))
+        if parent is None:
+            linked = _linked(sql, segment, base) if across else None
+            if linked is None or any(part.segment == linked[0] for part in found):
+                return found[::-1]
+            parent, parent_depth = linked
+        elif parent >= segment:
+            raise Damaged(f"segment {segment} leaves segment {parent}, which is younger", Action.VERIFY_AND_REBUILD)
+        segment, depth, events = parent, parent_depth, parent_events
+
+
+def _ensure_ends(sql: Sql, segment: int, low: int, high: int) -> None:
+    """A long range is walked through chunk by chunk, so both its ends must be where they are said to be."""
+    if len(range(low, high)) > CHUNK and not (has_turn_at(sql, segment, low) and has_turn_at(sql, segment, high - 1)):
+        raise Damaged(f"segment {segment} does not reach from depth {low} to {high}", Action.VERIFY_AND_REBUILD)
+
+
+def _linked(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None:
+    """Where the thread goes on that an imported root was continued or forked from."""
+    row = sql.one(
+        "SELECT p.segment, p.depth FROM turn t JOIN link l ON l.child = t.id JOIN turn p ON p.id = l.parent"
+        f" WHERE t.segment = ? AND t.depth = ? AND {GOES_ON} ORDER BY {WHERE_FIRST} LIMIT 1",
+        (segment, depth),
+    )
+    return (row[0], row[1]) if row else None
+
+
+def turns_in(sql: Sql, part: Range) -> Iterator[TurnRow]:
+    for low in range(part.low, part.high + 1, CHUNK):
+        high = min(low + CHUNK - 1, part.high)
+        rows = sql.all(
+            f"{TURN.select} WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth", (part.segment, low, high)
+        )
+        yield from (TurnRow(*row) for row in rows)
+
+
+def thread_turns_up(sql: Sql, end: Position, before: Position = (), *, chunk: int = CHUNK) -> Iterator[TurnRow]:
+    """The turn at this end, a segment and a depth, and its ancestors, the last first; `before` is where the turn stands
+    behind which the list goes on."""
+    for part in _from_place(ranges_to(sql, end[0], end[1], across=True)[::-1], before):
+        high = before[1] - 1 if before and part.segment == before[0] else part.high
+        for top in range(high, part.low - 1, -chunk):
+            yield from reversed(list(turns_in(sql, Range(part.segment, max(part.low, top - chunk + 1), top, None))))
+
+
+def thread_turns_down(sql: Sql, end: Position, before: Position = (), *, chunk: int = CHUNK) -> Iterator[TurnRow]:
+    """The same turns, the root first."""
+    for part in _from_place(ranges_to(sql, end[0], end[1], across=True), before):
+        low = before[1] + 1 if before and part.segment == before[0] else part.low
+        for bottom in range(low, part.high + 1, chunk):
+            yield from turns_in(sql, Range(part.segment, bottom, min(bottom + chunk - 1, part.high), None))
+
+
+def _from_place(parts: list[Range], place: Position) -> list[Range]:
+    """The ranges from the one on that holds a place."""
+    numbers = [part.segment for part in parts]
+    if place and place[0] not in numbers:
+        raise InvalidInput("the cursor belongs to another thread", "give one of the same thread")
+    return parts[numbers.index(place[0]) :] if place else parts
+
+
+class Thread:
+    """A turn and all its ancestry. Turns and messages are read as they are asked for, 512 turns at a time."""
+
+    def __init__(self, store: Store, row: TurnRow, events: int | None = None, name: str = "") -> None:
+        self._store, self._row, self._events, self._name = store, row, events, name
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def depth(self) -> int:
+        return self._row.depth
+
+    @property
+    def digest(self) -> str:
+        """The id of the thread's last event, which commits to everything before it."""
+        if self._events is None:
+            return self._row.digest
+        with self._store.read() as txn:
+            return event_at(txn.facts, self._row, self._events - 1)
+
+    @property
+    def total_tokens(self) -> int:
+        """The sum over its turns; of a turn that is shown in part, over the responses that are."""
+        if self._events is None:
+            return self._row.tokens_before + (self._row.total_tokens or 0)
+        with self._store.read() as txn:
+            shown = [found.event for found in islice(run_events(txn.facts, self._row), self._events)]
+        counted = [event.usage for event in shown if isinstance(event, ModelResponse | RunFinished)]
+        return self._row.tokens_before + sum(usage_total(usage) for usage in counted if usage is not UNSET)
+
+    def _ranges(self) -> list[Range]:
+        with self._store.read() as txn:
+            return ranges_to(txn.sql, self._row.segment, self._row.depth, self._events, across=True)
+
+    @property
+    def transcript(self) -> list[Message]:
+        """Its last turn as a model is told it: each tool call is an assistant's use and a tool's result."""
+        with self._store.read() as txn:
+            return transcript_of(txn, self._row, self._events)
+
+    @property
+    def cuts(self) -> dict[str, str]:
+        """Turns that the thread shows in part, by their ids, each with the last event of it that is shown."""
+        found: dict[str, str] = {}
+        for part in self._ranges():
+            if part.events is not None:
+                with self._store.read() as txn:
+                    (row,) = turns_in(txn.sql, Range(part.segment, part.high, part.high, part.events))
+                    if part.events < row.events:
+                        found[row.id] = event_at(txn.facts, row, part.events - 1)
+        return found
+
+    @property
+    def turns(self) -> Iterator[Turn]:
+        for part in self._ranges():
+            for low in range(part.low, part.high + 1, CHUNK):
+                chunk = Range(part.segment, low, min(low + CHUNK - 1, part.high), part.events)
+                with self._store.read() as txn:
+                    turns = to_turns(txn, turns_in(txn.sql, chunk))
+                yield from turns
+
+    def page(self, *, limit: int | None = None, after: str | None = None) -> Page[Turn]:
+        """The same turns page by page. The first page decides where the thread ends: a session that moves meanwhile
+        changes none of the pages behind it."""
+        request = PageRequest("thread", self._store.replica, {"name": self._name}, limit, after)
+        with self._store.read() as txn:
+            start = request.begin(txn.facts.tip().n, 0)
+            end = start.position[:2] or (self._row.segment, self._row.depth)
+            rows = thread_turns_down(txn.sql, end, start.position[2:], chunk=request.rows_at_once)
+            page = request.page(start, (((*end, row.segment, row.depth), row) for row in rows))
+            return mapped(page, partial(to_turns, txn))
+
+    @property
+    def ancestry(self) -> Iterator[str]:
+        """The turn ids from the root to this one."""
+        for part in self._ranges():
+            for low in range(part.low, part.high + 1, CHUNK):
+                with self._store.read() as txn:
+                    rows = txn.sql.all(
+                        "SELECT id FROM turn WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth",
+                        (part.segment, low, min(low + CHUNK - 1, part.high)),
+                    )
+                yield from (id for (id,) in rows)
+
+    @property
+    def messages(self) -> Iterator[Message]:
+        for part in self._ranges():
+            for low in range(part.low, part.high + 1, CHUNK):
+                high = min(low + CHUNK - 1, part.high)
+                with self._store.read() as txn:
+                    found = self._messages(txn, part, low, high)
+                yield from found
+
+    @staticmethod
+    def _messages(txn: ReadTxn, part: Range, low: int, high: int) -> list[Message]:
+        """A chunk of a range; its last turn may be shown in part only."""
+        if part.events is None or high < part.high:
+            return messages_between(txn, part.segment, low, high)
+        cut = placed_messages(txn, part.segment, high, part.events)
+        return [*messages_between(txn, part.segment, low, high - 1), *(placed.message for placed in cut)]
+
+
+class ThreadDiff(Struct, frozen=True):
+    """Two threads: what they share ends at `ancestor` (null: nothing), then each goes its own way."""
+
+    ancestor: str | None
+    left: tuple[Turn, ...]
+    right: tuple[Turn, ...]
+
+
+def common_depth(left: list[Range], right: list[Range]) -> tuple[int, int] | None:
+    """(segment, depth) of the last turn that both threads contain; no scan, only the lists of ranges."""
+    common = None
+    for ours, theirs in zip(left, right, strict=False):
+        if ours.segment != theirs.segment:
+            break
+        common = (ours.segment, min(ours.high, theirs.high))
+        if ours.high != theirs.high:
+            break
+    return common
+
+
+def beyond(sql: Sql, ranges: list[Range], depth: int) -> Iterator[TurnRow]:
+    """The thread's turns deeper than `depth`."""
+    for part in ranges:
+        if part.high > depth:
+            yield from turns_in(sql, Range(part.segment, max(part.low, depth + 1), part.high, part.events))
+
+
+def diff(txn: ReadTxn, left: TurnRow, right: TurnRow) -> ThreadDiff:
+    ours, theirs = (ranges_to(txn.sql, row.segment, row.depth) for row in (left, right))
+    common = common_depth(ours, theirs)
+    depth = common[1] if common else 0
+    found = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
+    return ThreadDiff(
+        found[0] if found else None,
+        tuple(to_turns(txn, beyond(txn.sql, ours, depth))),
+        tuple(to_turns(txn, beyond(txn.sql, theirs, depth))),
+    )
+
+
+def children(sql: Sql, turn: TurnRow) -> list[TurnRow]:
+    """In order of arrival."""
+    rows = sql.all(
+        f"{TURN.select} WHERE segment = ? AND depth = ? UNION ALL SELECT {_columns('c')} FROM segment s"
+        " JOIN turn c ON c.segment = s.n AND c.depth = s.base WHERE s.parent = ? AND s.parent_depth = ? ORDER BY n",
+        (turn.segment, turn.depth + 1, turn.segment, turn.depth),
+    )
+    return [TurnRow(*row) for row in rows]
+
+
+def heads_without_children(sql: Sql) -> list[TurnRow]:
+    """Turns that nobody has completed a child of: the tips of the tree, labelled or not."""
+    rows = sql.all(
+        f"SELECT {_columns('t')} FROM turn t WHERE t.current = 1 AND NOT EXISTS ("
+        "SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1 AND c.status = 'completed')"
+        " AND NOT EXISTS (SELECT 1 FROM segment s"
+        " JOIN turn c ON c.segment = s.n AND c.depth = s.base WHERE s.parent = t.segment"
+        " AND s.parent_depth = t.depth AND c.status = 'completed') ORDER BY t.n"
+    )
+    return [TurnRow(*row) for row in rows]
+
+
+def tree_rows(sql: Sql, turn: TurnRow) -> list[TurnRow]:
+    """Every turn of the tree that this one belongs to, parents before children."""
+    rows = sql.all(
+        f"SELECT {_columns('t')} FROM segment s JOIN turn t ON t.segment = s.n"
+        " WHERE s.root = (SELECT root FROM segment WHERE n = ?) ORDER BY t.n",
+        (turn.segment,),
+    )
+    shown: set[str | None] = set()
+    kept: list[TurnRow] = []
+    for row in (TurnRow(*values) for values in reversed(rows)):
+        if row.current or row.id in shown:
+            shown.add(row.parent)
+            kept.append(row)
+    return kept[::-1]
+
+
+def _columns(alias: str) -> str:
+    return ", ".join(f"{alias}.{column}" for column in TURN.record.__struct_fields__)

@@ -1,21 +1,56 @@
-"""What tokens cost: tables of prices that lie over each other, the user's own before the maintained one.
-
-A price is whole micro-dollars for a million tokens, of each kind for itself. In a file a model is found by its exact
-name, then by the longest name that ends in `*` and fits. A name may carry its provider in front (`anthropic/…`), which
-is not looked at unless a table names it so. What a table does not say is not known: it never counts as zero.
+"""What tokens cost: tables of prices that lie over each other, the user's own before the public
+list prices of genai-prices, kept as plain values in a file; and tokens and their cost, added up
+exactly and rounded once.
 """
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
-from typing import Any, Protocol, runtime_checkable
+import errno
+import operator
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from functools import cache, cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
-from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.contents import MAX_INTEGER
 from weft.kernel.errors import InvalidInput
-from weft.ledger.reports.responses import CACHE_WRITE, CACHE_WRITE_1H, CACHED, INPUT, OUTPUT, Tokens
+from weft.ledger.read.session_list import HERE
+from weft.ledger.reports.responses import (
+    CACHE_WRITE,
+    CACHE_WRITE_1H,
+    CACHED,
+    INPUT,
+    OUTPUT,
+    UNSPECIFIED,
+    Reported,
+    Tokens,
+    reported_in,
+)
+from weft.ledger.views.rows import name_of
+from weft.store.port import ReadTxn
+from weft.store.private_files import make_folder, new_file
+
+if TYPE_CHECKING:
+    from genai_prices.types import (
+        ModelInfo,
+        ModelPrice,
+        Provider,
+        StartDateConstraint,
+        TieredPrices,
+        TimeOfDateConstraint,
+    )
+
+
+# --- What tokens cost: tables of prices that lie over each other, the user's own before the maintained one.
 
 PRICED = ("input", "output", "cached", "cache_write", "cache_write_1h")
 """The disjoint kinds of tokens, as prices have them: `cache_write` is what is kept for five minutes. Reasoning lies
@@ -267,3 +302,561 @@ def _check(price: Price, where: str) -> None:
 
 def _ms(day: date) -> int:
     return (datetime(day.year, day.month, day.day) - datetime(1970, 1, 1)).days * _DAY
+
+
+# --- A model's prices as plain values, and a file that keeps them: the package that has them takes a quarter of a
+# second.
+
+KINDS = ("input", "output", "cached", "cache_write", "cache_write_1h")
+_QUARTER = timedelta(minutes=15)
+_LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC)
+MOST_BYTES = 16 * 1024 * 1024
+"""A larger file is not what was kept here: all prices that there are take less."""
+FileStamp = tuple[int, int]
+"""How large a file is, and when it changed, in nanoseconds."""
+
+
+class KindPrice(Struct, frozen=True):
+    """Micro-dollars for a million tokens of one kind; `tiers` are prices of longer prompts, the longest first."""
+
+    base: int | None
+    tiers: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(price < 0 for price in (self.base or 0, *(price for _, price in self.tiers))):
+            raise msgspec.ValidationError("a price is less than nothing")
+
+    def at(self, prompt: int) -> int | None:
+        return next((price for start, price in self.tiers if prompt > start), self.base)
+
+
+class PricePeriod(Struct, frozen=True):
+    """Prices that hold from a day on, or within hours of each day, which may go over midnight; in UTC."""
+
+    kinds: dict[str, KindPrice]
+    start_date: date | None = None
+    hours: tuple[timedelta, timedelta] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kinds.keys() != {*KINDS}:
+            raise msgspec.ValidationError("a period has a price of each kind")
+
+    def holds(self, moment: datetime) -> bool:
+        if self.start_date is not None and moment.date() < self.start_date:
+            return False
+        if self.hours is None:
+            return True
+        start, end = self.hours
+        midnight = datetime(moment.year, moment.month, moment.day, tzinfo=UTC)
+        hour = moment - midnight
+        return start <= hour < end if start <= end else hour >= start or hour < end
+
+    def price(self, prompt: int) -> Price:
+        given = self.kinds["input"].at(prompt)
+        cached, written = self.kinds["cached"].at(prompt), self.kinds["cache_write"].at(prompt)
+        return Price(
+            input=given,
+            output=self.kinds["output"].at(prompt),
+            cached=given if cached is None else cached,
+            cache_write=given if written is None else written,
+            cache_write_1h=self.kinds["cache_write_1h"].at(prompt),
+        )
+
+
+class PriceSchedule(Struct, frozen=True):
+    """All prices of one model. Of the periods that hold the last one counts; where none does, the first."""
+
+    periods: tuple[PricePeriod, ...]
+
+    def __post_init__(self) -> None:
+        if not self.periods:
+            raise msgspec.ValidationError("a schedule has at least one period")
+
+    def price(self, at: int | None, prompt: int) -> Price:
+        """What has no time, or one that no calendar has, is priced as at the end of all times."""
+        try:
+            moment = _LAST_SECOND if at is None else datetime.fromtimestamp(at / 1000, UTC)
+        except (OverflowError, ValueError):
+            moment = _LAST_SECOND
+        period = next((period for period in reversed(self.periods) if period.holds(moment)), self.periods[0])
+        return period.price(prompt)
+
+    @property
+    def steps(self) -> PriceSteps:
+        tiers = (tier for period in self.periods for kind in period.kinds.values() for tier in kind.tiers)
+        hours = (hour for period in self.periods for hour in period.hours or ())
+        return PriceSteps(frozenset(start for start, _ in tiers), all(not hour % _QUARTER for hour in hours))
+
+
+class _Kept(Struct):
+    source: str
+    stamps: tuple[FileStamp, ...]
+    schedules: dict[str, PriceSchedule | None]
+
+
+class KeptSchedules:
+    """Schedules by the names of models, in a file; None: the table has no such model."""
+
+    def __init__(self, file: Path, of: tuple[Path, ...]) -> None:
+        self._file, self._stamps = file, tuple(_stamp(path) for path in of)
+        self._kept = self._load()
+
+    @property
+    def source(self) -> str | None:
+        """The name of the table, where the file has it."""
+        return None if self._kept is None else self._kept.source
+
+    @property
+    def schedules(self) -> dict[str, PriceSchedule | None]:
+        return {} if self._kept is None else self._kept.schedules
+
+    def store(self, source: str, schedules: dict[str, PriceSchedule | None]) -> None:
+        kept = _Kept(source, self._stamps, schedules)
+        with suppress(OSError):  # the next process looks them up again
+            make_folder(self._file.parent)
+            with new_file(self._file) as file:
+                file.write(msgspec.json.encode(kept))
+
+    def _load(self) -> _Kept | None:
+        try:
+            kept = msgspec.json.decode(_own_bytes(self._file), type=_Kept)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return kept if kept.stamps == self._stamps else None
+
+
+def _own_bytes(file: Path) -> bytes:
+    """What stands in a file that only the user or the system's owner can have written. Raises OSError for any other."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as opened:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(errno.EPERM, "it may be written by others", str(file))
+        if status.st_uid not in (os.geteuid(), 0) or status.st_size > MOST_BYTES:
+            raise OSError(errno.EPERM, "it is somebody else's, or too large", str(file))
+        return opened.read(MOST_BYTES)
+
+
+def _stamp(path: Path) -> FileStamp:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+# --- Public list prices from genai-prices, a table that others maintain; only its data is used, never the network.
+
+PACKAGE = "genai-prices"
+_MODULE = "genai_prices"
+FILE = "prices.json"
+MAKERS = (
+    "anthropic", "openai", "google", "x-ai", "mistral", "deepseek", "zai", "moonshotai", "minimax", "cohere", "meta",
+    "perplexity", "arcee",
+)  # fmt: skip
+"""Whose own prices count for a name that says no provider."""
+AGGREGATOR = "openrouter"
+MILLION = 1_000_000
+
+
+class MaintainedPrices:
+    """The table that is installed. Reads its data when it is asked for a model that `kept` does not have."""
+
+    def __init__(self, kept: KeptSchedules | None = None) -> None:
+        self._kept = kept
+        self._schedules = {} if kept is None else kept.schedules
+        self._looked_up = False
+        self._providers: dict[str, Provider] = {}
+        self._by_short_name: dict[str, ModelInfo] = {}
+        self._models: dict[str, ModelInfo | None] = {}
+
+    @cached_property
+    def source(self) -> str:
+        kept = None if self._kept is None else self._kept.source
+        if kept is not None:
+            return kept
+        from importlib.metadata import version
+
+        return f"{PACKAGE} {version(PACKAGE)}"
+
+    def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
+        schedule = self._schedule(names)
+        return None if schedule is None else schedule.price(at, prompt)
+
+    def steps(self, names: list[str]) -> PriceSteps:
+        schedule = self._schedule(names)
+        return NO_STEPS if schedule is None else schedule.steps
+
+    def context_window(self, names: list[str]) -> int | None:
+        """How many tokens a request to a model may be, where the table says so."""
+        model = self._model(names)
+        return None if model is None else model.context_window
+
+    def keep(self) -> None:
+        """Let the next process find what was looked up."""
+        if self._kept is not None and self._looked_up:
+            self._kept.store(self.source, self._schedules)
+
+    def _schedule(self, names: list[str]) -> PriceSchedule | None:
+        longest = names[0]
+        if longest not in self._schedules:
+            model, self._looked_up = self._model(names), True
+            self._schedules[longest] = None if model is None else _schedule_of(model)
+        return self._schedules[longest]
+
+    def _load(self) -> None:
+        if not self._providers:
+            from genai_prices.data import providers
+
+            self._providers = {provider.id: provider for provider in providers}
+            for model in self._providers[AGGREGATOR].models:
+                self._by_short_name.setdefault(model.id.rpartition("/")[2].lower(), model)
+
+    def _model(self, names: list[str]) -> ModelInfo | None:
+        longest = names[0]
+        if longest not in self._models:
+            self._load()
+            spellings = [spelling for name in names for spelling in _spellings(name.lower())]
+            self._models[longest] = self._seller_model(longest.lower()) or self._listed_model(spellings)
+        return self._models[longest]
+
+    def _seller_model(self, name: str) -> ModelInfo | None:
+        """By a name such as `groq/llama-3.3-70b`: what that provider takes for it."""
+        seller, slash, rest = name.partition("/")
+        provider = self._providers.get(seller) if slash else None
+        return None if provider is None else provider.find_model(rest, all_providers=list(self._providers.values()))
+
+    def _listed_model(self, spellings: list[str]) -> ModelInfo | None:
+        makers = [self._providers[maker] for maker in MAKERS if maker in self._providers]
+        for spelling in spellings:
+            for provider in (*makers, self._providers[AGGREGATOR]):
+                if (model := provider.find_model(spelling)) is not None:
+                    return model
+        return next((self._by_short_name[name] for name in spellings if name in self._by_short_name), None)
+
+
+def _spellings(name: str) -> list[str]:
+    """Tools write `claude-fable-5.1` for `claude-fable-5-1`, and a preview without saying that it is one."""
+    dashed = [name.replace(".", "-")] if name.startswith("claude") and "." in name else []
+    return [name, *dashed, f"{name}-preview"]
+
+
+_COLUMNS = dict(
+    zip(KINDS, ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok"), strict=True)
+)
+
+
+def _schedule_of(model: ModelInfo) -> PriceSchedule:
+    if not isinstance(model.prices, list):
+        return PriceSchedule((PricePeriod(_kinds_of(model.prices)),))
+    periods = (_period_of(entry.prices, entry.constraint) for entry in model.prices)
+    return PriceSchedule(tuple(periods))
+
+
+def _period_of(prices: ModelPrice, constraint: StartDateConstraint | TimeOfDateConstraint | None) -> PricePeriod:
+    kinds = _kinds_of(prices)
+    if constraint is None:
+        return PricePeriod(kinds)
+    from genai_prices.types import StartDateConstraint
+
+    if isinstance(constraint, StartDateConstraint):
+        return PricePeriod(kinds, constraint.start_date)
+    return PricePeriod(kinds, None, (_hour_of(constraint.start_time), _hour_of(constraint.end_time)))
+
+
+def _hour_of(at: time) -> timedelta:
+    """Since midnight, in UTC."""
+    ahead = timedelta(0) if at.tzinfo is None else at.utcoffset() or timedelta(0)
+    own = timedelta(hours=at.hour, minutes=at.minute, seconds=at.second, microseconds=at.microsecond)
+    return (own - ahead) % timedelta(days=1)
+
+
+def _kinds_of(prices: ModelPrice) -> dict[str, KindPrice]:
+    return {kind: _kind_of(getattr(prices, column)) for kind, column in _COLUMNS.items()}
+
+
+def _kind_of(value: Decimal | TieredPrices | None) -> KindPrice:
+    from genai_prices.types import TieredPrices
+
+    if not isinstance(value, TieredPrices):
+        return KindPrice(None if value is None else _micro(value))
+    tiers = sorted(value.tiers, key=lambda tier: -tier.start)
+    return KindPrice(_micro(value.base), tuple((tier.start, _micro(tier.price)) for tier in tiers))
+
+
+def _micro(dollars: Decimal) -> int:
+    return int((dollars * MILLION).to_integral_value())
+
+
+def shipped_context_window(model: str) -> int | None:
+    """A model's context window in tokens, from the maintained table."""
+    return _maintained().context_window(names_of(model))
+
+
+@cache
+def _maintained() -> MaintainedPrices:
+    return MaintainedPrices()
+
+
+@cache
+def shipped_prices() -> PriceTable:
+    """Public list prices from the maintained table, and nothing for the embedded model."""
+    return _table(_maintained())
+
+
+def kept_prices(folder: Path) -> PriceTable:
+    """The same table with what was looked up before, from a file in this folder, where its `keep` puts it."""
+    spec = find_spec(_MODULE)
+    data = Path((spec and spec.origin) or "").with_name("data.py")
+    files = data, Path(__file__)
+    if not all(file.is_file() for file in files):  # they lie in an archive
+        return shipped_prices()
+    return _table(MaintainedPrices(KeptSchedules(folder / FILE, files)))
+
+
+def _table(maintained: MaintainedPrices) -> PriceTable:
+    return PriceTable((EmbeddedPrices(), FreeOffers(), maintained), None, maintained.source)
+
+
+# --- Tokens and what they cost, added up exactly and rounded once.
+_NONE = (UNSPECIFIED + 1) * (0,)
+
+
+class KindCosts(Struct, frozen=True, kw_only=True):
+    """Micro-dollars of each kind of tokens, at the prices of the table; without what tools noted themselves."""
+
+    input: int
+    output: int
+    cached: int
+    cache_write: int
+    """Kept for five minutes."""
+    cache_write_1h: int
+    """Kept for an hour."""
+
+
+class RecordedCosts(Struct, frozen=True, kw_only=True):
+    """Micro-dollars that tools noted themselves."""
+
+    used: int
+    """Of responses without a price: they are in the cost."""
+    noted: int
+    """Of responses that have a price, too."""
+    priced: int
+    """What those cost at the prices of the table."""
+
+    @property
+    def differs(self) -> bool:
+        """By more than a hundredth of a dollar, or by more than a hundredth of a small sum."""
+        return abs(self.noted - self.priced) > min(10_000, max(self.noted, self.priced) // 100)
+
+
+class Spending(Struct, frozen=True, kw_only=True):
+    """Tokens in disjoint parts, and what they cost."""
+
+    responses: int
+    input: int
+    """Without cache reads and writes."""
+    output: int
+    cached: int
+    cache_write: int
+    cache_write_1h: int
+    """Inside `cache_write`: kept for an hour."""
+    reasoning: int
+    """Inside `output`."""
+    unspecified: int
+    """Reported as a total only."""
+    total: int
+    cost: int | None
+    """Micro-dollars of all tokens that have a price, or whose tool noted one; None: there are tokens, and none has."""
+    costs: KindCosts
+    recorded: RecordedCosts | None
+    """None: no tool noted a cost."""
+    unpriced: int
+    """Tokens without a price; they are in no cost."""
+
+
+class UsageRow(Spending, frozen=True, kw_only=True):
+    """One line of a usage report."""
+
+    key: str
+    """The day, week, month, project, session label, model or origin."""
+    session_id: str | UnsetType = UNSET
+    """Only by session."""
+    title: str | UnsetType | None = UNSET
+    """The session's, only by session; null where it has none."""
+
+
+class UnpricedModel(Struct, frozen=True):
+    """A model that the price table says nothing of, or not of all kinds of tokens it used."""
+
+    model: str
+    responses: int
+    tokens: int
+
+
+class Tally:
+    """A sum in the making. Costs are exact, in millionths of a micro-dollar, and rounded once, when they are told."""
+
+    __slots__ = ("by_kind", "noted", "noted_priced", "priced", "responses", "tokens", "unpriced", "used")
+
+    def __init__(self) -> None:
+        self.responses = self.priced = self.unpriced = 0
+        self.used = self.noted = self.noted_priced = 0
+        self.tokens = list(_NONE)
+        self.by_kind = dict.fromkeys(PRICED, 0)
+
+    def add(
+        self, tokens: Tokens, price: Price | None, responses: int, times: int = 1, recorded: int | None = None
+    ) -> None:
+        """`recorded` is what the tool noted as its cost, in micro-dollars."""
+        self.responses += responses * times
+        for i, count in enumerate(tokens):
+            self.tokens[i] += count * times
+        parts, unspecified = priced_parts(tokens, price), tokens[UNSPECIFIED]
+        if recorded is not None and (unspecified or any(part.price is None for part in parts)):
+            self.used += recorded * times
+            self.priced += (sum(part.count for part in parts) + unspecified) * times
+            return
+        exact = 0
+        for part in parts:
+            if part.price is None:
+                self.unpriced += part.count * times
+            else:
+                exact += part.count * part.price
+                self.by_kind[part.kind] += part.count * part.price * times
+                self.priced += part.count * times
+        self.unpriced += unspecified * times
+        if recorded is not None:
+            self.noted += recorded * times
+            self.noted_priced += exact * times
+
+    def add_tally(self, other: Tally) -> None:
+        self.tokens = [mine + theirs for mine, theirs in zip(self.tokens, other.tokens, strict=True)]
+        self.by_kind = {kind: cost + other.by_kind[kind] for kind, cost in self.by_kind.items()}
+        for name in ("responses", "priced", "unpriced", "used", "noted", "noted_priced"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def fields(self) -> dict[str, Any]:
+        given, output, cached, written, one_hour, reasoning, unspecified = self.tokens
+        exact = sum(self.by_kind.values()) + self.used * MILLION
+        recorded = RecordedCosts(used=self.used, noted=self.noted, priced=_rounded(self.noted_priced))
+        return {
+            "responses": self.responses,
+            "input": given,
+            "output": output,
+            "cached": cached,
+            "cache_write": written,
+            "cache_write_1h": one_hour,
+            "reasoning": reasoning,
+            "unspecified": unspecified,
+            "total": given + output + cached + written + unspecified,
+            "cost": None if self.unpriced and not self.priced else _rounded(exact),
+            "costs": KindCosts(**{kind: _rounded(cost) for kind, cost in self.by_kind.items()}),
+            "recorded": recorded if self.used or self.noted else None,
+            "unpriced": self.unpriced,
+        }
+
+    def spending(self) -> Spending:
+        return Spending(**self.fields())
+
+
+def _rounded(exact: int) -> int:
+    return (exact + MILLION // 2) // MILLION
+
+
+class Countable(Protocol):
+    """One response or several of one kind, with the numbers that they add up to."""
+
+    @property
+    def tokens(self) -> Tokens: ...
+    @property
+    def recorded(self) -> int | None: ...
+    @property
+    def responses(self) -> int: ...
+
+
+class PriceGroups:
+    """Numbers of one key at one price, added up before they are priced: far fewer than responses."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[Any, ...], tuple[int, ...]] = {}
+        self._prices: dict[int, Price | None] = {}
+
+    def add(self, key: Any, counted: Countable, price: Price | None, times: int = 1) -> None:
+        """Where its tool noted a cost, which kinds of tokens there are says whether that counts."""
+        tokens, recorded = counted.tokens, counted.recorded
+        kinds = None if recorded is None else (*map(bool, tokens), _kept_for_minutes(tokens))
+        group = key, id(price), kinds
+        counts: tuple[int, ...] = (counted.responses, recorded or 0, *tokens)
+        if times != 1:
+            counts = tuple(count * times for count in counts)
+        before = self._groups.get(group)
+        if before is None:
+            self._prices[id(price)] = price
+        self._groups[group] = counts if before is None else tuple(map(operator.add, before, counts))
+
+    def tallies(self) -> dict[Any, Tally]:
+        tallies: dict[Any, Tally] = {}
+        for (key, price, kinds), (responses, recorded, *counts) in self._groups.items():
+            tokens: Tokens = (counts[0], counts[1], counts[2], counts[3], counts[4], counts[5], counts[6])
+            noted = None if kinds is None else recorded
+            tallies.setdefault(key, Tally()).add(tokens, self._prices[price], responses, recorded=noted)
+        return tallies
+
+
+def _kept_for_minutes(tokens: Tokens) -> int:
+    """1 where some cache writes are not kept for an hour; -1 where more are than there are."""
+    rest = tokens[CACHE_WRITE] - tokens[CACHE_WRITE_1H]
+    return (rest > 0) - (rest < 0)
+
+
+def total_of(tallies: Iterable[Tally]) -> Tally:
+    total = Tally()
+    for tally in tallies:
+        total.add_tally(tally)
+    return total
+
+
+class Sums:
+    """Tallies by key, and by model beside them."""
+
+    def __init__(self, by_key: dict[Any, Tally] | None = None, by_model: dict[str, Tally] | None = None) -> None:
+        self.by_key = {} if by_key is None else by_key
+        self.by_model = {} if by_model is None else by_model
+        self.total = total_of(self.by_key.values())
+
+    def add(self, key: Any, model: str, counted: Countable, price: Price | None) -> None:
+        for tally in (
+            self.total,
+            self.by_key.setdefault(key, Tally()),
+            self.by_model.setdefault(model, Tally()),
+        ):
+            tally.add(counted.tokens, price, counted.responses, recorded=counted.recorded)
+
+    def models(self) -> tuple[UsageRow, ...]:
+        rows = [UsageRow(key=model, **tally.fields()) for model, tally in self.by_model.items()]
+        return tuple(sorted(rows, key=dearest_first))
+
+    def unpriced(self) -> tuple[UnpricedModel, ...]:
+        tallies = [(model, tally) for model, tally in self.by_model.items() if tally.unpriced]
+        rows = [UnpricedModel(model, tally.responses, tally.unpriced) for model, tally in tallies]
+        return tuple(sorted(rows, key=lambda row: (-row.tokens, row.model)))
+
+
+def dearest_first(row: UsageRow) -> tuple[int, int, str]:
+    return -(row.cost or 0), -row.total, row.key
+
+
+# --- What some turns spent, counted as reports count it, without a scan of the ledger.
+
+
+def turn_spending(txn: ReadTxn, turns: Iterable[str], prices: PriceTable | None = None) -> Spending:
+    """The tokens and the cost of turns, by their ids, each counted once."""
+    tally, table = Tally(), prices or shipped_prices()
+    for row in reported_in(txn.sql, turns):
+        tally.add(row.tokens, _price(txn, row, table), not row.is_rest, recorded=row.recorded)
+    return tally.spending()
+
+
+def _price(txn: ReadTxn, row: Reported, prices: PriceTable) -> Price | None:
+    if row.provider == EMBEDDED_PROVIDER and row.turn.origin == HERE:
+        return FREE
+    model = name_of(txn, row.model) or ""
+    return prices.price(model, row.at, 0 if row.is_rest else prompt_of(row.tokens))

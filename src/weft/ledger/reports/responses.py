@@ -1,22 +1,152 @@
-"""What providers reported: every response with its own numbers, and where it lies in the tree.
-
-A turn whose total is more than its responses carry (it was reported for the whole turn) gives one more row with the
-rest. The same response may lie in several turns, where an origin copied it under one id: it is one response still, with
-the largest of each number.
+"""What providers reported: every response with its own numbers, and where it lies in the tree;
+which sessions' threads contain what; and tables of totals: cells, and what each owner adds to which
+of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from functools import cached_property
+from itertools import accumulate
 from operator import itemgetter
+from typing import Any
 
+import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.kernel.canonical import MAX_INTEGER
-from weft.ledger.reports.coverage import WHOLE, Place
-from weft.ledger.views.turn_owners import SessionAge
-from weft.store.sql import Row, Sql, rows_in
+from weft.kernel.contents import MAX_INTEGER
+from weft.kernel.errors import Action, Damaged, quoted
+from weft.ledger.views.sightings import SessionAge
+from weft.store.sql import Insert, Row, Sql, rows_in
+
+# --- Which sessions' threads contain what: for all of them at once, from segments and heads alone.
+
+Place = tuple[int, int]
+WHOLE = MAX_INTEGER
+"""More events than any turn has."""
+NOWHERE: Place = (0, 0)
+
+
+class SessionHead(Struct, frozen=True):
+    """Where a session stands."""
+
+    session: int
+    segment: int
+    place: Place
+
+
+class Leaving(Struct, frozen=True):
+    """Where a segment's thread comes from."""
+
+    segment: int
+    place: Place
+
+
+class CoverageTree:
+    """Every segment and what it grew from."""
+
+    def __init__(self, sql: Sql) -> None:
+        rows = sql.all("SELECT n, parent, parent_depth, parent_events FROM segment ORDER BY n DESC")
+        self.grown: dict[int, Leaving | None] = {
+            n: None if parent is None else Leaving(parent, (depth, WHOLE if events is None else events))
+            for n, parent, depth, events in rows
+        }
+        """Children before their parents: a segment's number is higher than that of the one it left."""
+        self.linked = links(sql)
+
+    def before(self, segment: int) -> Leaving | None:
+        """Its parent; of a root, what it was continued or forked from in another chain."""
+        if segment not in self.grown:
+            raise Damaged(f"segment {segment} is not among the views", Action.VERIFY_AND_REBUILD)
+        return self.grown[segment] or self.linked.get(segment)
+
+
+def links(sql: Sql) -> dict[int, Leaving]:
+    """By the segment of a root: what it was continued or forked from in another chain."""
+    rows = sql.all(
+        "SELECT t.segment, p.segment, p.depth FROM link l JOIN turn t ON t.id = l.child JOIN turn p ON p.id = l.parent"
+        " WHERE l.why IN ('continuation', 'fork') AND t.parent IS NULL ORDER BY t.segment, p.current DESC, p.id"
+    )
+    found: dict[int, Leaving] = {}
+    for child, parent, depth in rows:
+        found.setdefault(child, Leaving(parent, (depth, WHOLE)))
+    return found
+
+
+def heads(sql: Sql, where: str, values: tuple[object, ...] = ()) -> list[SessionHead]:
+    rows = sql.all(
+        f"SELECT n, head_segment, head_depth, head_events FROM session WHERE head IS NOT NULL AND ({where})", values
+    )
+    return [SessionHead(n, segment, (depth, WHOLE if events is None else events)) for n, segment, depth, events in rows]
+
+
+class Reach:
+    """How far threads go in each segment, and what only one of them contains.
+
+    Of each segment the two sessions that go furthest are kept: what lies between them is the first one's alone.
+    """
+
+    def __init__(self, tree: CoverageTree, heads: list[SessionHead]) -> None:
+        self._furthest: dict[int, dict[int, Place]] = {}
+        self._followed_sessions: dict[int, set[int]] = {}
+        waiting = [(head.segment, head.place, head.session) for head in heads]
+        while waiting:
+            segment, place, session = waiting.pop()
+            self._note(segment, place, session)
+            followed, before = self._followed_sessions.setdefault(segment, set()), tree.before(segment)
+            if before is not None and len(followed) < 2 and session not in followed:
+                followed.add(session)
+                waiting.append((before.segment, before.place, session))
+
+    def _note(self, segment: int, place: Place, session: int) -> None:
+        best = self._furthest.setdefault(segment, {})
+        best[session] = max(place, best.get(session, NOWHERE))
+        if len(best) > 2:
+            del best[min(best, key=best.__getitem__)]
+
+    @property
+    def segments(self) -> Set[int]:
+        """Those that threads go through."""
+        return self._furthest.keys()
+
+    def contains(self, segment: int, place: Place) -> bool:
+        best = self._furthest.get(segment)
+        return best is not None and place < max(best.values())
+
+    def sessions(self, segment: int, place: Place) -> set[int]:
+        """Two at most of the sessions whose threads contain this: enough to tell none, one and several apart."""
+        best = self._furthest.get(segment, {})
+        return {session for session, end in best.items() if place < end}
+
+
+class Count:
+    """How many threads contain a place, each by its own chain alone."""
+
+    def __init__(self, tree: CoverageTree, heads: list[SessionHead]) -> None:
+        ends: dict[int, list[tuple[Place, int]]] = {}
+        for head in heads:
+            ends.setdefault(head.segment, []).append((head.place, 1))
+        self._ends: dict[int, tuple[list[Place], list[int]]] = {}
+        for segment, left in tree.grown.items():
+            found = ends.pop(segment, None)
+            if found is None:
+                continue
+            found.sort()
+            below = [0, *accumulate(threads for _, threads in found)]
+            self._ends[segment] = ([place for place, _ in found], below)
+            if left is not None:
+                ends.setdefault(left.segment, []).append((left.place, below[-1]))
+
+    def threads(self, segment: int, place: Place) -> int:
+        if segment not in self._ends:
+            return 0
+        places, below = self._ends[segment]
+        return below[-1] - below[bisect_right(places, place)]
+
+
+# --- What providers reported: every response with its own numbers, and where it lies in the tree.
 
 Tokens = tuple[int, int, int, int, int, int, int]
 """Input, output, cached, cache writes; one-hour writes, which lie inside these; reasoning, which lies inside output;
@@ -228,3 +358,160 @@ def _rank(row: Reported, age_of: Callable[[int | None], SessionAge]) -> tuple[bo
     """Whatever order they came in, the same one is first: with a time before without, then the earliest, then that of
     the earliest session."""
     return row.at is None, row.at or 0, age_of(row.turn.session), row.place, row.turn.id
+
+
+# --- Tables of totals: cells, what each owner adds to which of them, and how both stay equal.
+
+CellName = tuple[Any, ...]
+Values = tuple[int, ...]
+Additions = dict[CellName, Values]
+"""What one owner adds to each cell."""
+Slots = tuple[int | None, int | None]
+"""From a slot on, and up to another; None: whatever it is."""
+ALL_SLOTS: Slots = (None, None)
+
+
+def sums(one: Values, other: Values) -> Values:
+    return tuple(left + right for left, right in zip(one, other, strict=True))
+
+
+class Cell(Struct, frozen=True):
+    """A cell as it is read."""
+
+    name: CellName
+    values: Values
+
+
+class TotalTable(Struct, frozen=True, dict=True):
+    """One kind of totals. `join` makes one of what two owners add."""
+
+    kind: str
+    columns: tuple[str, ...]
+    join: Callable[[Values, Values], Values] = sums
+
+    @property
+    def tables(self) -> tuple[str, str]:
+        return f"{self.kind}_total", f"{self.kind}_entry"
+
+    @cached_property
+    def _values(self) -> str:
+        return ", ".join(self.columns)
+
+    @cached_property
+    def _new_entry(self) -> Insert:
+        return Insert(f"{self.kind}_entry", ("owner", "cell", *self.columns))
+
+    @cached_property
+    def _new_total(self) -> Insert:
+        return Insert(f"{self.kind}_total", ("n", "slot", "name", *self.columns), ("n",), self.columns)
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def put(self, sql: Sql, additions: Mapping[int, Additions]) -> None:
+        """Let these owners add this, and no longer what they did."""
+        before, numbers = self._entries_of(sql, additions), self._numbers(sql, additions.values())
+        gone: list[tuple[int, int]] = []
+        new: list[tuple[int, ...]] = []
+        for owner, cells in additions.items():
+            now = {numbers[name]: values for name, values in cells.items()}
+            old = before.get(owner, {})
+            gone += [(owner, n) for n, values in old.items() if now.get(n) != values]
+            new += [(owner, n, *values) for n, values in now.items() if old.get(n) != values]
+        sql.run_many(f"DELETE FROM {self.kind}_entry WHERE owner = ? AND cell = ?", gone)
+        sql.add(self._new_entry, new)
+        changed = {row[1] for row in (*gone, *new)}
+        self._sum_up(sql, changed, {n: name for name, n in numbers.items()})
+
+    def _sum_up(self, sql: Sql, changed: Collection[int], names: Mapping[int, CellName]) -> None:
+        """Make these cells anew; those that nobody adds to are taken away."""
+        cells: dict[int, Values] = {}
+        for n, *values in rows_in(sql, f"SELECT cell, {self._values} FROM {self.kind}_entry WHERE cell IN", changed):
+            cells[n] = self.join(cells[n], tuple(values)) if n in cells else tuple(values)
+        sql.run_many(f"DELETE FROM {self.kind}_total WHERE n = ?", [(n,) for n in changed if n not in cells])
+        known = dict(names)
+        for n, text in rows_in(sql, f"SELECT n, name FROM {self.kind}_total WHERE n IN", cells.keys() - known.keys()):
+            known[n] = read_name(text)
+        sql.add(self._new_total, [(n, known[n][0], write_name(known[n]), *values) for n, values in cells.items()])
+
+    def _numbers(self, sql: Sql, additions: Iterable[Additions]) -> dict[CellName, int]:
+        """The number of each cell, of new ones too."""
+        names = {write_name(name): name for cells in additions for name in cells}
+        rows = rows_in(sql, f"SELECT name, n FROM {self.kind}_total WHERE name IN", names)
+        numbers = {names[text]: int(n) for text, n in rows}
+        (highest,) = sql.one(f"SELECT max(n) FROM {self.kind}_total") or (0,)
+        for name in names.values():
+            if name not in numbers:
+                highest = numbers[name] = (highest or 0) + 1
+        return numbers
+
+    def clear(self, sql: Sql) -> None:
+        for table in self.tables:
+            sql.run(f"DELETE FROM {table}")
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, sql: Sql, changed: Mapping[int, Additions], slots: Slots = ALL_SLOTS) -> Iterator[Cell]:
+        """Every cell of these slots, as it is once the changed owners add what they do now."""
+        totals = self._totals(sql, slots)
+        entries = self._entries_of(sql, changed)
+        touched = {n for cells in entries.values() for n in cells}
+        late: dict[CellName, Values] = {}
+        for n, owner, values in self._entries_in(sql, touched & totals.keys()):
+            if owner not in changed:
+                name = totals[n].name
+                late[name] = self.join(late[name], values) if name in late else values
+        for cells in changed.values():
+            for name, values in cells.items():
+                if _is_among(name[0], slots):
+                    late[name] = self.join(late[name], values) if name in late else values
+        for n, cell in totals.items():
+            if n in touched:
+                continue
+            added = late.pop(cell.name, None)
+            yield cell if added is None else Cell(cell.name, self.join(cell.values, added))
+        yield from (Cell(name, values) for name, values in late.items())
+
+    def owners(self, sql: Sql, changed: Mapping[int, Additions], names: Collection[CellName]) -> set[int]:
+        """Who adds to cells of these names now."""
+        rows = rows_in(sql, f"SELECT n FROM {self.kind}_total WHERE name IN", map(write_name, names))
+        stored = {owner for _, owner, _ in self._entries_in(sql, [n for (n,) in rows])} - changed.keys()
+        wanted = set(names)
+        return stored | {owner for owner, cells in changed.items() if not wanted.isdisjoint(cells)}
+
+    def _totals(self, sql: Sql, slots: Slots) -> dict[int, Cell]:
+        query = f"SELECT n, name, {self._values} FROM {self.kind}_total"
+        if slots == ALL_SLOTS:
+            rows = sql.all(query)
+        else:
+            low, high = (-MAX_INTEGER if slots[0] is None else slots[0], MAX_INTEGER if slots[1] is None else slots[1])
+            rows = sql.all(f"{query} WHERE slot >= ? AND slot < ?", (low, high))
+        return {n: Cell(read_name(name), tuple(values)) for n, name, *values in rows}
+
+    def _entries_of(self, sql: Sql, owners: Iterable[int]) -> dict[int, dict[int, Values]]:
+        entries: dict[int, dict[int, Values]] = {}
+        query = f"SELECT owner, cell, {self._values} FROM {self.kind}_entry WHERE owner IN"
+        for owner, cell, *values in rows_in(sql, query, owners):
+            entries.setdefault(owner, {})[cell] = tuple(values)
+        return entries
+
+    def _entries_in(self, sql: Sql, cells: Collection[int]) -> Iterator[tuple[int, int, Values]]:
+        query = f"SELECT cell, owner, {self._values} FROM {self.kind}_entry WHERE cell IN"
+        yield from ((n, owner, tuple(values)) for n, owner, *values in rows_in(sql, query, cells))
+
+
+def _is_among(slot: int | None, slots: Slots) -> bool:
+    if slots == ALL_SLOTS:
+        return True
+    low, high = slots
+    return slot is not None and (low is None or slot >= low) and (high is None or slot < high)
+
+
+def write_name(name: CellName) -> str:
+    return orjson.dumps(name).decode()
+
+
+def read_name(text: str) -> CellName:
+    try:
+        return tuple(orjson.loads(text))
+    except (orjson.JSONDecodeError, TypeError):
+        raise Damaged(f"the total of {quoted(text)} cannot be read", Action.VERIFY_AND_REBUILD) from None

@@ -1,36 +1,438 @@
-"""What reports of spending and work read: totals that lag behind the log, and how they keep up with it.
-
-Every turn that an event beyond the watermark touches is counted anew, whole, from its rows and those of its messages;
-with it every turn that holds a response of the same id, since such a response counts once. What no event names is found
-by comparing: turns that a session took over because it turned out to be older, turns that are listed later because the
-one before them is, and parts of segments that are told apart because a thread leaves there now. So an answer is that of
-a scan of all rows, which `verify` compares it with.
-
-An erasure throws the totals away in its own transaction: they hold figures out of contents that are erased, and which
-of them do is not told by any event.
-
-A reader computes for the events beyond the watermark what a writer would store, and adds it to what is stored.
+"""What reports of spending and work read: totals that lag behind the log, what turns and their
+responses add to them, how they keep up, and whether they are what a scan says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from hashlib import sha256
 
 import orjson
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
-from weft.kernel.canonical import MAX_INTEGER
-from weft.ledger.reports.counted_turns import FILES, RESPONSES, TABLES, WORK, SegmentCuts, TurnCounter, load_holdings
-from weft.ledger.reports.coverage import WHOLE, Place, links
-from weft.ledger.views.spawn_links import stored_threads
-from weft.ledger.views.touched_turns import touched
-from weft.store.erased_contents import ERASING, ErasedContents
+from weft.kernel.contents import MAX_INTEGER
+from weft.ledger.read.session_list import HERE
+from weft.ledger.reports.prices import prompt_of
+from weft.ledger.reports.responses import (
+    CACHE_WRITE,
+    CACHE_WRITE_1H,
+    HAS_NUMBERS,
+    UNSPECIFIED,
+    WHOLE,
+    Additions,
+    CellName,
+    Place,
+    Reported,
+    Response,
+    Slots,
+    Tokens,
+    TotalTable,
+    TurnPlace,
+    Values,
+    links,
+    once,
+    read_name,
+    repeated,
+    reported,
+    reported_in,
+    standing,
+)
+from weft.ledger.views.rows import load_session_number, touched
+from weft.ledger.views.sessions import stored_threads
+from weft.ledger.views.sightings import NO_SESSION_AGE, SessionAge, session_age
+from weft.store.fact_log import ERASING, USAGE_TOTALS, VIEWS_MENDED, ErasedContents
 from weft.store.port import ReadTxn, Store, WriteTxn
-from weft.store.records import USAGE_TOTALS, VIEWS_MENDED
-from weft.store.sql import Insert, Sql, rows_in
+from weft.store.sql import Insert, Row, Sql, rows_in
+
+# --- What turns and their responses add to totals, from their rows and those of their messages.
 
 Txn = ReadTxn | WriteTxn
+SLOT = 15 * 60 * 1000
+"""Every offset from UTC that is in use is a multiple of a quarter of an hour, and so is every hour of a price."""
+PROMPT_STEPS = (32_000, 100_000, 128_000, 199_999, 200_000, 256_000, 272_000, 512_000, 524_288)
+"""Longer prompts than these may cost more, as the maintained table has it."""
+LONGEST_PIECES, DIGEST = 1024, "sha256 "
+"""In characters: the names of cells stand in an index, and PostgreSQL's takes 2,704 bytes. A response that was copied
+into hundreds of sessions lies in as many pieces, and the name of its cell holds a digest of their names."""
+LARGE = 1 << 40
+"""A response with a larger number has a cell of its own: no sum of others leaves 64 bits."""
+RESPONSES = TotalTable(
+    "usage",
+    (
+        "responses",
+        "input_tokens",
+        "output_tokens",
+        "cached_input_tokens",
+        "cache_write_tokens",
+        "cache_write_1h_tokens",
+        "reasoning_tokens",
+        "unspecified_tokens",
+        "recorded_cost",
+    ),
+)
+FILES = TotalTable("file", ("changes",))
+
+
+def _join_turns(one: Values, other: Values) -> Values:
+    first = min(one[3:5], other[3:5])
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2], *first, max(one[5], other[5])
+
+
+WORK = TotalTable("work", ("turns", "failed", "calls", "first_at", "first_turn", "last_at"), _join_turns)
+TABLES = (RESPONSES, WORK, FILES)
+
+
+class ResponseCell(Struct, frozen=True):
+    """What the responses of a cell have in common, in the order of its name."""
+
+    slot: int | None
+    is_once: bool
+    """It counts in the sum of everything."""
+    is_naive: bool
+    """It counts for each thread that it lies in."""
+    pieces: str
+    """The pieces of segments where it lies."""
+    session: int | None
+    origin: str
+    workspace: int | None
+    model: str | None
+    provider: str | None
+    step: int
+    """How many of the steps the prompt is longer than."""
+    kinds: int | None
+    """Which kinds of tokens there are, where its tool noted a cost: with them it says whether that counts."""
+    alone: str | None
+    """Of a response with numbers that no sum holds: which it is."""
+
+    @property
+    def name(self) -> CellName:
+        return astuple(self)
+
+    @property
+    def has_many_pieces(self) -> bool:
+        """Whether their names had no room, so that only a digest of them is here."""
+        return self.pieces.startswith(DIGEST)
+
+
+class WorkCell(Struct, frozen=True):
+    """The same of turns; the slot is that of the time by which they are listed."""
+
+    slot: int
+    session: int | None
+    workspace: int | None
+    is_undated: bool
+    origin: str
+    model: str | None
+
+
+class FileCell(Struct, frozen=True):
+    """The same of files that were written in turns."""
+
+    slot: int
+    session: int | None
+    workspace: int | None
+    is_undated: bool
+    path: int
+
+
+class Counted(Struct, frozen=True):
+    """What is counted: one response, or the sum of those in a cell; `row` says of what."""
+
+    is_once: bool
+    is_naive: bool
+    row: Reported
+    tokens: Tokens
+    recorded: int | None
+    places: tuple[tuple[int, Place], ...]
+    responses: int
+    prompt: int
+    """A number of tokens that the price is looked up by."""
+
+
+def counted_response(response: Response) -> Counted:
+    """In the sum of everything."""
+    row, tokens = response.first, response.tokens
+    return _counted(row, tokens, response.recorded, tuple(response.places), is_once=True, is_naive=False)
+
+
+def counted_row(row: Reported, *, is_once: bool = False) -> Counted:
+    """For each thread that it lies in."""
+    return _counted(row, row.tokens, row.recorded, ((row.segment, row.place),), is_once=is_once, is_naive=True)
+
+
+def _counted(
+    row: Reported,
+    tokens: Tokens,
+    recorded: int | None,
+    places: tuple[tuple[int, Place], ...],
+    *,
+    is_once: bool,
+    is_naive: bool,
+) -> Counted:
+    """The rest of a turn may be of several requests, so its length tells nothing."""
+    prompt = 0 if row.is_rest else prompt_of(tokens)
+    return Counted(is_once, is_naive, row, tokens, recorded, places, int(not row.is_rest), prompt)
+
+
+def scanned(sql: Sql, age_of: Callable[[int | None], SessionAge]) -> Iterator[Counted]:
+    """Everything that counts, from the rows of all turns and messages."""
+    rows: list[Counted] = []
+    for response in once(
+        reported(sql), repeated(sql), standing(sql), age_of, lambda row: rows.append(counted_row(row))
+    ):
+        yield from rows
+        rows.clear()
+        yield counted_response(response)
+    yield from rows
+
+
+class SegmentCuts:
+    """Where segments are cut into pieces. A piece is named by its segment and where it begins."""
+
+    def __init__(self, cuts: Iterable[tuple[int, Place]]) -> None:
+        self._places: dict[int, list[Place]] = {}
+        for segment, place in cuts:
+            self.add(segment, place)
+
+    def add(self, segment: int, place: Place) -> None:
+        insort(self._places.setdefault(segment, [(0, 0)]), place)
+
+    def has(self, segment: int, place: Place) -> bool:
+        return place in self._places.get(segment, ())
+
+    def end(self, segment: int, place: Place) -> Place | None:
+        """Where the piece ends that holds this place; None: with the segment."""
+        places = self._places.get(segment, [])
+        after = bisect_right(places, place)
+        return places[after] if after < len(places) else None
+
+    def pieces(self, places: Iterable[tuple[int, Place]]) -> str:
+        """The names of the pieces in which these places lie; a digest of these where they are too long."""
+        names = " ".join(sorted({self._piece(segment, place) for segment, place in places}))
+        return names if len(names) <= LONGEST_PIECES else DIGEST + sha256(names.encode()).hexdigest()
+
+    def _piece(self, segment: int, place: Place) -> str:
+        places = self._places.get(segment)
+        depth, events = (0, 0) if places is None else places[bisect_right(places, place) - 1]
+        return f"{segment}:{depth}:{events}"
+
+
+def places_of(pieces: str) -> tuple[tuple[int, Place], ...]:
+    """A place in each of these pieces: where it begins."""
+    numbers = (piece.split(":") for piece in pieces.split(" "))
+    return tuple((int(segment), (int(depth), int(events))) for segment, depth, events in numbers)
+
+
+def response_cell(counted: Counted, cuts: SegmentCuts) -> ResponseCell:
+    row, tokens = counted.row, counted.tokens
+    is_alone = max(*tokens, counted.recorded or 0) >= LARGE or tokens[CACHE_WRITE_1H] > tokens[CACHE_WRITE]
+    return ResponseCell(
+        None if row.at is None else row.at // SLOT,
+        counted.is_once,
+        counted.is_naive,
+        cuts.pieces(counted.places),
+        row.turn.session,
+        row.turn.origin,
+        row.turn.workspace,
+        row.model,
+        row.provider,
+        bisect_left(PROMPT_STEPS, counted.prompt),
+        None if counted.recorded is None else _kinds_of(tokens),
+        f"{row.turn.id} {row.place[1]}" if is_alone else None,
+    )
+
+
+def _kinds_of(tokens: Tokens) -> int:
+    written = tokens[CACHE_WRITE] - tokens[CACHE_WRITE_1H]
+    counts = (*tokens[:CACHE_WRITE], written, tokens[CACHE_WRITE_1H], tokens[UNSPECIFIED])
+    return sum(1 << i for i, count in enumerate(counts) if count)
+
+
+def response_values(counted: Counted) -> Values:
+    return (counted.responses, *counted.tokens, counted.recorded or 0)
+
+
+def counted_cell(cell: ResponseCell, values: Values) -> Counted:
+    """All that a cell holds, as one. Any prompt and any time within it has the same price."""
+    responses, *counts, recorded = values
+    tokens: Tokens = (counts[0], counts[1], counts[2], counts[3], counts[4], counts[5], counts[6])
+    row = Reported(
+        0,
+        (0, 0),
+        TurnPlace("", cell.session, cell.origin, cell.workspace, current=True),
+        None if cell.slot is None else cell.slot * SLOT,
+        cell.model,
+        cell.provider,
+        tokens,
+    )
+    prompt = PROMPT_STEPS[cell.step - 1] + 1 if cell.step else 0
+    noted = None if cell.kinds is None else recorded
+    places = places_of(cell.pieces)
+    return Counted(cell.is_once, cell.is_naive, row, tokens, noted, places, responses, prompt)
+
+
+# --- counting turns ---------------------------------------------------------------------------------------------------
+
+
+class Holding(Struct, frozen=True):
+    """What one turn holds of a response: how many messages of it have numbers, and whether the turn is current."""
+
+    reported: int
+    current: bool
+
+
+Holdings = dict[int, dict[int, Holding]]
+"""By the id of a response, as a number, the turns that hold it."""
+
+
+def _is_shared(turns: Mapping[int, Holding]) -> bool:
+    """Is a response gathered from several places? It lies in several, or another version of its turn has it, too."""
+    states = {holding.current for holding in turns.values()}
+    return len(states) > 1 or sum(holding.reported for holding in turns.values()) > 1
+
+
+class TurnChanges(Struct):
+    """What turns and responses add to cells now."""
+
+    responses: dict[int, Additions]
+    work: dict[int, Additions]
+    files: dict[int, Additions]
+    ages: dict[int, int]
+    """When sessions had begun by which it was chosen where a shared response counts."""
+
+
+NO_CHANGES = TurnChanges({}, {}, {}, {})
+
+
+class TurnCounter:
+    """Counts turns and shared responses in one transaction. `late` are holdings that are not stored yet."""
+
+    def __init__(self, txn: Txn, cuts: SegmentCuts, late: Holdings | None = None) -> None:
+        self._txn, self._sql, self._cuts = txn, txn.sql, cuts
+        self._late = {} if late is None else late
+        self._ages: dict[int | None, SessionAge] = {}
+        self.begun: dict[int, int] = {}
+
+    def changes(self, turns: Iterable[str]) -> TurnChanges:
+        """What these turns add, and those that share a response with one of them."""
+        numbers = self.numbers(turns)
+        holdings = self.holdings(natives := set(load_holdings(self._sql, numbers.values())))
+        sharing = {turn for native in natives for turn in holdings[native]} - set(numbers.values())
+        turns_of = {*numbers.values(), *sharing}
+        responses: dict[int, Additions] = {owner: {} for owner in (*turns_of, *(-native for native in natives))}
+        for owner, counted in self.counted(turns_of, natives):
+            cell = response_cell(counted, self._cuts).name
+            values, cells = response_values(counted), responses[owner]
+            cells[cell] = RESPONSES.join(cells[cell], values) if cell in cells else values
+        work, files = self.work_of(numbers.values())
+        return TurnChanges(responses, work, files, self.begun)
+
+    def work_of(self, turns: Collection[int]) -> tuple[dict[int, Additions], dict[int, Additions]]:
+        """What these turns add to the totals of turns and to those of files."""
+        rows = list(rows_in(self._sql, f"SELECT {WORKED} FROM turn WHERE n IN", turns))
+        return work_of(rows), self._files_of(rows)
+
+    def counted(self, turns: Collection[int], natives: Collection[int]) -> Iterator[tuple[int, Counted]]:
+        """What these turns add by themselves and what these responses do if they are shared, each with its owner."""
+        numbers = {id: n for n, id in self._ids(turns).items()}
+        rows = list(reported_in(self._sql, numbers))
+        held = {row.native for row in rows if row.native is not None}
+        holdings = self.holdings({*held, *natives})
+        shared = {native for native, turns_of in holdings.items() if _is_shared(turns_of)}
+        for row in rows:
+            yield numbers[row.turn.id], counted_row(row, is_once=row.turn.current and row.native not in shared)
+        for response in self._gathered({native: holdings[native] for native in shared.intersection(natives)}):
+            yield -(response.first.native or 0), counted_response(response)
+
+    def _gathered(self, holdings: Holdings) -> Iterator[Response]:
+        """These shared responses."""
+        ids = self._ids({turn for turns in holdings.values() for turn in turns})
+        rows = (row for row in reported_in(self._sql, ids.values()) if row.native in holdings)
+        return once(rows, set(holdings), self._standing(holdings), self.age_of)
+
+    def _standing(self, holdings: Holdings) -> dict[int, tuple[int, Place]]:
+        """Where responses lie in current turns that other versions of these report on, as `responses.standing` says."""
+        versioned = {native for native, turns in holdings.items() if any(not turn.current for turn in turns.values())}
+        current = {turn for native in versioned for turn, holding in holdings[native].items() if holding.current}
+        query = (
+            "SELECT m.native, t.segment, t.depth, m.position FROM message m JOIN turn t ON t.n = m.turn"
+            " WHERE m.native > 0 AND m.role = 'assistant' AND m.turn IN"
+        )
+        places = sorted((row for row in rows_in(self._sql, query, current) if row[0] in versioned), reverse=True)
+        return {native: (segment, (depth, position)) for native, segment, depth, position in places}
+
+    def holdings(self, natives: Collection[int]) -> Holdings:
+        """Which turns hold these responses."""
+        found: Holdings = {native: {} for native in natives}
+        query = "SELECT native, turn, reported, current FROM response_turn WHERE native IN"
+        for native, turn, reported_messages, current in rows_in(self._sql, query, natives):
+            found[native][turn] = Holding(reported_messages, bool(current))
+        for native in natives:
+            found[native] |= self._late.get(native, {})
+        return found
+
+    def age_of(self, session: int | None) -> SessionAge:
+        if session not in self._ages:
+            row = None if session is None else load_session_number(self._sql, session)
+            self._ages[session] = NO_SESSION_AGE if row is None else session_age(row, self._txn.facts.text)
+            if row is not None:
+                self.begun[row.n] = row.created_at
+        return self._ages[session]
+
+    def numbers(self, turns: Iterable[str]) -> dict[str, int]:
+        return dict(rows_in(self._sql, "SELECT id, n FROM turn WHERE id IN", turns))
+
+    def _ids(self, turns: Iterable[int]) -> dict[int, str]:
+        return dict(rows_in(self._sql, "SELECT n, id FROM turn WHERE n IN", turns))
+
+    def _files_of(self, rows: Iterable[Row]) -> dict[int, Additions]:
+        turns = {row[0]: row for row in rows}
+        messages: dict[tuple[int, int], set[str]] = {}
+        query = (
+            "SELECT m.turn, f.path, f.message FROM message m JOIN message_file f ON f.message = m.id"
+            " WHERE f.kind = 'written' AND m.turn IN"
+        )
+        for turn, path, message in rows_in(self._sql, query, turns):
+            messages.setdefault((turn, path), set()).add(message)
+        files: dict[int, Additions] = {turn: {} for turn in turns}
+        for (turn, path), writing in messages.items():
+            _, session, workspace, _, _, _, listed_at, _, _, undated, current = turns[turn]
+            if current:
+                cell = FileCell(listed_at // SLOT, session, workspace, bool(undated), path)
+                files[turn][astuple(cell)] = (len(writing),)
+        return files
+
+
+WORKED = "n, session, workspace, origin, model, status, listed_at, completed_at, calls, synthesised, current"
+"""What of a turn says what was worked on."""
+
+
+def work_of(rows: Iterable[Row]) -> dict[int, Additions]:
+    work: dict[int, Additions] = {}
+    for n, session, workspace, origin, model, status, at, ended, calls, undated, current in rows:
+        cell = WorkCell(at // SLOT, session, workspace, bool(undated), origin or HERE, model)
+        last = at if undated or ended is None else max(at, ended)
+        work[n] = {astuple(cell): (1, int(status == "failed"), calls, at, n, last)} if current else {}
+    return work
+
+
+def load_holdings(sql: Sql, turns: Iterable[int]) -> Holdings:
+    """What these turns hold, from the rows of their messages."""
+    found: Holdings = {}
+    query = (
+        f"SELECT m.native, m.turn, CASE WHEN {HAS_NUMBERS} THEN 1 ELSE 0 END, t.current FROM message m"
+        " JOIN turn t ON t.n = m.turn WHERE m.native > 0 AND m.role = 'assistant' AND m.turn IN"
+    )
+    for native, turn, has_numbers, current in rows_in(sql, query, turns):
+        turns_of = found.setdefault(native, {})
+        before = turns_of[turn].reported if turn in turns_of else 0
+        turns_of[turn] = Holding(before + has_numbers, bool(current))
+    return found
+
+
+# --- What reports of spending and work read: totals that lag behind the log, and how they keep up with it.
 VIEW = "usage"
 TURNS_AT_ONCE, LOG_ROWS = 1024, 256
 MOST_LATE_EVENTS = 4096
@@ -299,3 +701,193 @@ _AGE = Insert("usage_session", ("session", "created_at", "followed"), ("session"
 _HOLDING = Insert(
     "response_turn", ("native", "turn", "reported", "current"), ("native", "turn"), ("reported", "current")
 )
+
+
+# --- Reading totals: as they are stored, with what late events change of them; and whether they are what a scan says.
+
+CellValues = dict[CellName, Values]
+Span = tuple[int, int]
+"""From a time on, and up to another."""
+
+
+class PeriodParts(Struct, frozen=True):
+    """A period, cut where slots begin."""
+
+    slots: Slots
+    """Those that lie in it as a whole."""
+    ends: tuple[Span, ...]
+    """What of it lies beside them."""
+
+
+_CHANGES = {RESPONSES.kind: "responses", WORK.kind: "work", FILES.kind: "files"}
+
+
+class Totals:
+    """The totals as they are at a moment: what is stored, and what late events change of it."""
+
+    def __init__(self, txn: ReadTxn, cuts: SegmentCuts, changes: TurnChanges, late: Holdings) -> None:
+        self._txn, self._sql, self.cuts, self._changes, self._late = txn, txn.sql, cuts, changes, late
+
+    def responses(
+        self, since: int | None, until: int | None, is_even: Callable[[ResponseCell], bool]
+    ) -> Iterator[Counted]:
+        """What was spent in a period. Cells that it cuts, those in which not everything has one price, by `is_even`,
+        and those whose pieces have no room in a name come response by response: whoever asks looks at their times and
+        places."""
+        parts: set[CellName] = set()
+        for cell in RESPONSES.read(self._sql, self._changes.responses, _slots(since, until)):
+            common = ResponseCell(*cell.name)
+            if common.has_many_pieces or _cuts(common.slot, since, until) or not is_even(common):
+                parts.add(cell.name)
+            else:
+                yield counted_cell(common, cell.values)
+        yield from self._one_by_one(parts)
+
+    def _one_by_one(self, names: set[CellName]) -> Iterator[Counted]:
+        owners = RESPONSES.owners(self._sql, self._changes.responses, names)
+        natives = {-owner for owner in owners if owner < 0}
+        counter = TurnCounter(self._txn, self.cuts, self._late)
+        for owner, counted in counter.counted([owner for owner in owners if owner > 0], natives):
+            if owner in owners and response_cell(counted, self.cuts).name in names:
+                yield counted
+
+    def work(self, since: int | None, until: int | None) -> Iterator[tuple[WorkCell, Values]]:
+        """The cells of turns that lie in a period as a whole."""
+        for cell in WORK.read(self._sql, self._changes.work, split_period(since, until).slots):
+            yield WorkCell(*cell.name), cell.values
+
+    def cells(self, table: TotalTable) -> dict[CellName, Values]:
+        """Every cell of a table."""
+        changed = getattr(self._changes, _CHANGES[table.kind])
+        return {cell.name: cell.values for cell in table.read(self._sql, changed)}
+
+    def files(self, since: int | None, until: int | None) -> Iterator[tuple[FileCell, int]]:
+        """The same of files."""
+        for cell in FILES.read(self._sql, self._changes.files, split_period(since, until).slots):
+            yield FileCell(*cell.name), cell.values[0]
+
+
+def load_totals(txn: ReadTxn) -> Totals | None:
+    """None: they are too far behind, and all rows are to be scanned."""
+    state, now = load_state(txn.sql), state_now(txn)
+    if state is None or state.begun is not None or not state.holds(now):
+        return None
+    behind = txn.facts.tip().n - txn.facts.watermark(VIEW)
+    if not 0 <= behind <= MOST_LATE_EVENTS:
+        return None
+    if behind == 0 and state == now:
+        return Totals(txn, SegmentCuts(load_cuts(txn.sql)), NO_CHANGES, {})
+    late = LateTurns(txn)
+    counter = TurnCounter(txn, late.cuts)
+    held = load_holdings(txn.sql, counter.numbers(late.turns).values())
+    counter = TurnCounter(txn, late.cuts, held)
+    return Totals(txn, late.cuts, counter.changes(late.turns), held)
+
+
+def _slots(since: int | None, until: int | None) -> Slots:
+    """Those that a period touches."""
+    return None if since is None else since // SLOT, None if until is None else -(-until // SLOT)
+
+
+def split_period(since: int | None, until: int | None) -> PeriodParts:
+    first = None if since is None else -(-since // SLOT)
+    end = None if until is None else until // SLOT
+    if since is not None and until is not None and -(-since // SLOT) > until // SLOT:  # within one slot
+        return PeriodParts((first, first), ((since, until),))
+    ends: list[Span] = []
+    if since is not None and first is not None and since < first * SLOT:
+        ends.append((since, first * SLOT))
+    if until is not None and end is not None and end * SLOT < until:
+        ends.append((end * SLOT, until))
+    return PeriodParts((first, end), tuple(ends))
+
+
+def _cuts(slot: int | None, since: int | None, until: int | None) -> bool:
+    """Does a period begin or end within a slot?"""
+    if slot is None:
+        return False
+    start, end = slot * SLOT, (slot + 1) * SLOT
+    return (since is not None and start < since < end) or (until is not None and start < until < end)
+
+
+# --- checking ---------------------------------------------------------------------------------------------------------
+
+
+def found_in(store: Store) -> list[tuple[str, str]]:
+    """What is wrong in a ledger, in one snapshot of it."""
+    with store.read() as txn:
+        return list(problems(txn))
+
+
+def renew(store: Store) -> int:
+    """Throw the totals away, if they are wrong; the next reader counts everything anew. How much was wrong."""
+    wrong = len(found_in(store))
+    if wrong:
+        store.write(lambda txn: forget_totals(txn.sql))
+    return wrong
+
+
+def problems(txn: ReadTxn) -> Iterator[tuple[str, str]]:
+    """What is wrong, and where: every cell is made anew from all rows. Totals that are too far behind are passed over,
+    as nobody reads them."""
+    totals = load_totals(txn)
+    if totals is None:
+        return
+    for table, expected in _expected(txn, totals):
+        cells = totals.cells(table)
+        stored = _apart(cells) if table is RESPONSES else cells
+        wrong = sum(1 for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
+        if wrong:
+            yield table.tables[0], f"{wrong} of its cells are not what turns and messages say"
+        if not _adds_up(txn.sql, table):
+            yield table.tables[1], "does not add up to the totals"
+        if misplaced := _count_misplaced(txn.sql, table):
+            yield table.tables[0], f"{misplaced} of its cells stand in another slot than their names say"
+
+
+def _expected(txn: ReadTxn, totals: Totals) -> Iterator[tuple[TotalTable, CellValues]]:
+    counter, responses = TurnCounter(txn, totals.cuts), CellValues()
+    for counted in scanned(txn.sql, counter.age_of):
+        _add(RESPONSES, responses, response_cell(counted, totals.cuts).name, response_values(counted))
+    yield RESPONSES, responses
+    work, files, after = CellValues(), CellValues(), 0
+    while turns := [
+        n for (n,) in txn.sql.all(f"SELECT n FROM turn WHERE n > ? ORDER BY n LIMIT {TURNS_AT_ONCE}", (after,))
+    ]:
+        after = turns[-1]
+        for table, cells, additions in zip((WORK, FILES), (work, files), counter.work_of(turns), strict=True):
+            for added in additions.values():
+                for name, values in added.items():
+                    _add(table, cells, name, values)
+    yield from ((WORK, work), (FILES, files))
+
+
+def _add(table: TotalTable, cells: CellValues, name: CellName, values: Values) -> None:
+    cells[name] = table.join(cells[name], values) if name in cells else values
+
+
+def _apart(cells: CellValues) -> CellValues:
+    """Cells that count both ways as two, as a scan gives them."""
+    apart = CellValues()
+    for name, values in cells.items():
+        cell = ResponseCell(*name)
+        for way in ("is_once", "is_naive"):
+            if getattr(cell, way):
+                only = replace(cell, is_once=way == "is_once", is_naive=way == "is_naive")
+                _add(RESPONSES, apart, only.name, values)
+    return apart
+
+
+def _adds_up(sql: Sql, table: TotalTable) -> bool:
+    """Is each stored cell what its owners add?"""
+    total, entry = table.tables
+    columns = ", ".join(table.columns)
+    cells: dict[int, Values] = {}
+    for n, *values in sql.each(f"SELECT cell, {columns} FROM {entry} ORDER BY owner, cell"):
+        cells[n] = table.join(cells[n], tuple(values)) if n in cells else tuple(values)
+    return cells == {n: tuple(values) for n, *values in sql.each(f"SELECT n, {columns} FROM {total}")}
+
+
+def _count_misplaced(sql: Sql, table: TotalTable) -> int:
+    """How many stored cells a period would not find, or take for its own, as their slot is not that of their name."""
+    return sum(slot != read_name(name)[0] for slot, name in sql.each(f"SELECT slot, name FROM {table.tables[0]}"))

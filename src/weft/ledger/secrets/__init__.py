@@ -1,10 +1,7 @@
 """Credentials in stored contents: found, listed without being shown, shown when asked for, and handed to erasing."""
 
-from weft.ledger.secrets.matches import SecretMatch
-from weft.ledger.secrets.places import SecretPlace
-from weft.ledger.secrets.report import SecretFinding, SecretReport, SecretsWanted
-from weft.ledger.secrets.scanner import SecretScanner, load_scanner
-from weft.ledger.secrets.sent_results import KnownSecrets, load_rules, mark_secrets
+from weft.ledger.secrets.findings import SecretFinding, SecretMatch, SecretPlace, SecretReport, SecretsWanted
+from weft.ledger.secrets.scan import KnownSecrets, SecretScanner, load_rules, load_scanner, mark_secrets
 
 __all__ = [
     "KnownSecrets",

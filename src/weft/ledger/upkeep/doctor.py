@@ -1,6 +1,5 @@
-"""What is wrong with a ledger's contents, quickly: the newest facts and views, leases, watermarks, imports, clocks.
-
-`full` verifies everything instead of the newest. Nothing is written; a check that fails is a finding itself.
+"""What is wrong with a ledger's contents, quickly: the newest facts and views, leases,
+watermarks, imports, clocks; and how big a ledger is, and of what.
 """
 
 from __future__ import annotations
@@ -10,24 +9,61 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from weft.kernel.advice import Action
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import content_ref
-from weft.kernel.facts import is_digest
-from weft.kernel.sites import Site
-from weft.ledger.read.tombstones import pending
+from weft.kernel.errors import Action
+from weft.kernel.foreign_input import is_digest
+from weft.kernel.typed_names import Site
+from weft.ledger.read.content_uses import pending
 from weft.ledger.secrets.scan import MARK as SECRETS
-from weft.ledger.upkeep.recompute import VIEWS_STALE, follows_view_rules
-from weft.ledger.upkeep.verify import Problem, verify_facts, verify_views
-from weft.ledger.views.lease_rows import LeaseKind, held_leases
-from weft.ledger.views.recorded_events import recorded_after, stream_of
-from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
-from weft.store.erased_contents import ERASING, unfinished
-from weft.store.owners import is_dead
-from weft.store.port import ReadTxn, Store
-from weft.store.records import FORMER, LACKS
-from weft.store.replica_names import last_copied_event
+from weft.ledger.upkeep.verify import VIEWS_STALE, Problem, follows_view_rules, verify_facts, verify_views
+from weft.ledger.views.rows import LeaseKind, held_leases, recorded_after, stream_of
+from weft.store.fact_log import ERASING, FORMER, LACKS, unfinished
+from weft.store.port import Diagnosis, ReadTxn, Store, as_far_as_it_goes, error, good, note, warning
+from weft.store.replicas import is_dead, last_copied_event
+
+# --- How big a ledger is, and of what.
+
+_FORKS = (
+    "SELECT count(*) - count(DISTINCT CASE WHEN s.parent_events IS NULL THEN t.parent END) FROM turn t"
+    " LEFT JOIN segment s ON s.n = t.segment AND s.base = t.depth WHERE t.current = 1 AND t.parent IS NOT NULL"
+)
+"""Turns that leave inside another one, and all but one of those that go on from the end of the same turn."""
+_COUNTS = {
+    "turns": "SELECT count(*) FROM turn WHERE current = 1",
+    "superseded_turns": "SELECT count(*) FROM turn WHERE current = 0",
+    "messages": "SELECT count(*) FROM message WHERE turn NOT IN (SELECT n FROM turn WHERE current = 0)",
+    "tool_calls": "SELECT count(*) FROM tool_call WHERE turn NOT IN (SELECT n FROM turn WHERE current = 0)",
+    "sessions": "SELECT count(*) FROM session WHERE status <> 'deleted'",
+    "compactions": "SELECT count(*) FROM compaction WHERE turn NOT IN (SELECT id FROM turn WHERE current = 0)",
+    "trees": "SELECT count(DISTINCT root) FROM turn WHERE current = 1",
+    "forks": _FORKS,
+    "deepest": "SELECT coalesce(max(depth), 0) FROM turn WHERE current = 1",
+    "contents": "SELECT count(*) FROM content",
+    "erased_contents": "SELECT count(*) FROM content WHERE length(salt) = 0",
+    "packed_contents": "SELECT count(DISTINCT content) FROM packed",
+    "packed_bytes": "SELECT coalesce(sum(size), 0) FROM packed",
+    "bytes_of_packs": "SELECT coalesce(sum(length(bytes)), 0) FROM pack",
+    "content_bytes": "SELECT coalesce(sum(size), 0) FROM content",
+    "total_tokens": "SELECT coalesce(sum(total_tokens), 0) FROM turn WHERE current = 1",
+}
+"""Of what turns are made of, what stands: versions of a turn that another one superseded are counted by themselves."""
+_BY_STATUS = "SELECT status, count(*) FROM turn WHERE current = 1 GROUP BY status ORDER BY status"
+
+
+def collect(txn: ReadTxn, replica: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"replica": replica, "events": txn.facts.tip().n}
+    for name, sql in _COUNTS.items():
+        row = txn.sql.one(sql)
+        found[name] = row[0] if row else 0
+    found["turns_by_status"] = dict(txn.sql.all(_BY_STATUS))
+    found["log"] = txn.facts.tip().chain.hex()
+    return found
+
+
+# --- What is wrong with a ledger's contents, quickly: the newest facts and views, leases, watermarks, imports, clocks.
 
 NEWEST_ROWS, SAMPLED = 256, 256
 SHOWN = 20

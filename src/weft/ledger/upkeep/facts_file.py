@@ -1,13 +1,13 @@
-"""Facts out and in as JSON lines: an event with its `event_id`, or a content with its salt.
-
-Contents come first, then the events in order of arrival, all of one moment. Into an empty ledger they give the same
-digests; facts that are known are passed over, so an import that was cut short is simply run again.
+"""Facts out and in as JSON lines: an event with its `event_id`, or a content with its salt;
+rules that a stranger's run must keep to; and events of other ledgers that are refused here,
+remembered and left out.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
@@ -18,16 +18,36 @@ import orjson
 from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
-from weft.kernel import canonical
-from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, content_ref
-from weft.kernel.dag_events import AgentForked, RunStarted, Substitution, ToolResult
-from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, ReplicaDiverged, StoreError
-from weft.kernel.events import GENESIS, Event, UnknownEvent, encode, extend, kind_of, ledger_stream, run_stream
-from weft.kernel.facts import check_event, check_unknown, content_refs
-from weft.kernel.imported import imported_turn_id
-from weft.kernel.kinds import KINDS
+from weft.kernel import contents as kernel_contents
+from weft.kernel.clock import offset
+from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, content_ref, imported_turn_id
+from weft.kernel.enums import RunExit, TurnType
+from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, ReplicaDiverged, StoreError, quoted
+from weft.kernel.events import (
+    GENESIS,
+    AgentForked,
+    ApprovalDenied,
+    ApprovalGranted,
+    ApprovalRequested,
+    Event,
+    HistoryAppend,
+    MessageFact,
+    ModelResponse,
+    RunFinished,
+    RunStarted,
+    Substitution,
+    ToolResult,
+    UnknownEvent,
+    encode,
+    extend,
+    kind_of,
+    ledger_stream,
+    run_stream,
+)
+from weft.kernel.foreign_input import KINDS, check_event, check_unknown, content_refs, json_values
 from weft.kernel.ledger_events import (
     AliasAdded,
+    CompactionRecorded,
     ContentErased,
     SessionArchived,
     SessionCreated,
@@ -37,19 +57,149 @@ from weft.kernel.ledger_events import (
     TurnLinked,
     TurnSuperseded,
 )
-from weft.kernel.read_budget import json_values
-from weft.kernel.weft_error import quoted
-from weft.ledger.imports.checks import check_run_event, goes_on_here
-from weft.ledger.upkeep.recompute import VIEWS_STALE
-from weft.ledger.upkeep.refused_events import RefusedEvents
+from weft.ledger.upkeep.verify import VIEWS_STALE
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
-from weft.ledger.views.recorded_events import stream_of
-from weft.store.atomic_files import new_file
-from weft.store.erased_contents import is_husk
-from weft.store.facts import FactReader
+from weft.ledger.views.rows import TurnRow, stream_of
+from weft.ledger.write.transaction import MESSAGE_ROOM
+from weft.store.fact_log import EXCERPT, KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader, is_husk
+from weft.store.fact_log import REFUSED_EVENT as EVENT
+from weft.store.fact_log import REFUSED_NAME as NAME
 from weft.store.port import Progress, Store, WriteTxn
-from weft.store.records import EXCERPT, KEY_BYTES, LACKS, LEDGER_SCOPE
+from weft.store.private_files import new_file
+from weft.store.replicas import NOTE, last_copied_event, own_names
+from weft.store.sql import Sql, rows_in
+
+# --- What a stranger's run must keep to, beyond the form of each event: the rules that recording here keeps by itself.
+
+ANSWERS = (ApprovalRequested, ApprovalGranted, ApprovalDenied)
+
+
+def check_run_event(view: Projector, turn: TurnRow, event: Event | UnknownEvent) -> None:
+    """May this event follow in its run, as the run stands now?"""
+    if goes_on_here(view.sql, turn, event):
+        raise InvalidFact(f"run:{turn.id}", "is being answered here")
+    if isinstance(event, HistoryAppend):
+        _check_message(turn, event.message)
+    elif isinstance(event, ModelResponse) and event.output is not UNSET:
+        _check_message(turn, event.output)
+    elif isinstance(event, CompactionRecorded):
+        _check_compaction(view, turn)
+    elif isinstance(event, RunFinished):
+        _check_end(view, turn, event)
+
+
+def goes_on_here(sql: Sql, turn: TurnRow, event: Event | UnknownEvent) -> bool:
+    """Whether an event of another ledger goes on with a turn that a broker of this one has open. What a copy took along
+    open is its origin's. Answers to questions are taken: they count where they were asked alone."""
+    if turn.inbox is None or turn.n <= last_copied_event(sql) or isinstance(event, ANSWERS):
+        return False
+    row = sql.one("SELECT replica FROM open_run WHERE turn = ?", (turn.id,))
+    return row is not None and row[0] in own_names(sql)
+
+
+def _check_message(turn: TurnRow, message: MessageFact) -> None:
+    """The k-th message of a turn has the id `turn + k`; so a message's turn is found without an index."""
+    k = turn.messages + 1
+    if k >= MESSAGE_ROOM:
+        raise InvalidFact(f"run:{turn.id}", f"holds more than {MESSAGE_ROOM - 1} messages")
+    if message.id != offset(turn.id, k):
+        raise InvalidFact(f"run:{turn.id}", f"its message {k} is {message.id}, not {offset(turn.id, k)}")
+    notes = [noted for noted in (message.files, message.lints, message.codeblocks) if noted is not UNSET]
+    if any(len(noted) >= MESSAGE_ROOM for noted in notes):
+        raise InvalidFact(f"run:{turn.id}", f"its message {k} carries more than {MESSAGE_ROOM - 1} notes of a kind")
+
+
+def _check_compaction(view: Projector, turn: TurnRow) -> None:
+    if turn.type != TurnType.COMPACTION:
+        raise InvalidFact(f"run:{turn.id}", f"is a {turn.type} turn and takes no compaction")
+    if _has_compaction(view, turn):
+        raise InvalidFact(f"run:{turn.id}", "has its compaction already")
+
+
+def _check_end(view: Projector, turn: TurnRow, event: RunFinished) -> None:
+    if turn.type == TurnType.COMPACTION and not _has_compaction(view, turn):
+        raise InvalidFact(f"run:{turn.id}", "is a compaction turn and ends without its compaction")
+    if event.exit == RunExit.SUCCESS and turn.calls and turn.source is None and _has_open_calls(view, turn):
+        raise InvalidFact(f"run:{turn.id}", "ends well with a tool call that has no outcome")
+
+
+def _has_compaction(view: Projector, turn: TurnRow) -> bool:
+    return view.sql.one("SELECT 1 FROM compaction WHERE turn = ?", (turn.id,)) is not None
+
+
+def _has_open_calls(view: Projector, turn: TurnRow) -> bool:
+    """As the rows of this turn are, or will be once they are written."""
+    stored = view.sql.all("SELECT event, outcome FROM tool_call WHERE turn = ?", (turn.n,))
+    outcomes = {bytes(event): outcome for event, outcome in stored}
+    for row in view.calls.values():
+        if row.turn == turn.n:
+            outcomes[row.event] = row.outcome
+    return None in outcomes.values()
+
+
+# --- Events that other ledgers told and that are refused here: they contradict what is here, or say that this ledger
+# wrote them, or build on such events.
+
+_hashes = re.compile(rb'"([0-9a-f]{64})"').findall
+_names = re.compile(rb'"([0-9A-Za-z_-]{16,64})"').findall
+
+
+class RefusedEvent(Struct, frozen=True):
+    """An event that is refused, by its id, and the replica that told it."""
+
+    event: str
+    peer: str
+
+
+class RefusedEvents:
+    """What was refused so far, and what one transaction adds to it."""
+
+    def __init__(self, sql: Sql, peer: str) -> None:
+        self._sql, self._peer = sql, peer
+        self._has_any = sql.one("SELECT 1 FROM local WHERE key LIKE ? LIMIT 1", (f"{EVENT}%",)) is not None
+        self.reasons: list[str] = []
+        """Why events were refused now that do not merely build on refused ones."""
+        self.count = 0
+
+    def add(self, event_id: bytes, begun: str | None, reason: str | None = None) -> None:
+        """`begun` is the turn or session that the event would have begun."""
+        keys = [EVENT + event_id.hex(), *([NAME + begun] if begun else [])]
+        for key in keys:
+            self._sql.run(NOTE, (key, self._peer))
+        self._has_any = True
+        self.count += 1
+        if reason is not None:
+            self.reasons.append(reason)
+
+    def has_foundation_of(self, line: bytes, is_here: Callable[[str], bool]) -> bool:
+        """Whether this event names a refused one, or a turn or session that only a refused one began."""
+        if not self._has_any:
+            return False
+        keys = {EVENT + event.decode() for event in _hashes(line)} | {NAME + name.decode() for name in _names(line)}
+        rows = rows_in(self._sql, "SELECT key FROM local WHERE key IN", sorted(keys))
+        return any(key.startswith(EVENT) or not is_here(key.removeprefix(NAME)) for (key,) in rows)
+
+
+def refused_among(sql: Sql, ids: Iterable[bytes]) -> set[bytes]:
+    keys = [EVENT + event.hex() for event in ids]
+    return {
+        bytes.fromhex(key.removeprefix(EVENT)) for (key,) in rows_in(sql, "SELECT key FROM local WHERE key IN", keys)
+    }
+
+
+def count_refused(sql: Sql, replica: str) -> int:
+    """How many events that this replica told were refused."""
+    row = sql.one("SELECT count(*) FROM local WHERE key LIKE ? AND value = ?", (f"{EVENT}%", replica))
+    return int(row[0]) if row else 0
+
+
+def load_refused(sql: Sql) -> list[RefusedEvent]:
+    rows = sql.all("SELECT key, value FROM local WHERE key LIKE ? ORDER BY key", (f"{EVENT}%",))
+    return [RefusedEvent(key.removeprefix(EVENT), peer) for key, peer in rows]
+
+
+# --- Facts out and in as JSON lines: an event with its `event_id`, or a content with its salt.
 
 BATCH_LINES = 512
 BATCH_BYTES = 4 * 1024 * 1024
@@ -264,7 +414,7 @@ def _facts(lines: Iterable[bytes]) -> Iterator[tuple[int, LineFact]]:
             continue
         _check_size(line, where)
         try:
-            value = canonical.loads(line)
+            value = kernel_contents.loads(line)
         except InvalidInput as error:
             raise InvalidFact(where, str(error)) from error
         if not isinstance(value, dict):
@@ -290,7 +440,7 @@ def _check_size(line: bytes, where: str) -> None:
 
 def _event(value: dict[str, Any], where: str) -> NewEvent:
     claimed = value.pop("event_id")
-    line = canonical.dumps(value)
+    line = kernel_contents.dumps(value)
     digest = sha256(line).digest()
     if digest.hex() != claimed:
         raise InvalidFact(where, f"the event hashes to {digest.hex()}, not to {quoted(claimed)}")
@@ -314,7 +464,7 @@ def checked_line(line: bytes, where: str) -> NewEvent:
     """An event as a stranger's log holds it: its canonical bytes and nothing else."""
     _check_size(line, where)
     event = _decoded(line, where)
-    if (isinstance(event, UnknownEvent) or encode(event) != line) and not canonical.is_canonical(line):
+    if (isinstance(event, UnknownEvent) or encode(event) != line) and not kernel_contents.is_canonical(line):
         raise InvalidFact(where, "is not in canonical form")
     return NewEvent(line, sha256(line).digest(), event)
 

@@ -1,36 +1,58 @@
-"""A ledger copied into an empty one, on whatever backend: the same facts under the same numbers, in the same order.
-
-Facts are taken over row by row, so that the chain of arrival is the same, and the views follow from them as they do in
-an append. Each batch is one transaction, and where the log ends is where the copy stands: a copy that was cut short is
-run again and goes on there. Until it is finished a mark keeps everybody from opening it. A copy is another ledger: it
-has a replica id of its own, and remembers up to where it answers for that of its origin.
+"""A ledger copied into an empty one, on whatever backend, and a new one from what could be
+proved of a damaged one; which backups and exports exist; and what of a ledger's file belongs to a
+clone of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
 
-from msgspec import Struct
+import orjson
+from msgspec import UNSET, Struct
 
-from weft.kernel.canonical import MAX_INTEGER
-from weft.kernel.contents import ROW_BYTES, content_ref
-from weft.kernel.errors import FactDamaged, NotApplicable
-from weft.kernel.facts import content_refs
+from weft.kernel.contents import MAX_INTEGER, ROW_BYTES, content_ref
+from weft.kernel.errors import FactDamaged, InvalidFact, NotApplicable
+from weft.kernel.events import (
+    GENESIS,
+    Event,
+    ExtRef,
+    RunStarted,
+    SnapshotMaterialized,
+    UnknownEvent,
+    extend,
+    run_stream,
+)
+from weft.kernel.foreign_input import KINDS, check_event, check_unknown, content_refs
+from weft.kernel.ledger_events import ContentErased, SessionMoved
+from weft.kernel.typed_names import Site
 from weft.ledger.imports.sources import KEY as IMPORT_SECRET
-from weft.ledger.upkeep.copy_register import COPY, LEDGER, note_copy, place_of
-from weft.ledger.upkeep.recompute import rebuild, silent
-from weft.ledger.views import Projector, codeblocks
-from weft.ledger.views.lease_rows import Lease, LeaseKind, held_leases
+from weft.ledger.imports.sources import adopt_secret
+from weft.ledger.read.search_index import GONE
+from weft.ledger.secrets.findings import FOUND
+from weft.ledger.secrets.scan import MARK, RULES_KEY
+from weft.ledger.upkeep.facts_file import (
+    BATCH_LINES,
+    Fact,
+    NewContent,
+    NewEvent,
+    event_line,
+    take_batch,
+    views_are_stale,
+)
+from weft.ledger.upkeep.verify import rebuild, silent
+from weft.ledger.views import Projector, turns
 from weft.ledger.views.projector import when_of
-from weft.ledger.views.recorded_events import decoded
-from weft.ledger.views.rows import RowMemory
-from weft.store.facts import FactReader, checked_pieces
-from weft.store.owners import NOBODY
-from weft.store.port import Progress, ReadTxn, Store, WriteTxn
-from weft.store.records import (
+from weft.ledger.views.rows import Lease, LeaseKind, RowMemory, decoded, held_leases
+from weft.ledger.write.transaction import Append, LedgerWriter
+from weft.store.fact_log import (
+    CURRENT_VIEW_RULES,
     DECLINED,
     EXCERPT,
     FORMER,
@@ -39,12 +61,101 @@ from weft.store.records import (
     REFUSED_NAME,
     TAKEN,
     UNPROVEN,
+    USAGE_TOTALS,
+    VIEW_RULES,
+    VIEWS_MENDED,
+    FactReader,
     LogRow,
+    LogTip,
+    checked_pieces,
+    local_value,
 )
-from weft.store.replica_names import COPY_END, COPYING
-from weft.store.sql import Row
+from weft.store.port import Progress, ProvedContent, ProvedEvent, ReadTxn, Store, WriteTxn
+from weft.store.private_files import aside_of, open_private
+from weft.store.replicas import COPY_END, COPYING, NOBODY, NOTE
+from weft.store.sql import Row, Sql, rows_in
 
-BATCH_ROWS, BATCH_BYTES = 256, 4 * 1024 * 1024
+# --- Copies that were made of a ledger: backups and exports, remembered so that an erasure can name them.
+
+BACKUP, FACTS, EXPORT, BUNDLE, BESIDE = "backup", "facts", "export", "bundle", "beside"
+LEDGER, COPY = "ledger", "copy"
+FILE = "file"
+"""The kind of a reference to a file, by its path."""
+
+
+class KnownCopy(Struct, frozen=True, kw_only=True):
+    """A file that holds what the ledger held when it was made."""
+
+    path: str
+    kind: str
+    """`backup`; `facts`: all of them as lines; `export`: some of what was said, in another form, also as a session for
+    another tool; `bundle`: some of its threads; `ledger`: one that this one was copied from; `copy`: one that was
+    copied from this one; `beside`: what an upgrade, a restored backup or an unfinished copy left beside it."""
+    made_at: int | None
+    exists: bool
+    """It still lies there, as far as can be told from here; otherwise it was moved or deleted."""
+
+
+@contextmanager
+def remembered(store: Store, path: Path, kind: str) -> Iterator[None]:
+    """Around the making of a copy. Noted before it: one that is cut short is named, too; and after it, with whatever
+    came meanwhile. A ledger open for reading notes nothing, and a file that stands in the way is no copy."""
+    if store.read_only or path.exists():
+        yield
+        return
+    note = partial(note_copy, str(path.absolute()), kind)
+    store.write(note)
+    yield
+    store.write(note)
+
+
+def note_copy(path: str, kind: str, txn: WriteTxn) -> None:
+    """There is a copy of all that is here now."""
+    (last,) = txn.sql.one("SELECT max(n) FROM content") or (None,)
+    txn.sql.run(
+        "INSERT INTO copy_made(path, kind, made_at, contents) VALUES (?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET"
+        " kind = excluded.kind, made_at = excluded.made_at, contents = excluded.contents",
+        (path, kind, txn.facts.now_ms, last or 0),
+    )
+
+
+def record_materialization(writer: LedgerWriter, path: str, turn: str) -> None:
+    """The thread that ends at a turn was written to a file, for people or other programs to read."""
+
+    def work(append: Append) -> None:
+        append.ledger_stream().add(
+            SnapshotMaterialized,
+            materialization=append.ulids.mint(),
+            content_ref=ExtRef(kind=FILE, id=append.put_text(path, "path")),
+            run=turn,
+        )
+        append.seal()
+
+    writer.write(work)
+
+
+def place_of(store: Store) -> str:
+    """Where a ledger lies, as it is told from anywhere."""
+    return str(Path(store.path).absolute()) if Site.of(store.path) is Site.FILE else store.path
+
+
+def known_copies(store: Store, txn: ReadTxn, first: int) -> Iterator[KnownCopy]:
+    """Copies that were made here since content number `first` was, whether they still lie there or not; and what lies
+    beside the ledger."""
+    made = txn.sql.all("SELECT path, kind, made_at FROM copy_made WHERE contents >= ? ORDER BY made_at, path", (first,))
+    here = place_of(store)
+    for path, kind, made_at in made:
+        if path == here:  # a copy brings along what its origin knew of it
+            continue
+        there = Site.of(path).is_address or any(map(os.path.exists, (path, aside_of(Path(path)))))
+        yield KnownCopy(path=path, kind=kind, made_at=made_at, exists=there)
+    for beside in store.lying_beside():
+        yield KnownCopy(path=str(beside), kind=BESIDE, made_at=None, exists=True)
+
+
+# --- A ledger copied into an empty one, on whatever backend: the same facts under the same numbers, in the same order.
+
+BATCH_ROWS, COPIED_BATCH_BYTES = 256, 4 * 1024 * 1024
 LOCAL_ROWS = 2048
 LOCAL_TABLES: dict[str, tuple[str, ...]] = {
     "import_source": ("name",),
@@ -176,7 +287,7 @@ class Copying:
                 row = _unpacked(txn, row)
                 contents.append(row)
                 weight += len(row[7] or b"")
-                if weight > BATCH_BYTES:
+                if weight > COPIED_BATCH_BYTES:
                     reached = row[0]
                     break
         return CopyBatch([_log_row(*row) for row in found if row[5] <= reached], contents)
@@ -225,7 +336,7 @@ class Copying:
     def end(self) -> None:
         """Views that lag, then what of the origin's own state belongs to the copy; with that the mark goes."""
         self._target.catch_up()
-        codeblocks.catch_up(self._target)
+        turns.catch_up(self._target)
         if self._late:
             rebuild(self._target, silent)
         with self._source.read() as txn:
@@ -312,3 +423,288 @@ def _note(key: str, value: str, txn: WriteTxn) -> None:
 def _insert(table: str, key: str, rows: list[tuple[Any, ...]], txn: WriteTxn) -> None:
     marks = ", ".join("?" * len(rows[0]))
     txn.sql.run_many(f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({key}) DO NOTHING", rows)
+
+
+# --- A new ledger from what could be proved of a damaged one.
+
+SALVAGED_BATCH_BYTES = 4 * 1024 * 1024
+_DECIDING = (b'"config":"', b'"session_model_switched"', b'"human_approved"', b'"human_rejected"')
+"""Marks of the events that decide something where they were written or taken over."""
+
+
+class Finds(Protocol):
+    """Proved facts, and which of them have got a place."""
+
+    damaged_contents: int
+    unproved_events: int
+
+    def contents(self) -> Iterable[ProvedContent]: ...
+    def events(self) -> Iterable[ProvedEvent]: ...
+    def local(self, key: str) -> str | None: ...
+    def local_keys(self, prefix: str) -> list[str]: ...
+    def place(self, event: bytes, stream: str) -> None: ...
+    def is_placed(self, event: bytes) -> bool: ...
+    def has_stream(self, name: str) -> bool: ...
+    def unplaced(self) -> Iterable[bytes]: ...
+    def missing(self) -> list[tuple[int, int]]: ...
+
+
+class SalvageResult(Struct, frozen=True, kw_only=True):
+    """What was saved and what was not."""
+
+    events: int
+    contents: int
+    lost_events: tuple[tuple[int, int], ...]
+    """Ranges of arrival numbers of which nothing could be proved."""
+    unproved_events: int
+    """Lines that were found, and that nothing vouches for; some may be damaged copies of events that were saved."""
+    unplaced_events: int
+    """Events that verify, and grow from something that is lost."""
+    unplaced_file: str | None
+    damaged_contents: int
+    """Rows of contents whose bytes are not those that were written."""
+    missing_contents: int
+    """Contents that events name and that were not found, or were erased."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Damaged copies of facts count for nothing where a good one was found."""
+        return not (self.lost_events or self.unplaced_events or self.missing_contents)
+
+
+def salvage(finds: Finds, store: Store, unplaced: Path, progress: Progress | None = None) -> SalvageResult:
+    """Everything that has a place, into an empty store; the rest of what verifies into the file `unplaced`."""
+    placing = Placing(finds, store, progress or _silent)
+    secret = finds.local(IMPORT_SECRET)
+    if secret is not None and len(secret) == 64:
+        adopt_secret(store, bytes.fromhex(secret))
+    placing.take_contents()
+    placing.take_events()
+    store.catch_up()
+    if views_are_stale(store):
+        rebuild(store, silent)
+    _keep_authority(finds, store)
+    left = _write_unplaced(finds, unplaced)
+    with store.read() as txn:
+        (missing,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
+    return SalvageResult(
+        events=placing.events,
+        contents=placing.contents,
+        lost_events=tuple(finds.missing()),
+        unproved_events=finds.unproved_events,
+        unplaced_events=left,
+        unplaced_file=str(unplaced) if left else None,
+        damaged_contents=finds.damaged_contents,
+        missing_contents=int(missing),
+    )
+
+
+def _keep_authority(finds: Finds, store: Store) -> None:
+    """The new ledger has a name of its own. Decisions that the damaged one wrote or took over are noted as taken over,
+    and what it refused stays refused; where old pages say both of one event, it waits."""
+    own = finds.local("replica")
+    ends = {own: MAX_INTEGER} if own else {}
+    for key in finds.local_keys(FORMER):
+        ends[key.removeprefix(FORMER)] = int(finds.local(key) or 0)
+    decided = {key: finds.local(key) or "0" for prefix in (TAKEN, DECLINED) for key in finds.local_keys(prefix)}
+    for id in [key.removeprefix(TAKEN) for key in decided if key.startswith(TAKEN)]:
+        if decided.pop(DECLINED + id, None) is not None:
+            del decided[TAKEN + id]
+    for proved in finds.events():
+        if any(mark in proved.line for mark in _DECIDING):
+            event = orjson.loads(proved.line)
+            if proved.n <= ends.get(str(event.get("replica")), 0):
+                decided[TAKEN + proved.id.hex()] = "0"
+
+    def note(txn: WriteTxn) -> None:
+        for key, value in decided.items():
+            txn.sql.run(NOTE, (key, value))
+
+    store.write(note)
+
+
+def _silent(done: int, of: int) -> None:
+    """No progress wanted."""
+
+
+class Placing:
+    """Facts on their way into the new ledger."""
+
+    def __init__(self, finds: Finds, store: Store, progress: Progress) -> None:
+        self._finds, self._store, self._progress = finds, store, progress
+        self.events = self.contents = 0
+
+    def take_contents(self) -> None:
+        """Those that were erased stay erased, wherever their bytes turned up."""
+        erased = {event.content for event in self._decoded() if isinstance(event, ContentErased)}
+        wanted = (
+            NewContent(content.ref, content.salt, content.data)
+            for content in self._finds.contents()
+            if content.ref.hex() not in erased
+        )
+        for batch in _batches(wanted):
+            self._store.catch_up()
+            self.contents += self._store.write(partial(take_batch, list(enumerate(batch)))).contents
+
+    def _decoded(self) -> Iterator[Event | UnknownEvent]:
+        for proved in self._finds.events():
+            if b'"content_erased"' in proved.line:
+                yield KINDS.decode(proved.line)
+
+    def take_events(self) -> None:
+        rest = iter(self._finds.events())
+        while some := list(islice(rest, BATCH_LINES)):
+            self._store.catch_up()
+            self._place(self._placeable(some))
+            self._progress(some[-1].n, some[-1].n)
+
+    def _placeable(self, some: list[ProvedEvent]) -> list[NewEvent]:
+        """Those that grow from what has a place, or gets one in the same batch."""
+        events: dict[bytes, NewEvent] = {}
+        streams: set[str] = set()
+        for proved in some:
+            event = _checked(proved)
+            if event is not None and all(name in events or self._finds.is_placed(name) for name in _roots(event)):
+                target = event.to if isinstance(event, SessionMoved) else None
+                if target is None or run_stream(target) in streams or self._finds.has_stream(run_stream(target)):
+                    events[proved.id] = NewEvent(proved.line, proved.id, event)
+                    streams.add(event.stream)
+        return list(events.values())
+
+    def _place(self, events: list[NewEvent]) -> None:
+        """All of them; where one has no place after all, each half by itself."""
+        if not events:
+            return
+        try:
+            self._store.write(partial(take_batch, list(enumerate(events))))
+        except InvalidFact:
+            if len(events) > 1:
+                half = len(events) // 2
+                self._place(events[:half])
+                self._place(self._still_rooted(events[half:]))
+            return
+        self.events += len(events)
+        for event in events:
+            self._finds.place(event.id, event.event.stream)
+
+    def _still_rooted(self, events: list[NewEvent]) -> list[NewEvent]:
+        kept: dict[bytes, NewEvent] = {}
+        for event in events:
+            if all(name in kept or self._finds.is_placed(name) for name in _roots(event.event)):
+                kept[event.id] = event
+        return list(kept.values())
+
+
+def _checked(proved: ProvedEvent) -> Event | UnknownEvent | None:
+    """The event, if it is one that a ledger takes from strangers."""
+    try:
+        event = KINDS.decode(proved.line)
+        if isinstance(event, Event):
+            check_event(event)
+        else:
+            check_unknown(event, KINDS.kinds.get(event.kind))
+    except (ValueError, InvalidFact):
+        return None
+    return event
+
+
+def _roots(event: Event | UnknownEvent) -> Iterator[bytes]:
+    """The events that it grows from."""
+    if event.prev is not None:
+        yield bytes.fromhex(event.prev)
+    if isinstance(event, RunStarted) and event.fork is not UNSET:
+        yield bytes.fromhex(event.fork.event)
+
+
+def _batches(contents: Iterable[NewContent]) -> Iterator[list[Fact]]:
+    batch: list[Fact] = []
+    weight = 0
+    for content in contents:
+        batch.append(content)
+        weight += len(content.data)
+        if len(batch) >= BATCH_LINES or weight > SALVAGED_BATCH_BYTES:
+            yield batch
+            batch, weight = [], 0
+    if batch:
+        yield batch
+
+
+def _write_unplaced(finds: Finds, target: Path) -> int:
+    count, file = 0, None
+    try:
+        for line in finds.unplaced():
+            file = file or open(open_private(target), "wb")  # noqa: SIM115  # closed below
+            file.write(event_line(line) + b"\n")
+            count += 1
+    finally:
+        if file is not None:
+            file.close()
+    return count
+
+
+# --- What of a ledger's file belongs to a clone of it, and which file may become one.
+
+OWN_WORD_TABLES = (
+    "came_from", "erasure", "substitution", "branch", "resource", "resource_part", "resource_use", "resource_handle",
+    "resource_snapshot", "resource_restore",
+)  # fmt: skip
+"""Their rows, or those that they change, depend on which events the ledger wrote itself; `came_from` is of others'."""
+TOTALS_KEYS = (USAGE_TOTALS, VIEWS_MENDED)
+"""What the totals of usage go by. These come along, as those do."""
+PLAIN_KEYS = frozenset({"replica", IMPORT_SECRET, VIEW_RULES, *TOTALS_KEYS, GONE, FOUND, RULES_KEY})
+PLAIN_PREFIXES = ("trust:", "disputed:", "whole-offer:")
+"""Local state that says nothing of facts. Any other (facts that never came, names that were given up, an erasure under
+way) has its consequences in the views."""
+_REPLICA = b'"replica":"'
+PROVEN_EVENTS = 65_536
+"""So many at the end of a log are hashed; of a longer one the others are read. Hashing all of them would take longer
+than copying the file does."""
+
+
+class ReadLog(Struct, frozen=True):
+    """A log that one replica wrote."""
+
+    tip: LogTip
+    bytes: int
+
+
+def may_become_clone(sql: Sql) -> bool:
+    """As far as tables tell; `read_log` looks at the events."""
+    local = {str(key): value for key, value in sql.all("SELECT key, value FROM local")}
+    if local.get(VIEW_RULES) != CURRENT_VIEW_RULES:
+        return False
+    if not all(key in PLAIN_KEYS or key.startswith(PLAIN_PREFIXES) for key in local):
+        return False
+    return all(sql.one(f"SELECT 1 FROM {table} LIMIT 1") is None for table in OWN_WORD_TABLES)
+
+
+def read_log(facts: FactReader, replica: str, progress: Progress) -> ReadLog | None:
+    """The log, whose end is held against its chain of arrival. None where another replica wrote some of it. Raises
+    FactDamaged where rows are missing, or where the end is not what the chain says."""
+    own, end = _REPLICA + replica.encode() + b'"', facts.tip()
+    chain, size, n = GENESIS, 0, 0
+    for row in facts.rows():
+        if row.events.count(_REPLICA) != row.events.count(own):
+            return None
+        if row.n > end.n - PROVEN_EVENTS:
+            chain = extend(chain, (sha256(line).digest() for line in row.lines()))
+        else:
+            chain = row.chain
+        if chain != row.chain or row.first != n + 1:
+            raise FactDamaged("log row", str(row.n), "its events do not hash to the chain of arrival")
+        size, n = size + len(row.events), row.n
+        progress(n, end.n)
+    return ReadLog(end, size)
+
+
+def forget_state(sql: Sql, replica: str, secret: str | None) -> None:
+    """Local state goes; this is the ledger `replica` now. What it imports goes by this secret, or by the one that is
+    there."""
+    secret = secret or local_value(sql, IMPORT_SECRET)
+    of_totals = list(rows_in(sql, "SELECT key, value FROM local WHERE key IN", TOTALS_KEYS))
+    for table in STATE_TABLES:
+        sql.run(f"DELETE FROM {table}")
+    sql.run("DELETE FROM watermark WHERE view = ?", (MARK,))
+    sql.run("DELETE FROM local")
+    values = (("replica", replica), (IMPORT_SECRET, secret), (VIEW_RULES, CURRENT_VIEW_RULES), *of_totals)
+    sql.run_many("INSERT INTO local(key, value) VALUES (?, ?)", values)

@@ -15,11 +15,9 @@ from msgspec import Struct
 
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import FactDamaged, NotApplicable, NotFound
-from weft.ledger.read.content_uses import About, Report, find_uses
+from weft.ledger.read.content_uses import About, Report, Resolve, find_uses
 from weft.ledger.read.revisions import session_beside_turns
-from weft.ledger.read.targets import Resolve
-from weft.store.facts import FactReader
-from weft.store.packs import PACK_BYTES, Slice, drop_from_packs, is_worth, pack_frame, write_pack
+from weft.store.fact_log import PACK_BYTES, FactReader, Slice, drop_from_packs, is_worth, pack_frame, write_pack
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.sql import rows_in
 

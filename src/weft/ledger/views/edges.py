@@ -1,41 +1,747 @@
-"""The edges of the agent graph: a lagging view, filled when a question about the graph is asked.
-
-A row is an edge: which event opened it, since when and until when it holds, and which event closed it. The times are
-those of the events; where one has none, as those of imported turns, the time of its arrival, and readers look for a
-better one. `edge_rules` says what an event means; this module keeps what stood before, writes the rows, and moves the
-watermark.
+"""The edges of the agent graph, a lagging view: their types, which event opens one and which
+ends its validity, and how the view is filled when a question about the graph is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from msgspec import UNSET, Struct, field
 
-from weft.kernel import dag_events as dag
-from weft.kernel import ledger_events as own
+from weft.kernel import events as kernel_events
+from weft.kernel import ledger_events
+from weft.kernel import program_events as programs
 from weft.kernel.clock import ms_from_iso
-from weft.kernel.enums import RestoreOutcome
-from weft.kernel.errors import Damaged
-from weft.kernel.events import Event, UnknownEvent
-from weft.kernel.weft_error import quoted
-from weft.ledger.views import edge_rules_of_resources as _rules_of_resources
-from weft.ledger.views.edge_rules import EdgeClosed, EdgeOpened, StandingEdge, changes
-from weft.ledger.views.edge_types import EVENT, EdgeType
+from weft.kernel.enums import RestoreOutcome, SnapshotOutcome
+from weft.kernel.errors import Damaged, quoted
+from weft.kernel.events import Event, EventRef, Named, UnknownEvent, Words
+from weft.kernel.program_events import PROGRAM_KINDS
+from weft.ledger.views.programs import attachment_user, mount_user, owner_columns
 from weft.ledger.views.projector import plain
-from weft.ledger.views.recorded_events import decoded
-from weft.ledger.views.runs import ROWS_PER_EVENT
-from weft.store.facts import FactReader
+from weft.ledger.views.rows import decoded
+from weft.ledger.views.turns import ROWS_PER_EVENT
+from weft.store.fact_log import FactReader
 from weft.store.port import Store, WriteTxn
-from weft.store.replica_names import OwnEvents
+from weft.store.replicas import OwnEvents
 from weft.store.sql import Sql
 
-assert _rules_of_resources.__name__  # registers its rules
+# --- The types of edges in the agent graph: what they join, which event opens one, and which event ends its validity.
+
+PROGRAM, RUN, SESSION, EVENT, MESSAGE = "program", "run", "session", "event", "message"
+GENERATION, TOOL_CALL, TOOL_RESULT, SUMMARY = "generation", "tool_call", "tool_result", "summary"
+RESOURCE, URI, SNAPSHOT, HANDLE, POLICY = "resource", "uri", "snapshot", "handle", "policy"
+MATERIALIZATION = "materialization"
+NODE_KINDS = (
+    PROGRAM,
+    RUN,
+    SESSION,
+    EVENT,
+    MESSAGE,
+    GENERATION,
+    TOOL_CALL,
+    TOOL_RESULT,
+    SUMMARY,
+    RESOURCE,
+    URI,
+    SNAPSHOT,
+    HANDLE,
+    POLICY,
+    MATERIALIZATION,
+)
+EVENT_BACKED = (EVENT, GENERATION, TOOL_CALL, TOOL_RESULT, SUMMARY)
+"""Kinds of nodes whose id is the arrival number of an event."""
+
+
+def node_key(kind: str, id: object) -> str:
+    return f"{kind}:{id}"
+
+
+class EdgeType(StrEnum):
+    """What an edge of the agent graph says of its two nodes."""
+
+    AGENT_HAS_RUN = "AGENT_HAS_RUN"
+    RUN_HAS_EVENT = "RUN_HAS_EVENT"
+    EVENT_PRODUCES = "EVENT_PRODUCES"
+    EVENT_CONSUMES = "EVENT_CONSUMES"
+    APPENDED_TO_HISTORY = "APPENDED_TO_HISTORY"
+    CALLS_TOOL = "CALLS_TOOL"
+    RETURNS_RESULT = "RETURNS_RESULT"
+    MCP_RESOURCE_UPDATED = "MCP_RESOURCE_UPDATED"
+    INTERRUPTS = "INTERRUPTS"
+    SUBSTITUTES = "SUBSTITUTES"
+    SUMMARIZES = "SUMMARIZES"
+    DERIVED_FROM = "DERIVED_FROM"
+    OWNS_RESOURCE = "OWNS_RESOURCE"
+    MOUNTS_RESOURCE = "MOUNTS_RESOURCE"
+    HAS_SUBRESOURCE = "HAS_SUBRESOURCE"
+    SNAPSHOT_OF = "SNAPSHOT_OF"
+    RESTORES_TO = "RESTORES_TO"
+    ATTACHED_TO = "ATTACHED_TO"
+    FORKED_FROM = "FORKED_FROM"
+    SPAWNED_FROM = "SPAWNED_FROM"
+    ACTIVATES_POLICY = "ACTIVATES_POLICY"
+    PROPOSES_POLICY = "PROPOSES_POLICY"
+    AGENT_HAS_SESSION = "AGENT_HAS_SESSION"
+    SESSION_HAS_RUN = "SESSION_HAS_RUN"
+    REFERS_TO = "REFERS_TO"
+    HANDLE_OF = "HANDLE_OF"
+
+
+class EdgeFacts(Struct, frozen=True):
+    """What a type of edge joins, and the kinds of event that open and close one. Without `closed_by` an edge holds for
+    ever: it tells what happened."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    opened_by: tuple[str, ...]
+    closed_by: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    is_own: bool = False
+    """Whether Weft has it beside the 22 types of the agent graph's schema."""
+
+
+_PROGRAM_CHANGES = (
+    "agent_created",
+    "agent_configured",
+    "code_created",
+    "code_configured",
+    "provider_created",
+    "provider_configured",
+    "model_created",
+    "model_configured",
+    "task_created",
+    "task_configured",
+    "information_created",
+    "information_updated",
+    "human_created",
+    "human_configured",
+    "toolset_created",
+    "toolset_configured",
+    "trigger_created",
+    "trigger_configured",
+    "session_configured",
+)
+
+EDGE_FACTS: dict[EdgeType, EdgeFacts] = {
+    EdgeType.AGENT_HAS_RUN: EdgeFacts((PROGRAM,), (RUN,), ("run_started",)),
+    EdgeType.RUN_HAS_EVENT: EdgeFacts((RUN,), (EVENT,), ("every event of a run",), attributes=("seq",)),
+    EdgeType.EVENT_PRODUCES: EdgeFacts(
+        (EVENT,),
+        (MESSAGE, GENERATION, TOOL_RESULT, SUMMARY, SNAPSHOT, MATERIALIZATION),
+        (
+            "history_append",
+            "model_response",
+            "tool_result",
+            "compaction_recorded",
+            "snapshot_created",
+            "snapshot_materialized",
+            "message_admitted",
+            "message_posted",
+        ),
+    ),
+    EdgeType.EVENT_CONSUMES: EdgeFacts(
+        (EVENT,),
+        (MESSAGE, GENERATION, TOOL_CALL, TOOL_RESULT, SUMMARY, EVENT, RESOURCE),
+        ("model_request", "tool_result", "snapshot_created"),
+    ),
+    EdgeType.APPENDED_TO_HISTORY: EdgeFacts((RUN,), (MESSAGE,), ("history_append",), attributes=("list",)),
+    EdgeType.CALLS_TOOL: EdgeFacts((GENERATION, EVENT), (TOOL_CALL,), ("tool_call",)),
+    EdgeType.RETURNS_RESULT: EdgeFacts((TOOL_CALL,), (TOOL_RESULT,), ("tool_result",), attributes=("status",)),
+    EdgeType.MCP_RESOURCE_UPDATED: EdgeFacts((EVENT,), (URI,), ("mcp.resource_updated",), attributes=("server", "uri")),
+    EdgeType.INTERRUPTS: EdgeFacts((EVENT,), (EVENT,), ("interruption",), attributes=("reason",)),
+    EdgeType.SUBSTITUTES: EdgeFacts((EVENT,), (EVENT,), ("substitution",)),
+    EdgeType.SUMMARIZES: EdgeFacts((SUMMARY,), (RUN,), ("compaction_recorded",), attributes=("turns", "first_kept")),
+    EdgeType.DERIVED_FROM: EdgeFacts(
+        (GENERATION, EVENT, RUN, MESSAGE, TOOL_RESULT, RESOURCE, MATERIALIZATION, SNAPSHOT),
+        (EVENT, RUN, MESSAGE, SNAPSHOT),
+        (
+            "model_request",
+            "model_response",
+            "run_started",
+            "history_append",
+            "message_admitted",
+            "message_posted",
+            "tool_result",
+            "turn_linked",
+            "turn_superseded",
+            "turn_retried",
+            "snapshot_created",
+            "snapshot_materialized",
+            "restore_attempted",
+        ),
+        attributes=("why",),
+    ),
+    EdgeType.OWNS_RESOURCE: EdgeFacts(
+        (PROGRAM, SESSION, RUN), (RESOURCE,), ("resource_owned",), ("resource_owned",), ("why",)
+    ),
+    EdgeType.MOUNTS_RESOURCE: EdgeFacts(
+        (RUN, RESOURCE),
+        (RESOURCE,),
+        ("resource_mounted",),
+        ("resource_unmounted", "resource_mounted"),
+        ("mount", "mode"),
+    ),
+    EdgeType.HAS_SUBRESOURCE: EdgeFacts(
+        (RESOURCE,), (RESOURCE,), ("subresource_added",), ("subresource_removed",), ("part",)
+    ),
+    EdgeType.SNAPSHOT_OF: EdgeFacts((SNAPSHOT,), (RESOURCE,), ("snapshot_created",), ("snapshot_discarded",)),
+    EdgeType.RESTORES_TO: EdgeFacts((SNAPSHOT,), (RESOURCE,), ("restore_attempted",)),
+    EdgeType.ATTACHED_TO: EdgeFacts(
+        (RESOURCE,),
+        (RUN, SESSION, PROGRAM),
+        ("resource_attached",),
+        ("resource_detached", "resource_attached"),
+        ("mode",),
+    ),
+    EdgeType.FORKED_FROM: EdgeFacts(
+        (SESSION,),
+        (EVENT, RUN, SESSION),
+        ("agent_forked", "session_created", "tool_result", "sighting"),
+        attributes=("from_branch",),
+    ),
+    EdgeType.SPAWNED_FROM: EdgeFacts((SESSION,), (PROGRAM,), ("session_created", "sighting")),
+    EdgeType.ACTIVATES_POLICY: EdgeFacts(
+        (EVENT,),
+        (POLICY,),
+        ("policy_activated", "policy_rolled_back"),
+        ("policy_activated", "policy_rolled_back", "policy_rejected"),
+        ("agent",),
+    ),
+    EdgeType.PROPOSES_POLICY: EdgeFacts(
+        (EVENT,),
+        (POLICY,),
+        ("policy_proposed",),
+        ("policy_activated", "policy_rolled_back", "policy_rejected"),
+        ("agent",),
+    ),
+    EdgeType.AGENT_HAS_SESSION: EdgeFacts((PROGRAM,), (SESSION,), ("session_created",), is_own=True),
+    EdgeType.SESSION_HAS_RUN: EdgeFacts((SESSION,), (RUN,), ("run_started", "sighting"), is_own=True),
+    EdgeType.REFERS_TO: EdgeFacts(
+        (PROGRAM, SESSION), (PROGRAM,), _PROGRAM_CHANGES, _PROGRAM_CHANGES, ("field", "version"), is_own=True
+    ),
+    EdgeType.HANDLE_OF: EdgeFacts(
+        (HANDLE,), (RESOURCE,), ("handle_opened",), ("handle_closed",), ("provider",), is_own=True
+    ),
+}
+SEED_TYPES = tuple(type for type, facts in EDGE_FACTS.items() if not facts.is_own)
+
+
+# --- What each event means for the agent graph: which edges it opens, and which it closes.
+
+Attributes = dict[str, Any]
+
+
+class EdgeOpened(Struct, frozen=True, gc=False):
+    """An edge that holds from the event on."""
+
+    type: EdgeType
+    source: str
+    target: str
+    attributes: Attributes | None = None
+
+
+class EdgeClosed(Struct, frozen=True, gc=False):
+    """An edge, by its number, that holds no longer."""
+
+    edge: int
+
+
+Change = EdgeOpened | EdgeClosed
+
+
+class StandingEdge(Struct, frozen=True, gc=False):
+    """An edge that holds before an event."""
+
+    id: int
+    source: str
+    target: str
+    attributes: Attributes
+
+
+class Before(Protocol):
+    """What stood before an event."""
+
+    n: int
+    """The arrival number of the event that is asked about."""
+
+    def thing(self, event_id: str) -> str:
+        """The key of what an event stands for: a generation, a tool call, a tool result, a summary, else itself."""
+
+    def event(self, event_id: str) -> str:
+        """The key of the event itself."""
+
+    def next_in_run(self, run: str, *, is_first: bool) -> int:
+        """Which event of its run this is, counted from 0."""
+
+    def standing(self, type: EdgeType, *, source: str | None = None, target: str | None = None) -> list[StandingEdge]:
+        """The edges of this type that hold at these ends, newest first."""
+
+    def was_ever(self, type: EdgeType, *, source: str | None = None, target: str | None = None) -> bool:
+        """Whether there was such an edge, however it ended."""
+
+    def agent_of(self, session: str) -> str | None:
+        """The agent whose session this is."""
+
+    def is_imported(self, session: str) -> bool:
+        """Whether a session was made of what a source tells; of others no source knows anything better."""
+
+    def counts_for_program(self) -> bool:
+        """Whether this event changed the program whose stream it is in."""
+
+    def may_describe(self, resource: str, event: Event) -> bool:
+        """Whether this event decides anything about a resource."""
+
+    def resource_of_snapshot(self, snapshot: str) -> str | None:
+        """The resource that a snapshot was taken of."""
+
+    def is_restored(self, restore: str) -> bool:
+        """Whether the wish for a restore with this id ended well."""
+
+    def may_decide_on(self, policy: str, event: Event, digest: object) -> bool:
+        """Whether this event decides anything about a policy."""
+
+    def policies_beside(self, policy: str) -> list[str]:
+        """The policies of which one at a time is active, this one among them."""
+
+    def agent_of_policy(self, policy: str) -> str | None:
+        """The agent that a policy is for; None: for all."""
+
+
+Rule = Callable[[Before, Any], Iterable[Change]]
+RULES: dict[type, Rule] = {}
+
+
+def rule(*events: type) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        for event in events:
+            RULES[event] = function
+        return function
+
+    return register
+
+
+def changes(before: Before, event: Event | UnknownEvent) -> Iterator[Change]:
+    """All that an event means for the graph."""
+    stream = event.stream
+    if stream[:4] == "run:":
+        attributes = {"seq": before.next_in_run(stream[4:], is_first=event.prev is None)}
+        yield EdgeOpened(EdgeType.RUN_HAS_EVENT, stream, f"event:{before.n}", attributes)
+    applied = RULES.get(type(event))
+    if applied is not None:
+        yield from applied(before, event)
+
+
+def once(
+    before: Before, type: EdgeType, source: str, target: str, attributes: Attributes | None = None
+) -> list[Change]:
+    """An edge that several events may tell of, opened by the first."""
+    if any(edge.target == target for edge in before.standing(type, source=source)):
+        return []
+    return [EdgeOpened(type, source, target, attributes)]
+
+
+def named(value: Named) -> Any:
+    """A name as an attribute: itself, or the reference of the content that holds it."""
+    return {"content": value.content} if isinstance(value, Words) else value
+
+
+def present(**attributes: Any) -> Attributes | None:
+    """The attributes that are there."""
+    found = {name: value for name, value in attributes.items() if value is not UNSET}
+    return found or None
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+
+@rule(kernel_events.RunStarted)
+def _run_started(before: Before, event: kernel_events.RunStarted) -> Iterator[Change]:
+    run = event.stream
+    if run[:4] != "run:":
+        return
+    yield EdgeOpened(EdgeType.AGENT_HAS_RUN, f"program:{event.actor}", run)
+    if event.session is not UNSET:
+        yield EdgeOpened(EdgeType.SESSION_HAS_RUN, f"session:{event.session}", run)
+    if event.fork is not UNSET:
+        yield EdgeOpened(EdgeType.DERIVED_FROM, run, f"run:{event.fork.turn}")
+
+
+@rule(kernel_events.HistoryAppend)
+def _history_append(before: Before, event: kernel_events.HistoryAppend) -> Iterator[Change]:
+    message = f"message:{event.message.id}"
+    yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", message)
+    if event.stream[:4] == "run:":
+        yield EdgeOpened(EdgeType.APPENDED_TO_HISTORY, event.stream, message, {"list": named(event.list)})
+    if event.admitted is not UNSET and event.admitted != event.message.id:
+        yield EdgeOpened(EdgeType.DERIVED_FROM, message, f"message:{event.admitted}")
+
+
+@rule(kernel_events.ModelRequest)
+def _model_request(before: Before, event: kernel_events.ModelRequest) -> Iterator[Change]:
+    if event.input is UNSET:
+        return
+    here = f"event:{before.n}"
+    for entry in dict.fromkeys(event.input.then):
+        target = before.thing(entry.event_id) if isinstance(entry, EventRef) else f"message:{entry}"
+        yield EdgeOpened(EdgeType.EVENT_CONSUMES, here, target)
+    if event.input.base is not None:
+        yield EdgeOpened(EdgeType.DERIVED_FROM, here, before.event(event.input.base))
+
+
+@rule(kernel_events.ModelResponse)
+def _model_response(before: Before, event: kernel_events.ModelResponse) -> Iterator[Change]:
+    here, generation = f"event:{before.n}", f"generation:{before.n}"
+    yield EdgeOpened(EdgeType.EVENT_PRODUCES, here, generation)
+    if event.output is not UNSET:
+        yield EdgeOpened(EdgeType.EVENT_PRODUCES, here, f"message:{event.output.id}")
+    if event.request_id is not UNSET:
+        yield EdgeOpened(EdgeType.DERIVED_FROM, generation, before.event(event.request_id))
+
+
+@rule(kernel_events.ToolCallRequested)
+def _tool_call(before: Before, event: kernel_events.ToolCallRequested) -> Iterator[Change]:
+    asked = event.requested_by
+    caller = f"event:{before.n}" if asked is UNSET else before.thing(asked.event_id)
+    yield EdgeOpened(EdgeType.CALLS_TOOL, caller, f"tool_call:{before.n}")
+
+
+@rule(kernel_events.ToolResult)
+def _tool_result(before: Before, event: kernel_events.ToolResult) -> Iterator[Change]:
+    call, result, here = before.thing(event.call.event_id), f"tool_result:{before.n}", f"event:{before.n}"
+    yield EdgeOpened(EdgeType.EVENT_PRODUCES, here, result)
+    yield EdgeOpened(EdgeType.EVENT_CONSUMES, here, call)
+    yield EdgeOpened(EdgeType.RETURNS_RESULT, call, result, {"status": event.status.value})
+    for turn in dict.fromkeys(event.awaited or ()):
+        yield EdgeOpened(EdgeType.DERIVED_FROM, result, f"run:{turn}")
+    if event.spawned is not UNSET:
+        yield from once(before, EdgeType.FORKED_FROM, f"session:{event.spawned}", before.event(event.call.event_id))
+
+
+@rule(kernel_events.McpResourceUpdated)
+def _mcp_resource_updated(before: Before, event: kernel_events.McpResourceUpdated) -> Iterator[Change]:
+    attributes = {"server": named(event.server), "uri": {"content": event.uri}}
+    yield EdgeOpened(EdgeType.MCP_RESOURCE_UPDATED, f"event:{before.n}", node_key(URI, event.uri), attributes)
+
+
+@rule(kernel_events.Interruption)
+def _interruption(before: Before, event: kernel_events.Interruption) -> Iterator[Change]:
+    for affected in dict.fromkeys(event.affects):
+        target = before.event(affected.event_id)
+        yield EdgeOpened(EdgeType.INTERRUPTS, f"event:{before.n}", target, {"reason": event.reason.value})
+
+
+@rule(kernel_events.Substitution)
+def _substitution(before: Before, event: kernel_events.Substitution) -> Iterator[Change]:
+    replacement, original = event.replacement_event.event_id, event.original_event.event_id
+    yield EdgeOpened(EdgeType.SUBSTITUTES, before.event(replacement), before.event(original))
+
+
+@rule(kernel_events.SnapshotMaterialized)
+def _snapshot_materialized(before: Before, event: kernel_events.SnapshotMaterialized) -> Iterator[Change]:
+    shown = node_key(MATERIALIZATION, event.materialization)
+    yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", shown)
+    if event.run is not UNSET:
+        yield EdgeOpened(EdgeType.DERIVED_FROM, shown, f"run:{event.run}")
+
+
+@rule(ledger_events.CompactionRecorded)
+def _compaction_recorded(before: Before, event: ledger_events.CompactionRecorded) -> Iterator[Change]:
+    summary = f"summary:{before.n}"
+    yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", summary)
+    attributes = present(turns=event.turns_summarized, first_kept=event.first_kept)
+    yield EdgeOpened(EdgeType.SUMMARIZES, summary, f"run:{event.summarized_through}", attributes)
+
+
+@rule(ledger_events.TurnLinked)
+def _turn_linked(before: Before, event: ledger_events.TurnLinked) -> Iterator[Change]:
+    yield EdgeOpened(EdgeType.DERIVED_FROM, f"run:{event.child}", f"run:{event.parent}", {"why": event.why.value})
+
+
+@rule(ledger_events.TurnSuperseded)
+def _turn_superseded(before: Before, event: ledger_events.TurnSuperseded) -> Iterator[Change]:
+    yield EdgeOpened(EdgeType.DERIVED_FROM, f"run:{event.by}", f"run:{event.turn}", {"why": event.why.value})
+
+
+@rule(ledger_events.TurnRetried)
+def _turn_retried(before: Before, event: ledger_events.TurnRetried) -> Iterator[Change]:
+    yield EdgeOpened(EdgeType.DERIVED_FROM, f"run:{event.turn}", f"run:{event.of}", {"why": "retry"})
+
+
+# --- sessions -----------------------------------------------------------------------------------------------------
+
+
+@rule(ledger_events.SessionCreated)
+def _session_created(before: Before, event: ledger_events.SessionCreated) -> Iterator[Change]:
+    session = event.stream
+    if session[:8] != "session:":
+        return
+    yield EdgeOpened(EdgeType.AGENT_HAS_SESSION, f"program:{event.persona}", session)
+    if event.parent_session is not UNSET:
+        parent = before.agent_of(event.parent_session)
+        yield EdgeOpened(EdgeType.SPAWNED_FROM, session, f"program:{parent or event.persona}")
+    elif event.spawned_by is not UNSET or event.parent_turn is not UNSET:
+        yield EdgeOpened(EdgeType.SPAWNED_FROM, session, f"program:{event.persona}")
+    source = present(from_branch=event.parent_session)
+    if event.spawned_by is not UNSET:
+        yield EdgeOpened(EdgeType.FORKED_FROM, session, before.event(event.spawned_by.event_id), source)
+    if event.parent_turn is not UNSET:
+        yield EdgeOpened(EdgeType.FORKED_FROM, session, f"run:{event.parent_turn}", source)
+    elif event.parent_session is not UNSET:
+        yield EdgeOpened(EdgeType.FORKED_FROM, session, f"session:{event.parent_session}")
+
+
+@rule(kernel_events.AgentForked)
+def _agent_forked(before: Before, event: kernel_events.AgentForked) -> Iterator[Change]:
+    session, source = f"session:{event.to_branch}", present(from_branch=event.from_branch)
+    yield EdgeOpened(EdgeType.FORKED_FROM, session, before.event(event.at_event.event_id), source)
+    yield EdgeOpened(EdgeType.FORKED_FROM, session, f"run:{event.at_turn}", source)
+
+
+@rule(ledger_events.Sighting)
+def _sighting(before: Before, event: ledger_events.Sighting) -> Iterator[Change]:
+    """What a source tells of a session: its turns, whose subagent it is, and which sessions the calls of a turn began.
+    Where the sources of several sessions hold a turn, each of them has it."""
+    if not before.is_imported(event.session):
+        return
+    session = f"session:{event.session}"
+    if event.turn is UNSET:
+        if event.parent is not UNSET:
+            agent = before.agent_of(event.parent) or before.agent_of(event.session) or event.actor
+            yield from once(before, EdgeType.SPAWNED_FROM, session, f"program:{agent}")
+            yield from once(before, EdgeType.FORKED_FROM, session, f"session:{event.parent}")
+        return
+    run = f"run:{event.turn}"
+    if all(edge.source != session for edge in before.standing(EdgeType.SESSION_HAS_RUN, target=run)):
+        yield EdgeOpened(EdgeType.SESSION_HAS_RUN, session, run)
+    for call in event.calls or ():
+        if call.spawned is not UNSET:
+            yield from once(before, EdgeType.FORKED_FROM, f"session:{call.spawned}", run)
+
+
+@rule(ledger_events.MessageAdmitted)
+def _message_admitted(before: Before, event: ledger_events.MessageAdmitted) -> Iterator[Change]:
+    message = f"message:{event.message}"
+    yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", message)
+    for earlier in (event.posted, event.again):
+        if earlier is not UNSET and earlier != event.message:
+            yield EdgeOpened(EdgeType.DERIVED_FROM, message, f"message:{earlier}")
+    if event.worker is not UNSET:
+        yield EdgeOpened(EdgeType.DERIVED_FROM, message, f"run:{event.worker}")
+
+
+@rule(kernel_events.MessagePosted)
+def _message_posted(before: Before, event: kernel_events.MessagePosted) -> Iterator[Change]:
+    message = f"message:{event.message}"
+    yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", message)
+    if event.turn is not UNSET:
+        yield EdgeOpened(EdgeType.DERIVED_FROM, message, f"run:{event.turn}")
+
+
+# --- programs -----------------------------------------------------------------------------------------------------
+
+
+def _refers(before: Before, event: Any) -> Iterator[Change]:
+    """The programs that a configuration names, in the place of those that the one before it named."""
+    if not before.counts_for_program():
+        return
+    wanted = {
+        (f"program:{reference.program}", reference.field.value, reference.version): reference
+        for reference in event.references or ()
+    }
+    for edge in before.standing(EdgeType.REFERS_TO, source=event.stream):
+        name = edge.target, edge.attributes.get("field"), edge.attributes.get("version", UNSET)
+        if wanted.pop(name, None) is None:
+            yield EdgeClosed(edge.id)
+    for target, place, version in wanted:
+        yield EdgeOpened(EdgeType.REFERS_TO, event.stream, target, present(field=place, version=version))
+
+
+for _facts in PROGRAM_KINDS.values():
+    for _event in (_facts.created, _facts.configured):
+        if _event is not ledger_events.SessionCreated:
+            rule(_event)(_refers)
+rule(programs.SessionConfigured)(_refers)
+
+
+# --- What the events of resources and of approval policies mean for the agent graph.
+
+_KEYS = {"session": "session", "agent": "program", "run": "run", "container": "resource"}
+"""What the views call whoever owns or uses a resource, and as what it is a node."""
+
+
+def _user_key(user: tuple[str, str]) -> str:
+    return f"{_KEYS[user[0]]}:{user[1]}"
+
+
+@rule(ledger_events.ResourceOwned)
+def _resource_owned(before: Before, event: ledger_events.ResourceOwned) -> Iterator[Change]:
+    if not before.may_describe(event.resource_ref, event):
+        return
+    resource = f"resource:{event.resource_ref}"
+    for edge in before.standing(EdgeType.OWNS_RESOURCE, target=resource):
+        yield EdgeClosed(edge.id)
+    kind, owner = owner_columns(event.owner)
+    if kind is not None and owner is not None:
+        yield EdgeOpened(EdgeType.OWNS_RESOURCE, _user_key((kind, owner)), resource, {"why": event.why.value})
+
+
+@rule(ledger_events.SubresourceAdded)
+def _subresource_added(before: Before, event: ledger_events.SubresourceAdded) -> Iterator[Change]:
+    if not before.may_describe(event.resource_ref, event):
+        return
+    whole, part = f"resource:{event.resource_ref}", f"resource:{event.part_ref}"
+    if not any(edge.target == part for edge in before.standing(EdgeType.HAS_SUBRESOURCE, source=whole)):
+        yield EdgeOpened(EdgeType.HAS_SUBRESOURCE, whole, part, {"part": event.part.value})
+
+
+@rule(ledger_events.SubresourceRemoved)
+def _subresource_removed(before: Before, event: ledger_events.SubresourceRemoved) -> Iterator[Change]:
+    if before.may_describe(event.resource_ref, event):
+        part = f"resource:{event.part_ref}"
+        for edge in before.standing(EdgeType.HAS_SUBRESOURCE, source=f"resource:{event.resource_ref}"):
+            if edge.target == part:
+                yield EdgeClosed(edge.id)
+
+
+@rule(ledger_events.HandleOpened)
+def _handle_opened(before: Before, event: ledger_events.HandleOpened) -> Iterator[Change]:
+    handle = f"handle:{event.handle}"
+    if before.may_describe(event.resource_ref, event) and not before.was_ever(EdgeType.HANDLE_OF, source=handle):
+        provider = {"provider": named(event.provider)}
+        yield EdgeOpened(EdgeType.HANDLE_OF, handle, f"resource:{event.resource_ref}", provider)
+
+
+@rule(ledger_events.HandleClosed)
+def _handle_closed(before: Before, event: ledger_events.HandleClosed) -> Iterator[Change]:
+    if before.may_describe(event.resource_ref, event):
+        for edge in before.standing(EdgeType.HANDLE_OF, source=f"handle:{event.handle}"):
+            if edge.target == f"resource:{event.resource_ref}":
+                yield EdgeClosed(edge.id)
+
+
+@rule(ledger_events.ResourceAttached, ledger_events.ResourceDetached)
+def _attachment(
+    before: Before, event: ledger_events.ResourceAttached | ledger_events.ResourceDetached
+) -> Iterator[Change]:
+    """Another attachment to the same user takes the place of the one before."""
+    if not before.may_describe(event.resource_ref, event):
+        return
+    resource, user = f"resource:{event.resource_ref}", _user_key(attachment_user(event))
+    for edge in before.standing(EdgeType.ATTACHED_TO, target=user):
+        if edge.source == resource:
+            yield EdgeClosed(edge.id)
+    if isinstance(event, ledger_events.ResourceAttached):
+        yield EdgeOpened(EdgeType.ATTACHED_TO, resource, user, {"mode": event.mode.value})
+
+
+@rule(ledger_events.ResourceMounted, ledger_events.ResourceUnmounted)
+def _mount(before: Before, event: ledger_events.ResourceMounted | ledger_events.ResourceUnmounted) -> Iterator[Change]:
+    user = mount_user(event)
+    if user is None or not before.may_describe(event.resource_ref, event):
+        return
+    resource, source = f"resource:{event.resource_ref}", _user_key(user)
+    for edge in before.standing(EdgeType.MOUNTS_RESOURCE, source=source):
+        if edge.target == resource:
+            yield EdgeClosed(edge.id)
+    if isinstance(event, ledger_events.ResourceMounted):
+        attributes = {"mode": event.mode.value, "mount": {"content": event.mount}}
+        yield EdgeOpened(EdgeType.MOUNTS_RESOURCE, source, resource, attributes)
+
+
+@rule(ledger_events.SnapshotCreated)
+def _snapshot_created(before: Before, event: ledger_events.SnapshotCreated) -> Iterator[Change]:
+    """The first outcome of a snapshot counts."""
+    snapshot, resource = f"snapshot:{event.snapshot_ref}", f"resource:{event.resource_ref}"
+    if (
+        not before.may_describe(event.resource_ref, event)
+        or before.resource_of_snapshot(event.snapshot_ref) != event.resource_ref
+        or before.was_ever(EdgeType.EVENT_PRODUCES, target=snapshot)
+    ):
+        return
+    yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", snapshot)
+    yield EdgeOpened(EdgeType.EVENT_CONSUMES, f"event:{before.n}", resource)
+    if event.outcome is SnapshotOutcome.OK:
+        yield EdgeOpened(EdgeType.SNAPSHOT_OF, snapshot, resource)
+        if event.after is not UNSET:
+            yield EdgeOpened(EdgeType.DERIVED_FROM, snapshot, before.event(event.after.event_id))
+        elif event.run is not UNSET:
+            yield EdgeOpened(EdgeType.DERIVED_FROM, snapshot, f"run:{event.run}")
+
+
+@rule(ledger_events.SnapshotDiscarded)
+def _snapshot_discarded(before: Before, event: ledger_events.SnapshotDiscarded) -> Iterator[Change]:
+    if before.may_describe(event.resource_ref, event):
+        for edge in before.standing(EdgeType.SNAPSHOT_OF, source=f"snapshot:{event.snapshot_ref}"):
+            if edge.target == f"resource:{event.resource_ref}":
+                yield EdgeClosed(edge.id)
+
+
+@rule(ledger_events.RestoreAttempted)
+def _restore_attempted(before: Before, event: ledger_events.RestoreAttempted) -> Iterator[Change]:
+    taken_of = before.resource_of_snapshot(event.snapshot_ref)
+    if event.outcome is not RestoreOutcome.OK or taken_of is None or not before.may_describe(taken_of, event):
+        return
+    if event.restore is not UNSET and not before.is_restored(event.restore):
+        return
+    snapshot = f"snapshot:{event.snapshot_ref}"
+    if event.new_resource_ref is UNSET:
+        yield EdgeOpened(EdgeType.RESTORES_TO, snapshot, f"resource:{taken_of}")
+        return
+    resource = f"resource:{event.new_resource_ref}"
+    yield EdgeOpened(EdgeType.RESTORES_TO, snapshot, resource)
+    yield EdgeOpened(EdgeType.DERIVED_FROM, resource, snapshot)
+
+
+# --- policies -----------------------------------------------------------------------------------------------------
+
+
+@rule(kernel_events.PolicyProposed)
+def _policy_proposed(before: Before, event: kernel_events.PolicyProposed) -> Iterator[Change]:
+    policy = f"policy:{event.policy_ref}"
+    if not before.was_ever(EdgeType.PROPOSES_POLICY, target=policy):
+        yield EdgeOpened(EdgeType.PROPOSES_POLICY, f"event:{before.n}", policy, present(agent=event.agent))
+
+
+@rule(kernel_events.PolicyRejected)
+def _policy_rejected(before: Before, event: kernel_events.PolicyRejected) -> Iterator[Change]:
+    """A refused policy is no proposal any more, and is not active either."""
+    if before.may_decide_on(event.policy_ref, event, UNSET):
+        for type in (EdgeType.PROPOSES_POLICY, EdgeType.ACTIVATES_POLICY):
+            for edge in before.standing(type, target=f"policy:{event.policy_ref}"):
+                yield EdgeClosed(edge.id)
+
+
+@rule(kernel_events.PolicyActivated)
+def _policy_activated(before: Before, event: kernel_events.PolicyActivated) -> Iterator[Change]:
+    if before.may_decide_on(event.policy_ref, event, event.digest):
+        yield from _activation(before, event.policy_ref)
+
+
+@rule(kernel_events.PolicyRolledBack)
+def _policy_rolled_back(before: Before, event: kernel_events.PolicyRolledBack) -> Iterator[Change]:
+    if before.may_decide_on(event.to, event, event.digest):
+        yield from _activation(before, event.to)
+
+
+def _activation(before: Before, policy: str) -> Iterator[Change]:
+    """One policy is active, of one agent or of all: the other one is not any longer, and this is no proposal."""
+    for beside in before.policies_beside(policy):
+        for edge in before.standing(EdgeType.ACTIVATES_POLICY, target=f"policy:{beside}"):
+            yield EdgeClosed(edge.id)
+    for edge in before.standing(EdgeType.PROPOSES_POLICY, target=f"policy:{policy}"):
+        yield EdgeClosed(edge.id)
+    agent = before.agent_of_policy(policy)
+    attributes = None if agent is None else {"agent": agent}
+    yield EdgeOpened(EdgeType.ACTIVATES_POLICY, f"event:{before.n}", f"policy:{policy}", attributes)
+
+
+# --- The edges of the agent graph: a lagging view, filled when a question about the graph is asked.
 
 VIEW = "edge"
 BATCH_ROWS, BATCH_EVENTS = 512, 8192
@@ -48,10 +754,10 @@ _INSERT = (
 )
 _CLOSE = "UPDATE edge SET valid_to = ?, closed = ? WHERE id = ? AND closed IS NULL"
 _THINGS: dict[type, str] = {
-    dag.ModelResponse: "generation",
-    dag.ToolCallRequested: "tool_call",
-    dag.ToolResult: "tool_result",
-    own.CompactionRecorded: "summary",
+    kernel_events.ModelResponse: "generation",
+    kernel_events.ToolCallRequested: "tool_call",
+    kernel_events.ToolResult: "tool_result",
+    ledger_events.CompactionRecorded: "summary",
 }
 """The kinds of event that stand for a node of another kind."""
 _time_ms = lru_cache(maxsize=4096)(ms_from_iso)

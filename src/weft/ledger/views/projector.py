@@ -15,8 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.clock import ms_from_iso
 from weft.kernel.errors import InvalidFact
-from weft.kernel.events import Event, UnknownEvent
-from weft.kernel.fields import Named, Words
+from weft.kernel.events import Event, Named, UnknownEvent, Words
 from weft.ledger.views.rows import (
     CALL,
     HISTORY,
@@ -38,8 +37,8 @@ from weft.ledger.views.rows import (
     load_session_number,
     load_turn,
 )
-from weft.store.facts import FactReader
-from weft.store.replica_names import OwnEvents
+from weft.store.fact_log import FactReader
+from weft.store.replicas import OwnEvents
 from weft.store.sql import Sql
 
 

@@ -1,23 +1,85 @@
-"""The rows of the immediate views, as mutable records in the order of their columns.
-
-A projector loads or makes them, events change them, and each is written once per append.
+"""The rows of the immediate views and how they are found, as mutable records in the order of
+their columns: turns, sessions, leases, programs; and what they point to: events of a run read back,
+and texts, names and JSON behind content numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from itertools import islice
+from typing import Any, Protocol
 
+import orjson
 from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
-from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import is_ulid
-from weft.kernel.fields import Usage
-from weft.kernel.labels import normal_form
-from weft.ledger.views.lease_rows import LEASE_COLUMNS, Lease
-from weft.store.port import StandingParts
+from weft.kernel.contents import ABSENT, ERASED, MAX_INTEGER, bytes_text, json_value
+from weft.kernel.errors import Action, ContentGone, Damaged, FactDamaged, InvalidFact, NotFound, current_code, quoted
+from weft.kernel.events import GENESIS, Event, UnknownEvent, Usage, event_id, extend, run_stream
+from weft.kernel.foreign_input import KINDS
+from weft.kernel.program_events import PROGRAM_KINDS
+from weft.kernel.typed_names import normal_form
+from weft.store.fact_log import FactReader, LogRow, is_husk
+from weft.store.port import ReadTxn, StandingParts
+from weft.store.replicas import authored_event
 from weft.store.sql import Insert, Question, Sql, rows_wanted
+
+# --- Leases as the table keeps them: who holds what, and for which work.
+
+
+class LeaseKind(StrEnum):
+    """What a lease is for; its key is the id of the session, turn, program or resource."""
+
+    SESSION = "session"
+    """Purpose: the turn that is being recorded there."""
+    TURN = "turn"
+    """A turn without a session. Purpose: the turn itself."""
+    AGENT = "agent"
+    """Purpose: the task that the agent works on, else `run`."""
+    RESOURCE = "resource"
+    """Purpose: `work`."""
+
+
+class Lease(Struct, frozen=True, gc=False):
+    """A row of the table. Whoever took it keeps a copy: what they write is refused once the row has another owner,
+    epoch or purpose."""
+
+    kind: str
+    key: str
+    owner: str
+    epoch: int
+    beat: int
+    purpose: str | None
+    """What the holder does; None: nobody holds it."""
+
+
+LEASE_COLUMNS = Lease.__struct_fields__
+_SELECT = f"SELECT {', '.join(LEASE_COLUMNS)} FROM lease"
+
+
+def find_lease(sql: Sql, kind: LeaseKind, key: str) -> Lease | None:
+    """The lease as it is, held or released; None where it was never taken."""
+    row = sql.one(*lease_question(kind, key))
+    return None if row is None else Lease(*row)
+
+
+def lease_question(kind: LeaseKind, key: str) -> Question:
+    """What `find_lease` asks."""
+    return f"{_SELECT} WHERE kind = ? AND key = ?", (kind.value, key)
+
+
+def held_leases(sql: Sql, *kinds: LeaseKind) -> list[Lease]:
+    """Every lease of these kinds that somebody holds; of all kinds where none is named."""
+    wanted = [kind.value for kind in kinds or LeaseKind]
+    rows = sql.all(
+        f"{_SELECT} WHERE purpose IS NOT NULL AND kind IN ({', '.join('?' * len(wanted))}) ORDER BY kind, key", wanted
+    )
+    return [Lease(*row) for row in rows]
+
+
+# --- The rows of the immediate views, as mutable records in the order of their columns.
 
 TOKENS = (
     "input_tokens",
@@ -526,4 +588,359 @@ def crossings(sql: Sql) -> dict[SegmentDepth, SegmentDepth]:
     found: dict[SegmentDepth, SegmentDepth] = {}
     for segment, depth, above, above_depth in rows:
         found.setdefault((segment, depth), (above, above_depth))
+    return found
+
+
+# --- The rows of the programs' views, and how they are found.
+
+
+class ProgramRow(Struct, gc=False):
+    """The row of a program."""
+
+    id: str
+    kind: str
+    name: str
+    state: str
+    was: str | None = None
+    info_type: str | None = None
+    config: int | None = None
+    version: int = 0
+    deleted: int = 0
+    applied: int = 0
+    created_at: int = 0
+    updated_at: int = 0
+    created_by: str = "local"
+    task: str | None = None
+    session: str | None = None
+    turns: int | None = None
+    checkpoint: int | None = None
+    saved: int | None = None
+    result: int | None = None
+    system_kind: str | None = None
+    """What a system agent is for."""
+
+
+class HistoryEntry(Struct, gc=False):
+    """The row of a change of a program: its configuration or state from then on."""
+
+    n: int
+    program: str
+    kind: str
+    state: str
+    version: int
+    config: int | None
+    at: int
+    actor: str
+    reason: int | None
+
+
+class RequestRow(Struct, gc=False):
+    """The row of what a person was told or asked."""
+
+    id: str
+    human: str
+    text: int | None
+    asks: int
+    program: str | None
+    data: int | None
+    status: str
+    asked_by: str
+    asked_at: int
+    decided_at: int | None = None
+    reason: int | None = None
+
+
+PROGRAM = Table("program", ProgramRow, ("id",), ("kind", "name", "created_at", "created_by", "system_kind"))
+PROGRAM_HISTORY = Table("program_history", HistoryEntry, ("n",))
+REQUEST = Table("human_request", RequestRow, ("id",))
+
+
+def load_program(sql: Sql, program: str) -> ProgramRow | None:
+    row = sql.one(f"{PROGRAM.select} WHERE id = ?", (program,))
+    return ProgramRow(*row) if row else None
+
+
+def find_program(sql: Sql, name: str) -> ProgramRow | None:
+    """By the name of a living one, then by id."""
+    name = normal_form(name)
+    row = sql.one(f"{PROGRAM.select} WHERE name = ? AND deleted = 0", (name,))
+    return ProgramRow(*row) if row else load_program(sql, name)
+
+
+def agent_id(sql: Sql, name: str) -> str | None:
+    """The id of a program that can act, by name or id; of a name that only deleted ones had, the last of these."""
+    name = normal_form(name)
+    kinds = [facts.name for facts in PROGRAM_KINDS.values() if facts.acts]
+    row = sql.one(
+        f"SELECT id FROM program WHERE (name = ? OR id = ?) AND kind IN ({', '.join('?' * len(kinds))})"
+        " ORDER BY deleted, updated_at DESC, id DESC LIMIT 1",
+        (name, name, *kinds),
+    )
+    return str(row[0]) if row else None
+
+
+def load_request(sql: Sql, request: str) -> RequestRow | None:
+    row = sql.one(f"{REQUEST.select} WHERE id = ?", (request,))
+    return RequestRow(*row) if row else None
+
+
+# --- A run's events: reading them back, and counting positions in them.
+
+_STREAM = b'"stream":"'
+
+
+class StoredEvent(Struct, frozen=True):
+    """An event as it is stored, with its arrival number, its id and what it says."""
+
+    n: int
+    id: str
+    line: bytes
+    event: Event | UnknownEvent
+
+
+def recorded(n: int, line: bytes) -> StoredEvent:
+    return StoredEvent(n, event_id(line), line, decoded(n, line))
+
+
+def decoded(n: int, line: bytes) -> Event | UnknownEvent:
+    """What an event says that is stored under this number."""
+    try:
+        return KINDS.decode(line)
+    except ValueError as error:
+        raise FactDamaged("event number", str(n), str(error)) from error
+
+
+def recorded_after(facts: FactReader, after: int, rows: int) -> list[StoredEvent]:
+    """The events beyond `after` of so many rows of the log, held against the chain of arrival."""
+    found: list[StoredEvent] = []
+    last: LogRow | None = None
+    for row in facts.log(after, rows):
+        events = [recorded(n, line) for n, line in enumerate(row.lines(), row.first)]
+        if last is None:
+            chain = GENESIS if row.first == 1 else facts.chain_at(row.first - 1)
+        else:
+            chain = last.chain if row.first == last.n + 1 else None
+        if chain is None or extend(chain, (bytes.fromhex(event.id) for event in events)) != row.chain:
+            raise FactDamaged("log row", str(row.n), "the chain of arrival does not lead here")
+        found += (event for event in events if event.n > after)
+        last = row
+    return found
+
+
+def fields_of(n: int, line: bytes) -> dict[str, Any]:
+    """The fields of an event that is stored under this number, as they are."""
+    try:
+        fields = orjson.loads(line)
+    except ValueError as error:
+        raise FactDamaged("event number", str(n), str(error)) from error
+    if not isinstance(fields, dict):
+        raise FactDamaged("event number", str(n), "it is not an object")
+    return fields
+
+
+def stream_of(n: int, line: bytes) -> str:
+    """The stream of an event, without reading the rest of it where only one is named in it."""
+    if line.count(_STREAM) == 1:
+        start = line.index(_STREAM) + len(_STREAM)
+        return line[start : line.index(b'"', start)].decode()
+    try:
+        return str(orjson.loads(line)["stream"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise FactDamaged("event number", str(n), f"it names no stream: {error}") from error
+
+
+def run_events(facts: FactReader, turn: TurnRow, after: int | None = None, count: int = 0) -> Iterator[StoredEvent]:
+    """The turn's events in order, each held against the next. They lie between its first arrival and its last, among
+    others' events. With `after` those behind that one of its events, by its arrival number, which is the `count`th."""
+    stream, left = run_stream(turn.id), turn.events - count
+    prev = None if after is None else facts.event_id(after).hex()
+    mark = f'"stream":"{stream}"'.encode()
+    for n, line in facts.lines(turn.n - 1 if after is None else after) if left else ():
+        if mark in line and stream_of(n, line) == stream:
+            found = recorded(n, line)
+            left -= 1
+            if found.event.prev != prev or (left == 0 and found.id != turn.digest):
+                break
+            yield found
+            prev = found.id
+            if left == 0:
+                return
+    if left:
+        raise FactDamaged("turn", turn.id, "its events do not lead to its digest")
+
+
+def event_at(facts: FactReader, turn: TurnRow, position: int) -> str:
+    """The id of the turn's event at this position."""
+    for i, found in enumerate(run_events(facts, turn)):
+        if i == position:
+            return found.id
+    raise NotFound("event", f"{turn.id}[{position}]")
+
+
+def position_in_run(facts: FactReader, turn: TurnRow, event: str) -> int:
+    """Which event of the turn this is, counted from 0."""
+    for i, found in enumerate(run_events(facts, turn)):
+        if found.id == event:
+            return i
+    raise InvalidFact(f"event {event}", f"it is not an event of turn {turn.id}")
+
+
+def place_of_event(sql: Sql, facts: FactReader, event: str) -> tuple[TurnRow, int]:
+    """The turn that an event of a run belongs to, and which of its events it is."""
+    n = facts.find_event(bytes.fromhex(event))
+    line = None if n is None else facts.line(n)
+    if line is None:
+        raise NotFound("event", event)
+    stream = stream_of(n or 0, line)
+    turn = load_turn(sql, stream[4:]) if stream.startswith("run:") else None
+    if turn is None:
+        raise NotFound("event of a turn", event, "only events inside a turn can be forked from")
+    return turn, position_in_run(facts, turn, event)
+
+
+# --- From columns to the values that were given: texts, names and JSON behind content numbers.
+
+
+def text_of(txn: ReadTxn, n: int | None) -> str | None:
+    return None if n is None else shown_text(txn.facts, n)
+
+
+def shown_text(facts: FactReader, n: int) -> str:
+    """A content's text as readers show it."""
+    if n == 0:
+        return ABSENT
+    try:
+        return bytes_text(facts.content(n))
+    except ContentGone:
+        remainder = remainder_of(facts, n)
+        return ERASED if remainder is None else bytes_text(facts.content(remainder))
+
+
+def remainder_of(facts: FactReader, n: int) -> int | None:
+    """The content that stands in for an erased one: what whoever erased part of it left. One that was redacted again
+    has a remainder in turn; None where nothing is left at the end."""
+    passed = {n}
+    number: int | None = n
+    while number is not None and is_husk(facts.sql, number):
+        number = _named_remainder(facts, number)
+        if number in passed:
+            return None
+        if number is not None:
+            passed.add(number)
+    return number
+
+
+def _named_remainder(facts: FactReader, n: int) -> int | None:
+    """By the newest tombstone that names one. Only the word of this ledger counts: another one could name whatever it
+    knows the reference of, or put words into a message."""
+    row = facts.sql.one("SELECT ref FROM content WHERE n = ?", (n,))
+    tombstones = [] if row is None else facts.sql.all("SELECT n FROM erasure WHERE ref = ? ORDER BY n DESC", row)
+    for (number,) in tombstones:
+        event = authored_event(ReadTxn(facts.sql, facts), number)
+        if event is not None and event.is_own and isinstance(ref := event.fields.get("remainder"), str):
+            return facts.find_content(bytes.fromhex(ref))
+    return None
+
+
+def name_of(txn: ReadTxn, column: str | None) -> str | None:
+    """A name as it was given: columns hold it as it is, or as '#' and the number of its content."""
+    if column is not None and not isinstance(column, str):
+        raise Damaged(f"{quoted(column)} in the views is no name", Action.VERIFY_AND_REBUILD)
+    return text_of(txn, number_in(column)) if column and column[0] == "#" else column
+
+
+def error_code_of(txn: ReadTxn, column: str | None) -> str | None:
+    """The code of an error as it is called today; what other tools recorded stays as it is."""
+    code = name_of(txn, column)
+    return None if code is None else current_code(code)
+
+
+def number_in(column: str) -> int:
+    """The number of the content that stands in a column of text, after a '#'."""
+    if not column[1:].isdecimal():
+        raise Damaged(f"{quoted(column)} in the views names no content", Action.VERIFY_AND_REBUILD)
+    return int(column[1:])
+
+
+def json_of(txn: ReadTxn, n: int | None) -> Any:
+    """A JSON value as it was given; a content that was streamed in and is no JSON is its text."""
+    if not n:
+        return None if n is None else ABSENT
+    try:
+        data = txn.facts.content(n)
+    except ContentGone:
+        remainder = remainder_of(txn.facts, n)
+        return ERASED if remainder is None else json_of(txn, remainder)
+    try:
+        return json_value(data)
+    except (ValueError, RecursionError):
+        return bytes_text(data)
+
+
+def list_in(column: str | None) -> list[Any]:
+    """A list that a view's column holds as JSON: a message's parts, a turn's tools."""
+    try:
+        found = orjson.loads(column or "[]")
+    except orjson.JSONDecodeError as error:
+        raise Damaged(f"a list in the views cannot be read: {error}", Action.VERIFY_AND_REBUILD) from error
+    if not isinstance(found, list):
+        raise Damaged(f"a list in the views is none: {quoted(column)}", Action.VERIFY_AND_REBUILD)
+    return found
+
+
+# --- Which turns and sessions events say something about: whoever made something of these rows makes it anew.
+
+
+class Touched(Struct):
+    """Turns and sessions that some events say something about, by their ids, and the last of these events."""
+
+    turns: dict[str, None]
+    sessions: dict[str, None]
+    until: int | None = None
+
+    def take(self, facts: FactReader, n: int, line: bytes) -> None:
+        stream = stream_of(n, line)
+        if stream[:4] == "run:":
+            self.turns[stream[4:]] = None
+        elif stream[:8] == "session:":
+            self.sessions[stream[8:]] = None
+        else:
+            self._take_other(facts, fields_of(n, line))
+
+    def _take_other(self, facts: FactReader, event: dict[str, Any]) -> None:
+        match event.get("kind"):
+            case "sighting":
+                self.sessions[event["session"]] = None
+                if "turn" in event:
+                    self.turns[event["turn"]] = None
+            case "turn_superseded":
+                self.turns |= dict.fromkeys((event["turn"], event["by"]))
+            case "tool_result":
+                self._take_turn_of(facts, event["call"]["event_id"])
+            case "substitution":
+                self._take_turn_of(facts, event["original_event"]["event_id"])
+
+    def _take_turn_of(self, facts: FactReader, event: str) -> None:
+        """The turn of an event; a late result belongs to that of its call."""
+        n = facts.find_event(bytes.fromhex(event))
+        line = None if n is None else facts.line(n)
+        if n is None or line is None:
+            return
+        stream = stream_of(n, line)
+        if stream.startswith("run:"):
+            self.turns[stream.removeprefix("run:")] = None
+        elif (called := fields_of(n, line).get("call")) is not None:
+            self._take_turn_of(facts, called["event_id"])
+
+
+def touched(facts: FactReader, mark: int, log_rows: int | None = None, turns: int = MAX_INTEGER) -> Touched:
+    """What the events beyond `mark` say something about, of a few rows of the log."""
+    found = Touched({}, {})
+    for row in islice(facts.rows(mark), log_rows):
+        for n, line in enumerate(row.lines(), row.first):
+            if n > mark:
+                found.take(facts, n, line)
+        found.until = row.n
+        if len(found.turns) >= turns:
+            break
     return found

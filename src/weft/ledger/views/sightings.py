@@ -1,29 +1,277 @@
-"""What sources tell of imported turns and sessions, merged so that the order in which they came does not matter.
-
-Numbers and times merge field by field: the earliest time, the largest count. Words come whole from one sighting: of a
-turn the one that saw it earliest, of a session the one that tells furthest; ties go by the sighting's own id. To which
-session a turn belongs that several hold is told in `turn_owners`.
+"""What sources tell of imported turns and sessions, merged so that the order in which they came
+does not matter: which session a turn belongs to, and the figures that lie in the metadata of
+messages.
 """
 
 from __future__ import annotations
 
-from msgspec import UNSET, UnsetType
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import orjson
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from weft.kernel import ledger_events as own
-from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import offset
+from weft.kernel.contents import MAX_INTEGER
 from weft.kernel.enums import AgentRole, TurnType
-from weft.kernel.fields import SeenCall, SeenMessage
+from weft.kernel.errors import ContentMissing, FactDamaged
+from weft.kernel.events import SeenCall, SeenMessage
+from weft.kernel.ledger_events import Sighting
+from weft.ledger.dialects import one_hour_part, one_hour_writes
 from weft.ledger.model import UNDATED
-from weft.ledger.views.metadata_figures import NO_FIGURES, Figures, figures_of
-from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
-from weft.ledger.views.rows import CONTEXTS, TOKENS, CallRow, MessageRow, SessionRow, TurnRow
-from weft.ledger.views.runs import ROWS_PER_EVENT, add_annotations
-from weft.ledger.views.sessions import depart, move_head
-from weft.ledger.views.spawn_links import join_spawn, link_named_call, link_waiting, note_spawn, threads_of
-from weft.ledger.views.turn_owners import list_at, list_undated, list_undated_threads, take_threads, take_turn
-from weft.ledger.views.versions import current_version
+from weft.ledger.views.projector import IMPORTS, Contents, Moment, Projector, handles, plain
+from weft.ledger.views.rows import (
+    CONTEXTS,
+    TOKENS,
+    CallRow,
+    MessageRow,
+    SessionRow,
+    TurnRow,
+    decoded,
+    load_session,
+    load_turn,
+)
+from weft.ledger.views.sessions import (
+    current_version,
+    depart,
+    join_spawn,
+    join_started,
+    link_named_call,
+    link_waiting,
+    move_head,
+    note_spawn,
+    threads_of,
+)
+from weft.ledger.views.turns import ROWS_PER_EVENT, add_annotations
+from weft.store.fact_log import ErasedContents, FactReader
+from weft.store.port import Store, WriteTxn
+from weft.store.sql import Sql, rows_in
+
+# --- Which session an imported turn belongs to, where the sources of several hold it.
+
+SessionAge = tuple[int, bool, str, str]
+"""When a session began, whether its native id is gone, that id, and ours."""
+NO_SESSION_AGE: SessionAge = (MAX_INTEGER, True, "", "")
+_OF_OTHERS = (
+    "SELECT id FROM turn WHERE segment = ? AND depth <= ? AND session <> ? AND source IS NOT NULL AND origin = ?"
+    " AND NOT EXISTS (SELECT 1 FROM link WHERE parent = turn.id AND why = 'resumed') ORDER BY depth"
+)
+_UNDATED = "SELECT id FROM turn WHERE segment = ? AND depth <= ? AND session = ? AND synthesised = 1 ORDER BY depth"
+
+
+def take_turn(view: Projector, session: SessionRow, turn: TurnRow) -> None:
+    """A source of the session holds the turn: the turn belongs to it unless it does to an earlier session."""
+    if turn.session == session.n:
+        return
+    owner = None if turn.session is None else view.session_of_number(turn.session)
+    if owner is None or (owner.n != session.n and _is_before(view, session, owner)):
+        turn.session = session.n
+        view.changed_turns[turn.id] = turn
+        list_undated(view, session, turn)
+        if owner is not None:
+            join_started(view, turn)
+
+
+def _is_before(view: Projector, session: SessionRow, other: SessionRow) -> bool:
+    text_of = view.contents.content_text
+    return session_age(session, text_of) < session_age(other, text_of)
+
+
+def take_threads(view: Projector, session: SessionRow, threads: Sequence[tuple[int, int]]) -> None:
+    """The session turned out to begin earlier: so it does for every turn of its origin where it stood or that leads
+    there, which are its `threads`. One that was moved here may stand on turns that its source does not hold, and takes
+    none; nor does any take turns that Weft wrote into a file of another session, which only copies them."""
+    if session.reach is None or session.head is None:
+        return
+    for segment, depth in threads:
+        for (id,) in view.sql.all(_OF_OTHERS, (segment, depth, session.n, session.origin)):
+            take_turn(view, session, view.turn(id))
+
+
+def list_undated(view: Projector, session: SessionRow, turn: TurnRow) -> None:
+    """A turn without a time is listed with the turn that it follows; a first one when its session began, as far as that
+    is known, else before all that have a time."""
+    if turn.synthesised and turn.session == session.n:
+        parent = None if turn.parent is None else view.find_turn(turn.parent)
+        list_at(view, turn, parent.listed_at if parent else session.created_at)
+
+
+def list_at(view: Projector, turn: TurnRow, when: int) -> None:
+    """List a turn by this time, and none that grew from it by an earlier one."""
+    has_grown = when > turn.listed_at and not (view.new_turns and view.new_turns[-1] is turn)
+    turn.listed_at = when
+    view.changed_turns[turn.id] = turn
+    above = [turn] if has_grown else []
+    if has_grown:
+        view.flush(keep=True)
+    for parent in above:  # grows on the way
+        for (id,) in view.sql.all("SELECT id FROM turn WHERE parent = ? AND listed_at < ?", (parent.id, when)):
+            child = view.turn(id)
+            child.listed_at = when
+            view.changed_turns[child.id] = child
+            above.append(child)
+
+
+def list_undated_threads(view: Projector, session: SessionRow, threads: Sequence[tuple[int, int]]) -> None:
+    """When the session began has become known: so its turns without a time are listed anew, from the first one on."""
+    view.flush(keep=True)
+    for segment, depth in threads:
+        for (id,) in view.sql.all(_UNDATED, (segment, depth, session.n)):
+            list_undated(view, session, view.turn(id))
+
+
+def session_age(session: SessionRow, text_of: Callable[[int], str | None]) -> SessionAge:
+    """Smaller for a session that goes first. One without any time comes after those that have one, and one whose native
+    id was erased after those that began with it."""
+    begun = MAX_INTEGER if session.created_at == UNDATED else session.created_at
+    native = text_of(session.origin_session) if session.origin_session else None
+    return begun, native is None, native or "", session.id
+
+
+# --- Figures that lie in the metadata of imported messages: one-hour cache writes, and what the origin says they cost.
+
+MILLION = 1_000_000
+_COSTED = frozenset({"aider", "atif", "opencode", "pi", "swe-agent"})
+"""Origins that note what a response cost."""
+_ONCE_COSTED = "claude-code"
+"""It stopped noting costs before it began to tell how long its caches are kept."""
+
+
+class Figures(Struct, frozen=True, gc=False):
+    """None: not told."""
+
+    cache_write_1h_tokens: int | None = None
+    recorded_cost: int | None = None
+    """Micro-dollars."""
+
+
+NO_FIGURES = Figures()
+
+
+def figures_of(contents: Contents, origin: str, message: SeenMessage) -> Figures:
+    """What a sighting tells of a message, in its usage or in its metadata. Metadata is read only where it may tell."""
+    usage = message.usage
+    written = 0 if usage is UNSET or usage.cache_write_tokens is UNSET else usage.cache_write_tokens
+    one_hour = None if usage is UNSET or usage.cache_write_1h_tokens is UNSET else usage.cache_write_1h_tokens
+    notes_cost = origin in _COSTED or (origin == _ONCE_COSTED and one_hour is None)
+    if message.metadata is UNSET or not (notes_cost or (written and one_hour is None)):
+        return NO_FIGURES if one_hour is None else Figures(one_hour)
+    metadata = _read_metadata(contents, message.metadata)
+    cost = recorded_cost(metadata) if notes_cost else None
+    if one_hour is None and written and isinstance(kept_usage := metadata.get("usage"), dict):
+        noted = one_hour_writes(kept_usage)
+        one_hour = one_hour_part(noted, written) if noted is not None and 0 <= noted <= MAX_INTEGER else None
+    return Figures(one_hour, cost)
+
+
+def recorded_cost(metadata: dict[str, Any]) -> int | None:
+    """Micro-dollars from costs in dollars: a number, or pi's `{…, "total": number}`, and what its tools spent.
+    A tool that knows no price notes zero, so zero tells nothing."""
+    cost, of_tools = metadata.get("cost", metadata.get("costUSD")), metadata.get("tool_costs")
+    own = cost.get("total") if isinstance(cost, dict) else cost
+    amounts = [own, *(of_tools if isinstance(of_tools, list) else ())]
+    dollars = [float(amount) for amount in amounts if type(amount) in (int, float) and 0 < amount <= MAX_INTEGER]
+    micro = round(sum(dollars) * MILLION)
+    return micro if 0 < micro <= MAX_INTEGER else None
+
+
+def _read_metadata(contents: Contents, ref: str) -> dict[str, Any]:
+    """Empty where it was erased, never came, or is damaged, which verifying the facts reports."""
+    try:
+        text = contents.content_text(contents.number(ref))
+        value = orjson.loads(text) if text else None
+    except (ContentMissing, FactDamaged, orjson.JSONDecodeError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# --- reading them again -------------------------------------------------------------------------------------------
+
+
+class _ReadContents:
+    """Contents of a ledger by their references."""
+
+    def __init__(self, facts: FactReader) -> None:
+        self._facts = facts
+
+    def number(self, ref: str) -> int:
+        return self._facts.find_content(bytes.fromhex(ref)) or 0
+
+    def content_text(self, n: int) -> str | None:
+        return self._facts.text(n)
+
+    def readable_text(self, n: int) -> str | None:
+        return self._facts.readable_text(n)
+
+
+def forget(_: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
+    """Figures that were read out of metadata that is erased now."""
+    query = (
+        "SELECT DISTINCT t.id FROM message m JOIN turn t ON t.n = m.turn"
+        " WHERE coalesce(m.cache_write_1h_tokens, m.recorded_cost) IS NOT NULL AND m.metadata IN"
+    )
+    turns = {turn for (turn,) in rows_in(txn.sql, query, forgotten.contents)}
+    if turns:
+        _write_figures(txn.sql, txn.facts, turns)
+
+
+def _write_figures(sql: Sql, facts: FactReader, turns: Collection[str]) -> None:
+    """The columns of these turns, as a projector would have left them."""
+    merged: dict[str, dict[int, Figures]] = {turn: {} for turn in turns}
+    for event in _turn_sightings(facts, turns):
+        if _counts(sql, event):
+            messages = merged[str(event.turn)]
+            for message in event.messages or ():
+                figures = figures_of(_ReadContents(facts), event.origin, message)
+                messages[message.k] = _largest(messages.get(message.k, NO_FIGURES), figures)
+    for turn, messages in merged.items():
+        _write_turn(sql, turn, messages)
+
+
+def _turn_sightings(facts: FactReader, turns: Collection[str]) -> Iterator[Sighting]:
+    for n, line in facts.lines():
+        if b'"messages":' in line and b'"stream":"import:' in line:
+            event = decoded(n, line)
+            if isinstance(event, Sighting) and event.turn is not UNSET and event.turn in turns:
+                yield event
+
+
+def _counts(sql: Sql, event: Sighting) -> bool:
+    """Is it of a turn and a session that this origin brought? What only copies a turn tells nothing of it."""
+    turn, session = load_turn(sql, str(event.turn)), load_session(sql, event.session)
+    if turn is None or session is None or session.origin is None or session.replica is not None:
+        return False
+    return turn.source is not None and turn.origin == event.origin
+
+
+def _largest(one: Figures, other: Figures) -> Figures:
+    def larger(first: int | None, second: int | None) -> int | None:
+        return second if first is None else first if second is None else max(first, second)
+
+    return Figures(
+        larger(one.cache_write_1h_tokens, other.cache_write_1h_tokens), larger(one.recorded_cost, other.recorded_cost)
+    )
+
+
+def _write_turn(sql: Sql, turn: str, messages: dict[int, Figures]) -> None:
+    row = load_turn(sql, turn)
+    if row is None:
+        return
+    sql.run("UPDATE message SET cache_write_1h_tokens = NULL, recorded_cost = NULL WHERE turn = ?", (row.n,))
+    for k, figures in messages.items():
+        if figures != NO_FIGURES:
+            sql.run(
+                "UPDATE message SET cache_write_1h_tokens = ?, recorded_cost = ? WHERE turn = ? AND seq = ?",
+                (figures.cache_write_1h_tokens, figures.recorded_cost, row.n, k),
+            )
+    counts = [count for figures in messages.values() if (count := figures.cache_write_1h_tokens) is not None]
+    total = min(sum(counts), MAX_INTEGER) if counts else None
+    sql.run("UPDATE turn SET cache_write_1h_tokens = ? WHERE n = ?", (total, row.n))
+
+
+# --- What sources tell of imported turns and sessions, merged so that the order in which they came does not matter.
 
 _HALF = (1 << 31) - 1
 _SESSION_FIELDS = ("title", "workspace", "git_branch", "version", "agent", "metadata", "task")

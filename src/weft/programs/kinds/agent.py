@@ -6,16 +6,13 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel import program_kinds
-from weft.kernel.advice import Action
+from weft.kernel import program_events
 from weft.kernel.enums import ProgramKind, ReferenceField
-from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable
-from weft.kernel.fields import ErrorFact
+from weft.kernel.errors import Action, InvalidConfig, InvalidInput, NotApplicable, quoted
+from weft.kernel.events import ErrorFact
 from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentShared, AgentTaskAssigned, AgentUnshared
-from weft.kernel.weft_error import quoted
 from weft.ledger.api import session_owner, shared_with
-from weft.ledger.views.program_rows import ProgramRow, load_program
-from weft.ledger.views.rows import SessionRow
+from weft.ledger.views.rows import ProgramRow, SessionRow, load_program
 from weft.programs.config_fields import (
     COMPACTION,
     Fields,
@@ -48,7 +45,7 @@ SOUL_NAMES = ("soul", "systemPrompt", "personality")
 IDENTITY_FIELDS = ("name", "emoji", "avatar", "description")
 UNATTENDED_WRITES = "unattended_writes"
 """Whether what it does for other people that nobody watches may have tools that write; the ledger's owner says so."""
-VERBS = tuple(verb for verb in program_kinds.AGENT.steps if verb != "fail")
+VERBS = tuple(verb for verb in program_events.AGENT.steps if verb != "fail")
 """Steps that take a reason alone; `fail` takes an error."""
 _IDENTITY = Fields(dict.fromkeys((*IDENTITY_FIELDS, "soul"), text))
 HARNESS_FIELDS = Fields(
@@ -86,7 +83,7 @@ def _with_identity(config: Config) -> Config:
 
 
 AGENT = KindRow(
-    facts=program_kinds.AGENT,
+    facts=program_events.AGENT,
     fields={
         "identity": _IDENTITY,
         "permissions": _PERMISSIONS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.kernel import program_kinds
+from weft.kernel import program_events
 from weft.kernel.errors import InvalidConfig
 from weft.programs.config_fields import filled, member, object_
 from weft.programs.json_values import check_schema
@@ -25,7 +25,7 @@ def input_schema(path: str, value: Any) -> dict[str, Any]:
 
 
 CODE = KindRow(
-    facts=program_kinds.CODE,
+    facts=program_events.CODE,
     required=("source",),
     fields={"language": member(*LANGUAGES), "source": filled, "inputSchema": input_schema},
     machine=dict.fromkeys(("language", "source", "inputSchema"), NOTHING),

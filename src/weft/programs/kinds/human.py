@@ -6,15 +6,13 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel import program_kinds
-from weft.kernel.advice import Action
+from weft.kernel import program_events
 from weft.kernel.clock import is_ulid_ending
 from weft.kernel.enums import Presence, ProgramKind
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.errors import Action, InvalidInput, NotApplicable, NotFound, quoted
 from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresence, HumanRejected
-from weft.kernel.weft_error import quoted
 from weft.ledger.arguments import checked_flag
-from weft.ledger.views.program_rows import ProgramRow, RequestRow, load_request
+from weft.ledger.views.rows import ProgramRow, RequestRow, load_request
 from weft.programs.answers import counted_request
 from weft.programs.config_fields import Fields, email, filled, member, right_patterns
 from weft.programs.kinds.kind import KindRow
@@ -25,7 +23,7 @@ from weft.store.sql import Row
 CHANNELS = ("terminal", "command", "webhook")
 
 HUMAN = KindRow(
-    facts=program_kinds.HUMAN,
+    facts=program_events.HUMAN,
     fields={
         "permissions": right_patterns,
         "email": email,

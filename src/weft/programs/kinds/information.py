@@ -6,12 +6,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel import program_kinds
+from weft.kernel import program_events
 from weft.kernel.enums import InfoType, ProgramKind, ReferenceField
 from weft.kernel.errors import NotApplicable, SchemaMismatch
 from weft.kernel.program_events import InformationValidated
-from weft.ledger.views.program_rows import ProgramRow
-from weft.ledger.views.values import json_of
+from weft.ledger.views.rows import ProgramRow, json_of
 from weft.programs.addresses import parse_address
 from weft.programs.config_fields import anything, member, reference, reference_list
 from weft.programs.foreign import is_counted, only_foreign
@@ -79,7 +78,7 @@ def _info_type(config: Config) -> Config:
 
 
 INFORMATION = KindRow(
-    facts=program_kinds.INFORMATION,
+    facts=program_events.INFORMATION,
     required=("infoType", "content"),
     fields={"infoType": member(*InfoType), "content": anything, "schema": reference, "sources": reference_list},
     machine=dict.fromkeys(("infoType", "content", "schema", "sources"), NOTHING),

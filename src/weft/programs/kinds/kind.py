@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from weft.kernel.contents import ROW_BYTES, json_bytes
 from weft.kernel.enums import ReferenceField
-from weft.kernel.errors import InvalidConfig
-from weft.kernel.program_kinds import KindFacts
-from weft.kernel.weft_error import quoted
-from weft.ledger.views.program_rows import ProgramRow
+from weft.kernel.errors import InvalidConfig, quoted
+from weft.kernel.program_events import KindFacts
+from weft.ledger.views.rows import ProgramRow
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.config_fields import (
     METADATA,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.kernel import program_kinds
+from weft.kernel import program_events
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import InvalidConfig
 from weft.programs.config_fields import (
@@ -57,7 +57,7 @@ def _fallbacks(path: str, value: Any) -> list[str]:
 
 
 MODEL = KindRow(
-    facts=program_kinds.MODEL,
+    facts=program_events.MODEL,
     required=("modelId", "provider"),
     fields={
         "modelId": filled,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from weft.kernel import program_kinds
+from weft.kernel import program_events
 from weft.kernel.errors import InvalidConfig
 from weft.programs.config_fields import filled, flag, member, no_secret, number, or_variable
 from weft.programs.kinds import published
@@ -59,7 +59,7 @@ def _server(config: Config) -> tuple[str, str]:
 
 
 PROVIDER = KindRow(
-    facts=program_kinds.PROVIDER,
+    facts=program_events.PROVIDER,
     required=("providerType",),
     fields={
         "providerType": filled,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.ledger.views.program_rows import ProgramRow
+from weft.ledger.views.rows import ProgramRow
 from weft.programs.program_writer import ProgramWriter
 
 

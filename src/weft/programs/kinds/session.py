@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.kernel import program_kinds
+from weft.kernel import program_events
 from weft.kernel.enums import ProgramKind, ReferenceField, SessionStatus
 from weft.kernel.errors import IllegalTransition, InvalidConfig, NotApplicable
 from weft.kernel.ledger_events import SessionArchived
-from weft.kernel.program_events import SessionConfigured, SessionModelSwitched
-from weft.kernel.program_kinds import legal_verbs, next_state
+from weft.kernel.program_events import SessionConfigured, SessionModelSwitched, legal_verbs, next_state
 from weft.ledger.api import agent_names, end_worker
 from weft.ledger.arguments import checked_label
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.rows import SessionRow
-from weft.ledger.write.placement import create_session, ensure_label_free
+from weft.ledger.write.turn_events import create_session, ensure_label_free
 from weft.programs.addresses import parse_address
 from weft.programs.config_fields import COMPACTION, Fields, filled, reference
 from weft.programs.json_values import is_same
@@ -33,11 +32,11 @@ from weft.programs.kinds.turn_defaults import (
 from weft.programs.machine_names import FOLDER, NOTHING
 from weft.programs.program_writer import ProgramWriter
 
-VERBS = tuple(program_kinds.SESSION.steps)
+VERBS = tuple(program_events.SESSION.steps)
 
 
 SESSION = KindRow(
-    facts=program_kinds.SESSION,
+    facts=program_events.SESSION,
     fields={
         "owner": reference,
         "defaultModel": reference,

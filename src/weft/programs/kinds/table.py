@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
-from weft.ledger.views.program_rows import ProgramRow
-from weft.ledger.views.rows import SessionRow
+from weft.kernel.errors import InvalidInput, quoted
+from weft.ledger.views.rows import ProgramRow, SessionRow
 from weft.programs.kinds.agent import AGENT
 from weft.programs.kinds.code import CODE
 from weft.programs.kinds.human import HUMAN

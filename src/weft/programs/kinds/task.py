@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel import program_kinds
+from weft.kernel import program_events
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import CriteriaUnmet, InvalidConfig, NotApplicable
 from weft.kernel.program_events import TaskAssigned, TaskBlocked, TaskChecked, TaskCompleted, TaskConfigured
-from weft.ledger.views.program_rows import ProgramRow, load_program
+from weft.ledger.views.rows import ProgramRow, load_program
 from weft.programs.config_fields import Fields, filled, member, reference, reference_list, texts
 from weft.programs.criteria import checked_criteria
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
@@ -41,7 +41,7 @@ def _follow_config(writer: ProgramWriter, row: ProgramRow, before: Config, confi
 
 
 TASK = KindRow(
-    facts=program_kinds.TASK,
+    facts=program_events.TASK,
     required=("title",),
     fields={
         "title": filled,

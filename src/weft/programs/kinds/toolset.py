@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.kernel import program_kinds
+from weft.kernel import program_events
 from weft.kernel.errors import InvalidInput
 from weft.programs.config_fields import filled
 from weft.programs.kinds.kind import KindRow
@@ -22,7 +22,7 @@ def refuse_built_in(name: str, config: Any) -> None:
 
 
 TOOLSET = KindRow(
-    facts=program_kinds.TOOLSET,
+    facts=program_events.TOOLSET,
     required=("tools",),
     fields={"tools": LIMIT_CHECKS["tools"], "sandbox": LIMIT_CHECKS["sandbox"], "workers": filled},
     refuse_name=refuse_built_in,

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.kernel import program_kinds
-from weft.kernel.errors import InvalidConfig, InvalidInput
-from weft.kernel.kinds import EVENT_KINDS
-from weft.kernel.trigger_choices import MISSED_CHOICES, SCHEDULED, SESSION_PERIODS, WEBHOOK_SCHEMES
-from weft.kernel.weft_error import quoted
-from weft.ledger.views.program_rows import ProgramRow
+from weft.kernel import program_events
+from weft.kernel.enums import MISSED_CHOICES, SCHEDULED, SESSION_PERIODS, WEBHOOK_SCHEMES
+from weft.kernel.errors import InvalidConfig, InvalidInput, quoted
+from weft.kernel.foreign_input import EVENT_KINDS
+from weft.ledger.views.rows import ProgramRow
 from weft.programs.config_fields import Check, Fields, count, filled, member, no_secret, object_, texts
 from weft.programs.kinds.kind import Config, KindRow
 from weft.programs.machine_names import FOLDER, NOTHING, TEMPLATE, VARIABLES
@@ -140,7 +139,7 @@ def _with_message(config: Config) -> Config:
 
 
 TRIGGER = KindRow(
-    facts=program_kinds.TRIGGER,
+    facts=program_events.TRIGGER,
     required=("on",),
     fields={
         "on": _Occasion(OCCASIONS),
@@ -166,6 +165,6 @@ TRIGGER = KindRow(
 def step(writer: ProgramWriter, trigger: ProgramRow, verb: str, reason: str | None) -> ProgramRow:
     """Pause a trigger, or have it fire again from now on: what set it off meanwhile is passed over."""
     writer.permit_configuring(f"{verb} the trigger {trigger.name!r}", trigger)
-    if verb not in program_kinds.TRIGGER.steps:
-        raise InvalidInput(f"a trigger cannot {quoted(verb, 40)}", f"it can {', '.join(program_kinds.TRIGGER.steps)}")
+    if verb not in program_events.TRIGGER.steps:
+        raise InvalidInput(f"a trigger cannot {quoted(verb, 40)}", f"it can {', '.join(program_events.TRIGGER.steps)}")
     return writer.take_step(writer.ensure_own(trigger), verb, reason)

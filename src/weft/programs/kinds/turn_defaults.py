@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.kernel.authority import SandboxFiles
-from weft.kernel.errors import InvalidConfig
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidConfig, quoted
 from weft.programs.addresses import parse_address
 from weft.programs.config_fields import Check, Fields, filled, flag, host_list, member, reference, texts
 from weft.programs.kinds.kind import Config

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
 
 VENDORS = ("anthropic", "openai", "google")
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.store.atomic_files import create_private
+from weft.store.private_files import create_private
 
 if TYPE_CHECKING:
     from weft.programs.similarity.embedder import Vectors

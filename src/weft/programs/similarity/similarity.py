@@ -13,14 +13,12 @@ from typing import Any
 
 from msgspec import UNSET, Struct, structs
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.errors import Action, InvalidInput, NotApplicable, NotFound, quoted
 from weft.kernel.ledger_events import NodeEmbedded
-from weft.kernel.weft_error import quoted
 from weft.ledger.api import Ledger, store_of, writer_of
 from weft.ledger.arguments import checked_count
 from weft.ledger.read.access import READ_LEDGER, access_of
-from weft.ledger.search.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
+from weft.ledger.read.search_index import VectorRow, near_file, note_gone, put_vector, vectors_gone
 from weft.ledger.views.rows import (
     TURN,
     SessionRow,
@@ -28,10 +26,10 @@ from weft.ledger.views.rows import (
     load_session,
     load_session_number,
     load_turn,
+    text_of,
     turns_of_messages,
 )
-from weft.ledger.views.values import text_of
-from weft.ledger.write.append import reads_whole
+from weft.ledger.write.transaction import reads_whole
 from weft.programs.nodes import Node, find_node, node_of
 from weft.programs.program_base import ProgramsBase
 from weft.programs.program_writer import ProgramWriter

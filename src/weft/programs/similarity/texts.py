@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from weft.kernel.advice import Action
 from weft.kernel.enums import MessageRole
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import Action, InvalidInput
 from weft.ledger.model import Message, TextPart
 from weft.programs.model import Program
 from weft.programs.programs import Programs

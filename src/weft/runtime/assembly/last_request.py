@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct
 
-from weft.kernel.dag_events import ModelRequest, ModelResponse
+from weft.kernel.events import ModelRequest, ModelResponse
 from weft.ledger.api import NO_CUT, Context, ContextCut
 from weft.ledger.model import Message
 from weft.runtime.assembly.cuts import apply_cut

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from weft.kernel.errors import InvalidInput
-from weft.kernel.read_budget import KIB, ReadLimits
+from weft.kernel.foreign_input import KIB, ReadLimits
 from weft.runtime.assembly.prompts import WorkspaceRules
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.tools.workspace import WorkspaceFolder

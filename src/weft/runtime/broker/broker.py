@@ -13,10 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from weft.kernel.advice import Action
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import InboxState, InterruptionReason
-from weft.kernel.errors import LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
+from weft.kernel.errors import Action, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
 from weft.ledger.api import (
     Ledger,
     Runs,
@@ -31,7 +30,7 @@ from weft.runtime.broker.session_contexts import as_new_message
 from weft.runtime.broker.session_turns import ServedSession, SessionTurns
 from weft.runtime.broker.turn_entries import TurnEnd
 from weft.runtime.turns.ledger_port import Crossing
-from weft.store.owners import owner_words
+from weft.store.replicas import owner_words
 
 T = TypeVar("T")
 RENEW_SECONDS = 8.0

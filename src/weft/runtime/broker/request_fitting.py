@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from weft.kernel.fields import EventRef, Usage
+from weft.kernel.events import EventRef, Usage
 from weft.ledger.api import CUT_PARAMETER, NO_CUT, Context, InputChain, Runs, as_sent
 from weft.ledger.model import Message, NewMessage
 from weft.runtime.assembly.cuts import FittedContext, apply_cut, cut_to_fit

@@ -12,20 +12,25 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from weft.kernel.approval_events import ApprovalDenied, ApprovalGranted, ApprovalRequested, ToolDecided
 from weft.kernel.clock import ms_from_iso
-from weft.kernel.dag_events import (
+from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, ToolCallStatus
+from weft.kernel.events import (
+    ApprovalDenied,
+    ApprovalGranted,
+    ApprovalRequested,
+    Event,
+    EventRef,
     HistoryAppend,
     Interruption,
     ModelRequest,
     ModelResponse,
     RunFinished,
     ToolCallRequested,
+    ToolDecided,
     ToolResult,
+    ToolUseFact,
+    Words,
 )
-from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, ToolCallStatus
-from weft.kernel.events import Event
-from weft.kernel.fields import EventRef, ToolUseFact, Words
 from weft.kernel.ledger_events import RunParked, WorkersAnswered
 from weft.ledger.api import RecordedEvent
 from weft.runtime.broker.tools import CallAnswer

@@ -13,11 +13,19 @@ from functools import partial
 
 from msgspec import Struct
 
-from weft.kernel.advice import Action
 from weft.kernel.clock import Clock
 from weft.kernel.enums import InterruptionReason, QueueMode, RunExit, ToolCallStatus
-from weft.kernel.errors import HeadMoved, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
-from weft.kernel.weft_error import error_code, error_text
+from weft.kernel.errors import (
+    Action,
+    HeadMoved,
+    LeaseLost,
+    NotApplicable,
+    SessionBusy,
+    StoreError,
+    WeftError,
+    error_code,
+    error_text,
+)
 from weft.ledger.api import (
     Entry,
     Finished,

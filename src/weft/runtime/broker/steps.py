@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from weft.kernel.enums import Decision, InterruptionReason, ToolCallStatus
-from weft.kernel.fields import ToolUseFact
+from weft.kernel.events import ToolUseFact
 from weft.runtime.broker.run import LOSSES, Run, RunCall
 
 DENIED = "denied"

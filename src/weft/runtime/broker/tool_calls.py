@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from weft.kernel.enums import ToolCallStatus
-from weft.kernel.errors import ContentMissing, NotFound, StoreError, WeftError
-from weft.kernel.weft_error import TIMED_OUT, error_code, error_text
+from weft.kernel.errors import TIMED_OUT, ContentMissing, NotFound, StoreError, WeftError, error_code, error_text
 from weft.ledger.api import Entry, KeptState, Runs, ToolEnded, used_rights
 from weft.ledger.model import NewError, SentResult, ToolResultPart, ToolUsePart
 from weft.runtime.broker.plans import TurnPlan

@@ -12,9 +12,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel.approval_events import ApprovalRequested
 from weft.kernel.clock import Clock
-from weft.kernel.dag_events import HistoryAppend, Interruption, ModelRequest, RunFinished
 from weft.kernel.enums import Decision, InterruptionReason, MessageRole, RunExit, ToolCallStatus
 from weft.kernel.errors import (
     ContextTooLong,
@@ -23,9 +21,9 @@ from weft.kernel.errors import (
     OutsideError,
     StoreError,
     WeftError,
+    error_code,
 )
-from weft.kernel.fields import RequestInput
-from weft.kernel.weft_error import error_code
+from weft.kernel.events import ApprovalRequested, HistoryAppend, Interruption, ModelRequest, RequestInput, RunFinished
 from weft.ledger.api import (
     Entry,
     Finished,

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.api import Ledger, PriceTable
 from weft.ledger.model import Compaction
 from weft.runtime.compaction.compact import NO_MODEL

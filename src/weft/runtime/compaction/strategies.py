@@ -17,8 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weft.kernel.enums import CompactionType
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
 from weft.ledger.model import TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.assembly.layers import TurnMessages
 from weft.runtime.compaction.quoting import without_middle

@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import OutsideError, Unsupported, WeftError
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.arguments import summed_usage
 from weft.ledger.model import NewMessage
 from weft.runtime.assembly.layers import TurnMessages

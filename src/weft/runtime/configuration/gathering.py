@@ -13,10 +13,9 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType, to_builtins
 from msgspec.structs import replace
 
-from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL, SandboxFiles
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.errors import Action, InvalidInput, NotApplicable, NotFound
 from weft.ledger.api import Runs, is_recorded_here
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.programs.addresses import parse_address

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidConfig, InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidConfig, InvalidInput, quoted
 from weft.programs.kinds.model import PARAMETER_CHECKS
 from weft.programs.placeholders import variables_in
 from weft.runtime.configuration.layers import ConfigLayer, LayerName

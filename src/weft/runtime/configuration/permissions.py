@@ -23,9 +23,8 @@ from weft.kernel.authority import (
     strictest_files,
 )
 from weft.kernel.authority import Layer as RightsLayer
-from weft.kernel.errors import InvalidInput
-from weft.kernel.network_hosts import ANY_HOST, Endpoint, common_endpoints, endpoints_of, host_texts
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
+from weft.kernel.permission_subjects import ANY_HOST, Endpoint, common_endpoints, endpoints_of, host_texts
 from weft.runtime.context import ExecutionContext
 from weft.runtime.sandbox.profiles import NO_SANDBOX, SandboxProfile
 

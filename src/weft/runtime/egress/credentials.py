@@ -14,10 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import CredentialMissing, CredentialWithheld, InvalidInput
-from weft.kernel.hidden_credentials import hidden_address
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import Action, CredentialMissing, CredentialWithheld, InvalidInput, hidden_address, quoted
 
 Variable = Callable[[str], str | None]
 """Looks one named variable of the environment up; surfaces hand it in."""

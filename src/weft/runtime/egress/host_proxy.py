@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.kernel.errors import ConnectionForbidden, InvalidInput, OutsideError
-from weft.kernel.network_hosts import host_name
+from weft.kernel.permission_subjects import host_name
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.egress.connections import STREAM_ERRORS, RawStream, open_stream
 

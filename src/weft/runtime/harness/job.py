@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import InboxState
-from weft.kernel.errors import AgentBusy, IllegalTransition, NotFound, StoreError, WeftError
-from weft.kernel.weft_error import error_code
+from weft.kernel.errors import AgentBusy, IllegalTransition, NotFound, StoreError, WeftError, error_code
 from weft.ledger.api import Runs
 from weft.programs.assignments import agents_at_work, load_assignment
 from weft.programs.programs import Programs

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL
 from weft.kernel.clock import Clock, SystemClock
-from weft.kernel.errors import LedgerError, NotApplicable, StoreError, WeftError
+from weft.kernel.errors import Action, LedgerError, NotApplicable, StoreError, WeftError
 from weft.ledger.api import Admission, InboxMessage, Lease, Runs
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program

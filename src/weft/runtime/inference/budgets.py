@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from msgspec import UNSET
 
 from weft.kernel.errors import BudgetSpent, InvalidInput
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.api import EMBEDDED_PROVIDER, FREE, Price, PriceTable, shipped_prices
 from weft.runtime.inference.replies import Reply
 from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import DecodeError
 
-from weft.kernel.advice import Action
 from weft.kernel.errors import (
+    Action,
     ContextTooLong,
     CredentialRefused,
     InferenceFault,

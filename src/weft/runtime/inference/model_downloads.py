@@ -31,7 +31,7 @@ from weft.kernel.errors import (
 from weft.runtime.egress.connection_rules import Rules, host_of, is_near_by_name
 from weft.runtime.egress.credentials import origin_of
 from weft.runtime.inference.model_files import ModelFile, ModelFolder, sha256_of
-from weft.store.atomic_files import PRIVATE_FILE, make_folder, put_in_place
+from weft.store.private_files import PRIVATE_FILE, make_folder, put_in_place
 
 if TYPE_CHECKING:
     from weft.runtime.egress.connections import Connections

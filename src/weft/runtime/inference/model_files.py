@@ -11,8 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import NotApplicable, Unsupported
+from weft.kernel.errors import Action, NotApplicable, Unsupported
 
 Variable = Callable[[str], str | None]
 _HUB = "https://huggingface.co"

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.model import Part, ReasoningPart, TextPart, ToolUsePart
 
 

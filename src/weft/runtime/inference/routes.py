@@ -11,8 +11,7 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import Action, InvalidInput
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderKind, ProviderSettings
 

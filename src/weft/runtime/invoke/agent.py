@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import LedgerError, NotApplicable, WeftError
+from weft.kernel.errors import Action, LedgerError, NotApplicable, WeftError
 from weft.ledger.api import Lease
 from weft.programs.criteria import explain
 from weft.programs.foreign import ensure_own

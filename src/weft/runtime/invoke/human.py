@@ -13,10 +13,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel.advice import Action
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import json_bytes
-from weft.kernel.errors import InvalidConfig, InvalidInput, ProviderUnreachable, Unsupported, WeftError
+from weft.kernel.errors import Action, InvalidConfig, InvalidInput, ProviderUnreachable, Unsupported, WeftError
 from weft.programs.foreign import ensure_own
 from weft.programs.model import PersonRequest, Program
 from weft.programs.placeholders import is_placeholder, resolve_config

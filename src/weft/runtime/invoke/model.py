@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import Action, InvalidInput
 from weft.programs.model import Program
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.turns.messages import OutgoingMessage, invoke_model

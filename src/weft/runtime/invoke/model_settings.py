@@ -12,9 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidConfig, NotApplicable
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import Action, InvalidConfig, NotApplicable, quoted
 from weft.programs.config_fields import METADATA
 from weft.programs.foreign import ensure_own
 from weft.programs.kinds.provider import refuse_headers

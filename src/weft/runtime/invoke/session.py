@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import NotApplicable
+from weft.kernel.errors import Action, NotApplicable
 from weft.programs.model import Program
 from weft.runtime.configuration.gathering import TurnRequest
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult

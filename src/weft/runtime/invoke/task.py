@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import NotApplicable
+from weft.kernel.errors import Action, NotApplicable
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.runtime.harness.work_messages import task_brief

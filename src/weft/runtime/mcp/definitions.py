@@ -16,9 +16,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.canonical import dumps
-from weft.kernel.errors import InvalidInput, NoCanonicalForm
-from weft.kernel.weft_error import quoted
+from weft.kernel.contents import dumps
+from weft.kernel.errors import InvalidInput, NoCanonicalForm, quoted
 
 MOST_TOOLS = 512
 LARGEST_DEFINITION_BYTES = 256 * 1024

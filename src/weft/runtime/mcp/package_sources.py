@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
 from weft.runtime.egress.credentials import Variable
 from weft.runtime.mcp.server_settings import HttpServer, McpServer, PackageSource
 from weft.runtime.sandbox.private_home import named_caches

@@ -18,7 +18,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from weft.kernel.canonical import loads
+from weft.kernel.contents import loads
 from weft.kernel.errors import WeftError
 from weft.ledger.model import ImagePart
 from weft.runtime.tools.calls import ToolFailure, ToolOutput

@@ -13,10 +13,9 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.canonical import dumps
-from weft.kernel.errors import InvalidInput
-from weft.kernel.network_hosts import endpoints_of
-from weft.kernel.weft_error import quoted
+from weft.kernel.contents import dumps
+from weft.kernel.errors import InvalidInput, quoted
+from weft.kernel.permission_subjects import endpoints_of
 from weft.runtime.egress.credentials import origin_of
 from weft.runtime.sandbox.profiles import SandboxProfile, parse_profile
 

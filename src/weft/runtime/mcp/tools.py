@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from weft.kernel.canonical import dumps
+from weft.kernel.contents import dumps
 from weft.kernel.errors import InvalidInput, NoCanonicalForm
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.inference.settings import ToolSpec

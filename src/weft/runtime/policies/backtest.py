@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 from msgspec import Struct
 
-from weft.kernel.dag_events import ToolCallRequested
 from weft.kernel.enums import Decision, DecisionSource
+from weft.kernel.events import ToolCallRequested
 from weft.ledger.api import Ledger
 from weft.ledger.model import ToolCall, Turn
 from weft.runtime.policies.contract import PolicyCall, call_document

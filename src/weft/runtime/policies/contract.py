@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.canonical import dumps, loads
+from weft.kernel.contents import dumps, loads
 from weft.kernel.enums import Decision
 from weft.kernel.errors import WeftError
 from weft.runtime.policies.harness import OUTPUT_BYTES

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.canonical import loads
+from weft.kernel.contents import loads
 from weft.kernel.enums import Decision
 from weft.kernel.errors import InvalidInput, WeftError
-from weft.kernel.fields import PolicyTests
+from weft.kernel.events import PolicyTests
 from weft.runtime.policies.contract import DECISION_SECONDS, PolicyAnswer, PolicyCall
 from weft.runtime.policies.interpreter import PolicyInterpreters
 from weft.runtime.sandbox.bubblewrap import run_sandboxed

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.kernel.shell_subjects import command_subjects, line_subjects
+from weft.kernel.permission_subjects import command_subjects, line_subjects
 from weft.ledger.model import ToolCall, Turn
 from weft.runtime.policies.contract import PolicyCall, PolicyContext
 

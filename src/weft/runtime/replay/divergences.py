@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.runtime.replay.recorded_exchanges import (
     RecordedAnswer,
     RecordedExchange,

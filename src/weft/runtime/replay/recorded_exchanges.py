@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import UNSET, Struct, field
 
-from weft.kernel.canonical import dumps
+from weft.kernel.contents import dumps
 from weft.kernel.enums import TurnType
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.ledger.api import FullTurn, Price
 from weft.ledger.model import FileNote, Message, Part, TextPart, ToolCall, ToolUsePart, Turn
 from weft.runtime.inference.budgets import cost_of, prompt_tokens

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.canonical import loads
-from weft.kernel.dag_events import ModelRequest
+from weft.kernel.contents import loads
 from weft.kernel.enums import Decision, DecisionSource, ToolCallStatus
 from weft.kernel.errors import WeftError
+from weft.kernel.events import ModelRequest
 from weft.ledger.api import KeptState, Ledger, Runs
 from weft.ledger.model import ToolCall, ToolUsePart
 from weft.runtime.broker.tools import CallAnswer, Gate, Tool, ToolCallContext, Verdict

@@ -16,8 +16,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from weft.kernel.enums import MessageRole, MessageSource
-from weft.kernel.errors import BudgetSpent, InvalidInput, LabelTaken, NotApplicable, NotFound
-from weft.kernel.weft_error import error_code
+from weft.kernel.errors import BudgetSpent, InvalidInput, LabelTaken, NotApplicable, NotFound, error_code
 from weft.ledger.api import Admission, FullTurn, InboxMessage, Ledger, Runs, SessionStanding, shipped_prices
 from weft.ledger.model import ImagePart, NewMessage, Part, Session, TextPart
 from weft.runtime.broker.plans import Planner, Sending, TurnPlan

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from weft.kernel.errors import Damaged
 from weft.runtime.resources.birth_times import birth_time
-from weft.store.atomic_files import make_folder, new_file
+from weft.store.private_files import make_folder, new_file
 
 _SUFFIX = ".json"
 

@@ -25,8 +25,9 @@ from weft.kernel.errors import (
     StoreError,
     Unsupported,
     WeftError,
+    error_code,
+    error_text,
 )
-from weft.kernel.weft_error import error_code, error_text
 from weft.ledger.api import (
     BusyResource,
     Failure,

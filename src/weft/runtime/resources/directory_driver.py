@@ -18,8 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
-from weft.kernel.errors import InvalidInput, NotApplicable, StoreFailed
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, NotApplicable, StoreFailed, quoted
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.birth_times import birth_time
 from weft.runtime.resources.claims import Claim, ClaimKind, Claims, status_of

@@ -16,7 +16,7 @@ from weft.runtime.resources.claims import Claim, ClaimKind, Claims, status_of
 from weft.runtime.resources.directory_driver import label_word, new_folder
 from weft.runtime.resources.drivers import Description, RestoredPlace
 from weft.runtime.resources.held_work import ensure_held
-from weft.store.atomic_files import make_folder, open_aside, put_in_place, sync
+from weft.store.private_files import make_folder, open_aside, put_in_place, sync
 
 METHOD, REFERENCE = "fs_copy", "file"
 CAPABILITIES = (

@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.kernel.enums import ResourceKind, RestoreOutcome, SnapshotState, VolumeMode
-from weft.kernel.errors import InvalidInput, NotApplicable, WeftError
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, NotApplicable, WeftError, quoted
 from weft.ledger.api import Ledger, PlannedResource, Resource, Restore, Snapshot
 from weft.runtime.resources.controller import ResourceController
 from weft.runtime.resources.directory_driver import DirectoryDriver, tree_of

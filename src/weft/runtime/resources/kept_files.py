@@ -20,7 +20,7 @@ from weft.ledger.api import KeptReference
 from weft.runtime.resources import directory_driver, file_driver
 from weft.runtime.resources.directories import FileStore
 from weft.runtime.resources.docker_drivers import ARCHIVE
-from weft.store.atomic_files import make_folder, new_file, open_aside, put_in_place
+from weft.store.private_files import make_folder, new_file, open_aside, put_in_place
 
 TREES, COPIES, ARCHIVES = "trees", "copies", "archives"
 _LEFT_OUT = "left-out"

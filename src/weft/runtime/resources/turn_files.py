@@ -12,9 +12,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from weft.kernel.advice import Action
 from weft.kernel.enums import ResourceKind, RestoreOutcome, SnapshotState
-from weft.kernel.errors import NotApplicable, NotFound
+from weft.kernel.errors import Action, NotApplicable, NotFound
 from weft.ledger.api import Lease, Ledger, NewSnapshot, Resource, Restore, Snapshot, UndoneMove
 from weft.ledger.model import Turn
 from weft.runtime.resources.controller import ResourceController

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
-from weft.kernel.errors import InvalidInput, OutsideError, Unsupported
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, OutsideError, Unsupported, quoted
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.drivers import Description, RestoredPlace
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.canonical import dumps
+from weft.kernel.contents import dumps
 from weft.kernel.errors import Unsupported
 from weft.runtime.sandbox.bubblewrap import run_sandboxed
 from weft.runtime.sandbox.command_runner import CommandRunner

@@ -41,7 +41,7 @@ from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
 from weft.runtime.sandbox.mounts import is_beneath
 from weft.runtime.sandbox.private_home import rename_caches
 from weft.runtime.sandbox.workspace_search import folders_numbered
-from weft.store.owners import process_of, process_owner
+from weft.store.replicas import process_of, process_owner
 
 _ENDING, _WAITING_ENDING = ".json", ".moved"
 _ENDING_SECONDS = 10.0

@@ -17,9 +17,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from weft.kernel.authority import SandboxFiles, strictest_files
-from weft.kernel.errors import InvalidInput
-from weft.kernel.network_hosts import ANY_HOST, Endpoint, common_endpoints, endpoints_of, host_texts
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
+from weft.kernel.permission_subjects import ANY_HOST, Endpoint, common_endpoints, endpoints_of, host_texts
 from weft.runtime.egress.connection_rules import is_near_by_name
 
 NO_SANDBOX = "none"

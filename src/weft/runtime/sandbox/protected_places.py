@@ -17,12 +17,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidInput, StoreFailed
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, StoreFailed, quoted
 from weft.runtime.sandbox.mounts import Mount, MountKind, cover, is_beneath
 from weft.runtime.sandbox.secret_files import SecretFiles
 from weft.runtime.sandbox.workspace_search import FETCHED_FOLDERS, LEDGER_FOLDER, HiddenEntry
-from weft.store.atomic_files import PRIVATE_FOLDER, open_private
+from weft.store.private_files import PRIVATE_FOLDER, open_private
 
 BESIDE_LEDGERS = (
     "-wal", "-shm", "-journal", "-lock", "-head", "-near-", "-import.", "-files", ".replaced-", ".schema-",

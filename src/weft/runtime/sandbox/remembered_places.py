@@ -26,7 +26,7 @@ from weft.kernel.errors import InvalidInput, StoreFailed
 from weft.runtime.resources.birth_times import birth_time
 from weft.runtime.sandbox.mounts import is_beneath
 from weft.runtime.sandbox.workspace_turns import WorkspaceTurn, folders_above
-from weft.store.atomic_files import PRIVATE_FILE, make_folder, new_file
+from weft.store.private_files import PRIVATE_FILE, make_folder, new_file
 
 MOST_BYTES = 16 * 1024 * 1024
 _NOTE, _STARTED, _BELOW = "covers.json", "started", "below"

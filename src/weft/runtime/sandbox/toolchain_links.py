@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import ReadLimits, check_json
+from weft.kernel.foreign_input import ReadLimits, check_json
 from weft.runtime.sandbox.mounts import is_beneath
 from weft.runtime.sandbox.toolchain_places import mise_tools, parsed_toml, tool_lines, tool_name, volta_versions
 

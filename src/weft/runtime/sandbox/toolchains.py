@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import quoted
 from weft.runtime.sandbox.mounts import Mount, MountKind, cover, is_beneath, read_only
 from weft.runtime.sandbox.toolchain_links import (
     PathLead,

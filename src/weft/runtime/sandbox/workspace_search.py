@@ -22,8 +22,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
 from weft.runtime.sandbox.mounts import is_beneath
 from weft.runtime.sandbox.processes import StartAgain
 from weft.runtime.sandbox.remembered_places import RememberedPlace

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from weft.kernel.errors import StoreFailed
-from weft.store.atomic_files import PRIVATE_FILE, make_folder
+from weft.store.private_files import PRIVATE_FILE, make_folder
 
 LONGEST_WAIT_SECONDS = 120.0
 """A look through the largest workspace takes some seconds; a process that was stopped holds its lock for ever."""

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.canonical import dumps
+from weft.kernel.contents import dumps
 from weft.ledger.api import KeptState
 from weft.ledger.model import FileNote, ImagePart, LintNote
 from weft.runtime.broker.tools import Later, Tool, ToolCallContext

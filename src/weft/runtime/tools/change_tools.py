@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta, Struct
 
 from weft.kernel.enums import FileKind
-from weft.kernel.read_budget import MIB, ReadBudget
-from weft.kernel.self_running_files import self_running, self_running_words
+from weft.kernel.foreign_input import MIB, ReadBudget
+from weft.kernel.permission_subjects import self_running, self_running_words
 from weft.ledger.model import FileNote
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from weft.kernel.canonical import dumps
+from weft.kernel.contents import dumps
 from weft.kernel.errors import WeftError
 from weft.programs.json_values import problems_with
 from weft.programs.model import Program

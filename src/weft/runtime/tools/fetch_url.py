@@ -15,7 +15,7 @@ from urllib.parse import urljoin
 from msgspec import Meta, Struct
 
 from weft.kernel.errors import ConnectionForbidden, InvalidInput, WeftError
-from weft.kernel.network_hosts import host_name
+from weft.kernel.permission_subjects import host_name
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.sandbox.processes import MIB

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import KIB, ReadBudget
+from weft.kernel.foreign_input import KIB, ReadBudget
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.tools.path_patterns import ANY_FOLDERS, PathPattern
 from weft.runtime.tools.workspace import WorkspaceFolder, parts_of

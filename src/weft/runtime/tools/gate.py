@@ -16,11 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from weft.kernel.authority import TOOL_PREFIX
-from weft.kernel.canonical import dumps
 from weft.kernel.clock import Clock, SystemClock
+from weft.kernel.contents import dumps
 from weft.kernel.enums import Decision, DecisionSource
-from weft.kernel.errors import StoreError, Unsupported, WeftError
-from weft.kernel.weft_error import error_code, error_text, quoted
+from weft.kernel.errors import StoreError, Unsupported, WeftError, error_code, error_text, quoted
 from weft.ledger.api import Approval, KeptState
 from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext, Verdict
 from weft.runtime.context import ExecutionContext

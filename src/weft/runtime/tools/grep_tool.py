@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from weft.kernel.enums import FileKind
 from weft.kernel.errors import LimitExceeded, Unsupported
-from weft.kernel.read_budget import MIB, ReadBudget
+from weft.kernel.foreign_input import MIB, ReadBudget
 from weft.ledger.model import FileNote
 from weft.runtime.policies.default_policy import is_secret
 from weft.runtime.tools.calls import CallPlan, ToolFailure, ToolOutput

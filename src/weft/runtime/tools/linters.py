@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from weft.kernel.enums import LintSeverity
 from weft.kernel.errors import LimitExceeded, WeftError
-from weft.kernel.read_budget import MIB, ReadLimits, check_json
+from weft.kernel.foreign_input import MIB, ReadLimits, check_json
 from weft.ledger.model import LintNote
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
 from weft.runtime.tools.path_patterns import ANY_FOLDERS, PathPattern

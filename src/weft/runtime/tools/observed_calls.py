@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.kernel.enums import Decision
-from weft.kernel.weft_error import error_code
+from weft.kernel.errors import error_code
 from weft.ledger.api import KeptState
 from weft.runtime.broker.tools import CallAnswer, Gate, ToolCallContext, Verdict
 from weft.runtime.tools.calls import ToolFailure

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from weft.kernel.enums import FileKind
-from weft.kernel.read_budget import MIB
+from weft.kernel.foreign_input import MIB
 from weft.ledger.model import FileNote, ImagePart
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.contents import MAX_INTEGER
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.inference.shown_results import result_text
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput

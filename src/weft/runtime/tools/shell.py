@@ -18,10 +18,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from weft.kernel.self_running_files import self_running, self_running_words
-from weft.kernel.shell_subjects import command_subjects, line_subjects
-from weft.kernel.shell_words import shell_line, shell_word
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import quoted
+from weft.kernel.permission_subjects import command_subjects, line_subjects, self_running, self_running_words
+from weft.kernel.typed_names import shell_line, shell_word
 from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.mounts import file_of, uncovered

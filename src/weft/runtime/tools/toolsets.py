@@ -10,10 +10,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from weft.kernel.advice import Action
 from weft.kernel.authority import TOOL_PREFIX, Authority, SandboxFiles, covers, pattern_matcher, split_tool_rule
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import NotFound
+from weft.kernel.errors import Action, NotFound
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.programs.programs import Programs

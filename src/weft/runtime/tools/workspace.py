@@ -19,7 +19,7 @@ from types import TracebackType
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
-from weft.kernel.read_budget import MIB, ReadBudget, ReadLimits
+from weft.kernel.foreign_input import MIB, ReadBudget, ReadLimits
 from weft.runtime.sandbox.protected_places import BESIDE_LEDGERS, ledger_files
 from weft.runtime.sandbox.workspace_search import LEDGER_FOLDER
 from weft.runtime.tools import beneath

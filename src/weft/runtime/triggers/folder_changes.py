@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.read_budget import MIB, ReadBudget, ReadLimits
+from weft.kernel.foreign_input import MIB, ReadBudget, ReadLimits
 from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.tools.folder_walk import FolderWalk
 from weft.runtime.tools.path_patterns import PathPattern

@@ -22,9 +22,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from weft.kernel.enums import MessageSource
+from weft.kernel.enums import MISSED_CHOICES, MessageSource
 from weft.kernel.errors import Damaged, NotApplicable, NotFound, StoreError, WeftError
-from weft.kernel.trigger_choices import MISSED_CHOICES
 from weft.ledger.api import CursorMove, EventPlace, Occasion, TriggerStanding
 from weft.programs.schedules import due_between, first_due
 from weft.programs.vouching import ensure_vouched

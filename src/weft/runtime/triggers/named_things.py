@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput, NotApplicable
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, NotApplicable, quoted
 from weft.programs import Programs
 
 

@@ -18,9 +18,8 @@ from typing import Any
 from msgspec import Struct
 
 from weft.kernel.contents import json_bytes
-from weft.kernel.errors import InvalidInput, NotAllowed, WeftError
-from weft.kernel.read_budget import MIB
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, NotAllowed, WeftError, quoted
+from weft.kernel.foreign_input import MIB
 from weft.programs.kinds.trigger import DEFAULT_TOLERANCE_SECONDS
 
 MOST_BODY_BYTES = MIB

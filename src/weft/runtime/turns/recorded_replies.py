@@ -7,9 +7,9 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from weft.kernel import errors
-from weft.kernel.dag_events import ModelResponse
 from weft.kernel.enums import InboxState
 from weft.kernel.errors import NotApplicable, WeftError
+from weft.kernel.events import ModelResponse
 from weft.ledger.api import InboxMessage, Ledger, Runs
 from weft.ledger.model import Message, RecordedTurn, Turn
 from weft.runtime.inference.replies import Finish, Reply

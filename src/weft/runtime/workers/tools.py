@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from weft.kernel.clock import Clock
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import quoted
 from weft.ledger.api import NewWorker, Runs, Worker, have_answered
 from weft.runtime.broker.tools import Later, ToolCallContext
 from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput

@@ -1,61 +1,322 @@
-"""The PostgreSQL backend: a ledger is a schema; writers take turns under one advisory lock, readers see snapshots.
-
-A write begins, takes the ledger's lock, reads where the log ends, runs the waiting callers' work, and commits; the lock
-goes with the transaction, and the caller is answered once that is flushed (`flush.py`). One turn alone is one call that
-does all of it (`straight_append.py`). So arrival numbers become
-visible in their order, and a feed never skips one. A connection that dies before the commit leaves nothing and the work
-goes again; one that dies during it is looked up by what it would have written. Nothing is ever retried whose outcome is
-not known.
+"""The PostgreSQL backend: a ledger is a schema; writers take turns under one advisory lock,
+readers see snapshots. Names that a store has claimed, news of commits, and the index of words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import psycopg
 from msgspec import Struct
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import LedgerMissing, LedgerTooOld, OutcomeUnknown, ReadOnlyLedger, StoreFailed
-from weft.store.diagnosis import Diagnosis
-from weft.store.erased_contents import ERASING
-from weft.store.fact_writer import NEWER_CONTENTS, questions_about
-from weft.store.facts import FactReader, local_value
-from weft.store.group_commit import CommitBatch, CommitJob
-from weft.store.port import PATIENCE, Progress, ReadTxn
-from weft.store.postgres.address import parse_address
-from weft.store.postgres.claims import NameAnnouncements, NameClaims, SideConnection
-from weft.store.postgres.connection import WRITER_IDLE, PostgresSql, connect
-from weft.store.postgres.copies import PLACE, write_copy
-from weft.store.postgres.examination import examine_schema, find_damage
-from weft.store.postgres.failures import (
+from weft.kernel.errors import LedgerMissing, LedgerTooOld, OutcomeUnknown, ReadOnlyLedger, StoreError, StoreFailed
+from weft.store.fact_log import ERASING, LAST_NUMBER, NEWER_CONTENTS, FactReader, LogTip, local_value, questions_about
+from weft.store.port import PATIENCE, AnyOf, Diagnosis, Progress, Question, ReadTxn, Term, WordIndex
+from weft.store.postgres.connection import (
+    COMMIT,
+    COMMIT_THEN_FLUSH,
+    FLUSH,
+    SNAPSHOT,
+    WRITER_IDLE,
+    NoForm,
+    PostgresSql,
+    Readers,
+    connect,
     is_passing,
+    parse_address,
     server_message,
     store_error,
     translated,
     violated_rule,
 )
-from weft.store.postgres.flush import COMMIT, COMMIT_THEN_FLUSH, FLUSH, SNAPSHOT
-from weft.store.postgres.migrations import MARK, OWN, migrate, refuse_newer, schema_number, shipped_schema
-from weft.store.postgres.notifications import LISTEN_SECONDS, CommitAnnouncer, Listeners
-from weft.store.postgres.readers import Readers
-from weft.store.postgres.rewrite import rewrite_tables
-from weft.store.postgres.schema_objects import check_objects
-from weft.store.postgres.statements import NoForm
+from weft.store.postgres.migrations import (
+    MARK,
+    OWN,
+    PLACE,
+    check_objects,
+    examine_schema,
+    find_damage,
+    migrate,
+    refuse_newer,
+    rewrite_tables,
+    schema_number,
+    shipped_schema,
+    write_copy,
+)
 from weft.store.postgres.straight_append import StraightAppends, TurnCall
-from weft.store.postgres.word_index import GinIndex
-from weft.store.records import LAST_NUMBER, LogTip
-from weft.store.replica_names import NOTE, is_copy, take_new_name
-from weft.store.sql import Question, Row, RowsRefused, Sql
-from weft.store.sql_store import BufferedSql, Results, SqlStore, WriteWork, succeed
-from weft.store.sqlite.copies import ensure_free
+from weft.store.replicas import NOTE, is_copy, take_new_name
+from weft.store.sql import Question as SqlQuestion
+from weft.store.sql import Row, RowsRefused, Sql
+from weft.store.sql_store import BufferedSql, CommitBatch, CommitJob, Results, SqlStore, WriteWork, succeed
+from weft.store.sqlite.connection import ensure_free
 from weft.store.sqlite.migrations import Schema
 from weft.store.sqlite.migrations import shipped_schema as scratch_schema
-from weft.store.sqlite.scratch import scratch
-from weft.store.word_index import WordIndex
+from weft.store.sqlite.store import scratch
+
+# --- The index of words as vectors of lexemes under a GIN index.
+
+_INSERT = "INSERT INTO word(n, words) VALUES (?, array_to_tsvector(string_to_array(?, ' ')))"
+
+
+class GinIndex:
+    """A row of lexemes for each passage."""
+
+    def __init__(self, sql: Sql) -> None:
+        self._sql = sql
+
+    def put(self, passages: Iterable[tuple[int, str]]) -> None:
+        self._sql.run_many(_INSERT, list(passages))
+
+    def drop(self, passages: Sequence[int]) -> None:
+        self._sql.run_many("DELETE FROM word WHERE n = ?", [(n,) for n in passages])
+
+    def match(self, question: Question, limit: int, low: int | None = None, high: int | None = None) -> list[int]:
+        rows = self._sql.all(
+            "SELECT n FROM word WHERE words @@ CAST(? AS tsquery) AND n BETWEEN ? AND ? LIMIT ?",
+            (spelled(question), 0 if low is None else low, LAST_NUMBER if high is None else high, limit),
+        )
+        return [n for (n,) in rows]
+
+    def ranked(self, question: Question, limit: int) -> list[int]:
+        """Fewer words beside those looked for are better: that is all that is known without their places."""
+        rows = self._sql.all(
+            "SELECT n FROM word WHERE words @@ CAST(? AS tsquery) ORDER BY length(words), n DESC LIMIT ?",
+            (spelled(question), limit),
+        )
+        return [n for (n,) in rows]
+
+    def pairs(self) -> Iterator[tuple[str, int]]:
+        rows = self._sql.each("SELECT w.lexeme, n FROM word, unnest(tsvector_to_array(words)) AS w(lexeme)")
+        return cast("Iterator[tuple[str, int]]", rows)
+
+    def purge(self) -> None:
+        """The rows are gone; VACUUM, which no transaction can hold, takes their bytes."""
+
+    def clear(self) -> None:
+        self._sql.run("DELETE FROM word")
+
+
+def spelled(question: Question) -> str:
+    """The question in PostgreSQL's own language; every word is a quoted lexeme there."""
+    return " & ".join(_group(group) for group in question)
+
+
+def _group(group: AnyOf) -> str:
+    return "(" + " | ".join(map(_term, group)) + ")"
+
+
+def _term(term: Term) -> str:
+    quoted = "'" + term.word.replace("\\", "\\\\").replace("'", "''") + "'"
+    return f"{quoted}:*" if term.prefix else quoted
+
+
+# --- What a store says beside its transactions: names that it has claimed or goes by, and that there is news.
+
+KEEPALIVES = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 4"
+"""So soon the server sees that a machine is gone that says nothing more: what it held is free after half a minute."""
+
+
+class SideConnection:
+    """One connection for statements of a moment, one after another, whoever asks."""
+
+    def __init__(self, connect: Callable[[], PostgresSql]) -> None:
+        self._connect, self._lock = connect, threading.Lock()
+        self._sql: PostgresSql | None = None
+        self._is_closed = False
+        self.number = 0
+        """Which connection it is by now: what was held by an earlier one is gone."""
+
+    def script(self, text: str) -> list[Row]:
+        return self.numbered_script(text)[0]
+
+    def numbered_script(self, text: str) -> tuple[list[Row], int]:
+        """The rows, and the number of the connection that they came over: a lock that was taken is held by that one,
+        which may be lost before anybody asks for the number."""
+        with self._lock:
+            if self._is_closed:
+                raise StoreError("the ledger was closed meanwhile", "open it again")
+            is_new = self._sql is None
+            if self._sql is None:
+                self._sql = self._connect()
+            try:
+                if is_new:
+                    self._sql.script(KEEPALIVES)
+                return self._sql.script(text), self.number
+            except BaseException:  # an interrupt too: nobody knows what it holds now
+                self._sql.close()
+                self._sql = None
+                self.number += 1
+                raise
+
+    def close(self) -> None:
+        """What it held is gone with it, and nothing makes another."""
+        with self._lock:
+            self._is_closed = True
+            self.number += 1
+            if self._sql is not None:
+                self._sql.close()
+                self._sql = None
+
+
+class NameAnnouncements:
+    """The names that one store goes by, as locks that are shared. One that was lost with its connection is taken again
+    by whoever announces it again."""
+
+    def __init__(self, side: SideConnection) -> None:
+        self._side, self._lock = side, threading.Lock()
+        self._held: dict[int, int] = {}
+        """By lock, the connection that shares it."""
+
+    def announce(self, key: int) -> None:
+        with self._lock:
+            if self._held.get(key) != self._side.number:
+                ((is_shared,),), connection = self._side.numbered_script(f"SELECT pg_try_advisory_lock_shared({key})")
+                if is_shared:  # whoever looks has the lock for a moment: the next call tries again
+                    self._held[key] = connection
+
+    def withdraw(self, key: int) -> None:
+        with self._lock:
+            if self._held.pop(key, None) != self._side.number:
+                return
+            try:
+                self._side.script(f"SELECT pg_advisory_unlock_shared({key})")
+            except (psycopg.Error, StoreError):  # its connection is gone, and the lock with it
+                return
+
+    def is_announced(self, key: int) -> bool:
+        """Nobody else can have the lock for themselves while somebody shares it."""
+        with self._lock:
+            if self._held.get(key) == self._side.number:
+                return True
+            asked = f"CASE WHEN pg_try_advisory_lock({key}) THEN NOT pg_advisory_unlock({key}) ELSE true END"
+            ((is_announced,),) = self._side.script(f"SELECT {asked}")
+            return bool(is_announced)
+
+
+class NameClaims:
+    """The names that one store has claimed, by the numbers of their locks."""
+
+    def __init__(self, side: SideConnection) -> None:
+        self._side, self._lock = side, threading.Lock()
+        self._held: dict[int, int] = {}
+        """By lock, the connection that has it."""
+
+    def take(self, key: int) -> bool:
+        """Whether no other store has it."""
+        with self._lock:
+            if self._held.get(key) == self._side.number:
+                return True
+            ((is_ours,),), connection = self._side.numbered_script(f"SELECT pg_try_advisory_lock({key})")
+            if is_ours:
+                self._held[key] = connection
+            return bool(is_ours)
+
+    def give_back(self, key: int) -> None:
+        with self._lock:
+            if self._held.pop(key, None) != self._side.number:
+                return
+            try:
+                self._side.script(f"SELECT pg_advisory_unlock({key})")
+            except (psycopg.Error, StoreError):  # its connection is gone, and the claim with it
+                return
+
+
+# --- News of commits: told to whoever listens, from a connection that no transaction has, and waited for.
+
+APART_SECONDS = 0.05
+"""So far apart are two calls of one store; the first after a while comes at once."""
+LISTEN_SECONDS = 1.0
+POOLED = 2
+
+
+class CommitAnnouncer:
+    """Announces commits. Its thread begins with the first one and ends with the store."""
+
+    def __init__(self, side: SideConnection, channel: str) -> None:
+        self._side, self._channel = side, channel
+        self._due, self._over = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def announce(self) -> None:
+        self._due.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="weft-announcer", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._due.wait()
+            if self._over.is_set():
+                break
+            self._due.clear()
+            with suppress(psycopg.Error, StoreError):  # listeners look by themselves as well
+                self._side.script(f"NOTIFY {self._channel}")
+            self._over.wait(APART_SECONDS)
+
+    def close(self) -> None:
+        self._over.set()
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+class Listeners:
+    """Connections that listen, lent to whoever waits."""
+
+    def __init__(self, connect: Callable[[], PostgresSql], channel: str, listening: int) -> None:
+        self._connect, self._channel, self._listening = connect, channel, listening
+        self._pool: list[PostgresSql] = []
+        self._is_closed = False
+
+    def borrow(self) -> PostgresSql:
+        """One that hears everything from now on."""
+        sql = self._take()
+        try:
+            sql.script(f"SELECT pg_advisory_lock_shared({self._listening}); LISTEN {self._channel}")
+        except BaseException:  # whoever waits takes another one
+            sql.close()
+            raise
+        return sql
+
+    def _take(self) -> PostgresSql:
+        try:
+            return self._pool.pop()
+        except IndexError:
+            return self._connect()
+
+    def wait(self, sql: PostgresSql, seconds: float) -> bool:
+        """True when something was announced within `seconds`."""
+        return any(True for _ in sql.connection.notifies(timeout=seconds, stop_after=1))
+
+    def give_back(self, sql: PostgresSql) -> None:
+        """Keep a connection for the next who waits; after `close` none is kept. Nobody is called for its sake any
+        longer, and nothing is sent to it that nobody takes."""
+        if sql.broken or self._is_closed or len(self._pool) >= POOLED:
+            sql.close()
+            return
+        try:
+            sql.script(f"UNLISTEN *; SELECT pg_advisory_unlock_shared({self._listening})")
+        except BaseException as error:  # what was waited for has come all the same
+            sql.close()
+            if not isinstance(error, psycopg.Error):
+                raise
+        else:
+            self._pool.append(sql)
+            if self._is_closed:  # meanwhile, by another thread
+                self.close()
+
+    def close(self) -> None:
+        self._is_closed = True
+        while self._pool:
+            self._pool.pop().close()
+
+
+# --- The PostgreSQL backend: a ledger is a schema; writers take turns under one advisory lock, readers see snapshots.
 
 T = TypeVar("T")
 ATTEMPTS = 6
@@ -85,7 +346,7 @@ class CommitTrace(Struct, frozen=True):
     """What tells afterwards whether a transaction was committed, and which session of the server tried to."""
 
     backend: str
-    question: Question
+    question: SqlQuestion
     """Nobody but that transaction can have written what it finds."""
     has_events: bool = True
     had_lock: bool = True

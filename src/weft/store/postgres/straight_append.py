@@ -23,13 +23,9 @@ from msgspec.json import decode
 from weft.kernel.clock import Clock
 from weft.kernel.contents import SALT_BYTES, BorrowedSalts, Salts
 from weft.kernel.errors import WeftError
-from weft.store.fact_writer import FactWriter, RecentContents
+from weft.store.fact_log import FactWriter, Key, LogTip, RecentContents, Stored
 from weft.store.port import StraightTurn, WriteTxn
-from weft.store.postgres.address import PostgresAddress
-from weft.store.postgres.connection import PostgresSql
-from weft.store.postgres.flush import flush_and_ask
-from weft.store.postgres.statements import ServerCall
-from weft.store.records import Key, LogTip, Stored
+from weft.store.postgres.connection import PostgresAddress, PostgresSql, ServerCall, flush_and_ask
 from weft.store.sql import Insert, Question, Row, Sql
 from weft.store.sql_store import WriteWork
 

@@ -1,31 +1,147 @@
-"""What an open ledger file holds: connections with the settings the promise rests on, the writers' lock and the head
-file; and apsw's errors in Weft's words.
-
-No program of ours writes a value of another type than its column's: a flipped bit or a hand did. SQLite gives such a
-value to whoever reads its row. Nobody checks each value that is read; whoever fails over one asks `explained` whether
-that was why.
+"""What an open ledger file holds: connections with the settings the promise rests on, the
+writers' lock and the head file, its objects compared with those that a ledger has, the index of
+words as an FTS5 table; and copies of such a file: complete or not there, and marked as copies; and
+clones, which have names of their own.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from errno import EINVAL, EIO, ENOSYS
+from glob import escape
 from hashlib import sha256
+from io import FileIO
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, cast
 
 import apsw
+import msgspec
 from msgspec import Struct
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import Damaged, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
+from weft.kernel.errors import Action, Damaged, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
+from weft.store.fact_log import LAST_NUMBER
+from weft.store.port import AnyOf, Progress, Question, Term
+from weft.store.private_files import (
+    LedgerFile,
+    aside_of,
+    create_private,
+    open_beside,
+    open_or_create_beside,
+    put_in_place,
+)
+from weft.store.replicas import COPIED_NOTE, NOTE
 from weft.store.sql import Sql, WriteBuffer, askable, words_of
-from weft.store.sqlite.files import open_beside, open_or_create_beside
-from weft.store.sqlite.schema_objects import as_literal, quoted
+
+# --- The tables, views, indexes and triggers of a database file, compared with those that a ledger has.
+
+MOST_OBJECTS = 1_000
+"""More are not read. A ledger has fewer, and one that is not known is enough to refuse the file."""
+NAME_CHARACTERS = 60
+_ALL = f"SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT {MOST_OBJECTS}"
+_AS_TEXT = "coalesce({0}, '') || ''"
+_ALL_AS_TEXT = (
+    f"SELECT {', '.join(map(_AS_TEXT.format, ('type', 'name', 'tbl_name', 'sql')))} FROM sqlite_schema"
+    f" LIMIT {MOST_OBJECTS}"
+)
+_TOKENS = re.compile(
+    r"""(?P<blank>\s+|--[^\n]*|/\*.*?\*/)|'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]]*\]|`[^`]*`|\w+|.""", re.DOTALL
+)
+_SIGNS = frozenset("(),")
+_STATISTICS = frozenset(
+    {"CREATE TABLE sqlite_stat1(tbl,idx,stat)", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"}
+)
+_PLAIN_TABLE = re.compile(r"CREATE TABLE '(\w+)'\([\w ,()]*\)( WITHOUT ROWID)?")
+_EXPRESSIONS = re.compile(r"\b(CHECK|GENERATED|AS|DEFAULT|REFERENCES|COLLATE)\b", re.IGNORECASE)
+
+
+class SchemaObject(Struct, frozen=True):
+    """One row of `sqlite_schema`, its text in normal form."""
+
+    kind: str
+    name: str
+    table: str
+    sql: str
+
+    @property
+    def title(self) -> str:
+        """Kind and name, with everything escaped that a terminal would not print."""
+        return f"{self.kind if self.kind.isalpha() else 'object'} {self.name[:NAME_CHARACTERS]!r}"
+
+
+def quoted(name: str) -> str:
+    """An identifier as SQL writes it, whatever characters it has."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def as_literal(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def digest_of(connection: apsw.Connection) -> str | None:
+    """One hash over all objects as they are stored, in any order; None where names are of several types."""
+    try:
+        rows = sorted(connection.execute(_ALL).fetchall(), key=itemgetter(1))
+    except TypeError:
+        return None
+    return sha256(msgspec.msgpack.encode(rows)).hexdigest()
+
+
+def read_objects(connection: apsw.Connection) -> list[SchemaObject]:
+    rows: list[Any] = connection.execute(_ALL_AS_TEXT).fetchall()
+    return [SchemaObject(kind, name, table, normal_form(sql)) for kind, name, table, sql in rows]
+
+
+def normal_form(sql: str) -> str:
+    """A statement without comments, with one blank where there were several and none beside brackets and commas;
+    quoted parts stay as they are."""
+    tokens, gap = [""], False
+    for token in _TOKENS.finditer(sql):
+        if token["blank"] is not None:
+            gap = True
+            continue
+        if gap and tokens[-1] not in _SIGNS and token[0] not in _SIGNS:
+            tokens.append(" ")
+        tokens.append(token[0])
+        gap = False
+    return "".join(tokens).lstrip()
+
+
+def unknown_objects(
+    objects: Iterable[SchemaObject], expected: Mapping[str, SchemaObject], views: frozenset[str]
+) -> list[SchemaObject]:
+    """Those that are not among the expected ones, by name. A view in `views` may have any text: nobody reads it."""
+    return [
+        found
+        for found in objects
+        if found != expected.get(found.name)
+        and found.sql not in _STATISTICS
+        and not (found.kind == "view" and found.name in views)
+        and not (found.name in expected and _is_plain_shadow(found, expected[found.name]))
+    ]
+
+
+def _is_plain_shadow(found: SchemaObject, expected: SchemaObject) -> bool:
+    """Both are tables that FTS5 made, and only columns differ: a name in single quotes is its way to write one."""
+    spelled = _PLAIN_TABLE.fullmatch(found.sql)
+    return (
+        spelled is not None
+        and _PLAIN_TABLE.fullmatch(expected.sql) is not None
+        and (found.kind, found.table, spelled[1]) == ("table", found.name, found.name)
+        and _EXPRESSIONS.search(found.sql) is None
+    )
+
+
+# --- What an open ledger file holds: connections with the settings the promise rests on, the writers' lock and the
+# head file; and apsw's errors in Weft's words.
 
 READ_WRITE = apsw.SQLITE_OPEN_READWRITE
 READ_ONLY = apsw.SQLITE_OPEN_READONLY
@@ -400,3 +516,257 @@ def find_misfit(sql: Sql) -> str | None:
 def _fitting(kind: str, required: bool) -> str:
     fitting = as_literal(kind.lower())
     return fitting if required else f"{fitting}, 'null'"
+
+
+# --- The index of words as an FTS5 table without contents.
+
+
+class FtsIndex:
+    """FTS5 over words that are made elsewhere: its tokenizer only splits at spaces."""
+
+    def __init__(self, sql: Sql) -> None:
+        self._sql = sql
+
+    def put(self, passages: Iterable[tuple[int, str]]) -> None:
+        self._sql.run_many("INSERT INTO word(rowid, words) VALUES (?, ?)", passages)
+
+    def drop(self, passages: Sequence[int]) -> None:
+        self._sql.run_many("DELETE FROM word WHERE rowid = ?", ((n,) for n in passages))
+
+    def match(self, question: Question, limit: int, low: int | None = None, high: int | None = None) -> list[int]:
+        rows = self._sql.all(
+            "SELECT rowid FROM word WHERE word MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?",
+            (spelled(question), 0 if low is None else low, LAST_NUMBER if high is None else high, limit),
+        )
+        return [n for (n,) in rows]
+
+    def ranked(self, question: Question, limit: int) -> list[int]:
+        rows = self._sql.all(
+            "SELECT rowid FROM word WHERE word MATCH ? ORDER BY rank LIMIT ?", (spelled(question), limit)
+        )
+        return [n for (n,) in rows]
+
+    def pairs(self) -> Iterator[tuple[str, int]]:
+        return cast("Iterator[tuple[str, int]]", self._sql.each("SELECT term, doc FROM word_pair"))
+
+    def purge(self) -> None:
+        """Everything goes into one new segment, without what was dropped."""
+        self._sql.run("INSERT INTO word(word) VALUES ('optimize')")
+
+    def look_again(self) -> None:
+        """Before the engine checks itself: FTS5 remembers the shape of its index until it is asked something, and a
+        check by what another connection has changed since would find fault with what is sound."""
+        self._sql.one("SELECT rowid FROM word LIMIT 1")
+
+    def clear(self) -> None:
+        self._sql.run("INSERT INTO word(word) VALUES ('delete-all')")
+
+
+def spelled(question: Question) -> str:
+    """The question in FTS5's own language; every word is a quoted string there, which it takes as it is."""
+    return " AND ".join(_group(group) for group in question)
+
+
+def _group(group: AnyOf) -> str:
+    terms = " OR ".join(map(_term, group))
+    return f"({terms})" if len(group) > 1 else terms
+
+
+def _term(term: Term) -> str:
+    quoted = '"' + term.word.replace('"', '""') + '"'
+    return f"{quoted} *" if term.prefix else quoted
+
+
+# --- Copies of a ledger file: complete or not there, and marked as copies; and clones, which have names of their own.
+
+PAGES_AT_ONCE, BYTES_AT_ONCE = 2048, 8 * 1024 * 1024
+WAIT_SECONDS = 0.1
+BESIDE = ("-wal", "-shm", "-journal")
+"""The ends of names of the files that SQLite keeps beside a database."""
+FILLING_BYTES = 16 * 1024 * 1024
+
+
+def write_copy(
+    source: apsw.Connection, target: Path, progress: Progress | None, beside: Callable[[], object] | None = None
+) -> None:
+    """Copy what the connection sees, page by page, aside and renamed: either it is complete or it is not there.
+    `beside` is called before it is renamed, for what lies beside the ledger."""
+    aside = make_aside(target)
+    with _open_copy(aside, target) as connection:
+        _copy_pages(source, connection, target, progress)
+        with translated(str(target)):
+            mark_as_copy(connection)
+    if beside is not None:
+        beside()
+    put_in_place(aside, target)
+
+
+def write_clone(
+    source: SqliteSql,
+    file: LedgerFile,
+    target: Path,
+    check: Callable[[SqliteSql], object],
+    change: Callable[[SqliteSql], object],
+    place: Callable[[Path], object],
+    progress: Progress | None,
+) -> None:
+    """The same for a copy that is another ledger from its first moment. `check` looks at the source, in the snapshot
+    that the copy is made of, while its bytes are copied, and refuses by raising; `change` makes the copy a ledger of
+    its own, before it has its name. What `change` deletes is overwritten, and so are the pages that hold nothing.
+    `place` is called with the file just before it gets its name."""
+    aside = make_aside(target)
+    try:
+        if is_whole_in_file(file):
+            with _copying_bytes(source.connection, file, aside, progress):
+                check(source)
+        else:
+            check(source)
+            with _open_copy(aside, target) as copy:
+                _copy_pages(source.connection, copy, target, progress)
+        with _open_copy(aside, target) as copy, translated(str(target)):
+            for setting in ("journal_mode = MEMORY", "synchronous = OFF", "secure_delete = ON"):
+                copy.execute(f"PRAGMA {setting}")
+            copy.execute("BEGIN IMMEDIATE")
+            change(SqliteSql(copy))
+            copy.execute("COMMIT")
+            _clear_free_pages(copy)
+        place(aside)
+        put_in_place(aside, target)
+    except BaseException:  # also an interrupt from the keyboard leaves nothing that looks like a ledger
+        for end in ("", *BESIDE):
+            with suppress(OSError):
+                os.unlink(f"{aside}{end}")
+        raise
+
+
+def make_aside(target: Path) -> Path:
+    """An empty file to be copied into. What a dead process left beside it goes first: SQLite would take a log or a
+    journal there for this file's own, and undo or repeat in it what was done to the other one."""
+    aside = aside_of(target)
+    for end in BESIDE:
+        Path(f"{aside}{end}").unlink(missing_ok=True)
+    create_private(aside)
+    return aside
+
+
+@contextmanager
+def _open_copy(aside: Path, target: Path) -> Iterator[apsw.Connection]:
+    """The copy, to be written to. Where it cannot be opened, the error names what was to be made."""
+    with translated(str(target)):
+        connection = connect(str(aside), READ_WRITE)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _copy_pages(source: apsw.Connection, copy: apsw.Connection, target: Path, progress: Progress | None) -> None:
+    """An error may be of either file, and is the source's unless only who writes can meet it."""
+    with copy.backup("main", source, "main") as copying:
+        while not copying.done:
+            try:
+                copying.step(PAGES_AT_ONCE)
+            except (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError) as error:
+                raise store_error(error, str(target)) from error
+            if progress is not None:
+                progress(copying.page_count - copying.remaining, copying.page_count)
+
+
+def is_whole_in_file(file: LedgerFile) -> bool:
+    """Whether all of the ledger lies in its file, and none of it in the log; asked while a snapshot is open. One that
+    was taken while the log was empty keeps everybody from copying a later log into the file: whoever would, waits for
+    it. The log is looked at after the snapshot was taken, so an empty one was empty then."""
+    log = Path(f"{file.name}-wal")
+    return Path(f"{file.name}-shm").exists() and not (log.exists() and log.stat().st_size)
+
+
+@contextmanager
+def _copying_bytes(source: apsw.Connection, file: LedgerFile, aside: Path, progress: Progress | None) -> Iterator[None]:
+    """While the block runs, the file is copied as it lies, by a thread; after the block the rest is waited for."""
+    pages = source.pragma("page_count")
+    copier = FileCopier(file.descriptor(), aside, pages * source.pragma("page_size"))
+    copier.start()
+    try:
+        yield
+        while copier.is_alive():
+            if progress is not None:
+                progress(copier.taken * pages // copier.size, pages)
+            copier.join(WAIT_SECONDS)
+    finally:
+        copier.is_cut = True
+        copier.join()
+    if copier.error is not None:
+        raise copier.error
+
+
+class FileCopier(Thread):
+    """Copies the first `size` bytes of a file into another one."""
+
+    def __init__(self, descriptor: int, aside: Path, size: int) -> None:
+        super().__init__(name="copy of a ledger", daemon=True)
+        self._descriptor, self._aside, self.size = descriptor, aside, size
+        self.taken, self.is_cut = 0, False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with open(self._aside, "r+b", buffering=0) as copy:
+                while self.taken < self.size and not self.is_cut:
+                    self.taken += _move_bytes(self._descriptor, copy, self.taken, self.size - self.taken)
+        except BaseException as error:  # it is raised where the thread is waited for
+            self.error = error
+
+
+def _move_bytes(descriptor: int, copy: FileIO, at: int, most: int) -> int:
+    """Some bytes from a place of one file to the end of another; on Linux without a detour through this process."""
+    moved = _send_bytes(descriptor, copy, at, most) if sys.platform == "linux" else None
+    if moved is None:
+        moved = copy.write(os.pread(descriptor, min(most, BYTES_AT_ONCE), at)) or 0
+    if not moved:
+        raise OSError(EIO, "the file is shorter than its pages", str(copy.name))
+    return moved
+
+
+def _send_bytes(descriptor: int, copy: FileIO, at: int, most: int) -> int | None:
+    """None where a file system has no such call, as some that programs provide."""
+    try:
+        return os.sendfile(copy.fileno(), descriptor, at, min(most, BYTES_AT_ONCE))
+    except OSError as error:
+        if error.errno not in (EINVAL, ENOSYS):
+            raise
+        return None
+
+
+def _clear_free_pages(copy: apsw.Connection) -> None:
+    """Overwrite what was deleted in the source: values take all free pages, and are deleted in their turn."""
+    free_bytes = copy.pragma("freelist_count") * copy.pragma("page_size")
+    sizes = (min(FILLING_BYTES, free_bytes - start) for start in range(0, free_bytes, FILLING_BYTES))
+    copy.execute("BEGIN IMMEDIATE")
+    copy.executemany(
+        "INSERT INTO local(key, value) VALUES (?, zeroblob(?))", ((f"free:{i}", size) for i, size in enumerate(sizes))
+    )
+    copy.execute("DELETE FROM local WHERE key LIKE 'free:%'")
+    copy.execute("COMMIT")
+
+
+def ensure_free(target: Path) -> None:
+    if target.exists():
+        raise StoreError(f"{target} exists already", "choose a new file; backups are never overwritten")
+    if not target.parent.is_dir():
+        raise StoreError(f"there is no folder {target.parent}", "make it first")
+
+
+def mark_as_copy(connection: apsw.Connection) -> None:
+    """A copy goes by a name of its own, and says neither who trusts the ledger nor whom it syncs with."""
+    connection.execute(NOTE, (COPIED_NOTE, ""))
+    connection.execute("DELETE FROM local WHERE key LIKE 'trust:%'")
+    if connection.table_exists("main", "remote"):
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("DELETE FROM remote")
+
+
+def copies_beside(ledger: Path) -> list[Path]:
+    """What upgrades and restored backups left beside a ledger, and copies of it that were cut short there."""
+    name = escape(ledger.name)
+    names = (f"{name}.schema-*.backup*", f"{name}*.partial", f"{name}.replaced-*", f"{name}.restored*")
+    return sorted({found for name in names for found in ledger.parent.glob(name)})

@@ -1,42 +1,115 @@
-"""Looking at a ledger file without changing a byte of it, in whatever state it is.
-
-A database that nobody has open is read without locks and with its index in memory: SQLite then makes no file beside it
-and copies no log. One that is in use is read as any reader does; so is one that somebody began to use meanwhile, as
-what looks like damage may be their writing. Nothing but SQLite opens the file itself: closing it any other way would
-drop the locks that this process may hold.
+"""Looking at a ledger file without changing a byte of it, in whatever state it is: what it
+holds and which processes hold locks on it; and a backup put in a ledger's place.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 
 import apsw
+from msgspec import Struct
 
-from weft.kernel.advice import Action
 from weft.kernel.clock import Clock, system_random
-from weft.kernel.errors import LedgerTooNew, NotALedger, StoreError, UnknownObjects
-from weft.kernel.hidden_credentials import hidden_address
-from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
-from weft.store.facts import FactReader, local_value
-from weft.store.port import Progress, ReadTxn
-from weft.store.sqlite.connection import BUSY_MS, READ_ONLY, HeadFile, SqliteSql, harden, keep_log_on_close, translated
-from weft.store.sqlite.copies import ensure_free, write_copy
-from weft.store.sqlite.files import NETWORK_FILE_SYSTEMS, file_system_of, real_path
-from weft.store.sqlite.lock_holders import Holder, holders_of
+from weft.kernel.errors import (
+    Action,
+    InUse,
+    LedgerMissing,
+    LedgerTooNew,
+    NotALedger,
+    NotApplicable,
+    StoreError,
+    UnknownObjects,
+    hidden_address,
+)
+from weft.store.fact_log import FactReader, local_value
+from weft.store.port import Diagnosis, Progress, ReadTxn, as_far_as_it_goes, error, good, note, warning
+from weft.store.private_files import (
+    NETWORK_FILE_SYSTEMS,
+    file_system_of,
+    open_or_create_beside,
+    put_in_place,
+    real_path,
+    sync,
+)
+from weft.store.sqlite.connection import (
+    BUSY_MS,
+    READ_ONLY,
+    READ_WRITE,
+    HeadFile,
+    SqliteSql,
+    ensure_free,
+    harden,
+    keep_log_on_close,
+    translated,
+    write_copy,
+)
 from weft.store.sqlite.migrations import check_version, missing_parts, shipped_schema
 from weft.store.sqlite.store import LONG_LOG_BYTES, SqliteBase
+
+# --- Which processes hold locks on a file, where the system tells: on Linux, by /proc/locks.
+
+_PROC = Path("/proc")
+
+
+class Holder(Struct, frozen=True):
+    """A process that has a lock on a file."""
+
+    pid: int
+    name: str
+    stopped: bool
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.name})" if self.name else f"process {self.pid}"
+
+
+def holders_of(path: Path) -> list[Holder] | None:
+    """Who has locked any part of the file; None where the system does not tell."""
+    try:
+        place, lines = path.stat(), (_PROC / "locks").read_text().splitlines()
+    except FileNotFoundError:
+        return [] if (_PROC / "locks").exists() else None
+    except OSError:
+        return None
+    wanted = (os.major(place.st_dev), os.minor(place.st_dev), place.st_ino)
+    pids = {int(fields[4]) for fields in map(str.split, lines) if _place(fields) == wanted and fields[4].isdigit()}
+    return [_holder(pid) for pid in sorted(pids)]
+
+
+def _place(fields: list[str]) -> tuple[int, int, int] | None:
+    """Lines with an arrow are waiters, not holders."""
+    if len(fields) < 6 or fields[1] == "->":
+        return None
+    try:
+        major, minor, inode = fields[5].split(":")
+        return int(major, 16), int(minor, 16), int(inode)
+    except ValueError:
+        return None
+
+
+def _holder(pid: int) -> Holder:
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return Holder(pid, "", False)
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    return Holder(pid, name, rest.split()[0] in ("T", "t"))
+
+
+# --- Looking at a ledger file without changing a byte of it, in whatever state it is.
 
 MAGIC = b"SQLite format 3\0"
 WAL_MARK = slice(18, 20)
 QUICK_BYTES = 256 * 1024 * 1024
 LITTLE_ROOM = 64 * 1024 * 1024
 OBJECTS = "objects"
-BESIDE = ("-lock", "-head", "-wal", "-shm")
+LEDGER_SUFFIXES = ("-lock", "-head", "-wal", "-shm")
 """What a ledger's database has beside it; one of these that belongs to somebody else keeps everybody out."""
 
 
@@ -154,7 +227,7 @@ def examine_place(path: Path) -> Iterator[Diagnosis]:
     if not path.is_file():
         yield error("file", f"{path} is not a file", "a ledger is one file", Action.NAME_ANOTHER_LEDGER)
         return
-    beside = [file for suffix in BESIDE if (file := Path(f"{path}{suffix}")).exists()]
+    beside = [file for suffix in LEDGER_SUFFIXES if (file := Path(f"{path}{suffix}")).exists()]
     for file in (path, *beside):
         if not os.access(file, os.R_OK) and file.name != f"{path.name}-lock":
             yield error("file", f"{file} may not be read", "nothing can be opened", f"chmod u+r {file}, or chown")
@@ -392,3 +465,109 @@ def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[li
         store.close()
         return found, None
     return [*found, *as_far_as_it_goes("head file", lambda: examine_heads(store))], store
+
+
+# --- A backup put in a ledger's place.
+
+SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")
+
+
+class RestoreResult(Struct, frozen=True):
+    """What was put in place, and where that went which lay there."""
+
+    events: int
+    replaced: str | None
+
+
+def restore(
+    backup: Path,
+    path: Path,
+    clock: Clock,
+    progress: Progress | None = None,
+    beside: Callable[[], object] | None = None,
+) -> RestoreResult:
+    """Put a copy of `backup`, which stays as it is, in the place of the ledger at `path`, which nobody has open.
+    `beside` is called when the copy is written and before it takes that place."""
+    if not backup.is_file():
+        raise LedgerMissing(str(backup), Action.CHECK_PATH)
+    if path.exists() and os.path.samefile(backup, path):
+        raise NotApplicable(f"{backup} is the ledger itself", "name a backup of it")
+    if not path.parent.is_dir():
+        raise StoreError(f"there is no folder {path.parent}", "make it first")
+    path = real_path(path)
+    store = ExaminedStore(backup, clock)
+    try:
+        if store.introduce() == 0:
+            raise LedgerMissing(str(backup), Action.CHECK_PATH)
+        with store.read() as txn:
+            end = txn.facts.tip().n
+        with nobody_else(path):
+            aside = path.with_name(path.name + ".restored")
+            aside.unlink(missing_ok=True)
+            before = mark_of(backup)
+            write_copy(store.connection, aside, progress)
+            if mark_of(backup) != before:  # it is no backup but a ledger that somebody writes to
+                aside.unlink()
+                raise InUse(str(backup))
+            if beside is not None:
+                beside()
+            replaced = _move_aside(path, clock.now_ms())
+            put_in_place(aside, path)
+    finally:
+        store.close()
+    return RestoreResult(end, replaced)
+
+
+def _move_aside(path: Path, now_ms: int) -> str | None:
+    """The log goes with its database: beside another one it would destroy it. So nothing takes its place before that
+    is sure, and a log that an earlier attempt left behind follows its database."""
+    there = [suffix for suffix in ("", *SQLITE_SUFFIXES) if os.path.exists(f"{path}{suffix}")]
+    if not there:
+        return None
+    earlier = None if "" in there else _moved_last(path)
+    name = earlier or path.with_name(f"{path.name}.replaced-{now_ms}")
+    for suffix in there:
+        os.rename(f"{path}{suffix}", f"{name}{suffix}")
+    sync(path.parent)
+    return str(name)
+
+
+def _moved_last(path: Path) -> Path | None:
+    found = path.parent.glob(f"{escape(path.name)}.replaced-*")
+    whole = [each for each in found if each.name.rpartition("-")[2].isdigit()]
+    return max(whole, key=lambda each: int(each.name.rpartition("-")[2]), default=None)
+
+
+@contextmanager
+def nobody_else(path: Path) -> Iterator[None]:
+    """No writer gets in while this lasts, and nobody has the ledger open when it begins."""
+    descriptor = open_or_create_beside(Path(f"{path}-lock"))
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InUse(str(path)) from None
+        if holders := holders_of(path):
+            raise InUse(str(path), ", ".join(map(str, holders)))
+        _refuse_open(path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_open(path: Path) -> None:
+    """Where the system does not tell who has it open, SQLite does: it gives the whole file to one alone or to none."""
+    if not path.exists() or holders_of(path) is not None:
+        return
+    with translated(str(path)):
+        connection = apsw.Connection(str(path), READ_WRITE)
+        harden(connection)
+        keep_log_on_close(connection, True)
+        try:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; ROLLBACK").fetchall()
+        except apsw.BusyError:
+            raise InUse(str(path)) from None
+        except apsw.Error:  # too damaged to be open anywhere
+            return
+        finally:
+            connection.close(True)

@@ -1,14 +1,12 @@
-"""What a search through damaged files found, gathered aside and proved.
-
-A content proves itself: it hashes to its reference. An event is proved by the chain of arrival, from the row before its
-own; or, where that row is lost, by another event that names it. Either is a match of 256 bits, which damage does not
-make. What is not proved is counted, and not used.
+"""Rows of facts out of the pages of a damaged database file, whatever state the rest of it is
+in, gathered aside and proved.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ import apsw
 import orjson
 import zstandard
 
-from weft.kernel.contents import content_ref
+from weft.kernel.contents import ROW_BYTES, SALT_BYTES, content_ref
 from weft.kernel.events import GENESIS, extend
-from weft.store.packs import unpacked
-from weft.store.port import Progress
-from weft.store.salvaged_rows import (
+from weft.store.fact_log import DECLINED, FORMER, TAKEN, unpacked
+from weft.store.port import (
     Found,
     FoundContent,
     FoundLocal,
@@ -29,13 +26,275 @@ from weft.store.salvaged_rows import (
     FoundPart,
     FoundRow,
     FoundSlice,
+    Progress,
     ProvedContent,
     ProvedEvent,
 )
+from weft.store.private_files import real_path
 from weft.store.sql import blob
-from weft.store.sqlite.connection import HeadFile
-from weft.store.sqlite.files import real_path
-from weft.store.sqlite.pages import search
+from weft.store.sqlite.connection import READ_ONLY, HeadFile, translated
+
+# --- Rows of facts out of the pages of a database file, whatever state the rest of it is in.
+
+MAGIC = b"SQLite format 3\0"
+TABLE_LEAF, INDEX_LEAF, INDEX_INNER = 13, 10, 2
+SIZES = (4096, 8192, 1024, 2048, 16384, 32768, 65536, 512)
+WAL_HEADER, FRAME_HEADER = 32, 24
+MAX_PAYLOAD = 64 * 1024 * 1024
+DIGEST = 32
+LONGEST_HEADER = 128
+WITH_ROWID, WITHOUT = {3, *range(6, 13)}, {2, 3, 5}
+"""How many columns tables of facts have, with room for more."""
+KEPT_KEYS = re.compile(f"replica|import_secret|(?:{FORMER}|{TAKEN}|{DECLINED}).+")
+"""Local state that a salvaged ledger needs."""
+
+
+class Malformed(Exception):
+    """These bytes are no cell; whoever reads pages goes on with the next."""
+
+
+class PagedFile:
+    """A file of pages, read through SQLite's own hands: closing it otherwise would drop locks of this process."""
+
+    def __init__(self, path: Path, kind: int) -> None:
+        self._file = apsw.VFSFile("", str(path.absolute()), [READ_ONLY | kind, 0])
+        self.size = self._file.xFileSize()
+
+    def read(self, size: int, offset: int) -> bytes:
+        """As much as there is; nothing where the disk gives nothing."""
+        size = max(0, min(size, self.size - offset))
+        try:
+            return self._file.xRead(size, offset) if size else b""
+        except apsw.IOError:
+            return b""
+
+    def close(self) -> None:
+        self._file.xClose()
+
+
+class Pages:
+    """The pages of a database: as its log has them, or as the file does."""
+
+    def __init__(self, path: Path) -> None:
+        with translated(str(path)):
+            self._file = PagedFile(path, apsw.SQLITE_OPEN_MAIN_DB)
+            log = Path(f"{path}-wal")
+            self._log = PagedFile(log, apsw.SQLITE_OPEN_WAL) if log.exists() and log.stat().st_size else None
+        self.size = self._page_size()
+        self.usable = self.size - self._reserved()
+        self._frames = list(self._committed_frames())
+        self._newest = dict(self._frames)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._log is not None:
+            self._log.close()
+
+    @property
+    def has_log(self) -> bool:
+        return bool(self._frames)
+
+    def __len__(self) -> int:
+        return -(-self._file.size // self.size) + len(self._frames)
+
+    def images(self) -> Iterator[tuple[int, bytes]]:
+        """Every page with its number, all that the file and the log have of it, the newest last."""
+        for number in range(1, -(-self._file.size // self.size) + 1):
+            yield number, self._file.read(self.size, (number - 1) * self.size)
+        for number, offset in self._frames:
+            yield number, self._log_page(offset)
+
+    def page(self, number: int, *, in_file: bool) -> bytes:
+        if not in_file and number in self._newest:
+            return self._log_page(self._newest[number])
+        return self._file.read(self.size, (number - 1) * self.size)
+
+    def _log_page(self, offset: int) -> bytes:
+        assert self._log is not None, "frames are those of the log"
+        return self._log.read(self.size, offset)
+
+    def _page_size(self) -> int:
+        """As the header says; where that is damaged as the log says, else the usual one."""
+        header_sizes = [self._file.read(18, 0)[16:18]] if self._file.read(16, 0) == MAGIC else []
+        sizes = [1 << 16 if size == b"\0\1" else int.from_bytes(size, "big") for size in header_sizes]
+        if self._log is not None:
+            sizes.append(int.from_bytes(self._log.read(12, 0)[8:12], "big"))
+        return next((size for size in sizes if size in SIZES), SIZES[0])
+
+    def _reserved(self) -> int:
+        header = self._file.read(21, 0)
+        return header[20] if header[:16] == MAGIC and header[20] < 64 else 0
+
+    def _committed_frames(self) -> Iterator[tuple[int, int]]:
+        """Page numbers and places of all frames up to the last one that ends a transaction. Those after it were never
+        acknowledged; those of another salt are left over from before the log began anew."""
+        if self._log is None:
+            return
+        salt = self._log.read(WAL_HEADER, 0)[16:24]
+        waiting: list[tuple[int, int]] = []
+        for offset in range(WAL_HEADER, self._log.size, FRAME_HEADER + self.size):
+            header = self._log.read(FRAME_HEADER, offset)
+            if len(header) < FRAME_HEADER or header[8:16] != salt:
+                continue
+            number, committed = struct.unpack(">II", header[:8])
+            waiting.append((number, offset + FRAME_HEADER))
+            if committed:
+                yield from waiting
+                waiting.clear()
+
+
+def search(path: Path, progress: Progress | None = None) -> Iterator[Found]:
+    """Everything in the file and its log that has the form of a fact."""
+    pages = Pages(path)
+    try:
+        for done, (_, page) in enumerate(pages.images(), 1):
+            for is_table, columns, rowid in _records(pages, page):
+                found = _fact(is_table, columns, rowid)
+                if found is not None:
+                    yield found
+            if progress is not None and done % 256 == 0:
+                progress(done, len(pages))
+    finally:
+        pages.close()
+
+
+def _records(pages: Pages, page: bytes) -> Iterator[tuple[bool, list[Any], int]]:
+    start = 100 if page[:16] == MAGIC else 0
+    kind = page[start] if len(page) > start + 12 else 0
+    if kind not in (TABLE_LEAF, INDEX_LEAF, INDEX_INNER):
+        return
+    header = start + (12 if kind == INDEX_INNER else 8)
+    (cells,) = struct.unpack(">H", page[start + 3 : start + 5])
+    cells = min(cells, (len(page) - header) // 2)
+    for at in struct.unpack(f">{cells}H", page[header : header + 2 * cells]):
+        try:
+            yield from _record(pages, page, at, kind)
+        except (Malformed, IndexError, struct.error, UnicodeDecodeError):
+            continue
+
+
+def _record(pages: Pages, page: bytes, at: int, kind: int) -> Iterator[tuple[bool, list[Any], int]]:
+    """One cell, if it has as many columns as a row of facts. Where its overflow lies in the log as well as in the file,
+    both are given."""
+    if kind == INDEX_INNER:
+        at += 4
+    size, at = varint(page, at)
+    rowid = 0
+    if kind == TABLE_LEAF:
+        rowid, at = varint(page, at)
+    if not 0 < size <= MAX_PAYLOAD:
+        raise Malformed
+    types, end = types_of(page[at : at + LONGEST_HEADER])
+    if len(types) not in (WITH_ROWID if kind == TABLE_LEAF else WITHOUT):
+        return
+    given = set()
+    for in_file in (False, True) if pages.has_log else (True,):
+        payload = _payload(pages, page, at, size, kind == TABLE_LEAF, in_file)
+        if payload not in given:
+            given.add(payload)
+            yield kind == TABLE_LEAF, values_of(types, payload, end), rowid
+
+
+def _payload(pages: Pages, page: bytes, at: int, size: int, is_table: bool, in_file: bool) -> bytes:
+    """What of it lies in the page, then the chain of overflow pages."""
+    usable = pages.usable
+    most = usable - 35 if is_table else (usable - 12) * 64 // 255 - 23
+    if size <= most:
+        return page[at : at + size]
+    least = (usable - 12) * 32 // 255 - 23
+    local = least + (size - least) % (usable - 4)
+    local = local if local <= most else least
+    parts, left = [page[at : at + local]], size - local
+    (number,) = struct.unpack(">I", page[at + local : at + local + 4])
+    while left > 0:
+        overflow = pages.page(number, in_file=in_file) if number else b""
+        if len(overflow) < pages.usable:
+            raise Malformed
+        (number,) = struct.unpack(">I", overflow[:4])
+        parts.append(overflow[4 : min(usable, 4 + left)])
+        left -= usable - 4
+    return b"".join(parts)
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for i in range(8):
+        byte = data[at + i]
+        value = value << 7 | byte & 127
+        if byte < 128:
+            return value, at + i + 1
+    return value << 8 | data[at + 8], at + 9
+
+
+_WIDTHS = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
+
+
+def types_of(header: bytes) -> tuple[list[int], int]:
+    """The serial types of a record's values, and where the values begin."""
+    end, at = varint(header, 0)
+    if not 0 < end <= len(header):
+        raise Malformed
+    types: list[int] = []
+    while at < end:
+        kind, at = varint(header, at)
+        types.append(kind)
+    return types, end
+
+
+def values_of(types: list[int], payload: bytes, at: int) -> list[Any]:
+    """None, numbers, bytes and texts."""
+    values: list[Any] = []
+    for kind in types:
+        width = (kind - 12) // 2 if kind >= 12 else _WIDTHS[kind]
+        if at + width > len(payload):
+            raise Malformed
+        values.append(_value(kind, payload[at : at + width]))
+        at += width
+    return values
+
+
+def _value(kind: int, data: bytes) -> Any:
+    if kind == 0:
+        return None
+    if kind <= 6:
+        return int.from_bytes(data, "big", signed=True)
+    if kind in (8, 9):
+        return kind - 8
+    if kind >= 12:
+        return data if kind % 2 == 0 else data.decode()
+    raise Malformed
+
+
+def _fact(is_table: bool, columns: Sequence[Any], rowid: int) -> Found | None:
+    """By the number and the types of its columns; a row's own number is not among them, SQLite keeps it apart."""
+    return _with_rowid(columns, rowid) if is_table else _without_rowid(columns)
+
+
+def _with_rowid(columns: Sequence[Any], rowid: int) -> Found | None:
+    match columns:
+        case [None, int(count), int(at), bytes(chain), int(_), bytes(events)] if len(chain) == DIGEST:
+            return FoundRow(rowid, count, at, chain, events)
+        case [None, int(_), bytes(ref), bytes(salt), bytes(_), int(size), None | str(_), None | bytes(_), *_] if (
+            len(ref) == DIGEST and len(salt) == SALT_BYTES
+        ):
+            return FoundContent(rowid, ref, salt, size, columns[7])
+        case [None, int(_), bytes(data)]:
+            return FoundPack(rowid, data)
+    return None
+
+
+def _without_rowid(columns: Sequence[Any]) -> Found | None:
+    match columns:
+        case [int(content), int(idx), int(pack), int(start), int(size)]:
+            return FoundSlice(content, idx, pack, start, size)
+        case [int(content), int(idx), bytes(data)] if len(data) <= ROW_BYTES:
+            return FoundPart(content, idx, data)
+        case [str(key), str(value)] if KEPT_KEYS.fullmatch(key):
+            return FoundLocal(key, value)
+    return None
+
+
+# --- What a search through damaged files found, gathered aside and proved.
 
 _TABLES = """
 PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;

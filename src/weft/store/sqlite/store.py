@@ -1,10 +1,4 @@
-"""The SQLite backend: one writer at a time, readers on snapshots of their own, every acknowledgement after its sync.
-
-A write takes the lock file, begins, runs the waiting callers' work one by one (each undone alone if it raises),
-commits, and only then writes the head file and answers. A process that dies before the commit leaves nothing; after
-it, everything, with a head file that lags by one, which the next start accepts. Before it commits, the ledger's name
-must still lead to the file that was opened: nothing is acknowledged that nobody would find.
-"""
+"""An empty database aside, in which views are computed to be compared with stored ones; every backend uses it."""
 
 from __future__ import annotations
 
@@ -19,33 +13,35 @@ import apsw
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import Damaged, LedgerMissing, LedgerTooOld, LogCut, ReadOnlyLedger, StoreError, StoreFailed
-from weft.kernel.sites import IN_MEMORY
-from weft.store.facts import FactReader, local_value
-from weft.store.group_commit import CommitBatch
-from weft.store.port import PATIENCE, Progress, ReadTxn
-from weft.store.records import LogTip
-from weft.store.replica_names import accept_loss, accepted_loss, is_copy, last_event_as, take_new_name
+from weft.kernel.typed_names import IN_MEMORY
+from weft.store.fact_log import FactReader, LogTip, local_value
+from weft.store.port import PATIENCE, Progress, ReadTxn, WordIndex
+from weft.store.private_files import AFTER_FORK, LedgerFile, refuse_unsafe_place
+from weft.store.replicas import accept_loss, accepted_loss, is_copy, last_event_as, take_new_name
 from weft.store.sql import Sql
-from weft.store.sql_store import MINTED, BufferedSql, Results, SqlStore, WriteWork, succeed
+from weft.store.sql_store import MINTED, BufferedSql, CommitBatch, Results, SqlStore, WriteWork, succeed
 from weft.store.sqlite.connection import (
     READ_ONLY,
     READ_WRITE,
     FileLock,
+    FtsIndex,
     HeadFile,
     HeadSlot,
     NameLocks,
     SqliteSql,
     connect,
+    copies_beside,
     empty_log,
+    ensure_free,
     explain,
     explained,
     keep_log_on_close,
     make_durable,
     store_error,
     translated,
+    write_clone,
+    write_copy,
 )
-from weft.store.sqlite.copies import copies_beside, ensure_free, write_clone, write_copy
-from weft.store.sqlite.files import AFTER_FORK, LedgerFile, refuse_unsafe_place
 from weft.store.sqlite.migrations import (
     Schema,
     check_objects,
@@ -55,9 +51,22 @@ from weft.store.sqlite.migrations import (
     refuse_newer,
     shipped_schema,
 )
-from weft.store.sqlite.scratch import scratch
-from weft.store.sqlite.word_index import FtsIndex
-from weft.store.word_index import WordIndex
+
+
+@contextmanager
+def scratch(schema: Schema) -> Iterator[SqliteSql]:
+    connection = apsw.Connection("", statementcachesize=256)
+    try:
+        connection.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536")
+        migrate(connection, IN_MEMORY, schema)
+        connection.execute("BEGIN")
+        yield SqliteSql(connection)
+    finally:
+        connection.close()
+
+
+# --- The SQLite backend: one writer at a time, readers on snapshots of their own, every acknowledgement after its
+# sync.
 
 POLL_SECONDS = 0.02
 POOLED_READERS = 8

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.broker_call import BrokerAccess, reply_fields, with_broker
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.configuration import RUN_TOOLSET, ensure_toolset
@@ -183,8 +183,7 @@ def _planned(programs: Programs, request: AgentRunRequest, workspace: str | None
 
 def _ensure_held(programs: Programs, agent: Program) -> None:
     """Refuse an agent that has another task, unless somebody waits for its work: it is free when that ends."""
-    from weft.kernel.advice import Action
-    from weft.kernel.errors import AgentBusy, NotApplicable
+    from weft.kernel.errors import Action, AgentBusy, NotApplicable
 
     try:
         programs.release_agent(programs.hold_agent(agent.id))

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InvalidInput
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.approval_text import approval_lines, exact_document, short_id, state_of
 from weft.surfaces.cli.questions import confirm
 from weft.surfaces.cli.screen import Line, Span

@@ -10,9 +10,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from weft.kernel.errors import NotApplicable
-from weft.kernel.hidden_credentials import without_credentials
-from weft.kernel.shell_words import shell_word
+from weft.kernel.errors import NotApplicable, without_credentials
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 from weft.surfaces.plain_text import exact_json, exact_lines

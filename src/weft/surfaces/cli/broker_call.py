@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import InboxState
 from weft.kernel.errors import WeftError
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.program_call import ReplyStream, acting_person, note_retry
 from weft.surfaces.cli.screen import Span

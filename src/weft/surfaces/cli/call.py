@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from weft.kernel.errors import InvalidInput
-from weft.kernel.shell_words import shell_line, shell_word
+from weft.kernel.typed_names import shell_line, shell_word
 from weft.surfaces.cli.screen import Line, Screen, Span, colours_wanted, stdout_screen, terminal_size
 from weft.surfaces.cli.times import LocalZone
 from weft.surfaces.cli.user_files import TOKEN_VARIABLE, find_ledger
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.kernel.authority import Authority
     from weft.ledger.api import Ledger
     from weft.runtime.tokens.tokens import TokenContent
-    from weft.store.trust_store import TrustStore
+    from weft.store.replicas import TrustStore
 
 
 LedgerT = TypeVar("LedgerT", "Ledger", "AsyncLedger")
@@ -115,7 +115,7 @@ class Call:
         """The ledger, for a command that reads totals of usage: open for writing where much is not counted yet and that
         can be, so that they catch up. A backup stays as it is."""
         from weft.kernel.errors import StoreError
-        from weft.opening import is_backup
+        from weft.surfaces.opening import is_backup
 
         ledger = self.reading()
         if self._acting_as is not None or ledger.usage.lag() <= MOST_UNCOUNTED_EVENTS or is_backup(ledger):
@@ -167,10 +167,10 @@ class Call:
         return self._open(path, create=False, accept=True)
 
     def _open(self, path: str, *, create: bool, read_only: bool = False, accept: bool = False) -> Ledger:
-        from weft.opening import open as open_ledger
         from weft.surfaces.cli.progress import progress
         from weft.surfaces.cli.repositories import trusted_repositories
         from weft.surfaces.cli.trust import prepare_question
+        from weft.surfaces.opening import open as open_ledger
 
         with progress(self, "upgrade") as bar:
             ledger: Ledger = open_ledger(
@@ -289,8 +289,7 @@ def _is_read() -> bool:
 @contextmanager
 def _elsewhere() -> Iterator[None]:
     """Where another ledger than the one in use is missing, its address is wrong: none is to be made."""
-    from weft.kernel.advice import Action
-    from weft.kernel.errors import LedgerMissing
+    from weft.kernel.errors import Action, LedgerMissing
 
     try:
         yield

@@ -76,7 +76,7 @@ def counted(ledger: Ledger) -> list[ModelCount]:
 def about(ledger: Ledger, node: Node) -> str:
     """What a node says, in one line."""
     from weft.kernel.errors import InvalidInput
-    from weft.ledger.read.turn_titles import in_one_line
+    from weft.ledger.read.session_list import in_one_line
     from weft.programs import Programs
     from weft.programs.similarity.texts import text_of_node
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.kernel.advice import Action, Advice
 from weft.kernel.errors import (
+    Action,
+    Advice,
     AmbiguousName,
     CodeFailed,
     Damaged,
@@ -19,9 +20,10 @@ from weft.kernel.errors import (
     OutsideError,
     StoreError,
     WeftError,
+    error_code,
+    hidden_address,
+    without_credentials,
 )
-from weft.kernel.hidden_credentials import hidden_address, without_credentials
-from weft.kernel.weft_error import error_code
 from weft.surfaces.cli.questions import Declined
 from weft.surfaces.plain_text import safe, safe_lines
 from weft.surfaces.wire.hints import phrase

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from weft.kernel.advice import Action
 from weft.kernel.enums import SnapshotState
-from weft.kernel.errors import Unsupported
-from weft.kernel.shell_words import shell_word
+from weft.kernel.errors import Action, Unsupported
+from weft.kernel.typed_names import shell_word
 from weft.ledger.api import KeptReference, Ledger, Problem, ResourceLog, Snapshot
-from weft.store.diagnosis import Diagnosis, error, good, note, warning
+from weft.store.port import Diagnosis, error, good, note, warning
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted, size_text
 from weft.surfaces.cli.interrupted_commands import command_notes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from weft.kernel.sites import Site
+from weft.kernel.typed_names import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted

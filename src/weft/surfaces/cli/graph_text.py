@@ -14,7 +14,15 @@ from weft.surfaces.cli.times import local_time
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
-    from weft.graph.model import AncestryStep, CallPair, GraphEdge, GraphNode, PathsFound, PolicyStep, ResourceState
+    from weft.graph.edge_reader import (
+        AncestryStep,
+        CallPair,
+        GraphEdge,
+        GraphNode,
+        PathsFound,
+        PolicyStep,
+        ResourceState,
+    )
     from weft.surfaces.cli.screen import Screen
 
 EDGES = ("from", "edge", "to", "since", "until")
@@ -47,7 +55,7 @@ def about(node: GraphNode | None) -> str:
     """What tells a node from others of its type, in a few words."""
     if node is None:
         return ""
-    from weft.graph.pictures import caption
+    from weft.graph.graph import caption
 
     type, words = caption(node)
     return f"{type} {safe(words)}".strip()

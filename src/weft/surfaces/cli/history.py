@@ -121,7 +121,7 @@ class Reader:
 
 def quoted_title(title: str | None) -> str:
     """A title as it stands behind a label: in quotation marks after a blank. Empty where it says nothing."""
-    from weft.ledger.read.turn_titles import meaningful_title
+    from weft.ledger.read.session_list import meaningful_title
 
     shown_title = meaningful_title(title)
     return f' "{cut(safe(" ".join(shown_title.split())), TITLE_COLUMNS)}"' if shown_title else ""
@@ -153,7 +153,7 @@ def find_session(ledger: Ledger, name: str) -> Session:
 
 def _beginning(sessions: list[Session], name: str) -> list[Session]:
     """The deleted sessions of the one label that begins so."""
-    from weft.ledger.read.label_prefixes import SHORTEST, fitting
+    from weft.ledger.read.sessions import SHORTEST, fitting
 
     labels = fitting({session.label for session in sessions}, name) if len(name) >= SHORTEST else []
     return [session for session in sessions if labels == [session.label]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from weft.kernel.shell_words import shell_line
+from weft.kernel.typed_names import shell_line
 from weft.ledger.api import ListedSession, SessionFilter
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Line, Span

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.errors import NotApplicable
-from weft.store.atomic_files import aside_of, make_folder, open_aside, open_to_append
+from weft.store.private_files import aside_of, make_folder, open_aside, open_to_append
 from weft.surfaces.cli.user_files import beside_ledger
 from weft.surfaces.wire.exchange import ImportStatus
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import WeftError
-from weft.kernel.sites import Site
+from weft.kernel.typed_names import Site
 from weft.surfaces.cli.import_job import READY, ImportJob, Order
 from weft.surfaces.wire.exchange import ImportStatus
 
@@ -61,9 +61,9 @@ class ImportWork:
     def run(self) -> None:
         from weft.exchange.importers.port import load_importers
         from weft.exchange.importing.run import ImportRun
-        from weft.opening import open as open_ledger
         from weft.surfaces.cli.import_files import kept_folders
         from weft.surfaces.cli.trust import trust_store
+        from weft.surfaces.opening import open as open_ledger
 
         order = self._order
         importers = load_importers(order.only)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from weft.store.atomic_files import make_folder, new_file
+from weft.store.private_files import make_folder, new_file
 
 
 @contextmanager

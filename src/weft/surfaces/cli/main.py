@@ -14,8 +14,7 @@ from types import FrameType
 import click
 
 from weft import __version__
-from weft.kernel.errors import WeftError
-from weft.kernel.hidden_credentials import without_credentials
+from weft.kernel.errors import WeftError, without_credentials
 from weft.surfaces.cli.call import OWNER, Call
 from weft.surfaces.cli.command import ALL_COMMANDS, COMPLETION_VARIABLE, shared_options, take_shared
 from weft.surfaces.cli.exits import (

@@ -18,7 +18,7 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe_lines
 
 if TYPE_CHECKING:
-    from weft.kernel.fields import PolicyTests
+    from weft.kernel.events import PolicyTests
     from weft.ledger.api import Ledger, Policy
     from weft.runtime.policies.decider import PolicyInForce
     from weft.runtime.policies.interpreter import PolicyInterpreters

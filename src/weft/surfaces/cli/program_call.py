@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import OWNER, Call
 from weft.surfaces.cli.repeated_text import RepeatedText

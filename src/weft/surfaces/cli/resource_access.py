@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
-from weft.kernel.sites import Site
+from weft.kernel.typed_names import Site
 from weft.surfaces.cli.interrupted_commands import clean_up_commands
 from weft.surfaces.cli.user_files import SERVER, beside_ledger, configuration_folder, this_machine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.kernel.shell_words import shell_line
+from weft.kernel.typed_names import shell_line
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted
-from weft.kernel.sites import Site
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted, quoted
+from weft.kernel.typed_names import Site
 from weft.surfaces.cli.interrupted_commands import clean_up_commands, command_notes
 from weft.surfaces.cli.resource_access import folder_beside
 from weft.surfaces.cli.trust import trust_store

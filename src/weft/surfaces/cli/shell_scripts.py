@@ -18,7 +18,7 @@ from click.shell_completion import (
     add_completion_class,
 )
 
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 
 BASH_SCRIPT = r"""
 %(complete_func)s() {

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
-from weft.kernel.shell_words import shell_word
-from weft.kernel.sites import Site
+from weft.kernel.typed_names import Site, shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted, size_text
 from weft.surfaces.cli.screen import Line, Span

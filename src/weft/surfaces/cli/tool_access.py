@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weft.ledger.api import Ledger, Runs, SessionStanding
-from weft.store.atomic_files import make_folder
+from weft.store.private_files import make_folder
 from weft.surfaces.cli.resource_access import directory_driver, files_folder, load_resource_settings
 from weft.surfaces.cli.sandbox_access import command_runner
 from weft.surfaces.cli.trust import trust_store

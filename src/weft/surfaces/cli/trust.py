@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import InvalidInput
-from weft.kernel.shell_words import shell_line
-from weft.kernel.sites import Site
+from weft.kernel.typed_names import Site, shell_line
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import state_folder
 from weft.surfaces.wire.upkeep import TrustAnswer
@@ -20,7 +19,7 @@ from weft.surfaces.wire.upkeep import TrustAnswer
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.runtime.assembly.workspace_rules import RulesOf
-    from weft.store.trust_store import StoredTrust, TrustStore
+    from weft.store.replicas import StoredTrust, TrustStore
 
 TRUST_FILE = "trust.json"
 LISTED = 12
@@ -28,7 +27,7 @@ LISTED = 12
 
 
 def trust_store() -> TrustStore:
-    from weft.store.trust_store import TrustStore
+    from weft.store.replicas import TrustStore
 
     return TrustStore(state_folder() / TRUST_FILE)
 
@@ -85,7 +84,7 @@ def carry_trust(
     looking: Callable[[str], Ledger], writing: Callable[[str], Ledger], source: str, target: str, how: str
 ) -> None:
     """A ledger that was made from a trusted one is trusted, too."""
-    from weft.store.trust_store import StoredTrust
+    from weft.store.replicas import StoredTrust
 
     with looking(source) as ledger:
         is_trusted = ledger.trust.is_trusted
@@ -109,7 +108,7 @@ def is_granted(question: str) -> bool:
 
 def prepare_question(ledger: Ledger, note: Callable[..., None]) -> None:
     """Where somebody is at the terminal, they are asked when something would act."""
-    from weft.store.trust_store import StoredTrust
+    from weft.store.replicas import StoredTrust
 
     trust = ledger.trust
     if isinstance(trust, StoredTrust) and sys.stdin.isatty() and sys.stderr.isatty():

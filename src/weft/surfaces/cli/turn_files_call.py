@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from weft.kernel.enums import FileKind
 from weft.kernel.errors import WeftError
-from weft.kernel.self_running_files import self_running, self_running_words
+from weft.kernel.permission_subjects import self_running, self_running_words
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span

@@ -12,7 +12,7 @@ from weft.kernel.contents import decode_utf8
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput, InvalidJson
 from weft.ledger.arguments import as_messages
-from weft.ledger.dialects.turns import split_turns
+from weft.ledger.dialects import split_turns
 from weft.ledger.model import NewError
 
 

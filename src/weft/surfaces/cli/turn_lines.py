@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from weft.kernel.enums import TurnStatus, TurnType
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.graph import Glyphs
 from weft.surfaces.cli.history import Reader, quoted_title, short
@@ -18,7 +18,7 @@ from weft.surfaces.cli.times import NO_TIME, local_time
 from weft.surfaces.plain_text import cut, safe, width
 
 if TYPE_CHECKING:
-    from weft.kernel.fields import Usage
+    from weft.kernel.events import Usage
     from weft.ledger.model import Turn
 
 INDENT = "    "

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 import click
 
-from weft.kernel.shell_words import shell_line
+from weft.kernel.typed_names import shell_line
 
 NAMED = 3
 """So many commands that have the option are named."""

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidInput, InvalidKey, LedgerMissing, NotTrusted
-from weft.kernel.sites import Site
+from weft.kernel.errors import Action, InvalidInput, InvalidKey, LedgerMissing, NotTrusted
+from weft.kernel.typed_names import Site
 
 if TYPE_CHECKING:
     from weft.exchange.bundles.keys import KeyRing, Signer
@@ -95,7 +94,7 @@ def this_machine() -> str:
     """What tells this machine from others: an id that is drawn when it is first asked for, and kept in the state
     folder. It says nothing of the machine, and stays when that is named anew."""
     from weft.kernel.clock import SystemClock, UlidSource, is_ulid, system_random
-    from weft.store.atomic_files import make_folder, open_aside, sync
+    from weft.store.private_files import make_folder, open_aside, sync
 
     path = state_folder() / MACHINE_FILE
     if not path.exists():

@@ -6,14 +6,14 @@ import os
 from typing import TYPE_CHECKING
 
 from weft.kernel.errors import InvalidInput
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.questions import is_person_there
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.trust import is_granted
 
 if TYPE_CHECKING:
-    from weft.store.trust_store import TrustedFolder
+    from weft.store.replicas import TrustedFolder
 
 WORK_LINES = (
     "they change files there, and run commands in the sandbox: without a network, without files of secrets, and with",

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from weft.kernel.events import Receipt
-    from weft.kernel.fields import Usage
+    from weft.kernel.events import Receipt, Usage
 
 
 class SentMessage(Struct, frozen=True, kw_only=True):

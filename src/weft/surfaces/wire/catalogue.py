@@ -24,9 +24,8 @@ from weft.exchange.importing.sweep import FoundPlace
 from weft.exchange.resuming.session_files import Resume
 from weft.exchange.sync.commands import Synced
 from weft.exchange.sync.peers import Remote
-from weft.graph import model as graph_model
-from weft.kernel.events import Event, Receipt, UnknownEvent
-from weft.kernel.fields import Usage
+from weft.graph import edge_reader as graph_model
+from weft.kernel.events import Event, Receipt, UnknownEvent, Usage
 from weft.ledger import model
 from weft.ledger.api import (
     ITEMS,
@@ -102,8 +101,8 @@ from weft.runtime.policies.backtest import Backtest
 from weft.runtime.replay.bisection import BisectResult
 from weft.runtime.resources.followed_folders import KeptFolder
 from weft.runtime.routing.smart_routes import RouteChoice
-from weft.store.diagnosis import Diagnosis
-from weft.store.trust_store import TrustedFolder, TrustedLedger
+from weft.store.port import Diagnosis
+from weft.store.replicas import TrustedFolder, TrustedLedger
 from weft.surfaces.wire import (
     approvals,
     broker,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weft.ledger.api import StoredEvent
     from weft.programs.model import Program
     from weft.runtime.invoke.invocation import InvocationResult
-    from weft.store.diagnosis import Diagnosis
+    from weft.store.port import Diagnosis
     from weft.surfaces.wire.work import AgentStatus
 
 WIRE_VERSION = 1

@@ -1,6 +1,6 @@
 """How advice is phrased: the sentences of the command line.
 
-The layers below give an action code with arguments (`weft.kernel.advice`). A surface has a table of sentences for the
+The layers below give an action code with arguments (`weft.kernel.errors`). A surface has a table of sentences for the
 codes that it says in words of its own, such as the command to run; for every other code the sentence of the code
 itself is shown.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.kernel.advice import Action, Advice
-from weft.kernel.shell_words import shell_word
+from weft.kernel.errors import Action, Advice
+from weft.kernel.typed_names import shell_word
 
 COMMAND_LINE: Mapping[Action, str] = {
     # values

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.kernel.fields import Usage
+    from weft.kernel.events import Usage
     from weft.ledger.api import ListedSession, Provenance, ProvisionalTurn
     from weft.ledger.model import Compaction, Message, ToolCall, Turn
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from weft.exchange.sync.peers import Remote
     from weft.ledger.api import CopyResult, ErasurePlan, PackResult, Problem, SalvageResult
     from weft.programs.reach import ProgramReach
-    from weft.store.diagnosis import Diagnosis
+    from weft.store.port import Diagnosis
 
 
 class TrustAnswer(Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from weft.runtime.resources.directories.model import FolderRestore, SkipReason, 
 from weft.runtime.resources.directories.scan import Scan
 from weft.runtime.resources.directories.taking import FolderTaking
 from weft.runtime.sandbox.git_folders import writable_git_folders
-from weft.store.atomic_files import new_file
+from weft.store.private_files import new_file
 
 
 def nothing(path: str) -> bool:

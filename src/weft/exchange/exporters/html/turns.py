@@ -29,7 +29,7 @@ from weft.exchange.exporters.port import Report, Thinking, Wishes
 from weft.kernel.clock import iso_from_ms
 from weft.ledger.api import BranchPoint, FullTurn, StepGroup, is_from_tool, message_passages, sections, typed_command
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
-from weft.ledger.read.turn_titles import first_line, spoken
+from weft.ledger.read.session_list import first_line, spoken
 
 BRANCHES_LISTED = 50
 ROLES = ("user", "assistant", "system", "tool")

@@ -22,8 +22,7 @@ from weft.exchange.importers.records.values import (
     whole,
 )
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource
-from weft.ledger.dialects.blocks import plain_result
-from weft.ledger.dialects.usage import one_hour_writes, uncached_input
+from weft.ledger.dialects import one_hour_writes, plain_result, uncached_input
 from weft.ledger.model import FileNote, ReasoningPart
 
 SOURCES = {"system": MessageRole.SYSTEM, "user": MessageRole.USER, "agent": MessageRole.ASSISTANT}

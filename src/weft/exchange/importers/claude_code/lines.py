@@ -25,7 +25,7 @@ from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.records.jsonl import BOM, Record
 from weft.exchange.importers.records.values import JsonObject, mapping, text
 from weft.kernel.enums import MessageSource
-from weft.kernel.read_budget import check_json
+from weft.kernel.foreign_input import check_json
 
 
 class Kind(Enum):

@@ -19,7 +19,7 @@ from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.records.jsonl import BOM, LINE_LIMIT, Reached, first_objects, records
 from weft.exchange.importers.records.values import canonical_escaped, json_fault, mapping, sequence, text
-from weft.kernel.read_budget import check_json
+from weft.kernel.foreign_input import check_json
 
 
 class Sort(IntEnum):

@@ -22,7 +22,7 @@ from weft.exchange.importers.databases import UNREADABLE, Database, RowLines
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.records.values import mapping, sequence, text
 from weft.exchange.importers.sidecars import read_beside
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import quoted
 
 CHATS = "workbench.panel.aichat.view.aichat.chatdata"
 COMPOSERS = "composer.composerData"

@@ -11,7 +11,7 @@ import orjson
 from msgspec import Raw, Struct
 
 from weft.exchange.importers.documents import read_document
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import quoted
 
 BROKEN = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError)
 """What reading damaged values raises."""

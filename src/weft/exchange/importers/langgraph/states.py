@@ -18,7 +18,7 @@ from weft.exchange.importers.langgraph.saved_values import BROKEN, Stored, Tagge
 from weft.exchange.importers.port import Tokens
 from weft.exchange.importers.records.builder import MessageContent
 from weft.exchange.importers.records.values import JsonObject, json_in_text, mapping, sequence, text, whole
-from weft.ledger.dialects.usage import uncached_input
+from weft.ledger.dialects import uncached_input
 from weft.ledger.model import ReasoningPart
 
 KINDS = {

@@ -21,14 +21,13 @@ from weft.exchange.importers.langgraph.saved_values import (
     elements,
     plain,
 )
-from weft.exchange.importers.langgraph.saved_values import plain as shown
 from weft.exchange.importers.langgraph.states import EMPTY, Message, Node, State, States, replayed
 from weft.exchange.importers.port import Item, NativeMessage, NativeTurn, Report
 from weft.exchange.importers.records.builder import PendingCall, finished_items, identity
 from weft.exchange.importers.records.values import canonical, mapping, millis, present, text
 from weft.exchange.importers.trees import Part, PlannedBranch, Tree
 from weft.kernel.enums import AgentRole, MessageRole, MessageSource
-from weft.ledger.dialects.blocks import plain_result as words_or_blocks
+from weft.ledger.dialects import plain_result as words_or_blocks
 
 USUAL = ("messages", "__root__")
 OUTCOME_CHANNELS = frozenset({"__error__", "__interrupt__"})
@@ -191,7 +190,7 @@ class ThreadReader:
     def _overwritten(self, write: Write) -> list[Stored]:
         value = decoded(write.kind, write.data)
         inner = mapping(value.value).get("value") if isinstance(value, Tagged) else mapping(value).get("__overwrite__")
-        return [Stored("msgpack", msgspec.msgpack.encode(shown(each))) for each in inner or ()]
+        return [Stored("msgpack", msgspec.msgpack.encode(plain(each))) for each in inner or ()]
 
     def _outcome(self, id: str, written: list[Write], is_leaf: bool) -> None:
         state = self._thread.tips.get(id)
@@ -201,7 +200,7 @@ class ThreadReader:
             if write.channel not in OUTCOME_CHANNELS:
                 continue
             try:
-                value = shown(decoded(write.kind, write.data))
+                value = plain(decoded(write.kind, write.data))
             except BROKEN:
                 value = None
             outcome = self._thread.outcomes.setdefault(state.tip, Outcome())

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.exchange.importers.records.values import JsonObject, epoch_millis, fingerprint, mapping, sequence, text
-from weft.ledger.dialects.messages import is_api_message
+from weft.ledger.dialects import is_api_message
 
 LISTS = ("messages", "conversations", "conversation")
 """Names that the list of messages goes by."""

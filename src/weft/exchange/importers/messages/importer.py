@@ -23,7 +23,7 @@ from weft.exchange.importers.messages.turns import SourceSpan, native_turns, rea
 from weft.exchange.importers.port import NativeSession, Place, Report, Source, Transcript
 from weft.exchange.importers.records.jsonl import BOM, Record, first_objects, read_whole, records
 from weft.exchange.importers.records.values import fingerprint, present, text
-from weft.ledger.dialects.messages import is_api_message
+from weft.ledger.dialects import is_api_message
 from weft.ledger.model import NewMessage
 
 LINES = frozenset({".jsonl", ".ndjson"})

@@ -18,9 +18,8 @@ from weft.exchange.importers.records.builder import PendingCall, finished_items,
 from weft.exchange.importers.records.values import UniqueKeys, epoch_millis, fingerprint, mapping, storable
 from weft.kernel.enums import MessageRole, ToolCallStatus
 from weft.kernel.errors import InvalidInput
-from weft.kernel.fields import Usage
-from weft.ledger.dialects.messages import TranslatedMessage, joined, translated
-from weft.ledger.dialects.turns import MessageTurn, split_turns
+from weft.kernel.events import Usage
+from weft.ledger.dialects import MessageTurn, TranslatedMessage, joined, split_turns, translated
 from weft.ledger.model import NewMessage, Part, TextPart, ToolResultPart, ToolUsePart
 
 

@@ -21,7 +21,7 @@ from weft.exchange.importers.opencode.versions import SETTINGS, Reshaped, Versio
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.records.jsonl import BOM
 from weft.exchange.importers.records.values import canonical, json_object, json_value, mapping, sequence, text
-from weft.kernel.read_budget import check_json
+from weft.kernel.foreign_input import check_json
 
 ANNOUNCED = re.compile(rb"\s*Exporting session: [^{]{0,200}(?=\{)")
 KEY = re.compile(r'"(info|messages)"\s*:\s*')

@@ -32,7 +32,7 @@ from weft.exchange.importers.records.values import (
     whole,
 )
 from weft.kernel.enums import MessageRole, MessageSource, ToolCallStatus
-from weft.ledger.dialects.usage import uncached_input
+from weft.ledger.dialects import uncached_input
 from weft.ledger.model import ImagePart, Part, ReasoningPart, TextPart
 
 INNER = frozenset(

@@ -25,8 +25,7 @@ from weft.exchange.importers.port import NativeCompaction, NativeMessage, Tokens
 from weft.exchange.importers.records.builder import PendingCall
 from weft.exchange.importers.records.values import JsonObject, json_in_text, mapping, present, sequence, text, whole
 from weft.kernel.enums import MessageRole, MessageSource, ToolCallStatus
-from weft.ledger.dialects.blocks import plain_result
-from weft.ledger.dialects.usage import uncached_input
+from weft.ledger.dialects import plain_result, uncached_input
 from weft.ledger.model import Part, ReasoningPart
 
 CONDENSER = "condenser"

@@ -22,7 +22,7 @@ from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.records.values import json_fault
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import check_json
+from weft.kernel.foreign_input import check_json
 
 LINE_LIMIT = SOURCE_LIMITS.held_bytes
 BOM = b"\xef\xbb\xbf"

@@ -18,7 +18,7 @@ from msgspec import Raw
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.kernel.contents import bytes_text, text_bytes
 from weft.kernel.errors import LimitExceeded
-from weft.kernel.read_budget import check_json
+from weft.kernel.foreign_input import check_json
 
 JsonObject = dict[str, Any]
 Json = bytes | memoryview | Raw

@@ -26,7 +26,7 @@ from weft.exchange.importers.swe_agent.runs import (
     with_files,
 )
 from weft.kernel.enums import MessageRole, MessageSource
-from weft.ledger.dialects.blocks import plain_result
+from weft.ledger.dialects import plain_result
 from weft.ledger.model import Part, ReasoningPart
 
 NEW_TASK = "The user added a new task: "

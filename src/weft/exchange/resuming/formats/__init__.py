@@ -11,8 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidInput
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, quoted
 
 FORMATS: Final = {"claude-code": "claude-code-2.1.json", "codex": "codex-0.144.json"}
 """The structure that is written for each tool."""

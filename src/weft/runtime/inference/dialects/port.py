@@ -19,9 +19,8 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import system_random
 from weft.kernel.contents import bytes_text, json_bytes
-from weft.kernel.errors import InvalidInput, ReplyMalformed
-from weft.kernel.fields import Usage
-from weft.kernel.weft_error import quoted
+from weft.kernel.errors import InvalidInput, ReplyMalformed, quoted
+from weft.kernel.events import Usage
 from weft.ledger.model import (
     ImagePart,
     Message,

@@ -36,7 +36,7 @@ from weft.runtime.resources.directories.scan import open_real_folder
 from weft.runtime.sandbox.git_program import Git, ended_well, opened_repository
 from weft.runtime.sandbox.git_repositories import GitFolder
 from weft.runtime.tools.beneath import READ_FLAGS, READ_FOLDER_FLAGS, open_beneath
-from weft.store.atomic_files import make_folder, new_file
+from weft.store.private_files import make_folder, new_file
 
 MOST_OBJECT_BYTES = 2 * GIB
 """A repository with more is not kept."""

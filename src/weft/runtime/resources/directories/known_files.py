@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from weft.runtime.resources.directories.model import SkipReason, SnapshotLimit
 from weft.runtime.resources.directories.trees import FILE_MODE, LINK_MODE, PROGRAM_MODE, joined
-from weft.store.atomic_files import aside_of, new_file, open_aside
+from weft.store.private_files import aside_of, new_file, open_aside
 
 FORM = 1
 _DIGEST_BYTES = 32

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from weft.kernel.clock import Clock
 from weft.kernel.errors import InUse
-from weft.store.atomic_files import PRIVATE_FILE
+from weft.store.private_files import PRIVATE_FILE
 
 WAIT_SECONDS = 600.0
 _LONGEST_PAUSE_SECONDS = 0.1

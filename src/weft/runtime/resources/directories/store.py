@@ -69,7 +69,7 @@ from weft.runtime.sandbox.git_program import (
 )
 from weft.runtime.sandbox.git_repositories import GitFolder
 from weft.runtime.tools.beneath import Identity
-from weft.store.atomic_files import make_folder
+from weft.store.private_files import make_folder
 
 _FOLDERS = ("objects/info", "objects/pack", "refs/heads", "refs/snapshots")
 _INNER_PARTS = {"info": frozenset(("refs",)), "objects/info": frozenset(("packs",))}

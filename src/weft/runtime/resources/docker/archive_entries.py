@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.kernel.errors import ArchiveRefused, LimitExceeded
-from weft.kernel.read_budget import GIB, MIB
+from weft.kernel.foreign_input import GIB, MIB
 
 SET_ID_BITS = 0o6000
 LINKS_FOLLOWED = 40

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.enums import HandleCapability
 from weft.kernel.errors import EngineObjectMissing, EngineRefused, InvalidInput
-from weft.kernel.read_budget import MIB
+from weft.kernel.foreign_input import MIB
 from weft.runtime.resources.docker.engine import About, ContainerEngine, EngineStream, checked_name, container_path
 from weft.runtime.resources.docker.output import STDOUT, ContainerOutput, collected, frames
 

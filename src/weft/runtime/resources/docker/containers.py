@@ -20,7 +20,7 @@ from weft.kernel.errors import (
     InvalidInput,
     WeftError,
 )
-from weft.kernel.read_budget import GIB
+from weft.kernel.foreign_input import GIB
 from weft.runtime.resources.docker.checkpoints import ContainerCheckpoints
 from weft.runtime.resources.docker.container_parts import not_carried_over, parts_of
 from weft.runtime.resources.docker.copying import (

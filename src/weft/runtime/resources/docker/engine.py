@@ -26,7 +26,7 @@ from weft.kernel.errors import (
     LimitExceeded,
     Unsupported,
 )
-from weft.kernel.read_budget import GIB, MIB
+from weft.kernel.foreign_input import GIB, MIB
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 PODMAN_API = "/v4.0.0/libpod"

@@ -15,7 +15,7 @@ import msgspec
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
 from weft.kernel.errors import ArchiveRefused, EngineObjectMissing, InvalidInput
-from weft.kernel.read_budget import MIB
+from weft.kernel.foreign_input import MIB
 from weft.runtime.resources.docker.archive_entries import IMAGE_ARCHIVE, ArchiveEntry, ArchiveEntryKind, ArchiveRules
 from weft.runtime.resources.docker.archive_store import ArchiveStore
 from weft.runtime.resources.docker.descriptions import EngineSnapshot, ResourceDescription, RestoredObject

@@ -17,10 +17,18 @@ import apsw
 from msgspec import Struct
 
 from weft.kernel.errors import Damaged, LedgerTooNew, NotALedger, UnknownObjects
-from weft.store.atomic_files import put_in_place
-from weft.store.sqlite.connection import READ_WRITE, connect
-from weft.store.sqlite.copies import make_aside, mark_as_copy
-from weft.store.sqlite.schema_objects import SchemaObject, digest_of, quoted, read_objects, unknown_objects
+from weft.store.private_files import put_in_place
+from weft.store.sqlite.connection import (
+    READ_WRITE,
+    SchemaObject,
+    connect,
+    digest_of,
+    make_aside,
+    mark_as_copy,
+    quoted,
+    read_objects,
+    unknown_objects,
+)
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

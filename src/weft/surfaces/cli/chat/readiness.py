@@ -13,7 +13,7 @@ from msgspec import Struct
 from weft.kernel.errors import Unsupported
 from weft.runtime.egress.credentials import Variable
 from weft.runtime.inference.settings import ProviderKind
-from weft.store.diagnosis import Diagnosis, good, note
+from weft.store.port import Diagnosis, good, note
 
 
 class Vendor(Struct, frozen=True):

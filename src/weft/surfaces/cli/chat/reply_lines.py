@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from weft.kernel.errors import OutsideError, WeftError
-from weft.kernel.fields import Usage
+from weft.kernel.events import Usage
 from weft.runtime.turns.recorded_replies import TurnReply
 from weft.surfaces.cli.chat.models import EMBEDDED, ModelChoice
 from weft.surfaces.cli.chat.readiness import Vendor

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.programs import Program, Programs
 from weft.programs.addresses import name_from
-from weft.store.diagnosis import Diagnosis, good
+from weft.store.port import Diagnosis, good
 from weft.surfaces.cli.chat.readiness import has
 from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.program_call import line_of

@@ -159,7 +159,7 @@ def assign(call: Call, name: str, task: str, actor: str, retry_key: str | None) 
 def _ensure_workspace(task: Program) -> None:
     """Refuse a task whose criteria look into a folder that it does not name: a broker has none of its own."""
     from weft.kernel.errors import NotApplicable
-    from weft.kernel.shell_words import shell_word
+    from weft.kernel.typed_names import shell_word
     from weft.programs.kinds.task import criteria_of
 
     config = task.config if isinstance(task.config, dict) else {}
@@ -175,7 +175,7 @@ def _ensure_workspace(task: Program) -> None:
 @named("name", "agent", required=False)
 def status(call: Call, name: str | None) -> None:
     """Show what an agent is doing, what it has spent, and for whom it works; without NAME, all that have a task."""
-    from weft.kernel.shell_words import shell_word
+    from weft.kernel.typed_names import shell_word
     from weft.surfaces.cli.work_progress import progress_line, progress_lines
 
     with looking(call) as programs:

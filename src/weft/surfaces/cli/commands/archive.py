@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.read.turn_titles import meaningful_title
+from weft.ledger.read.session_list import meaningful_title
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command

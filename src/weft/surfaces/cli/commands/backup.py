@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from weft.store.trust_store import COPIED, identity_of
+from weft.store.replicas import COPIED, identity_of
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.files_beside import FilesBeside, files_option

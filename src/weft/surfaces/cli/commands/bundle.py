@@ -11,7 +11,7 @@ import click
 
 from weft.exchange.bundles.creation import CreatedBundle
 from weft.exchange.bundles.report import VISIBLE, AbsentContent, BundleReport
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.kernel.sites import Site
+from weft.kernel.typed_names import Site
 from weft.ledger.api import Ledger, ResourceLog, Runs
-from weft.store.atomic_files import make_folder
-from weft.store.trust_store import CLONED, StoredTrust
+from weft.store.private_files import make_folder
+from weft.store.replicas import CLONED, StoredTrust
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import OK

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from weft.kernel.sites import Site
-from weft.store.trust_store import COPIED
+from weft.kernel.typed_names import Site
+from weft.store.replicas import COPIED
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
@@ -29,7 +29,7 @@ def command(call: Call, source: str, target: str, no_files: bool) -> int:
     with the same digests, and a replica id of its own; the kept files of turns go with it. One that was cut short is
     run again and goes on where it was. Exits with 1 if some of the files are damaged and were left out.
     """
-    from weft.opening import copy
+    from weft.surfaces.opening import copy
 
     source, target = named_ledger(source) or source, named_ledger(target) or target
     was_there = is_there(call.looking, target)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from weft.kernel.shell_words import shell_line
+from weft.kernel.typed_names import shell_line
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span

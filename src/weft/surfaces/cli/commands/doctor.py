@@ -9,9 +9,8 @@ from functools import partial
 
 import click
 
-from weft.kernel.advice import Action
-from weft.kernel.errors import LedgerMissing, LedgerTooOld
-from weft.store.diagnosis import Diagnosis, DiagnosisSeverity, as_far_as_it_goes, error, good, note
+from weft.kernel.errors import Action, LedgerMissing, LedgerTooOld
+from weft.store.port import Diagnosis, DiagnosisSeverity, as_far_as_it_goes, error, good, note
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.chat.readiness import examine_talking
 from weft.surfaces.cli.command import command as weft_command
@@ -60,7 +59,7 @@ def command(call: Call, full: bool, strict: bool) -> int:
 
 
 def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
-    from weft.opening import examine
+    from weft.surfaces.opening import examine
 
     try:
         path = find_ledger(call.ledger)
@@ -88,7 +87,7 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
 
 def _trust(call: Call, path: str) -> Diagnosis:
     """Whether this person lets the ledger act."""
-    from weft.store.trust_store import StoredTrust
+    from weft.store.replicas import StoredTrust
 
     with call.looking(path) as ledger:
         trust = ledger.trust

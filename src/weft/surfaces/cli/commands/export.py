@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.kernel.shell_words import shell_line
+from weft.kernel.typed_names import shell_line
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import STANDARD, stdout_bytes
 from weft.surfaces.cli.call import Call

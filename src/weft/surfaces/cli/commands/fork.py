@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.enums import VolumeMode
-from weft.kernel.shell_words import shell_line
+from weft.kernel.typed_names import shell_line
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command

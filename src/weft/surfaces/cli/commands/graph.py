@@ -16,8 +16,8 @@ from weft.surfaces.cli.command import group
 from weft.surfaces.cli.progress import progress
 
 if TYPE_CHECKING:
+    from weft.graph.edge_reader import GraphEdge, GraphNode
     from weft.graph.graph import Graph
-    from weft.graph.model import GraphEdge, GraphNode
 
 F = TypeVar("F", bound=Callable[..., Any])
 command = group("graph", "Ask what relates to what: turns, events, tools, resources, policies, forks.")
@@ -82,7 +82,7 @@ def _drawn(call: Call, dot: bool, svg: bool, nodes: Iterable[GraphNode], edges: 
         return False
     if (dot and svg) or call.json:
         raise click.UsageError("one of --dot, --svg and --json says what is written")
-    from weft.graph.pictures import Picture, to_dot, to_svg
+    from weft.graph.graph import Picture, to_dot, to_svg
 
     picture = Picture(nodes, edges)
     click.echo(to_dot(picture) if dot else to_svg(picture), nl=False)

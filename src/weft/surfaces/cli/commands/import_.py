@@ -16,9 +16,8 @@ from msgspec import Struct
 from weft.kernel.authority import IMPORTING
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InvalidInput, LedgerMissing
-from weft.kernel.shell_words import shell_word
-from weft.kernel.sites import Site
-from weft.store.atomic_files import make_folder
+from weft.kernel.typed_names import Site, shell_word
+from weft.store.private_files import make_folder
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import INTERRUPTED

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import complete_messages
 from weft.surfaces.cli.call import Call

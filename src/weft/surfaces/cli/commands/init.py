@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from weft.kernel.errors import LedgerMissing, NotApplicable, Unsupported
-from weft.kernel.sites import Site, ensure_plain_path
-from weft.store.atomic_files import make_folder
+from weft.kernel.typed_names import Site, ensure_plain_path
+from weft.store.private_files import make_folder
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span

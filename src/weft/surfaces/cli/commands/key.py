@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command

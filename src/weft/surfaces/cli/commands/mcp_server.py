@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.kernel.errors import InvalidInput
-from weft.kernel.shell_words import shell_line, shell_word
+from weft.kernel.typed_names import shell_line, shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.questions import ask, is_person_there

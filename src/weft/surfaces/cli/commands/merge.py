@@ -6,7 +6,7 @@ import click
 
 from weft.kernel.contents import decode_utf8
 from weft.kernel.enums import RestoreOutcome
-from weft.kernel.shell_words import shell_line
+from weft.kernel.typed_names import shell_line
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import complete_labels, read_input
 from weft.surfaces.cli.call import Call

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.ledger.api import FullTurn
-from weft.ledger.read.turn_titles import in_one_line, meaningful_title
+from weft.ledger.read.session_list import in_one_line, meaningful_title
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command

@@ -8,7 +8,7 @@ import click
 from msgspec.structs import replace
 
 from weft.kernel.errors import LogCut
-from weft.store.trust_store import RECOVERED, identity_of
+from weft.store.replicas import RECOVERED, identity_of
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK, exit_code
@@ -59,7 +59,7 @@ def command(
 
 
 def _put_back(call: Call, backup: str) -> None:
-    from weft.opening import restore
+    from weft.surfaces.opening import restore
 
     path = named_ledger(call.ledger) or str(_present(call))
     is_trusted = call.trust_store.is_file_trusted(backup)
@@ -112,7 +112,7 @@ def _cut(call: Call) -> LogCut | None:
 
 
 def _salvage(call: Call, damaged: str, new: str, others: tuple[str, ...]) -> int:
-    from weft.opening import salvage
+    from weft.surfaces.opening import salvage
 
     with progress(call, "search") as bar:
         saved = salvage(damaged, new, others=others, progress=bar.staged)

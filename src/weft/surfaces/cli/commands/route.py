@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.clock import SystemClock
-from weft.kernel.shell_words import shell_line
+from weft.kernel.typed_names import shell_line
 from weft.runtime.routing.smart_routes import (
     DEFAULT_ALTERNATIVES,
     DEFAULT_THRESHOLD,

@@ -12,7 +12,7 @@ import click
 from msgspec import structs
 
 from weft.kernel.errors import InvalidInput
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.exits import OK

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.kernel.contents import decode_utf8
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.arguments import complete_labels, read_input
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import group

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.ledger.api import ListedSession, SessionFilter, SessionList
 from weft.ledger.model import Branch
 from weft.surfaces.cli import arguments, provisional

@@ -13,7 +13,7 @@ from weft.kernel.events import UnknownEvent
 from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.api import Provenance, StoredEvent
 from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
-from weft.ledger.read.turn_titles import in_one_line, meaningful_title
+from weft.ledger.read.session_list import in_one_line, meaningful_title
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from weft.kernel.errors import NotFound
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import acting, changing, looking, named

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import InvalidInput
-from weft.kernel.shell_words import shell_word
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.command import group
@@ -278,7 +278,7 @@ def _answer_token(call: Call, token: str, out: str | None) -> None:
     """The token itself goes to standard output or into a private file, what it says to the error stream."""
     from msgspec import structs
 
-    from weft.store.atomic_files import new_file
+    from weft.store.private_files import new_file
 
     form = _form(_inspected(token))
     if out is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import NotApplicable
-from weft.kernel.sites import Site
+from weft.kernel.typed_names import Site
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.sandbox_access import is_plainly_seen
@@ -20,7 +20,7 @@ from weft.surfaces.wire.upkeep import RevokedFolder, RevokedTrust, ShownSecret
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.store.trust_store import StoredTrust, TrustedLedger
+    from weft.store.replicas import StoredTrust, TrustedLedger
 
 
 @weft_command("trust")
@@ -155,7 +155,7 @@ def _show_file(call: Call, folder: str, path: str, *, revoke: bool) -> None:
 
 
 def _stored(ledger: Ledger) -> StoredTrust:
-    from weft.store.trust_store import StoredTrust
+    from weft.store.replicas import StoredTrust
 
     if not isinstance(ledger.trust, StoredTrust):
         raise NotApplicable("a ledger in memory is its maker's own", "name a file or a server")

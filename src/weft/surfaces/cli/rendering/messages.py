@@ -86,7 +86,7 @@ class MessageRenderer:
 
     def _words(self, text: str, asked: bool) -> str:
         """A command that was typed, without the tags it was handed over in; whatever else it was, as it is."""
-        from weft.ledger.read.turn_titles import spoken
+        from weft.ledger.read.session_list import spoken
 
         is_command = asked and not self._page.full and text.startswith(("<command-", "<bash-input>"))
         return spoken(text) if is_command else text

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from weft.kernel.dag_events import HistoryAppend, ModelResponse
-from weft.kernel.dag_events import ToolCallRequested as ToolCallEvent
+from weft.kernel.events import HistoryAppend, ModelResponse
+from weft.kernel.events import ToolCallRequested as ToolCallEvent
 from weft.ledger.model import FileNote, Message, Part, ToolCall, ToolUsePart
 from weft.surfaces.cli.rendering.calls import CallRenderer
 from weft.surfaces.cli.rendering.messages import MessageRenderer

@@ -9,7 +9,7 @@ import click
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, RestoreOutcome, SnapshotState
 from weft.kernel.errors import NotApplicable, Unsupported
-from weft.kernel.shell_words import shell_line
+from weft.kernel.typed_names import shell_line
 from weft.surfaces.cli.arguments import complete_labels, session_option
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command

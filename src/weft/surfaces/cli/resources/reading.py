@@ -18,7 +18,7 @@ from weft.surfaces.plain_text import safe
 from weft.surfaces.wire.resources import ResourceOwnership, ShownResource
 
 if TYPE_CHECKING:
-    from weft.graph.model import Neighbours
+    from weft.graph.edge_reader import Neighbours
     from weft.ledger.api import Ledger, Owner, Resource
 
 KINDS = ("directory", "file", "uri", "docker_volume", "docker_container", "docker_image")

@@ -11,12 +11,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from weft.chat.answering import answer_pending
-from weft.chat.room_stream import RoomApprovalAsked, RoomFollowingEnded, RoomStateChanged, follow_room
-from weft.chat.suggestions import MentionSuggester, Suggestion
+from weft.chat.room_stream import (
+    MentionSuggester,
+    RoomApprovalAsked,
+    RoomFollowingEnded,
+    RoomStateChanged,
+    Suggestion,
+    follow_room,
+)
+from weft.chat.triage import answer_pending
 from weft.kernel.errors import NotApplicable, WeftError
-from weft.kernel.mentions import shown_name
-from weft.kernel.typed_mentions import write_typed_mentions
+from weft.kernel.message_text import shown_name, write_typed_mentions
 from weft.runtime.turns.messages import to_the_end
 from weft.surfaces.cli.approval_prompts import NO, YES
 from weft.surfaces.cli.chat import reply_lines

@@ -19,7 +19,7 @@ from weft.chat.room_stream import (
     RoomParticipantChanged,
     RoomStateChanged,
 )
-from weft.kernel.mentions import shown_name
+from weft.kernel.message_text import shown_name
 from weft.ledger.api import Participant
 from weft.surfaces.cli.rooms.text import message_lines, name_style, plain_text
 from weft.surfaces.cli.screen import Line, Screen, Span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.chat.suggestions import Suggestion
+from weft.chat.room_stream import Suggestion
 
 ROOM_COMMANDS = {
     "help": ("", "this list"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from weft.kernel.shell_words import shell_line
+from weft.kernel.typed_names import shell_line
 from weft.surfaces.cli.call import OWNER, Call
 from weft.surfaces.cli.program_call import as_actor
 from weft.surfaces.cli.rooms.text import room_name
@@ -61,7 +61,7 @@ def complete_mentions(ctx: click.Context, _: click.Parameter, incomplete: str) -
     if not at:
         return []
     try:
-        from weft.chat.suggestions import suggestions
+        from weft.chat.room_stream import suggestions
 
         with Call.completing(ctx).reading() as ledger:
             names = [one.name for one in suggestions(ledger, str(ctx.params.get("room")), letters)]

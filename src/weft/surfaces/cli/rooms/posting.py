@@ -21,8 +21,8 @@ from weft.surfaces.plain_text import safe
 from weft.surfaces.wire.rooms import AnsweredPost
 
 if TYPE_CHECKING:
-    from weft.chat.answering import FailedAnswer
-    from weft.kernel.typed_mentions import Addressee, TypedMentions
+    from weft.chat.triage import FailedAnswer
+    from weft.kernel.message_text import Addressee, TypedMentions
     from weft.ledger.api import Ledger, PostedMessage, RoomMessage
     from weft.ledger.model import NewMessage, Part
     from weft.surfaces.cli.broker_call import BrokerAccess
@@ -76,7 +76,7 @@ def post(call: Call, room: str, text: str, attach: tuple[str, ...], no_wait: boo
 
 
 def _posted(ledger: Ledger, room: str, words: str, attach: tuple[str, ...], key: str | None) -> PostedText:
-    from weft.kernel.typed_mentions import write_typed_mentions
+    from weft.kernel.message_text import write_typed_mentions
 
     record = ledger.rooms.get(room)
     is_all_read = not record.unread
@@ -97,7 +97,7 @@ def _message(text: str, attach: tuple[str, ...]) -> NewMessage:
 def addressees(ledger: Ledger, room: str) -> list[Addressee]:
     """Whom a message of a room can mention by name: those who take part, and the agents and people that whoever acts
     can see."""
-    from weft.kernel.typed_mentions import Addressee
+    from weft.kernel.message_text import Addressee
     from weft.ledger.model import DEFAULT_AGENT
     from weft.programs import Programs
 
@@ -122,7 +122,7 @@ def _answered(
     from weft.surfaces.cli.broker_call import with_broker
 
     async def work(access: BrokerAccess) -> tuple[AnsweredPost, list[FailedAnswer]]:
-        from weft.chat.answering import answer_pending
+        from weft.chat.triage import answer_pending
         from weft.runtime.turns.messages import to_the_end
 
         ledger, crossing = call.of_owner().in_name_of(call.actor, access.ledger), access.mirror.crossing

@@ -159,8 +159,7 @@ def _waiting_line(invitation: Invitation) -> Line:
 @in_persons_name
 def profile(call: Call, name: str) -> None:
     """Show what an agent or a person tells of themselves. Private agents are there for those they work for."""
-    from weft.kernel.advice import Action
-    from weft.kernel.errors import NotFound
+    from weft.kernel.errors import Action, NotFound
 
     with call.reading() as ledger:
         for look in (ledger.rooms.agent, ledger.rooms.person):

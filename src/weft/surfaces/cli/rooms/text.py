@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from weft.kernel.mentions import find_mentions, shown_name
+from weft.kernel.message_text import find_mentions, shown_name
 from weft.surfaces.cli.screen import STYLES, Line, Span
 from weft.surfaces.cli.times import local_time
 from weft.surfaces.plain_text import TAB

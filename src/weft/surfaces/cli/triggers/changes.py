@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from weft.kernel.trigger_choices import MISSED_CHOICES, SESSION_PERIODS, WEBHOOK_SCHEMES
+from weft.kernel.enums import MISSED_CHOICES, SESSION_PERIODS, WEBHOOK_SCHEMES
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.program_call import acting, answer, changing, expecting, set_fields, with_fields

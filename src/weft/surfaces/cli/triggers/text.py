@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.kernel.trigger_choices import MISSED_CHOICES, SCHEDULED
+from weft.kernel.enums import MISSED_CHOICES, SCHEDULED
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time

@@ -1,1 +1,0 @@
-"""Requests to people about tool calls, and the approval policies that decide whether to ask."""

@@ -1,1 +1,0 @@
-"""Messages, tool calls and usage as the APIs of models spell them, translated into the ledger's own."""

@@ -1,1 +1,0 @@
-"""Search: what was said and done, found by its words."""

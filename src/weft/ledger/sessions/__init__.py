@@ -1,1 +1,0 @@
-"""Commands that change sessions: heads, labels, compactions, merges."""

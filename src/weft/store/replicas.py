@@ -1,0 +1,719 @@
+"""Who writes a ledger and whose word counts: the names that a ledger goes by, the process that
+holds a lease, which events count here, and which ledgers and folders a person made, cloned or
+allowed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import orjson
+from msgspec import DecodeError, Struct, ValidationError, field
+from msgspec.json import decode, encode, format
+from msgspec.structs import replace
+
+from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
+from weft.kernel.errors import Action, InvalidInput, NotTrusted
+from weft.kernel.events import event_id
+from weft.kernel.typed_names import Site
+from weft.store.fact_log import DECLINED, FORMER, REFUSED_EVENT, REFUSED_NAME, TAKEN, local_value
+from weft.store.port import ReadTxn, Store, WriteTxn
+from weft.store.private_files import make_folder, new_file
+from weft.store.sql import Question, Sql
+
+# --- Who holds a lease: this process, named so that another one on the same machine can tell whether it still lives.
+
+_PROC = Path("/proc")
+NOBODY = "nobody"
+"""Who holds what was held in the origin of a copy."""
+
+
+def process_owner(pid: int | None = None) -> str:
+    """`machine/pid/start`, of this process if no other is named: unique until the machine restarts."""
+    pid = pid or os.getpid()
+    return f"{_machine()}/{pid}/{_started(pid) or ''}"
+
+
+def owner_words(owner: str) -> str:
+    """An owner as a person knows it; as it is where it names no process of a machine."""
+    machine, pid, _ = owner.rsplit("/", 2) if owner.count("/") >= 2 else ("", "", "")
+    host = machine.split(".", 2)[-1]
+    return f"process {pid} of {host}" if host and pid.isdigit() else owner
+
+
+def is_dead(owner: str) -> bool:
+    """True only where it is certain; an owner elsewhere, or where the system does not tell, may be alive."""
+    if owner == NOBODY:
+        return True
+    machine, pid, started = owner.rsplit("/", 2) if owner.count("/") >= 2 else ("", "", "")
+    if not machine or machine != _machine() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    now = _started(int(pid))
+    return now is not None and now != started
+
+
+def process_of(owner: str) -> int | None:
+    """The number of a process that lives here and is certainly this one."""
+    machine, pid, started = owner.rsplit("/", 2) if owner.count("/") >= 2 else ("", "", "")
+    is_here = bool(machine and started) and machine == _machine() and pid.isdigit()
+    return int(pid) if is_here and _started(int(pid)) == started else None
+
+
+def was_before_boot(owner: str) -> bool:
+    """Whether an owner ran on a machine of this one's name, before it was last started. Machines may share a name: this
+    tells why somebody is gone, and never that somebody is."""
+    boot, _, rest = owner.partition(".")
+    own_boot, _, own_rest = _machine().partition(".")
+    host, own_host = rest.partition("/")[0].partition(".")[2], own_rest.partition(".")[2]
+    return bool(own_host) and host == own_host and boot != own_boot
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """This boot, this process namespace and the machine's name; empty where the system has no such names."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}.{(_PROC / 'self/ns/pid').stat().st_ino}.{os.uname().nodename.replace('/', '')}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """The kernel's start time of a process, empty for the mere remains of one; None where it does not tell."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+# --- The names a ledger goes by.
+
+COPIED_NOTE = "copied"
+COPYING = "copying"
+"""Local state: whose copy this is going to be, while it is not finished."""
+ACCEPTED = "accepted:"
+"""Local state: a row per name whose promises were given up here, with the last event that was known of them."""
+COPY_END = "copy_end"
+"""Local state: the last event that this ledger shares with the one that it is a copy of. What was asked up to there is
+the origin's to answer."""
+NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+
+def is_copy(sql: Sql) -> bool:
+    return sql.one("SELECT 1 FROM local WHERE key = ?", (COPIED_NOTE,)) is not None
+
+
+def is_unfinished(sql: Sql) -> bool:
+    """Whether facts of another ledger are still being copied here, or the copying was cut short."""
+    return sql.one("SELECT 1 FROM local WHERE key = ?", (COPYING,)) is not None
+
+
+def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:
+    """Go on as `new` from event `end` on. Whoever held a session or an agent in the origin does not write here."""
+    sql.run("UPDATE local SET value = ? WHERE key = 'replica'", (new,))
+    sql.run(NOTE, (FORMER + was, str(end)))
+    _forget_refusals(sql)
+    if is_copy(sql):
+        sql.run("DELETE FROM local WHERE key = ?", (COPIED_NOTE,))
+        sql.run(NOTE, (COPY_END, str(end)))
+        sql.run("UPDATE lease SET owner = ? WHERE purpose IS NOT NULL", (NOBODY,))
+
+
+def _forget_refusals(sql: Sql) -> None:
+    """What was refused under the former name may have a place under the new one: peers are read from the beginning."""
+    if sql.one("SELECT 1 FROM local WHERE key LIKE ? LIMIT 1", (f"{REFUSED_EVENT}%",)) is not None:
+        for begin in (REFUSED_EVENT, REFUSED_NAME):
+            sql.run("DELETE FROM local WHERE key LIKE ?", (f"{begin}%",))
+        sql.run("DELETE FROM peer")
+
+
+def accept_loss(sql: Sql, promised: Mapping[str, int]) -> None:
+    """What these names acknowledged, each up to such an event, is given up."""
+    for replica, n in promised.items():
+        sql.run(NOTE, (ACCEPTED + replica, str(n)))
+
+
+def accepted_loss(sql: Sql, replica: str) -> int:
+    """Up to which event the promises of a name were given up."""
+    return _number(sql, ACCEPTED + replica)
+
+
+def last_event_as(sql: Sql, replica: str) -> int:
+    """The last event of this log that was acknowledged under a former name."""
+    return _number(sql, FORMER + replica)
+
+
+def last_copied_event(sql: Sql) -> int:
+    """The last event that this ledger shares with the one that it is a copy of; 0 where it is none."""
+    return _number(sql, COPY_END)
+
+
+OWN_NAMES: Question = (
+    "SELECT key, value FROM local WHERE key = 'replica' OR key LIKE ? ORDER BY key",
+    (f"{FORMER}%",),
+)
+"""What `own_names` asks."""
+
+
+def own_names(sql: Sql) -> dict[str, int | None]:
+    """The name that this ledger goes by, then those that it gave up, each with the last event of this log that was
+    acknowledged under it; None: it still goes by that name."""
+    rows = sql.all(*OWN_NAMES)
+    own: dict[str, int | None] = {str(value): None for key, value in rows if key == "replica"}
+    return own | {name: int(value) for key, value in rows if (name := str(key).removeprefix(FORMER)) != key}
+
+
+class OwnEvents:
+    """Which events this ledger wrote, under its name or a former one."""
+
+    def __init__(self, sql: Sql) -> None:
+        self._names = own_names(sql)
+
+    def has(self, n: int, replica: str | None) -> bool:
+        if replica not in self._names:
+            return False
+        last = self._names[replica]
+        return last is None or n <= last
+
+    def condition(self, table: str) -> tuple[str, tuple[str | int, ...]]:
+        """The same as a condition on rows of a table, by its name in the query, that has the columns `n` and `replica`;
+        with its values."""
+        conditions: list[str] = []
+        values: list[str | int] = []
+        for name, last in self._names.items():
+            if last is None:
+                conditions.append(f"{table}.replica = ?")
+                values.append(name)
+            else:
+                conditions.append(f"{table}.replica = ? AND {table}.n <= ?")
+                values += [name, last]
+        return f"({' OR '.join(conditions)})", tuple(values)
+
+
+def _number(sql: Sql, key: str) -> int:
+    row = sql.one("SELECT value FROM local WHERE key = ?", (key,))
+    return int(row[0]) if row else 0
+
+
+# --- Which events count here: those that this ledger wrote, and those of others that somebody here took over.
+
+
+class AuthoredEvent(Struct, frozen=True):
+    """An event, who wrote it, and what was decided about it here."""
+
+    n: int
+    id: str
+    fields: dict[str, Any]
+    is_own: bool
+    is_taken: bool = False
+    is_refused: bool = False
+
+    @property
+    def counts(self) -> bool:
+        return self.is_own or self.is_taken
+
+    @property
+    def replica(self) -> str | None:
+        """The replica that wrote it, as it says; None where it says nothing."""
+        replica = self.fields.get("replica")
+        return replica if isinstance(replica, str) else None
+
+
+def authored_event(txn: ReadTxn, n: int) -> AuthoredEvent | None:
+    """The event of this number; None where it is being written right now."""
+    line = txn.facts.line(n)
+    if line is None:
+        return None
+    fields = orjson.loads(line)
+    id, own = event_id(line), is_written_here(txn.sql, n, fields.get("replica"))
+    if own:
+        return AuthoredEvent(n, id, fields, True)
+    return AuthoredEvent(n, id, fields, False, _is_noted(txn.sql, TAKEN + id), _is_noted(txn.sql, DECLINED + id))
+
+
+def counts(txn: ReadTxn, n: int) -> bool:
+    """Whether the event of this number decides anything here. One that is being written right now does."""
+    event = authored_event(txn, n)
+    return event is None or event.counts
+
+
+def is_written_here(sql: Sql, n: int, replica: object) -> bool:
+    """Whether this ledger wrote event `n`, under its name or a former one."""
+    if not isinstance(replica, str):
+        return False
+    return replica == local_value(sql, "replica") or last_event_as(sql, replica) >= n
+
+
+def _is_noted(sql: Sql, key: str) -> bool:
+    return sql.one("SELECT 1 FROM local WHERE key = ?", (key,)) is not None
+
+
+def note_taken(sql: Sql, id: str, at_ms: int) -> None:
+    """From now on this event counts here."""
+    release(sql, id)
+    sql.run(NOTE, (TAKEN + id, str(at_ms)))
+
+
+def note_refused(sql: Sql, id: str, at_ms: int) -> None:
+    """This event does not count, and is not asked about again."""
+    release(sql, id)
+    sql.run(NOTE, (DECLINED + id, str(at_ms)))
+
+
+def release(sql: Sql, id: str) -> None:
+    """What was decided about this event is forgotten: it waits again."""
+    sql.run("DELETE FROM local WHERE key IN (?, ?)", (TAKEN + id, DECLINED + id))
+
+
+def decided_events(sql: Sql) -> list[tuple[str, bool]]:
+    """The ids of events that somebody here took over (True) or refused (False)."""
+    rows = sql.all("SELECT key FROM local WHERE key LIKE ? OR key LIKE ? ORDER BY key", (f"{TAKEN}%", f"{DECLINED}%"))
+    return [(key.partition(":")[2], key.startswith(TAKEN)) for (key,) in rows]
+
+
+# --- Which ledgers a person made, cloned or allowed, and which folders: one small file of their own, outside of every
+# ledger.
+
+MADE, CLONED, COPIED, RECOVERED, ALLOWED = "made", "cloned", "copied", "recovered", "allowed"
+TOKEN = "trust:"
+"""Local state: a row per person who trusts the ledger, with the token that was drawn for them."""
+UNKNOWN = "you neither made nor allowed it"
+REPLACED = "the file is another one than the one you trusted"
+RENAMED = "it is another ledger (replica) than the one you trusted"
+STRANGE = "it belongs to another user, and you did not allow it"
+
+
+class LedgerIdentity(Struct, frozen=True, kw_only=True):
+    """What tells one ledger from another: the place, `owner` and `inode` of a file, and the replica. Without a replica
+    it is a file that nobody has opened yet."""
+
+    place: str
+    owner: int | None = None
+    inode: int | None = None
+    replica: str | None = None
+
+
+class TrustedLedger(Struct, frozen=True, kw_only=True):
+    """A ledger that this person trusts. `replicas` says which replica answered at an address when it was first spoken
+    to from this ledger."""
+
+    identity: LedgerIdentity
+    how: str
+    since: int
+    token: str | None = None
+    """In the ledger's own local state as well; None where it could not be written there."""
+    replicas: dict[str, str] = field(default_factory=dict)
+
+
+class TrustedFolder(Struct, frozen=True, kw_only=True):
+    """A folder whose rules this person lets agents be told. Another folder at the same place is another one."""
+
+    place: str
+    owner: int
+    inode: int
+    since: int
+    is_for_work: bool = False
+    """Whether agents also change files there, and run commands in the sandbox, without asking. That holds for the
+    folders in it, too."""
+
+
+class ShownFile(Struct, frozen=True, kw_only=True):
+    """A file that commonly holds secrets, in a folder that this person works in: commands in the sandbox may see it."""
+
+    folder: TrustedFolder
+    path: str
+    """From the folder on."""
+
+
+class _TrustFile(Struct, frozen=True, kw_only=True):
+    version: int = 1
+    ledgers: tuple[TrustedLedger, ...] = ()
+    folders: tuple[TrustedFolder, ...] = ()
+    declined: tuple[TrustedFolder, ...] = ()
+    """Those that the person does not trust for work, by an answer or by revoking it: they are not asked again, and what
+    lies in one is trusted no more by a folder that it lies in itself."""
+    shown: tuple[ShownFile, ...] = ()
+
+
+def identity_of(path: str, replica: str | None) -> LedgerIdentity:
+    """Of an open ledger, or without its replica of a file. A file has to be there."""
+    if Site.of(path) is not Site.FILE:
+        parts = urlsplit(path)
+        place = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        return LedgerIdentity(place=place, replica=replica)
+    real = os.path.realpath(path)
+    status = os.stat(real)
+    return LedgerIdentity(place=real, owner=status.st_uid, inode=status.st_ino, replica=replica)
+
+
+def _folder_at(path: str, since: int) -> TrustedFolder:
+    place = os.path.realpath(path)
+    status = os.stat(place)
+    return TrustedFolder(place=place, owner=status.st_uid, inode=status.st_ino, since=since)
+
+
+def _is_there(folder: TrustedFolder) -> bool:
+    """Whether the folder at its place is still the same, with the same owner."""
+    try:
+        return _is_same_folder(folder, _folder_at(folder.place, 0))
+    except OSError:
+        return False
+
+
+def _is_same_folder(one: TrustedFolder, other: TrustedFolder) -> bool:
+    return (one.place, one.owner, one.inode) == (other.place, other.owner, other.inode)
+
+
+def _with_folder(
+    folders: Sequence[TrustedFolder], place: str, folder: TrustedFolder | None = None
+) -> tuple[TrustedFolder, ...]:
+    """The folders, sorted, with this one at its place, or with none there."""
+    others = [known for known in folders if known.place != place]
+    return tuple(sorted([*others, *([] if folder is None else [folder])], key=lambda known: known.place))
+
+
+def _is_beneath(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(f"{folder.rstrip('/')}/")
+
+
+def _path_beneath(folder: str, path: str) -> str:
+    """A path from a folder on, without links on its way. Raises InvalidInput where it leads out."""
+    place = os.path.realpath(folder)
+    real = os.path.realpath(os.path.join(place, path))
+    if not real.startswith(f"{place.rstrip('/')}/"):
+        raise InvalidInput(f"{path} does not lie in {folder}", "name a file by its path in the folder")
+    return os.path.relpath(real, place)
+
+
+def _is_same_file(one: ShownFile, other: ShownFile) -> bool:
+    return (one.folder.place, one.path) == (other.folder.place, other.path)
+
+
+def _unnamed(identity: LedgerIdentity) -> LedgerIdentity:
+    """The same file or schema, whatever replica it holds."""
+    return replace(identity, replica=None)
+
+
+def _granting_folder(trusted: _TrustFile, path: str) -> TrustedFolder | None:
+    """What a folder is trusted for work by: of its own answer and those about the folders that it lies in the nearest
+    one, if that is a yes."""
+    place = os.path.realpath(path)
+    try:
+        owner = os.stat(place).st_uid
+    except OSError:
+        return None
+    granted = [known for known in trusted.folders if known.is_for_work and known.owner == owner]
+    answers = [known for known in (*trusted.declined, *granted) if _is_beneath(place, known.place) and _is_there(known)]
+    nearest = max(answers, key=lambda known: len(known.place), default=None)
+    return None if nearest is None or nearest in trusted.declined else nearest
+
+
+class TrustStore:
+    """The ledgers that one person trusts."""
+
+    def __init__(self, path: str | Path, clock: Clock | None = None, random_bytes: RandomBytes = system_random) -> None:
+        self.path, self._clock, self._random = Path(path), clock or SystemClock(), random_bytes
+
+    def draw_token(self) -> str:
+        return self._random(16).hex()
+
+    def is_file_trusted(self, path: str) -> bool:
+        """Whether the file at a path is one that was trusted; it is not opened, so its replica and token are not asked
+        for. Nothing there is not trusted."""
+        if not os.path.exists(path):
+            return False
+        identity = identity_of(path, None)
+        known = self.find(identity.place)
+        return known is not None and _unnamed(known.identity) == identity
+
+    def ledgers(self) -> tuple[TrustedLedger, ...]:
+        return self._load().ledgers
+
+    def find(self, place: str) -> TrustedLedger | None:
+        return next((known for known in self.ledgers() if known.identity.place == place), None)
+
+    def allow(self, identity: LedgerIdentity, how: str = ALLOWED, token: str | None = None) -> None:
+        """Trust this ledger from now on, in place of whatever was trusted at its place."""
+
+        def change(ledgers: Sequence[TrustedLedger]) -> Iterator[TrustedLedger]:
+            yield from (known for known in ledgers if known.identity.place != identity.place)
+            same = (known.replicas for known in ledgers if _unnamed(known.identity) == _unnamed(identity))
+            yield TrustedLedger(
+                identity=identity,
+                how=how,
+                since=self._clock.now_ms(),
+                token=token,
+                replicas=next(same, dict[str, str]()),
+            )
+
+        self._change(change)
+
+    def revoke(self, place: str) -> bool:
+        """Trust the ledger at this place no longer. False: it was not trusted."""
+        was_known = self.find(place) is not None
+        self._change(lambda ledgers: (known for known in ledgers if known.identity.place != place))
+        return was_known
+
+    def pin(self, identity: LedgerIdentity, address: str, replica: str | None) -> None:
+        """Note which replica answers at an address, or with None forget it."""
+
+        def pinned(known: TrustedLedger) -> TrustedLedger:
+            others = {name: value for name, value in known.replicas.items() if name != address}
+            return replace(known, replicas=others if replica is None else {**others, address: replica})
+
+        self._change(lambda ledgers: (pinned(known) if known.identity == identity else known for known in ledgers))
+
+    def folders(self) -> tuple[TrustedFolder, ...]:
+        return self._load().folders
+
+    def is_folder_trusted(self, path: str) -> bool:
+        """Whether the folder at a path is one that was trusted. What belongs to another user now is not."""
+        place = os.path.realpath(path)
+        return any(known.place == place and _is_there(known) for known in self.folders())
+
+    def allow_folder(self, path: str, *, for_work: bool = False) -> TrustedFolder:
+        """Trust this folder from now on, in place of whatever was trusted there. One that is trusted for work stays
+        so."""
+        if not os.path.isdir(path):
+            raise InvalidInput(f"{path} is no folder", "name a folder that is there")
+        folder = _folder_at(path, self._clock.now_ms())
+        with self._locked():
+            trusted = self._load()
+            was_for_work = any(known.is_for_work and _is_same_folder(known, folder) for known in trusted.folders)
+            folder = replace(folder, is_for_work=for_work or was_for_work)
+            self._write(
+                replace(
+                    trusted,
+                    folders=_with_folder(trusted.folders, folder.place, folder),
+                    declined=_with_folder(trusted.declined, folder.place) if for_work else trusted.declined,
+                )
+            )
+        return folder
+
+    def is_trusted_for_work(self, path: str) -> bool:
+        """Whether a folder is one that was trusted for work, or lies in one. A link in it leads elsewhere, and what
+        belongs to another user now is not trusted. It is looked up anew each time: trust may have been revoked."""
+        return _granting_folder(self._load(), path) is not None
+
+    def revoke_work(self, path: str) -> TrustedFolder | None:
+        """Trust the folder at this path for work no longer; its rules are told as before. Gives what it was trusted
+        by: itself, or a folder that it lies in, which stays trusted, while this one is noted as declined. None: it was
+        not."""
+        place = os.path.realpath(path)
+        with self._locked():
+            trusted = self._load()
+            own = next((one for one in trusted.folders if one.place == place and one.is_for_work), None)
+            granting = own or _granting_folder(trusted, place)
+            if own is not None:  # also where the folder is gone, or another one by now
+                trusted = replace(
+                    trusted, folders=_with_folder(trusted.folders, place, replace(own, is_for_work=False))
+                )
+            if granting is not None:
+                self._write(self._without_grants_from_above(trusted, place))
+        return granting
+
+    def _without_grants_from_above(self, trusted: _TrustFile, place: str) -> _TrustFile:
+        """With a no for a folder that others would still trust for work."""
+        if _granting_folder(trusted, place) is None:
+            return trusted
+        return replace(trusted, declined=_with_folder(trusted.declined, place, _folder_at(place, self._clock.now_ms())))
+
+    def decline_work(self, path: str) -> None:
+        """Note that the person was asked whether they trust this folder for work, and said no."""
+        folder = _folder_at(path, self._clock.now_ms())
+        with self._locked():
+            trusted = self._load()
+            self._write(replace(trusted, declined=_with_folder(trusted.declined, folder.place, folder)))
+
+    def is_work_declined(self, path: str) -> bool:
+        """Whether the person said no when they were asked about this very folder."""
+        place = os.path.realpath(path)
+        return any(known.place == place and _is_there(known) for known in self._load().declined)
+
+    def revoke_folder(self, path: str) -> bool:
+        """Trust the folder at this path no longer. False: it was not trusted."""
+        place = os.path.realpath(path)
+        with self._locked():
+            trusted = self._load()
+            known = next((one for one in trusted.folders if one.place == place), None)
+            if known is None:
+                return False
+            changed = replace(trusted, folders=_with_folder(trusted.folders, place))
+            self._write(self._without_grants_from_above(changed, place) if known.is_for_work else changed)
+        return True
+
+    def shown(self) -> tuple[ShownFile, ...]:
+        return self._load().shown
+
+    def shown_files(self) -> tuple[str, ...]:
+        """The real paths of the files that commands may see. In a folder that took the place of another nothing is."""
+        return tuple(os.path.join(file.folder.place, file.path) for file in self.shown() if _is_there(file.folder))
+
+    def show_file(self, folder: str, path: str) -> ShownFile:
+        """Let commands see a file of a folder from now on, whatever is in it then. `path`: from the folder on."""
+        shown = ShownFile(folder=_folder_at(folder, self._clock.now_ms()), path=_path_beneath(folder, path))
+        if not os.path.isfile(os.path.join(shown.folder.place, shown.path)):
+            raise InvalidInput(f"{path} is no file of {folder}", "name one that is there, by its path in the folder")
+        self._change_shown(lambda known: not _is_same_file(known, shown), shown)
+        return shown
+
+    def hide_file(self, folder: str, path: str) -> bool:
+        """Let commands see it no longer. False: they did not."""
+        place = (os.path.realpath(folder), _path_beneath(folder, path))
+        was_shown = any((known.folder.place, known.path) == place for known in self.shown())
+        self._change_shown(lambda known: (known.folder.place, known.path) != place)
+        return was_shown
+
+    def _change_shown(self, is_kept: Callable[[ShownFile], bool], *more: ShownFile) -> None:
+        with self._locked():
+            trusted = self._load()
+            shown = sorted([*filter(is_kept, trusted.shown), *more], key=lambda known: (known.folder.place, known.path))
+            self._write(replace(trusted, shown=tuple(shown)))
+
+    def trust_of(self, ledger: Store) -> StoredTrust:
+        """What this person remembers of an open ledger."""
+        return StoredTrust(self, ledger)
+
+    def _load(self) -> _TrustFile:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return _TrustFile()
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise InvalidInput(f"{self.path} is a link, so it is not read", "put the file itself there") from error
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise InvalidInput(
+                    f"{self.path} could have been written by others",
+                    "look through it, then let nobody else write to it",
+                )
+            try:
+                return decode(file.read(), type=_TrustFile)
+            except (DecodeError, ValidationError) as error:
+                raise InvalidInput(
+                    f"{self.path} cannot be read: {error}", "mend it, or move it away and trust your ledgers again"
+                ) from error
+
+    def _change(self, change: Callable[[Sequence[TrustedLedger]], Iterator[TrustedLedger]]) -> None:
+        with self._locked():
+            trusted = self._load()
+            ledgers = tuple(sorted(change(trusted.ledgers), key=lambda known: known.identity.place))
+            self._write(replace(trusted, ledgers=ledgers))
+
+    def _write(self, trusted: _TrustFile) -> None:
+        with new_file(self.path) as file:
+            file.write(format(encode(trusted), indent=2) + b"\n")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process at a time changes the file."""
+        make_folder(self.path.parent)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self.path.with_name(f"{self.path.name}.lock"), flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class StoredTrust:
+    """One open ledger in the eyes of the person whose trust store this is."""
+
+    def __init__(self, store: TrustStore, ledger: Store) -> None:
+        self._store, self._ledger, self._path = store, ledger, ledger.path
+        self.identity = identity_of(ledger.path, ledger.replica)
+        self.ask: Callable[[str], bool] | None = None
+        """Asks the person whether they trust the ledger, where one is there; the text says what would be done."""
+
+    @property
+    def is_trusted(self) -> bool:
+        return self._known is not None
+
+    @property
+    def how(self) -> str | None:
+        """Why it is trusted: made, cloned, copied, recovered or allowed. None: it is not."""
+        return self._known.how if self._known is not None else None
+
+    @property
+    def _known(self) -> TrustedLedger | None:
+        """What is noted of this very ledger; one that was noted before anybody opened it is known by its file."""
+        known = self._store.find(self.identity.place)
+        if known is None or known.identity not in (self.identity, _unnamed(self.identity)):
+            return None
+        return known if self._holds(known.token) else None
+
+    def _holds(self, token: str | None) -> bool:
+        """Whether the ledger that is open has the token that was put into it."""
+        if token is None:
+            return True
+        with self._ledger.read() as txn:
+            return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (TOKEN + token,)) is not None
+
+    def note_replica(self, former: str | None) -> None:
+        """The ledger was opened. One that goes by another name since this very opening, or that was noted before its
+        first one, is noted with the name that it has."""
+        known = self._store.find(self.identity.place)
+        names = (None,) if former is None else (None, former)
+        if known is None or not self._holds(known.token) or self._ledger.read_only:
+            return
+        if known.identity in [replace(self.identity, replica=name) for name in names]:
+            self.allow(known.how)
+
+    @property
+    def doubt(self) -> str:
+        """Why a ledger that is not trusted is not."""
+        known = self._store.find(self.identity.place)
+        if known is not None:
+            return RENAMED if known.identity.replica != self.identity.replica else REPLACED
+        return STRANGE if self.identity.owner not in (None, os.geteuid()) else UNKNOWN
+
+    def ensure(self, action: str) -> None:
+        if self.is_trusted:
+            return
+        if self.ask is None or not self.ask(action):
+            raise NotTrusted(self._path, action, self.doubt, Action.TRUST_LEDGER.of(ledger=self._path))
+        self.allow()
+
+    def allow(self, how: str = ALLOWED) -> None:
+        """Trust the ledger from now on. Its token is new; one that cannot be written to goes without."""
+        if self._ledger.read_only:
+            self._store.allow(self.identity, how)
+            return
+        known, token = self._store.find(self.identity.place), self._store.draw_token()
+
+        def put(txn: WriteTxn) -> None:
+            if known is not None and known.token is not None:
+                txn.sql.run("DELETE FROM local WHERE key = ?", (TOKEN + known.token,))
+            txn.sql.run(NOTE, (TOKEN + token, ""))
+
+        self._ledger.write(put)
+        self._store.allow(self.identity, how, token)
+
+    def pinned_replica(self, address: str) -> str | None:
+        return self._known.replicas.get(address) if self._known is not None else None
+
+    def pin_replica(self, address: str, replica: str) -> None:
+        self._store.pin(self.identity, address, replica)
+
+    def unpin_replica(self, address: str) -> None:
+        self._store.pin(self.identity, address, None)
