@@ -285,8 +285,8 @@ def test_the_work_of_agents_does_not_know_how_programs_are_invoked() -> None:
 
 
 LEDGER_ORDER = tuple(
-    "model dialects arguments views read search write sessions approvals resources runs rooms triggers imports secrets "
-    "upkeep reports erasing api".split()
+    "model dialects arguments views read write resource_reading resource_changes broker room_records "
+    "room_reading room_posting room_members triggers imports secrets upkeep reports erasing api".split()
 )
 """The parts of the ledger: each imports only those before it."""
 
@@ -302,20 +302,17 @@ def test_the_parts_of_the_ledger_import_in_one_direction() -> None:
 
 
 OPEN_TO_LAYERS_ABOVE = frozenset(
-    "api model arguments dialects.blocks dialects.messages dialects.turns dialects.usage"
-    " imports imports.natives secrets read.access read.thread_facts read.revisions"
-    " read.label_prefixes read.turn_titles search.vectors sessions.heads upkeep.facts_file upkeep.copy_register"
-    " upkeep.file_clone upkeep.refused_events views.rows views.program_rows views.values write.append"
-    " write.commands write.leases write.placement".split()
+    "api api.base api.ledger arguments dialects imports imports.imported_turns model read.access"
+    " read.revisions read.search_index read.session_list read.sessions read.thread_events secrets upkeep.doctor"
+    " upkeep.facts_file upkeep.ledger_copy views.rows write.sessions write.transaction write.turn_events".split()
 )
 """What exchange, programs, runtime and surfaces may import of the ledger: its public package, and what writes programs,
 importers and sync are written with."""
 
 
 OPEN_TO_THE_GRAPH = frozenset(
-    "api.base api.ledger approvals.policies read.sessions read.turns resources.reading"
-    " resources.snapshot_reading rooms.rows upkeep.recompute views.edges views.edge_types views.recorded_events"
-    " views.runs views.sightings".split()
+    "read.turns resource_reading room_records upkeep.verify views.edges views.sightings views.turns"
+    " write.approvals".split()
 )
 """What the graph alone may import beside it: it reads the rows of the views that its nodes stand in."""
 
