@@ -21,7 +21,7 @@ from typing import TextIO, TypeVar
 import pytest
 
 from tests.sizes import OFFSET_VARIABLE, points_offset, takes_share
-from weft.exchange.importing.usable_cores import usable_cores
+from weft.exchange.importing.reading_ahead import usable_cores
 
 HERE = Path(__file__).parent
 DURATIONS = HERE / "durations.json"

@@ -30,7 +30,7 @@ MAY_START = {
     "weft/runtime/sandbox/piped_process.py": "programs of the machine that one thread writes to and reads from",
     "weft/runtime/sandbox/server_process.py": "the one place for servers of our own, which run until they are stopped",
     "weft/runtime/policies/harness.py": "the server in the sandbox that runs a policy, a process for each decision",
-    "weft/exchange/sync/addresses.py": "the other end of a sync, by the command or the ssh that the user names",
+    "weft/exchange/sync/commands.py": "the other end of a sync, by the command or the ssh that the user names",
     "weft/exchange/importing/reading_ahead.py": "the worker of an import: this program's own code, which ends with it",
     "weft/surfaces/cli/import_job.py": "this program itself, on its own in the background",
     "weft/surfaces/cli/pager.py": "`less`, unless the person at the terminal chose another pager",
@@ -41,7 +41,7 @@ MAY_CONNECT = {
     "weft/runtime/egress/local_ports.py": "whether a port of this machine takes connections; nothing is sent",
     "weft/store/postgres/": "the ledger's own database, whose driver connects by itself",
     "weft/runtime/resources/docker/transport.py": "the container engine of this machine, over its socket",
-    "weft/exchange/importers/servers.py": "a database that the user names to import from",
+    "weft/exchange/importing/sources.py": "a database that the user names to import from",
 }
 
 SANDBOX = "weft.runtime.sandbox."

@@ -12,7 +12,7 @@ from weft.surfaces.cli.main import SUMMARIES
 pytestmark = LOAD
 
 COMMAND = re.compile(rf"`weft |(?<![\w/.])weft (?:{'|'.join(map(re.escape, SUMMARIES))})\b")
-STARTED = {("weft/exchange/sync/addresses.py", "weft sync-stdio")}
+STARTED = {("weft/exchange/sync/commands.py", "weft sync-stdio")}
 """What a program starts at the other end of a connection, and no sentence."""
 
 

@@ -7,11 +7,22 @@ from typing import Any
 from msgspec import Struct
 
 from tests.exchange.sync.wire import Wire
-from weft.exchange.sync.conversation import Asking, Manners, Serving
-from weft.exchange.sync.frames import Frame, Kind, flags_of
-from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Push, Ready, framed, message_in
-from weft.exchange.sync.pump import Served
-from weft.exchange.sync.talk import Talk, hear
+from weft.exchange.sync.commands import Asking, Manners, Serving
+from weft.exchange.sync.frames import (
+    BatchEnd,
+    Frame,
+    Hello,
+    Kind,
+    KnownLog,
+    Push,
+    Ready,
+    Served,
+    Talk,
+    flags_of,
+    framed,
+    hear,
+    message_in,
+)
 from weft.kernel import contents
 from weft.kernel.events import GENESIS, extend
 from weft.ledger.api import store_of

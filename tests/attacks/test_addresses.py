@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import weft
 from tests.sizes import share
 from tests.surfaces.shell import Shell
-from weft.exchange.sync.addresses import program_of, without_password
+from weft.exchange.sync.commands import program_of, without_password
 from weft.kernel.errors import WeftError, hidden_address, without_credentials
 from weft.runtime.egress.connection_rules import Rules, is_public, may_reach
 from weft.runtime.egress.credentials import origin_of

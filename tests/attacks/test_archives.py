@@ -11,8 +11,8 @@ import pytest
 import zstandard
 
 from tests.attacks.importing import imported
-from weft.exchange.importers import archives
-from weft.exchange.importers.limits import SOURCE_LIMITS
+from weft.exchange.importers.foreign_values import SOURCE_LIMITS
+from weft.exchange.importing import sources
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.foreign_input import ReadBudget
 
@@ -72,7 +72,7 @@ def test_members_that_unpack_to_too_much_together_are_refused_before_one_is_unpa
 
 
 def test_a_list_of_members_that_is_too_long_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "DIRECTORY_BYTES", 100_000)
+    monkeypatch.setattr(sources, "DIRECTORY_BYTES", 100_000)
     folder = beside_a_good_one(tmp_path / "sources")
     crafted(folder / "bomb.zip", 5_000, 1_000, is_shared=True)
     summary, turns = imported(tmp_path, folder)
@@ -111,7 +111,7 @@ def test_thousands_of_members_are_listed_once_and_not_once_for_each(tmp_path: Pa
     with zipfile.ZipFile(path, "w") as archive:
         for number in range(300):
             archive.writestr(f"{number:05d}.jsonl", LINES)
-    found = archives.Archives()
+    found = sources.Archives()
     names = [info.filename for info in found.members(path)]
     first = found._archive
     for name in names:
@@ -127,7 +127,7 @@ def test_of_members_with_one_name_the_last_is_read_once(tmp_path: Path) -> None:
         archive.writestr("a.jsonl", "first")
         with pytest.warns(UserWarning, match="Duplicate name"):
             archive.writestr("a.jsonl", "last")
-    found = archives.Archives()
+    found = sources.Archives()
     (info,) = found.members(path)
     found.unpack(path, info.filename, tmp_path / "member", ReadBudget(SOURCE_LIMITS))
     assert (tmp_path / "member").read_text() == "last"
@@ -141,4 +141,4 @@ def test_unpacking_ends_with_the_time_of_the_budget(tmp_path: Path) -> None:
     moments = iter(range(0, 10_000, 100))
     budget = ReadBudget(SOURCE_LIMITS, lambda: next(moments))
     with pytest.raises(LimitExceeded, match="the seconds that reading it takes: 200, where 120 is the most"):
-        archives.Archives().unpack(path, "a.jsonl", tmp_path / "member", budget)
+        sources.Archives().unpack(path, "a.jsonl", tmp_path / "member", budget)

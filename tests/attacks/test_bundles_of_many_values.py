@@ -8,7 +8,7 @@ import pytest
 from tests.attacks.confined import run_confined
 from tests.exchange.bundles.reading import is_refused, sealed
 from tests.sizes import share
-from weft.exchange.bundles.form import LIMITS
+from weft.exchange.bundles.verification import LIMITS
 
 HEADER = b'{"bundle":1,"heads":[{"event":"%s","turn":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}]}' % (b"0" * 64)
 OURS = "import sys, weft.exchange.bundles as bundles; bundles.verify_bundle(sys.argv[1])"

@@ -6,9 +6,8 @@ import pytest
 
 from tests.attacks.confined import run_confined
 from tests.sizes import share
-from weft.exchange.importers.documents import read_document
-from weft.exchange.importers.limits import SOURCE_LIMITS
-from weft.exchange.importers.records.values import json_in_text, json_value
+from weft.exchange.importers.foreign_files import read_document
+from weft.exchange.importers.foreign_values import SOURCE_LIMITS, json_in_text, json_value
 
 MANY = b"[" + b"[]," * (SOURCE_LIMITS.values + 1) + b"[]]"
 IMPORTED = """

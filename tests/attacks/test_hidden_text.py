@@ -16,10 +16,10 @@ from tests.exchange.exporters.stories import call as tool_call
 from tests.exchange.exporters.stories import told, written
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_terminal import plain
-from weft.exchange.exporters.captions import visible
 from weft.exchange.exporters.html import Html
-from weft.exchange.exporters.html.texts import rendered
+from weft.exchange.exporters.html.page import rendered
 from weft.exchange.exporters.markdown import Markdown
+from weft.exchange.exporters.turn_contents import visible
 from weft.ledger.model import ImagePart, ReasoningPart
 from weft.surfaces.cli import call, pager
 from weft.surfaces.cli.pager import less_arguments

@@ -14,11 +14,10 @@ from tests.exchange.fixtures.cursor import sessions as cursor
 from tests.sizes import sized
 from weft.exchange.importers import databases
 from weft.exchange.importers.cursor import Cursor
-from weft.exchange.importers.cursor.homes import folders, sessions_in
-from weft.exchange.importers.cursor.rows import COMPOSERS
+from weft.exchange.importers.cursor.database import COMPOSERS, folders, sessions_in
 from weft.exchange.importers.databases import UNREADABLE, Database, opened, peek
+from weft.exchange.importers.foreign_values import SOURCE_LIMITS
 from weft.exchange.importers.langgraph import LangGraph
-from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.llm import Llm
 from weft.exchange.importers.port import Importer, Report
 from weft.kernel.errors import LimitExceeded

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.ledger.imported import native_turn, take
-from weft.exchange.sync.peers import Remote, add_remote
+from weft.exchange.sync.synced_ledgers import Remote, note_remote
 from weft.kernel.errors import InvalidInput, LabelTaken
 from weft.ledger.arguments import checked_label, cleaned_label
 from weft.programs import Programs
@@ -61,7 +61,7 @@ def test_a_name_that_reads_as_another_is_refused(ledger: Any, naming: str) -> No
 def test_a_remote_is_named_by_the_same_rule(ledger: Any) -> None:
     for name in (*INVISIBLE, *TWINS, *ADDRESSES):
         with pytest.raises(InvalidInput):
-            ledger._store.write(lambda txn, name=name: add_remote(txn.sql, Remote(name=name, address="/x")))
+            ledger._store.write(lambda txn, name=name: note_remote(txn.sql, Remote(name=name, address="/x")))
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -32,8 +32,8 @@ from tests.exchange.sync.wire import contents, events, pull, push
 from tests.ledger.histories import lines, problems
 from tests.sizes import PROVING
 from weft.exchange import sync
-from weft.exchange.sync.messages import BatchEnd
-from weft.exchange.sync.sink import ENDING_REFUSALS_LIMIT
+from weft.exchange.sync.frames import BatchEnd
+from weft.exchange.sync.synced_ledgers import ENDING_REFUSALS_LIMIT
 from weft.kernel import contents as kernel_contents
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import ReplicaDiverged, WeftError

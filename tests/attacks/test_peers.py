@@ -25,12 +25,22 @@ from tests.attacks.lying_peer import (
 from tests.exchange.sync.wire import Wire, events, pull, push
 from tests.ledger.histories import grow, lines, problems, queries
 from weft.exchange import sync
-from weft.exchange.sync.addresses import start
-from weft.exchange.sync.conversation import Asking, Manners, Serving
-from weft.exchange.sync.frames import PREAMBLE, Frame, Kind, encode
-from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, SkippedRun, framed
-from weft.exchange.sync.pump import Channel, Served
-from weft.exchange.sync.talk import Talk, hear
+from weft.exchange.sync.commands import Asking, Manners, Serving, start
+from weft.exchange.sync.frames import (
+    PREAMBLE,
+    BatchEnd,
+    Channel,
+    Frame,
+    Hello,
+    Kind,
+    KnownLog,
+    Served,
+    SkippedRun,
+    Talk,
+    encode,
+    framed,
+    hear,
+)
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.errors import ConnectionCut, NotTrusted, ProtocolBroken, ReplicaDiverged
 from weft.ledger.api import store_of

@@ -11,17 +11,16 @@ import pytest
 
 from tests.attacks.pattern_checks import Use, reasons, uses
 from tests.sources import LOAD
-from weft.exchange.edits.changes import _patch_in
-from weft.exchange.exporters.html.texts import _text_in
+from weft.exchange.exporters.html.page import _text_in
 from weft.exchange.exporters.markdown import _escaped_reach, _may_have_diagram
-from weft.exchange.importers.aider.history import COUNT, HEADER
-from weft.exchange.importers.copilot_cli.importer import _title_beside
-from weft.exchange.importers.cursor.dialogue import _attached_paths, unwrapped_prompt
-from weft.exchange.importers.gemini_cli.importer import LOGGED
+from weft.exchange.file_changes import _patch_in
+from weft.exchange.importers.aider import COUNT, HEADER
+from weft.exchange.importers.copilot_cli import _title_beside
+from weft.exchange.importers.cursor.importer import _attached_paths, unwrapped_prompt
+from weft.exchange.importers.gemini_cli import LOGGED
 from weft.exchange.importers.opencode.importer import _subagent
-from weft.exchange.importers.sources import is_likely
-from weft.exchange.importers.swe_agent.mini import _fenced
-from weft.exchange.importers.swe_agent.runs import patched
+from weft.exchange.importers.swe_agent import _fenced, patched
+from weft.exchange.importing.sources import is_likely
 from weft.kernel.authority import pattern_matcher
 from weft.ledger.read.session_list import _ANNOUNCED, message_passages, spoken
 from weft.ledger.secrets.scan import _breaks, without_escapes
@@ -39,15 +38,15 @@ OWN = "it reads Weft's own statements, never a foreign text"
 ADDRESS = "at most 500 characters are looked at"
 RUNS = "blanks and others share no letter, and each run is taken whole"
 LINEAR = {
-    r'weft.exchange.edits.file_accesses: "(\*\*\* Begin Patch(?:[^"\\\n]++|\\.)*+)"': (
+    r'weft.exchange.file_reconstruction: "(\*\*\* Begin Patch(?:[^"\\\n]++|\\.)*+)"': (
         "each letter fits one branch alone, and what was taken is never given back; it begins at fixed words"
     ),
-    r"weft.exchange.edits.shell_commands: \bgit[ \t]++(?:-\S++[ \t]++)*+(?:am|apply|checkout|cherry-pick|clean|merge|"
+    r"weft.exchange.file_reconstruction: \bgit[ \t]++(?:-\S++[ \t]++)*+(?:am|apply|checkout|cherry-pick|clean|merge|"
     r"pull|rebase|reset|restore|revert|stash|switch)\b": "what was taken is never given back; it begins at one word",
     r"weft.runtime.triggers.messages: \$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}": (
         "each name begins with a full stop, which none contains: there is one way to divide them"
     ),
-    r'weft.exchange.exporters.html.texts:  (?:href|title)="([^"]*)"': (
+    r'weft.exchange.exporters.html.page:  (?:href|title)="([^"]*)"': (
         "what begins within the quotes cannot get past the one that ends them"
     ),
     r"weft.ledger.read.session_list: ^# AGENTS\.md instructions[^\n]*\n\s*\Z": (
@@ -78,43 +77,43 @@ LINEAR = {
     r"the (messages|prompt)|request (is )?too large|request exceeds the maximum size": (
         "over at most _LONGEST characters of what a provider says"
     ),
-    r"weft.exchange.importers.aider.history: # aider chat started at (.*\S|.)\s*": (
+    r"weft.exchange.importers.aider: # aider chat started at (.*\S|.)\s*": (
         "`.*` gives back until `\\S` fits: the rest is white space then, and fits"
     ),
-    r"weft.exchange.importers.aider.history: (?:Main model|Models?): (\S+?)(?: with ([\w-]+) edit format)?(?:,.*)?": (
+    r"weft.exchange.importers.aider: (?:Main model|Models?): (\S+?)(?: with ([\w-]+) edit format)?(?:,.*)?": (
         "`\\S+?` stops at the first space, where ` with` is tried once, and at a comma the rest fits"
     ),
-    r"weft.exchange.importers.aider.history: Git repo: (.+?)(?: with [\d,]+ files)?": (
+    r"weft.exchange.importers.aider: Git repo: (.+?)(?: with [\d,]+ files)?": (
         "each ` with ` is tried once, and the digits behind it end before the next one"
     ),
-    r"weft.exchange.importers.aider.history: (?<![\d.,])([\d.,]++[kM]?) (received|cache write|cache hit)": RUNS,
-    r"weft.exchange.importers.aider.history: \^C.*|.*KeyboardInterrupt.*": LINE,
-    r'weft.exchange.importers.claude_ai.importer: [,\[]\s*(\{\s*"uuid"\s*:\s*"[^"]*"\s*,\s*"name"\s*:)': (
+    r"weft.exchange.importers.aider: (?<![\d.,])([\d.,]++[kM]?) (received|cache write|cache hit)": RUNS,
+    r"weft.exchange.importers.aider: \^C.*|.*KeyboardInterrupt.*": LINE,
+    r'weft.exchange.importers.claude_ai: [,\[]\s*(\{\s*"uuid"\s*:\s*"[^"]*"\s*,\s*"name"\s*:)': (
         'what begins within `[^"]*` cannot get past the quote that ends it'
     ),
-    r"weft.exchange.importers.copilot_cli.importer: ^(?:summary|name|title):(.+)$": LINES_ONLY,
+    r"weft.exchange.importers.copilot_cli: ^(?:summary|name|title):(.+)$": LINES_ONLY,
     r"weft.exchange.importers.cursor.bubbles: [^a-z]|_v\d+$": "`[^a-z]` takes every `_` before `_v` is tried",
-    r"weft.exchange.importers.cursor.dialogue: ^Workspace Path: (.+)$": LINES_ONLY,
+    r"weft.exchange.importers.cursor.importer: ^Workspace Path: (.+)$": LINES_ONLY,
     r"weft.exchange.importers.cursor.importer: CREATE TABLE\s+\S*blobs": SPACES,
     r"weft.exchange.importers.cursor.importer: CREATE TABLE\s+\S*meta\b": SPACES,
-    r"weft.exchange.importers.cursor.transcripts: (user|assistant|A):(?:[ \t](.*))?"
+    r"weft.exchange.importers.cursor.importer: (user|assistant|A):(?:[ \t](.*))?"
     r"|\[(Thinking|Tool call|Tool result)\][ \t]*(.*)": "`(.*)` always reaches the end",
-    r'weft.exchange.importers.documents: "[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"': (
+    r'weft.exchange.importers.foreign_files: "[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"': (
         "the walk stops at a string without an end, and reads more of the file before it goes on"
     ),
-    r'weft.exchange.importers.documents: "[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]|"': (
+    r'weft.exchange.importers.foreign_files: "[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]|"': (
         "the walk stops at a string without an end, and reads more of the file before it goes on"
     ),
-    r'weft.exchange.importers.gemini_cli.importer: \s*\[\s*\{(?>[^{}]*?"sessionId"\s*:)[^{}]*"messageId"\s*:': (
+    r'weft.exchange.importers.gemini_cli: \s*\[\s*\{(?>[^{}]*?"sessionId"\s*:)[^{}]*"messageId"\s*:': (
         "the first `sessionId` is taken and not given back"
     ),
-    r"weft.exchange.importers.gemini_cli.messages: \s*(?:<scratchpad>.*?</scratchpad>\s*)?<state_snapshot>": (
+    r"weft.exchange.importers.gemini_cli_turns: \s*(?:<scratchpad>.*?</scratchpad>\s*)?<state_snapshot>": (
         "each `</scratchpad>` is tried once, and the white space behind it ends before the next one"
     ),
-    r"weft.exchange.importers.pi.calls: (?P<path>.+?):(?P<line>[0-9]{1,9}):(?P<col>[0-9]{1,9}) "
+    r"weft.exchange.importers.pi_turns: (?P<path>.+?):(?P<line>[0-9]{1,9}):(?P<col>[0-9]{1,9}) "
     r"\[(?P<severity>[a-z]+)\] (?:\[(?P<source>[^\]]+)\] )?(?P<what>.*)": "once the severity fits, the rest does",
-    r"weft.exchange.importers.records.file_notes: ^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$": LINES_ONLY,
-    r'weft.exchange.importers.swe_agent.runs: ^(?:(\+\+\+ "?b/)|rename to )(.+)$': LINES_ONLY,
+    r"weft.exchange.importers.native_turns: ^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$": LINES_ONLY,
+    r'weft.exchange.importers.swe_agent: ^(?:(\+\+\+ "?b/)|rename to )(.+)$': LINES_ONLY,
     r'weft.kernel.contents: "[^"\\]*+(?:\\.[^"\\]*+)*+"': "its texts are JSON: every string has an end",
     r'weft.kernel.contents: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},:]|[^\s\[\]{},:"]+': STRINGS,
     r'weft.kernel.foreign_input: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]': STRINGS,
@@ -156,8 +155,8 @@ LINEAR = {
 
 MADE = {
     "weft.chat.room_stream: '\\n' + between": "each letter of a line is read once, possessively",
-    "weft.exchange.bundles.withheld_contents: f'{field}\\\\[(\\\\d+)\\\\]'": "a word of Weft's own and digits",
-    "weft.exchange.bundles.withheld_contents: pattern": "that of whoever makes the bundle, over their own ledger",
+    "weft.exchange.bundles.creation: f'{field}\\\\[(\\\\d+)\\\\]'": "a word of Weft's own and digits",
+    "weft.exchange.bundles.creation: pattern": "that of whoever makes the bundle, over their own ledger",
     "weft.exchange.exporters.markdown: f'{letter}+'": "one run of one character",
     "weft.kernel.authority: '.'.join(words)": "a part of a grant between two stars: it has no repeats",
     "weft.kernel.message_text: re.sub('[SMU]', lambda letter: inside[letter[0]], form)": "classes without an overlap",

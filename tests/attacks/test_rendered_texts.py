@@ -10,9 +10,9 @@ from markdown_it.rules_block import StateBlock
 
 from tests.exchange.exporters.stories import told, written
 from weft.exchange.exporters.html import Html
-from weft.exchange.exporters.html.texts import rendered
+from weft.exchange.exporters.html.page import rendered
 from weft.exchange.exporters.markdown import Markdown
-from weft.exchange.exporters.markdown_tables import MOST_CELLS
+from weft.exchange.exporters.turn_contents import MOST_CELLS
 from weft.surfaces.cli.rendering import markdown as terminal_markdown
 from weft.surfaces.cli.rendering.markdown import markdown_lines
 from weft.surfaces.cli.screen import Line

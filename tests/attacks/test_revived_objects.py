@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sources import LOAD, Module, shipped
-from weft.exchange.importing.handover import WorkerLost, unpack
+from weft.exchange.importing.reading_ahead import WorkerLost, unpack
 
 pytestmark = LOAD
 REVIVING = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "code", "codeop"}
@@ -19,7 +19,7 @@ RUNNING = {"eval", "exec", "compile", "__import__"}
 
 HARNESS = "runtime/policies/harness.py"
 """Runs the source of a policy, inside the sandbox, in a process of its own; the package reads its constants alone."""
-HANDOVER = "exchange/importing/handover.py"
+HANDOVER = "exchange/importing/reading_ahead.py"
 """Takes records from a process that it started itself, of a fixed list of classes: see the test below."""
 
 

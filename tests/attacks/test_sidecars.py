@@ -11,13 +11,12 @@ from tests.attacks.importing import imported
 from tests.descriptors import open_below
 from tests.exchange.fixtures.factory_droid import sessions as droid
 from tests.exchange.fixtures.opencode import sessions as opencode
-from weft.exchange.importers import sidecars
-from weft.exchange.importers.copilot_cli.importer import _title_beside
+from weft.exchange.importers import foreign_files
+from weft.exchange.importers.copilot_cli import _title_beside
 from weft.exchange.importers.factory_droid import FactoryDroid
+from weft.exchange.importers.foreign_files import FileRefused, names_beneath, open_beneath, read_beneath, read_beside
 from weft.exchange.importers.opencode import Opencode
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.records.jsonl import FileRefused
-from weft.exchange.importers.sidecars import names_beneath, open_beneath, read_beneath, read_beside
 from weft.kernel.errors import LimitExceeded
 
 SECRET = "the reader's own words"
@@ -144,7 +143,7 @@ def test_a_file_that_is_too_large_says_how_large(tmp_path: Path) -> None:
 
 
 def test_the_files_of_one_session_are_held_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecars, "SESSION_BYTES", 1000)
+    monkeypatch.setattr(foreign_files, "SESSION_BYTES", 1000)
     (tmp_path / "a.json").write_bytes(b"x" * 400)
     report = Report("a session")
     assert read_beside(tmp_path / "a.json", tmp_path, report) == b"x" * 400

@@ -30,10 +30,10 @@ from tests.exchange.independent_cost import independent_costs
 from tests.ledger.test_versions import MOVED_SILENTLY, SHARED_KEYS
 from tests.sizes import PROVING, share, sized
 from weft import Ledger
-from weft.exchange.importers.limits import SOURCE_LIMITS
+from weft.exchange.importers.foreign_values import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, load_importers
-from weft.exchange.importers.sources import candidates
 from weft.exchange.importers.testing import as_source, assert_accounted
+from weft.exchange.importing.sources import candidates
 from weft.kernel.contents import ImportSecret
 from weft.kernel.foreign_input import ReadBudget
 

@@ -14,8 +14,7 @@ from tests.exchange.live_files import live_importers, standing
 from tests.exchange.timeline import Stage
 from weft import Ledger
 from weft.exchange.importers.port import FollowingImporter, Importer, Place, Reader, Report, Source, Transcript
-from weft.exchange.importing.read_positions import ROOM
-from weft.exchange.importing.run import ImportRun
+from weft.exchange.importing.run import ROOM, ImportRun
 
 
 class Counting:

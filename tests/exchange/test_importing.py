@@ -19,11 +19,11 @@ from tests.exchange.conftest import take, written
 from tests.exchange.toy import Toy
 from tests.sizes import sized
 from weft import Ledger
+from weft.exchange.importers.foreign_files import records
 from weft.exchange.importers.port import Problem, Report, Source, importer_names, load_importers
-from weft.exchange.importers.records.jsonl import records
-from weft.exchange.importers.sources import Candidate
 from weft.exchange.importers.testing import as_source
 from weft.exchange.importing.run import ImportRun, ImportStep
+from weft.exchange.importing.sources import SourceCandidate
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InvalidInput
 from weft.ledger.imports import ImportWriter
@@ -69,10 +69,10 @@ def test_a_file_that_has_not_changed_is_not_opened(
     written(sources / "a.jsonl", SESSION, ONE)
     take(ledger, sources)
 
-    def refuse(candidate: Candidate, now: float) -> None:
+    def refuse(candidate: SourceCandidate, now: float) -> None:
         raise AssertionError(f"{candidate.name} was opened")
 
-    monkeypatch.setattr(Candidate, "open", refuse)
+    monkeypatch.setattr(SourceCandidate, "open", refuse)
     assert take(ledger, sources).of("toy").unchanged == 1
 
 

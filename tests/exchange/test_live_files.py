@@ -16,8 +16,8 @@ from tests.exchange.live_files import Growing, live_importers, material, standin
 from tests.exchange.timeline import Stage
 from tests.sizes import PROVING, points
 from weft import Ledger
-from weft.exchange.importers.sources import QUIET_SECONDS
 from weft.exchange.importing.run import ImportRun
+from weft.exchange.importing.sources import QUIET_SECONDS
 
 SEEDS = points(12, test=1)
 FILES, LIMIT, PIECES = (12, 3_000_000, 40) if PROVING else (2, 60_000, 8)

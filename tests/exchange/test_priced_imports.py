@@ -18,8 +18,8 @@ from tests.exchange.priced_sessions import NO_PRICE, write_sessions
 from tests.postgres import new_name, shared_server
 from tests.upgrades import description
 from weft import Ledger
-from weft.exchange.importers.atif.turns import tokens as atif_tokens
-from weft.exchange.importers.langgraph import states
+from weft.exchange.importers import langgraph
+from weft.exchange.importers.atif import tokens as atif_tokens
 from weft.exchange.importers.port import Tokens
 from weft.ledger.imports import imported_turns
 from weft.ledger.views import sightings
@@ -164,7 +164,7 @@ def test_a_noted_cost_is_a_positive_number_of_dollars(metadata: dict[str, Any], 
 )
 def test_langchain_tells_cache_writes_as_a_sum_or_by_duration(details: dict[str, int], expected: Tokens) -> None:
     usage = {"input_tokens": 100, "output_tokens": 5, "input_token_details": details}
-    assert states.Message("assistant", None, {"usage_metadata": usage}).tokens == expected
+    assert langgraph.Message("assistant", None, {"usage_metadata": usage}).tokens == expected
 
 
 def test_an_atif_step_tells_cache_writes_by_duration() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.exchange.worker_processes import assert_ends
-from weft.exchange.importing.handover import FrameKind, ReadOrder, WorkerLost, receive_frame, send_order
+from weft.exchange.importing.reading_ahead import FrameKind, ReadOrder, WorkerLost, receive_frame, send_order
 
 HEEDLESS = """
 import os, resource, subprocess, sys, tempfile, time
 from weft.exchange.importing import reading_worker
-from weft.exchange.importing.handover import FrameKind
+from weft.exchange.importing.reading_ahead import FrameKind
 
 def read(self, order):
     os.close(tempfile.mkstemp(dir=tempfile.mkdtemp())[0])

@@ -30,15 +30,21 @@ from tests.sizes import PROVING, share
 from weft import Ledger
 from weft.exchange.importers.aider import Aider
 from weft.exchange.importers.claude_code import ClaudeCode
-from weft.exchange.importers.limits import SOURCE_LIMITS
+from weft.exchange.importers.foreign_values import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source, Transcript, load_importers, registered_name
-from weft.exchange.importers.sources import Candidate
 from weft.exchange.importers.testing import damage
-from weft.exchange.importing import handover, reading_ahead, run
-from weft.exchange.importing.fingerprints import digests, file_state
-from weft.exchange.importing.handover import OpenedSource, ReadingEnd, SessionBegin, WorkerLost, pack, unpack
+from weft.exchange.importing import reading_ahead, run
+from weft.exchange.importing.reading_ahead import (
+    OpenedSource,
+    ReadingEnd,
+    SessionBegin,
+    WorkerLost,
+    pack,
+    unpack,
+    usable_cores,
+)
 from weft.exchange.importing.run import ImportRun, ImportStep, ImportSummary
-from weft.exchange.importing.usable_cores import usable_cores
+from weft.exchange.importing.sources import SourceCandidate, digests, file_state
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.contents import Prepared
 from weft.kernel.enums import AgentRole, EventClass, TurnType
@@ -144,11 +150,11 @@ def test_two_processes_make_the_ledger_that_one_makes(
         ahead.append(source.candidate.name)
         return transcripts(source, *arguments)
 
-    def counted(worker: reading_ahead.WorkerProcess) -> tuple[handover.FrameKind, bytes]:
+    def counted(worker: reading_ahead.WorkerProcess) -> tuple[reading_ahead.FrameKind, bytes]:
         kind, data = receive(worker)
-        if kind is handover.FrameKind.OPENED:
+        if kind is reading_ahead.FrameKind.OPENED:
             turn_frames.append(0)
-        elif kind is handover.FrameKind.TURNS:
+        elif kind is reading_ahead.FrameKind.TURNS:
             turn_frames[-1] += 1
         return kind, data
 
@@ -288,9 +294,9 @@ def test_what_a_worker_unpacked_goes_with_it(tmp_path: Path, monkeypatch: pytest
     frame = reading_ahead.WorkerProcess.frame
     unpacked: list[str] = []
 
-    def ended(worker: reading_ahead.WorkerProcess) -> tuple[handover.FrameKind, bytes]:
+    def ended(worker: reading_ahead.WorkerProcess) -> tuple[reading_ahead.FrameKind, bytes]:
         got = frame(worker)
-        if got[0] is handover.FrameKind.TURNS and not unpacked:
+        if got[0] is reading_ahead.FrameKind.TURNS and not unpacked:
             os.kill(worker.pid, signal.SIGSTOP)
             unpacked.extend(str(path) for path in Path(worker._folder).rglob("*.jsonl"))
             os.kill(worker.pid, number)
@@ -438,12 +444,12 @@ def test_all_that_a_turn_may_hold_is_handed_over() -> None:
     held = set[Any]().union(*(classes_in(record, set()) for record in records))
     assert NativeCall in held
     left = {Event, EventClass, StoredContent}  # events go as lines, and no importer has a content of the ledger
-    assert held - left <= set(handover._CLASSES)
+    assert held - left <= set(reading_ahead._CLASSES)
 
 
 def test_a_file_that_grew_since_it_was_opened_has_no_state(folder: Path) -> None:
     path = folder / "s1.jsonl"
-    candidate = Candidate(path, path.stat().st_size, path.stat().st_mtime_ns)
+    candidate = SourceCandidate(path, path.stat().st_size, path.stat().st_mtime_ns)
     with candidate.open(1e10, ReadBudget(SOURCE_LIMITS)) as source:
         assert file_state(source, candidate) is not None
         path.write_bytes(path.read_bytes() + b"\n")
@@ -507,7 +513,7 @@ def test_the_first_sources_of_a_large_import_are_read_while_the_worker_starts(
     ordered: list[str] = []
     order = reading_ahead.WorkerProcess.order
 
-    def noted(worker: reading_ahead.WorkerProcess, wanted: handover.ReadOrder) -> None:
+    def noted(worker: reading_ahead.WorkerProcess, wanted: reading_ahead.ReadOrder) -> None:
         ordered.append(os.fsdecode(wanted.path))
         order(worker, wanted)
 
@@ -529,7 +535,7 @@ def test_the_writer_reads_the_source_in_which_its_head_start_ends(
     sizes: tuple[int, ...], left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "HEAD_START_BYTES", 10)
-    sources = [reading_ahead.WantedSource(Candidate(Path("a"), size, 0), "toy", b"") for size in sizes]
+    sources = [reading_ahead.WantedSource(SourceCandidate(Path("a"), size, 0), "toy", b"") for size in sizes]
     assert len(run._after_head_start(sources)) == left
 
 
@@ -582,35 +588,35 @@ def test_cores_are_those_that_control_groups_allow(tmp_path: Path) -> None:
 def test_frames_wait_for_the_reader_within_a_bound() -> None:
     """Of more frames than fit, whoever puts them waits until some are read; they come in order."""
     reading, writing = os.pipe()
-    frames = handover.FrameQueue(writing, lambda: None)
-    piece = bytes(handover.QUEUE_BYTES // 2)
+    frames = reading_ahead.FrameQueue(writing, lambda: None)
+    piece = bytes(reading_ahead.QUEUE_BYTES // 2)
     sizes: list[int] = []
 
     def put() -> None:
         for number in range(8):
-            frames.put(handover.FrameKind.RAW, bytes([number]) + piece)
+            frames.put(reading_ahead.FrameKind.RAW, bytes([number]) + piece)
             sizes.append(frames._size)
 
     thread = threading.Thread(target=put)
     thread.start()
     with open(reading, "rb") as pipe:
-        received = [handover.receive_frame(pipe)[1][0] for _ in range(8)]
+        received = [reading_ahead.receive_frame(pipe)[1][0] for _ in range(8)]
     thread.join()
     assert received == list(range(8))
-    assert max(sizes) <= handover.QUEUE_BYTES
+    assert max(sizes) <= reading_ahead.QUEUE_BYTES
     os.close(writing)
 
 
 def test_frames_wait_for_the_writer_in_the_pipe_too() -> None:
     reading, writing = os.pipe()
-    frames = handover.FrameQueue(writing, lambda: None)
+    frames = reading_ahead.FrameQueue(writing, lambda: None)
     assert not frames.has_unread_frames
-    frames.put(handover.FrameKind.RAW, b"piece")
+    frames.put(reading_ahead.FrameKind.RAW, b"piece")
     assert frames.has_unread_frames
     with open(reading, "rb", buffering=0) as pipe:
         assert select.select([pipe], [], [], 60)[0]  # the frame has left the queue
         assert frames.has_unread_frames
-        assert handover.receive_frame(pipe) == (handover.FrameKind.RAW, b"piece")
+        assert reading_ahead.receive_frame(pipe) == (reading_ahead.FrameKind.RAW, b"piece")
     os.close(writing)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from weft.exchange.importers.foreign_files import first_objects, records
 from weft.exchange.importers.port import (
     NativeCall,
     NativeCompaction,
@@ -21,7 +22,6 @@ from weft.exchange.importers.port import (
     Tokens,
     Transcript,
 )
-from weft.exchange.importers.records.jsonl import first_objects, records
 from weft.kernel.enums import LinkReason, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, LintNote, TextPart
 

@@ -13,7 +13,7 @@ import weft
 from tests.ledger.histories import exported, grow, import_into, lines, problems
 from tests.ledger.test_canary import EXPECTED, NAMELIKE, SPACED, public
 from weft.exchange.sync.commands import add_remote, forget_peer, mark_as_copy, pull, push, remove_remote, share_imports
-from weft.exchange.sync.peers import Remote
+from weft.exchange.sync.synced_ledgers import Remote
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, rights
 from weft.kernel.errors import KeyTaken, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.kernel.events import Event, kind_of

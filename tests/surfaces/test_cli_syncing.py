@@ -77,7 +77,7 @@ def test_a_clone_of_an_own_ledger_is_made_from_its_file_and_goes_on_where_it_was
     with monkeypatch.context() as interrupted:
         interrupted.setattr("weft.exchange.sync.clone", cut)
         assert weft("clone", ".", "other.db").code == 130
-    monkeypatch.setattr("weft.exchange.sync.receiver.checked_line", None)  # no event is told
+    monkeypatch.setattr("weft.exchange.sync.fact_transfer.checked_line", None)  # no event is told
     answer = weft.json("clone", ".", "other.db")
     assert (answer["events"], answer["created_as"]) == (0, weft.json(*on("other.db", "replica"))["replica"])
     assert weft.json(*on("other.db", "trust", "--show"))["how"] == "cloned"

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from weft.exchange.bundles import BundleReport, KeyRing, PublicKey, Signer, verify_bundle
-from weft.exchange.bundles.form import end_line
+from weft.exchange.bundles.verification import end_line
 from weft.kernel.errors import InvalidBundle
 
 VERIFIER = Path(__file__).parents[3] / "tools" / "verify_bundle.py"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.exchange.bundles.reading import INDEPENDENT, is_refused, lines_of, resealed, sealed, signer, verified
 from tests.ledger.histories import grow
 from weft.exchange.bundles import KeyRing, create_bundle, sign_bundle
-from weft.exchange.bundles.form import signature_line
 from weft.exchange.bundles.keys import holds
+from weft.exchange.bundles.verification import signature_line
 from weft.kernel.errors import InvalidBundle, InvalidKey, StoreError
 from weft.ledger.api.ledger import Ledger
 

@@ -17,7 +17,7 @@ from tests.ledger.histories import problems, texts
 from tests.ledger.test_state_machine import FIRST_SEED, LedgerMachine, picks, run_steps
 from tests.sizes import sized
 from weft.exchange.bundles import create_bundle, import_bundle, verify_bundle
-from weft.exchange.bundles.form import references
+from weft.exchange.bundles.verification import references
 from weft.kernel.events import Event, encode
 from weft.kernel.foreign_input import KINDS, is_digest
 from weft.ledger.api.base import open_thread_facts

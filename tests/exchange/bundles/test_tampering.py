@@ -19,8 +19,8 @@ from tests.exchange.bundles.histories import imported_thread, rich_thread
 from tests.exchange.bundles.reading import INDEPENDENT, MAGIC, is_refused, lines_of, resealed, sealed, signer, verified
 from tests.ledger.histories import large_bytes
 from tests.sizes import PROVING, points, share
-from weft.exchange.bundles import container, create_bundle, import_bundle, verify_bundle
-from weft.exchange.bundles.form import EVENT_PREFIX, LIMITS, NOT_CONTENTS, end_line
+from weft.exchange.bundles import create_bundle, import_bundle, verification, verify_bundle
+from weft.exchange.bundles.verification import EVENT_PREFIX, LIMITS, NOT_CONTENTS, end_line
 from weft.kernel import contents
 from weft.kernel.errors import InvalidBundle, ReplicaDiverged, WeftError
 from weft.ledger.api.ledger import Ledger
@@ -287,7 +287,7 @@ def test_what_unpacks_to_far_more_than_its_size_is_refused(
 ) -> None:
     """Contents of zeros that would fill a disk: each line is short enough, and each content hashes."""
     pieces = UNPACKED_FREELY // 2**20
-    monkeypatch.setattr(container, "LIMITS", replace(LIMITS, free_bytes=UNPACKED_FREELY))
+    monkeypatch.setattr(verification, "LIMITS", replace(LIMITS, free_bytes=UNPACKED_FREELY))
     monkeypatch.setattr(INDEPENDENT, "FREELY", UNPACKED_FREELY)
     zeros = base64.b64encode(bytes(2**20)).decode()
     packer = zlib.compressobj(9)

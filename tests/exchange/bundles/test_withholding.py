@@ -11,7 +11,7 @@ from tests.exchange.bundles.reading import lines_of, verified
 from tests.ledger.histories import grow, problems, texts
 from tests.ledger.imported import native_call, native_turn, take
 from weft.exchange.bundles import create_bundle, import_bundle
-from weft.exchange.bundles.stretches import Stretches
+from weft.exchange.bundles.creation import Stretches
 from weft.kernel.contents import ABSENT, content_ref
 from weft.kernel.errors import InvalidInput, NotFound, WithheldShows
 from weft.ledger.api.ledger import Ledger

@@ -11,10 +11,15 @@ from msgspec.structs import replace
 from tests.exchange.conftest import take, written
 from tests.surfaces.test_cli_import import line
 from weft import Ledger
-from weft.exchange.edits import reconstruction as module
-from weft.exchange.edits.reconstruction import GapReason, Reconstruction, reconstruct
-from weft.exchange.edits.reconstruction_writing import write_reconstruction
-from weft.exchange.edits.shell_commands import effect_of, shell_command
+from weft.exchange import file_reconstruction as module
+from weft.exchange.file_reconstruction import (
+    GapReason,
+    Reconstruction,
+    effect_of,
+    reconstruct,
+    shell_command,
+    write_reconstruction,
+)
 from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.clock import SystemClock

@@ -9,7 +9,7 @@ from weft.exchange.exporters.html import Html
 from weft.exchange.exporters.jsonl import JsonLines
 from weft.exchange.exporters.markdown import Markdown
 from weft.exchange.exporters.openai import OpenAi
-from weft.exchange.exporters.plugins import exporter_names, load_exporter
+from weft.exchange.exporters.port import exporter_names, load_exporter
 from weft.exchange.exporters.testing import ExporterContract
 
 

@@ -12,15 +12,14 @@ from tests.exchange.exporters.rules import check_anthropic
 from tests.exchange.exporters.stories import NOON, call, story, told, written
 from weft import ImagePart, Ledger, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.exchange.exporters.anthropic import BEGINNING, Anthropic
-from weft.exchange.exporters.dialogue import ExportCallIds
 from weft.exchange.exporters.export import export
 from weft.exchange.exporters.html import Html
-from weft.exchange.exporters.images import image_address, raster_in
 from weft.exchange.exporters.jsonl import JsonLines
 from weft.exchange.exporters.markdown import Markdown, block_quote, code, escaped, fenced
 from weft.exchange.exporters.openai import OpenAi
 from weft.exchange.exporters.port import Report, ThreadTip, Wishes
 from weft.exchange.exporters.testing import PIXEL
+from weft.exchange.exporters.turn_contents import ExportCallIds, image_address, raster_in
 from weft.kernel.clock import FixedClock
 from weft.ledger.model import Message
 

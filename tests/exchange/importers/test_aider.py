@@ -20,7 +20,7 @@ from tests.exchange.fixtures.aider.histories import (
     write,
 )
 from tests.exchange.reading import read, read_one, said, shape, texts_of
-from weft.exchange.importers.aider.importer import is_command
+from weft.exchange.importers.aider import is_command
 from weft.exchange.importers.port import NativeTurn, Tokens
 from weft.exchange.importers.testing import as_source
 from weft.exchange.importing.run import ImportRun

@@ -37,10 +37,10 @@ from tests.exchange.fixtures.codex.rollouts import (
     words_of,
 )
 from weft.exchange.importers.codex import Codex
-from weft.exchange.importers.limits import SOURCE_LIMITS
+from weft.exchange.importers.foreign_values import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, load_importers
-from weft.exchange.importers.sources import candidates
 from weft.exchange.importing.run import ImportRun
+from weft.exchange.importing.sources import candidates
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource
 from weft.kernel.foreign_input import ReadBudget

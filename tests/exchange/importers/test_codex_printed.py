@@ -14,7 +14,7 @@ from tests.exchange.corpus import take
 from tests.exchange.fixtures.codex import prints
 from tests.exchange.fixtures.codex.rollouts import OTHER, SESSION, calls, messages, shown, source_of
 from weft.exchange.importers.codex import Codex
-from weft.exchange.importers.codex.printed import transcripts
+from weft.exchange.importers.codex.importer import transcripts
 from weft.exchange.importers.port import Report, Tokens
 from weft.kernel.enums import FileKind, MessageSource, ToolCallStatus
 

@@ -30,10 +30,10 @@ from tests.exchange.fixtures.cursor.sessions import (
 )
 from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.cursor import Cursor
-from weft.exchange.importers.cursor.dialogue import unwrapped_prompt
+from weft.exchange.importers.cursor.importer import unwrapped_prompt
 from weft.exchange.importers.port import NativeTurn
-from weft.exchange.importers.sources import candidates
 from weft.exchange.importers.testing import as_source
+from weft.exchange.importing.sources import candidates
 from weft.kernel.enums import MessageSource, ToolCallStatus
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.exchange.fuzzing import ODD, as_json
-from weft.exchange.importers.chat import chat_tokens, content_of
-from weft.exchange.importers.documents import read_document
+from weft.exchange.importers.foreign_files import read_document
+from weft.exchange.importers.foreign_values import json_in_text
+from weft.exchange.importers.native_turns import chat_tokens, content_of
 from weft.exchange.importers.port import Tokens
-from weft.exchange.importers.records.values import json_in_text
 from weft.ledger.dialects import plain_result
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 

@@ -35,15 +35,20 @@ from tests.exchange.fuzzing import ODD
 from tests.exchange.reading import Read, called, read, read_one, said, spoken, words
 from tests.postgres import shared_server
 from weft.exchange.importers.databases import opened
-from weft.exchange.importers.langgraph import LangGraph
-from weft.exchange.importers.langgraph.rows import Place, Rows, rows_of
-from weft.exchange.importers.langgraph.saved_values import BROKEN, Tagged, checkpoint, decoded
-from weft.exchange.importers.langgraph.states import message
-from weft.exchange.importers.langgraph.threads import ThreadReader
+from weft.exchange.importers.langgraph import LangGraph, ThreadReader, message
+from weft.exchange.importers.langgraph_checkpoints import (
+    BROKEN,
+    Rows,
+    Tagged,
+    ThreadPlace,
+    checkpoint,
+    decoded,
+    rows_of,
+)
 from weft.exchange.importers.port import Report, Tokens
-from weft.exchange.importers.servers import Address
 from weft.exchange.importers.testing import ImporterContract, as_source
 from weft.exchange.importing.run import ImportRun
+from weft.exchange.importing.sources import Address
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import AgentRole, ToolCallStatus
 from weft.ledger.api import SessionFilter
@@ -132,7 +137,7 @@ def test_at_every_checkpoint_the_messages_are_those_that_the_library_gives(tmp_p
     report = Report("x")
     with opened(path, report) as database:
         assert database is not None
-        thread = ThreadReader(Rows(database), Place("1", ""), report).read()
+        thread = ThreadReader(Rows(database), ThreadPlace("1", ""), report).read()
     ours = {id: [entry.id for entry in found.listed()] for id, found in thread.tips.items()}
     assert ours == theirs
     assert len(ours) > 10

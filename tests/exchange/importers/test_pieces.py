@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sizes import sized
-from weft.exchange.importers import documents as streaming
-from weft.exchange.importers.documents import pieces
-from weft.exchange.importers.records.values import json_value
+from weft.exchange.importers import foreign_files as streaming
+from weft.exchange.importers.foreign_files import pieces
+from weft.exchange.importers.foreign_values import json_value
 
 SIGN = re.compile(rb'[,\[]\s*(\{\s*"title")')
 JSON = st.recursive(

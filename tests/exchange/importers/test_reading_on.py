@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from tests.exchange.live_files import live_importers, material
 from tests.sizes import PROVING, points
+from weft.exchange.importers.foreign_files import sample
 from weft.exchange.importers.port import HEAD_BYTES, FollowingImporter, Importer, NativeTurn, Report, Source
-from weft.exchange.importers.records.jsonl import sample
 
 SEEDS = points(200, test=6)
 FILES, LIMIT, STEPS = (12, 1_000_000, 30) if PROVING else (3, 60_000, 12)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.exchange.corpus import CORPUS, ORIGINS, needs_corpus
 from tests.sizes import share
 from weft.exchange.importers.port import load_importers
-from weft.exchange.importers.sources import candidates, claiming
 from weft.exchange.importers.testing import as_source
+from weft.exchange.importing.sources import candidates, claiming
 
 
 @needs_corpus

@@ -6,8 +6,8 @@ import pytest
 
 from tests.exchange.corpus import CORPUS, needs_corpus
 from weft.exchange.importers.port import load_importers
-from weft.exchange.importers.sources import claiming
 from weft.exchange.importers.testing import as_source
+from weft.exchange.importing.sources import claiming
 
 pytestmark = needs_corpus
 OWN = ("swe-agent", "openhands", "llm", "langgraph", "atif")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.exchange.importers.trees import LONGEST_SHARED, Part, Tree, ends_of, in_order, keys_of
+from weft.exchange.importers.native_turns import LONGEST_SHARED, Tree, TreePart, ends_of, in_order, keys_of
 
-PARTS = {"q": Part.PROMPT, "a": Part.ANSWER, "s": Part.OTHER, "n": Part.NOTHING}
+PARTS = {"q": TreePart.PROMPT, "a": TreePart.ANSWER, "s": TreePart.OTHER, "n": TreePart.NOTHING}
 
 
 def grown(*steps: tuple[str, str | None], whole_answers: bool = False) -> Tree:

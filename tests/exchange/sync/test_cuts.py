@@ -12,10 +12,8 @@ from tests.exchange.sync.wire import contents, events, pull, push
 from tests.ledger.histories import grow, problems
 from tests.sizes import points
 from weft.exchange import sync
-from weft.exchange.sync import source
-from weft.exchange.sync.frames import PREAMBLE, Frame, Kind, encode
-from weft.exchange.sync.pump import Channel
-from weft.exchange.sync.talk import Talk, refusal
+from weft.exchange.sync import synced_ledgers
+from weft.exchange.sync.frames import PREAMBLE, Channel, Frame, Kind, Talk, encode, refusal
 from weft.kernel.errors import ConnectionCut, PeerRefused, ReadOnlyLedger
 from weft.ledger.api.ledger import Ledger
 
@@ -24,7 +22,7 @@ PLACES = 60
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "BATCH_EVENTS", 16)
+    monkeypatch.setattr(synced_ledgers, "BATCH_EVENTS", 16)
 
 
 @pytest.mark.parametrize("pushes", [False, True])

@@ -7,10 +7,9 @@ import pytest
 from tests.exchange.sync.conftest import Make
 from tests.exchange.sync.wire import digests
 from tests.ledger.histories import grow
-from weft.exchange.sync import source
-from weft.exchange.sync.conversation import Asking, Manners, Serving
-from weft.exchange.sync.frames import Frame, Kind
-from weft.exchange.sync.talk import Talk
+from weft.exchange.sync import synced_ledgers
+from weft.exchange.sync.commands import Asking, Manners, Serving
+from weft.exchange.sync.frames import Frame, Kind, Talk
 from weft.ledger.api import store_of
 
 TURNS = 30
@@ -70,7 +69,7 @@ def test_a_batch_travels_while_the_one_before_it_is_taken(
 ) -> None:
     """A batch costs one journey there and back for what of it is needed, and one for what of it is wanted; none to hear
     that it was taken."""
-    monkeypatch.setattr(source, "BATCH_EVENTS", 8)
+    monkeypatch.setattr(synced_ledgers, "BATCH_EVENTS", 8)
     here, there = make("here"), make("there")
     grow(here, "main", *map(str, range(TURNS)))
     if not empty:

@@ -11,12 +11,25 @@ import zstandard
 import weft
 from tests.exchange.sync.wire import Wire, contents, events, over_wire
 from tests.ledger.histories import grow, lines, problems
-from weft.exchange.sync.conversation import Asking
-from weft.exchange.sync.frames import HEADER, MAX_BODY, PREAMBLE, Frame, FrameReader, Kind, bitmap, encode
-from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Ready, framed
-from weft.exchange.sync.receiver import MOST_OFFERED
-from weft.exchange.sync.sender import LARGE, RECORD, mentioned
-from weft.exchange.sync.talk import Talk, hear
+from weft.exchange.sync.commands import Asking
+from weft.exchange.sync.fact_transfer import LARGE, MOST_OFFERED, RECORD, mentioned
+from weft.exchange.sync.frames import (
+    HEADER,
+    MAX_BODY,
+    PREAMBLE,
+    BatchEnd,
+    Frame,
+    FrameReader,
+    Hello,
+    Kind,
+    KnownLog,
+    Ready,
+    Talk,
+    bitmap,
+    encode,
+    framed,
+    hear,
+)
 from weft.kernel import contents as kernel_contents
 from weft.kernel.errors import InvalidFact, PeerRefused, ProtocolBroken, ReplicaDiverged, WeftError
 from weft.kernel.events import GENESIS

@@ -31,7 +31,7 @@ from tests.ledger.histories import exported, grow, grow_at_once, import_into, la
 from tests.ledger.imported import native_turn, rich_import, take
 from tests.sizes import share
 from weft.exchange import sync
-from weft.exchange.sync.conversation import Manners
+from weft.exchange.sync.commands import Manners
 from weft.exchange.sync.frames import Kind
 from weft.kernel.errors import (
     ConnectionCut,

@@ -5,12 +5,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from weft.exchange.sync.conversation import Asking, Manners, Serving
-from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, encode
-from weft.exchange.sync.pump import Served
-from weft.exchange.sync.selection import select
-from weft.exchange.sync.sender import SyncOutcome
-from weft.exchange.sync.talk import Talk
+from weft.exchange.sync.commands import Asking, Manners, Serving
+from weft.exchange.sync.fact_transfer import SyncOutcome
+from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, Served, Talk, encode
+from weft.exchange.sync.synced_ledgers import select_threads
 from weft.kernel.errors import ConnectionCut
 from weft.ledger.api import store_of
 from weft.ledger.api.ledger import Ledger
@@ -79,7 +77,7 @@ def push(here: Ledger, there: Ledger, cut: int = FOREVER, sessions: Sequence[str
     chosen = None
     if sessions:
         store_of(here).catch_up()
-        chosen = select(store_of(here), [here.session(name).id for name in sessions])
+        chosen = select_threads(store_of(here), [here.session(name).id for name in sessions])
     return over_wire(here, there, lambda asking: asking.pushing(chosen), cut)
 
 

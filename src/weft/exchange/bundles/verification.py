@@ -1,28 +1,373 @@
-"""Checking a bundle line by line, as docs/bundles.md specifies. Everything in it is a stranger's.
+"""Checking a bundle as docs/bundles.md specifies, and taking it in. Everything in it is a
+stranger's.
 
-A content, or the word that it is absent, comes before the first event that names it and right before that event; so
-what is here and what is not is known at every event, and nothing is here that no event names.
+- The form of its lines, and the file around them.
+- The check of every line, and what a bundle that was verified proves and does not.
+- It is verified as a whole first, then taken into a ledger through the way that all facts take.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, BinaryIO, Self
 
 import apsw
+import orjson
 from msgspec import Struct
 
-from weft.exchange.bundles import form
-from weft.exchange.bundles.form import EVENT_PREFIX, is_digest, is_salt, is_signature, is_stream, is_turn, parsed
 from weft.exchange.bundles.keys import PublicKey, holds
-from weft.exchange.bundles.report import AbsentContent, BundleReport, SignedBy, ThreadProof
-from weft.kernel.contents import CONTENT_DOMAIN, MAX_CONTENT_BYTES
-from weft.kernel.errors import InvalidBundle, quoted
+from weft.kernel import contents as kernel_contents
+from weft.kernel.clock import ALPHABET
+from weft.kernel.contents import CONTENT_DOMAIN, MAX_CONTENT_BYTES, MAX_INTEGER, ROW_BYTES
+from weft.kernel.errors import InvalidBundle, LimitExceeded, quoted
+from weft.kernel.foreign_input import GIB, MIB, ReadBudget, ReadLimits, json_values
+from weft.ledger.api import Ledger
+from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.read.thread_events import ThreadHead
+from weft.ledger.upkeep.facts_file import LINE_LIMIT, LINE_VALUES, ImportedFacts
+
+# --- The form of a bundle's lines: how each kind is written, and which strings of an event are references.
+
+VERSION = 1
+MAGIC = b"weft bundle 1\n"
+STATEMENT = b"weft.bundle.1\n"
+LIMITS = ReadLimits(
+    bytes=16 * GIB,
+    free_bytes=256 * MIB,
+    ratio=200,
+    held_bytes=LINE_LIMIT,
+    values=LINE_VALUES,
+    nesting=32,
+    advice="ask whoever made it for bundles of fewer turns",
+)
+"""`held_bytes` and `values` are those of one line; `nesting` is that of an event."""
+GIVEN_LIMIT = 2**18
+HEADS_LIMIT, SIGNATURES_LIMIT = 1024, 64
+EVENT_PREFIX = b'{"event_id":"'
+
+WITHHELD, ERASED, MISSING, OUTSIDE = "withheld", "erased", "missing", "outside"
+WHYS = (WITHHELD, ERASED, MISSING, OUTSIDE)
+
+NAMING_KINDS = ("agent_created", "human_created")
+"""The only events of programs that a bundle holds: they give whoever acts in it a name."""
+NOT_CONTENTS = frozenset(
+    "prev event event_id request_id base at bound policy_ref resource_ref snapshot_ref new_resource_ref"
+    " materialization node to resource".split()
+)
+"""Fields whose 64 hex digits name an event or a node. Any other string of that form is a content's reference, but for
+the `source` of a run, which is a digest that only the importing ledger can make."""
+
+is_digest = re.compile(r"[0-9a-f]{64}").fullmatch
+is_salt = re.compile(r"[0-9a-f]{32}").fullmatch
+is_signature = re.compile(r"[0-9a-f]{128}").fullmatch
+is_turn = re.compile(f"[0-7][{ALPHABET}]{{25}}").fullmatch
+is_stream = re.compile(f"(run|session|program|import|ledger|conversation):[0-7][{ALPHABET}]{{25}}").fullmatch
+
+
+def header_line(heads: Iterable[ThreadHead]) -> bytes:
+    found = [{"event": head.event, "turn": head.turn} for head in heads]
+    return kernel_contents.dumps({"bundle": VERSION, "heads": found})
+
+
+def absent_line(ref: str, why: str) -> bytes:
+    return kernel_contents.dumps({"absent": ref, "why": why})
+
+
+def content_lines(ref: str, salt: bytes, size: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """A content as text, or as base64 where it is none; more than 1 MiB piece by piece."""
+    name = {"ref": ref, "salt": salt.hex()}
+    if size > ROW_BYTES:
+        of = -(-size // ROW_BYTES)
+        for i, piece in enumerate(pieces):
+            yield orjson.dumps({**name, "base64": base64.b64encode(piece).decode(), "piece": i, "pieces": of})
+        return
+    data = b"".join(pieces)
+    try:
+        yield orjson.dumps({**name, "text": data.decode()})
+    except UnicodeDecodeError:
+        yield orjson.dumps({**name, "base64": base64.b64encode(data).decode()})
+
+
+def end_line(events: int, contents: int, absent: int, digest: str) -> bytes:
+    return kernel_contents.dumps({"absent": absent, "contents": contents, "events": events, "sha256": digest})
+
+
+def signature_line(key: bytes, signature: bytes) -> bytes:
+    return kernel_contents.dumps({"key": key.hex(), "signature": signature.hex()})
+
+
+def statement(digest: str, heads: Iterable[ThreadHead]) -> bytes:
+    """What is signed: the digest of all lines through the last that is no signature, and the threads' digests."""
+    return STATEMENT + "".join(f"{each}\n" for each in (digest, *(head.event for head in heads))).encode()
+
+
+def event_of(line: bytes) -> tuple[str, dict[str, Any]]:
+    """The id and the fields of an event's line; refuses what is not the canonical bytes that the id is of."""
+    claimed, stored = line[len(EVENT_PREFIX) : len(EVENT_PREFIX) + 64], b"{" + line[len(EVENT_PREFIX) + 66 :]
+    if line[len(EVENT_PREFIX) + 64 : len(EVENT_PREFIX) + 66] != b'",':
+        raise InvalidBundle("an event's id is no digest")
+    found = sha256(stored).hexdigest()
+    if found.encode() != claimed:
+        raise InvalidBundle(f"an event hashes to {found}, not to {claimed.decode(errors='replace')}")
+    event = parsed(stored)
+    _check_values(event)
+    if not kernel_contents.is_canonical(stored):
+        raise InvalidBundle(f"event {found} is not in canonical form")
+    return found, event
+
+
+def spelled(line: bytes) -> dict[str, Any]:
+    """The fields of a line that is spelled in the one way there is, so that nothing stands in it unseen: no name twice,
+    no spaces, no letter escaped that need not be. Their order is free."""
+    value = parsed(line)
+    try:
+        same = orjson.dumps(value) == line
+    except TypeError:  # deeper than it can be written
+        same = False
+    if not same:
+        raise InvalidBundle("a content is told in another spelling")
+    return value
+
+
+def parsed(line: bytes) -> dict[str, Any]:
+    if (count := json_values(line, LIMITS.values)) > LIMITS.values:
+        raise InvalidBundle(f"a line holds {count} values or more; {LIMITS.values} is the most")
+    try:
+        value = orjson.loads(line)
+    except ValueError as error:
+        raise InvalidBundle(f"a line is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidBundle("a line is no JSON object")
+    return value
+
+
+def _check_values(event: dict[str, Any]) -> None:
+    """Whole numbers below 2^53, and not nested without end."""
+    waiting: list[Iterator[Any]] = [iter((event,))]
+    while waiting:
+        value = next(waiting[-1], _END)
+        if value is _END:
+            waiting.pop()
+        elif len(waiting) > LIMITS.nesting:
+            raise InvalidBundle(f"an event is nested deeper than {LIMITS.nesting}")
+        elif isinstance(value, float) or (isinstance(value, int) and abs(value) > MAX_INTEGER):
+            raise InvalidBundle("an event holds a number that is not a whole one below 2^53")
+        elif isinstance(value, dict | list):
+            waiting.append(iter(value.values() if isinstance(value, dict) else value))
+
+
+_END = object()
+
+
+def references(event: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every reference to a content, with its place in the event."""
+    digests = NOT_CONTENTS | {"source"} if event.get("kind") == "run_started" else NOT_CONTENTS
+    yield from _references(event, "", digests)
+
+
+def _references(value: Any, path: str, digests: frozenset[str]) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if not (isinstance(each, str) and name in digests):
+                yield from _references(each, f"{path}.{name}" if path else name, digests)
+    elif isinstance(value, list):
+        for i, each in enumerate(value):
+            yield from _references(each, f"{path}[{i}]", digests)
+    elif isinstance(value, str) and is_digest(value):
+        yield path, value
+
+
+# --- The file itself: a first line that names the form, one zlib stream of lines, and the SHA-256 of all bytes before
+# it.
+
+CHUNK = 256 * 1024
+DIGEST = 32
+LEVEL = 6
+
+
+class Packer:
+    """Writes a bundle's lines to an open file."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out, self._whole = out, sha256()
+        self._zlib = zlib.compressobj(LEVEL, zlib.DEFLATED, 15, 8)
+        self.lines = sha256()
+        """Over all lines so far."""
+        self._write(MAGIC)
+
+    def add(self, line: bytes) -> None:
+        self.lines.update(line + b"\n")
+        self._write(self._zlib.compress(line + b"\n"))
+
+    def finish(self) -> None:
+        self._write(self._zlib.flush())
+        self._out.write(self._whole.digest())
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            self._whole.update(data)
+            self._out.write(data)
+
+
+def unpacked_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines, each without its end. Refuses whatever is not exactly one such file; holds one line at a time."""
+    held, pieces = bytearray(), _unpacked(file)
+    for piece in pieces:
+        start = 0
+        while (end := piece.find(b"\n", start)) >= 0:
+            line = bytes(held) + piece[start:end] if held else piece[start:end]
+            held.clear()
+            start = end + 1
+            _check_line(len(line))
+            yield line
+        held += piece[start:]
+        _check_line(len(held))
+    if held:
+        raise InvalidBundle("the last line has no end")
+
+
+def _check_line(size: int) -> None:
+    if size > LIMITS.held_bytes:
+        raise InvalidBundle(f"a line is longer than {LIMITS.held_bytes} bytes")
+
+
+def _unpacked(file: BinaryIO) -> Iterator[bytes]:
+    """The unpacked bytes in pieces of a bounded size, however well they were packed."""
+    unpacker, budget = zlib.decompressobj(15), ReadBudget(LIMITS)
+    for packed in _sealed(file, budget):
+        if unpacker.eof:
+            raise InvalidBundle("something follows its last line")
+        waiting = packed
+        while waiting and not unpacker.eof:
+            try:
+                piece = unpacker.decompress(waiting, CHUNK)
+                budget.take_bytes(len(piece))
+            except zlib.error as error:
+                raise InvalidBundle(f"it cannot be unpacked: {error}") from error
+            except LimitExceeded as error:
+                raise InvalidBundle(f"it unpacks to more than its size allows: {error}") from error
+            waiting = unpacker.unconsumed_tail
+            yield piece
+    if not unpacker.eof or unpacker.unused_data:
+        raise InvalidBundle("it was cut short" if not unpacker.eof else "something follows its last line")
+
+
+def _sealed(file: BinaryIO, budget: ReadBudget) -> Iterator[bytes]:
+    """What lies between the first line and the digest, which must be of everything before it."""
+    whole, held = sha256(), file.read(len(MAGIC))
+    if held != MAGIC:
+        raise InvalidBundle("it does not begin as a bundle of a form that is known here")
+    whole.update(held)
+    budget.note_read(len(held))
+    held = b""
+    while data := file.read(CHUNK):
+        budget.note_read(len(data))
+        held += data
+        if len(held) > DIGEST:
+            body, held = held[:-DIGEST], held[-DIGEST:]
+            whole.update(body)
+            yield body
+    if held != whole.digest():
+        raise InvalidBundle("its bytes do not hash to the digest at its end: it was changed or cut short")
+
+
+# --- What a bundle that was verified proves, and what it does not.
+
+PROVES = (
+    "no event, and no content that is here, has changed since the digests of its threads were known",
+    "each thread is whole, from its root to its head, in this order",
+)
+DOES_NOT_PROVE = (
+    "that the times are true: the ledger's own clock wrote them",
+    "that what models, tools and people are said to have said was said by them",
+    "that nothing else happened: other threads, and what came later, are not here",
+)
+VISIBLE = (
+    "times, models, tool names, token counts, ids, statuses and the order of all messages and calls stay visible,"
+    " also of what is withheld"
+)
+LINKED = "that chains joined by a link belong together: a link is what an importer found, and in no digest"
+EXCERPT = (
+    "that late results, substitutions and tombstones are all there are: they stand alone, without the stream they are"
+    " from"
+)
+
+
+class ThreadProof(Struct, frozen=True, kw_only=True):
+    """One thread of a bundle."""
+
+    turn_id: str
+    digest: str
+    turns: int
+    """How many turns its chain has; those before a link are not counted."""
+
+
+class AbsentContent(Struct, frozen=True, kw_only=True):
+    """A place whose content is not in the bundle."""
+
+    ref: str
+    why: str
+    """`withheld`; `erased`; `missing`: the ledger itself did not have it; `outside`: no part of the thread."""
+    stream: str
+    message_id: str | None
+    what: str
+    """The kind of event, and where in it."""
+
+
+class SignedBy(Struct, frozen=True, kw_only=True):
+    """A signature that holds."""
+
+    key: str
+    name: str | None
+    """Of the key, where it is trusted or one's own."""
+    trusted: bool
+
+
+class BundleReport(Struct, frozen=True, kw_only=True):
+    """A bundle whose every hash and link holds."""
+
+    digest: str
+    """Of all its lines but the signatures: the name of what it says."""
+    threads: tuple[ThreadProof, ...]
+    turns: int
+    rooms: int
+    """Conversations that go along."""
+    events: int
+    contents: int
+    absent: dict[str, int]
+    """How many contents are not here, by why."""
+    places: tuple[AbsentContent, ...]
+    """Where, a thousand of them at most."""
+    signatures: tuple[SignedBy, ...]
+    links: int
+    excerpts: int
+    """Late results and tombstones out of a ledger's own stream."""
+    first_time: str | None
+    last_time: str | None
+    heads: tuple[ThreadHead, ...]
+
+    @property
+    def proves(self) -> tuple[str, ...]:
+        signed = [f"it was signed with the key {each.key[:16]}…" for each in self.signatures]
+        return (*PROVES, *signed)
+
+    @property
+    def does_not_prove(self) -> tuple[str, ...]:
+        unsigned = () if self.signatures else ("who made it: it is unsigned",)
+        linked = (LINKED,) if self.links else ()
+        excerpts = (EXCERPT,) if self.excerpts else ()
+        return (*unsigned, *DOES_NOT_PROVE, *linked, *excerpts)
+
+
+# --- Checking a bundle line by line, as docs/bundles.md specifies.
 
 MOST_UNNAMED = 10_000
 """So many events of a ledger's own stream may wait for the substitution that names them."""
@@ -69,9 +414,9 @@ class BundleCheck:
                 self._take_signature(line)
                 continue
             if line.startswith(EVENT_PREFIX):
-                self._take_event(*form.event_of(line))
+                self._take_event(*event_of(line))
             elif line.startswith((b'{"absent":"', b'{"base64":', b'{"ref":')):
-                self._take_content_line(form.spelled(line))
+                self._take_content_line(spelled(line))
             else:
                 self._take_end(line)
                 continue
@@ -104,15 +449,15 @@ class BundleCheck:
     def _take_header(self, line: bytes) -> None:
         header = parsed(line)
         heads = header.get("heads")
-        if header.get("bundle") != form.VERSION or type(header["bundle"]) is not int or not isinstance(heads, list):
+        if header.get("bundle") != VERSION or type(header["bundle"]) is not int or not isinstance(heads, list):
             raise InvalidBundle("its first line is not that of a bundle")
-        if not 0 < len(heads) <= form.HEADS_LIMIT:
+        if not 0 < len(heads) <= HEADS_LIMIT:
             raise InvalidBundle(f"it names {len(heads)} threads")
         for head in heads:
             fields = head if isinstance(head, dict) else {}
             turn, event = _text(fields, "turn", is_turn), _text(fields, "event", is_digest)
             self._heads.append(ThreadHead(turn, event))
-        if form.header_line(self._heads) != line or sorted(set(self._heads)) != self._heads:
+        if header_line(self._heads) != line or sorted(set(self._heads)) != self._heads:
             raise InvalidBundle("its first line is not in canonical form")
         self._lines.update(line + b"\n")
 
@@ -123,7 +468,7 @@ class BundleCheck:
             self._take_content(value)
 
     def _take_absent(self, value: dict[str, Any]) -> None:
-        if self._pieces is not None or value.keys() != {"absent", "why"} or value["why"] not in form.WHYS:
+        if self._pieces is not None or value.keys() != {"absent", "why"} or value["why"] not in WHYS:
             raise InvalidBundle("a line that says that a content is absent is not in its form")
         self._give(_text(value, "absent", is_digest), value["why"])
         self._absent[value["why"]] += 1
@@ -131,8 +476,8 @@ class BundleCheck:
     def _give(self, ref: str, presence: str) -> None:
         if self._known.get(ref) is not None:
             raise InvalidBundle(f"{ref} comes twice")
-        if len(self._given) >= form.GIVEN_LIMIT:
-            raise InvalidBundle(f"more than {form.GIVEN_LIMIT} contents come before one event")
+        if len(self._given) >= GIVEN_LIMIT:
+            raise InvalidBundle(f"more than {GIVEN_LIMIT} contents come before one event")
         self._known.add(ref, presence)
         self._given.add(ref)
 
@@ -198,7 +543,7 @@ class BundleCheck:
     def _refuse_programs(self, id: str, stream: str, prev: str | None, event: dict[str, Any]) -> None:
         """Of programs a bundle holds the names of whoever acts in it, and no configuration of anything."""
         is_program, kind = stream.startswith("program:"), event["kind"]
-        if is_program and (prev is not None or kind not in form.NAMING_KINDS):
+        if is_program and (prev is not None or kind not in NAMING_KINDS):
             raise InvalidBundle(f"event {id} is about a program ({quoted(kind, 40)}), and no name of an agent")
         configures = is_program or kind == "session_configured"
         if configures and any(ref != event.get("name") and self._known.get(ref) == HERE for ref in self._given):
@@ -241,10 +586,10 @@ class BundleCheck:
         return (self._known.get(_event_id(reference)) or "").startswith(("run:", "ledger:"))
 
     def _name_contents(self, stream: str, event: dict[str, Any]) -> None:
-        for path, ref in form.references(event):
+        for path, ref in references(event):
             self._given.discard(ref)
             presence = self._known.get(ref)
-            if presence is None or presence not in (HERE, *form.WHYS):
+            if presence is None or presence not in (HERE, *WHYS):
                 raise InvalidBundle(f"content {ref} is neither here nor said to be absent")
             if presence != HERE and len(self._places) < PLACES:
                 self._places.append(_absent(ref, presence, stream, event, path))
@@ -257,7 +602,7 @@ class BundleCheck:
 
     def _take_end(self, line: bytes) -> None:
         end, count = parsed(line), self._count
-        whole = form.end_line(count["events"], count["contents"], sum(self._absent.values()), self._lines.hexdigest())
+        whole = end_line(count["events"], count["contents"], sum(self._absent.values()), self._lines.hexdigest())
         if self._pieces is not None or self._given:
             raise InvalidBundle("it ends with a content that no event names")
         if self._unnamed:
@@ -274,13 +619,11 @@ class BundleCheck:
         value = parsed(line)
         key, signature = _text(value, "key", is_digest), _text(value, "signature", is_signature)
         before = self._signatures[-1].key if self._signatures else ""
-        if line != form.signature_line(bytes.fromhex(key), bytes.fromhex(signature)) or not before < key:
+        if line != signature_line(bytes.fromhex(key), bytes.fromhex(signature)) or not before < key:
             raise InvalidBundle("its signatures are not in their form or order")
-        if len(self._signatures) >= form.SIGNATURES_LIMIT:
-            raise InvalidBundle(f"it has more than {form.SIGNATURES_LIMIT} signatures")
-        if not holds(
-            bytes.fromhex(key), bytes.fromhex(signature), form.statement(self._lines.hexdigest(), self._heads)
-        ):
+        if len(self._signatures) >= SIGNATURES_LIMIT:
+            raise InvalidBundle(f"it has more than {SIGNATURES_LIMIT} signatures")
+        if not holds(bytes.fromhex(key), bytes.fromhex(signature), statement(self._lines.hexdigest(), self._heads)):
             raise InvalidBundle(f"the signature with the key {key[:16]}… does not hold")
         known = self._keys.get(key)
         self._signatures.append(SignedBy(key=key, name=known.name if known else None, trusted=known is not None))
@@ -344,3 +687,52 @@ class KnownNames:
 
     def add(self, name: str, note: str) -> None:
         self._database.execute("INSERT OR REPLACE INTO known VALUES (?, ?)", (name, note))
+
+
+# --- Bundles on their way in: verified as a whole first, then taken into a ledger through the way that all facts take.
+
+
+def verify_bundle(path: str | Path, keys: Sequence[PublicKey] = ()) -> BundleReport:
+    """What the bundle proves. Raises InvalidBundle for one that is not exactly what it says. `keys` are believed."""
+    with _opened(path) as file, KnownNames() as known:
+        check = BundleCheck(known, keys)
+        for _ in check.facts(unpacked_lines(file)):
+            pass
+        return check.report()
+
+
+def import_bundle(
+    ledger: Ledger, path: str | Path, keys: Sequence[PublicKey] = (), *, progress: Any = None
+) -> tuple[BundleReport, ImportedFacts]:
+    """Verify a bundle, then bring its facts into a ledger. What is absent stays so; what is known is passed over."""
+    proved = verify_bundle(path, keys)
+    with _opened(path) as file, KnownNames() as known:
+        check = BundleCheck(known, keys)
+        brought = ledger.upkeep.import_facts(
+            _Lines(check.facts(unpacked_lines(file))), excerpts=True, progress=progress
+        )
+        if check.report().digest != proved.digest:
+            raise InvalidBundle("the file was changed while it was read")
+    return proved, brought
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[BinaryIO]:
+    file = checked_path(path, "bundle")
+    try:
+        opened = file.open("rb")
+    except OSError as error:
+        raise path_error(file, error) from error
+    with opened:
+        yield opened
+
+
+class _Lines:
+    """Lines as a file that is read line by line."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines = lines
+
+    def readline(self, _: int = -1) -> bytes:
+        line = next(self._lines, None)
+        return b"" if line is None else line + b"\n"

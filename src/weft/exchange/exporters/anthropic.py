@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from weft.exchange.exporters.dialogue import ExportCallIds, Spoken, dialogues, is_failed
-from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
-from weft.exchange.exporters.results import Image, json_line, pieces_of
+from weft.exchange.exporters.turn_contents import (
+    ExportCallIds,
+    Image,
+    Spoken,
+    dialogues,
+    image_note,
+    is_failed,
+    is_web_address,
+    json_line,
+    pieces_of,
+    raster_in,
+)
 from weft.kernel.contents import showable
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 

@@ -16,8 +16,7 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.exchange.exporters.plugins import load_exporter
-from weft.exchange.exporters.port import Exporter, Report, Story, StoryFacts, Thinking, ThreadTip, Wishes
+from weft.exchange.exporters.port import Exporter, Report, Story, StoryFacts, Thinking, ThreadTip, Wishes, load_exporter
 from weft.kernel.errors import Action, InvalidInput, NotFound, StoreError, quoted
 from weft.ledger.api import FullThreads, FullTurn, Ledger, PriceTable, Spending, TurnRange, has_title
 from weft.ledger.arguments import checked_path, path_error

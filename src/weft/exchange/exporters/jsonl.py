@@ -12,9 +12,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.exchange.exporters.captions import UNKNOWN_MODELS, model_of
 from weft.exchange.exporters.port import Report, Story, Wishes
-from weft.exchange.exporters.results import json_line
+from weft.exchange.exporters.turn_contents import UNKNOWN_MODELS, json_line, model_of
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.events import Usage
 from weft.ledger.api import FullTurn, MessageReply, TurnRange

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from weft.exchange.exporters.captions import (
+from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
+from weft.exchange.exporters.turn_contents import (
     DOT,
+    Image,
+    as_json,
     branch_text,
     call_changes,
     call_facts,
@@ -22,18 +25,19 @@ from weft.exchange.exporters.captions import (
     error_of,
     file_text,
     headed,
+    image_note,
     is_one_thread,
+    is_web_address,
     next_of,
     on_one_line,
     other_arguments,
+    pieces_of,
+    raster_in,
     speaker,
     turn_facts,
     visible,
+    with_bounded_tables,
 )
-from weft.exchange.exporters.images import image_note, is_web_address, raster_in
-from weft.exchange.exporters.markdown_tables import with_bounded_tables
-from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
-from weft.exchange.exporters.results import Image, as_json, pieces_of
 from weft.ledger.api import FullTurn, TurnRange
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
 

@@ -10,10 +10,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from weft.exchange.exporters.dialogue import ExportCallIds, Spoken, dialogues
-from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Story, Wishes
-from weft.exchange.exporters.results import json_line, result_text
+from weft.exchange.exporters.turn_contents import (
+    ExportCallIds,
+    Spoken,
+    dialogues,
+    image_note,
+    is_web_address,
+    json_line,
+    raster_in,
+    result_text,
+)
 from weft.kernel.contents import showable
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 

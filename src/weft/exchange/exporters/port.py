@@ -1,7 +1,6 @@
 """The port of an exporter: what it is given to write, and what it gives back.
 
-Exporters are plugins: an object of this shape, named by an entry point of the group `weft.exporters`. It is told turns
-as they are read and gives bytes as it goes, so the longest thread takes the memory of a short one.
+Exporters are entry points of the group `weft.exporters`, ours among them.
 """
 
 from __future__ import annotations
@@ -9,11 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from msgspec import Struct, field
 
+from weft.kernel.errors import InvalidInput, quoted
 from weft.ledger.api import FullTurn, TurnLine, TurnRange
+
+# --- The port of an exporter: what it is given to write, and what it gives back.
 
 
 class Thinking(StrEnum):
@@ -117,3 +121,26 @@ class Exporter(Protocol):
 
     def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
         """The export, piece by piece. Counts every turn in the report, and what it leaves out."""
+
+
+# --- Which exporters there are: every entry point of the group `weft.exporters`, ours among them.
+
+GROUP = "weft.exporters"
+
+
+def exporter_names() -> list[str]:
+    return sorted({point.name for point in _points()})
+
+
+def load_exporter(form: str) -> Exporter:
+    points = {point.name: point for point in _points()}
+    if form not in points:
+        raise InvalidInput(f"there is no exporter {quoted(form)}", f"known: {', '.join(sorted(points))}")
+    found: Exporter = points[form].load()()
+    return found
+
+
+@cache
+def _points() -> tuple[EntryPoint, ...]:
+    """Looked for once: every package that is installed has to be asked."""
+    return tuple(entry_points(group=GROUP))

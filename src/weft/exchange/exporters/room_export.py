@@ -11,15 +11,11 @@ from html import escape
 from pathlib import Path
 from typing import BinaryIO
 
-from weft.exchange.exporters.captions import DOT, counted, moment, on_one_line
 from weft.exchange.exporters.export import Exported, write_pieces
-from weft.exchange.exporters.html.calls import image_piece
-from weft.exchange.exporters.html.page import page_foot, page_head
-from weft.exchange.exporters.html.texts import rendered, shown, typed
-from weft.exchange.exporters.images import image_note, raster_in
+from weft.exchange.exporters.html.page import image_piece, page_foot, page_head, rendered, shown, typed
 from weft.exchange.exporters.markdown import block_quote, code, escaped
 from weft.exchange.exporters.port import Report
-from weft.exchange.exporters.results import json_line
+from weft.exchange.exporters.turn_contents import DOT, counted, image_note, json_line, moment, on_one_line, raster_in
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.errors import InvalidInput, quoted
 from weft.kernel.message_text import Mention, render_mentions, shown_name

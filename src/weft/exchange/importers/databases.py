@@ -16,11 +16,9 @@ import apsw
 import msgspec
 from msgspec import Raw
 
-from weft.exchange.importers.limits import SOURCE_LIMITS, STATEMENT_LIMITS
+from weft.exchange.importers.foreign_files import open_beneath, regular_descriptor
+from weft.exchange.importers.foreign_values import SOURCE_LIMITS, STATEMENT_LIMITS, canonical
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.records.jsonl import regular_descriptor
-from weft.exchange.importers.records.values import canonical
-from weft.exchange.importers.sidecars import open_beneath
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.foreign_input import ReadBudget
 

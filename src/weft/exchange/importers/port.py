@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.limits import SOURCE_LIMITS
+from weft.exchange.importers.foreign_values import SOURCE_LIMITS
 from weft.kernel.errors import InvalidInput, quoted
 from weft.kernel.foreign_input import ReadBudget
 from weft.ledger.imports.imported_turns import (

@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from weft.exchange.importers.foreign_files import sample
 from weft.exchange.importers.port import (
     HEAD_BYTES,
     Importer,
@@ -24,7 +25,6 @@ from weft.exchange.importers.port import (
     Source,
     registered_name,
 )
-from weft.exchange.importers.records.jsonl import sample
 from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.ledger.api import Ledger

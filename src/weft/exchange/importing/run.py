@@ -1,56 +1,263 @@
-"""Importing: every source is recognised, read by its importer, and written into the ledger, one after the other.
+"""Importing: every source is recognised, read by its importer, and written into the ledger, one
+after the other.
 
-A source that failed is reported and harms no other. A killed run is simply run again: what is in the ledger is passed
-over, and a source that was read to its end is not opened a second time unless it has changed.
+Closed turns of a session become facts, its open tail is noted. Of files that grow, the place of the
+last reading is remembered, so that the next one reads only what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.limits import SOURCE_LIMITS
+from weft.exchange.importers.foreign_values import SOURCE_LIMITS
 from weft.exchange.importers.port import (
     FollowingImporter,
     GatheringImporter,
     Importer,
     NamedImporter,
+    NativeSession,
+    NativeTurn,
     Problem,
+    Reader,
     Report,
     Source,
+    Transcript,
     load_importers,
     registered_name,
 )
-from weft.exchange.importers.servers import Address, OnServer
-from weft.exchange.importers.sources import Candidate, candidates, claiming
-from weft.exchange.importing.fingerprints import (
+from weft.exchange.importing.reading_ahead import (
+    EarlyWorker,
+    ImporterFailed,
+    OpenedSource,
+    ReadingAhead,
+    SourceAhead,
+    WantedSource,
+    usable_cores,
+)
+from weft.exchange.importing.sources import (
+    Address,
+    OnServer,
+    SourceCandidate,
     bytes_digest,
+    candidates,
+    claiming,
     digests,
     file_state,
     fingerprint,
     read_size,
     still_to_keep,
 )
-from weft.exchange.importing.handover import OpenedSource
-from weft.exchange.importing.intake import OnEnded, SourceIntake
-from weft.exchange.importing.read_positions import Follower, Followers
-from weft.exchange.importing.reading_ahead import (
-    EarlyWorker,
-    ImporterFailed,
-    ReadingAhead,
-    SourceAhead,
-    WantedSource,
-)
-from weft.exchange.importing.usable_cores import usable_cores
 from weft.kernel.clock import Clock
 from weft.kernel.errors import InvalidInput, LimitExceeded, StoreError, quoted
 from weft.kernel.foreign_input import ReadBudget
 from weft.ledger.api import Ledger
-from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, PreparedWords
+from weft.ledger.imports import (
+    ImportCounts,
+    ImportSource,
+    ImportWriter,
+    OpenTail,
+    PreparedWords,
+    RawBytes,
+    RawFile,
+    TranscriptTurn,
+    whole_turn,
+)
+
+# --- The sessions of one source on their way into the ledger: closed turns become facts, the open tail is noted.
+
+
+class EndedTurn(Struct, frozen=True, kw_only=True):
+    """A turn that was not in the ledger before, and that its tool has ended."""
+
+    session: str
+    """The ids under which the ledger has them."""
+    turn: str
+    workspace: str | None
+    ended_at: int | None
+    """The latest time that its records tell, in Unix milliseconds."""
+    is_subagent: bool = False
+    """Whether a call of another session started its session."""
+
+
+OnEnded = Callable[[Sequence[EndedTurn]], None]
+"""Told of turns once they are facts. It must not raise, nor take long."""
+
+
+class SourceIntake(Struct):
+    """Takes what one reading of a source gives."""
+
+    writer: ImportWriter
+    source: Source
+    stamp: int
+    """The source's time."""
+    file: RawFile
+    """What of it is still to be kept."""
+    counts: ImportCounts
+    reread: bool
+    known: Mapping[str, list[TranscriptTurn]]
+    """What an earlier reading by the same reader took, by session."""
+    landed: dict[str, list[TranscriptTurn]] = field(default_factory=dict)
+    """What is taken now: of each session the turns before the first that was left open."""
+    is_open: bool = False
+    is_plain: bool = True
+    """Nothing was passed over because it was erased, and no session came twice: a reader can go on from here."""
+    on_ended: OnEnded | None = None
+
+    def take(self, transcript: Transcript) -> None:
+        session, counts = transcript.session, self.counts
+        known = self.known.get(session.id, [])[: transcript.known]
+        if len(known) < transcript.known:
+            raise AssertionError(f"a reader passes over turns of {session.id} that nobody took")
+        self.file.end = self.source.size if transcript.until is None else transcript.until
+        raw = self.file if transcript.raw is None else RawBytes(transcript.raw)
+        sieve, erased = OpenTailFilter(self.source, raw, OpenTail(self.stamp), known), counts.erased
+        ends = None if self.on_ended is None else TurnEnds(session)
+        closed = sieve.closed(transcript.turns)
+        landed = self.writer.take(
+            session,
+            closed if ends is None else ends.noted(closed),
+            self.source.name,
+            counts,
+            reread=self.reread,
+            raw=raw,
+            tail=sieve.tail,
+            known=known,
+        )
+        counts.open_turns += sieve.left
+        counts.answered_turns += sieve.answered
+        self.is_open |= sieve.left > 0
+        if session.id in self.landed or counts.erased > erased or self.writer.refuses(session):
+            self.is_plain = False
+        self.landed[session.id] = landed[: sieve.leading]
+        if self.on_ended is not None and ends is not None:
+            self.on_ended(ends.of_new(self.writer.secret.session_id(session.id), landed[len(known) :]))
+
+
+class TurnEnds:
+    """Where and when the turns of one transcript ended."""
+
+    def __init__(self, session: NativeSession) -> None:
+        self._session = session
+        self._ends: list[tuple[str | None, int | None]] = []
+
+    def noted(self, turns: Iterable[NativeTurn]) -> Iterator[NativeTurn]:
+        for turn in turns:
+            self._ends.append((turn.workspace, turn.last_time))
+            yield turn
+
+    def of_new(self, session: str, landed: Sequence[TranscriptTurn]) -> list[EndedTurn]:
+        """Of those that the ledger did not have before. A session that was erased has landed none."""
+        return [
+            EndedTurn(
+                session=session,
+                turn=at.id,
+                workspace=workspace or self._session.workspace,
+                ended_at=ended_at,
+                is_subagent=self._session.parent is not None,
+            )
+            for at, (workspace, ended_at) in zip(landed, self._ends, strict=False)
+            if at.is_new
+        ]
+
+
+class OpenTailFilter:
+    """The open tail of a source that is still written to is not a fact yet, nor is what grew from it. Nor is what
+    stands there kept: a source that grows up to its last closed turn, another one once it is quiet. A tail whose
+    records are old is closed, however new the file is."""
+
+    def __init__(self, source: Source, raw: RawFile, tail: OpenTail, known: list[TranscriptTurn]) -> None:
+        """`known` are turns that came before."""
+        self.tail, self.left, self.answered = tail, 0, 0
+        """Turns that are left out, how many, and how many of them end with their last record unless more comes."""
+        self.leading = self._taken = len(known)
+        """So many turns were taken before the first that was left out."""
+        self._source, self._raw = source, raw
+        self._places: dict[int | None, int | None] = {None: None, **{number: number for number in range(len(known))}}
+        self._reach = max((turn.end for turn in known), default=0)
+
+    def closed(self, turns: Iterable[NativeTurn]) -> Iterator[NativeTurn]:
+        for number, turn in enumerate(turns, self._taken):
+            if not self._source.quiet and not self._is_closed(turn):
+                self.left += 1
+                self.answered += turn.answered
+                self.tail.add(whole_turn(turn), self._places.get(turn.parent))
+                continue
+            self._places[number] = self._taken
+            self._taken += 1
+            self.leading += self.left == 0
+            self._reach = max(self._reach, turn.end)
+            yield turn if number < self._taken else _placed(turn, self._places)
+        raw = self._raw
+        if self.left:
+            raw.end = max(raw.at, min(raw.end, self._reach)) if raw.grows else raw.at
+
+    def _is_closed(self, turn: NativeTurn) -> bool:
+        compaction = turn.compaction
+        named = {turn.parent} | ({compaction.through, compaction.first_kept} if compaction else set())
+        return named <= self._places.keys() and (turn.closed or self._source.is_over(turn))
+
+
+def _placed(turn: NativeTurn, places: Mapping[int | None, int | None]) -> NativeTurn:
+    """With its places counted among the turns that are taken."""
+    compaction = turn.compaction
+    if compaction is not None:
+        through, kept = places[compaction.through], places[compaction.first_kept]
+        compaction = replace(compaction, through=through, first_kept=kept)
+    return replace(turn, parent=places[turn.parent], compaction=compaction)
+
+
+# --- Files that grow: what a watch remembers of its last reading of each, so that the next one reads only what is new.
+
+ROOM = 16
+"""So many files are followed at once, the latest; few are written to at the same time."""
+
+
+class Follower(Struct):
+    """One file on the way from one reading to the next."""
+
+    reader: Reader
+    mapping: str
+    erasures: int
+    size: int = 0
+    digest: bytes = b""
+    landed: dict[str, list[TranscriptTurn]] = field(default_factory=dict)
+    """By the native id of a session, the turns that were taken, as far as none before them was left out."""
+
+    def is_true(self, mapping: str, source: ImportSource | None, erasures: int) -> bool:
+        """Is what it read what the ledger says was read of the file, and is all of that still there?"""
+        recorded = None if source is None else (source.size, source.digest)
+        return (mapping, erasures, recorded) == (self.mapping, self.erasures, (self.size, self.digest))
+
+    def read(self, source: Source, report: Report) -> Iterator[Transcript]:
+        return self.reader.read(source, report, {session: len(turns) for session, turns in self.landed.items()})
+
+    def note(self, read: ImportSource, landed: dict[str, list[TranscriptTurn]]) -> None:
+        """It has read so much, and this was taken of it."""
+        self.size, self.digest, self.landed = read.size, read.digest, landed
+
+
+class Followers:
+    """Those of one watch, by the name of their file."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Follower] = {}
+
+    def take(self, name: str) -> Follower | None:
+        """For a reading: should that fail, it is not there any more."""
+        return self._all.pop(name, None)
+
+    def keep(self, name: str, follower: Follower) -> None:
+        self._all[name] = follower
+        if len(self._all) > ROOM:
+            del self._all[next(iter(self._all))]
+
+
+# --- Importing: every source is recognised, read by its importer, and written into the ledger, one after the other.
 
 TWO_PROCESSES_BYTES = 4 * 1024 * 1024
 """Of sources that a worker can read: with fewer it takes longer to start one than it saves."""
@@ -110,7 +317,7 @@ class ImportStep(Struct, frozen=True):
 class Unit(Struct, frozen=True):
     """A candidate that somebody recognised."""
 
-    candidate: Candidate | OnServer
+    candidate: SourceCandidate | OnServer
     importer: Importer
     unread: bool = True
     """There is something to read: it is not as it was when it was read last."""
@@ -243,7 +450,7 @@ class ImportRun:
 
     def _for_worker(self, unit: Unit) -> WantedSource | None:
         """A file that is to be read, by an importer that another process can load."""
-        if self._processes == 1 or not unit.unread or not isinstance(unit.candidate, Candidate):
+        if self._processes == 1 or not unit.unread or not isinstance(unit.candidate, SourceCandidate):
             return None
         name, writer = registered_name(unit.importer), self._writer(unit.importer)
         return None if name is None or writer is None else WantedSource(unit.candidate, name, writer.secret.key)
@@ -324,14 +531,14 @@ class ImportRun:
         before = writer.last_read(candidate.name)
         return before is not None and beside[candidate.path] >= before.read_at
 
-    def recognise(self, candidate: Candidate | OnServer) -> Unit | ImportPart | None:
+    def recognise(self, candidate: SourceCandidate | OnServer) -> Unit | ImportPart | None:
         """With the importer that reads it; one that was read and has not changed is not opened for that."""
         if self._since is not None and candidate.changed_ms < self._since:
             self.summary.older += 1
             return None
         return self._unchanged(candidate) or self._recognised(candidate)
 
-    def _unchanged(self, candidate: Candidate | OnServer) -> Unit | None:
+    def _unchanged(self, candidate: SourceCandidate | OnServer) -> Unit | None:
         """One that was read to its end and is as it was then: told without opening it."""
         writer = self._writer(self._importers[0]) if self._importers else None
         before = writer.last_read(candidate.name) if writer else None
@@ -348,7 +555,7 @@ class ImportRun:
             return Unit(candidate, found, is_stale=True)
         return Unit(candidate, found, writer.is_due(before, candidate.is_quiet(self._clock.now_ms() / 1000)))
 
-    def _recognised(self, candidate: Candidate | OnServer) -> Unit | ImportPart | None:
+    def _recognised(self, candidate: SourceCandidate | OnServer) -> Unit | ImportPart | None:
         try:
             with candidate.open(self._clock.now_ms() / 1000, self._budget()) as source:
                 part = next((_part(each, source) for each in self._importers if each.is_part(source)), None)
@@ -382,7 +589,7 @@ class ImportRun:
         return ReadBudget(SOURCE_LIMITS, self._clock.monotonic)
 
     def failed(self, path: Path | Address, error: OSError) -> None:
-        name = path.shown if isinstance(path, Address) else Candidate(path, 0, 0).name
+        name = path.shown if isinstance(path, Address) else SourceCandidate(path, 0, 0).name
         self.summary.problems.append(Problem(source=name, line=None, what=error.strerror or str(error)))
 
     def _writer(self, importer: Importer) -> ImportWriter | None:
@@ -518,7 +725,7 @@ def _after_head_start(sources: Sequence[WantedSource]) -> Sequence[WantedSource]
 
 
 def _digests(
-    source: Source, candidate: Candidate | OnServer, before: ImportSource | None, opened: OpenedSource | None
+    source: Source, candidate: SourceCandidate | OnServer, before: ImportSource | None, opened: OpenedSource | None
 ) -> tuple[bytes, bytes | None]:
     """Of its bytes, and of as many as it had when it was read before. Of a new file the worker's is taken, where it is
     the very one that the worker has hashed."""
@@ -533,7 +740,7 @@ def _part(importer: Importer, source: Source) -> ImportPart:
     return ImportPart(importer.whole(source) if isinstance(importer, GatheringImporter) else None)
 
 
-def _gathered(candidate: Candidate | OnServer, importer: Importer) -> Candidate | OnServer:
+def _gathered(candidate: SourceCandidate | OnServer, importer: Importer) -> SourceCandidate | OnServer:
     """With the files that it stands for."""
     if isinstance(candidate, OnServer) or candidate.is_packed or not isinstance(importer, GatheringImporter):
         return candidate
@@ -541,7 +748,7 @@ def _gathered(candidate: Candidate | OnServer, importer: Importer) -> Candidate 
     return candidate.with_parts(parts) if parts else candidate
 
 
-def _is_renamed(candidate: Candidate | OnServer, importer: Importer, read: ImportSource) -> bool:
+def _is_renamed(candidate: SourceCandidate | OnServer, importer: Importer, read: ImportSource) -> bool:
     if isinstance(candidate, OnServer) or candidate.is_packed or not isinstance(importer, NamedImporter):
         return False
     return importer.is_renamed(candidate.path, read.read_at)
@@ -551,7 +758,7 @@ def _is_there(name: str) -> bool:
     return Address.is_one(name) or Path(name).exists()
 
 
-def _where(candidate: Candidate | OnServer) -> Path | Address:
+def _where(candidate: SourceCandidate | OnServer) -> Path | Address:
     return candidate.address if isinstance(candidate, OnServer) else candidate.path
 
 

@@ -1,14 +1,6 @@
 """Following live sessions: what a tool writes is in the ledger a moment after its turn has closed.
 
-A watch hears of changes by the kernel's notices, looks at files that changed lately by itself, and sweeps over all of
-them now and then; whatever it hears, it only ever asks one question: does this file look as it did when it was read?
-So a lost notice costs time and nothing else, two watches do the same work twice and no harm, and one that was killed
-goes on where the ledger says it was. Reading is the import's: a turn is a fact once it is closed, and what is still
-open is noted as provisional.
-
-Of a source that grows, only what is new is read where its importer can go on (`read_positions.py`); else it is read
-from its beginning, because only that tells what its end means. It rests after each reading, several times as long as
-that took.
+The kernel's notices tell of changes, as far as they reach.
 """
 
 from __future__ import annotations
@@ -17,18 +9,110 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.exchange.importers.port import ANSWERED_SECONDS, Importer, load_importers
-from weft.exchange.importers.servers import Address, OnServer
-from weft.exchange.importers.sources import QUIET_SECONDS, Candidate, candidates
-from weft.exchange.importing.change_notices import Waiting, listening
 from weft.exchange.importing.run import ImportPart, ImportRun, ImportSummary, Unit
-from weft.exchange.importing.sweep import Look, is_database, look, source_of, sweep
+from weft.exchange.importing.sources import (
+    QUIET_SECONDS,
+    Address,
+    Look,
+    OnServer,
+    SourceCandidate,
+    candidates,
+    is_database,
+    look,
+    source_of,
+    sweep,
+)
 from weft.kernel.clock import Clock, SystemClock
 from weft.ledger.api import Ledger
+
+# --- What tells a watch that something has changed: the kernel's notices, as far as they reach.
+
+TICK_MS, STEP_MS, GATHER_MS = 250, 50, 200
+
+
+class Waiting(Protocol):
+    """How a watch waits."""
+
+    is_blind: bool
+    """Nothing is told: only sweeps find changes."""
+
+    def wait(self, seconds: float) -> set[str]:
+        """Until something has changed, or so long: the paths, of files and of folders."""
+
+    def close(self) -> None: ...
+
+
+class Sleeping:
+    """Waits, and is told nothing."""
+
+    is_blind = True
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def wait(self, seconds: float) -> set[str]:
+        self._clock.sleep(seconds)
+        return set()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class KernelNotices:
+    """Changes below some folders, from inotify or its like."""
+
+    is_blind = False
+
+    def __init__(self, folders: Iterable[Path], clock: Clock) -> None:
+        """Raises OSError or RuntimeError where the kernel has no watches left. From here on nothing is missed."""
+        from watchfiles import watch
+
+        self._clock = clock
+        self._notices = watch(
+            *folders,
+            watch_filter=None,
+            debounce=GATHER_MS,
+            step=STEP_MS,
+            rust_timeout=TICK_MS,
+            yield_on_timeout=True,
+            raise_interrupt=True,
+            ignore_permission_denied=True,
+        )
+        self._first: set[str] = {path for _, path in next(self._notices)}
+
+    def wait(self, seconds: float) -> set[str]:
+        until = self._clock.monotonic() + seconds
+        found, self._first = self._first, set()
+        while not found and self._clock.monotonic() < until:
+            try:
+                found = {path for _, path in next(self._notices)}
+            except (OSError, RuntimeError, StopIteration):  # sweeps go on, and the next new place is another try
+                self.is_blind = True
+                self._clock.sleep(max(0.0, until - self._clock.monotonic()))
+        return found
+
+    def close(self) -> None:
+        self._notices.close()
+
+
+def listening(folders: Iterable[Path], clock: Clock) -> Waiting:
+    """The kernel's notices where there are any; else nothing but time."""
+    folders = [folder for folder in folders if folder.is_dir()]
+    if not folders:
+        return Sleeping(clock)
+    try:
+        return KernelNotices(folders, clock)
+    except (OSError, ImportError, RuntimeError, StopIteration):
+        return Sleeping(clock)
+
+
+# --- Following live sessions: what a tool writes is in the ledger a moment after its turn has closed.
 
 SETTLE_SECONDS = 0.1
 """After a notice: lines come in company."""
@@ -282,7 +366,7 @@ class Watching:
         self._followed.pop(path, None)
         if self._seen.pop(path, None) is not None:
             self._importing.forget_gone()
-            yield Gone(Candidate(Path(path), 0, 0).name)
+            yield Gone(SourceCandidate(Path(path), 0, 0).name)
 
     def _units(self, where: Path | Address, is_news: bool) -> list[Unit]:
         is_stale = str(where) in self._stale
@@ -311,14 +395,14 @@ class Watching:
             source, size = unit.candidate.name, unit.candidate.size
             yield Imported(source, unit.importer.origin, sessions, turns, superseded, waiting, size, seconds)
 
-    def _await_end(self, path: str, candidate: Candidate | OnServer) -> None:
+    def _await_end(self, path: str, candidate: SourceCandidate | OnServer) -> None:
         """Its last turn ended with an answer. Where that moment has passed, the records are dated later than the file
         or not at all: reading at once would find the same again and again, so such a turn waits until it is quiet."""
         at = candidate.changed_ms / 1000 + ANSWERED_SECONDS + GAP_SECONDS
         if at > self._clock.now_ms() / 1000:
             self._answered_at[path] = at
 
-    def _await_quiet(self, path: str, candidate: Candidate | OnServer) -> None:
+    def _await_quiet(self, path: str, candidate: SourceCandidate | OnServer) -> None:
         """Its open tail, if it has one, is a turn once nobody has written to it for a while."""
         at = candidate.changed_ms / 1000 + QUIET_SECONDS + 1
         if at > self._clock.now_ms() / 1000:

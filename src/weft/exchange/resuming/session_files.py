@@ -1,8 +1,7 @@
 """From a turn to a session file that another tool goes on from.
 
-The file is made in memory and read again by the importer of that tool, as it will be when it comes back. What that
-reading gives is linked to the turns it was written from (`ImportWriter.claim`); only then the file appears in its
-place, whole, under a name that nothing had. Should the machine stop in between, there is a link too many and no file.
+Records that the tool wrote itself are taken from what was kept of its files when they were
+imported.
 """
 
 from __future__ import annotations
@@ -10,27 +9,102 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
+from typing import BinaryIO
 
 from msgspec import Struct
 
-from weft.exchange.importers.port import Importer, NativeTurn, Report, load_importers
-from weft.exchange.resuming.claude_code import ClaudeCodeWriter
-from weft.exchange.resuming.codex import CodexWriter
-from weft.exchange.resuming.dialogue import Records, Writer, encoded, load_thread_turn
-from weft.exchange.resuming.formats import Format, load_format
-from weft.exchange.resuming.names import random_uuid, timed_uuid
-from weft.exchange.resuming.verbatim import as_source, verbatim_records
+from weft.exchange.importers.foreign_files import record_at, sample
+from weft.exchange.importers.port import HEAD_BYTES, Importer, NativeTurn, Report, Source, load_importers
+from weft.exchange.resuming.session_records import (
+    ClaudeCodeWriter,
+    CodexWriter,
+    Format,
+    Records,
+    Writer,
+    encoded,
+    load_format,
+    load_thread_turn,
+    random_uuid,
+    timed_uuid,
+)
 from weft.kernel.clock import Clock, RandomBytes
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.typed_names import shell_word
 from weft.ledger.api import Ledger
+from weft.ledger.imports import ImportWriter, SourceRange
 from weft.ledger.model import Turn
 from weft.ledger.upkeep.ledger_copy import EXPORT, remembered
 from weft.store.private_files import make_folder, open_private
+
+# --- The records that a tool wrote itself, taken from what was kept of its files when they were imported.
+
+
+def verbatim_records(
+    ledger: Ledger, importer: Importer, writer: ImportWriter, turns: Iterable[Turn]
+) -> dict[str, Records]:
+    """The records of those turns that are of this origin, as far as their sources are still whole."""
+    wanted: dict[str, set[str]] = {}
+    for turn in turns:
+        if turn.origin == importer.origin and turn.session_id is not None:
+            wanted.setdefault(turn.session_id, set()).add(turn.id)
+    found: dict[str, Records] = {}
+    with TemporaryDirectory(prefix="weft-") as folder:
+        for session, ids in wanted.items():
+            for number, (name, data) in enumerate(_files(ledger.imports.kept_sources(session))):
+                path = Path(folder, str(len(found)), str(number), PurePath(name).name or "source")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+                found |= _records(importer, writer, as_source(path), ids - found.keys())
+                path.unlink()
+    return found
+
+
+def as_source(path: Path) -> Source:
+    return Source(path=path, name=str(path), size=path.stat().st_size, head=sample(path, HEAD_BYTES))
+
+
+def _files(stretches: Iterable[SourceRange]) -> Iterator[tuple[str, bytes]]:
+    """Every file that is kept without a gap, as it was when it was last read, and as it was before it was rewritten."""
+    open_files: dict[str | None, bytearray | None] = {}
+    for stretch in stretches:
+        data = open_files.get(stretch.file)
+        if stretch.start == 0:
+            if data:
+                yield str(stretch.file), bytes(data)
+            data = bytearray()
+        is_whole = data is not None and stretch.start == len(data) and not stretch.erased
+        open_files[stretch.file] = data + stretch.data if is_whole and data is not None else None
+    for file, rest in open_files.items():
+        if rest:
+            yield str(file), bytes(rest)
+
+
+def _records(importer: Importer, writer: ImportWriter, source: Source, wanted: set[str]) -> dict[str, Records]:
+    found: dict[str, Records] = {}
+    if not wanted:
+        return found
+    with source.path.open("rb") as file:
+        for transcript in importer.read(source, Report(source.name)):
+            for turn, id in writer.identify(transcript.turns):
+                if id in wanted and id not in found and turn.places:
+                    records = _read(file, turn.places)
+                    if records is not None:
+                        found[id] = records
+    return found
+
+
+def _read(file: BinaryIO, places: Iterable[tuple[int, int]]) -> Records | None:
+    try:
+        return [record_at(file, start, end) for start, end in places]
+    except (ValueError, RecursionError):
+        return None
+
+
+# --- From a turn to a session file that another tool goes on from.
 
 _no_letter = re.compile(r"[^A-Za-z0-9]")
 

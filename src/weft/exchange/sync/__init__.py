@@ -1,8 +1,11 @@
 """Ledgers that exchange facts: what is missing travels, is verified on arrival, and nothing is lost."""
 
-from weft.exchange.sync.addresses import Pipes
 from weft.exchange.sync.commands import (
     ORIGIN,
+    CopiedFacts,
+    FileClone,
+    Manners,
+    Pipes,
     Synced,
     add_remote,
     clone,
@@ -18,9 +21,7 @@ from weft.exchange.sync.commands import (
     serve,
     share_imports,
 )
-from weft.exchange.sync.conversation import Manners
-from weft.exchange.sync.file_clone import CopiedFacts, FileClone
-from weft.exchange.sync.peers import Remote
+from weft.exchange.sync.synced_ledgers import Remote
 
 __all__ = [
     "ORIGIN",

@@ -19,7 +19,7 @@ from types import TracebackType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.exchange.importing.intake import EndedTurn
+from weft.exchange.importing.run import EndedTurn
 from weft.kernel.clock import Clock
 from weft.kernel.errors import WeftError
 from weft.ledger.api import Failure, Ledger, NewSnapshot, ResourceLog

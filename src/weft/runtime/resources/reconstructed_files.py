@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weft.exchange.edits.reconstruction import Reconstruction, reconstruct
-from weft.exchange.edits.reconstruction_writing import write_reconstruction
+from weft.exchange.file_reconstruction import Reconstruction, reconstruct, write_reconstruction
 from weft.kernel.enums import ResourceKind
 from weft.kernel.errors import NotApplicable
 from weft.ledger.api import Ledger, NewResource, ResourceLog, Snapshot

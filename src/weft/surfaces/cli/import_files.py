@@ -11,7 +11,7 @@ from weft.kernel.clock import SystemClock
 from weft.surfaces.cli.turn_files_call import ledger_directories
 
 if TYPE_CHECKING:
-    from weft.exchange.importing.intake import OnEnded
+    from weft.exchange.importing.run import OnEnded
     from weft.ledger.api import Ledger
     from weft.runtime.resources.followed_folders import KeptFolder
 

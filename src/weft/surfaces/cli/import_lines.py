@@ -20,7 +20,7 @@ from weft.surfaces.wire.exchange import ImportAnswer, ImportStatus, NoImport
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer, Problem
     from weft.exchange.importing.run import ImportStep, ImportSummary, OriginTotals
-    from weft.exchange.importing.sweep import FoundPlace
+    from weft.exchange.importing.sources import FoundPlace
 
 PLACES_HEADER = ("origin", "files", "size", "newest", "where")
 MINUTE, HOUR = 60, 3600
@@ -34,7 +34,7 @@ def all_places(importers: Iterable[Importer]) -> list[Path]:
 
 
 def found_places(importers: Iterable[Importer]) -> list[FoundPlace]:
-    from weft.exchange.importing.sweep import discover
+    from weft.exchange.importing.sources import discover
 
     return discover(importers, Path.home(), dict(os.environ))
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from weft.exchange.importing.change_notices import listening
-from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched, Watching
+from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched, Watching, listening
 from weft.kernel.clock import SystemClock
 from weft.runtime.resources.followed_folders import KeptFolder
 from weft.surfaces.cli.call import Call
@@ -29,9 +28,8 @@ from weft.surfaces.wire.forms import form
 from weft.surfaces.wire.json_text import document
 
 if TYPE_CHECKING:
-    from weft.exchange.importers.servers import Address
-    from weft.exchange.importing.intake import OnEnded
-    from weft.exchange.importing.run import ImportRun
+    from weft.exchange.importing.run import ImportRun, OnEnded
+    from weft.exchange.importing.sources import Address
     from weft.ledger.api import Ledger
 
 CLOCK = slice(len("2026-11-15 "), len("2026-11-15 09:30:00"))

@@ -21,8 +21,8 @@ from weft.surfaces.cli.import_job import READY, ImportJob, Order
 from weft.surfaces.wire.exchange import ImportStatus
 
 if TYPE_CHECKING:
-    from weft.exchange.importers.servers import Address
     from weft.exchange.importing.run import ImportRun, ImportStep, Pace
+    from weft.exchange.importing.sources import Address
     from weft.exchange.importing.watch import Happening
     from weft.runtime.resources.followed_folders import KeptFolder
 
@@ -33,8 +33,8 @@ class ImportWork:
     """One job on its way; whatever happens to it, its note says so."""
 
     def __init__(self, job: ImportJob, order: Order) -> None:
-        from weft.exchange.importers.servers import Address
         from weft.exchange.importing.run import Pace
+        from weft.exchange.importing.sources import Address
 
         shown = Address(order.ledger).shown if Site.of(order.ledger).is_address else order.ledger
         self._job, self._order, self._clock = job, order, SystemClock()
@@ -93,7 +93,7 @@ class ImportWork:
 
     def _places(self) -> list[Path | Address]:
         from weft.exchange.importers.port import load_importers
-        from weft.exchange.importers.servers import Address
+        from weft.exchange.importing.sources import Address
         from weft.surfaces.cli.import_lines import all_places
 
         paths = self._order.paths
@@ -129,8 +129,7 @@ class ImportWork:
                 say(f"the second process was lost: {importing.summary.lost_worker}")
 
     def _watch(self, importing: ImportRun) -> None:
-        from weft.exchange.importing.change_notices import listening
-        from weft.exchange.importing.watch import Watching
+        from weft.exchange.importing.watch import Watching, listening
 
         watching = Watching(importing, partial(listening, clock=self._clock), self._clock)
         with closing(watching.run(self._places())) as happening:

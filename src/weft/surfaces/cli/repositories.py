@@ -115,6 +115,6 @@ def _settings(own: Path) -> Iterator[tuple[tuple[str, str], str]]:
 
 
 def _read(path: Path, most: int) -> str:
-    from weft.exchange.importers.sidecars import read_beneath
+    from weft.exchange.importers.foreign_files import read_beneath
 
     return read_beneath(path, path.parent, most).decode("utf-8", "replace")

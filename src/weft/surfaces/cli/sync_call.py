@@ -44,7 +44,7 @@ def complete_remotes(ctx: click.Context, _: click.Parameter, incomplete: str) ->
 
 def address_of(name: str) -> str:
     """An address as it is kept: a path from the root, so that it means the same in every folder."""
-    from weft.exchange.sync.addresses import FORMS
+    from weft.exchange.sync.commands import FORMS
 
     if not name:
         raise InvalidInput("the name of a ledger is empty", FORMS)
@@ -56,7 +56,7 @@ def address_of(name: str) -> str:
 def checked_source(call: Call, name: str, *, shares_secret: bool) -> str:
     """The address of a ledger that is to be cloned: looked at before anything is made, where it can be. One that is not
     trusted gives its import secret to nobody."""
-    from weft.exchange.sync.addresses import program_of, without_password
+    from weft.exchange.sync.commands import program_of, without_password
 
     address = address_of(name)
     without_password(address)

@@ -15,15 +15,15 @@ from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_ori
 from msgspec import Struct, UnsetType
 
 from weft.chat.room_stream import ROOM_ITEMS, RoomItem
-from weft.exchange.bundles.report import BundleReport
+from weft.exchange.bundles.verification import BundleReport
 from weft.exchange.exporters.export import Exported
 from weft.exchange.importers.port import Problem as SourceProblem
 from weft.exchange.importing import watch
 from weft.exchange.importing.run import OriginTotals
-from weft.exchange.importing.sweep import FoundPlace
+from weft.exchange.importing.sources import FoundPlace
 from weft.exchange.resuming.session_files import Resume
 from weft.exchange.sync.commands import Synced
-from weft.exchange.sync.peers import Remote
+from weft.exchange.sync.synced_ledgers import Remote
 from weft.graph import edge_reader as graph_model
 from weft.kernel.events import Event, Receipt, UnknownEvent, Usage
 from weft.ledger import model

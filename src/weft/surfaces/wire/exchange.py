@@ -10,13 +10,13 @@ from msgspec.structs import asdict
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from weft.exchange.bundles.report import BundleReport
+    from weft.exchange.bundles.verification import BundleReport
     from weft.exchange.exporters.export import Exported
     from weft.exchange.importers.port import Problem as SourceProblem
     from weft.exchange.importing.run import OriginTotals
     from weft.exchange.resuming.session_files import Resume
     from weft.exchange.sync.commands import Synced
-    from weft.exchange.sync.peers import Remote
+    from weft.exchange.sync.synced_ledgers import Remote
     from weft.surfaces.wire.upkeep import CarriedFilesForm
 
 

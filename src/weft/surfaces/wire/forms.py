@@ -22,7 +22,7 @@ from weft.kernel.clock import iso_from_ms
 from weft.surfaces.wire.hints import phrase
 
 if TYPE_CHECKING:
-    from weft.exchange.bundles.report import BundleReport
+    from weft.exchange.bundles.verification import BundleReport
     from weft.ledger.api import StoredEvent
     from weft.programs.model import Program
     from weft.runtime.invoke.invocation import InvocationResult

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.exchange.sync.peers import Remote
+    from weft.exchange.sync.synced_ledgers import Remote
     from weft.ledger.api import CopyResult, ErasurePlan, PackResult, Problem, SalvageResult
     from weft.programs.reach import ProgramReach
     from weft.store.port import Diagnosis

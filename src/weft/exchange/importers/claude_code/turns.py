@@ -8,30 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from weft.exchange.importers.claude_code.details import (
-    attached_files,
-    editor_files,
-    lean_detail,
-    lints,
-    outcome,
-    plain_text,
-    spawned_agent,
-    touched_files,
-)
 from weft.exchange.importers.claude_code.index import Entry
 from weft.exchange.importers.claude_code.lines import (
     INTERRUPTED,
     Block,
     Kind,
+    attached_files,
     block_identity,
     blocks_of,
     call_id,
+    editor_files,
+    lean_detail,
+    lints,
     opening_text,
+    outcome,
+    plain_text,
     queued_source,
+    spawned_agent,
+    touched_files,
 )
-from weft.exchange.importers.port import Item, NativeCompaction, NativeMessage, NativeTurn, Tokens
-from weft.exchange.importers.records.builder import PendingCall
-from weft.exchange.importers.records.values import (
+from weft.exchange.importers.foreign_values import (
     JsonObject,
     canonical_escaped,
     count,
@@ -40,6 +36,8 @@ from weft.exchange.importers.records.values import (
     text,
     written_time,
 )
+from weft.exchange.importers.native_turns import PendingCall
+from weft.exchange.importers.port import Item, NativeCompaction, NativeMessage, NativeTurn, Tokens
 from weft.kernel.enums import AgentRole, MessageRole, MessageSource
 from weft.ledger.model import FileNote, ImagePart, LintNote, Part, ReasoningPart, TextPart
 

@@ -1,22 +1,143 @@
-"""Bubbles, as every generation of Cursor calls a message: what was said, when, by which model, at what cost.
+"""Bubbles, as every generation of Cursor calls a message: what was said, when, by which model, at
+what cost.
 
-The tool call of a bubble and its outcome lie in one record, arguments and result as JSON in texts. Tools have numbers;
-which of them touch files is known by their names, and which files by their arguments.
+Values as Cursor keeps them (JSON in texts and blobs, sometimes twice encoded), and bubbles as
+messages and calls, with what stands beside a prompt.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from msgspec import UNSET, Struct, field
 
-from weft.exchange.importers.cursor.encodings import decoded, image_url, path_of, value_in_text
-from weft.exchange.importers.port import NativeCall, Tokens
-from weft.exchange.importers.records.file_notes import patched_paths
-from weft.exchange.importers.records.values import mapping, millis, present, sequence, text, whole
-from weft.kernel.enums import FileKind, ToolCallStatus
-from weft.ledger.model import FileNote
+from weft.exchange.importers.foreign_values import json_value, mapping, millis, present, sequence, text, whole
+from weft.exchange.importers.native_turns import patched_paths
+from weft.exchange.importers.port import NativeCall, NativeMessage, Tokens
+from weft.kernel.contents import text_bytes
+from weft.kernel.enums import FileKind, LintSeverity, MessageRole, MessageSource, ToolCallStatus
+from weft.ledger.model import FileNote, ImagePart, LintNote, Part, ReasoningPart, TextPart
+
+# --- Values as Cursor keeps them: JSON in texts and blobs, sometimes twice encoded; URIs of VS Code; images as bytes.
+
+ENCODED_TIMES = 2
+"""How often a value may have been encoded over again."""
+IMAGE_SIGNATURES = {
+    b"\x89PNG": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"RIFF": "image/webp",
+}
+LARGEST_IMAGE_BYTES = 32 * 1024 * 1024
+
+
+def decoded(value: Any) -> Any:
+    """The JSON value in a row; raises ValueError where there is none."""
+    for _ in range(ENCODED_TIMES):
+        if not isinstance(value, str | bytes):
+            break
+        value = json_value(value if isinstance(value, bytes) else text_bytes(value))
+        if not (isinstance(value, str) and value.lstrip().startswith(("{", "["))):
+            break
+    return value
+
+
+def value_in_text(value: Any) -> Any:
+    """What a field holds that should be JSON in a text: its value, or the text itself where it is none."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return decoded(value) if value.strip() else None
+    except ValueError:
+        return value
+
+
+def path_of(uri: Any) -> str | None:
+    """The path that a URI names, in any of the forms in which VS Code writes them."""
+    if isinstance(uri, str):
+        return _path_of_text(uri)
+    fields = mapping(uri)
+    return text(fields.get("fsPath")) or text(fields.get("_fsPath")) or text(fields.get("path"))
+
+
+def _path_of_text(uri: str) -> str | None:
+    if not uri.startswith(("file:", "vscode-remote:")):
+        return uri or None
+    try:
+        path = unquote(urlsplit(uri).path)
+    except ValueError:
+        return uri
+    has_drive = len(path) > 2 and path[0] == "/" and path[2] == ":"
+    return path[1:] if has_drive else path or None
+
+
+def image_url(data: Any, mime: str | None = None) -> str | None:
+    """An image as a data URL, from whatever its bytes were written as."""
+    if isinstance(data, str) and data.startswith(("data:image/", "https://")):
+        return data
+    found = _bytes(data)
+    if not found:
+        return None
+    media_type = next((kind for sign, kind in IMAGE_SIGNATURES.items() if found.startswith(sign)), mime)
+    return f"data:{media_type or 'application/octet-stream'};base64,{base64.b64encode(found).decode()}"
+
+
+def _bytes(data: Any) -> bytes | None:
+    """Base64, hex beside its type, a list of numbers, or the object that JavaScript makes of one."""
+    try:
+        if isinstance(data, str):
+            return base64.b64decode(data, validate=True)
+        if isinstance(data, Mapping) and isinstance(data.get("hex"), str):
+            return bytes.fromhex(data["hex"])
+        if isinstance(data, Mapping):
+            data = sequence(data.get("data")) or [data[str(at)] for at in range(len(data))]
+        numbers = sequence(data)[:LARGEST_IMAGE_BYTES]
+        return bytes(numbers) if all(isinstance(number, int) for number in numbers) else None
+    except (KeyError, ValueError, TypeError, binascii.Error):
+        return None
+
+
+VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
+
+
+def wire_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Each field with its number; raises ValueError where the bytes are no such message."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        if number == 0:
+            raise ValueError("a field without a number")
+        if kind == VARINT:
+            value, at = _varint(data, at)
+            yield number, value
+            continue
+        size = 8 if kind == EIGHT else 4 if kind == FOUR else None
+        if kind == BYTES:
+            size, at = _varint(data, at)
+        if size is None or at + size > len(data):
+            raise ValueError("a field of no known kind or size")
+        yield number, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 64:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a number without an end")
+
+
+# --- Bubbles, as every generation of Cursor calls a message: what was said, when, by which model, at what cost.
 
 USER = frozenset({"1", "user", "human"})
 ASSISTANT = frozenset({"2", "ai", "assistant", "bot"})
@@ -327,3 +448,264 @@ def _detail(former: dict[str, Any], bubble: str | None) -> dict[str, Any] | None
 
 def code_blocks(bubble: dict[str, Any]) -> list[dict[str, Any]]:
     return [mapping(block) for block in sequence(bubble.get("codeBlocks"))]
+
+
+# --- Bubbles as messages and calls, with what stands beside a prompt: files and selections, images, rules,
+# diagnostics.
+
+INJECTED = (
+    "cursorRules", "cursorCommands", "selections", "terminalSelections", "terminalFiles", "selectedDocs",
+    "selectedCommits", "selectedPullRequests", "quotes", "externalLinks", "notepads", "folderSelections",
+    "attachedCodeChunks", "codebaseContextChunks", "attachedFoldersListDirResults", "gitDiffs", "commits",
+    "pullRequests", "humanChanges", "knowledgeItems", "webReferences", "docsReferences", "aiWebSearchResults",
+    "projectLayouts", "summarizedComposers", "consoleLogs", "uiElementPicked", "pastChats",
+    "documentationSelections", "recentlyViewedFiles", "diffsSinceLastApply", "deletedFiles", "todos",
+)  # fmt: skip
+"""Lists that Cursor puts into the context of a prompt, in the bubble, its `context` or the request made of it."""
+LINTS = ("multiFileLinterErrors", "approximateLintErrors", "lints")
+SEVERITIES = {1: LintSeverity.ERROR, 2: LintSeverity.WARNING, 3: LintSeverity.INFO, 4: LintSeverity.HINT}
+
+
+def injected_context(*places: dict[str, Any]) -> dict[str, Any] | None:
+    """By name, what any of the places holds; the first that holds it tells."""
+    found = {name: next((value for place in places if (value := place.get(name))), None) for name in INJECTED}
+    return {name: value for name, value in found.items() if value} or None
+
+
+def context_images(*places: dict[str, Any]) -> tuple[list[ImagePart], list[FileNote]]:
+    """Those whose bytes are here, and the paths of those that lie elsewhere."""
+    parts: dict[str, ImagePart] = {}
+    paths: dict[str, FileNote] = {}
+    images = (each for place in places for name in ("images", "selectedImages") for each in sequence(place.get(name)))
+    for image in map(mapping, images):
+        url = next(
+            (
+                url
+                for name in ("data", "image", "url")
+                if (url := image_url(image.get(name), text(image.get("mimeType"))))
+            ),
+            None,
+        )
+        path = path_of(image.get("path"))
+        if url is not None:
+            parts[url] = ImagePart(url)
+        if path is not None:
+            paths[path] = FileNote(kind=FileKind.ATTACHED, path=path)
+    return list(parts.values()), list(paths.values())
+
+
+def context_files(bubble: dict[str, Any], *places: dict[str, Any]) -> list[FileNote]:
+    """Files that a prompt brings along, with the lines of those of which only some were selected."""
+    notes = [note for place in places for note in _attached(place)]
+    notes += [
+        _file_note(FileKind.ATTACHED, chunk, chunk)
+        for chunk in map(mapping, sequence(bubble.get("attachedCodeChunks")))
+    ]
+    notes += [
+        FileNote(kind=FileKind.REFERENCED, path=path)
+        for file in sequence(bubble.get("relevantFiles"))
+        if (path := path_of(file))
+    ]
+    return list(dict.fromkeys(note for note in notes if note is not None))
+
+
+def _attached(place: dict[str, Any]) -> Iterator[FileNote | None]:
+    for selection in map(mapping, sequence(place.get("fileSelections"))):
+        yield _file_note(FileKind.ATTACHED, selection, {})
+    for selection in map(mapping, sequence(place.get("selections"))):
+        yield _file_note(FileKind.ATTACHED, selection, selection.get("range"))
+    for selection in map(mapping, sequence(place.get("folderSelections"))):
+        yield _file_note(FileKind.REFERENCED, selection, {})
+
+
+def _file_note(kind: FileKind, fields: dict[str, Any], lines: Any) -> FileNote | None:
+    path = path_of(fields.get("uri")) or text(fields.get("relativeWorkspacePath")) or text(fields.get("relativePath"))
+    if path is None:
+        return None
+    start, end = lines_of(lines)
+    count = len(sequence(fields.get("lines")))
+    if start is not None and end is None and count:
+        end = start + count - 1
+    return FileNote(kind=kind, path=path, line_start=start, line_end=end)
+
+
+def lines_of(value: Any) -> tuple[int | None, int | None]:
+    """Of a range as the editor writes it: its lines count from 1."""
+    range = mapping(value)
+    starts, ends = (
+        ("selectionStartLineNumber", "startLineNumber", "startLine"),
+        ("positionLineNumber", "endLineNumber", "endLine"),
+    )
+    start, end = (next((line for name in names if (line := whole(range.get(name)))), None) for names in (starts, ends))
+    if start is not None and end is not None and end < start:  # selected from below
+        start, end = end, start
+    return start, end
+
+
+def context_lints(*places: dict[str, Any]) -> tuple[LintNote, ...]:
+    """Diagnostics, by file or one by one."""
+    notes = [
+        note
+        for place in places
+        for name in LINTS
+        for each in map(mapping, sequence(place.get(name)))
+        for note in _lint_notes(each)
+    ]
+    return tuple(dict.fromkeys(notes))
+
+
+def _lint_notes(fields: dict[str, Any]) -> list[LintNote]:
+    path = text(fields.get("relativeWorkspacePath")) or path_of(fields.get("uri"))
+    several = sequence(fields.get("errors")) or sequence(fields.get("lints")) or sequence(fields.get("diagnostics"))
+    return [note for each in map(mapping, several or [fields]) if (note := _lint(path, each)) is not None]
+
+
+def _lint(path: str | None, fields: dict[str, Any]) -> LintNote | None:
+    message = text(fields.get("message"))
+    if message is None:
+        return None
+    range = mapping(fields.get("range")) or fields
+    start, end = (mapping(range.get(name)) for name in ("startPosition", "endPosition"))
+    first, last = lines_of(range)
+    return LintNote(
+        path=path,
+        message=message,
+        source=text(fields.get("source")),
+        start_line=whole(start.get("line")) or first,
+        start_col=whole(start.get("column")) or whole(range.get("startColumn")),
+        end_line=whole(end.get("line")) or last,
+        end_col=whole(end.get("column")) or whole(range.get("endColumn")),
+        severity=_severity(fields.get("severity")),
+    )
+
+
+def _severity(value: Any) -> LintSeverity | None:
+    if isinstance(value, str):
+        return next((each for each in LintSeverity if each.value in value.lower()), None)
+    return SEVERITIES.get(whole(value) or 0)
+
+
+APPLIED = frozenset({"accepted", "applied"})
+GENERATED = ("isCapabilityIteration", "skipRendering", "isSimulatedMsg")
+"""Marks of a prompt that no person wrote."""
+
+
+class Setting(Struct):
+    """What holds for every bubble of a session."""
+
+    model: str | None = None
+    is_subagent: bool = False
+    applied: dict[tuple[str, int], str] = field(default_factory=dict)
+    """What became of each suggested version of a file, by path and number."""
+
+
+def is_prompt(bubble: Bubble) -> bool:
+    """Does a turn begin here? A user's bubble may also hold nothing but the outcome of a tool."""
+    return bubble.role == "user" and not (mapping(bubble.value.get("toolFormerData")) and not bubble_text(bubble.value))
+
+
+def message_text(bubble: Bubble) -> str:
+    return bubble_text(bubble.value)
+
+
+def is_empty(bubble: Bubble) -> bool:
+    """Nothing was said or attached: the box for the next prompt, kept as one."""
+    value = bubble.value
+    places = (value, mapping(value.get("context")))
+    pictured = any(context_images(*places))
+    return not (bubble_text(value) or pictured or context_files(value, *places) or value.get("toolFormerData"))
+
+
+def bubble_identity(bubble: Bubble) -> list[Any]:
+    """What makes the identity of a bubble."""
+    value = bubble.value
+    former = mapping(value.get("toolFormerData"))
+    images = [part.url for part in context_images(value, mapping(value.get("context")))[0]]
+    identity = [bubble.role, bubble.id, bubble_text(value), bubble_thoughts(value), images]
+    return [*identity, call_identity(former)] if former else identity
+
+
+def prompt_message(bubble: Bubble, setting: Setting) -> NativeMessage:
+    value, request = bubble.value, bubble.request
+    places = (value, mapping(value.get("context")), request)
+    images, paths = context_images(value, mapping(value.get("context")))
+    words = bubble_text(value)
+    parts: list[Part] = [TextPart(words)] if words else []
+    return NativeMessage(
+        role=MessageRole.USER,
+        parts=(*parts, *images),
+        native=bubble.id,
+        at=begun_at(value),
+        source=_source(value, setting),
+        context=injected_context(*places),
+        metadata=_response_metadata(value),
+        files=tuple(dict.fromkeys((*context_files(value, *places[:2]), *paths))),
+        lints=context_lints(*places),
+    )
+
+
+def _source(value: dict[str, Any], setting: Setting) -> MessageSource:
+    if any(value.get(name) is True for name in GENERATED):
+        return MessageSource.EVENT
+    return MessageSource.AGENT if setting.is_subagent else MessageSource.HUMAN
+
+
+def is_spoken(bubble: Bubble) -> bool:
+    """Is it more than a call: does it have words, thoughts, costs or a failure of its own?"""
+    value = bubble.value
+    contents = (bubble_text(value), bubble_thoughts(value), bubble_images(value), bubble_tokens(value))
+    return any(contents) or bubble_error(value) is not None
+
+
+def response_message(bubble: Bubble, setting: Setting) -> NativeMessage:
+    value = bubble.value
+    words = bubble_text(value)
+    parts: list[Part] = [ReasoningPart(thought) for thought in bubble_thoughts(value)]
+    parts += [TextPart(words)] if words else []
+    parts += [ImagePart(url) for url in bubble_images(value)]
+    return NativeMessage(
+        role=MessageRole.ASSISTANT,
+        parts=tuple(parts),
+        native=bubble.id,
+        at=begun_at(value),
+        model=bubble_model(value) or setting.model,
+        tokens=bubble_tokens(value),
+        metadata=_response_metadata(value),
+        files=suggested_files(value, setting),
+        lints=context_lints(value),
+    )
+
+
+def message_call(bubble: Bubble) -> NativeCall | None:
+    former = mapping(bubble.value.get("toolFormerData"))
+    return bubble_call(former, bubble.id, begun_at(bubble.value)) if former else None
+
+
+def suggested_files(value: dict[str, Any], setting: Setting) -> tuple[FileNote, ...]:
+    """Files of which an answer wrote a version: written where that was accepted, named where not."""
+    notes: dict[str, FileNote] = {}
+    for block in code_blocks(value):
+        path = path_of(block.get("uri"))
+        if path is None:
+            continue
+        status = setting.applied.get((path, whole(block.get("version")) or 0)) or text(block.get("status")) or ""
+        is_written = status in APPLIED or (path in notes and notes[path].kind == FileKind.WRITTEN)
+        notes[path] = FileNote(kind=FileKind.WRITTEN if is_written else FileKind.REFERENCED, path=path)
+    return tuple(notes.values())
+
+
+def _response_metadata(value: dict[str, Any]) -> dict[str, Any] | None:
+    return present(
+        request=text(value.get("requestId")),
+        usage=text(value.get("usageUuid")),
+        server=text(value.get("serverBubbleId")),
+        checkpoint=text(value.get("checkpointId")),
+        checkpoint_after=text(value.get("afterCheckpointId")),
+        thinking_ms=value.get("thinkingDurationMs"),
+        signature=thought_signature(value),
+        turn_ms=value.get("turnDurationMs"),
+        capability=value.get("capabilityType"),
+        refunded=True if value.get("isRefunded") is True else None,
+        tokens_so_far=value.get("tokenCountUpUntilHere"),
+        error=value.get("errorDetails"),
+    )

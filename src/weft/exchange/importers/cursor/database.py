@@ -1,31 +1,695 @@
-"""`state.vscdb`, three generations: chats and composers of a workspace as one JSON text each, and composers of all
-workspaces as a row each, with a row for each of their bubbles.
+"""`state.vscdb`, three generations: chats and composers of a workspace, and composers of all
+folders.
+
+Its rows, two tables of keys and values; what lies elsewhere in the same home; and turns of a
+session of bubbles: a user's bubble up to the next one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from weft.exchange.importers.cursor.bubbles import Bubble
-from weft.exchange.importers.cursor.encodings import decoded, path_of
-from weft.exchange.importers.cursor.homes import folder_of, folders, own_folder, transcripts_of
-from weft.exchange.importers.cursor.messages import Setting, message_text
-from weft.exchange.importers.cursor.rows import (
-    CHATS,
-    COMPOSERS,
-    IGNORED,
-    DiskSession,
-    RowReader,
-    Rows,
-    SessionRows,
-    listed,
+from msgspec import Struct, field
+
+from weft.exchange.importers.cursor.bubbles import (
+    Bubble,
+    Setting,
+    begun_at,
+    bubble_error,
+    bubble_identity,
+    decoded,
+    ended_at,
+    is_empty,
+    is_prompt,
+    is_spoken,
+    message_call,
+    message_text,
+    path_of,
+    prompt_message,
+    response_message,
+    role_of,
+    tool_name,
 )
-from weft.exchange.importers.cursor.turns import Session, Summary, Turns, summaries
-from weft.exchange.importers.databases import UNREADABLE, RowLines, opened
-from weft.exchange.importers.port import NativeSession, Report, Transcript
-from weft.exchange.importers.records.values import mapping, millis, present, sequence, text, whole
+from weft.exchange.importers.databases import UNREADABLE, Database, RowLines, opened, peek
+from weft.exchange.importers.foreign_files import read_beneath, read_beside
+from weft.exchange.importers.foreign_values import (
+    SOURCE_LIMITS,
+    canonical,
+    json_value,
+    mapping,
+    millis,
+    present,
+    sequence,
+    text,
+    whole,
+)
+from weft.exchange.importers.port import (
+    Item,
+    NativeCompaction,
+    NativeMessage,
+    NativeSession,
+    NativeTurn,
+    Report,
+    Transcript,
+)
+from weft.kernel.enums import AgentRole, MessageRole
+from weft.kernel.errors import LimitExceeded, quoted
+
+# --- The rows of `state.vscdb`: two tables of keys and values.
+
+CHATS = "workbench.panel.aichat.view.aichat.chatdata"
+COMPOSERS = "composer.composerData"
+HEADERS = "composer.composerHeaders"
+IGNORED = ("aiService.prompts", "aiService.generations")
+"""What was typed in a workspace, without the sessions that it was typed in."""
+ITEMS = (CHATS, COMPOSERS, HEADERS, *IGNORED)
+COMPOSER, BUBBLE, REQUEST = "composerData", "bubbleId", "messageRequestContext"
+KNOWN = frozenset({"checkpointId", "codeBlockDiff", "composerVirtualRowHeights", "codeBlockPartialInlineDiffFates"})
+"""Of a session, and told by the verbatim copy alone."""
+
+
+class Row(Struct, frozen=True):
+    key: str
+    data: bytes | None
+    """None: what it held was deleted."""
+    place: int = 0
+    """Where it lies in its table: rows that were written later lie further on."""
+    error: str | None = None
+    """Why it cannot be read, where the database is damaged."""
+
+
+class SessionRows(Struct):
+    """The keys of one session."""
+
+    composer: str | None = None
+    bubbles: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+class Rows:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.has_disk = database.has("cursorDiskKV", "key", "value")
+        self.has_items = database.has("ItemTable", "key", "value")
+
+    def items(self) -> Iterator[tuple[str, bytes]]:
+        if not self.has_items:
+            return
+        for key in ITEMS:
+            sql = "SELECT CAST(value AS BLOB) FROM ItemTable WHERE key = ? AND value IS NOT NULL"
+            for (data,) in self._database.rows(sql, (key,)):
+                yield key, data
+
+    def sessions(self) -> dict[str, SessionRows]:
+        """Keys by session. Those of no session (caches, contents by hash) are not looked at."""
+        rows: dict[str, SessionRows] = {}
+        others: list[tuple[str, str]] = []
+        keys = self._database.walk("SELECT key FROM cursorDiskKV ORDER BY key") if self.has_disk else ()
+        for (key,) in keys:
+            kind, _, rest = key.partition(":") if isinstance(key, str) else ("", "", "")
+            session = rest.partition(":")[0]
+            if not session:
+                continue
+            if kind == COMPOSER:
+                rows.setdefault(session, SessionRows()).composer = key
+            elif kind == BUBBLE:
+                rows.setdefault(session, SessionRows()).bubbles.append(key)
+            elif kind == REQUEST:
+                rows.setdefault(session, SessionRows()).requests.append(key)
+            else:
+                others.append((session, key))
+        for session, key in others:
+            if session in rows:
+                rows[session].others.append(key)
+        return rows
+
+    def row(self, key: str) -> Row:
+        sql = "SELECT CAST(value AS BLOB), rowid FROM cursorDiskKV WHERE key = ?"
+        try:
+            found = self._database.rows(sql, (key,))
+        except UNREADABLE as error:
+            return Row(key, None, error=str(error))
+        data, place = found[0] if found else (None, 0)
+        return Row(key, data, place)
+
+    def headers(self) -> dict[str, dict[str, Any]]:
+        """What the newest versions' table of headers tells of each session."""
+        if not self._database.has("composerHeaders", "composerId", "value"):
+            return {}
+        found = self._database.walk("SELECT composerId, CAST(value AS BLOB) FROM composerHeaders")
+        return {id: _object(data) for id, data in found if isinstance(id, str)}
+
+
+def listed(items: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the lists of sessions tell of each, by its id."""
+    lists = (mapping(items.get(key)).get("allComposers") for key in (COMPOSERS, HEADERS))
+    fields = [mapping(each) for found in lists for each in sequence(found)]
+    return {id: each for each in fields if (id := text(each.get("composerId"))) is not None}
+
+
+def _object(data: bytes | None) -> dict[str, Any]:
+    try:
+        return mapping(decoded(data))
+    except ValueError:
+        return {}
+
+
+class RowReader(Struct):
+    """Reads the records of one session: each is counted, and kept on a line."""
+
+    report: Report
+    lines: RowLines
+
+    def inline(self, values: list[Any]) -> list[Bubble]:
+        """Bubbles that lie in the session's own record."""
+        bubbles: list[Bubble] = []
+        for value in values:
+            self.report.found += 1
+            number = self.lines.add_value("bubble", value)
+            if isinstance(value, dict):
+                bubbles.append(
+                    Bubble(text(value.get("bubbleId")) or text(value.get("id")), value, role_of(value), number=number)
+                )
+            else:
+                self._damaged(f"a bubble is a JSON {type(value).__name__}")
+        return bubbles
+
+    def row(self, row: Row, kind: str) -> dict[str, Any] | None:
+        """The object in a row. One that was deleted left its key behind."""
+        self.report.found += 1
+        self.lines.add(row.key, row.data, place=row.place)
+        if row.error is not None:
+            self._damaged(f"{row.key} is not readable: {row.error}")
+            return None
+        if row.data is None:
+            self.report.kept[f"{kind}.deleted"] += 1
+            return None
+        try:
+            value = decoded(row.data)
+        except ValueError as error:
+            self._damaged(f"{row.key} is not readable: {error}")
+            return None
+        if not isinstance(value, dict):
+            self._damaged(f"{row.key} is a JSON {type(value).__name__}, not an object")
+            return None
+        return value
+
+    def _damaged(self, what: str) -> None:
+        self.report.damaged += 1
+        self.report.problem(None, what[:300])
+
+    def keep(self, kind: str, is_unknown: bool = False) -> None:
+        self.report.kept[kind] += 1
+        if is_unknown:
+            self.report.unknown[kind] += 1
+
+    def messages(self, bubbles: list[Bubble]) -> list[Bubble]:
+        """Those that are messages."""
+        messages = []
+        for bubble in bubbles:
+            if bubble.role is None:
+                self.keep(f"bubble.type {quoted(bubble.value.get('type'), 20)}", is_unknown=True)
+            elif bubble.role == "user" and is_empty(bubble):
+                self.keep("bubble.draft")
+            else:
+                self.report.mapped[f"bubble.{bubble.role}"] += 1
+                messages.append(bubble)
+        return messages
+
+    def transcript(self, path: Path) -> None:
+        """The lesser copy of the same session, line by line."""
+        root = next((folder for folder in path.parents if folder.name == ".cursor"), path.parent)
+        data = read_beside(path, root, self.report)
+        if data is None:
+            return
+        for line in data.splitlines():
+            self.report.found += 1
+            self.report.kept["transcript"] += 1
+            self.lines.add(f"transcript:{path.name}", line)
+
+
+class DiskSession:
+    """One session's rows, read and put in order."""
+
+    def __init__(self, keys: SessionRows, rows: Rows, reading: RowReader) -> None:
+        self.reading, self._rows = reading, rows
+        self.composer = self._read_composer(keys)
+        bubbles, places = self._read_bubbles(keys)
+        inline = reading.inline(sequence(self.composer.get("conversation")))
+        named, self.missing = in_order(sequence(self.composer.get("fullConversationHeadersOnly")), bubbles)
+        chosen = {bubble.number for bubble in named}
+        self.standing = reading.messages([*inline, *named])
+        rest = [bubble for bubble in bubbles if bubble.number not in chosen]
+        self.left = reading.messages(by_age(rest, places))
+        """Bubbles that no header names."""
+        for key in keys.others:
+            self._keep(key)
+
+    def _read_composer(self, keys: SessionRows) -> dict[str, Any]:
+        if keys.composer is None:
+            return {}
+        value = self.reading.row(self._rows.row(keys.composer), "composer")
+        if value is not None:
+            self.reading.report.mapped["composer"] += 1
+        return value or {}
+
+    def _read_bubbles(self, keys: SessionRows) -> tuple[list[Bubble], dict[int, int]]:
+        """Also by where their rows lie, for those whose order nothing else tells."""
+        requests = self._read_requests(keys)
+        found, places = [], {}
+        for key in keys.bubbles:
+            row, number = self._rows.row(key), self.reading.lines.count
+            value = self.reading.row(row, "bubble")
+            if value is not None:
+                name = key.split(":", 2)[2]
+                found.append(Bubble(name or None, value, role_of(value), requests.get(name, {}), number))
+                places[number] = row.place
+        return found, places
+
+    def _read_requests(self, keys: SessionRows) -> dict[str, dict[str, Any]]:
+        """What was sent along with a prompt, by the id of its bubble."""
+        fields = {}
+        for key in keys.requests:
+            value = self.reading.row(self._rows.row(key), "request")
+            if value is not None:
+                self.reading.report.mapped["request"] += 1
+                fields[key.rpartition(":")[2]] = value
+        return fields
+
+    def _keep(self, key: str) -> None:
+        row, kind = self._rows.row(key), key.partition(":")[0]
+        self.reading.report.found += 1
+        self.reading.keep(kind, is_unknown=kind not in KNOWN)
+        self.reading.lines.add(row.key, row.data, place=row.place)
+
+    def starts(self) -> set[int]:
+        """Of the bubbles without headers, those that begin anew: since the one before, another prompt was sent."""
+        sent = [when for bubble in self.standing if is_prompt(bubble) and (when := begun_at(bubble.value))]
+        times = [(begun_at(bubble.value), bubble.number) for bubble in self.left]
+        return {
+            number
+            for (before, _), (when, number) in pairwise(times)
+            if before is not None and when is not None and any(before < each <= when for each in sent)
+        }
+
+
+def in_order(headers: list[Any], bubbles: list[Bubble]) -> tuple[list[Bubble], list[str]]:
+    """Bubbles as headers name them, and names that no bubble has."""
+    named = {bubble.id: bubble for bubble in bubbles}
+    inside = {
+        bubble.value.get("bubbleId"): bubble for bubble in bubbles if isinstance(bubble.value.get("bubbleId"), str)
+    }
+    found: dict[int, Bubble] = {}
+    missing: list[str] = []
+    for header in map(mapping, headers):
+        name = header.get("bubbleId")
+        bubble = named.get(name) or inside.get(name) if isinstance(name, str) else None
+        if bubble is not None:
+            bubble.role = bubble.role or (role_of({}, header) if "type" not in bubble.value else None)
+            found.setdefault(bubble.number, bubble)
+        elif isinstance(name, str) and name:
+            missing.append(name)
+    return list(found.values()), missing
+
+
+def by_age(bubbles: list[Bubble], places: dict[int, int]) -> list[Bubble]:
+    """By their times where all have one, else by where their rows lie."""
+    times = {bubble.number: begun_at(bubble.value) for bubble in bubbles}
+    if all(when is not None for when in times.values()):
+        return sorted(bubbles, key=lambda bubble: (times[bubble.number] or 0, places[bubble.number]))
+    return sorted(bubbles, key=lambda bubble: places[bubble.number])
+
+
+# --- What lies elsewhere in the same home: transcripts beside the database that has all of a session, and folders of
+# workspaces.
+
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+TRANSCRIPTS = "agent-transcripts"
+GLOBAL = "Cursor/User/globalStorage/state.vscdb"
+CONFIGS = (".config", "Library/Application Support", "AppData/Roaming")
+"""Below a home, where VS Code's descendants keep their settings."""
+HELD = (
+    "SELECT DISTINCT substr(key, 10, 36) FROM cursorDiskKV"
+    " WHERE key >= 'bubbleId:' AND key < 'bubbleId;' AND value IS NOT NULL"
+)
+IN_LOG = re.compile(rb"bubbleId:([0-9a-f-]{36}):")
+
+
+def transcript_id(path: Path) -> str:
+    """The session of a transcript, by its file's name; copies are renamed, so what looks like an id goes first."""
+    match = UUID.search(path.stem) or (UUID.search(path.parent.name) if path.parent.name != "subagents" else None)
+    return match[0].lower() if match else path.stem
+
+
+def is_held(path: Path) -> bool:
+    """Does a database of the same home have this transcript's session?"""
+    home = next((parent for parent in path.parents if parent.name == ".cursor"), None)
+    if home is None or TRANSCRIPTS not in path.parts:
+        return False
+    id = transcript_id(path)
+    if any(home.glob(f"chats/*/{id}/store.db")):
+        return True
+    return any(id in sessions_in(home.parent / config / GLOBAL) for config in CONFIGS)
+
+
+def sessions_in(database: Path) -> frozenset[str]:
+    """Ids of the sessions that a database has bubbles of."""
+    log = database.with_name(f"{database.name}-wal")
+    try:
+        stamps = tuple((each.stat().st_mtime_ns, each.stat().st_size) for each in (database, log) if each.is_file())
+        return _sessions_in(database, log, stamps) if stamps else frozenset()
+    except OSError:
+        return frozenset()
+
+
+@lru_cache(maxsize=4)
+def _sessions_in(database: Path, log: Path, stamps: tuple[tuple[int, int], ...]) -> frozenset[str]:
+    """Looked up once for as long as the files are as they were."""
+    found = {row[0] for row in peek(database, HELD, table="cursorDiskKV") if isinstance(row[0], str)}
+    if log.is_file():
+        log_bytes = read_beneath(log, log.parent, most=SOURCE_LIMITS.held_bytes)
+        found |= {id.decode() for id in IN_LOG.findall(log_bytes)}
+    return frozenset(found)
+
+
+def transcripts_of(database: Path) -> dict[str, Path]:
+    """The transcripts of the same home, by session."""
+    home = _home(database)
+    return {} if home is None else _transcripts_in(home)
+
+
+def _home(database: Path) -> Path | None:
+    """`.cursor`, seen from one of the databases that belong to it."""
+    if database.name == "store.db":
+        return next((parent for parent in database.parents if parent.name == ".cursor"), None)
+    if not str(database).endswith(GLOBAL):
+        return None
+    above = database.parents[3:6]
+    return next((parent / ".cursor" for parent in above if (parent / ".cursor").is_dir()), None)
+
+
+def _transcripts_in(home: Path) -> dict[str, Path]:
+    try:
+        found = sorted(
+            path for path in home.glob(f"projects/*/{TRANSCRIPTS}/**/*") if path.suffix in (".jsonl", ".txt")
+        )
+    except OSError:
+        return {}
+    return {transcript_id(path): path for path in found if not path.is_symlink()}
+
+
+def folder_of(database: Path) -> str | None:
+    """The folder of a workspace's database, as `workspace.json` beside it tells."""
+    try:
+        fields = mapping(json_value(read_beneath(database.with_name("workspace.json"), database.parent)))
+    except (OSError, ValueError):
+        return None
+    return path_of(fields.get("folder")) or path_of(fields.get("workspace")) or path_of(fields.get("configuration"))
+
+
+def own_folder(*fields: dict[str, Any]) -> str | None:
+    """As a session itself, or its entry in a list, tells."""
+    for each in fields:
+        identifier = mapping(each.get("workspaceIdentifier"))
+        found = path_of(identifier.get("uri")) or path_of(mapping(identifier.get("configPath")))
+        if found:
+            return found
+    return None
+
+
+def folders(database: Path) -> dict[str, str]:
+    """Of sessions in the global database: by id, the folder of the workspace that lists them."""
+    words: dict[str, str] = {}
+    try:
+        databases = sorted(database.parent.parent.glob("workspaceStorage/*/state.vscdb"))
+    except OSError:
+        return words
+    for each in databases:
+        folder = folder_of(each)
+        try:
+            ids = [] if folder is None else _listed(each)
+        except (OSError, LimitExceeded):  # it is gone, or is not read: a link, a pipe, rows without end
+            continue
+        words |= {id: folder for id in ids if folder is not None}
+    return words
+
+
+def _listed(database: Path) -> list[str]:
+    """Ids of the sessions of a workspace; one that cannot be read here is reported when it is imported itself."""
+    with opened(database, Report(str(database)), database.parent.parent) as copy:
+        if copy is None or not copy.has("ItemTable", "key", "value"):
+            return []
+        try:
+            rows = copy.rows("SELECT CAST(value AS BLOB) FROM ItemTable WHERE key = ?", (COMPOSERS,))
+            value = mapping(decoded(rows[0][0])) if rows else {}
+        except (ValueError, *UNREADABLE):
+            return []
+    return [
+        id for composer in map(mapping, sequence(value.get("allComposers"))) if (id := text(composer.get("composerId")))
+    ]
+
+
+# --- Turns of a session of bubbles: a user's bubble up to the next one.
+
+BESIDE = ("conversationSummary", "cachedConversationSummary")
+
+
+class Summary(Struct, frozen=True):
+    """A summary, with the ids of bubbles."""
+
+    words: str
+    at: str | None
+    """The last one when it was made."""
+    through: str | None
+    """The last that it stands for."""
+    kept: str | None
+    """The first that was still sent."""
+    tokens_before: int | None = None
+
+    @property
+    def anchors(self) -> tuple[str, ...]:
+        """Where it may lie, best first."""
+        return tuple(id for id in (self.at, self.through) if id is not None)
+
+
+def summaries(composer: dict[str, Any], bubbles: list[Bubble]) -> list[Summary]:
+    """Each once, in the order of the bubbles that they end at."""
+    candidates = [
+        *((bubble.value.get(name), bubble.id) for bubble in bubbles for name in BESIDE),
+        (composer.get("latestConversationSummary"), None),
+    ]
+    found: dict[tuple[str, str | None], Summary] = {}
+    for value, where in candidates:
+        made = _summary(value, where)
+        if made is not None:
+            found.setdefault((made.words, made.through), made)
+    return list(found.values())
+
+
+def _summary(value: Any, where: str | None) -> Summary | None:
+    """Newer versions wrap it in an object of its own; older ones have the words there."""
+    outer = mapping(value)
+    inside = outer.get("summary")
+    fields = mapping(inside) or outer
+    words = text(inside) or text(mapping(inside).get("summary"))
+    if words is None:
+        return None
+    last = text(outer.get("lastBubbleId")) or text(fields.get("lastBubbleId"))
+    return Summary(
+        words=words,
+        at=last or where,
+        through=text(fields.get("truncationLastBubbleIdInclusive")),
+        kept=text(fields.get("clientShouldStartSendingFromInclusiveBubbleId")),
+        tokens_before=whole(fields.get("tokensBefore")),
+    )
+
+
+ENDED = frozenset({"completed", "aborted", "cancelled", "canceled", "error"})
+STOPPED = frozenset({"aborted", "cancelled", "canceled"})
+
+
+class PlannedTurn(Struct):
+    """A turn to be."""
+
+    key: str
+    bubbles: list[Bubble] = field(default_factory=list)
+    summary: Summary | None = None
+
+
+class Session(Struct):
+    """One composer, or one tab of the older chat, as its turns need it."""
+
+    id: str
+    bubbles: list[Bubble]
+    composer: dict[str, Any] = field(default_factory=dict)
+    setting: Setting = field(default_factory=Setting)
+    summaries: list[Summary] = field(default_factory=list)
+    workspace: str | None = None
+    missing: list[str] = field(default_factory=list)
+    """Bubbles that the session names and that are not there."""
+    headless: bool = False
+    """Its bubbles are those that no header names."""
+    starts: set[int] = field(default_factory=set)
+    """Numbers of bubbles that do not go on from the one before them."""
+
+
+class Turns:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._plans = plan_turns(session)
+        self._places = {
+            bubble.id: number
+            for number, plan in enumerate(self._plans)
+            for bubble in plan.bubbles
+            if bubble.id is not None
+        }
+
+    def walk(self) -> Iterator[NativeTurn]:
+        for number, plan in enumerate(self._plans):
+            yield self._compacted(number, plan.summary, plan.key) if plan.summary else self._turn(number, plan)
+
+    def _turn(self, number: int, plan: PlannedTurn) -> NativeTurn:
+        session, values = self._session, [bubble.value for bubble in plan.bubbles]
+        items = items_of(plan.bubbles, session.setting)
+        times = [when for value in values for when in (begun_at(value), ended_at(value)) if when is not None]
+        failures = [why for value in values if (why := bubble_error(value)) is not None]
+        is_last = number == len(self._plans) - 1
+        status = text(session.composer.get("status"))
+        return NativeTurn(
+            key=plan.key,
+            records=tuple(canonical(bubble_identity(bubble)) for bubble in plan.bubbles),
+            names=tuple(bubble.id for bubble in plan.bubbles if bubble.id is not None),
+            items=items,
+            parent=self._parent(number),
+            closed=not is_last or is_finished(session, items),
+            error=failures[-1] if failures else None,
+            interrupted=is_last and status in STOPPED and not failures,
+            started=min(times, default=None),
+            ended=max(times, default=None),
+            role=AgentRole.WORKER if session.setting.is_subagent else AgentRole.UNIFIED,
+            workspace=session.workspace,
+            tools=_tools(values),
+            toolset=text(session.composer.get("unifiedMode")),
+            config=_config(session.composer),
+            metadata=present(without_header=session.headless or None, missing=session.missing if is_last else None),
+            offset=plan.bubbles[0].number,
+            end=self._end(number, plan.bubbles[-1].number + 1),
+        )
+
+    def _parent(self, number: int) -> int | None:
+        """What no header names has no known place: each of its turns stands for itself."""
+        return number - 1 if number and not self._session.headless else None
+
+    def _end(self, number: int, end: int) -> int:
+        """The last turn lies as far on as its session is old: one that was taken back and begun anew has fewer
+        bubbles and is further on all the same."""
+        if number < len(self._plans) - 1:
+            return end
+        composer, times = self._session.composer, [begun_at(bubble.value) or 0 for bubble in self._session.bubbles]
+        updated = begun_at({"createdAt": composer.get("lastUpdatedAt")}) or 0
+        return max(end, updated, *times, 0)
+
+    def _compacted(self, number: int, summary: Summary, key: str) -> NativeTurn:
+        through, kept = self._places.get(summary.through or ""), self._places.get(summary.kept or "")
+        through = through if through is not None and through < number else None
+        return NativeTurn(
+            key=key,
+            records=(canonical(["summary", summary.words, summary.through, summary.kept]),),
+            parent=self._parent(number),
+            compaction=NativeCompaction(
+                summary=summary.words,
+                through=through,
+                first_kept=kept if kept is not None and kept < number else None,
+                tokens_before=summary.tokens_before,
+            ),
+            workspace=self._session.workspace,
+            offset=number,
+            end=self._end(number, number + 1),
+        )
+
+
+def plan_turns(session: Session) -> list[PlannedTurn]:
+    plans: list[PlannedTurn] = []
+    taken: set[str] = set()
+    for number, bubble in enumerate(session.bubbles):
+        if not plans or is_prompt(bubble) or bubble.number in session.starts:
+            plans.append(PlannedTurn(_key(session, bubble, number, taken)))
+        plans[-1].bubbles.append(bubble)
+    for summary in session.summaries:
+        _place(session.id, plans, summary)
+    return plans
+
+
+def _key(session: Session, bubble: Bubble, number: int, taken: set[str]) -> str:
+    key = bubble.id if bubble.id is not None and bubble.id not in taken else f"{session.id}#{number}"
+    taken.add(key)
+    return key
+
+
+def _place(id: str, plans: list[PlannedTurn], summary: Summary) -> None:
+    """After the turn in which it was made; one whose place is not known is in the session's metadata alone."""
+    for anchor in summary.anchors:
+        for at, plan in enumerate(plans):
+            if any(bubble.id == anchor for bubble in plan.bubbles):
+                key = f"{id}#summary#{summary.through or anchor}"
+                if all(other.key != key for other in plans):
+                    plans.insert(at + 1, PlannedTurn(key, summary=summary))
+                return
+
+
+def items_of(bubbles: list[Bubble], setting: Setting) -> tuple[Item, ...]:
+    """A call without words of its own belongs to the message before it."""
+    items: list[Item] = []
+    answers = False
+    for bubble in bubbles:
+        if is_prompt(bubble):
+            items.append(prompt_message(bubble, setting))
+            answers = False
+            continue
+        call, answer = message_call(bubble), response_message(bubble, setting)
+        if is_spoken(bubble) or (not answers if call else answer.files):
+            items.append(answer)
+            answers = True
+        if call is not None:
+            items.append(call)
+    return tuple(items)
+
+
+def is_finished(session: Session, items: tuple[Item, ...]) -> bool:
+    """Does the session say that nothing more is on its way?"""
+    status = text(session.composer.get("status"))
+    if session.composer.get("generatingBubbleIds") or status == "generating":
+        return False
+    is_answered = any(isinstance(item, NativeMessage) and item.role == MessageRole.ASSISTANT for item in items)
+    return is_answered or status in ENDED or session.headless
+
+
+def _tools(values: list[dict[str, Any]]) -> tuple[str, ...] | None:
+    """Those that the model was given, by the numbers that the bubbles have."""
+    supported_tools = next((found for value in values if (found := sequence(value.get("supportedTools")))), [])
+    names = {name for each in supported_tools if (name := tool_name(each)) is not None}
+    return tuple(sorted(names)) or None
+
+
+def _config(composer: dict[str, Any]) -> dict[str, Any] | None:
+    fields = mapping(composer.get("modelConfig"))
+    return present(
+        model=text(fields.get("modelName")),
+        max_mode=fields.get("maxMode") if isinstance(fields.get("maxMode"), bool) else None,
+        mode=text(composer.get("unifiedMode")),
+        forced=text(composer.get("forceMode")),
+        agentic=composer.get("isAgentic") if isinstance(composer.get("isAgentic"), bool) else None,
+    )
+
+
+# --- `state.vscdb`, three generations: chats and composers of a workspace as one JSON text each, and composers of all
+# workspaces as a row each, with a row for each of their bubbles.
 
 METADATA_FIELDS = (
     "status", "subtitle", "usageData", "contextTokensUsed", "contextTokenLimit", "contextUsagePercent",

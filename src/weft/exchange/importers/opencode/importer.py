@@ -1,27 +1,386 @@
-"""The importer of opencode: three containers with one mapping.
-
-Its files are told from others by their content, and its session files from those that they bring along.
+"""The importer of opencode: three containers with one mapping, and turns of one session, message by
+message.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from weft.exchange.importers.databases import MAGIC
-from weft.exchange.importers.opencode.database import read_database
-from weft.exchange.importers.opencode.export import announced, read_export
-from weft.exchange.importers.opencode.folder import is_first_orphan, parts_of, read_folder, read_orphans, whole_of
-from weft.exchange.importers.opencode.rows import HIDDEN, Session
-from weft.exchange.importers.opencode.turns import Turns
-from weft.exchange.importers.port import NativeSession, Place, Report, Source, Transcript
-from weft.exchange.importers.records.jsonl import BOM, read_whole
-from weft.exchange.importers.records.values import mapping, millis, present, text
+from weft.exchange.importers.foreign_files import BOM, read_whole
+from weft.exchange.importers.foreign_values import canonical, json_object, mapping, millis, present, sequence, text
+from weft.exchange.importers.opencode.containers import (
+    announced,
+    is_first_orphan,
+    parts_of,
+    read_database,
+    read_export,
+    read_folder,
+    read_orphans,
+    whole_of,
+)
+from weft.exchange.importers.opencode.messages import (
+    MessageParts,
+    completed_at,
+    created_at,
+    error_text,
+    prompt_items,
+    response_items,
+    system_items,
+    take_part,
+)
+from weft.exchange.importers.opencode.rows import HIDDEN, Head, MessageRow, Row, Session, head_of
+from weft.exchange.importers.port import (
+    Item,
+    NativeCompaction,
+    NativeSession,
+    NativeTurn,
+    Place,
+    Report,
+    Source,
+    Transcript,
+)
+from weft.kernel.enums import AgentRole
+from weft.ledger.model import TextPart
+
+# --- Turns of one session, message by message.
+
+ROLES = frozenset({"user", "assistant", "system"})
+
+
+class PlannedTurn(Struct):
+    """A turn to be: numbers of its messages."""
+
+    key: str
+    messages: list[int]
+    parent: int | None
+    is_compaction: bool = False
+    is_cut: bool = False
+    """A compaction came in the middle of its answer: what follows is another turn."""
+
+
+class TurnPlanner:
+    """Takes the messages of a session one after another."""
+
+    def __init__(self, session_id: str, heads: list[Head | None]) -> None:
+        self._session, self._heads = session_id, heads
+        counted = Counter(head.id for head in heads if head is not None and head.id is not None)
+        self._unique = {id for id, times in counted.items() if times == 1 and id != HIDDEN}
+        self._ids = frozenset(counted)
+        self._prompts: dict[str, int] = {}
+        self._prompt: int | None = None
+        self._goes_on: dict[int, int] = {}
+        self._taken: dict[str, int] = {}
+        self.plans: list[PlannedTurn] = []
+        self.strays: list[int] = []
+        """Messages that belong to no turn, since what they are is not known."""
+        self.turns: dict[str, int] = {}
+        """The turn that a message belongs to, by the message's id."""
+
+    def plan(self) -> list[PlannedTurn]:
+        for number, head in enumerate(self._heads):
+            if head is not None and head.begins is not None:
+                self._placed(number, head)
+            elif head is not None and head.role == "user":
+                self._user(number, head)
+            elif head is not None and head.role == "assistant":
+                self._assistant(number, head)
+            elif head is None or head.role not in ROLES:
+                self.strays.append(number)
+            elif self.plans:
+                self.plans[-1].messages.append(number)
+            else:
+                self._begin(number, self._name(number))
+        for turn, plan in enumerate(self.plans):
+            self.turns |= {id: turn for number in plan.messages if (id := self.native(number)) is not None}
+        return self.plans
+
+    def native(self, number: int) -> str | None:
+        """A message's own id, where it has one that tells it from others."""
+        head = self._heads[number]
+        return head.id if head is not None and head.id in self._unique else None
+
+    def _name(self, number: int) -> str:
+        return self.native(number) or f"{self._session}#{number}"
+
+    def _begin(self, number: int, key: str, is_compaction: bool = False) -> int:
+        unique = key
+        while unique in self._taken:
+            self._taken[key] += 1
+            unique = f"{key}~{self._taken[key]}"
+        self._taken[unique] = 1
+        parent = len(self.plans) - 1 if self.plans else None
+        self.plans.append(PlannedTurn(unique, [number], parent, is_compaction))
+        return len(self.plans) - 1
+
+    def _placed(self, number: int, head: Head) -> None:
+        if head.begins or not self.plans:
+            self._begin(number, self._name(number), head.is_summary)
+        else:
+            self.plans[-1].messages.append(number)
+
+    def _user(self, number: int, head: Head) -> None:
+        if head.is_notice and self.plans:
+            self.plans[-1].messages.append(number)
+            return
+        self._prompt = self._begin(number, self._name(number), head.compacts)
+        if (id := self.native(number)) is not None:
+            self._prompts[id] = self._prompt
+
+    def _assistant(self, number: int, head: Head) -> None:
+        parent = None if head.parent == HIDDEN else head.parent
+        target = self._answered(parent)
+        if head.is_summary and (target is None or not self.plans[target].is_compaction):
+            self._begin(number, self._name(number), is_compaction=True)
+            if target is not None:
+                self.plans[target].is_cut = True
+        elif target is None:
+            target = self._begin(number, parent or self._name(number))
+            if parent is not None:
+                self._prompts[parent] = target
+        elif self.plans[target].is_cut:
+            first = self._prompts.get(parent or "", self._prompt)
+            again = self._begin(number, f"{self.plans[target].key}#{self._name(number)}")
+            self._goes_on[target if first is None else first] = again
+        else:
+            self.plans[target].messages.append(number)
+
+    def _answered(self, parent: str | None) -> int | None:
+        """The turn that a response belongs to. A parent that is not in the file will begin one of its own."""
+        if parent is None or (parent in self._ids and parent not in self._prompts):
+            turn = self._prompt
+        else:
+            turn = self._prompts.get(parent)
+        return None if turn is None else self._goes_on.get(turn, turn)
+
+
+UNFINISHED = frozenset({"tool-calls", "unknown"})
+
+
+class TurnMessages(Struct):
+    """A turn under way."""
+
+    items: list[Item] = field(default_factory=list)
+    records: list[bytes] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    user: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+    """The info of its last response."""
+    has_calls: bool = False
+    """That response asked for tools."""
+    outcome: str | None = None
+    """How opencode itself says that it ended."""
+    compaction: dict[str, Any] | None = None
+    summary: list[str] = field(default_factory=list)
+
+
+class Turns:
+    """Makes the turns of one session."""
+
+    def __init__(self, session: Session, id: str, report: Report) -> None:
+        self._session, self._report = session, report
+        self._planner = TurnPlanner(id, [head_of(message) for message in session.messages])
+        self._plans = self._planner.plan()
+        self._is_subagent = text(session.info.get("parentID")) is not None
+        reverted = text(mapping(session.info.get("revert")).get("messageID")) or ""
+        self._reverted = self._planner.turns.get(reverted)
+
+    def walk(self) -> Iterator[NativeTurn]:
+        for number in self._planner.strays:
+            self._stray(self._session.messages[number])
+        for turn, plan in enumerate(self._plans):
+            turn_messages = TurnMessages()
+            for number in plan.messages:
+                self._take(turn_messages, plan, self._session.messages[number], self._planner.native(number))
+            yield self._made(turn, plan, turn_messages)
+
+    def _object(self, row: Row, what: str) -> dict[str, Any] | None:
+        self._report.found += 1
+        try:
+            value = json_object(row.data)
+        except ValueError as error:
+            self._report.damaged += 1
+            self._report.problem(None, f"a {what} of {self._session.info.get('id')} is not readable: {error}"[:300])
+            return None
+        if row.id is not None:
+            value["id"] = row.id
+        return value
+
+    def _stray(self, message: MessageRow) -> None:
+        info = self._object(message.row, "message")
+        if info is not None:
+            self._keep(f"message.{text(info.get('role')) or 'none'}", is_unknown=True)
+        for row in message.parts:
+            part = self._object(row, "part")
+            if part is not None:
+                self._keep(f"part.{text(part.get('type')) or 'none'}", is_unknown=False)
+
+    def _keep(self, kind: str, is_unknown: bool) -> None:
+        self._report.kept[kind] += 1
+        if is_unknown:
+            self._report.unknown[kind] += 1
+
+    def _take(self, turn_messages: TurnMessages, plan: PlannedTurn, message: MessageRow, native: str | None) -> None:
+        info = self._object(message.row, "message") or {}
+        role = text(info.get("role")) or "none"
+        if role in ROLES:
+            self._report.mapped[f"message.{role}"] += 1
+        elif info:
+            self._keep(f"message.{role}", is_unknown=True)
+        parts = MessageParts(is_prompt=role == "user")
+        for row in message.parts:
+            self._part(parts, row)
+        error = error_text(info.get("error"))
+        turn_messages.records.append(canonical([role, native, info.get("summary") is True, error]))
+        turn_messages.records += [canonical(reduced) for reduced in parts.reduced]
+        ids = (native, *(reduced[1] for reduced in parts.reduced))
+        turn_messages.names += [id for id in ids if id is not None]
+        turn_messages.times += [when for when in (created_at(info), completed_at(info)) if when is not None]
+        self._say(turn_messages, plan, info, parts, native)
+
+    def _part(self, parts: MessageParts, row: Row) -> None:
+        part = self._object(row, "part")
+        if part is None:
+            return
+        if part.get("id") == HIDDEN:
+            part["id"] = None
+        kind = f"part.{text(part.get('type')) or 'none'}"
+        if take_part(parts, part):
+            self._report.mapped[kind] += 1
+        else:
+            self._keep(kind, is_unknown=True)
+
+    def _say(
+        self,
+        turn_messages: TurnMessages,
+        plan: PlannedTurn,
+        info: dict[str, Any],
+        parts: MessageParts,
+        native: str | None,
+    ) -> None:
+        role = info.get("role")
+        turn_messages.outcome = text(info.get("outcome")) or turn_messages.outcome
+        if role == "user":
+            turn_messages.user = turn_messages.user or info
+            turn_messages.compaction = turn_messages.compaction or parts.compaction
+            says = parts.parts or parts.synthetic or parts.ignored or parts.files
+            if says or parts.compaction is None:
+                turn_messages.items.append(prompt_items(info, parts, native, self._is_subagent))
+        elif role == "assistant":
+            turn_messages.last, turn_messages.has_calls = info, bool(parts.calls)
+            turn_messages.items += response_items(info, parts, native)
+            turn_messages.compaction = turn_messages.compaction or parts.compaction
+            if plan.is_compaction:
+                turn_messages.summary += [str(part.text) for part in parts.parts if isinstance(part, TextPart)]
+        elif role == "system":
+            turn_messages.items += system_items(info, parts, native)
+
+    def _made(self, turn: int, plan: PlannedTurn, turn_messages: TurnMessages) -> NativeTurn:
+        info, last, user = self._session.info, turn_messages.last, turn_messages.user
+        error = mapping(last.get("error"))
+        is_stopped = error.get("name") == "MessageAbortedError" or turn_messages.outcome == "interrupted"
+        has_failed = bool(error) or turn_messages.outcome == "failed"
+        first, end = self._session.messages[plan.messages[0]], self._session.messages[plan.messages[-1]]
+        return NativeTurn(
+            key=plan.key,
+            records=tuple(turn_messages.records),
+            names=tuple(turn_messages.names),
+            items=tuple(turn_messages.items),
+            parent=plan.parent,
+            compaction=self._compaction(turn, plan, turn_messages) if plan.is_compaction else None,
+            closed=turn < len(self._plans) - 1 or is_finished(turn_messages),
+            error=error_text(error) or "failed" if has_failed and not is_stopped else None,
+            interrupted=is_stopped,
+            started=turn_messages.times[0] if turn_messages.times else None,
+            ended=max(turn_messages.times, default=None),
+            role=AgentRole.WORKER if self._is_subagent else AgentRole.UNIFIED,
+            workspace=text(mapping(last.get("path")).get("cwd")) or text(info.get("directory")),
+            version=text(info.get("version")),
+            permissions=info.get("permission") or None,
+            tools=_tools(user.get("tools")),
+            toolset=text(user.get("agent")) or text(last.get("agent")) or text(last.get("mode")),
+            config=_config(user),
+            metadata=present(diffs=_diffs(user), reverted=self._is_reverted(turn, plan)),
+            offset=first.offset,
+            end=end.end,
+        )
+
+    def _is_reverted(self, turn: int, plan: PlannedTurn) -> bool | str | None:
+        """Taken back by a person; a turn of which only the end was, by the id that it was taken back to."""
+        if self._reverted is None or turn < self._reverted:
+            return None
+        at = text(mapping(self._session.info.get("revert")).get("messageID"))
+        return at if turn == self._reverted and self._planner.native(plan.messages[0]) != at else True
+
+    def _compaction(self, turn: int, plan: PlannedTurn, turn_messages: TurnMessages) -> NativeCompaction:
+        part = turn_messages.compaction
+        tail = text(mapping(part).get("tail_start_id")) or ""
+        kept = self._planner.turns.get(tail, turn)
+        begins = kept < turn and self._planner.native(self._plans[kept].messages[0]) == tail
+        through = None if kept >= turn else self._plans[kept].parent if begins else kept
+        began, done = created_at(turn_messages.last), completed_at(turn_messages.last)
+        return NativeCompaction(
+            summary="\n".join(turn_messages.summary),
+            through=through,
+            first_kept=kept if kept < turn else None,
+            model=text(turn_messages.last.get("modelID")),
+            trigger=None if part is None else _trigger(part),
+            duration_ms=None if began is None or done is None else max(done - began, 0),
+        )
+
+
+def is_finished(turn_messages: TurnMessages) -> bool:
+    """Does its last response say that no other follows?"""
+    last = turn_messages.last
+    if turn_messages.outcome is not None:
+        return True
+    if not last:
+        return False
+    if last.get("error"):
+        return True
+    finish = text(last.get("finish"))
+    return completed_at(last) is not None and (
+        not turn_messages.has_calls if finish is None else finish not in UNFINISHED
+    )
+
+
+def _trigger(part: dict[str, Any]) -> str:
+    return "overflow" if part.get("overflow") is True else "auto" if part.get("auto") is True else "manual"
+
+
+def _tools(value: Any) -> tuple[str, ...] | None:
+    """Those that a prompt turns on by name; one that only turns some off does not say which there were."""
+    return tuple(sorted(name for name, is_on in mapping(value).items() if is_on is True)) or None
+
+
+def _config(user: dict[str, Any]) -> dict[str, Any] | None:
+    model = mapping(user.get("model"))
+    return present(
+        agent=user.get("agent"),
+        model=model.get("modelID"),
+        provider=model.get("providerID"),
+        variant=model.get("variant") or user.get("variant"),
+        tools=user.get("tools"),
+    )
+
+
+def _diffs(user: dict[str, Any]) -> list[Any]:
+    """What the turn changed, without the texts."""
+    found = map(mapping, sequence(mapping(user.get("summary")).get("diffs")))
+    names = ("file", "status", "additions", "deletions")
+    return [{name: each[name] for name in names if each.get(name) is not None} for each in found]
+
+
+# --- The importer of opencode: three containers with one mapping.
 
 
 class Container(Enum):

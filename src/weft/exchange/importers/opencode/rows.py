@@ -1,20 +1,21 @@
-"""A session as rows, whichever of the three containers they come from.
+"""A session of opencode as rows, whichever of the three containers they come from.
 
-Rows keep their JSON unread: an index takes from it what turns are made of, and each message is read when it is mapped.
-
-The rows are kept as JSON lines, where a container holds more than one session or file.
+Messages of opencode 2 are brought into the shape of version 1.
 """
 
 from __future__ import annotations
 
 from io import BytesIO
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import orjson
 from msgspec import Raw, Struct, field
 
-from weft.exchange.importers.records.values import Json, canonical, json_value, text
+from weft.exchange.importers.foreign_values import Json, canonical, json_value, mapping, sequence, text, whole
+
+# --- A session as rows, whichever of the three containers they come from.
 
 HIDDEN = "REDACTED"
 """What a redacted export has for every id."""
@@ -204,3 +205,294 @@ def _is_json(data: bytes) -> bool:
 
 def _row(view: memoryview, span: Span) -> Row:
     return Row(view[span.start : span.end] if span.odd is None else span.odd, span.id)
+
+
+# --- Messages of opencode 2 in the shape of version 1.
+
+ASSISTANT = ("modelID", "providerID", "path", "cost", "tokens", "summary", "system")
+STATES = {"partial-call": "pending", "call": "running", "result": "completed"}
+
+
+def has_first_form(message: dict[str, Any]) -> bool:
+    return isinstance(message.get("parts"), list) and isinstance(message.get("metadata"), dict)
+
+
+def from_first_form(message: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Its info, and its parts."""
+    metadata = mapping(message.get("metadata"))
+    info = {
+        "id": message.get("id"),
+        "sessionID": metadata.get("sessionID"),
+        "role": message.get("role"),
+        "time": metadata.get("time"),
+    }
+    assistant = mapping(metadata.get("assistant"))
+    info |= {name: assistant[name] for name in ASSISTANT if name in assistant}
+    if metadata.get("error") is not None:
+        info["error"] = metadata["error"]
+    tools = mapping(metadata.get("tool"))
+    return info, [_first_part(part, tools) for part in sequence(message.get("parts"))]
+
+
+def _first_part(part: Any, tools: dict[str, Any]) -> Any:
+    kind = mapping(part).get("type")
+    if kind == "tool-invocation":
+        return _first_tool(mapping(part.get("toolInvocation")), tools)
+    if kind == "file":
+        return {"type": "file", "mime": part.get("mediaType"), "url": part.get("url"), "filename": part.get("filename")}
+    return part
+
+
+def _first_tool(invoked: dict[str, Any], tools: dict[str, Any]) -> dict[str, Any]:
+    id = text(invoked.get("toolCallId"))
+    beside = dict(mapping(tools.get(id or "")))
+    state = {"status": STATES.get(text(invoked.get("state")) or "", "pending"), "input": invoked.get("args")}
+    state |= {"title": beside.pop("title", None), "time": beside.pop("time", None), "metadata": beside}
+    if state["status"] == "completed":
+        state["output"] = invoked.get("result")
+        if beside.get("error") is True:
+            state |= {"status": "error", "error": invoked.get("result")}
+    return {"type": "tool", "callID": id, "tool": invoked.get("toolName"), "state": state}
+
+
+SETTINGS = frozenset({"agent-switched", "model-switched", "location-switched", "idle"})
+"""Rows that change or end something and say nothing."""
+COUNTS = ("input", "output", "reasoning")
+STOPPED = frozenset({"aborted", "tool.interrupted"})
+
+
+class Reshaped(Struct):
+    """A message, and its parts."""
+
+    info: dict[str, Any]
+    parts: list[Any]
+
+
+class Version2:
+    """Takes the rows of a session one after another."""
+
+    def __init__(self) -> None:
+        self._agent: str | None = None
+        self._model: dict[str, Any] = {}
+        self._folder: str | None = None
+        self._last: Reshaped | None = None
+        self._is_open = False
+        """A turn is under way."""
+        self._is_answered = self._is_working = self._is_marking = False
+
+    def take(self, kind: str, id: str | None, row: dict[str, Any]) -> Reshaped | None:
+        """The message that a row is; None if it is none, or one of a kind that is not known."""
+        if kind in SETTINGS:
+            self._set(kind, row)
+            return None
+        maker = MAKERS.get(kind)
+        made = None if maker is None else maker(row)
+        if made is None:
+            return None
+        info, parts = made
+        info |= {"id": id, "time": mapping(row.get("time"))}
+        if info["role"] == "assistant":
+            self._answer(info, row)
+        else:
+            self._ask(info, is_prompt=kind == "user")
+        self._last = Reshaped(info, parts)
+        return self._last
+
+    def _set(self, kind: str, row: dict[str, Any]) -> None:
+        if kind == "agent-switched":
+            self._agent = text(row.get("agent"))
+        elif kind == "model-switched":
+            self._model = _model(row)
+        elif kind == "location-switched":
+            self._folder = text(mapping(row.get("location")).get("directory"))
+        else:
+            self._is_open, self._is_marking = False, True
+            if self._last is not None:
+                self._last.info["outcome"] = text(row.get("outcome"))
+
+    def _is_over(self) -> bool:
+        if not self._is_open:
+            return True
+        return not self._is_marking and self._is_answered and not self._is_working
+
+    def _begin(self) -> None:
+        self._is_open, self._is_answered, self._is_working = True, False, False
+
+    def _ask(self, info: dict[str, Any], is_prompt: bool) -> None:
+        info["begins"] = self._is_over()
+        if info["begins"]:
+            self._begin()
+        if is_prompt:
+            model = self._model
+            fields = {"modelID": model.get("id"), "providerID": model.get("providerID"), "variant": _variant(model)}
+            info |= {"agent": self._agent, "model": fields}
+
+    def _answer(self, info: dict[str, Any], row: dict[str, Any]) -> None:
+        is_summary = info.get("summary") is True
+        info["begins"] = is_summary or not self._is_open
+        if info["begins"]:
+            self._begin()
+        finish, time = text(row.get("finish")), mapping(row.get("time"))
+        self._is_answered = True
+        self._is_working = not row.get("error") and (finish == "tool-calls" or not (finish or time.get("completed")))
+        self._is_open = not is_summary
+        model = _model(row)
+        self._agent, self._model = text(row.get("agent")) or self._agent, model or self._model
+        info |= {"agent": row.get("agent"), "finish": finish, "cost": row.get("cost"), "tokens": _tokens(row)}
+        info |= {"modelID": model.get("id"), "providerID": model.get("providerID"), "variant": _variant(model)}
+        if (error := _error(row.get("error"))) is not None:
+            info["error"] = error
+        if self._folder is not None:
+            info["path"] = {"cwd": self._folder}
+
+
+Made = tuple[dict[str, Any], list[Any]]
+
+
+def _user(row: dict[str, Any]) -> Made:
+    agents, skills = (sequence(row.get(name)) for name in ("agents", "skills"))
+    parts = [
+        *([{"type": "text", "text": row["text"]}] if isinstance(row.get("text"), str) else []),
+        *(_file(mapping(file)) for file in sequence(row.get("files"))),
+        *({"type": "agent", "name": mapping(agent).get("name")} for agent in agents),
+        *({"type": "skill", "name": mapping(skill).get("name") or mapping(skill).get("id")} for skill in skills),
+    ]
+    return {"role": "user"}, parts
+
+
+def _synthetic(row: dict[str, Any]) -> Made:
+    return {"role": "user"}, [{"type": "text", "text": row.get("text"), "synthetic": True}]
+
+
+def _skill(row: dict[str, Any]) -> Made:
+    info, parts = _synthetic(row)
+    return info, [*parts, {"type": "skill", "name": row.get("name") or row.get("skill")}]
+
+
+def _system(row: dict[str, Any]) -> Made:
+    return {"role": "system"}, [{"type": "text", "text": row.get("text")}]
+
+
+def _shell(row: dict[str, Any]) -> Made:
+    """A command that a person ran, with what it printed."""
+    output = row.get("output")
+    printed = text(output) or text(mapping(output).get("output")) or ""
+    command = text(row.get("command")) or ""
+    shown = f"Ran `{command}`" + (f"\n```\n{printed}\n```" if printed else "")
+    fields = {"type": "shell", "command": command, "exit": row.get("exit"), "status": row.get("status")}
+    return {"role": "user"}, [{"type": "text", "text": shown}, fields]
+
+
+def _assistant(row: dict[str, Any]) -> Made:
+    snapshot = mapping(row.get("snapshot"))
+    hashes = [snapshot[name] for name in ("start", "end") if snapshot.get(name)]
+    beside = [{"type": "snapshot", "snapshot": hash} for hash in hashes]
+    if files := sequence(snapshot.get("files")):
+        beside.append({"type": "patch", "files": files})
+    if retry := mapping(row.get("retry")):
+        fields = {"attempt": retry.get("attempt"), "error": _error(retry.get("error"))}
+        beside.append({"type": "retry", **fields, "time": {"created": retry.get("at")}})
+    content = [_content(each) for each in sequence(row.get("content"))]
+    return {"role": "assistant"}, [*content, *({**part, "beside": True} for part in beside)]
+
+
+def _compaction(row: dict[str, Any]) -> Made | None:
+    """One that is still running has changed nothing yet; one that failed has only cost something."""
+    status = row.get("status", "completed")
+    if status == "completed":
+        fields = {"type": "compaction", "auto": row.get("reason") == "auto"}
+        return {"role": "assistant", "summary": True}, [fields, {"type": "text", "text": row.get("summary")}]
+    return ({"role": "assistant"}, []) if status == "failed" else None
+
+
+MAKERS = {
+    "user": _user,
+    "synthetic": _synthetic,
+    "skill": _skill,
+    "system": _system,
+    "shell": _shell,
+    "assistant": _assistant,
+    "compaction": _compaction,
+}
+
+
+def is_known(kind: str) -> bool:
+    return kind in MAKERS or kind in SETTINGS
+
+
+def _content(item: Any) -> Any:
+    fields = mapping(item)
+    if fields.get("type") == "tool":
+        return _tool(fields)
+    if fields.get("type") in ("text", "reasoning"):
+        return {"type": fields["type"], "text": fields.get("text")}
+    return item
+
+
+def _tool(item: dict[str, Any]) -> dict[str, Any]:
+    state, time = mapping(item.get("state")), mapping(item.get("time"))
+    given, status = state.get("input"), state.get("status")
+    content = [mapping(each) for each in sequence(state.get("content"))]
+    texts = [each["text"] for each in content if each.get("type") == "text" and isinstance(each.get("text"), str)]
+    metadata = dict(mapping(state.get("metadata")) or mapping(state.get("structured")))
+    fields: dict[str, Any] = {
+        "status": "pending" if status == "streaming" else status,
+        "input": None if isinstance(given, str) else given,
+        "raw": given if isinstance(given, str) else None,
+        "metadata": metadata,
+        "time": {"start": time.get("ran") or time.get("created"), "end": time.get("completed")},
+    }
+    if status == "completed":
+        fields["output"] = "\n".join(texts) if texts or "result" not in state else state["result"]
+        fields["attachments"] = [_file(each) for each in content if each.get("type") == "file"]
+    elif status == "error":
+        error = mapping(state.get("error"))
+        fields["error"] = text(error.get("message")) or text(error.get("type")) or "error"
+        metadata |= {"interrupted": True} if text(error.get("type")) in STOPPED else {}
+        metadata |= {"output": "\n".join(texts)} if texts else {}
+    return {"type": "tool", "callID": item.get("callID") or item.get("id"), "tool": item.get("name"), "state": fields}
+
+
+def _file(file: dict[str, Any]) -> dict[str, Any]:
+    """A file by its address; an image, and what has no address of its own, by its content."""
+    mime, data = text(file.get("mime")), text(file.get("data"))
+    uri = text(file.get("uri")) or text(mapping(file.get("source")).get("uri"))
+    is_image = mime is not None and mime.startswith("image/")
+    url = f"data:{mime or 'application/octet-stream'};base64,{data}" if data and (is_image or not uri) else uri
+    fields = {"type": "file", "mime": mime, "filename": file.get("name"), "url": url}
+    if uri is not None and uri != url:
+        fields["source"] = {"path": _path(uri)}
+    return fields
+
+
+def _path(uri: str) -> str:
+    try:
+        return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+    except ValueError:
+        return uri
+
+
+def _model(row: dict[str, Any]) -> dict[str, Any]:
+    fields = mapping(row.get("model"))
+    return {name: fields[name] for name in ("id", "providerID", "variant") if text(fields.get(name)) is not None}
+
+
+def _variant(model: dict[str, Any]) -> str | None:
+    return None if model.get("variant") == "default" else model.get("variant")
+
+
+def _tokens(row: dict[str, Any]) -> dict[str, Any] | None:
+    """Its counts are disjoint, reasoning from output too, which the total tells."""
+    tokens = row.get("tokens")
+    if not isinstance(tokens, dict):
+        return None
+    counts = [*(tokens.get(name) for name in COUNTS), *mapping(tokens.get("cache")).values()]
+    return {**tokens, "total": sum(count for each in counts if (count := whole(each)) is not None)}
+
+
+def _error(error: Any) -> dict[str, Any] | None:
+    fields = mapping(error)
+    if not fields:
+        return None
+    name = "MessageAbortedError" if fields.get("type") == "aborted" else text(fields.get("type")) or "error"
+    return {"name": name, "data": {key: value for key, value in fields.items() if key != "type"}}

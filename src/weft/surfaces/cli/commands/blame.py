@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from weft.exchange.edits.history import FileBlame, TurnEdit, blame_file
+from weft.exchange.file_blame import FileBlame, TurnEdit, blame_file
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.arguments import path_error
 from weft.surfaces.cli.arguments import as_wanted

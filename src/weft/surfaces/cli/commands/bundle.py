@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.exchange.bundles.creation import CreatedBundle
-from weft.exchange.bundles.report import VISIBLE, AbsentContent, BundleReport
+from weft.exchange.bundles.verification import VISIBLE, AbsentContent, BundleReport
 from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
@@ -24,7 +24,7 @@ from weft.surfaces.cli.user_files import complete_keys, key_ring, open_signer
 from weft.surfaces.wire.exchange import BundleFile, ImportedBundle, SignedBundle
 
 if TYPE_CHECKING:
-    from weft.exchange.bundles.report import BundleReport
+    pass
 
 PLACES = 40
 WORDS = {

@@ -45,7 +45,7 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, 
     clone that was cut short is run again and goes on where it was.
     """
     from weft.exchange.sync import clone
-    from weft.exchange.sync.addresses import program_of
+    from weft.exchange.sync.commands import program_of
 
     address = checked_source(call, source, shares_secret=not no_imports_secret)
     place, is_near = _place(dest or "."), program_of(address) is None

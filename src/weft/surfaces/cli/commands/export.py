@@ -31,7 +31,7 @@ PASSAGES = {"thinking": "passage of thinking", "unsigned thinking": "passage of 
 
 
 def _complete_forms(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    from weft.exchange.exporters.plugins import exporter_names
+    from weft.exchange.exporters.port import exporter_names
 
     return [name for name in exporter_names() if name.startswith(incomplete)]
 
@@ -132,7 +132,7 @@ def _found(call: Call, ledger: Ledger, revs: tuple[str, ...]) -> list[str]:
 
 
 def _export_room(call: Call, room: str, form: str | None, file: str, title: str | None, force: bool) -> None:
-    from weft.exchange.exporters.plugins import exporter_names
+    from weft.exchange.exporters.port import exporter_names
     from weft.exchange.exporters.room_export import export_room
 
     if form is not None and form not in exporter_names():

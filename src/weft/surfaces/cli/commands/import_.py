@@ -29,9 +29,8 @@ from weft.surfaces.cli.user_files import find_ledger, named_ledger, user_ledger
 
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer
-    from weft.exchange.importers.servers import Address
-    from weft.exchange.importing.intake import OnEnded
-    from weft.exchange.importing.run import ImportRun, Plan
+    from weft.exchange.importing.run import ImportRun, OnEnded, Plan
+    from weft.exchange.importing.sources import Address
     from weft.ledger.api import Ledger
 
 TOGETHER = ({"watch", "background"},)
@@ -280,7 +279,7 @@ class _Asked(Struct, frozen=True):
 def _named(paths: Sequence[str]) -> list[Path | Address]:
     """The files, folders and databases to import. An empty path, such as a variable of a script that is not set, would
     be the current folder."""
-    from weft.exchange.importers.servers import Address
+    from weft.exchange.importing.sources import Address
 
     if "" in paths:
         raise InvalidInput("a path is empty", "give . for the current folder")

@@ -115,7 +115,7 @@ def _remove(call: Call, name: str) -> None:
 
 def _repin(call: Call, name: str) -> None:
     from weft.exchange.sync import repin_remote
-    from weft.exchange.sync.addresses import without_password
+    from weft.exchange.sync.commands import without_password
 
     with call.writing() as ledger:
         address = chosen_remote(ledger, name).address

@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.exchange.edits.arguments import PATHS, opened
-from weft.exchange.edits.changes import FileChange, changes_of
+from weft.exchange.file_changes import PATHS, FileChange, changes_of, opened
 from weft.ledger.model import ToolCall
 from weft.surfaces.cli.rendering.page import PageLayout
 from weft.surfaces.cli.rendering.plans import plan_lead, plan_lines, plan_of

@@ -14,7 +14,7 @@ from functools import cache
 from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from weft.exchange.exporters.markdown_tables import TooManyCells, with_bounded_tables
+from weft.exchange.exporters.turn_contents import TooManyCells, with_bounded_tables
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe_lines, wrapped
 

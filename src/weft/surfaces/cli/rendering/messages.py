@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import UNSET, UnsetType
 
-from weft.exchange.edits.arguments import opened
+from weft.exchange.file_changes import opened
 from weft.ledger.model import (
     AppliedSubstitution,
     FileNote,

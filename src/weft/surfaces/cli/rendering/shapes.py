@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.edits.arguments import PATHS
+from weft.exchange.file_changes import PATHS
 from weft.surfaces.cli.rendering.page import PageLayout
 from weft.surfaces.cli.rendering.results import as_json
 

@@ -1,0 +1,331 @@
+"""What tool calls changed in files.
+
+Arguments by the names that tools give them; changes, in every way that tools tell them, as signed
+lines under a path; and edits as they can be applied and taken back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct, field
+
+# --- A tool call's arguments, by the names that tools give them.
+
+PATHS = ("file_path", "filePath", "absolute_path", "notebook_path", "target_file", "filename", "path", "file")
+OLD = ("old_string", "oldString", "old_str", "oldText", "old_text", "old")
+NEW = ("new_string", "newString", "new_str", "newText", "new_text", "new")
+EVERYWHERE = ("replace_all", "replaceAll")
+PATCHES = ("patch", "input", "diff", "unified_diff")
+WRITTEN = ("content", "file_text", "contents")
+
+
+def opened(arguments: Any) -> Any:
+    """Arguments as a value, where the origin has them as the text of one."""
+    if isinstance(arguments, str) and arguments[:1] in "{[" and arguments:
+        try:
+            value = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return arguments
+        return value if isinstance(value, dict) else arguments
+    return arguments
+
+
+def text_at(arguments: Any, names: tuple[str, ...]) -> str | None:
+    """The first of these arguments that is a text."""
+    if not isinstance(arguments, dict):
+        return None
+    return next((arguments[name] for name in names if isinstance(arguments.get(name), str)), None)
+
+
+# --- Changes to files, in every way that tools tell them, as signed lines under a path.
+
+HEADERS = ("Index: ", "=====", "--- ", "+++ ", "diff --git ", "index ", "new file mode", "deleted file mode")
+MOST_COMPARED = 2000
+DELETED = "- (deleted)"
+"""Stands for all lines of a file that was deleted without telling them."""
+BEGIN = "*** Begin Patch"
+_FILE = re.compile(r"\*\*\* (Add|Update|Delete) File: (.*)")
+_QUOTED = re.compile(r'"(\*\*\* Begin Patch(?:[^"\\\n]++|\\.)*+)')
+"""Up to its end, which is a quote, or a line that ends too early. Nothing is looked at twice: what begins within runs
+into the same end."""
+_NEW_START = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)")
+
+
+class FileChange(Struct):
+    """What became of one file: lines that begin with +, -, a space or @@."""
+
+    path: str | None
+    lines: list[str] = field(default_factory=list)
+    start: int | None = None
+    """The first line of the file that is told of."""
+
+    @property
+    def counts(self) -> str:
+        added, removed = (sum(line.startswith(sign) for line in self.lines) for sign in "+-")
+        return f"+{added} -{removed}"
+
+
+def changes_of(arguments: Any, detail: Any) -> list[FileChange]:
+    """What a call changed, as its outcome or its arguments tell; empty where it changed nothing."""
+    return patched(arguments, detail) or [change for change in (_asked(arguments),) if change.lines]
+
+
+def patched(arguments: Any, detail: Any) -> list[FileChange]:
+    """What a patch tells, line by line: the tool's own, or the one it was given."""
+    path = text_at(arguments, PATHS)
+    for found in (_from_detail(detail, path), _given(arguments, path)):
+        changes = [change for change in found if change.lines]
+        if changes:
+            return changes
+    return []
+
+
+def _from_detail(detail: Any, path: str | None) -> Iterator[FileChange]:
+    if not isinstance(detail, dict):
+        return
+    hunks = detail.get("structuredPatch")
+    if isinstance(hunks, list) and hunks:
+        yield from _structured(hunks, path)
+        return
+    for holder in (detail, detail.get("metadata"), *_events(detail)):
+        if not isinstance(holder, dict):
+            continue
+        if isinstance(by_path := holder.get("changes"), dict):
+            yield from (_one_of(each, change) for each, change in by_path.items())
+        elif isinstance(text := holder.get("diff") or holder.get("unified_diff"), str):
+            yield from parse_patch(text, path)
+
+
+def _events(detail: dict[str, Any]) -> list[Any]:
+    events = detail.get("events")
+    return events if isinstance(events, list) else []
+
+
+def _one_of(path: str, change: Any) -> FileChange:
+    """One file of a table of changes: a diff of it, or the text that was added or deleted."""
+    inner = next((change[name] for name in ("update", "add", "delete") if isinstance(change.get(name), dict)), change)
+    text = inner.get("unified_diff")
+    if isinstance(text, str):
+        return next(iter(parse_patch(text, path)), FileChange(path))
+    content = inner.get("content")
+    sign = "-" if change.get("type") == "delete" or "delete" in change else "+"
+    return FileChange(path, _signed(sign, content) if isinstance(content, str) else [])
+
+
+def _structured(hunks: list[Any], path: str | None) -> Iterator[FileChange]:
+    change = FileChange(path)
+    for hunk in hunks:
+        if not isinstance(hunk, dict) or not isinstance(hunk.get("lines"), list):
+            continue
+        numbers = [hunk.get(name) for name in ("oldStart", "oldLines", "newStart", "newLines")]
+        if all(isinstance(number, int) for number in numbers):
+            change.lines.append("@@ -{},{} +{},{} @@".format(*numbers))
+            change.start = change.start or numbers[2]
+        change.lines += [line for line in hunk["lines"] if isinstance(line, str)]
+    yield change
+
+
+def _given(arguments: Any, path: str | None) -> Iterator[FileChange]:
+    if isinstance(arguments, str):
+        yield from _patch_in(arguments)
+    elif isinstance(arguments, dict):
+        texts = [arguments[name] for name in PATCHES if isinstance(arguments.get(name), str)]
+        text = next((text for text in texts if _is_patch(text)), None)
+        if text is not None:
+            yield from parse_patch(text, path)
+
+
+def _asked(arguments: Any) -> FileChange:
+    """Texts that were to be exchanged, or a whole one that was to be written."""
+    change = FileChange(text_at(arguments, PATHS))
+    for swap in swaps_in(arguments):
+        change.lines += _swapped(swap)
+    text = text_at(arguments, WRITTEN)
+    if not change.lines and change.path is not None and text is not None:
+        change.lines, change.start = _signed("+", text), None
+    return change
+
+
+def swaps_in(arguments: Any) -> list[Any]:
+    """One exchange of texts, or a list of them."""
+    if not isinstance(arguments, dict):
+        return []
+    edits = arguments.get("edits")
+    return [*edits] if isinstance(edits, list) else [arguments]
+
+
+def _is_patch(text: str) -> bool:
+    return BEGIN in text or bool(re.search(r"^@@ ", text, re.MULTILINE))
+
+
+def _patch_in(text: str) -> Iterator[FileChange]:
+    """A patch that is the text, or that stands quoted in a program."""
+    for quoted in _QUOTED.finditer(text):
+        if text[quoted.end() : quoted.end() + 1] != '"':
+            continue
+        try:
+            yield from parse_patch(json.loads(f'"{quoted[1]}"'), None)
+        except ValueError:
+            continue
+    if text.lstrip().startswith(BEGIN):
+        yield from parse_patch(text, None)
+
+
+def parse_patch(text: str, path: str | None) -> Iterator[FileChange]:
+    """A unified diff, or one between `*** Begin Patch` and `*** End Patch`; files come one after the other."""
+    change = FileChange(path)
+    sign = ""
+    for line in _lines(text):
+        if found := _FILE.match(line):
+            yield change
+            change, sign = FileChange(found[2].strip()), "-" if found[1] == "Delete" else ""
+        elif line.startswith("diff --git ") and change.lines:
+            yield change
+            change = FileChange(line.rpartition(" b/")[2] or path)
+        elif not line.startswith(("*** ", *HEADERS)):
+            change.lines.append(line)
+            if change.start is None and (at := _NEW_START.match(line)):
+                change.start = int(at[1])
+    if sign and not change.lines:
+        change.lines.append(DELETED)
+    yield change
+
+
+def _swapped(swap: Any) -> list[str]:
+    """An exchange of one text for another, line by line."""
+    old, new = text_at(swap, OLD), text_at(swap, NEW)
+    if old is None or new is None:
+        return []
+    before, after = _lines(old), _lines(new)
+    if len(before) + len(after) > MOST_COMPARED:
+        return [*(f"-{line}" for line in before), *(f"+{line}" for line in after)]
+    return list(_compared(before, after))
+
+
+def _compared(before: list[str], after: list[str]) -> Iterator[str]:
+    from difflib import SequenceMatcher
+
+    for kind, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind == "equal":
+            yield from _around(before[a:b], first=a == 0, last=b == len(before))
+        else:
+            yield from (f"-{line}" for line in before[a:b])
+            yield from (f"+{line}" for line in after[c:d])
+
+
+def _around(lines: list[str], *, first: bool, last: bool, keep: int = 2) -> Iterable[str]:
+    """Lines that did not change: those beside a change, and a mark for the others."""
+    if first and last:
+        return []
+    head, tail = (0 if first else keep), (0 if last else keep)
+    if len(lines) <= head + tail:
+        return [f" {line}" for line in lines]
+    kept_tail = lines[len(lines) - tail :] if tail else []
+    between = ["@@"] if head and tail else []
+    return [f" {line}" for line in lines[:head]] + between + [f" {line}" for line in kept_tail]
+
+
+def _signed(sign: str, text: str) -> list[str]:
+    return [f"{sign}{line}" for line in _lines(text)]
+
+
+def _lines(text: str) -> list[str]:
+    """Lines end with a line feed or a carriage return; a form feed or U+2028 stays in its line, where it is shown."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+# --- Edits of files as they can be applied and taken back: hunks of a patch, one text in another's place, a whole
+# text.
+
+_START = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+
+
+class Hunk(Struct, frozen=True):
+    """Neighbouring lines, each with a sign: a space stays, `-` goes, `+` comes."""
+
+    lines: tuple[tuple[str, str], ...]
+    old_start: int | None = None
+    new_start: int | None = None
+
+    @property
+    def before(self) -> list[str]:
+        return [text for sign, text in self.lines if sign != "+"]
+
+    @property
+    def after(self) -> list[str]:
+        return [text for sign, text in self.lines if sign != "-"]
+
+
+class Swap(Struct, frozen=True):
+    """One text in another's place, once or wherever it stands."""
+
+    old: str
+    new: str
+    everywhere: bool = False
+
+
+class FileEdit(Struct, frozen=True):
+    """What one call did to one file."""
+
+    path: str | None
+    hunks: tuple[Hunk, ...] = ()
+    swaps: tuple[Swap, ...] = ()
+    whole: str | None = None
+    """All that the file holds since."""
+    deleted: bool = False
+
+
+def edits_of(arguments: Any, detail: Any) -> list[FileEdit]:
+    """What a call did to files, as exactly as its outcome or its arguments tell."""
+    arguments = opened(arguments)
+    changes = patched(arguments, detail)
+    if changes:
+        return [patch_edit(change) for change in changes]
+    path = text_at(arguments, PATHS)
+    swaps = tuple(swap for each in swaps_in(arguments) if (swap := _swap(each)) is not None)
+    if swaps:
+        return [FileEdit(path, swaps=swaps)]
+    whole = text_at(arguments, WRITTEN)
+    return [FileEdit(path, whole=whole)] if path is not None and whole is not None else []
+
+
+def patch_edit(change: FileChange) -> FileEdit:
+    if change.lines == [DELETED]:
+        return FileEdit(change.path, deleted=True)
+    hunks: list[Hunk] = []
+    lines: list[tuple[str, str]] = []
+    starts: tuple[int | None, int | None] = (None, None)
+    for line in [*change.lines, "@@"]:
+        if line.startswith("@@"):
+            if lines:
+                hunks.append(Hunk(tuple(lines), *starts))
+            found = _START.match(line)
+            lines, starts = [], (int(found[1]), int(found[2])) if found else (None, None)
+        elif line[:1] in ("+", "-", " "):
+            lines.append((line[0], line[1:]))
+        elif not line:
+            lines.append((" ", ""))
+    is_new = len(hunks) == 1 and hunks[0].new_start is None and all(sign == "+" for sign, _ in hunks[0].lines)
+    if is_new:
+        return FileEdit(change.path, whole="\n".join(hunks[0].after))
+    return FileEdit(change.path, hunks=tuple(hunks))
+
+
+def _swap(given: Any) -> Swap | None:
+    old, new = text_at(given, OLD), text_at(given, NEW)
+    if old is None or new is None:
+        return None
+    return Swap(old, new, any(given.get(name) is True for name in EVERYWHERE))
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a file's text; the end of the last line begins no other."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return lines

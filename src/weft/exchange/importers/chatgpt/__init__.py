@@ -1,5 +1,0 @@
-"""Conversations of ChatGPT, as its data export holds them."""
-
-from weft.exchange.importers.chatgpt.importer import ChatGpt
-
-__all__ = ["ChatGpt"]

@@ -1,0 +1,695 @@
+"""Files that other tools left, read without trust.
+
+- JSON lines as tools really leave them: glued, cut, oversized or badly encoded lines harm no
+others.
+- JSON documents of any size: a session that is one document, a document that holds many sessions.
+- Files beside a source: opened below a folder without following links, regular files alone, up to a
+size.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weft.exchange.importers.foreign_values import SESSION_BYTES, SIDECAR_BYTES, SOURCE_LIMITS, json_fault, json_value
+from weft.exchange.importers.port import Report, Source
+from weft.kernel.contents import bytes_text
+from weft.kernel.errors import LimitExceeded
+from weft.kernel.foreign_input import check_json
+
+# --- JSON lines as tools really leave them: glued, cut, oversized or badly encoded lines harm no others.
+
+LINE_LIMIT = SOURCE_LIMITS.held_bytes
+BOM = b"\xef\xbb\xbf"
+FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""A pipe or a device is opened without waiting for it, and then refused."""
+
+
+class FileRefused(OSError):
+    """A file that is not read: a link beside a source, no regular file, or too large."""
+
+
+def regular_descriptor(path: Path) -> int:
+    """Of a file that somebody named, links followed; refused if it is a pipe, a device or a folder."""
+    return checked_regular(os.open(path, FILE_FLAGS))
+
+
+def checked_regular(descriptor: int) -> int:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileRefused(errno.EINVAL, "it is no regular file")
+    return descriptor
+
+
+class Record(Struct, frozen=True):
+    """One JSON object of a source: its line, its bytes from `offset` to `end`, and what it says."""
+
+    line: int
+    offset: int
+    end: int
+    value: dict[str, Any]
+
+
+class Reached(Struct):
+    """How far a file was read, in whole lines: a later reading can go on there."""
+
+    offset: int = 0
+    lines: int = 0
+    is_torn: bool = False
+    """What came of a last line without an end was taken, too: whoever went on here would take it twice."""
+
+
+def records(source: Source, report: Report, reached: Reached | None = None) -> Iterator[Record]:
+    """Every object of the file in order, or those behind the place that was `reached`, which moves along. An unfinished
+    last line is left for the next time, and so is what was written since the source was opened."""
+    reached = Reached() if reached is None else reached
+    with source.path.open("rb") as file:
+        file.seek(reached.offset)
+        for number, offset, line in _lines(file, source.size, report, reached):
+            found, is_last = report.found, not line.endswith(b"\n")
+            yield from _objects(number, offset, line, report, is_last)
+            reached.is_torn |= is_last and report.found > found
+
+
+def _lines(file: BinaryIO, until: int, report: Report, reached: Reached) -> Iterator[tuple[int, int, bytes]]:
+    offset, number = reached.offset, reached.lines
+    while line := file.readline(min(LINE_LIMIT, max(until - offset, 0))):
+        number += 1
+        start, offset, is_whole = offset, offset + len(line), line.endswith(b"\n")
+        if len(line) == LINE_LIMIT and not is_whole:
+            skipped, is_whole = _skip_line(file, until - offset)
+            offset += skipped
+            reached.is_torn |= not is_whole
+            report.found += 1
+            report.damaged += 1
+            report.problem(number, f"a line of {offset - start} bytes; {LINE_LIMIT} are taken at most")
+            line = b""
+        if is_whole:
+            reached.offset, reached.lines = offset, number
+        if line.strip(b" \t\r\n\0"):
+            yield number, start, line
+
+
+def _skip_line(file: BinaryIO, size: int) -> tuple[int, bool]:
+    """How many of the next bytes belong to the line at hand, and whether it ends among them."""
+    skipped = 0
+    while rest := file.readline(min(1 << 20, max(size - skipped, 0))):
+        skipped += len(rest)
+        if rest.endswith(b"\n"):
+            return skipped, True
+    return skipped, False
+
+
+def _objects(number: int, offset: int, line: bytes, report: Report, is_last: bool) -> Iterator[Record]:
+    try:
+        check_json(line, SOURCE_LIMITS)
+        value = orjson.loads(line)
+    except LimitExceeded as error:
+        report.found += 1
+        report.damaged += 1
+        report.problem(number, str(error))
+        return
+    except orjson.JSONDecodeError:
+        yield from _recovered(number, offset, line, report, is_last)
+        return
+    report.found += 1
+    if isinstance(value, dict):
+        yield Record(number, offset, offset + len(line), value)
+    else:
+        report.damaged += 1
+        report.problem(number, f"a JSON {type(value).__name__}, not an object")
+
+
+def _recovered(number: int, offset: int, line: bytes, report: Report, is_last: bool) -> Iterator[Record]:
+    """What a strict reader refuses: objects glued together, bytes that are not UTF-8, lone surrogates, NaN."""
+    text, line_start = _text(number, line, report), offset
+    at, passed = _next_value(text, 0), 0
+    while at < len(text):
+        start = offset + _size(text[passed:at])
+        passed = at
+        try:
+            value, after = _decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            if is_last and _looks_cut(error):
+                report.open_tail = True
+                return
+            report.found += 1
+            report.damaged += 1
+            report.problem(number, f"not JSON from byte {start - line_start} on: {json_fault(error)}")
+            return
+        report.found += 1
+        offset, passed = start + _size(text[at:after]), after
+        at = _next_value(text, after)
+        if isinstance(value, dict):
+            yield Record(number, start, offset, value)
+        else:
+            report.damaged += 1
+            report.problem(number, f"a JSON {type(value).__name__}, not an object")
+
+
+_EXACT = ("utf-8", "surrogateescape")
+
+
+def _text(number: int, line: bytes, report: Report) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        report.problem(
+            number, f"not UTF-8 at byte {error.start}; its bytes are kept, shown with replacement characters"
+        )
+        return line.decode(*_EXACT)
+
+
+def _size(text: str) -> int:
+    return len(text.encode(*_EXACT))
+
+
+def _next_value(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n\0\ufeff":
+        at += 1
+    return at
+
+
+def _looks_cut(error: Exception) -> bool:
+    """Did the text end where more was expected?"""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    unterminated = error.msg.startswith("Unterminated")
+    return unterminated or not error.doc[error.pos :].strip() or len(error.doc) - error.pos < 8
+
+
+def _constant(name: str) -> str:
+    """NaN and the infinities have no place in JSON; they stay as their names."""
+    return name
+
+
+_decoder = json.JSONDecoder(parse_constant=_constant)
+
+
+def record_at(file: BinaryIO, offset: int, end: int) -> dict[str, Any]:
+    """A record that `records` found, read again."""
+    file.seek(offset)
+    data = file.read(end - offset)
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        text = data.decode(*_EXACT)
+        value, _ = _decoder.raw_decode(text, _next_value(text, 0))
+    if not isinstance(value, dict):
+        raise ValueError("the source changed while it was read")
+    return value
+
+
+def first_objects(head: bytes, limit: int = 64) -> list[dict[str, Any]]:
+    """The objects that a file begins with, as far as they parse: for recognising a format."""
+    found: list[dict[str, Any]] = []
+    for line in head.removeprefix(BOM).split(b"\n")[:limit]:
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def text_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a text with their ends; one that is too long to be held comes in pieces."""
+    return iter(partial(file.readline, LINE_LIMIT), b"")
+
+
+def read_whole(source: Source) -> bytes:
+    """All of a source that is one document; raises LimitExceeded for one that is too large to be held."""
+    with open(regular_descriptor(source.path), "rb") as file:
+        data = file.read(LINE_LIMIT + 1)
+    if len(data) > LINE_LIMIT:
+        raise LimitExceeded("a document in bytes", max(source.size, len(data)), LINE_LIMIT, SOURCE_LIMITS.advice)
+    return data
+
+
+def sample(path: Path, size: int) -> bytes:
+    with open(regular_descriptor(path), "rb") as file:
+        return file.read(size)
+
+
+# --- JSON documents of any size: a session that is one document, a document that holds many sessions, and damaged
+# ones.
+
+DEEPEST_LEVEL = 64
+_NOTHING = object()
+_blank = re.compile(r"[\s\0\ufeff]*")
+
+
+class Document(Struct, frozen=True):
+    """What a text says; `damage` tells what is wrong with it, if anything is."""
+
+    value: Any
+    damage: str | None = None
+
+
+def read_document(data: bytes) -> Document:
+    try:
+        check_json(data, SOURCE_LIMITS)
+    except LimitExceeded as error:  # nothing of it is parsed
+        return Document(None, str(error))
+    try:
+        return Document(json_value(data))
+    except ValueError as error:
+        return Document(_Prefix(bytes_text(data)).read(), str(error))
+
+
+def report_damage(document: Document, report: Report) -> None:
+    """A damaged document counts as one damaged record, beside those that could be read of it."""
+    if document.damage is not None:
+        report.found += 1
+        report.damaged += 1
+        report.problem(None, f"the document is damaged: {document.damage}"[:300])
+
+
+class _Prefix:
+    """Reads as much of a broken text as can be."""
+
+    def __init__(self, words: str) -> None:
+        self._words, self._at, self._is_over = words, 0, False
+        self._decoder = json.JSONDecoder(parse_constant=str, strict=False)
+
+    def read(self) -> Any:
+        value, _ = self._value(0)
+        return None if value is _NOTHING else value
+
+    def _skip(self) -> str:
+        """The next letter that says something."""
+        match = _blank.match(self._words, self._at)
+        self._at = match.end() if match else self._at
+        return self._words[self._at : self._at + 1]
+
+    def _value(self, depth: int) -> tuple[Any, bool]:
+        """The value that begins here, and whether it is whole."""
+        letter = self._skip()
+        try:
+            value, self._at = self._decoder.raw_decode(self._words, self._at)
+        except (ValueError, RecursionError):
+            if letter in ("{", "[") and letter and depth < DEEPEST_LEVEL:
+                value = self._object(depth) if letter == "{" else self._list(depth)
+                return value, not self._is_over
+            self._is_over = True
+            return _NOTHING, False
+        return value, True
+
+    def _goes_on(self, end: str) -> bool:
+        """Does another element follow?"""
+        letter = "" if self._is_over else self._skip()
+        if letter == ",":
+            self._at += 1
+            letter = self._skip()
+        if letter == end:  # only a comma was missing, or too many
+            self._at += 1
+            return False
+        self._is_over = not letter
+        return not self._is_over
+
+    def _list(self, depth: int) -> list[Any]:
+        values: list[Any] = []
+        self._at += 1
+        while self._goes_on("]"):
+            value, is_whole = self._value(depth + 1)
+            if is_whole:
+                values.append(value)
+        return values
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        self._at += 1
+        while self._goes_on("}"):
+            name, is_whole = self._value(DEEPEST_LEVEL)
+            if not is_whole or not isinstance(name, str) or self._skip() != ":":
+                self._is_over = True
+                break
+            self._at += 1
+            value, _ = self._value(depth + 1)
+            if value is not _NOTHING:
+                fields[name] = value
+        return fields
+
+
+CHUNK = 1 << 20
+MOST_ATTEMPTS = 64
+"""So often a document that goes wrong to its end is taken up again."""
+TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"', re.DOTALL)
+"""Whole strings and signs; a quote alone is a string whose end is not read yet."""
+NESTING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]|"', re.DOTALL)
+QUOTE, COMMA, COLON = b'",:'
+OPENING, CLOSING = frozenset(b"[{"), frozenset(b"]}")
+SPACE = b" \t\r\n"
+
+
+class Piece(Struct, frozen=True):
+    """A value of the document: where it lies, and its bytes. `name` is that of an object's member."""
+
+    offset: int
+    end: int
+    data: bytes
+    name: str | None = None
+    value: Any = None
+    is_whole: bool = True
+    """False: it cannot be read, since the document ends or goes wrong within it. Its bytes go up to where the document
+    is taken up again, at most."""
+
+
+def pieces(path: Path, inside: str | None = None, sign: re.Pattern[bytes] | None = None) -> Iterator[Piece]:
+    """The elements of a document that is a list, or of the member `inside` of one that is an object; in the latter
+    case its other members too, by name. `sign` tells where an element may begin (its first group): a document that goes
+    wrong is taken up again there."""
+    with path.open("rb") as file:
+        scan, attempts = _Scan(file, inside, 0), 0
+        while True:
+            broken = None
+            for piece in scan.run():
+                try:
+                    value = json_value(piece.data) if piece.is_whole else None
+                except ValueError:
+                    broken = piece
+                    break
+                if not piece.is_whole:
+                    broken = piece
+                    break
+                yield replace(piece, value=value)
+            stopped = scan.stopped if broken is None else broken.offset + 1
+            is_resumed, attempts = attempts > 0, attempts + (broken is not None and not broken.is_whole)
+            goes_on = sign is not None and attempts <= MOST_ATTEMPTS and (broken is not None or is_resumed)
+            at = _next_sign(file, stopped, sign) if sign is not None and goes_on else None
+            if broken is not None:
+                end = broken.end if at is None else min(at, broken.end)
+                data = broken.data[: end - broken.offset]
+                yield Piece(broken.offset, end, data, broken.name, is_whole=False)
+            if at is None:
+                return
+            scan, attempts = _Scan(file, inside, at), max(attempts, 1)
+
+
+def _next_sign(file: BinaryIO, at: int, sign: re.Pattern[bytes]) -> int | None:
+    """A sign may lie across two chunks, so each is looked at together with the end of the one before."""
+    kept, at = b"", max(at - 1, 0)
+    file.seek(at)
+    while chunk := file.read(CHUNK):
+        window = kept + chunk
+        if (match := sign.search(window, 1 if not kept else 0)) is not None:
+            return at - len(kept) + match.start(1)
+        kept, at = window[-256:], at + len(chunk)
+    return None
+
+
+class _Scan:
+    """One walk over the file's signs. `level` is how deep the pieces lie."""
+
+    def __init__(self, file: BinaryIO, inside: str | None, start: int) -> None:
+        """From the beginning, or from where an element begins."""
+        self._file, self._inside, self._from = file, inside, start
+        self._buffer, self._base = b"", 0
+        self._depth, self._level = 0, 1
+        self._in_object = False
+        self._start: int | None = None
+        self._name: str | None = None
+        self._last_string = b""
+        self._is_over = False
+        self._at = 0
+
+    @property
+    def stopped(self) -> int:
+        """Where it is."""
+        return self._base + self._at
+
+    def run(self) -> Iterator[Piece]:
+        self._file.seek(self._from)
+        head = self._file.read(CHUNK)
+        skipped = len(BOM) if not self._from and head.startswith(BOM) else 0
+        self._base, self._buffer = self._from + skipped, head[skipped:]
+        if self._from:  # as if the elements' list had just been entered here
+            self._depth = self._level = 1 if self._inside is None else 2
+            self._start = self._from
+        yield from self._walk()
+
+    def _walk(self) -> Iterator[Piece]:
+        at, chunk, waited = 0, CHUNK, -1
+        while not self._is_over:
+            at, is_waiting, piece = self._deep(at) if self._depth > self._level else self._shallow(at)
+            self._at = at
+            if piece is not None:
+                yield piece
+            if self._is_over or (at < len(self._buffer) and not is_waiting):
+                continue
+            place = self._base + at
+            chunk = chunk * 2 if is_waiting and place == waited else CHUNK  # a long string is not looked at too often
+            at = self._at = self._forget(at)
+            waited = place
+            if not self._fill(chunk):
+                break
+        if not self._is_over:
+            yield from self._rest()
+
+    def _deep(self, at: int) -> tuple[int, bool, Piece | None]:
+        """Inside a piece: on to its end, or that of what is read. Gives where, and whether a string waits there."""
+        buffer, depth, level = self._buffer, self._depth, self._level
+        for match in NESTING.finditer(buffer, at):
+            sign = buffer[match.start()]
+            if sign in OPENING:
+                depth += 1
+            elif sign in CLOSING:
+                depth -= 1
+                if depth == level:
+                    self._depth = depth
+                    return match.end(), False, None
+            elif match.end() - match.start() == 1:
+                self._depth = depth
+                return match.start(), True, None
+        self._depth = depth
+        return len(buffer), False, None
+
+    def _shallow(self, at: int) -> tuple[int, bool, Piece | None]:
+        """Between pieces: on to the end of one, or into one."""
+        for match in TOKEN.finditer(self._buffer, at):
+            at, sign = match.start(), self._buffer[match.start()]
+            if match.end() - at == 1 and sign == QUOTE:
+                return at, True, None
+            piece = self._sign(sign, match)
+            if piece is not None or self._is_over or self._depth > self._level:
+                return match.end(), False, piece
+        return len(self._buffer), False, None
+
+    def _sign(self, sign: int, match: re.Match[bytes]) -> Piece | None:
+        """One token; the piece that ends with it, if any does."""
+        depth = self._depth
+        if sign == QUOTE:
+            if depth == self._level and self._in_object and self._name is None:
+                self._last_string = match.group()
+            return None
+        if sign in OPENING:
+            self._depth += 1
+            self._open(sign, depth, match.end())
+            return None
+        if depth < self._level:  # outside of the document
+            return None
+        if sign == COLON:
+            if self._in_object and self._name is None:
+                self._name, self._start = _documents_text(self._last_string), self._base + match.end()
+            return None
+        return self._close(sign, match)
+
+    def _open(self, sign: int, depth: int, after: int) -> None:
+        if depth == 0:
+            self._in_object = sign == b"{"[0]
+            self._start = None if self._in_object else self._base + after
+        elif depth == self._level == 1 and self._in_object and self._name == self._inside and sign == b"["[0]:
+            self._level, self._in_object = 2, False
+            self._start = self._base + after
+
+    def _close(self, sign: int, match: re.Match[bytes]) -> Piece | None:
+        """A comma or a bracket at the level of the pieces."""
+        piece = self._piece(match.start())
+        if sign == COMMA:
+            self._name, self._start = None, None if self._in_object else self._base + match.end()
+            return piece
+        self._depth -= 1
+        if self._level == 2:
+            self._level, self._in_object, self._start = 1, True, None
+            self._name = ""  # the list is a member whose elements were told
+        else:
+            self._is_over = True
+        return piece
+
+    def _piece(self, end: int, is_whole: bool = True) -> Piece | None:
+        if self._start is None or (self._in_object and self._name is None):
+            return None
+        data = self._buffer[self._start - self._base : end]
+        lead = len(data) - len(data.lstrip(SPACE))
+        kept = data.strip(SPACE)
+        if not kept:
+            return None
+        offset = self._start + lead
+        name = self._name if self._in_object else None
+        return Piece(offset, offset + len(kept), kept, name, is_whole=is_whole)
+
+    def _forget(self, at: int) -> int:
+        """What no piece under way needs."""
+        needed = at if self._start is None else min(at, max(self._start - self._base, 0))
+        self._buffer, self._base = self._buffer[needed:], self._base + needed
+        return at - needed
+
+    def _fill(self, size: int) -> bool:
+        if len(self._buffer) > LINE_LIMIT:
+            return False
+        more = self._file.read(size)
+        self._buffer += more
+        return bool(more)
+
+    def _rest(self) -> Iterator[Piece]:
+        """What has no end."""
+        piece = self._piece(len(self._buffer), is_whole=False)
+        if piece is not None:
+            yield piece
+
+
+def _documents_text(string: bytes) -> str:
+    try:
+        return str(json_value(string))
+    except ValueError:
+        return string.decode(errors="replace")
+
+
+class Conversation(Struct, frozen=True):
+    """One conversation of an export: what it says, and its bytes."""
+
+    value: dict[str, Any]
+    data: bytes
+
+
+def conversations(
+    source: Source, report: Report, sign: re.Pattern[bytes], is_one: Callable[[dict[str, Any]], bool], inside: str
+) -> Iterator[Conversation]:
+    """Those of a document that is a list of them, one of them, or an object that has the list as its member. What is
+    damaged is kept with the conversation before it."""
+    held: Conversation | None = None
+    spoiled = b""
+    for piece in _conversation_pieces(source, sign, is_one, inside):
+        if isinstance(piece.value, dict):
+            if held is not None:
+                yield Conversation(held.value, held.data + spoiled)
+                spoiled = b""
+            held = Conversation(piece.value, piece.data)
+            continue
+        report.found += 1
+        report.damaged += 1
+        report.problem(None, f"what lies from byte {piece.offset} to {piece.end} is no conversation that can be read")
+        spoiled += b"\n" + piece.data
+    if held is not None:
+        yield Conversation(held.value, held.data + spoiled)
+
+
+def _conversation_pieces(
+    source: Source, sign: re.Pattern[bytes], is_one: Callable[[dict[str, Any]], bool], inside: str
+) -> Iterator[Piece]:
+    if source.head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        whole = read_whole(source) if source.size <= LINE_LIMIT else b""
+        try:
+            value = json_value(whole)
+        except ValueError:
+            value = None
+        if isinstance(value, dict) and is_one(value):
+            yield Piece(0, len(whole), whole, value=value)
+            return
+    for piece in pieces(source.path, inside, sign):
+        if piece.name is None or not piece.is_whole:
+            yield piece
+
+
+# --- Files beside a source: opened below a folder without following links, regular files alone, up to a size.
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = FILE_FLAGS | os.O_NOFOLLOW
+_LINKED = (errno.ELOOP, errno.ENOTDIR)
+
+
+@contextmanager
+def open_beneath(path: Path, root: Path) -> Iterator[BinaryIO]:
+    """A regular file at a path below the folder `root`, on a way without links."""
+    folder = _open_folder(path.parent, root)
+    try:
+        if not stat.S_ISREG(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise FileRefused(errno.EINVAL, "it is a link or no regular file, and is not read")
+        descriptor = os.open(path.name, _FILE, dir_fd=folder)
+    finally:
+        os.close(folder)
+    with open(checked_regular(descriptor), "rb") as file:
+        yield file
+
+
+def read_beneath(path: Path, root: Path, most: int = SIDECAR_BYTES) -> bytes:
+    """All of a file; one of more than `most` bytes is refused."""
+    with open_beneath(path, root) as file:
+        data = file.read(most + 1)
+        if len(data) > most:
+            size = max(os.fstat(file.fileno()).st_size, len(data))
+            raise FileRefused(errno.EFBIG, f"it has {size} bytes; {most} is the most that is read of such a file")
+    return data
+
+
+def read_beside(path: Path, root: Path, report: Report) -> bytes | None:
+    """All of a file that a session is spread over; None, and a problem in the report, where it cannot be read. It may
+    vanish between being listed and being read."""
+    try:
+        data = read_beneath(path, root)
+    except OSError as error:
+        report.problem(None, f"{path.name}: {error.strerror}")
+        return None
+    report.budget.take_entries()
+    report.held_bytes += len(data)
+    if report.held_bytes > SESSION_BYTES:
+        raise LimitExceeded(
+            "the bytes of the files of one session", report.held_bytes, SESSION_BYTES, report.budget.limits.advice
+        )
+    return data
+
+
+def names_beneath(folder: Path, root: Path) -> list[str]:
+    """The names of the regular files in a folder below `root`, in order; none where the way to it has a link."""
+    try:
+        descriptor = _open_folder(folder, root)
+    except OSError:
+        return []
+    try:
+        with os.scandir(descriptor) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+    finally:
+        os.close(descriptor)
+
+
+def _open_folder(path: Path, root: Path) -> int:
+    """The descriptor of a folder at or below `root`."""
+    parts = path.relative_to(root).parts
+    if ".." in parts:
+        raise FileRefused(errno.EINVAL, "it lies elsewhere, and is not read")
+    folder = os.open(root, _FOLDER)
+    for part in parts:
+        try:
+            inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError as error:
+            if error.errno in _LINKED:
+                raise FileRefused(error.errno, "a link or a file is on the way to it, and it is not read") from error
+            raise
+        finally:
+            os.close(folder)
+        folder = inner
+    return folder

@@ -1,0 +1,831 @@
+"""The three containers of opencode's sessions.
+
+- `opencode.db`, since version 1.2, with its forks: sessions with copies of the messages before them
+under new ids.
+- What `opencode export` writes: one JSON document.
+- The folder of JSON files before version 1.2, and the older one under `project`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.structs import replace
+
+from weft.exchange.importers.databases import UNREADABLE, Database, opened
+from weft.exchange.importers.foreign_files import BOM, names_beneath, read_beneath, read_beside, read_whole
+from weft.exchange.importers.foreign_values import (
+    SOURCE_LIMITS,
+    canonical,
+    json_object,
+    json_value,
+    mapping,
+    millis,
+    sequence,
+    text,
+)
+from weft.exchange.importers.opencode.rows import (
+    SETTINGS,
+    MessageRow,
+    Reshaped,
+    Row,
+    RowDraft,
+    Session,
+    Span,
+    Verbatim,
+    Version2,
+    from_first_form,
+    has_first_form,
+    is_known,
+)
+from weft.exchange.importers.port import Report, Source
+from weft.kernel.foreign_input import check_json
+
+# --- Forks of version 1 in its database: a session of its own, with copies of the messages before it under new ids.
+
+LEAST = 2
+"""A prompt and its answer: fewer messages at the same moments may be chance."""
+NAMED = ("parentID", "tail_start_id")
+"""Fields of a message, and of a part, that name a message."""
+
+
+class Fork(Struct, frozen=True):
+    session: str
+    """Where it was copied from."""
+    ids: dict[str, str]
+    """The ids that the copied messages and their parts had first."""
+    last: str
+    """The first id of the last message that was copied."""
+
+
+class Copies:
+    """Which sessions of a database begin with copies."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._earlier: dict[str, list[str]] | None = None
+        self._forks: dict[str, Fork | None] = {}
+
+    def find(self, session: str) -> Fork | None:
+        if session not in self._forks:
+            self._forks[session] = self._find(session)
+        return self._forks[session]
+
+    def _find(self, session: str) -> Fork | None:
+        if self._earlier is None:
+            self._earlier = self._beginning_alike()
+        own, best, length = list[tuple[str, Any]](), None, LEAST - 1
+        for earlier in self._earlier.get(session, ()):
+            own = own or self._messages(session)
+            shared = _shared(own, theirs := self._messages(earlier))
+            if shared > length:
+                best, length = (earlier, theirs), shared
+        return None if best is None else self._fork(best[0], own[:length], best[1])
+
+    def _fork(self, parent: str, copied: list[tuple[str, Any]], originals: list[tuple[str, Any]]) -> Fork:
+        before = self.find(parent)
+        first = {} if before is None else before.ids
+        ids: dict[str, str] = {}
+        for (copy, _), (original, _) in zip(copied, originals, strict=False):
+            ids[copy] = first.get(original, original)
+            parts, theirs = self._parts(copy), self._parts(original)
+            if len(parts) == len(theirs):
+                ids |= {part: first.get(their, their) for part, their in zip(parts, theirs, strict=True)}
+        return Fork(parent, ids, ids[copied[-1][0]])
+
+    def _beginning_alike(self) -> dict[str, list[str]]:
+        """Every session with those before it whose first messages were made at the same moment."""
+        if not self._database.has("message", "id", "session_id", "time_created"):
+            return {}
+        has_times = self._database.has("session", "id", "time_created")
+        made = "(SELECT s.time_created FROM session s WHERE s.id = m.session_id)" if has_times else "NULL"
+        found = self._database.walk(
+            f"SELECT m.session_id, min(m.time_created), {made} AS made FROM message m GROUP BY m.session_id"
+            " ORDER BY made, m.session_id"
+        )
+        alike: dict[Any, list[str]] = {}
+        earlier: dict[str, list[str]] = {}
+        for session, begun, _ in found:
+            before = alike.setdefault(begun, [])
+            if begun is not None and before:
+                earlier[session] = list(before)
+            before.append(session)
+        return earlier
+
+    def _messages(self, session: str) -> list[tuple[str, Any]]:
+        sql = "SELECT id, time_created FROM message WHERE session_id = ? ORDER BY time_created, id"
+        return [(str(id), created) for id, created in self._database.walk(sql, (session,))]
+
+    def _parts(self, message: str) -> list[str]:
+        if not self._database.has("part", "id", "message_id"):
+            return []
+        sql = "SELECT id FROM part WHERE message_id = ? ORDER BY id"
+        return [str(id) for (id,) in self._database.rows(sql, (message,))]
+
+
+def _shared(own: list[tuple[str, Any]], theirs: list[tuple[str, Any]]) -> int:
+    """With how many messages of the same moments both begin."""
+    pairs = zip(own, theirs, strict=False)
+    return next((k for k, (ours, other) in enumerate(pairs) if ours[1] != other[1]), min(len(own), len(theirs)))
+
+
+def as_in_first_session(drafted: RowDraft, rows: list[tuple[str | None, bytes]], fork: Fork) -> RowDraft:
+    """A message with the ids that it and its parts had first; `rows` are their own ids and their JSON."""
+    (message, data), *parts = rows
+    if message not in fork.ids:
+        return drafted
+    spans = [_renamed(span, *row, fork) for span, row in zip(drafted.parts, parts, strict=True)]
+    return RowDraft(_renamed(drafted.message, message, data, fork), spans, drafted.number)
+
+
+def _renamed(span: Span, id: str | None, data: bytes, fork: Fork) -> Span:
+    try:
+        value = json_object(data)
+    except ValueError:
+        return span
+    value |= {name: fork.ids.get(value[name], value[name]) for name in NAMED if isinstance(value.get(name), str)}
+    return Span(0, 0, fork.ids.get(id or "", id), canonical(value))
+
+
+# --- `opencode.db`, since version 1.2: the tables session, message and part, their JSON without the ids; since version
+# 2 session_v2 and session_message, one row for a message with all it holds.
+
+FORKED = ("session_v2", "session")
+DEEPEST = 100
+"""Forks of forks that are followed."""
+
+
+class EventRow(Struct, frozen=True):
+    id: str | None
+    kind: str
+    place: Any
+    created: Any
+    data: bytes
+
+
+class Known(Struct, frozen=True):
+    """What tells a copied row from others, and the id that it had first."""
+
+    id: str | None
+    kind: str
+    created: Any
+
+
+class NewerMessages:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._columns = [name for name in ("seq", "time_created") if database.has("session_message", name)]
+        self._known: dict[str, dict[Any, Known]] = {}
+
+    def draft(self, session: Session, older: list[RowDraft], verbatim: Verbatim, is_migrated: bool) -> list[RowDraft]:
+        """Those of a session that come after what the first version's tables told; none, if that had not ended: some of
+        its releases wrote both."""
+        rows = self._rows(session.info["id"])
+        repeated = len(rows) if older and not is_migrated else _repeated(rows, {draft.message.id for draft in older})
+        newer = Version2()
+        drafted: list[tuple[RowDraft, Reshaped | None]] = []
+        for number, row in enumerate(rows):
+            before = verbatim.count
+            span = verbatim.add("session_message", row.id, row.data, type=row.kind, seq=row.place)
+            if number < repeated:
+                session.keep(f"session_message.{row.kind}", is_unknown=False)
+                continue
+            value = _object(row.data)
+            made = None if value is None else newer.take(row.kind, row.id, value)
+            if made is not None:
+                parts = [Span(0, 0, None, canonical(part)) for part in made.parts]
+                verbatim.count += len(parts)
+                drafted.append((RowDraft(span, parts, before), made))
+            elif value is None:
+                drafted.append((RowDraft(span, [], before), None))
+            else:
+                session.count(row.kind, row.kind in SETTINGS, is_known(row.kind))
+        for draft, made in drafted:
+            if made is not None:  # only now: a row may still be told how its turn ended
+                draft.message = Span(0, 0, text(made.info.get("id")), canonical(made.info))
+        return [draft for draft, _ in drafted]
+
+    def migrated(self, session: str) -> tuple[str, str] | None:
+        """Of a fork of a session that version 1 tells: that session, and the last of its messages that were copied."""
+        root, seen = session, {session}
+        while (parent := self._forked_from(root)) is not None and parent not in seen:
+            root = parent
+            seen.add(root)
+        if root == session or not self._database.has("message", "id", "session_id"):
+            return None
+        older = {row[0] for row in self._database.rows("SELECT id FROM message WHERE session_id = ?", (root,))}
+        last = next((row.id for row in reversed(self._rows(session)) if row.id in older), None) if older else None
+        return None if last is None else (root, last)
+
+    def _rows(self, session: str) -> list[EventRow]:
+        """In their order, each by the id that it had first."""
+        if not self._database.has("session_message", "id", "session_id", "type", "data"):
+            return []
+        place, created = (name if name in self._columns else "NULL" for name in ("seq", "time_created"))
+        order = ", ".join([*self._columns, "id"])
+        sql = f"SELECT id, type, {place}, {created}, CAST(data AS BLOB) FROM session_message WHERE session_id = ?"
+        found = self._database.walk(f"{sql} ORDER BY {order}", (session,))
+        rows = [EventRow(_word(id), str(kind), place, created, data or b"") for id, kind, place, created, data in found]
+        first = self._copied(session, DEEPEST)
+        return [replace(row, id=_first_id(first, row.place, Known(row.id, row.kind, row.created)).id) for row in rows]
+
+    def _copied(self, session: str, deepest: int) -> dict[Any, Known]:
+        """What a fork may have copied: the rows of the session it comes from, by their places."""
+        parent = self._forked_from(session)
+        if parent is None or not deepest or len(self._columns) < 2:
+            return {}
+        if parent not in self._known:
+            self._known[parent] = {}  # while it is found out, for forks that lead back to themselves
+            sql = "SELECT seq, id, type, time_created FROM session_message WHERE session_id = ?"
+            first = self._copied(parent, deepest - 1)
+            self._known[parent] = {
+                place: _first_id(first, place, Known(_word(id), str(kind), created))
+                for place, id, kind, created in self._database.walk(sql, (parent,))
+            }
+        return self._known[parent]
+
+    def _forked_from(self, session: str) -> str | None:
+        for table in FORKED:
+            if self._database.has(table, "id", "fork_session_id"):
+                found = self._database.rows(f"SELECT fork_session_id FROM {table} WHERE id = ?", (session,))
+                if found and (parent := text(found[0][0])) is not None:
+                    return parent
+        return None
+
+
+def _first_id(first: dict[Any, Known], place: Any, row: Known) -> Known:
+    copied = first.get(place)
+    is_copy = copied is not None and (copied.kind, copied.created) == (row.kind, row.created)
+    return copied if copied is not None and is_copy else row
+
+
+def _repeated(rows: list[EventRow], older: set[str | None]) -> int:
+    """How many of the rows tell again what the first version's tables have told: up to the last one that both have; all
+    of them where they share none."""
+    if not older:
+        return 0
+    both = [number for number, row in enumerate(rows, 1) if row.id in older]
+    return both[-1] if both else len(rows)
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    try:
+        value = json_value(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) or value is None else str(value)
+
+
+def fork_of(fields: dict[str, Any]) -> dict[str, Any] | None:
+    """Where a session was forked from, as its row tells."""
+    parent = text(fields.get("fork_session_id"))
+    if parent is None:
+        return None
+    boundary = mapping(fields.get("fork_boundary"))
+    return {"session": parent, "message": text(boundary.get("messageID")) or text(fields.get("fork_message_id"))}
+
+
+JSON_COLUMNS = frozenset({"revert", "permission", "summary_diffs", "model", "metadata", "goal", "fork_boundary"})
+TOKENS = ("input", "output", "reasoning")
+SESSIONS = ("session", "session_v2")
+MESSAGES = ("message", "session_message")
+
+
+def read_database(path: Path, report: Report) -> Iterator[Session]:
+    with opened(path, report) as database:
+        if database is not None:
+            yield from _Database(database, report).sessions()
+
+
+class _Database:
+    def __init__(self, database: Database, report: Report) -> None:
+        self._report = report
+        self._rows, self._walk, self._has, self._columns = (
+            database.rows,
+            database.walk,
+            database.has,
+            database.columns,
+        )
+        self._newer, self._copies = NewerMessages(database), Copies(database)
+
+    def sessions(self) -> Iterator[Session]:
+        try:
+            ids = self._session_ids()
+        except UNREADABLE as error:
+            self._report.problem(None, f"the database is not readable: {error}"[:300])
+            return
+        for id in ids:
+            try:
+                session = self._session(id)
+            except UNREADABLE as error:
+                self._report.problem(None, f"session {id} is not readable: {error}"[:300])
+            else:
+                yield session
+
+    def _session_ids(self) -> list[str]:
+        """Those of the table, then those that only messages name."""
+        values: list[Any] = []
+        for table in SESSIONS:
+            if self._has(table, "id"):
+                order = "time_created, id" if self._has(table, "time_created") else "id"
+                values += self._rows(f"SELECT id FROM {table} ORDER BY {order}")
+        for table in MESSAGES:
+            if self._has(table, "session_id"):
+                values += self._rows(f"SELECT DISTINCT session_id FROM {table} ORDER BY session_id")
+        return [id for id in dict.fromkeys(row[0] for row in values) if isinstance(id, str)]
+
+    def _session(self, id: str) -> Session:
+        verbatim = Verbatim()
+        rows = {table: row for table in SESSIONS if (row := self._one(table, "id", id))}
+        fields: dict[str, Any] = {}
+        for table, row in rows.items():
+            verbatim.add(table, id, orjson.dumps(row, default=str))
+            fields |= _info(row)
+        session = Session(info=fields | {"id": id}, has_record=bool(rows))
+        if len(rows) > 1:
+            session.count_mapped("session_v2")
+        fork = self._copies.find(id)
+        if fork is not None:
+            _add_fork(session.info, fork)
+        drafted = self._messages(id, verbatim, fork=fork)
+        if not drafted and (copied := self._newer.migrated(id)) is not None:
+            drafted = self._messages(copied[0], verbatim, until=copied[1])
+        drafted += self._newer.draft(session, drafted, verbatim, is_migrated="session_v2" in rows)
+        session.todos = self._todos(id, verbatim)
+        self._others(id, session, verbatim)
+        session.raw, session.messages = verbatim.finish(drafted)
+        return session
+
+    def _one(self, table: str, column: str, value: str) -> dict[str, Any]:
+        if not self._has(table, column):
+            return {}
+        found = self._rows(f"SELECT * FROM {table} WHERE {column} = ?", (value,))
+        return dict(zip(self._columns[table], found[0], strict=False)) if found else {}
+
+    def _messages(
+        self, session: str, verbatim: Verbatim, until: str | None = None, fork: Fork | None = None
+    ) -> list[RowDraft]:
+        if not self._has("message", "id", "session_id", "data"):
+            return []
+        order = "time_created, id" if self._has("message", "time_created") else "id"
+        created = "time_created" if self._has("message", "time_created") else "NULL"
+        sql = f"SELECT id, {created}, CAST(data AS BLOB) FROM message WHERE session_id = ? ORDER BY {order}"
+        drafted = []
+        for id, when, data in self._walk(sql, (session,)):
+            number = verbatim.count
+            message = verbatim.add("message", _id(id), data or b"", time_created=when)
+            rows = [(_id(part), text or b"") for part, text in self._parts(id)]
+            draft = RowDraft(message, [verbatim.add("part", *row) for row in rows], number)
+            drafted.append(draft if fork is None else as_in_first_session(draft, [(_id(id), data or b""), *rows], fork))
+            if until is not None and id == until:
+                break
+        return drafted
+
+    def _parts(self, message: Any) -> list[Any]:
+        if not self._has("part", "id", "message_id", "data"):
+            return []
+        return self._rows("SELECT id, CAST(data AS BLOB) FROM part WHERE message_id = ? ORDER BY id", (message,))
+
+    def _todos(self, session: str, verbatim: Verbatim) -> list[Any]:
+        names = ("content", "status", "priority")
+        if not self._has("todo", "session_id", "position", *names):
+            return []
+        sql = f"SELECT {', '.join(names)} FROM todo WHERE session_id = ? ORDER BY position"
+        found = [dict(zip(names, row, strict=True)) for row in self._rows(sql, (session,))]
+        for todo in found:
+            verbatim.add("todo", None, orjson.dumps(todo, default=str))
+        return found
+
+    def _others(self, session: str, kept: Session, verbatim: Verbatim) -> None:
+        """Parts without their message."""
+        if self._has("part", "id", "message_id", "session_id", "data") and self._has("message", "id"):
+            sql = (
+                "SELECT id, CAST(data AS BLOB), message_id FROM part WHERE session_id = ?"
+                " AND message_id NOT IN (SELECT id FROM message) ORDER BY id"
+            )
+            for id, data, message in self._walk(sql, (session,)):
+                verbatim.add("part", _id(id), data or b"", message_id=message)
+                kept.keep("part.without message", is_unknown=False)
+
+
+def _add_fork(info: dict[str, Any], fork: Fork) -> None:
+    info.setdefault("fork", {"session": fork.session, "message": fork.last})
+    revert = info.get("revert")
+    if isinstance(revert, dict) and isinstance(at := revert.get("messageID"), str):
+        info["revert"] = revert | {"messageID": fork.ids.get(at, at)}
+
+
+def _id(value: Any) -> str | None:
+    return value if isinstance(value, str) else None if value is None else str(value)
+
+
+def _info(row: dict[str, Any]) -> dict[str, Any]:
+    """A session's row as an export tells it."""
+    parsed_row = {name: _parsed(value) if name in JSON_COLUMNS else value for name, value in row.items()}
+    get = parsed_row.get
+    summary = {name: get(f"summary_{name}") for name in ("additions", "deletions", "files", "diffs")}
+    time = {name: get(f"time_{name}") for name in ("created", "updated", "compacting", "archived")}
+    tokens = {name: get(f"tokens_{name}") for name in TOKENS}
+    info = {
+        "projectID": get("project_id"),
+        "parentID": get("parent_id"),
+        "workspaceID": get("workspace_id"),
+        "share": {"url": get("share_url")} if get("share_url") else None,
+        "summary": {name: value for name, value in summary.items() if value is not None} or None,
+        "time": {name: value for name, value in time.items() if value is not None},
+        "tokens": tokens if any(value is not None for value in tokens.values()) else None,
+        "fork": fork_of(parsed_row),
+    }
+    same = (
+        "slug",
+        "directory",
+        "path",
+        "title",
+        "version",
+        "agent",
+        "model",
+        "revert",
+        "permission",
+        "cost",
+        "metadata",
+    )
+    info |= {name: get(name) for name in same}
+    return {name: value for name, value in info.items() if value is not None}
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str | bytes):
+        return value
+    try:
+        return json_value(value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value)
+    except ValueError:
+        return value
+
+
+# --- What `opencode export` writes: one JSON document, `{info, messages: [{info, parts}]}`; version 2 gives its
+# messages as they are, `{info, messages: [{id, type, …}]}`.
+
+ANNOUNCED = re.compile(rb"\s*Exporting session: [^{]{0,200}(?=\{)")
+KEY = re.compile(r'"(info|messages)"\s*:\s*')
+KNOWN = frozenset({"info", "messages", "todos"})
+
+
+class _Message(Struct):
+    info: Raw
+    parts: list[Raw] = field(default_factory=list)
+
+
+class _Kind(Struct):
+    type: Any = None
+    info: Raw | UnsetType = UNSET
+
+
+_kinds = msgspec.json.Decoder(list[_Kind])
+_document = msgspec.json.Decoder(dict[str, Raw])
+_messages = msgspec.json.Decoder(list[_Message])
+_list = msgspec.json.Decoder(list[Raw])
+
+
+def read_export(data: bytes, report: Report) -> Session:
+    """Raises LimitExceeded for one that would take too much memory."""
+    check_json(data, SOURCE_LIMITS)
+    try:
+        document = _sections(data.removeprefix(BOM)[announced(data.removeprefix(BOM)) :])
+        info = json_value(document["info"]) if "info" in document else None
+        session = Session(info=mapping(info), has_record=isinstance(info, dict))
+        _take_messages(session, document.get("messages", Raw(b"[]")), data, report)
+        session.todos = sequence(json_value(document["todos"])) if "todos" in document else []
+    except (ValueError, RecursionError) as error:
+        return _recovered(data, report, str(error))
+    if info is not None and not session.has_record:
+        _damaged(report, f"the session's info is a JSON {type(info).__name__}")
+    for name in document.keys() - KNOWN:
+        session.keep(f"export.{name}", is_unknown=True)
+    return session
+
+
+def announced(data: bytes) -> int:
+    """How much stands before the document: releases before 1.2 said there what they exported."""
+    match = ANNOUNCED.match(data)
+    return match.end() if match else 0
+
+
+def _take_messages(session: Session, raw: Raw, data: bytes, report: Report) -> None:
+    newer = _newer(raw)
+    if newer is None:
+        session.messages = _rows(raw, report)
+        _place(data, session.messages)
+        return
+    folder = mapping(session.info.get("location")).get("directory")
+    session.info.setdefault("directory", folder)
+    _reshape(session, newer, data)
+
+
+def _newer(raw: Raw) -> list[Raw] | list[bytes] | None:
+    """The messages of version 2: none of them has an info."""
+    try:
+        kinds = _kinds.decode(raw)
+    except (ValueError, RecursionError):
+        return None
+    is_newer = any(isinstance(kind.type, str) for kind in kinds) and all(kind.info is UNSET for kind in kinds)
+    return _each(raw) if is_newer else None
+
+
+def _reshape(session: Session, raws: list[Raw] | list[bytes], data: bytes) -> None:
+    taker, at = Version2(), 0
+    drafted: list[tuple[MessageRow, Reshaped]] = []
+    for raw in raws:
+        at = max(data.find(raw, at), at)
+        value = mapping(json_value(raw))
+        kind = text(value.get("type")) or "none"
+        made = taker.take(kind, text(value.get("id")), value)
+        if made is None:
+            session.count(kind, kind in SETTINGS, is_known(kind))
+            continue
+        parts = [Row(canonical(part)) for part in made.parts]
+        drafted.append((MessageRow(Row(b""), parts, at, at + len(raw)), made))
+        at += len(raw)
+    for message, made in drafted:
+        message.row = Row(canonical(made.info))
+    session.messages = [message for message, _ in drafted]
+    if session.messages:
+        session.messages[-1].end = len(data)
+
+
+def _sections(data: bytes) -> dict[str, Raw]:
+    """The document's values, unread where the quick reader takes it: it refuses lone surrogates, for one."""
+    try:
+        return _document.decode(data)
+    except (ValueError, RecursionError):
+        return {name: Raw(canonical(value)) for name, value in json_object(data).items()}
+
+
+def _damaged(report: Report, what: str) -> None:
+    report.found += 1
+    report.damaged += 1
+    report.problem(None, what)
+
+
+def _rows(raw: Raw, report: Report) -> list[MessageRow]:
+    try:
+        return [MessageRow(Row(each.info), [Row(part) for part in each.parts]) for each in _messages.decode(raw)]
+    except (ValueError, RecursionError):  # one of them has another shape than it should
+        rows = [_row(each, report) for each in _each(raw)]
+        return [row for row in rows if row is not None]
+
+
+def _each(raw: Raw) -> list[Raw] | list[bytes]:
+    try:
+        return _list.decode(raw)
+    except (ValueError, RecursionError):
+        messages = json_value(raw)
+        if not isinstance(messages, list):
+            raise ValueError(f"its messages are a JSON {type(messages).__name__}") from None
+        return [canonical(message) for message in messages]
+
+
+def _row(raw: Raw | bytes, report: Report) -> MessageRow | None:
+    """What of an odd message is a message and its parts."""
+    try:
+        value = mapping(json_value(raw))
+    except ValueError:
+        value = {}
+    if "info" not in value:
+        _damaged(report, "a message has no info")
+        return None
+    parts = value.get("parts")
+    rows = parts if isinstance(parts, list) else [] if parts is None else [parts]
+    return MessageRow(Row(canonical(value["info"])), [Row(canonical(part)) for part in rows])
+
+
+def _place(data: bytes, messages: list[MessageRow]) -> None:
+    """Where each begins; it ends where the next one does."""
+    at = 0
+    for message in messages:
+        if isinstance(message.row.data, Raw):  # else it was put right, and its bytes are not these
+            at = max(data.find(message.row.data, at), at)
+        message.offset = max(data.rfind(b"{", 0, at), 0)
+    for message, after in pairwise(messages):
+        message.end = after.offset
+    if messages:
+        messages[-1].end = len(data)
+
+
+def _recovered(data: bytes, report: Report, why: str) -> Session:
+    """As much as can be read of a document that is no JSON as a whole."""
+    words = data.decode("utf-8", "surrogateescape")
+    session = Session(info={}, has_record=False)
+    reader = json.JSONDecoder(parse_constant=str, strict=False)
+    at = 0
+    for name in ("info", "messages"):
+        match = next((match for match in KEY.finditer(words, at) if match[1] == name), None)
+        if match is None:
+            continue
+        if name == "messages":
+            _recover_messages(session, words, match.end(), reader, report)
+            break
+        try:
+            info, at = reader.raw_decode(words, match.end())
+        except (ValueError, RecursionError):
+            continue
+        session.info, session.has_record = mapping(info), isinstance(info, dict)
+    _damaged(report, f"the document is damaged: {why}"[:300])
+    return session
+
+
+def _recover_messages(session: Session, words: str, at: int, reader: json.JSONDecoder, report: Report) -> None:
+    offset = _size(words[:at])
+    while at < len(words):
+        while at < len(words) and words[at] in " \t\r\n,[":
+            at, offset = at + 1, offset + 1
+        try:
+            value, end = reader.raw_decode(words, at)
+        except (ValueError, RecursionError):
+            return
+        size = _size(words[at:end])
+        if (row := _row(canonical(value), report)) is not None:
+            row.offset, row.end = offset, offset + size
+            session.messages.append(row)
+        at, offset = end, offset + size
+
+
+def _size(words: str) -> int:
+    return len(words.encode("utf-8", "surrogateescape"))
+
+
+# --- The folder of JSON files that opencode kept before version 1.2, and the older one under `project`.
+
+
+class _File(Struct, frozen=True):
+    """A message's file."""
+
+    id: str
+    data: bytes
+    value: dict[str, Any]
+
+
+class Layout(Struct, frozen=True):
+    """Where the files of a session lie."""
+
+    root: Path
+    is_first_form: bool
+
+    def messages(self, session: str) -> Path:
+        return self.root / "message" / session
+
+    def parts(self, session: str, message: str) -> Path:
+        return self.root / "part" / session / message if self.is_first_form else self.root / "part" / message
+
+    def todos(self, session: str) -> Path:
+        return self.root / "todo" / f"{session}.json"
+
+
+def layout(path: Path) -> Layout:
+    """The one around a session's file."""
+    if path.parent.name == "info" and path.parent.parent.name == "session":
+        return Layout(path.parent.parent, is_first_form=True)
+    return Layout(path.parent.parent.parent, is_first_form=False)
+
+
+def read_folder(source: Source, report: Report) -> Session | None:
+    path, data = source.path, read_whole(source)
+    try:
+        info = json_object(data)
+    except ValueError as error:
+        report.found += 1
+        report.damaged += 1
+        report.problem(1, f"the session is not readable: {error}"[:300])
+        return None
+    verbatim = Verbatim()
+    verbatim.add("session", path.stem, data)
+    return _read_messages(Session(info=info), layout(path), path.stem, verbatim, report)
+
+
+def read_orphans(path: Path, report: Report) -> Session:
+    """Messages whose session is gone; `path` is the first of them."""
+    found = Layout(path.parents[2], is_first_form=path.parents[2].name == "session")
+    session = _read_messages(Session(info={}, has_record=False), found, path.parent.name, Verbatim(), report)
+    ids = (text(_folder_object(bytes(message.row.data)).get("sessionID")) for message in session.messages[:1])
+    session.info["id"] = next(ids, None) or path.parent.name
+    return session
+
+
+def is_first_orphan(path: Path) -> bool:
+    """Is this the first message of a session whose own file is gone? It then brings in the others."""
+    folder = path.parent
+    sessions = folder.parent.parent / "session"
+    name = f"{folder.name}.json"
+    try:
+        if (folder.parent.parent / "info" / name).exists() or any(
+            (each / name).exists() for each in sessions.iterdir()
+        ):
+            return False
+    except OSError:
+        pass
+    return _files(folder, folder.parent.parent)[:1] == [path]
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The messages and parts that a session's file, or the first of the messages that have lost it, stands for."""
+    if path.parent.parent.name == "message":
+        found, id = Layout(path.parents[2], is_first_form=path.parents[2].name == "session"), path.parent.name
+    elif path.parent.name == "info" or path.parent.parent.name == "session":
+        found, id = layout(path), path.stem
+    else:
+        return []
+    messages = _files(found.messages(id), found.root)
+    parts = [part for message in messages for part in _files(found.parts(id, message.stem), found.root)]
+    return [each for each in (*messages, *parts, found.todos(id)) if each != path and each.is_file()]
+
+
+def whole_of(path: Path, session: str | None) -> Path | None:
+    """The file that stands for a message, a part or what else is told of a session; `session`, if it names that."""
+    for root in path.parents[:4]:
+        folder = root / "session" if (root / "session").is_dir() else root
+        id = session or (path.parent.name if path.parent.parent.name == "message" else path.stem)
+        known = [each / f"{id}.json" for each in _folders(folder)]
+        orphans = _files(root / "message" / id, root)
+        if found := next((each for each in known if each.is_file()), orphans[0] if orphans else None):
+            return found
+    return None
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Those in which session files lie: one for each project, or `info`."""
+    if folder.name != "session":
+        return []
+    try:
+        return sorted(each for each in folder.iterdir() if each.is_dir())
+    except OSError:
+        return []
+
+
+def _read_messages(session: Session, found: Layout, id: str, verbatim: Verbatim, report: Report) -> Session:
+    drafted = [_draft(file, found, id, verbatim, report) for file in _folder_messages(found, id, report)]
+    session.todos = _todos(found.todos(id), found.root, verbatim)
+    session.raw, session.messages = verbatim.finish(drafted)
+    return session
+
+
+def _files(folder: Path, root: Path) -> list[Path]:
+    """In order of their ids. Those being written have names that begin with a dot; links may lead anywhere, and so may
+    those that are on the way to the folder."""
+    names = names_beneath(folder, root)
+    return sorted(folder / name for name in names if name.endswith(".json") and not name.startswith("."))
+
+
+def _folder_messages(found: Layout, session: str, report: Report) -> list[_File]:
+    """As opencode orders them: by when they were made, then by id. One that is reverted meanwhile vanishes."""
+    folder = found.messages(session)
+    read = ((file.stem, read_beside(file, found.root, report)) for file in _files(folder, found.root))
+    files = [_File(id, data, _folder_object(data)) for id, data in read if data is not None]
+    return sorted(
+        files, key=lambda file: (millis(mapping(_folder_info(file).get("time")).get("created")) or 0, file.id)
+    )
+
+
+def _folder_object(data: bytes) -> dict[str, Any]:
+    try:
+        return mapping(json_value(data))
+    except ValueError:
+        return {}
+
+
+def _folder_info(file: _File) -> dict[str, Any]:
+    return from_first_form(file.value)[0] if has_first_form(file.value) else file.value
+
+
+def _draft(file: _File, found: Layout, session: str, verbatim: Verbatim, report: Report) -> RowDraft:
+    number = verbatim.count
+    message, spans = verbatim.add("message", file.id, file.data), []
+    if has_first_form(file.value):
+        info, parts = from_first_form(file.value)
+        message = Span(0, 0, file.id, canonical(info))
+        spans = [Span(0, 0, None, canonical(part)) for part in parts]
+        verbatim.count += len(parts)
+    for each in _files(found.parts(session, file.id), found.root):
+        if (part := read_beside(each, found.root, report)) is not None:
+            spans.append(verbatim.add("part", each.stem, part))
+    return RowDraft(message, spans, number)
+
+
+def _todos(file: Path, root: Path, verbatim: Verbatim) -> list[Any]:
+    try:
+        data = read_beneath(file, root)
+        todos = sequence(json_value(data))
+    except (OSError, ValueError):
+        return []
+    verbatim.add("todo", None, data)
+    return todos

@@ -1,0 +1,772 @@
+"""Conversations of OpenHands: its first event stream (V0) and that of its software agent SDK (V1).
+
+Events of V0 are actions and observations; an observation names the action that caused it. Events of
+V1 that are calls of one response share its id. Four containers, two forms of events, one mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from weft.exchange.importers.foreign_values import (
+    JsonObject,
+    json_in_text,
+    mapping,
+    millis,
+    present,
+    seconds_millis,
+    sequence,
+    text,
+    whole,
+)
+from weft.exchange.importers.native_turns import PendingCall, chat_tokens, content_of, content_text, summed_tokens
+from weft.exchange.importers.openhands_turns import (
+    CALLS,
+    LINES,
+    Container,
+    Conversation,
+    Span,
+    Treatment,
+    TurnEvents,
+    action_files,
+    classify,
+    container,
+    event_time,
+    is_part,
+    is_v1,
+    parts_of,
+    read_folder,
+    read_lines,
+    read_list,
+    settled_files,
+    summary_message,
+    tool_files,
+    whole_of,
+)
+from weft.exchange.importers.port import (
+    NativeCompaction,
+    NativeMessage,
+    NativeSession,
+    NativeTurn,
+    Place,
+    Report,
+    Source,
+    Tokens,
+    Transcript,
+)
+from weft.kernel.enums import MessageRole, MessageSource, ToolCallStatus
+from weft.ledger.dialects import plain_result, uncached_input
+from weft.ledger.model import ImagePart, Part, ReasoningPart, TextPart
+
+# --- Events of V0: actions and observations; an observation names the action that caused it.
+
+INNER = frozenset(
+    {"thought", "translated_ipython_code", "confirmation_state", "security_risk", "hidden", "impl_source"}
+)
+"""Arguments that OpenHands adds to what was asked for."""
+ENDINGS = frozenset({"finish", "reject"})
+V0_REPEATED = frozenset(
+    {"command", "path", "content", "new_content", "old_content", "diff", "screenshot", "set_of_marks"}
+)
+"""What an observation's extras repeat, or what is too large to be told twice."""
+
+
+class V0:
+    """Tells a turn_events what events say."""
+
+    def __init__(self, turn_events: TurnEvents) -> None:
+        self._turn_events = turn_events
+        self._spent: JsonObject = {}
+        self._answered: set[str] = set()
+
+    def take(self, event: JsonObject, span: Span) -> None:
+        action = text(event.get("action"))
+        if action is not None:
+            V0_HANDLERS.get(action, V0._action if action in CALLS else V0._nothing)(self, event, span)
+        else:
+            self._observe(event, text(event.get("observation")) or "", span)
+
+    def _nothing(self, event: JsonObject, span: Span) -> None:
+        """Said by the verbatim copy alone."""
+
+    def _message(self, event: JsonObject, span: Span) -> None:
+        args = mapping(event.get("args"))
+        parts = _parts(args)
+        at, literal = event_time(event)
+        if event.get("source") == "agent":
+            self._respond(event, span, parts, [])
+            if args.get("wait_for_response") is True:
+                self._turn_events.state("awaiting_user_input")
+            return
+        self._turn_events.prompt(
+            span,
+            NativeMessage(
+                role=MessageRole.USER,
+                parts=tuple(parts),
+                native=span.id,
+                at=at,
+                literal_time=literal,
+                source=MessageSource.HUMAN if event.get("source") == "user" else MessageSource.EVENT,
+                metadata=present(files=args.get("file_urls")),
+            ),
+        )
+
+    def _system(self, event: JsonObject, span: Span) -> None:
+        args = mapping(event.get("args"))
+        tools = (text(mapping(mapping(tool).get("function")).get("name")) for tool in sequence(args.get("tools")))
+        self._turn_events.tools = tuple(name for name in tools if name is not None) or None
+        at, literal = event_time(event)
+        self._turn_events.say(
+            span,
+            NativeMessage(
+                role=MessageRole.SYSTEM,
+                parts=tuple(content_of(args.get("content")).parts),
+                native=span.id,
+                at=at,
+                literal_time=literal,
+                source=MessageSource.EVENT,
+                metadata=present(agent=text(args.get("agent_class")), version=text(args.get("openhands_version"))),
+            ),
+        )
+        self._turn_events.touch(span).tools = self._turn_events.tools
+
+    def _recall(self, event: JsonObject, span: Span) -> None:
+        self._turn_events.touch(span)
+
+    def _state(self, event: JsonObject, span: Span) -> None:
+        self._turn_events.state(text(mapping(event.get("args")).get("agent_state")))
+
+    def _condense(self, event: JsonObject, span: Span) -> None:
+        args = mapping(event.get("args"))
+        summary = text(args.get("summary"))
+        gone = [str(event_id) for event_id in sequence(args.get("forgotten_event_ids"))]
+        first, last = whole(args.get("forgotten_events_start_id")), whole(args.get("forgotten_events_end_id"))
+        if first is not None and last is not None and 0 <= last - first < 1_000_000:
+            gone += [str(number) for number in range(first, last + 1)]
+        at, literal = event_time(event)
+        compaction = NativeCompaction(summary=summary or "", metadata=present(offset=args.get("summary_offset")))
+        self._turn_events.compact(span, compaction, gone, summary_message(summary, at=at, literal_time=literal))
+
+    def _action(self, event: JsonObject, span: Span) -> None:
+        """A tool call, or what a person did in the agent's terminal."""
+        args, kind = mapping(event.get("args")), str(event.get("action"))
+        if event.get("source") == "user":
+            self._by_hand(event, span, args, kind)
+            return
+        metadata = mapping(event.get("tool_call_metadata"))
+        id = text(metadata.get("tool_call_id")) or f"event-{span.id}"
+        asked = PendingCall(id, text(metadata.get("function_name")) or kind, _asked_for(metadata, args, id))
+        asked.files = action_files(kind, args)
+        asked.detail = present(confirmation=_unusual(args.get("confirmation_state")), risk=args.get("security_risk"))
+        if kind in ENDINGS:
+            asked.status = ToolCallStatus.OK
+        thought = text(args.get("thought")) or (text(args.get("final_thought")) if kind in ENDINGS else None)
+        parts: list[Part] = [TextPart(thought)] if thought is not None and kind != "think" else []
+        self._respond(event, span, parts, [asked])
+        if kind in ENDINGS:
+            self._turn_events.state("finished")
+
+    def _by_hand(self, event: JsonObject, span: Span, args: JsonObject, kind: str) -> None:
+        at, literal = event_time(event)
+        words = text(args.get("command")) or text(args.get("code")) or text(args.get("path")) or kind
+        self._turn_events.say(
+            span,
+            NativeMessage(
+                role=MessageRole.SYSTEM,
+                parts=(TextPart(words),),
+                native=span.id,
+                at=at,
+                literal_time=literal,
+                source=MessageSource.HUMAN,
+                metadata={"action": kind},
+            ),
+        )
+
+    def _respond(self, event: JsonObject, span: Span, parts: list[Part], calls: list[PendingCall]) -> None:
+        response = mapping(mapping(event.get("tool_call_metadata")).get("model_response"))
+        group = text(response.get("id"))
+        choice = mapping(next(iter(sequence(response.get("choices"))), None))
+        message = mapping(choice.get("message"))
+        at, literal = event_time(event)
+        made = seconds_millis(response.get("created"))
+        self._turn_events.respond(
+            span,
+            NativeMessage(
+                role=MessageRole.ASSISTANT,
+                parts=(*_thoughts(message), *(content_of(message.get("content")).parts or parts)),
+                native=group or span.id,
+                at=made if at is None else at,
+                literal_time=literal if made is None else None,
+                model=text(response.get("model")),
+                tokens=self._tokens(event, response, group),
+                finish_reason=text(choice.get("finish_reason")),
+            ),
+            calls,
+            group,
+        )
+
+    def _tokens(self, event: JsonObject, response: JsonObject, group: str | None) -> Tokens | None:
+        """Of a response that was not counted yet."""
+        totals = mapping(mapping(event.get("llm_metrics")).get("accumulated_token_usage"))
+        before, self._spent = self._spent, totals or self._spent
+        if group is not None and group in self._answered:
+            return None
+        self._answered |= {group} if group is not None else set()
+        tokens = chat_tokens(response.get("usage"))
+        return tokens if tokens is not None else difference(totals, before)
+
+    def _observe(self, event: JsonObject, kind: str, span: Span) -> None:
+        extras = mapping(event.get("extras"))
+        if kind == "agent_state_changed":
+            name, reason = text(extras.get("agent_state")), text(extras.get("reason"))
+            self._turn_events.state(name, reason or "error" if name == "error" else None)
+        elif kind == "recall":
+            self._turn_events.inject(span, present(content=text(event.get("content")), **extras) or {})
+        elif kind in ("null", "condense", "llm_response"):
+            return
+        else:
+            self._outcome(event, kind, extras, span)
+
+    def _outcome(self, event: JsonObject, kind: str, extras: JsonObject, span: Span) -> None:
+        metadata, cause = mapping(event.get("tool_call_metadata")), event.get("cause")
+        call = self._turn_events.call(text(metadata.get("tool_call_id")), None if cause is None else str(cause))
+        content = event.get("content")
+        if call is None or not call.is_open:
+            self._stray(event, kind, content, span)
+            return
+        self._turn_events.touch(span)
+        failed = kind in ("error", "user_rejected") or extras.get("error") is True
+        if kind == "user_rejected":
+            call.fail(content_text(content) or kind, ToolCallStatus.CANCELED)
+        elif failed:
+            call.fail(content_text(content) or kind)
+        else:
+            call.answer(content)
+        call.done, _ = event_time(event)
+        call.files = settled_files(call.files, content, failed)
+        beside = {
+            name: value
+            for name, value in extras.items()
+            if name not in V0_REPEATED and value not in (None, "", [], False)
+        }
+        outcome = mapping(extras.get("metadata"))
+        call.detail = present(
+            **mapping(call.detail),
+            exit_code=outcome.get("exit_code", extras.get("exit_code")),
+            **{name: value for name, value in beside.items() if name not in ("metadata", "exit_code")},
+        )
+        self._turn_events.workspace = self._turn_events.workspace or text(outcome.get("working_dir"))
+
+    def _stray(self, event: JsonObject, kind: str, content: Any, span: Span) -> None:
+        """An outcome of something that no call was made for."""
+        at, literal = event_time(event)
+        found = content_of(content)
+        self._turn_events.say(
+            span,
+            NativeMessage(
+                role=MessageRole.SYSTEM,
+                parts=tuple(found.parts),
+                native=span.id,
+                at=at,
+                literal_time=literal,
+                source=MessageSource.EVENT,
+                metadata=present(observation=kind, blocks=found.other_blocks),
+            ),
+        )
+
+
+V0_HANDLERS: dict[str, Callable[[V0, JsonObject, Span], None]] = {
+    "message": V0._message,
+    "system": V0._system,
+    "recall": V0._recall,
+    "change_agent_state": V0._state,
+    "condensation": V0._condense,
+}
+
+
+def _parts(args: JsonObject) -> list[Part]:
+    parts = content_of(args.get("content")).parts
+    urls = sequence(args.get("image_urls")) or sequence(args.get("images_urls"))
+    return [*parts, *(ImagePart(url) for url in urls if isinstance(url, str) and url)]
+
+
+def _thoughts(message: JsonObject) -> list[Part]:
+    reasoning = text(message.get("reasoning_content"))
+    if reasoning is not None:
+        return [ReasoningPart(reasoning)]
+    return [
+        part for part in content_of(sequence(message.get("thinking_blocks"))).parts if isinstance(part, ReasoningPart)
+    ]
+
+
+def _asked_for(metadata: JsonObject, args: JsonObject, id: str) -> Any:
+    """The arguments as the model gave them; else as OpenHands understood them."""
+    choice = mapping(next(iter(sequence(mapping(metadata.get("model_response")).get("choices"))), None))
+    for call in map(mapping, sequence(mapping(choice.get("message")).get("tool_calls"))):
+        if call.get("id") == id:
+            return json_in_text(mapping(call.get("function")).get("arguments"))
+    return {name: value for name, value in args.items() if name not in INNER}
+
+
+def _unusual(state: Any) -> str | None:
+    words = text(state)
+    return None if words == "confirmed" else words
+
+
+def difference(now: JsonObject, before: JsonObject) -> Tokens | None:
+    """Between two running totals; a total that shrank has begun again."""
+    if not now:
+        return None
+    names = ("prompt_tokens", "completion_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
+    total = {name: whole(now.get(name)) for name in names}
+    old = {name: whole(before.get(name)) or 0 for name in names}
+    if any(value is not None and value < old[name] for name, value in total.items()):
+        old = dict.fromkeys(names, 0)
+    grown = {name: None if value is None else value - old[name] for name, value in total.items()}
+    if not any(grown.values()):
+        return None
+    cached, written = grown["cache_read_tokens"], grown["cache_write_tokens"]
+    return Tokens(
+        input=uncached_input(grown["prompt_tokens"], cached, written),
+        output=grown["completion_tokens"],
+        cached=cached,
+        cache_write=written,
+        reasoning=grown["reasoning_tokens"],
+    )
+
+
+# --- Events of V1, the software agent SDK.
+
+CONDENSER = "condenser"
+
+
+class Pending(Struct):
+    """Tokens that a running total grew by and that no response has taken yet."""
+
+    model: str | None
+    tokens: Tokens
+
+
+class Stats:
+    def __init__(self, state: Any) -> None:
+        self._known: dict[str, tuple[str | None, Tokens]] = {}
+        self._totals: dict[str, JsonObject] = {}
+        self._pending: dict[str, Pending] = {}
+        self._taken: set[str] = set()
+        self._model: str | None = None
+        for metrics in map(mapping, mapping(mapping(state).get("usage_to_metrics")).values()):
+            self._model = self._model or text(metrics.get("model_name"))
+            for usage in map(mapping, sequence(metrics.get("token_usages"))):
+                self._learn(usage, text(metrics.get("model_name")))
+
+    def _learn(self, usage: JsonObject, model: str | None) -> None:
+        id = text(usage.get("response_id"))
+        prompt, cached = whole(usage.get("prompt_tokens")), whole(usage.get("cache_read_tokens"))
+        written = whole(usage.get("cache_write_tokens"))
+        tokens = Tokens(
+            input=uncached_input(prompt, cached, written),
+            output=whole(usage.get("completion_tokens")),
+            cached=cached,
+            cache_write=written,
+            reasoning=whole(usage.get("reasoning_tokens")),
+        )
+        if id is not None:
+            self._known[id] = (text(usage.get("model")) or model, tokens)
+
+    def update(self, value: Any) -> None:
+        """New running totals, by what the model is used for."""
+        if self._known:
+            return
+        for usage_id, metrics in mapping(mapping(value).get("usage_to_metrics")).items():
+            fields = mapping(metrics)
+            totals = mapping(fields.get("accumulated_token_usage"))
+            grown = difference(totals, self._totals.get(usage_id, {}))
+            self._totals[usage_id] = totals or self._totals.get(usage_id, {})
+            model = text(fields.get("model_name")) or text(totals.get("model"))
+            self._model = self._model or model
+            if grown is not None:
+                purpose = CONDENSER if CONDENSER in usage_id else "agent"
+                waiting = self._pending.get(purpose)
+                tokens = grown if waiting is None else summed_tokens(waiting.tokens, grown)
+                self._pending[purpose] = Pending(model, tokens)
+
+    def spent(self, response: str | None) -> tuple[str | None, Tokens | None]:
+        """By a response, which takes what the totals grew by since the last one."""
+        return self._take(response, "agent")
+
+    def condensed(self, response: str | None) -> tuple[str | None, Tokens | None]:
+        return self._take(response, CONDENSER)
+
+    def _take(self, response: str | None, purpose: str) -> tuple[str | None, Tokens | None]:
+        if response is not None and response in self._known:
+            model, tokens = self._known[response]
+            is_first = response not in self._taken
+            self._taken.add(response)
+            return model, tokens if is_first else None
+        pending = self._pending.pop(purpose, None)
+        return (self._model, None) if pending is None else (pending.model, pending.tokens)
+
+    def left(self) -> Tokens | None:
+        """What no response has taken."""
+        found = None
+        for pending in self._pending.values():
+            found = pending.tokens if found is None else summed_tokens(found, pending.tokens)
+        return found
+
+
+V1_REPEATED = frozenset(
+    {"content", "output", "command", "path", "kind", "is_error", "old_content", "new_content", "metadata", "message"}
+)
+SOURCES = {"user": MessageSource.HUMAN, "agent": MessageSource.AGENT}
+
+
+class V1:
+    """Tells a turn_events what events say."""
+
+    def __init__(self, turn_events: TurnEvents, stats: Stats) -> None:
+        self._turn_events, self._stats = turn_events, stats
+
+    def take(self, event: JsonObject, span: Span) -> None:
+        handler = V1_HANDLERS.get(str(event.get("kind")))
+        if handler is not None:
+            handler(self, event, span)
+
+    def _system(self, event: JsonObject, span: Span) -> None:
+        tools = (mapping(tool) for tool in sequence(event.get("tools")))
+        named = (text(tool.get("name")) or text(mapping(tool.get("function")).get("name")) for tool in tools)
+        self._turn_events.tools = tuple(name for name in named if name is not None) or None
+        at, literal = event_time(event)
+        blocks = [event.get("system_prompt"), event.get("dynamic_context")]
+        self._turn_events.say(
+            span,
+            NativeMessage(
+                role=MessageRole.SYSTEM,
+                parts=tuple(content_of([block for block in blocks if block is not None]).parts),
+                native=span.id,
+                at=at,
+                literal_time=literal,
+                source=MessageSource.EVENT,
+            ),
+        )
+        self._turn_events.touch(span).tools = self._turn_events.tools
+
+    def _message(self, event: JsonObject, span: Span) -> None:
+        fields = mapping(event.get("llm_message"))
+        content = content_of(_images(fields.get("content")))
+        at, literal = event_time(event)
+        if event.get("source") == "agent" and fields.get("role") != "user":
+            self._respond(event, span, [*_v1_thoughts(fields), *content.parts], [])
+            return
+        sender = text(event.get("sender"))
+        source = SOURCES.get(text(event.get("source")) or "", MessageSource.EVENT)
+        self._turn_events.prompt(
+            span,
+            NativeMessage(
+                role=MessageRole.USER,
+                parts=tuple(content.parts),
+                native=span.id,
+                at=at,
+                literal_time=literal,
+                source=MessageSource.AGENT if sender is not None else source,
+                context=present(
+                    skills=event.get("activated_skills") or event.get("activated_microagents"),
+                    added=content_text(event.get("extended_content")),
+                ),
+                metadata=present(sender=sender, blocks=content.other_blocks),
+            ),
+        )
+
+    def _action(self, event: JsonObject, span: Span) -> None:
+        call = mapping(event.get("tool_call"))
+        fields = mapping(call.get("function")) or call
+        name = text(event.get("tool_name")) or text(fields.get("name")) or ""
+        given = json_in_text(fields.get("arguments"))
+        if given is None:
+            given = {key: value for key, value in mapping(event.get("action")).items() if key != "kind"}
+        asked = PendingCall(text(event.get("tool_call_id")) or f"event-{span.id}", name, given)
+        asked.files = tool_files(name, event.get("action") or given)
+        asked.detail = present(summary=text(event.get("summary")), risk=_v1_unusual(event.get("security_risk")))
+        asked.at, _ = event_time(event)
+        content = content_of(event.get("thought"))
+        self._respond(event, span, [*_v1_thoughts(event), *content.parts], [asked])
+        if mapping(event.get("action")).get("kind") == "FinishAction":
+            self._turn_events.state("finished")
+
+    def _respond(self, event: JsonObject, span: Span, parts: list[Part], calls: list[PendingCall]) -> None:
+        group = text(event.get("llm_response_id"))
+        at, literal = event_time(event)
+        model, tokens = self._stats.spent(group)
+        self._turn_events.respond(
+            span,
+            NativeMessage(
+                role=MessageRole.ASSISTANT,
+                parts=tuple(parts),
+                native=group or span.id,
+                at=at,
+                literal_time=literal,
+                model=model,
+                tokens=tokens,
+                metadata=present(critic=event.get("critic_result")),
+            ),
+            calls,
+            group,
+        )
+
+    def _observe(self, event: JsonObject, span: Span) -> None:
+        call = self._turn_events.call(text(event.get("tool_call_id")), text(event.get("action_id")))
+        observed = mapping(event.get("observation"))
+        content = observed.get("content", observed.get("output"))
+        if call is None or not call.is_open:
+            self._stray(event, content, span)
+            return
+        self._turn_events.touch(span)
+        failed = observed.get("is_error") is True
+        result = plain_result(content)
+        if failed:
+            call.fail(content_text(content) or "error")
+        else:
+            call.answer(result, ToolCallStatus.TIMEOUT if observed.get("timeout") is True else ToolCallStatus.OK)
+        call.done, _ = event_time(event)
+        call.files = settled_files(call.files, result, failed)
+        outcome = mapping(observed.get("metadata"))
+        beside = {
+            name: value for name, value in observed.items() if name not in V1_REPEATED and value not in (None, "")
+        }
+        code = observed.get("exit_code")
+        beside["exit_code"] = outcome.get("exit_code") if code is None else code
+        call.detail = present(**mapping(call.detail), **{k: v for k, v in beside.items() if v not in (False, [])})
+        self._turn_events.workspace = self._turn_events.workspace or text(outcome.get("working_dir"))
+
+    def _error(self, event: JsonObject, span: Span) -> None:
+        error = text(event.get("error")) or "error"
+        call = self._turn_events.call(text(event.get("tool_call_id")))
+        if call is not None and call.is_open:
+            self._turn_events.touch(span)
+            call.fail(error)
+            call.done, _ = event_time(event)
+            call.files = ()
+        else:
+            self._stray(event, error, span)
+
+    def _rejected(self, event: JsonObject, span: Span) -> None:
+        call = self._turn_events.call(text(event.get("tool_call_id")), text(event.get("action_id")))
+        reason = text(event.get("rejection_reason")) or "rejected"
+        if call is not None and call.is_open:
+            self._turn_events.touch(span)
+            call.fail(reason, ToolCallStatus.CANCELED)
+            call.files = ()
+        else:
+            self._stray(event, reason, span)
+
+    def _stray(self, event: JsonObject, content: Any, span: Span) -> None:
+        at, literal = event_time(event)
+        found = content_of(content)
+        self._turn_events.say(
+            span,
+            NativeMessage(
+                role=MessageRole.SYSTEM,
+                parts=tuple(found.parts),
+                native=span.id,
+                at=at,
+                literal_time=literal,
+                source=MessageSource.EVENT,
+                metadata=present(event=event.get("kind"), tool=event.get("tool_name"), blocks=found.other_blocks),
+            ),
+        )
+
+    def _condense(self, event: JsonObject, span: Span) -> None:
+        summary = text(event.get("summary"))
+        gone = [event_id for event_id in sequence(event.get("forgotten_event_ids")) if isinstance(event_id, str)]
+        at, literal = event_time(event)
+        group = text(event.get("llm_response_id"))
+        model, tokens = self._stats.condensed(group)
+        compaction = NativeCompaction(
+            summary=summary or "", model=model, metadata=present(offset=whole(event.get("summary_offset")))
+        )
+        message = summary_message(
+            summary, at=at, literal_time=literal, model=model, tokens=tokens, native=group or span.id
+        )
+        self._turn_events.compact(span, compaction, gone, message)
+
+    def _state(self, event: JsonObject, span: Span) -> None:
+        key, value = event.get("key"), event.get("value")
+        if key == "stats":
+            self._stats.update(value)
+        elif key in ("execution_status", "agent_status"):
+            self._turn_events.state(text(value))
+        elif key == "full_state":
+            self._stats.update(mapping(value).get("stats"))
+            self._turn_events.state(text(mapping(value).get("execution_status")))
+
+    def _failed(self, event: JsonObject, span: Span) -> None:
+        code_and_detail = (text(event.get("code")), text(event.get("detail")))
+        self._turn_events.fail(span, ": ".join(word for word in code_and_detail if word is not None) or "error")
+
+    def _paused(self, event: JsonObject, span: Span) -> None:
+        self._turn_events.interrupt()
+
+    def _acp(self, event: JsonObject, span: Span) -> None:
+        """A call that another agent made behind this one; told again whenever it gets on."""
+        id = text(event.get("tool_call_id")) or f"event-{span.id}"
+        call = self._turn_events.call(id)
+        if call is None:
+            call = PendingCall(
+                id, text(event.get("tool_kind")) or text(event.get("title")) or "", event.get("raw_input")
+            )
+            at, literal = event_time(event)
+            message = NativeMessage(role=MessageRole.ASSISTANT, parts=(), native=span.id, at=at, literal_time=literal)
+            self._turn_events.respond(span, message, [call], None)
+        else:
+            self._turn_events.touch(span)
+        call.arguments = call.arguments if event.get("raw_input") is None else event["raw_input"]
+        call.detail = present(title=event.get("title"), parent_call=event.get("parent_tool_call_id"))
+        result = event.get("raw_output", event.get("content"))
+        if event.get("is_error") is True or event.get("status") == "failed":
+            call.fail(result if isinstance(result, str) else "failed")
+        elif event.get("status") == "completed":
+            call.answer(result)
+
+
+V1_HANDLERS: dict[str, Callable[[V1, JsonObject, Span], None]] = {
+    "SystemPromptEvent": V1._system,
+    "MessageEvent": V1._message,
+    "ActionEvent": V1._action,
+    "ObservationEvent": V1._observe,
+    "AgentErrorEvent": V1._error,
+    "UserRejectObservation": V1._rejected,
+    "Condensation": V1._condense,
+    "ConversationStateUpdateEvent": V1._state,
+    "ConversationErrorEvent": V1._failed,
+    "PauseEvent": V1._paused,
+    "InterruptEvent": V1._paused,
+    "ACPToolCallEvent": V1._acp,
+}
+
+
+def _v1_thoughts(fields: JsonObject) -> list[Part]:
+    reasoning = text(fields.get("reasoning_content"))
+    if reasoning is not None:
+        return [ReasoningPart(reasoning)]
+    blocks = (
+        content_of(sequence(fields.get("thinking_blocks"))).parts
+        or content_of([fields.get("responses_reasoning_item")]).parts
+    )
+    return [part for part in blocks if isinstance(part, ReasoningPart)]
+
+
+def _images(content: Any) -> Any:
+    """V1 keeps several images in one block."""
+    if not isinstance(content, list):
+        return content
+    blocks: list[Any] = []
+    for block in content:
+        urls = sequence(mapping(block).get("image_urls"))
+        blocks += [{"type": "image_url", "image_url": url} for url in urls] if urls else [block]
+    return blocks
+
+
+def _v1_unusual(risk: Any) -> str | None:
+    words = text(risk)
+    return None if words == "UNKNOWN" else words
+
+
+# --- OpenHands: four containers, two forms of events, one mapping.
+
+READERS = {Container.LIST: read_list, Container.LINES: read_lines, Container.FOLDER: read_folder}
+SETTINGS = ("model", "temperature", "top_p", "reasoning_effort", "max_output_tokens", "usage_id")
+
+
+class OpenHands:
+    origin = "openhands"
+    mapping = 1
+
+    def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
+        folder = environment.get("OPENHANDS_CONVERSATIONS_DIR")
+        store = environment.get("FILE_STORE_PATH")
+        root = home / store[2:] if store and store.startswith("~/") else Path(store) if store else home / ".openhands"
+        return [
+            Place(Path(folder) if folder else home / ".openhands" / "conversations", "OpenHands"),
+            Place(root / "sessions", "OpenHands before 1.0"),
+            Place(root / "users", "OpenHands before 1.0"),
+            Place(home / ".openhands-state" / "sessions", "OpenHands before 0.40"),
+        ]
+
+    def recognises(self, source: Source) -> bool:
+        return container(source) is not None
+
+    def is_part(self, source: Source) -> bool:
+        return is_part(source)
+
+    def whole(self, source: Source) -> Path | None:
+        return whole_of(source.path)
+
+    def parts(self, path: Path) -> list[Path]:
+        return parts_of(path)
+
+    def read(self, source: Source, report: Report) -> Iterator[Transcript]:
+        kind = container(source)
+        if kind is None:
+            kind = Container.LINES if source.path.suffix in LINES else Container.LIST
+        for found in READERS[kind](source, report):
+            yield _transcript(found, source, report)
+
+
+def _transcript(conversation: Conversation, source: Source, report: Report) -> Transcript:
+    turns = _turns(conversation, source, report)
+    workspace = text(mapping(conversation.state.get("workspace")).get("working_dir"))
+    for turn in turns:
+        turn.workspace = turn.workspace or workspace
+        turn.config = turn.config or _config(conversation.state)
+    return Transcript(session=_session(conversation, workspace), turns=turns, raw=conversation.raw)
+
+
+def _turns(conversation: Conversation, source: Source, report: Report) -> list[NativeTurn]:
+    newer = any(is_v1(event.value) for event in conversation.events) or bool(conversation.state)
+    turn_events = TurnEvents("" if newer else f"{conversation.id}/")
+    stats = Stats(conversation.state.get("stats"))
+    forms: dict[bool, V0 | V1] = {True: V1(turn_events, stats), False: V0(turn_events)}
+    for number, event in enumerate(conversation.events):
+        kind, standing = classify(event.value)
+        (report.mapped if standing is Treatment.MAPPED else report.kept)[kind] += 1
+        if standing is Treatment.UNKNOWN:
+            report.unknown[kind] += 1
+        elif standing is Treatment.MAPPED:
+            id = event.value.get("id")
+            named = text(id) or (str(id) if isinstance(id, int) else f"#{number}")
+            forms[is_v1(event.value)].take(event.value, Span(named, event.offset, event.end))
+    if (left := stats.left()) is not None:
+        turn_events.spend(left)
+    turn_events.state(text(conversation.state.get("execution_status")) or text(conversation.state.get("agent_status")))
+    if (failed := text(conversation.details.get("error"))) is not None and turn_events.drafts:
+        turn_events.drafts[-1].error = turn_events.drafts[-1].error or failed
+    return turn_events.turns(source.size)
+
+
+def _session(conversation: Conversation, workspace: str | None) -> NativeSession:
+    details = conversation.details
+    return NativeSession(
+        id=conversation.id,
+        title=text(details.get("title")) or text(details.get("instance_id")),
+        workspace=workspace,
+        git_branch=text(details.get("selected_branch")),
+        created=millis(details.get("created_at")) if isinstance(details.get("created_at"), str) else None,
+        metadata=present(
+            repository=text(details.get("selected_repository")),
+            trigger=text(details.get("trigger")),
+            agent=text(mapping(conversation.state.get("agent")).get("kind")),
+            model=text(details.get("llm_model")),
+            cost=details.get("accumulated_cost"),
+        ),
+    )
+
+
+def _config(state: dict[str, Any]) -> dict[str, Any] | None:
+    """The model's settings, chosen by name: keys lie beside them."""
+    model = mapping(mapping(state.get("agent")).get("llm"))
+    fields = present(**{name: model.get(name) for name in SETTINGS})
+    policy = text(mapping(state.get("confirmation_policy")).get("kind"))
+    return present(model=fields, confirmation=policy, iterations=state.get("max_iterations"))
