@@ -129,12 +129,11 @@ async def _broker(address: str, url: str, number: int, ready: Callable[[], None]
     import weft.aio
     from benchmarks.broker_subject import PERSON, model_at
     from weft.ledger.api import Setting
-    from weft.runtime.broker.broker import Broker
-    from weft.runtime.broker.plans import TurnPlan
-    from weft.runtime.broker.tools import FunctionTool, tools_of
-    from weft.runtime.context import context_for
+    from weft.runtime.broker.broker import Broker, OutgoingMessage, send
+    from weft.runtime.broker.turn_plans import TurnPlan
+    from weft.runtime.egress.execution_context import context_for
     from weft.runtime.inference.inference import Inference
-    from weft.runtime.turns.messages import OutgoingMessage, send
+    from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
     tools = tools_of(FunctionTool(add, is_read_only=True))
     async with weft.aio.open(address) as ledger, Inference() as inference:

@@ -13,12 +13,12 @@ from benchmarks.turn_subject import LayerClock, Place, add
 from benchmarks.weft_subject import LEDGER, as_fields
 from benchmarks.workload import Turn
 from weft.kernel.authority import Principal, PrincipalKind
-from weft.runtime.broker.tools import FunctionTool, tools_of
-from weft.runtime.context import context_for
-from weft.runtime.inference.dialects.openai_chat import ChatSpeaker
+from weft.runtime.broker.broker import OutgoingMessage, send
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference.dialects.openai import ChatSpeaker
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import ModelSettings, ProviderKind, ProviderSettings
-from weft.runtime.turns.messages import OutgoingMessage, send
+from weft.runtime.inference.model_requests import ModelSettings, ProviderKind, ProviderSettings
+from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 PERSON = Principal(PrincipalKind.HUMAN, "benchmark")
 _LAYER, _REQUEST = ChatSpeaker, "ask"

@@ -23,23 +23,21 @@ from weft.kernel.enums import Decision
 from weft.ledger.api import Approval, SessionStanding, Setting
 from weft.ledger.model import Part, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.context import context_for
-from weft.runtime.inference.replies import Finish, Reply
-from weft.runtime.inference.settings import (
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference.model_requests import (
     InferenceRequest,
     ModelSettings,
     ProviderKind,
     ProviderSettings,
     ToolSpec,
 )
-from weft.runtime.policies.contract import PolicyCall
-from weft.runtime.policies.decider import PolicyDecision
-from weft.runtime.tools.calls import CallPlan, PlannedTool, ToolOutput
-from weft.runtime.tools.gate import ToolGate
-from weft.runtime.tools.read_tool import ReadTool
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.policies.policy_decisions import PolicyCall, PolicyDecision
+from weft.runtime.replies import Finish, Reply
+from weft.runtime.tool.gate import ToolGate
+from weft.runtime.tool.tool_contract import CallPlan, PlannedTool, ToolCallContext, ToolOutput
+from weft.runtime.tool.workspace import WorkspaceFolder
+from weft.runtime.tools.reading_tools import ReadTool
 
 TURNS = 200
 CALLS = 10

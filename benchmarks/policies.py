@@ -13,11 +13,15 @@ import time
 from collections.abc import Awaitable, Callable
 from statistics import median
 
-from weft.runtime.policies.contract import PolicyCall, PolicyContext, call_document
-from weft.runtime.policies.decider import default_source
-from weft.runtime.policies.interpreter import PolicyInterpreter
+from weft.runtime.policies.policy_decisions import (
+    PolicyCall,
+    PolicyContext,
+    PolicyInterpreter,
+    call_document,
+    default_source,
+)
 from weft.runtime.sandbox.bubblewrap import find_sandbox
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces
 
 DECISIONS = 300
 COLD_DECISIONS = 20

@@ -18,8 +18,8 @@ from benchmarks.texts import CORPUS, KeptVectors
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.programs.similarity.similarity import Similarity
-    from weft.runtime.routing.smart_routes import RouteChoice
+    from weft.programs.similarity import Similarity
+    from weft.runtime.invoke.message_routes import RouteChoice
 
 THRESHOLDS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 ALTERNATIVES = 3
@@ -97,7 +97,7 @@ def routed(sets: list[LabelledSet], place: Path, kept: Path | None) -> Routed:
 
 
 def summary(answers: list[Answered], turns: int) -> Routed:
-    from weft.runtime.routing.smart_routes import DEFAULT_THRESHOLD
+    from weft.runtime.invoke.message_routes import DEFAULT_THRESHOLD
 
     asked = [answer for answer in answers if answer.query.session is not None]
     right = [answer for answer in asked if answer.is_right]
@@ -144,8 +144,8 @@ def _answers(labelled: LabelledSet, file: Path, kept: Path | None) -> list[Answe
 
 
 def _embedded(ledger: "Ledger", kept: Path) -> "Similarity":
-    from weft.programs.similarity.minilm import MiniLM
-    from weft.programs.similarity.similarity import Similarity
+    from weft.programs.minilm import MiniLM
+    from weft.programs.similarity import Similarity
 
     model = MiniLM()
     similarity = Similarity(ledger, KeptVectors(model, kept / f"embeddings-{model.name}"))
@@ -154,7 +154,7 @@ def _embedded(ledger: "Ledger", kept: Path) -> "Similarity":
 
 
 def _answer(ledger: "Ledger", similarity: "Similarity | None", query: Query, now_ms: int) -> Answered:
-    from weft.runtime.routing.smart_routes import choose_route
+    from weft.runtime.invoke.message_routes import choose_route
 
     cosines: Mapping[str, float] = {} if similarity is None else similarity.nearest_turns(query.text)
     before = time.process_time()

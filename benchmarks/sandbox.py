@@ -20,13 +20,17 @@ from benchmarks.measure import paired_ratio
 from weft.runtime.sandbox.bubblewrap import Sandbox, SandboxGuard, find_sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.confinement import CHECK_SECONDS, Confinement
-from weft.runtime.sandbox.mounts import mount_options
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, PreparedStart, ProcessOutcome, run_process
-from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, parse_profile
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
-from weft.runtime.sandbox.sandbox_plan import INSIDE_PATH, SandboxPlan
-from weft.runtime.sandbox.visible_files import MACHINE_DEVICES, SystemFiles, kernel_options
-from weft.runtime.sandbox.workspace_view import PersonFolders
+from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, mount_options, parse_profile
+from weft.runtime.sandbox.sandbox_plan import (
+    INSIDE_PATH,
+    MACHINE_DEVICES,
+    PersonFolders,
+    SandboxPlan,
+    SystemFiles,
+    kernel_options,
+)
 
 STARTS = 200
 NOTHING = ProtectedPlaces(ledgers=(), folders=())

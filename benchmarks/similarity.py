@@ -18,7 +18,7 @@ from benchmarks.texts import CORPUS, KeptVectors, kept_pieces
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
-    from weft.programs.similarity.similarity import Similarity
+    from weft.programs.similarity import Similarity
 
 NEAREST = 10
 MESSAGES = 100
@@ -66,8 +66,8 @@ def measure_similarity(sizes: Sizes, directory: Path) -> dict[str, Compared | No
 def compared(sizes: Sizes, place: Path, kept: Path) -> Compared:
     """`kept` is where texts and vectors stay for the next run."""
     import weft
-    from weft.programs.similarity.minilm import MiniLM
-    from weft.programs.similarity.similarity import Similarity
+    from weft.programs.minilm import MiniLM
+    from weft.programs.similarity import Similarity
 
     model = MiniLM()
     texts = kept_pieces(kept, sizes.similar_nodes + sizes.similar_queries, sizes.similar_corpus)

@@ -23,11 +23,11 @@ from statistics import median
 import weft
 from weft.kernel.enums import ResourceKind, VolumeMode
 from weft.ledger.api import Ledger
+from weft.runtime.folder_snapshots.file_store import FileStore
 from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directory_driver import DirectoryDriver
 from weft.runtime.resources.drivers import Drivers
-from weft.runtime.resources.fork_plans import ForkPlanner
+from weft.runtime.resources.local_drivers import DirectoryDriver
+from weft.runtime.resources.turn_files import ForkPlanner
 
 SIZES = (100, 1_000, 10_000, 50_000, 100_000)
 ROUNDS = 7

@@ -152,7 +152,7 @@ def _stub(pieces: int) -> Any:
     """A model that says the time, twice a second; no two sessions at the same moment."""
     from weft.ledger.model import TextPart
     from weft.runtime.inference.inference import Inference
-    from weft.runtime.inference.replies import Finish, Reply, ReplyToken
+    from weft.runtime.replies import Finish, Reply, ReplyToken
 
     class Stub(Inference):
         def __init__(self) -> None:
@@ -183,9 +183,9 @@ def _stub(pieces: int) -> Any:
 
 async def _send(ledger: "weft.aio.AsyncLedger", stub: "Inference", label: str) -> None:
     from weft.kernel.authority import Principal, PrincipalKind
-    from weft.runtime.context import context_for
-    from weft.runtime.inference.settings import ModelSettings, ProviderKind, ProviderSettings
-    from weft.runtime.turns.messages import OutgoingMessage, send
+    from weft.runtime.broker.broker import OutgoingMessage, send
+    from weft.runtime.egress.execution_context import context_for
+    from weft.runtime.inference.model_requests import ModelSettings, ProviderKind, ProviderSettings
 
     provider = ProviderSettings(id="stub", kind=ProviderKind.OPENAI_COMPATIBLE, base_url="http://127.0.0.1:9")
     question = OutgoingMessage(message="What time is it?", model=ModelSettings(id="m", name="stub", provider=provider))

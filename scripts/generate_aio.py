@@ -27,7 +27,7 @@ from weft.ledger.imports import import_writer
 from weft.ledger.read import full_threads, session_list, turns
 from weft.ledger.write import turn_writer
 from weft.programs.programs import Programs
-from weft.programs.similarity.similarity import Similarity
+from weft.programs.similarity import Similarity
 from weft.surfaces import opening
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "weft" / "aio"
@@ -157,7 +157,7 @@ LEDGER = '''
         self, session: str, *, after: StreamPosition | str | None = None, wait: float | None = None
     ) -> AsyncIterator[StreamItem]:
         """As the synchronous one; the text of a turn that runs in this process comes piece by piece, at once."""
-        from weft.runtime.streams.follower import follow
+        from weft.runtime.answer_streams import follow
 
         return follow(self, session, after=after, wait=wait)
 

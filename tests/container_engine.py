@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 
 from weft.kernel.errors import EngineObjectMissing, EngineUnreachable
-from weft.runtime.resources.docker.engine import About, ContainerEngine, image_path
+from weft.runtime.resources.container_engine import About, ContainerEngine, image_path
 
 PREFIX = "weft-engine-"
 IMAGE = "weft.test/busybox"

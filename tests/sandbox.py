@@ -12,8 +12,8 @@ import pytest
 
 from weft.kernel.errors import Unsupported
 from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox, run_sandboxed
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Limits, ProcessOutcome
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
 
 UNPROTECTED = ProtectedPlaces(ledgers=(), folders=())
 """For commands of which it does not matter what they see beside their workspace."""

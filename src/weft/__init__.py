@@ -214,16 +214,16 @@ if TYPE_CHECKING:
     from weft.ledger.write.session_merges import Provenance as Provenance
     from weft.ledger.write.session_merges import Unification as Unification
     from weft.ledger.write.turn_writer import TurnWriter as TurnWriter
-    from weft.programs.apply import PlannedProgram as PlannedProgram
-    from weft.programs.model import CriterionVerdict as CriterionVerdict
-    from weft.programs.model import Difference as Difference
-    from weft.programs.model import PendingItem as PendingItem
-    from weft.programs.model import PersonRequest as PersonRequest
-    from weft.programs.model import Program as Program
-    from weft.programs.model import ProgramChange as ProgramChange
-    from weft.programs.model import RecordedVerdict as RecordedVerdict
-    from weft.programs.model import TaggedNode as TaggedNode
-    from weft.programs.model import UnvouchedName as UnvouchedName
+    from weft.programs.program_changes import PlannedProgram as PlannedProgram
+    from weft.programs.program_records import CriterionVerdict as CriterionVerdict
+    from weft.programs.program_records import Difference as Difference
+    from weft.programs.program_records import PendingItem as PendingItem
+    from weft.programs.program_records import PersonRequest as PersonRequest
+    from weft.programs.program_records import Program as Program
+    from weft.programs.program_records import ProgramChange as ProgramChange
+    from weft.programs.program_records import RecordedVerdict as RecordedVerdict
+    from weft.programs.program_records import TaggedNode as TaggedNode
+    from weft.programs.program_records import UnvouchedName as UnvouchedName
     from weft.programs.programs import Programs as Programs
     from weft.runtime.invoke.invocation import InvocationResult as InvocationResult
     from weft.store.port import Diagnosis as Diagnosis
@@ -313,8 +313,8 @@ _NAMES = {
     "weft.ledger.write.turn_writer": "TurnWriter",
     "weft.surfaces.opening": "OpenLedger copy examine open restore salvage",
     "weft.surfaces.program_handles": "LedgerPrograms ProgramHandle",
-    "weft.programs.apply": "PlannedProgram",
-    "weft.programs.model": (
+    "weft.programs.program_changes": "PlannedProgram",
+    "weft.programs.program_records": (
         "CriterionVerdict Difference PendingItem PersonRequest Program ProgramChange RecordedVerdict TaggedNode "
         "UnvouchedName"
     ),

@@ -26,9 +26,8 @@ CONNECTING = frozenset(
 METHODS = {STARTING: ("subprocess_exec", "subprocess_shell"), CONNECTING: ("create_connection", "sock_connect")}
 """The same, of an event loop."""
 MAY_START = {
-    "weft/runtime/sandbox/processes.py": "the one place for commands that run to their end",
-    "weft/runtime/sandbox/piped_process.py": "programs of the machine that one thread writes to and reads from",
-    "weft/runtime/sandbox/server_process.py": "the one place for servers of our own, which run until they are stopped",
+    "weft/runtime/sandbox/processes.py": "the one place for commands that run to their end, and for servers of our own",
+    "weft/runtime/sandbox/git_program.py": "programs of the machine that one thread writes to and reads from",
     "weft/runtime/policies/harness.py": "the server in the sandbox that runs a policy, a process for each decision",
     "weft/exchange/sync/commands.py": "the other end of a sync, by the command or the ssh that the user names",
     "weft/exchange/importing/reading_ahead.py": "the worker of an import: this program's own code, which ends with it",
@@ -38,37 +37,35 @@ MAY_START = {
 }
 MAY_CONNECT = {
     "weft/runtime/egress/connections.py": "the one place",
-    "weft/runtime/egress/local_ports.py": "whether a port of this machine takes connections; nothing is sent",
+    "weft/runtime/egress/connection_rules.py": "whether a port of this machine takes connections; nothing is sent",
     "weft/store/postgres/": "the ledger's own database, whose driver connects by itself",
-    "weft/runtime/resources/docker/transport.py": "the container engine of this machine, over its socket",
+    "weft/runtime/resources/engine_transport.py": "the container engine of this machine, over its socket",
     "weft/exchange/importing/sources.py": "a database that the user names to import from",
 }
 
 SANDBOX = "weft.runtime.sandbox."
 RUNNING = frozenset(
     SANDBOX + name
-    for name in "processes.run_process processes.ProcessRun line_process.LineProcess piped_process.PipedProcess "
-    "server_process.ServerProcess".split()
+    for name in "processes.run_process processes.ProcessRun processes.LineProcess git_program.PipedProcess "
+    "processes.ServerProcess".split()
 )
 """What starts a process of the machine: all that is not the sandbox's says why it needs none."""
 MAY_RUN = {
-    "weft/runtime/sandbox/bubblewrap.py": "the sandbox itself: the one place where a sandboxed process is started",
-    "weft/runtime/sandbox/sandboxed_server.py": "a server in the sandbox, put together by `SandboxGuard`",
-    "weft/runtime/sandbox/line_process.py": "a process that is spoken with in lines, whoever starts it",
+    "weft/runtime/sandbox/bubblewrap.py": "the sandbox: the one place where a sandboxed process or server is started",
+    "weft/runtime/sandbox/processes.py": "a process that is spoken with in lines; the person's own password manager",
     "weft/runtime/sandbox/command_runner.py": "the profile none, which a person grants by name",
-    "weft/runtime/mcp/transports.py": "speaks with the process that `CommandRunner` started",
-    "weft/runtime/sandbox/key_commands.py": "the person's own password manager, as they configured it",
-    "weft/runtime/invoke/human.py": "the person's own command that tells them something, named by a variable of theirs",
-    "weft/runtime/replay/checks.py": "the check of a bisection, which the person gave on the command line",
-    "weft/runtime/inference/local.py": "the embedded model: our own program",
+    "weft/runtime/tools/mcp_connection.py": "speaks with the process that `CommandRunner` started",
+    "weft/runtime/invoke/handlers.py": "the person's own command that tells them something, named in a variable",
+    "weft/runtime/thread_bisection.py": "the check of a bisection, which the person gave on the command line",
+    "weft/runtime/inference/local_models.py": "the embedded model: our own program",
     "weft/runtime/sandbox/git_program.py": "git, for what is kept of folders",
 }
 CONFINING = frozenset(
     f"{SANDBOX}{module}.{name}"
     for module, names in {
         "confinement": ("ConfinedRun",),
-        "mounts": ("mount_options",),
-        "visible_files": ("kernel_options", "system_mounts"),
+        "profiles": ("mount_options",),
+        "sandbox_plan": ("kernel_options", "system_mounts"),
     }.items()
     for name in names
 )

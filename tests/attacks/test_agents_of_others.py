@@ -12,7 +12,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import NotAllowed
 from weft.ledger.api import Ledger
 from weft.programs import Programs
-from weft.programs.program_files import wanted_in
+from weft.programs.program_changes import wanted_in
 
 NOON = 1_794_700_800_000
 

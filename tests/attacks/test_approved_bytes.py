@@ -23,19 +23,17 @@ from weft.kernel.authority import Principal, PrincipalKind, rights
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.enums import Decision
 from weft.ledger.model import ToolUsePart
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.context import context_for
-from weft.runtime.inference.replies import Finish, Reply
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.replies import Finish, Reply
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
 from weft.runtime.sandbox.profiles import SandboxProfile
-from weft.runtime.tools import folder_locks
-from weft.runtime.tools.calls import PlannedTool, ToolFailure
-from weft.runtime.tools.change_tools import WriteTool
-from weft.runtime.tools.gate import ToolGate
-from weft.runtime.tools.named_files import named_files
-from weft.runtime.tools.shell import ShellTool
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.tool import gate as tool_gate
+from weft.runtime.tool.gate import ToolGate
+from weft.runtime.tool.tool_contract import PlannedTool, ToolCallContext, ToolFailure
+from weft.runtime.tool.workspace import WorkspaceFolder
+from weft.runtime.tools.shell import ShellTool, named_files
+from weft.runtime.tools.workspace_tools import WriteTool
 from weft.surfaces.opening import open as open_ledger
 
 ACTING = context_for(Principal(PrincipalKind.HUMAN, "ann"), rights=rights(["tool:*"]))
@@ -196,7 +194,7 @@ def test_no_other_call_works_in_the_folder_while_an_approved_one_runs(
     (folder / "lib.sh").write_text("echo library\n")
     (folder / "build.sh").write_text("touch started; until test -e go; do :; done; . ./lib.sh\n")
     waits = asyncio.Event()
-    is_locked = folder_locks._is_locked
+    is_locked = tool_gate._is_locked
 
     def watched(descriptor: int, kind: int) -> bool:
         got = is_locked(descriptor, kind)
@@ -204,7 +202,7 @@ def test_no_other_call_works_in_the_folder_while_an_approved_one_runs(
             waits.set()
         return got
 
-    monkeypatch.setattr(folder_locks, "_is_locked", watched)
+    monkeypatch.setattr(tool_gate, "_is_locked", watched)
 
     async def body() -> None:
         gate = ToolGate(tools, allow, Gateless(), workspace=folder)
@@ -230,7 +228,7 @@ def test_no_other_call_works_in_the_folder_while_an_approved_one_runs(
 
 def test_calls_that_nobody_approved_run_beside_each_other(folder: Path) -> None:
     async def body() -> None:
-        async with folder_locks.hold_folder(folder, alone=False), folder_locks.hold_folder(folder, alone=False):
+        async with tool_gate.hold_folder(folder, alone=False), tool_gate.hold_folder(folder, alone=False):
             pass
 
     asyncio.run(body())

@@ -27,24 +27,30 @@ from weft.kernel.errors import NotApplicable
 from weft.ledger.api import Ledger
 from weft.ledger.model import ToolUsePart
 from weft.programs import Program, Programs
-from weft.runtime.broker.tools import CallAnswer, Later, ToolCallContext
-from weft.runtime.context import context_for
-from weft.runtime.inference.replies import Finish, Reply
-from weft.runtime.mcp.definitions import ToolDefinition
-from weft.runtime.mcp.tools import McpTool
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.invoke import toolbox
+from weft.runtime.invoke.toolbox import CodeProgramTool
+from weft.runtime.replies import Finish, Reply
 from weft.runtime.sandbox import bubblewrap, command_runner, processes
-from weft.runtime.sandbox.code_programs import CodeOutcome
-from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.command_runner import CodeOutcome, CommandRunner
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
 from weft.runtime.sandbox.profiles import parse_profile
-from weft.runtime.tools import code_tools
-from weft.runtime.tools.calls import CallPlan, PlannedTool, ToolFailure, ToolOutput
-from weft.runtime.tools.change_tools import EditTool, WriteTool
-from weft.runtime.tools.code_tools import CodeProgramTool
+from weft.runtime.tool.gate import ToolGate
+from weft.runtime.tool.tool_contract import (
+    CallAnswer,
+    CallPlan,
+    Later,
+    PlannedTool,
+    ToolCallContext,
+    ToolFailure,
+    ToolOutput,
+)
+from weft.runtime.tool.workspace import WorkspaceFolder
 from weft.runtime.tools.fetch_url import FetchUrlTool
-from weft.runtime.tools.gate import ToolGate
+from weft.runtime.tools.mcp_server_settings import ToolDefinition
+from weft.runtime.tools.mcp_servers import McpTool
 from weft.runtime.tools.shell import ShellTool
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.tools.workspace_tools import EditTool, WriteTool
 from weft.surfaces.opening import open as open_ledger
 
 ACTING = context_for(
@@ -245,8 +251,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             made.ran.append((source, input))
             return CodeOutcome(ending=Ending.EXITED, result=2, error=None, printed="")
 
-        monkeypatch.setattr("weft.runtime.egress.page_requests.fetch_page", fetch_page)
-        monkeypatch.setattr(code_tools, "run_code", run_code)
+        monkeypatch.setattr("weft.runtime.egress.connections.fetch_page", fetch_page)
+        monkeypatch.setattr(toolbox, "run_code", run_code)
         yield made
 
 

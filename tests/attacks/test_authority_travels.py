@@ -366,7 +366,7 @@ def test_no_program_bears_a_vendors_name(
 
     def forges(theirs: Programs) -> None:  # a peer's program checks nothing
         with monkeypatch.context() as patch:
-            patch.setattr("weft.programs.kinds.vendor_names.VENDORS", ())
+            patch.setattr("weft.programs.program_kinds.VENDORS", ())
             theirs.create(kind, name, config)
 
     peer.writes(forges)

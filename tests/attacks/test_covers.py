@@ -17,15 +17,13 @@ import pytest
 import weft
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.errors import InvalidInput, StoreFailed
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.sandbox import protected_places, remembered_places, workspace_search
+from weft.runtime.sandbox import hidden_places, remembered_places
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
 from weft.runtime.sandbox.processes import Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
-from weft.runtime.sandbox.secret_files import SecretFiles
-from weft.runtime.sandbox.workspace_view import PersonFolders
-from weft.runtime.tools.calls import ToolFailure
+from weft.runtime.sandbox.sandbox_plan import PersonFolders
+from weft.runtime.tool.tool_contract import ToolCallContext, ToolFailure
 from weft.runtime.tools.shell import ShellTool
 
 CANARY = "canary-6be2"
@@ -72,7 +70,7 @@ def test_no_number_of_folders_pushes_a_ledger_or_a_secret_out_of_the_look(run: R
 def test_where_the_look_cannot_come_to_its_end_nothing_runs(
     run: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_search, "MOST_FOLDERS", 40)
+    monkeypatch.setattr(hidden_places, "MOST_FOLDERS", 40)
     assert run("mkdir build && cd build && mkdir $(seq 50)").succeeded
     with pytest.raises(InvalidInput, match="more than 40 folders, most of them in 'build'"):
         run("echo ran > ran")
@@ -229,7 +227,7 @@ def test_what_is_gone_is_forgotten_and_searched_for_no_longer(
     run("true")
     (workspace / "apps/web/.env").rename(workspace / "apps/web/settings.txt")
     assert CANARY.encode() in run(LOOK).stdout  # the person's own choice of a name
-    monkeypatch.setattr(workspace_search, "MOST_FETCHED_FOLDERS", 0)
+    monkeypatch.setattr(hidden_places, "MOST_FETCHED_FOLDERS", 0)
     assert run("true").succeeded
 
 
@@ -278,7 +276,7 @@ def test_a_command_that_makes_much_to_be_hidden_keeps_no_other_from_running(
 def test_more_to_hide_than_can_be_hidden_in_folders_is_refused(
     run: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protected_places, "MOST_COVERS", 20)
+    monkeypatch.setattr(hidden_places, "MOST_COVERS", 20)
     assert run("touch $(seq -f .env.%.0f 30)").succeeded
     with pytest.raises(InvalidInput, match="more than 20 files and folders that must be hidden"):
         run("true")

@@ -16,11 +16,11 @@ import pytest
 from tests.runtime.resources.directories.folders import contents, write
 from tests.sizes import share
 from weft.kernel.errors import Damaged, InvalidInput, LimitExceeded, StoreFailed, WeftError
-from weft.runtime.resources.directories import FileStore, SnapshotLimit, ignore_rules
-from weft.runtime.resources.directories.manifest import Manifest
-from weft.runtime.resources.directories.objects import BLOB, TREE, ObjectWriter
-from weft.runtime.resources.directories.restoring import FolderRestoring
-from weft.runtime.resources.directories.taking import write_snapshot
+from weft.runtime.folder_snapshots import known_files
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.folder_snapshots.folder_scan import write_snapshot
+from weft.runtime.folder_snapshots.snapshot_changes import FolderRestoring
+from weft.runtime.folder_snapshots.snapshot_objects import BLOB, TREE, Manifest, ObjectWriter, SnapshotLimit
 from weft.runtime.sandbox.git_program import find_git, opened_repository
 
 Forge = Callable[[ObjectWriter, bytes], bytes]
@@ -344,7 +344,7 @@ def test_rules_that_are_pipes_links_or_endless_open_nothing_and_end(
     os.mkfifo(folder / "a/.gitignore")
     (folder / "b/.gitignore").symlink_to(folder.parent / "rules")
     assert store.snapshot(folder).files == 4  # the link is kept as a link, and gives no rules
-    monkeypatch.setattr(ignore_rules, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(known_files, "ANSWER_SECONDS", 0.5)
     write(folder, {"c/.gitignore": "**/" * 14 + "b\n", "c/" + "a/" * 150 + "a": "deep"})
     with pytest.raises(StoreFailed, match="what the folder"):
         store.snapshot(folder)
@@ -354,7 +354,7 @@ def test_rules_that_are_slow_in_every_folder_have_one_time_for_all(
     store: FileStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, {".gitignore": "*.log\n", "a/x": "1", "b/x": "1"})
-    monkeypatch.setattr(ignore_rules, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(known_files, "MOST_SECONDS", 0.0)
     with pytest.raises(StoreFailed, match="more than 0 seconds for the folders before"):
         store.snapshot(folder)
 

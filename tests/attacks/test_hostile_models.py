@@ -22,15 +22,15 @@ from weft.kernel.authority import Principal, PrincipalKind
 from weft.ledger.api import Ledger, Setting
 from weft.ledger.model import ToolUsePart
 from weft.programs import Programs
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.configuration.gathering import TurnConfiguration
-from weft.runtime.configuration.layers import ConfigLayer, LayerName, merge
-from weft.runtime.context import context_for
-from weft.runtime.inference.replies import Finish, Reply
+from weft.runtime.assembly.configuration_layers import ConfigLayer, LayerName, merge
+from weft.runtime.assembly.turn_configuration import TurnConfiguration
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.invoke.toolbox import Toolbox
+from weft.runtime.replies import Finish, Reply
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
-from weft.runtime.tools.toolbox import Toolbox
-from weft.runtime.tools.toolsets import find_toolset
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces
+from weft.runtime.tool.toolsets import find_toolset
 
 CANARY = "the-canary-of-this-machine"
 ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {

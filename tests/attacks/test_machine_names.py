@@ -19,10 +19,10 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import NotAllowed, NotApplicable, WeftError
 from weft.ledger.api import Ledger
 from weft.programs import Programs
-from weft.programs.criteria import CommandResult
-from weft.programs.program_files import wanted_in
+from weft.programs.program_changes import wanted_in
 from weft.programs.program_writer import ProgramWriter
-from weft.runtime.configuration.gathering import LayerReader, TurnRequest
+from weft.programs.tasks import CommandResult
+from weft.runtime.assembly.turn_configuration import LayerReader, TurnRequest
 
 CANARY = "the-canary-of-this-machine"
 READER = ["session:read(notes-*)"]

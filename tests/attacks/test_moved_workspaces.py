@@ -15,12 +15,12 @@ import pytest
 
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.errors import StoreFailed
-from weft.runtime.sandbox import workspace_turns
+from weft.runtime.sandbox import remembered_places
 from weft.runtime.sandbox.bubblewrap import SandboxGuard
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
-from weft.runtime.sandbox.workspace_view import PersonFolders
+from weft.runtime.sandbox.sandbox_plan import PersonFolders
 
 CANARY = b"canary-3fd0"
 LOOK = "find . -type f -execdir cat {} + 2>/dev/null; true"
@@ -132,7 +132,7 @@ def test_what_a_workspace_above_no_longer_has_is_searched_for_once(
     run(upper, "true")
     (upper / "apps/web/.env").unlink()
     run(upper / "sub", "true")
-    monkeypatch.setattr("weft.runtime.sandbox.workspace_search.MOST_FETCHED_FOLDERS", 0)
+    monkeypatch.setattr("weft.runtime.sandbox.hidden_places.MOST_FETCHED_FOLDERS", 0)
     assert run(upper / "sub", "true").succeeded
 
 
@@ -190,7 +190,7 @@ def test_no_sandbox_is_made_while_another_is_made_in_the_same_tree(
         waits.set()
         threading.Event().wait(0.01)
 
-    monkeypatch.setattr(workspace_turns, "_pause", pause)
+    monkeypatch.setattr(remembered_places, "_pause", pause)
     order: list[str] = []
     with beside(lambda: order.append(f"first {run(upper / first, 'true').code}")):
         assert paused.reached.wait(60)
@@ -219,7 +219,7 @@ def test_commands_of_workspaces_side_by_side_do_not_wait_for_one_another(
 HOLDER = """
 import sys
 from pathlib import Path
-from weft.runtime.sandbox.workspace_turns import WorkspaceTurn
+from weft.runtime.sandbox.remembered_places import WorkspaceTurn
 turn = WorkspaceTurn(Path(sys.argv[1]), Path(sys.argv[2]), can_write=True)
 turn.begin()
 print("held", flush=True)
@@ -230,7 +230,7 @@ sys.stdin.read()
 def test_another_process_waits_for_its_turn_too_and_says_so_where_it_does_not_come(
     run: Run, upper: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_turns, "LONGEST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(remembered_places, "LONGEST_WAIT_SECONDS", 0.2)
     words = [sys.executable, "-c", HOLDER, str(state), str(upper)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as holder:
         assert holder.stdout is not None

@@ -25,14 +25,14 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidConfig, LabelTaken, NotAllowed, NotFound, WeftError
 from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
-from weft.programs.program_files import wanted_in
-from weft.runtime.broker.plans import Sending
-from weft.runtime.context import context_for
+from weft.programs.program_changes import wanted_in
+from weft.runtime.broker.broker import answer_admitted
+from weft.runtime.broker.turn_plans import Sending
 from weft.runtime.egress.credentials import Keyring
+from weft.runtime.egress.execution_context import context_for
 from weft.runtime.invoke.handlers import invoke
 from weft.runtime.invoke.invocation import Invocation, InvocationContext
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.turns.messages import answer_admitted
 
 NOON = 1_794_700_800_000
 NAMES = ("local", "ann", "bob", "eve", "helper")

@@ -11,12 +11,10 @@ import pytest
 
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.mounts import is_beneath
-from weft.runtime.sandbox.private_home import home_beside
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces
 from weft.runtime.sandbox.processes import ProcessOutcome
-from weft.runtime.sandbox.profiles import SandboxProfile, parse_profile
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
-from weft.runtime.sandbox.workspace_view import PersonFolders
+from weft.runtime.sandbox.profiles import SandboxProfile, is_beneath, parse_profile
+from weft.runtime.sandbox.sandbox_plan import PersonFolders, home_beside
 
 PROFILES = [parse_profile("workspace"), parse_profile("read-only"), parse_profile("network:public.example")]
 PLANTED = "#!/bin/sh\necho planted >&2\nexit 1\n"

@@ -10,14 +10,14 @@ import pytest
 
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.errors import InvalidInput
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.harness.criterion_commands import CriterionCommands
+from weft.runtime.agent_harness import CriterionCommands
 from weft.runtime.sandbox import bubblewrap
+from weft.runtime.sandbox.bubblewrap import SandboxedServer
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces
 from weft.runtime.sandbox.processes import ProcessOutcome
 from weft.runtime.sandbox.profiles import SandboxProfile, parse_profile
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
-from weft.runtime.sandbox.sandboxed_server import SandboxedServer
+from weft.runtime.tool.tool_contract import ToolCallContext
 from weft.runtime.tools.shell import ShellTool
 
 CANARY = "canary-4f1d"

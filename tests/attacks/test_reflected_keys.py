@@ -29,11 +29,10 @@ from tests.runtime.scripted import (
 )
 from tests.sizes import share
 from weft.kernel.errors import WeftError
-from weft.runtime.egress.credentials import Secret
-from weft.runtime.egress.key_traces import KeyTraces, StreamedText
+from weft.runtime.broker.broker import OutgoingMessage, send
+from weft.runtime.egress.credentials import KeyTraces, Secret, StreamedText
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import ModelSettings, ProviderKind, ProviderSettings, RetryPolicy
-from weft.runtime.turns.messages import OutgoingMessage, send
+from weft.runtime.inference.model_requests import ModelSettings, ProviderKind, ProviderSettings, RetryPolicy
 
 KEY = "sk-Canary+Zx81qW/77yPv3_tTkLm-93fE"
 TRACE = 16

@@ -43,7 +43,7 @@ LINEAR = {
     ),
     r"weft.exchange.file_reconstruction: \bgit[ \t]++(?:-\S++[ \t]++)*+(?:am|apply|checkout|cherry-pick|clean|merge|"
     r"pull|rebase|reset|restore|revert|stash|switch)\b": "what was taken is never given back; it begins at one word",
-    r"weft.runtime.triggers.messages: \$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}": (
+    r"weft.runtime.invoke.trigger_firing: \$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}": (
         "each name begins with a full stop, which none contains: there is one way to divide them"
     ),
     r'weft.exchange.exporters.html.page:  (?:href|title)="([^"]*)"': (
@@ -55,24 +55,25 @@ LINEAR = {
     r"weft.ledger.read.session_list: ^[^\S\n]*<([A-Za-z][\w:-]{0,60})(?:[^\S\n][^<>\n]{0,300})?>": LINES_ONLY,
     r"weft.exchange.exporters.markdown:  {0,3}(`{3,}|~{3,})(.*)": LINE,
     r"weft.kernel.message_text: [^\n\r]*+(?:\r\n?|\n)?": "it fits wherever it is tried, and takes the whole line",
-    r"weft.runtime.tools.named_files: [A-Za-z_]\w*(\.[A-Za-z_]\w*)*": "a dot parts what repeats, and no letter is one",
+    r"weft.runtime.tools.shell: [A-Za-z_]\w*(\.[A-Za-z_]\w*)*": "a dot parts what repeats, and no letter is one",
     r"""weft.kernel.permission_subjects: (['"])(.*?)\1""": "over words whose quotes end: each character is read once",
     r"weft.runtime.sandbox.command_runner: bwrap: execvp (.*): ([ -9;-~]*)\n": COLONS,
     r"weft.runtime.sandbox.command_runner: (.*): ([ -9;-~]*)\n": COLONS,
     r'weft.runtime.sandbox.git_settings: \s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\[^\n])*)")?\s*\]': (
         "behind a run of blanks stands a letter, a quote or a bracket: it is tried once for each"
     ),
-    r"weft.runtime.mcp.package_sources: (?m)^[ \t]*registry[ \t]*=[ \t]*(\S+)[ \t]*$": LINES_ONLY,
-    r"weft.runtime.compaction.key_terms: (:[0-9]+)+$": "over words of at most LONGEST_TERM_CHARACTERS characters",
-    r"weft.runtime.compaction.key_terms: [A-Za-z][a-z0-9]*([A-Z][a-z0-9]+)+": (
+    r"weft.runtime.tools.mcp_server_settings: (?m)^[ \t]*registry[ \t]*=[ \t]*(\S+)[ \t]*$": LINES_ONLY,
+    r"weft.runtime.assembly.summaries: (:[0-9]+)+$": "over words of at most LONGEST_TERM_CHARACTERS characters",
+    r"weft.runtime.assembly.summaries: [A-Za-z][a-z0-9]*([A-Z][a-z0-9]+)+": (
         "over words of at most LONGEST_TERM_CHARACTERS characters"
     ),
-    r"weft.runtime.compaction.strategies: \b(decid\w+|decision|agreed|must|never|always|do not|don't|instead of|because"
+    r"weft.runtime.assembly.summaries: \b(decid\w+|decision|agreed|must|never|always|do not|don't|instead of|because"
     r"|todo|fixme|open question|remember|important|deadline|prefer\w*|requirement)\b": (
         "each word is begun once, at its beginning, and a run of letters ends it"
     ),
-    r"weft.runtime.inference.failures: (prompt|input|request|messages?) (is|are) too long\b|exceeds? (the )?"
-    r"(available |maximum |model'?s? )?context|context (length|window|size|limit).{0,40}\bexceed|exceed\w* .{0,20}"
+    r"weft.runtime.inference.dialects.server_answers: (prompt|input|request|messages?) (is|are) too long\b|"
+    r"exceeds? (the )?(available |maximum |model'?s? )?context|context (length|window|size|limit).{0,40}\bexceed|"
+    r"exceed\w* .{0,20}"
     r"context (length|window|size|limit)|maximum context length|too many (input |prompt )?tokens|reduce the length of "
     r"the (messages|prompt)|request (is )?too large|request exceeds the maximum size": (
         "over at most _LONGEST characters of what a provider says"
@@ -125,14 +126,14 @@ LINEAR = {
     r'weft.ledger.read.search_matches: "([^"]*)(?:"|$)|([^\s"]+)': "what a quote begins ends at one or with the text",
     r"weft.ledger.secrets.scan: (?<!\\)\\++[nrt]": RUNS,
     r"weft.ledger.secrets.scan: (?<!\\)\\++u(00[0-7][0-9A-Fa-f])": RUNS,
-    r"weft.runtime.tools.executed_files: [@+!?*]\([^()\s]*\)|&&|\|\||<\(|\$\(|[;&|\n()`]|>>?|<<?|"
+    r"weft.runtime.tools.shell: [@+!?*]\([^()\s]*\)|&&|\|\||<\(|\$\(|[;&|\n()`]|>>?|<<?|"
     r"(?<![^\s;&|()])(?:\{(?=\s)|\}(?![^\s;&|()]))": "no parenthesis in the first: each stretch is looked at once",
     r'weft.ledger.secrets.scan: (?<!\\)\\++(["/])': RUNS,
     r'weft.ledger.secrets.scan: (?<!\\)\\++[nrt"/]': RUNS,
     r"weft.ledger.secrets.scan: (?<!\\)\\++[nrt]|\s+": RUNS,
     r"weft.ledger.views.turns: ^(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)\n(?P<code>.*?)"
     r"(?:^(?P=fence)[`~]*+[ \t]*+$|\Z)": "a fence without an end takes all; each line is compared once",
-    r"weft.runtime.inference.dialects.port: data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)": (
+    r"weft.runtime.inference.dialects.dialect_port: data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)": (
         "`;` and `/` divide the repeats, and are in none of them"
     ),
     r"weft.ledger.read.sessions: (?:[^/@:\s]+@)([^/:@\s]+):/*(\S+)": ADDRESS,
@@ -164,7 +165,7 @@ MADE = {
         "from the table in the same module: each begins with a word of its own; repeats are bounded or possessive"
     ),
     "weft.ledger.secrets.scan: pattern.encode()": "from a table whose patterns have a test of their own",
-    "weft.programs.program_files: f'^(?:{pattern})$'": "numbers and words of YAML, from a table in the same module",
+    "weft.programs.program_changes: f'^(?:{pattern})$'": "numbers and words of YAML, from a table in the same module",
     "weft.runtime.sandbox.git_settings: pattern": (
         "from the table in the same module: each has one run of one class, or two with a colon between"
     ),

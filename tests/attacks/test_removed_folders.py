@@ -13,8 +13,8 @@ from tests.faults.processes import Say, run_well
 from weft.kernel.enums import ResourceKind
 from weft.kernel.errors import StoreFailed, WeftError
 from weft.ledger.api import Resource
-from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directory_driver import DirectoryDriver
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.resources.local_drivers import DirectoryDriver
 
 NOBODY = 65534
 DEPTH = 3000

@@ -14,7 +14,7 @@ from weft.ledger.api import Runs
 from weft.ledger.model import NewMessage
 from weft.ledger.read.contexts import VoucherKind
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import RetryPolicy
+from weft.runtime.inference.model_requests import RetryPolicy
 
 
 def test_a_strangers_words_are_no_persons_when_they_are_asked_again(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ from weft.ledger.resource_changes import UndoneMove, add_declared, stream_of_res
 from weft.ledger.write.sessions import require_session, stream_of
 from weft.ledger.write.transaction import Append
 from weft.programs import Programs
-from weft.runtime.resources.directories.comparing import load_snapshot
-from weft.runtime.resources.fork_plans import PlanLine
+from weft.runtime.folder_snapshots.snapshot_changes import load_snapshot
+from weft.runtime.resources.turn_files import PlanLine
 from weft.store.replicas import TrustStore
 from weft.surfaces.cli.resources.text import skipped_count, skipped_lines
 
@@ -493,7 +493,7 @@ def test_a_link_that_comes_after_the_place_was_looked_at_is_not_followed(
             place.symlink_to(precious)
         return load_snapshot(*arguments)
 
-    monkeypatch.setattr("weft.runtime.resources.directories.store.load_snapshot", swap)
+    monkeypatch.setattr("weft.runtime.folder_snapshots.file_store.load_snapshot", swap)
     done = world.controller.restore(taken, place=str(place) if is_beside else None, session="main")
     assert place.is_symlink()
     assert (done.outcome, state_at(precious)) == ("error", before)

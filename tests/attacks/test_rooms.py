@@ -34,8 +34,8 @@ from weft.ledger.model import NewMessage, Part, ReasoningPart, TextPart, ToolUse
 from weft.ledger.room_records import ROOM_LIMITS
 from weft.ledger.write.transaction import Append
 from weft.programs import Programs
-from weft.runtime.inference.replies import Finish, Reply
-from weft.runtime.inference.settings import ToolSpec
+from weft.runtime.inference.model_requests import ToolSpec
+from weft.runtime.replies import Finish, Reply
 from weft.surfaces.cli.rooms.text import message_lines
 
 _HEADER = re.compile(r"\[([0-9a-f]{10})\] ([^\n]*):\n")

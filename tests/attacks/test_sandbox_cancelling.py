@@ -18,11 +18,10 @@ import pytest
 from tests.runtime.test_processes import running
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from tests.surfaces.shell import PROGRAM, hear_interrupts, spawn
-from weft.runtime.harness.criterion_commands import CriterionCommands
+from weft.runtime.agent_harness import CriterionCommands
 from weft.runtime.sandbox.bubblewrap import run_sandboxed
-from weft.runtime.sandbox.code_programs import Language, run_code
-from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.usage import ProcessTree
+from weft.runtime.sandbox.command_runner import CommandRunner, Language, run_code
+from weft.runtime.sandbox.confinement import ProcessTree
 
 FOREVER = {
     Language.JAVASCRIPT: "export default () => { for (;;); }",

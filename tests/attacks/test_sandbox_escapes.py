@@ -28,9 +28,9 @@ from tests.sizes import share
 from weft.kernel.errors import Unsupported
 from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.confinement import ARCHITECTURES
 from weft.runtime.sandbox.processes import Limits
 from weft.runtime.sandbox.profiles import parse_profile
-from weft.runtime.sandbox.system_calls import ARCHITECTURES
 
 SECRET = "canary-7c1f0be2"
 PROFILES = ("workspace", "read-only", "network:public.example")

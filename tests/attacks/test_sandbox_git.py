@@ -20,8 +20,8 @@ from tests.runtime.sandbox.repositories import agent_does, agent_runs, make_repo
 from weft.kernel.errors import StoreError, Unsupported
 from weft.runtime.sandbox import bubblewrap
 from weft.runtime.sandbox.git_view import SAME_FOLDER, GitGuard
-from weft.runtime.sandbox.mounts import Mount, mount_options
 from weft.runtime.sandbox.processes import STARTS, Ending
+from weft.runtime.sandbox.profiles import Mount, mount_options
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from tests.attacks.git_person import Person, tried
 from tests.runtime.sandbox.repositories import agent_does, make_repository, person_git
-from weft.runtime.sandbox.git_includes import IncludedFile, included_files
+from weft.runtime.sandbox.git_settings import IncludedFile, included_files
 from weft.runtime.sandbox.git_view import GitGuard
 from weft.runtime.sandbox.processes import Ending
 

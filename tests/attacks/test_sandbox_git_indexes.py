@@ -11,7 +11,7 @@ import pytest
 
 from tests.attacks.git_person import Person, tried
 from tests.runtime.sandbox.repositories import agent_does, agent_runs, make_repository, person_git
-from weft.runtime.sandbox.git_index import (
+from weft.runtime.sandbox.git_repositories import (
     UnreadableIndex,
     hash_bytes_of,
     is_inner_name,

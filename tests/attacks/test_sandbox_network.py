@@ -15,13 +15,12 @@ from tests.attacks.url_forms import url_forms
 from tests.runtime.fake_internet import PUBLIC, FakeInternet, near_names
 from tests.runtime.scripted import answer, scripted
 from tests.sandbox import UNPROTECTED, machine_sandbox
-from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.egress.connection_rules import is_public
-from weft.runtime.egress.host_proxy import HostProxy
+from weft.runtime.egress.connections import HostProxy
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import parse_profile
-from weft.runtime.tools.calls import ToolFailure
+from weft.runtime.tool.tool_contract import ToolCallContext, ToolFailure
 from weft.runtime.tools.fetch_url import FetchUrlTool
 
 ANY = parse_profile("network:*,*:22")

@@ -15,13 +15,12 @@ import pytest
 
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.errors import StoreError, StoreFailed
-from weft.runtime.sandbox import workspace_search
+from weft.runtime.sandbox import hidden_places
 from weft.runtime.sandbox.bubblewrap import SandboxGuard
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.hidden_places import SecretFiles, search_workspace
 from weft.runtime.sandbox.processes import STARTS, ProcessOutcome
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile
-from weft.runtime.sandbox.secret_files import SecretFiles
-from weft.runtime.sandbox.workspace_search import search_workspace
 
 CANARY = b"canary-91ab"
 LOOK = "find . -type f -exec cat {} +; echo ran > /tmp/x; echo ran"
@@ -103,7 +102,7 @@ def after_mounts(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> No
 
 def during_search(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """The folder `a` was looked at, and `project` was not."""
-    original = workspace_search.walk_folders
+    original = hidden_places.walk_folders
 
     def attacked(*words: Any) -> Iterator[tuple[str, int, list[os.DirEntry[str]]]]:
         for path, folder, entries in original(*words):
@@ -111,7 +110,7 @@ def during_search(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> N
             if path == "a":
                 act()
 
-    monkeypatch.setattr(workspace_search, "walk_folders", attacked)
+    monkeypatch.setattr(hidden_places, "walk_folders", attacked)
 
 
 POINTS: list[Point] = [before_mounts, after_mounts, during_search]

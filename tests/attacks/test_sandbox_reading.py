@@ -13,9 +13,8 @@ import pytest
 
 from tests.sandbox import UNPROTECTED, machine_sandbox, run_python, run_shell
 from weft.runtime.sandbox.bubblewrap import run_sandboxed
-from weft.runtime.sandbox.code_programs import Language, run_code
-from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.visible_files import SystemFiles
+from weft.runtime.sandbox.command_runner import CommandRunner, Language, run_code
+from weft.runtime.sandbox.sandbox_plan import SystemFiles
 
 TELLING = (
     "/etc/passwd /etc/shadow /etc/hostname /etc/machine-id /root /var /sys /run /proc/cmdline /proc/keys "

@@ -10,8 +10,7 @@ import pytest
 
 from tests.runtime.test_processes import running
 from tests.sandbox import UNPROTECTED, machine_sandbox, run_python, run_shell
-from weft.runtime.sandbox.code_programs import Language, run_code
-from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.command_runner import CommandRunner, Language, run_code
 from weft.runtime.sandbox.processes import MIB, Ending, Limits
 
 FULL = b"No space left on device"

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tests.sandbox import machine_sandbox, run_python, run_shell
-from weft.runtime.sandbox.system_calls import (
+from weft.runtime.sandbox.confinement import (
     ALLOW,
     ARCHITECTURES,
     KILL_PROCESS,

@@ -10,13 +10,12 @@ import pytest
 from tests.runtime.sandbox.repositories import make_repository, person_git
 from tests.sandbox import machine_sandbox
 from weft.kernel.errors import InvalidInput
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.sandbox import protected_places
+from weft.runtime.sandbox import hidden_places
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
 from weft.runtime.sandbox.processes import ProcessOutcome
 from weft.runtime.sandbox.profiles import SandboxProfile, parse_profile
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
-from weft.runtime.sandbox.secret_files import SecretFiles
+from weft.runtime.tool.tool_contract import ToolCallContext
 from weft.runtime.tools.shell import ShellTool
 
 CANARY = "canary-77e0"
@@ -167,7 +166,7 @@ def test_a_pattern_that_names_nothing_in_a_workspace_is_refused(pattern: str) ->
 
 
 def test_more_files_to_hide_than_can_be_hidden_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protected_places, "MOST_COVERS", 20)
+    monkeypatch.setattr(hidden_places, "MOST_COVERS", 20)
     for number in range(21):
         (tmp_path / f"{number}.secret").touch()
     with pytest.raises(InvalidInput, match="more than 20 files and folders that must be hidden"):

@@ -31,14 +31,11 @@ from weft.ledger.secrets.scan import (
     load_scanner,
     pieces_of,
 )
-from weft.runtime.broker.tools import FunctionTool, ToolCallContext, tools_of
+from weft.runtime.broker.broker import OutgoingMessage, send
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import ProviderKind, RetryPolicy
-from weft.runtime.tools.calls import ToolFailure, ToolOutput
-from weft.runtime.tools.recorded_calls import RecordedCalls
-from weft.runtime.tools.result_secrets import ResultSecrets
-from weft.runtime.tools.results import ReadResultTool
-from weft.runtime.turns.messages import OutgoingMessage, send
+from weft.runtime.inference.model_requests import ProviderKind, RetryPolicy
+from weft.runtime.tool.recorded_results import ReadResultTool, RecordedCalls, ResultSecrets
+from weft.runtime.tool.tool_contract import FunctionTool, ToolCallContext, ToolFailure, ToolOutput, tools_of
 
 MAKER = Maker(77)
 TOKEN, KEY, PEM = MAKER.github(), MAKER.some(40), MAKER.pem()

@@ -17,9 +17,9 @@ from msgspec import Struct
 from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import rights
 from weft.kernel.permission_subjects import line_subjects
-from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.policies.default_policy import decide
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.tool.tool_contract import ToolCallContext
 from weft.runtime.tools.shell import ShellTool
 
 LS_ALONE = rights(["tool:shell(ls *)", "tool:shell(git *)", "tool:shell(true)"])

@@ -15,12 +15,11 @@ from tests.runtime.homes import ProjectAndHome, link, program
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.runtime.sandbox import command_runner
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.mounts import MountKind, is_beneath
 from weft.runtime.sandbox.processes import ProcessOutcome
-from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
+from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, MountKind, is_beneath
+from weft.runtime.sandbox.sandbox_plan import PersonFolders
 from weft.runtime.sandbox.toolchain_places import PersonalHome
 from weft.runtime.sandbox.toolchains import Toolchains, find_toolchains
-from weft.runtime.sandbox.workspace_view import PersonFolders
 
 CANARY = "canary-of-the-home-folder"
 SECRETS = (

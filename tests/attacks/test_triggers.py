@@ -15,9 +15,9 @@ from tests.ledger.test_inbox import answered
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
 from weft.kernel.errors import InvalidConfig, NotApplicable
 from weft.ledger import triggers as firing_module
-from weft.programs.kinds.kind import KindRow
-from weft.programs.schedules import due_between
-from weft.runtime.triggers import job as job_module
+from weft.programs.program_kinds import KindRow
+from weft.programs.triggers import due_between
+from weft.runtime.invoke import trigger_job as job_module
 
 FIRINGS_OF_A_CIRCLE = 140
 """Two triggers, each stopped after 64 firings in an hour for what triggers caused, and what they had by then."""

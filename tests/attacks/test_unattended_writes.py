@@ -17,8 +17,8 @@ from weft.kernel.clock import SystemClock
 from weft.kernel.errors import NotAllowed
 from weft.kernel.message_text import write_mention
 from weft.programs import Programs
-from weft.runtime.configuration.unattended import UnattendedTurn, unattended_turn
-from weft.runtime.triggers.sender import TriggerSender
+from weft.runtime.assembly.turn_configuration import UnattendedTurn, unattended_turn
+from weft.runtime.invoke.trigger_firing import TriggerSender
 
 WRITING = {"write", "edit", "shell"}
 Begin = Callable[[Crew, str], Awaitable[None]]

@@ -16,12 +16,11 @@ from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.enums import Decision
 from weft.ledger.api import Ledger
 from weft.ledger.model import ToolUsePart
-from weft.runtime.inference.replies import Finish, Reply
+from weft.runtime.replies import Finish, Reply
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
 from weft.runtime.sandbox.processes import ProcessOutcome
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
-from weft.runtime.sandbox.secret_files import SecretFiles
-from weft.runtime.tools.gate import ToolGate
+from weft.runtime.tool.gate import ToolGate
 from weft.runtime.tools.shell import ShellTool
 from weft.surfaces.opening import open as open_ledger
 

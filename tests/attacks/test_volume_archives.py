@@ -17,10 +17,15 @@ import pytest
 
 from tests.runtime.resources.docker.running import entry, packed
 from weft.kernel.errors import ArchiveRefused, LimitExceeded
-from weft.runtime.resources.docker.archive_entries import FOREIGN_ARCHIVE, OWN_ARCHIVE, ArchiveRules
-from weft.runtime.resources.docker.archive_store import ArchiveStore
-from weft.runtime.resources.docker.tar_reader import BLOCK, read_archive
-from weft.runtime.resources.docker.tar_writer import archive_chunks
+from weft.runtime.resources.tar_archives import (
+    BLOCK,
+    FOREIGN_ARCHIVE,
+    OWN_ARCHIVE,
+    ArchiveRules,
+    ArchiveStore,
+    archive_chunks,
+    read_archive,
+)
 
 DIR, LINK, SYMLINK = tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE
 GNU = tarfile.GNU_FORMAT

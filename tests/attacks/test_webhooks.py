@@ -18,8 +18,7 @@ from weft.kernel.errors import InboxFull, InvalidInput, NotAllowed, NotApplicabl
 from weft.ledger import triggers
 from weft.ledger.api import Finished, InboxMessage, Ledger, Runs, TriggerLog
 from weft.ledger.broker.inbox import QueueLimits
-from weft.runtime.triggers.deliveries import deliver
-from weft.runtime.triggers.webhooks import WebhookDelivery, canonical_body, json_value, read_delivery
+from weft.runtime.invoke.trigger_firing import WebhookDelivery, canonical_body, deliver, json_value, read_delivery
 
 SECRET = "it's nobody's business"
 SECONDS = NOON // 1000

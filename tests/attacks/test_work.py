@@ -13,8 +13,7 @@ from tests.runtime.harness.test_moves import facts as facts_of
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage
 from weft.programs import Programs
-from weft.runtime.harness.facts import RoundState, WordKind, WorkReader
-from weft.runtime.harness.moves import AwaitAnswer, Say, next_move
+from weft.runtime.agent_work import AwaitAnswer, RoundState, Say, WordKind, WorkReader, next_move
 
 
 @pytest.mark.parametrize("claim", ["brief", ["brief"], {"brief": 1}])

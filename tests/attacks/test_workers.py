@@ -38,10 +38,9 @@ from weft.ledger.broker.workers import workers_below
 from weft.ledger.write.sessions import stream_of
 from weft.ledger.write.transaction import Append
 from weft.programs import Programs
-from weft.programs.model import Program
-from weft.runtime.harness.facts import WorkFacts, WorkReader
-from weft.runtime.harness.turn_limits import TurnLimits, turn_limits
-from weft.runtime.inference.settings import Parameters
+from weft.programs.program_records import Program
+from weft.runtime.agent_work import TurnLimits, WorkFacts, WorkReader, turn_limits
+from weft.runtime.inference.model_requests import Parameters
 
 Forged = tuple[type, dict[str, Any]]
 

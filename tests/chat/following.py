@@ -21,7 +21,7 @@ from weft.chat.room_stream import (
 )
 from weft.ledger.api import InboxMessage, SessionStanding, Setting
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
+from weft.runtime.broker.turn_plans import TurnPlan
 
 
 class Room:

@@ -17,12 +17,12 @@ from weft.kernel.message_text import write_mention
 from weft.ledger.api import Ledger, PostedMessage, RoomMessage
 from weft.programs import Programs
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.planner import ConfiguredPlanner, Equip, sender_context
-from weft.runtime.broker.queue_modes import Collecting
-from weft.runtime.context import context_for
+from weft.runtime.broker.session_turns import Collecting
 from weft.runtime.egress.credentials import Keyring
+from weft.runtime.egress.execution_context import context_for
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import RetryPolicy
+from weft.runtime.inference.model_requests import RetryPolicy
+from weft.runtime.invoke.turn_planner import ConfiguredPlanner, Equip, sender_context
 
 Answer = Callable[[dict[str, Any]], Script]
 

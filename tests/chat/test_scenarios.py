@@ -21,8 +21,8 @@ from weft.kernel.errors import NotAllowed, NotFound
 from weft.ledger.api import Approval, Runs
 from weft.ledger.model import TextPart
 from weft.programs import Programs
-from weft.runtime.inference.budgets import Budget
-from weft.runtime.tools.gate import ToolGate
+from weft.runtime.inference.model_requests import Budget
+from weft.runtime.tool.gate import ToolGate
 
 ROOMS, PROFILES = "tests.ledger.test_rooms", "tests.ledger.test_room_profiles"
 MENTIONS, SUGGESTIONS = "tests.kernel.test_mentions", "tests.chat.test_suggestions"

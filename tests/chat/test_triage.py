@@ -31,10 +31,10 @@ from weft.kernel.message_text import mentioned
 from weft.ledger.api import Ledger, ReachedAgent, RoomMessage
 from weft.ledger.model import Turn
 from weft.programs import Programs
-from weft.programs.similarity.minilm import NAME
-from weft.programs.similarity.similarity import Similarity
+from weft.programs.minilm import NAME
+from weft.programs.similarity import Similarity
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
+from weft.runtime.invoke.turn_planner import ConfiguredPlanner, sender_context
 
 
 @pytest.fixture

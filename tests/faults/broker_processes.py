@@ -39,11 +39,11 @@ from weft.ledger.api import (
 from weft.ledger.model import Message, NewMessage, TextPart, ToolUsePart
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.broker.tools import FunctionTool, tools_of
-from weft.runtime.context import context_for
-from weft.runtime.inference.replies import Finish, Reply
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings, ProviderKind, ProviderSettings
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings, ProviderKind, ProviderSettings
+from weft.runtime.replies import Finish, Reply
+from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 MODEL = ModelSettings(
     id="m",

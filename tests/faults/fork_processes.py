@@ -21,14 +21,11 @@ from tests.sizes import chance
 from weft.kernel.enums import VolumeMode
 from weft.ledger.api import Ledger, Resource, ResourceLog
 from weft.ledger.write.transaction import LedgerWriter
+from weft.runtime.folder_snapshots.file_store import FileStore
 from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directory_driver import DirectoryDriver
 from weft.runtime.resources.drivers import Drivers
-from weft.runtime.resources.file_driver import FileDriver
-from weft.runtime.resources.fork_plans import ForkPlanner, PlanLine
-from weft.runtime.resources.turn_files import TurnFiles
-from weft.runtime.resources.uri_driver import UriDriver
+from weft.runtime.resources.local_drivers import DirectoryDriver, FileDriver, UriDriver
+from weft.runtime.resources.turn_files import ForkPlanner, PlanLine, TurnFiles
 from weft.runtime.resources.workspace_snapshots import workspace_resource
 
 State = dict[bytes, tuple[str, int, bytes]]

@@ -18,9 +18,9 @@ import pytest
 from tests.runtime.resources.directories.folders import contents, write
 from tests.sizes import Record, chance, share, sized
 from weft.kernel.errors import StoreFailed
-from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directories.model import SkipReason
-from weft.runtime.resources.directories.scan import LEFTOVER
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.folder_snapshots.folder_scan import LEFTOVER
+from weft.runtime.folder_snapshots.snapshot_objects import SkipReason
 from weft.runtime.sandbox.git_program import find_git
 
 NOBODY = 65534
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 ACT = """
 import sys
 from pathlib import Path
-from weft.runtime.resources.directories import FileStore
+from weft.runtime.folder_snapshots.file_store import FileStore
 store = FileStore(Path(sys.argv[1]), git=sys.argv[3] or None)
 if sys.argv[4] == "snapshot":
     print(store.snapshot(Path(sys.argv[2])).id)

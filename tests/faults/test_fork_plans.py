@@ -18,7 +18,7 @@ from tests.sizes import PROVING, Record, chance, points, sized
 from weft.kernel.enums import SnapshotState, VolumeMode
 from weft.kernel.errors import NotFound
 from weft.ledger.api import Restore
-from weft.runtime.resources.fork_plans import PlanLine
+from weft.runtime.resources.turn_files import PlanLine
 
 GUESSED_STEPS = 60
 

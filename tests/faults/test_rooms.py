@@ -23,10 +23,10 @@ from weft.ledger.model import Message, TextPart
 from weft.programs import Programs
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.context import context_for
-from weft.runtime.inference.replies import Finish, Reply
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings
+from weft.runtime.replies import Finish, Reply
 
 PEOPLE, AGENTS = 10, 4
 MESSAGES = sized(test=2, prove=40)

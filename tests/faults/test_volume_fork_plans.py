@@ -23,14 +23,13 @@ from tests.sizes import Record, chance, sized
 from weft.kernel.enums import VolumeMode
 from weft.kernel.errors import NotFound
 from weft.ledger.api import Ledger, ResourceLog
+from weft.runtime.resources.container_engine import ContainerEngine, MadeBy, list_made_by
 from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.docker.archive_store import ArchiveStore
-from weft.runtime.resources.docker.engine import ContainerEngine
-from weft.runtime.resources.docker.engine_labels import MadeBy, list_made_by
-from weft.runtime.resources.docker.volumes import DockerVolumes
 from weft.runtime.resources.docker_drivers import VOLUME, docker_drivers
 from weft.runtime.resources.drivers import Drivers
-from weft.runtime.resources.fork_plans import ForkPlanner, PlanLine
+from weft.runtime.resources.engine_volumes import DockerVolumes
+from weft.runtime.resources.tar_archives import ArchiveStore
+from weft.runtime.resources.turn_files import ForkPlanner, PlanLine
 
 GUESSED_STEPS = 40
 NAMES = ["plain", " spaced ", "-dash", ".hidden", "new\nline", "back\\slash", "ümläut", "odd \udce9"]

@@ -21,19 +21,18 @@ from weft.kernel.events import Usage
 from weft.ledger.api import Approval, Ledger, Runs, SessionStanding, Setting
 from weft.ledger.model import Message, TextPart, ToolUsePart
 from weft.ledger.reports.usage import TurnUsage
+from weft.runtime.assembly.configuration_layers import WorkerConstraints
 from weft.runtime.broker import broker as broker_module
-from weft.runtime.broker import steps
+from weft.runtime.broker import turn_state
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.context import context_for
-from weft.runtime.inference.replies import Finish, Reply
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings
-from weft.runtime.policies.contract import PolicyCall
-from weft.runtime.policies.decider import PolicyDecision
-from weft.runtime.tools.calls import PlannedTool
-from weft.runtime.tools.gate import ToolGate
-from weft.runtime.workers.constraints import WorkerConstraints
-from weft.runtime.workers.tools import AwaitTool, SessionWorkers, SpawnTool
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings
+from weft.runtime.invoke.toolbox import AwaitTool, SessionWorkers, SpawnTool
+from weft.runtime.policies.policy_decisions import PolicyCall, PolicyDecision
+from weft.runtime.replies import Finish, Reply
+from weft.runtime.tool.gate import ToolGate
+from weft.runtime.tool.tool_contract import PlannedTool
 
 MANAGERS = sized(test=1, prove=6)
 WORKERS = 20
@@ -88,7 +87,7 @@ async def allow(call: PolicyCall) -> PolicyDecision:
 def serve(say: Say, path: str) -> None:
     """A broker process, until it is killed."""
     broker_module.RENEW_SECONDS = LEASE_SECONDS / 4
-    steps.MAX_LOSSES = 1_000  # what is lost here is nobody's poison: the kills are random
+    turn_state.MAX_LOSSES = 1_000  # what is lost here is nobody's poison: the kills are random
     say("serving")
     asyncio.run(_serve(path))
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from tests.faults.processes import Say
 from tests.faults.tripwires import Tripwire, watch_disk, watch_statements
 from tests.runtime.triggering import HOUR_MS, NOON, TriggerWorld, open_world
-from weft.runtime.triggers.deliveries import deliver
-from weft.runtime.triggers.webhooks import WebhookDelivery
+from weft.runtime.invoke.trigger_firing import WebhookDelivery, deliver
 
 START = NOON + 4 * HOUR_MS
 """Three times of an hourly schedule were missed, and one is due."""

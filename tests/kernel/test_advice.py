@@ -36,7 +36,7 @@ def _uses(module: Module) -> Iterator[tuple[str, set[str], int]]:
 
 
 LATER = {
-    "weft/runtime/invoke/model_settings.py": {"PUBLISH_PROGRAM", "VALIDATE_INFORMATION"},
+    "weft/runtime/assembly/turn_configuration.py": {"PUBLISH_PROGRAM", "VALIDATE_INFORMATION"},
     "weft/runtime/invoke/agents_and_tasks.py": {"RESUME_AGENT", "RESET_AGENT", "WAIT_FOR_ANSWER_OR_RESET_AGENT"},
 }
 """Actions that are chosen first and given their arguments afterwards; the tests of those modules read the hints."""

@@ -29,8 +29,8 @@ from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.views.sessions import join_started
 from weft.ledger.views.turns import distrust
 from weft.ledger.write.transaction import Append
-from weft.programs.nodes import find_node
-from weft.programs.similarity.similarity import Similarity
+from weft.programs.lookups import find_node
+from weft.programs.similarity import Similarity
 from weft.store.fact_log import FORMER
 from weft.store.postgres.connection import PostgresSql, parse_address, translate
 from weft.store.sqlite.connection import SqliteSql

@@ -13,7 +13,7 @@ from weft.ledger.api.broker import Runs
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.broker.inbox import Finished, Interrupted, TurnRetry, retry_of
 from weft.ledger.model import FileNote, NewError, NewMessage
-from weft.runtime.broker.run import Run
+from weft.runtime.broker.turn_state import Run
 
 
 def failed(ledger: Ledger, session: str) -> str:

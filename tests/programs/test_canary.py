@@ -18,7 +18,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
-from weft.programs.program_files import WantedProgram, wanted_in
+from weft.programs.program_changes import WantedProgram, wanted_in
 
 CANARY = "canary-7f3a.b"
 READS = (

@@ -13,12 +13,10 @@ from tests.programs.stories import AGENT, HUMAN, MODEL, PROVIDER, TASK
 from weft.exchange.sync import pull
 from weft.kernel.errors import InvalidConfig, NotAllowed, NotFound
 from weft.ledger.api.ledger import Ledger
-from weft.programs import Programs
+from weft.programs import Programs, kind_table, program_kinds, tasks
 from weft.programs.config_fields import RIGHTS_BY_NAME, WHOLE_RIGHTS
-from weft.programs.kinds import agent, information, provider, task
-from weft.programs.kinds import kind as kind_module
-from weft.programs.kinds.table import KINDS
-from weft.programs.program_files import read_files, read_text, wanted_in
+from weft.programs.kind_table import KINDS
+from weft.programs.program_changes import read_files, read_text, wanted_in
 
 EXAMPLES = """
 {
@@ -269,7 +267,7 @@ def test_fields_that_another_ledger_wrote_are_kept(
 ) -> None:
     theirs = Programs(open_ledger(tmp_path / "theirs.db"))
     with monkeypatch.context() as newer:  # a version of weft that reads more fields than this one
-        newer.setattr(kind_module, "unknown_fields", lambda *_: ())
+        newer.setattr(program_kinds, "unknown_fields", lambda *_: ())
         theirs.create("human", "eve", {"name": "Eve", "pronouns": "she", "preferences": {"quietHours": [22, 7]}})
     pull(world.ledger, str(theirs.ledger.path), weft.open)
     world.take_over("eve")
@@ -288,7 +286,9 @@ def test_fields_that_another_ledger_wrote_are_kept(
 def test_every_field_of_every_kind_is_read_by_something() -> None:
     """Not by its own table alone: somewhere in the code its name is looked up."""
     sources = [path.read_text() for path in Path(weft.__file__).parent.rglob("*.py") if "kinds" not in path.parts]
-    code = "\n".join([*sources, *(inspect.getsource(module) for module in (agent, information, provider, task))])
+    code = "\n".join(
+        [*sources, *(inspect.getsource(module) for module in (kind_table, kind_table, program_kinds, tasks))]
+    )
     shown = {"createdBy", "avatar", "emoji"}  # what an agent is shown with
     for kind in KINDS.values():
         names = {place[-1] for place in kind.form.names()} - shown

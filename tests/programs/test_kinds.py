@@ -20,14 +20,12 @@ from weft.kernel.program_events import PROGRAM_KINDS, ConfiguredEvent, Created, 
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.views import programs as program_views
 from weft.ledger.views.projector import OTHERS
-from weft.programs import Programs
-from weft.programs.config_fields import count, reference, text
-from weft.programs.kinds import published
-from weft.programs.kinds.kind import KindRow, ReferenceRule
-from weft.programs.kinds.table import KINDS, ROWS
-from weft.programs.machine_names import NOTHING
-from weft.programs.model import Program
-from weft.programs.program_files import read_text
+from weft.programs import Programs, program_kinds
+from weft.programs.config_fields import NOTHING, count, reference, text
+from weft.programs.kind_table import KINDS, ROWS
+from weft.programs.program_changes import read_text
+from weft.programs.program_kinds import KindRow, ReferenceRule
+from weft.programs.program_records import Program
 from weft.runtime.invoke.handlers import HANDLERS
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 
@@ -55,10 +53,10 @@ TOY = KindRow(
     fields={"wheels": count, "maker": reference, "colour": text},
     machine=dict.fromkeys(("wheels", "maker", "colour"), NOTHING),
     references={"maker": ReferenceRule(ReferenceField.OWNER, (ProgramKind.HUMAN,))},
-    file_states=published.FILE_STATES,
-    state_in_use=published.STATE_IN_USE,
-    steps=published.STEPS,
-    ended_states=published.ENDED_STATES,
+    file_states=program_kinds.FILE_STATES,
+    state_in_use=program_kinds.STATE_IN_USE,
+    steps=program_kinds.PUBLISHING_STEPS,
+    ended_states=program_kinds.ENDED_STATES,
 )
 
 

@@ -17,13 +17,12 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound, WeftError
 from weft.ledger.api import Ledger
 from weft.programs import Programs
-from weft.programs.config_fields import Fields, text
-from weft.programs.criteria import FIELDS as CRITERION_FIELDS
-from weft.programs.kinds.kind import KindRow
-from weft.programs.kinds.table import KINDS, ROWS
-from weft.programs.machine_names import NOTHING, TEMPLATE, criterion_commands
-from weft.programs.program_files import wanted_in
+from weft.programs.config_fields import NOTHING, TEMPLATE, Fields, criterion_commands, text
+from weft.programs.kind_table import KINDS, ROWS
+from weft.programs.program_changes import wanted_in
+from weft.programs.program_kinds import KindRow
 from weft.programs.program_writer import ProgramWriter
+from weft.programs.tasks import CRITERION_FIELDS
 
 NOON = 1_794_700_800_000
 MINIMAL: dict[str, dict[str, Any]] = {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from weft.kernel.enums import CriterionType, ProgramKind
-from weft.programs.criteria import FIELDS
-from weft.programs.kinds.table import KINDS
+from weft.programs.kind_table import KINDS
+from weft.programs.tasks import CRITERION_FIELDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
 
@@ -36,5 +36,5 @@ def test_every_field_of_every_kind_is_listed() -> None:
 def test_every_criterion_is_listed_with_its_fields() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (`.*) \|$", PAGE.split("## Tasks")[1].split("\n## ")[0], re.MULTILINE))
     assert set(rows) == set(CriterionType)
-    for kind, (_, fields) in FIELDS.items():
+    for kind, (_, fields) in CRITERION_FIELDS.items():
         assert set(re.findall(r"`(\w+)`", rows[kind])) == set(fields), kind

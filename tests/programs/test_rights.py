@@ -12,9 +12,9 @@ from tests.sizes import share
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, Rights, rights
 from weft.kernel.errors import NotAllowed
 from weft.programs import Programs
-from weft.programs.program_files import wanted_in
+from weft.programs.program_changes import wanted_in
 from weft.programs.program_writer import VERB_RIGHTS
-from weft.programs.similarity.similarity import Similarity
+from weft.programs.similarity import Similarity
 
 PERSON = Authority((Principal(PrincipalKind.HUMAN, "bln"),))
 TASK = "task-research-quantum"

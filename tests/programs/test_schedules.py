@@ -12,7 +12,7 @@ import pytest
 
 from tests.sizes import share
 from weft.kernel.errors import InvalidInput
-from weft.programs.schedules import (
+from weft.programs.triggers import (
     CronSchedule,
     IntervalSchedule,
     SingleSchedule,

@@ -15,8 +15,7 @@ from weft.kernel.errors import (
     VariableMissing,
 )
 from weft.programs import Programs
-from weft.programs.json_values import found_at, parse_path
-from weft.programs.placeholders import resolve_config, variables_in
+from weft.programs.program_records import found_at, parse_path, resolve_config, variables_in
 
 
 def test_information_is_held_against_its_schema(programs: Programs) -> None:

@@ -25,7 +25,7 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import NewMessage
 from weft.programs import Programs
 from weft.programs.config_fields import RIGHTS
-from weft.programs.criteria import CommandResult, Workspace, judge
+from weft.programs.tasks import CommandResult, Workspace, judge_criterion
 from weft.surfaces.wire.hints import phrase
 
 QUANTUM = "task-research-quantum"
@@ -219,7 +219,7 @@ def test_a_criterion_is_judged_by_what_is_there(
         assert folder == tmp_path.resolve()
         return CommandResult(exit_code=0, stdout="fine")
 
-    (verdict,) = judge([criterion], Workspace(tmp_path, "ok", run))
+    (verdict,) = judge_criterion([criterion], Workspace(tmp_path, "ok", run))
     assert verdict.passed is passed
     if observed is not None:
         assert verdict.observed == observed

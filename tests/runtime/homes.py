@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from weft.runtime.sandbox.mounts import MountKind
+from weft.runtime.sandbox.profiles import MountKind
 from weft.runtime.sandbox.toolchain_places import PersonalHome
 from weft.runtime.sandbox.toolchains import Toolchains, find_toolchains
 

@@ -15,13 +15,13 @@ from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.programs import Programs
-from weft.runtime.context import ExecutionContext, context_for
 from weft.runtime.egress.credentials import Keyring
+from weft.runtime.egress.execution_context import ExecutionContext, context_for
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.replies import ReplyToken
-from weft.runtime.inference.settings import RetryPolicy
+from weft.runtime.inference.model_requests import RetryPolicy
 from weft.runtime.invoke.handlers import invoke
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
+from weft.runtime.replies import ReplyToken
 from weft.runtime.sandbox.command_runner import CommandRunner
 
 VARIABLES = {"THERE_KEY": CANARY, "THERE_HOST": "127.0.0.1"}

@@ -21,11 +21,11 @@ from weft.ledger.api import (
 )
 from weft.ledger.model import Part, ReasoningPart, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.broker.tools import FunctionTool, tools_of
+from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.replies import Finish, Reply, ReplyToken, TokenKind
-from weft.runtime.inference.settings import NO_PARAMETERS, InferenceRequest
+from weft.runtime.inference.model_requests import NO_PARAMETERS, InferenceRequest
+from weft.runtime.replies import Finish, Reply, ReplyToken, TokenKind
+from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 URL = "http://127.0.0.1:9"
 AGAIN, END, CALL, BREAK = "again", "end", "call", "break"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sandbox import machine_sandbox, run_python
 from weft.runtime.sandbox.bubblewrap import NO_CGROUP
-from weft.runtime.sandbox.cgroups import delegated_cgroup
+from weft.runtime.sandbox.confinement import delegated_cgroup
 from weft.runtime.sandbox.processes import MIB, Ending, Limits
 
 

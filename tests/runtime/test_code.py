@@ -10,10 +10,9 @@ import pytest
 
 from tests.sandbox import UNPROTECTED
 from weft.kernel.errors import NoCanonicalForm, Unsupported
-from weft.runtime.sandbox import code_programs
+from weft.runtime.sandbox import command_runner
 from weft.runtime.sandbox.bubblewrap import Sandbox
-from weft.runtime.sandbox.code_programs import CodeOutcome, Language, run_code
-from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.command_runner import CodeOutcome, CommandRunner, Language, run_code
 from weft.runtime.sandbox.processes import MIB, Ending, Limits
 
 JAVASCRIPT, TYPESCRIPT, PYTHON = Language.JAVASCRIPT, Language.TYPESCRIPT, Language.PYTHON
@@ -134,6 +133,6 @@ def test_nothing_of_a_program_stays(sandbox: Sandbox, tmp_path: Path, monkeypatc
 def test_without_its_runtime_a_language_is_unsupported(
     sandbox: Sandbox, language: Language, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_programs, "find_spec", lambda _: None)
+    monkeypatch.setattr(command_runner, "find_spec", lambda _: None)
     with pytest.raises(Unsupported, match="need"):
         run(sandbox, language, DOUBLE[language], {"n": 1})

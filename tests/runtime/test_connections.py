@@ -21,7 +21,7 @@ from weft.runtime.egress.connection_rules import Rules, ensure_safe, is_public, 
 from weft.runtime.egress.connections import Connections
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import InferenceRequest
+from weft.runtime.inference.model_requests import InferenceRequest
 
 CANARY = "sk-canary-connection"
 OPEN = Rules()

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from weft.kernel.authority import EVERYTHING, LONGEST_CHAIN, Layer, Principal, PrincipalKind, Rights, rights
 from weft.kernel.errors import CredentialMissing, CredentialWithheld, InvalidInput, NotAllowed
-from weft.runtime.context import (
+from weft.runtime.egress.credentials import Credential, Keyring, Secret, origin_of
+from weft.runtime.egress.execution_context import (
     ExecutionContext,
     acting,
     context_for,
@@ -24,7 +25,6 @@ from weft.runtime.context import (
     current_context,
     run_with_context,
 )
-from weft.runtime.egress.credentials import Credential, Keyring, Secret, origin_of
 
 PERSON = Principal(PrincipalKind.HUMAN, "bln")
 AGENT = Principal(PrincipalKind.AGENT, "scout")

@@ -29,10 +29,14 @@ def loaded(*modules: str) -> set[str]:
 def test_the_command_line_loads_nothing_that_asks_models() -> None:
     assert loaded("weft", "weft.surfaces.cli.main", "weft.surfaces.cli.commands.credential") == set()
     assert loaded("weft.surfaces.cli.commands.chat", "weft.surfaces.cli.commands.doctor") == set()
-    names = ("weft.runtime.mcp.servers", "weft.runtime.mcp.notices", "weft.surfaces.cli.mcp_servers")
+    names = ("weft.runtime.tools.mcp_servers", "weft.runtime.tools.mcp_servers", "weft.surfaces.cli.mcp_servers")
     assert loaded(*names, "weft.surfaces.cli.commands.mcp_server") <= {"asyncio"}
 
 
 def test_settings_and_contexts_need_no_extra() -> None:
-    names = ("weft.runtime.context", "weft.runtime.inference.settings", "weft.runtime.inference.inference")
-    assert loaded(*names, "weft.runtime.inference.local", "weft.runtime.sandbox.code_programs") <= {"asyncio"}
+    names = (
+        "weft.runtime.egress.execution_context",
+        "weft.runtime.inference.model_requests",
+        "weft.runtime.inference.inference",
+    )
+    assert loaded(*names, "weft.runtime.inference.local_models", "weft.runtime.sandbox.command_runner") <= {"asyncio"}

@@ -24,7 +24,7 @@ from weft.kernel.errors import (
     Unsupported,
     VariableMissing,
 )
-from weft.runtime.invoke.model_settings import provider_settings
+from weft.runtime.assembly.turn_configuration import provider_settings
 from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.surfaces.wire.hints import phrase
 

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from weft.kernel.errors import CredentialMissing
-from weft.runtime.sandbox.key_commands import command_runner
-from weft.runtime.sandbox.processes import Limits
+from weft.runtime.sandbox.processes import Limits, command_runner
 
 CANARY = "sk-canary-command"
 PRINT = "printf %s-%s sk canary-command"

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from weft.kernel.errors import InvalidInput, StoreFailed
-from weft.runtime.sandbox.line_process import LineProcess
-from weft.runtime.sandbox.processes import Ending, Limits
+from weft.runtime.sandbox.processes import Ending, Limits, LineProcess
 
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 FLOOD = "import sys\nsys.stdin.readline()\nwhile True: print('x' * 100)"

@@ -11,12 +11,12 @@ from tests.runtime.invoking import Bench, as_tester, run
 from tests.runtime.scripted import chat, failure
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.ledger.api import Runs, SessionStanding
+from weft.runtime.assembly.configuration_layers import MessageOverrides, combined_overrides, read_overrides
+from weft.runtime.assembly.turn_configuration import ConfiguredModel
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.configuration.message_overrides import MessageOverrides, combined_overrides, read_overrides
-from weft.runtime.inference.settings import Parameters
-from weft.runtime.invoke.model_settings import ConfiguredModel
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.inference.model_requests import Parameters
+from weft.runtime.invoke.turn_planner import ConfiguredPlanner, sender_context
 
 
 def test_overrides_of_messages_that_are_answered_together_are_one() -> None:

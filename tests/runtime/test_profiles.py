@@ -14,21 +14,13 @@ from tests.runtime.test_processes import stays
 from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import SandboxFiles
 from weft.kernel.errors import InvalidInput, Unsupported
-from weft.runtime.configuration.permissions import (
-    GrantedPermissions,
-    LimitingLayer,
-    PermissionLimits,
-    SandboxLimits,
-    limits_of,
-)
-from weft.runtime.sandbox import workspace_search
+from weft.runtime.sandbox import hidden_places
 from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles, search_workspace
 from weft.runtime.sandbox.processes import MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile, parse_profile
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
-from weft.runtime.sandbox.secret_files import SecretFiles
-from weft.runtime.sandbox.workspace_search import search_workspace
+from weft.runtime.tool.toolsets import GrantedPermissions, LimitingLayer, PermissionLimits, SandboxLimits, limits_of
 
 FORMS = (
     "workspace", "read-only", "network:pypi.org", "network:a.example,b.example:8443", "read-only+network:pypi.org",
@@ -218,7 +210,7 @@ def test_ledgers_are_looked_for_in_all_of_a_workspace_or_it_is_refused(
     assert entries[0].number == os.stat(tmp_path / entries[0].path).st_ino
     everything = search_workspace(tmp_path, SecretFiles(), None).entries
     assert {entry.path for entry in everything} - {entry.path for entry in entries} == {"node_modules/x/.weft"}
-    monkeypatch.setattr(workspace_search, "MOST_FOLDERS", 5)
+    monkeypatch.setattr(hidden_places, "MOST_FOLDERS", 5)
     with pytest.raises(InvalidInput, match=f"the workspace {tmp_path} has more than 5 folders, most of them in 'c'"):
         search_workspace(tmp_path, SecretFiles(), [])
 

@@ -31,8 +31,8 @@ from weft.kernel.errors import (
     VersionConflict,
 )
 from weft.programs import Programs
-from weft.runtime.context import acting, context_for
 from weft.runtime.egress.credentials import Keyring
+from weft.runtime.egress.execution_context import acting, context_for
 from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.surfaces.program_handles import LedgerPrograms, LoopThread, ProgramHandle
 

@@ -33,13 +33,12 @@ from weft.kernel.events import EventRef, ModelRequest, RequestInput, Usage
 from weft.ledger.broker.run_writer import RunWriter
 from weft.ledger.model import ImagePart, Message
 from weft.runtime.broker import broker
-from weft.runtime.context import run_with_context
+from weft.runtime.broker.broker import OutgoingMessage, broker_of, invoke_model, send
 from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.execution_context import run_with_context
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.replies import ReplyToken
-from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings, RetryPolicy
-from weft.runtime.turns.messages import OutgoingMessage, broker_of, invoke_model, send
-from weft.runtime.turns.recorded_replies import TurnReply
+from weft.runtime.inference.model_requests import ModelSettings, Parameters, ProviderKind, ProviderSettings, RetryPolicy
+from weft.runtime.replies import ReplyToken, TurnReply
 
 Body = Callable[["SendBench"], Awaitable[None]]
 

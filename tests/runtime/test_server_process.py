@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weft.kernel.errors import StoreFailed
-from weft.runtime.sandbox.server_process import ServerProcess
+from weft.runtime.sandbox.processes import ServerProcess
 
 ECHO = "import sys; line = sys.stdin.readline(); print('ready', line, end='', flush=True); sys.stdin.read()"
 SILENT = "import sys; sys.stdin.read()"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.runtime.sandbox import shown_folders
-from weft.runtime.sandbox.shown_folders import ledger_folders
+from weft.runtime.sandbox import sandbox_plan
+from weft.runtime.sandbox.sandbox_plan import ledger_folders
 
 
 def test_ledgers_are_found_and_not_looked_into(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def let_tick(tree: Path) -> None:
 
 @pytest.mark.parametrize("settled_ns", [0, 2_000_000_000])
 def test_a_ledger_that_comes_later_is_found(tree: Path, monkeypatch: pytest.MonkeyPatch, settled_ns: int) -> None:
-    monkeypatch.setattr(shown_folders, "_SETTLED_NS", settled_ns)
+    monkeypatch.setattr(sandbox_plan, "_SETTLED_NS", settled_ns)
     (tree / "a" / "b").mkdir(parents=True)
     let_tick(tree)
     assert list(ledger_folders(tree)) == []
@@ -53,7 +53,7 @@ def test_a_ledger_that_comes_later_is_found(tree: Path, monkeypatch: pytest.Monk
 
 
 def test_a_folder_in_which_nothing_changed_is_not_listed_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown_folders, "_SETTLED_NS", 0)
+    monkeypatch.setattr(sandbox_plan, "_SETTLED_NS", 0)
     for number in range(9):
         (tree / str(number) / "inner").mkdir(parents=True)
     let_tick(tree)

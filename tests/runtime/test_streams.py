@@ -33,10 +33,10 @@ from weft.ledger.api import (
     TurnStarted,
     parse_position,
 )
+from weft.runtime import answer_streams
+from weft.runtime.answer_streams import LiveText
 from weft.runtime.broker.broker import Broker
-from weft.runtime.inference.replies import ReplyToken, TokenKind
-from weft.runtime.streams import follower, turn_text
-from weft.runtime.streams.live_text import LiveText
+from weft.runtime.replies import ReplyToken, TokenKind
 
 Items = AsyncIterator[StreamItem]
 
@@ -155,7 +155,7 @@ def test_whoever_is_slow_holds_nobody_up_and_takes_all_that_came_at_once(tmp_pat
 def test_another_process_is_told_what_is_kept_and_hears_of_a_lost_broker(
     address: str | Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_text, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(answer_streams, "KEEP_SECONDS", 0.0)
 
     async def main() -> None:
         speaker, screen = Speaker(), Screen()
@@ -301,7 +301,7 @@ async def conversation(path: Path, random: Random, words: list[Any]) -> list[Scr
 def test_whoever_is_cut_off_anywhere_goes_on_without_gap_or_repetition(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_text, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(answer_streams, "KEEP_SECONDS", 0.0)
     random = Random(seed)
     words, path = script(random), tmp_path / "ledger.db"
     screens = asyncio.run(conversation(path, random, words))
@@ -397,7 +397,7 @@ def test_whoever_comes_back_is_told_that_an_answer_was_erased_and_nothing_of_it(
 def test_a_follower_of_this_process_is_handed_out_nothing_that_was_erased_meanwhile(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "HELD_SECONDS", 0.0)
+    monkeypatch.setattr(answer_streams, "HELD_SECONDS", 0.0)
 
     async def main() -> None:
         async with weft.aio.open(path) as ledger:

@@ -23,10 +23,10 @@ from weft.kernel.errors import (
     VariableMissing,
 )
 from weft.programs import Programs
-from weft.runtime.context import context_for
+from weft.runtime.assembly.turn_configuration import model_settings
 from weft.runtime.egress.credentials import Credential, Keyring
-from weft.runtime.inference.local import SYSTEM_PROMPT
-from weft.runtime.invoke.model_settings import model_settings
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference.local_models import SYSTEM_PROMPT
 from weft.surfaces.wire.hints import phrase
 
 

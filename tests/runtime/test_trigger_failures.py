@@ -11,8 +11,8 @@ import pytest
 from tests.runtime.triggering import HOUR_MS, NOON, TriggerWorld, open_world
 from weft.kernel.errors import Damaged, StoreFailed
 from weft.ledger.api import CursorMove, FiringOutcome, NewFiring, TriggerLog
-from weft.runtime.triggers import sender as sender_module
-from weft.runtime.triggers.messages import compose
+from weft.runtime.invoke import trigger_firing as sender_module
+from weft.runtime.invoke.trigger_firing import compose
 
 
 @pytest.fixture

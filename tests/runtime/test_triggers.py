@@ -16,9 +16,9 @@ from tests.sizes import share
 from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.ledger.api import CursorMove, TriggerLog
 from weft.ledger.triggers import TriggerCursor
-from weft.programs.schedules import single_time_ms
-from weft.runtime.invoke.agent_rights import actor_context
-from weft.runtime.triggers.sender import TriggerSender
+from weft.programs.triggers import single_time_ms
+from weft.runtime.assembly.turn_configuration import actor_context
+from weft.runtime.invoke.trigger_firing import TriggerSender
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_brokers_that_look_at_the_same_moment_fire_an_occasion_once(world: Trigg
     world.at(NOON + HOUR_MS)
     from weft.kernel.enums import MessageSource
     from weft.ledger.api import Occasion
-    from weft.runtime.triggers.sender import occasion_digest
+    from weft.runtime.invoke.trigger_firing import occasion_digest
 
     occasion = Occasion(digest=occasion_digest("time", NOON), source=MessageSource.CRON, due_ms=NOON)
     outcomes = [sender.fire(trigger, occasion) for sender, trigger in zip((first, second), stale, strict=True)]

@@ -16,14 +16,12 @@ from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderF
 from weft.ledger.api import Runs
 from weft.ledger.views.rows import Lease
 from weft.programs import Programs
-from weft.runtime.harness import moves, task_work
-from weft.runtime.harness.facts import WorkFacts
-from weft.runtime.harness.work_messages import resumed_brief, task_brief
-from weft.runtime.invoke.agent import invoke_agent
-from weft.runtime.invoke.handlers import HANDLERS
+from weft.runtime import agent_harness, agent_work
+from weft.runtime.agent_work import WorkFacts, resumed_brief, task_brief
+from weft.runtime.broker import broker
+from weft.runtime.invoke.handlers import HANDLERS, invoke_agent
 from weft.runtime.invoke.invocation import Invocation
 from weft.runtime.sandbox.bubblewrap import Sandbox
-from weft.runtime.turns import messages
 from weft.surfaces.wire.hints import phrase
 
 SHORT = {"type": "word_count", "max": 3}
@@ -142,7 +140,7 @@ def test_the_harness_bounds_the_turns(path: Path) -> None:
 
 
 def test_a_turn_that_a_provider_broke_off_is_reflected_on(address: str | Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "FIRST_PAUSE_MS", 0)
+    monkeypatch.setattr(agent_work, "FIRST_PAUSE_MS", 0)
 
     async def body(bench: Bench) -> None:
         await hire(bench, SHORT, harness={"reflectOnFailure": True})
@@ -159,7 +157,7 @@ def test_a_turn_that_a_provider_broke_off_is_reflected_on(address: str | Path, m
 
 
 def test_reflections_that_bring_nothing_new_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "FIRST_PAUSE_MS", 0)
+    monkeypatch.setattr(agent_work, "FIRST_PAUSE_MS", 0)
 
     async def body(bench: Bench) -> None:
         await hire(bench, SHORT, harness={"reflectOnFailure": True, "maxReflections": 2})
@@ -192,7 +190,7 @@ def test_work_that_a_provider_broke_off_goes_on_by_its_checkpoint(address: str |
         resting = asyncio.Event()
 
         def progress(facts: WorkFacts, move: object) -> None:
-            if isinstance(move, moves.Rest):
+            if isinstance(move, agent_work.Rest):
                 resting.set()
 
         bench.shop.on_progress = progress
@@ -332,7 +330,7 @@ def test_an_agent_that_is_reset_while_its_model_is_asked_stops_at_once(
     address: str | Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease is renewed meanwhile, by which it is noticed."""
-    monkeypatch.setattr(messages, "RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(broker, "RENEW_SECONDS", 0.01)
 
     async def body(bench: Bench) -> None:
         await hire(bench, KEYWORD)
@@ -432,7 +430,7 @@ def test_a_ledger_that_cannot_be_written_is_no_failure_of_the_work(path: Path, m
         async def fail(*arguments: Any, **options: Any) -> None:
             raise StoreFailed("disk I/O error")
 
-        monkeypatch.setattr(task_work, "answer_admitted", fail)
+        monkeypatch.setattr(agent_harness, "answer_admitted", fail)
         with pytest.raises(StoreFailed):
             await bench.invoke("greet")
         assert bench.programs.get("ada").state == "thinking"

@@ -10,8 +10,7 @@ import pytest
 
 from weft.kernel.errors import InvalidInput, LimitExceeded
 from weft.ledger.model import NewMessage
-from weft.runtime.assembly.prompts import SystemPrompt, WorkspaceRules, changed_prompt
-from weft.runtime.assembly.workspace_rules import RULES_FILE, read_rules
+from weft.runtime.assembly.system_prompts import RULES_FILE, SystemPrompt, WorkspaceRules, changed_prompt, read_rules
 from weft.store.replicas import TrustStore
 
 

@@ -12,10 +12,10 @@ from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import TextPart
 from weft.programs import Programs
-from weft.programs.schedules import single_time_ms
-from weft.runtime.context import ExecutionContext
-from weft.runtime.triggers.job import TriggerJob
-from weft.runtime.triggers.sender import TriggerSender
+from weft.programs.triggers import single_time_ms
+from weft.runtime.egress.execution_context import ExecutionContext
+from weft.runtime.invoke.trigger_firing import TriggerSender
+from weft.runtime.invoke.trigger_job import TriggerJob
 
 T = TypeVar("T")
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000

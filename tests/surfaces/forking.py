@@ -47,12 +47,12 @@ MODULES = (
     "weft.ledger.api.resources",
     "weft.runtime.broker.broker",
     "weft.runtime.invoke.invocation",
-    "weft.runtime.turns.messages",
-    "weft.runtime.turns.served_messages",
+    "weft.runtime.broker.broker",
+    "weft.runtime.replies",
     "weft.surfaces.opening",
     "weft.runtime.inference.attempt",
     "weft.runtime.inference.dialects.speakers",
-    "weft.runtime.inference.dialects.openai_chat",
+    "weft.runtime.inference.dialects.openai",
     "rich.console",
 )
 NUMBER_BYTES = 4

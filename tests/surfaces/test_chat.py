@@ -14,11 +14,11 @@ from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotFound, ProviderFailed, RequestRefused, VariableMissing
 from weft.ledger.reports.prices import shipped_prices
-from weft.programs.model import Program
-from weft.runtime.context import ExecutionContext, context_for
-from weft.runtime.inference.model_files import MODEL_FILES
-from weft.runtime.inference.replies import ReplyToken
-from weft.runtime.inference.settings import Parameters, ProviderKind
+from weft.programs.program_records import Program
+from weft.runtime.egress.execution_context import ExecutionContext, context_for
+from weft.runtime.inference.local_models import MODEL_FILES
+from weft.runtime.inference.model_requests import Parameters, ProviderKind
+from weft.runtime.replies import ReplyToken
 from weft.surfaces.cli.chat.blocks import split_blocks
 from weft.surfaces.cli.chat.conversation import Conversation
 from weft.surfaces.cli.chat.models import (

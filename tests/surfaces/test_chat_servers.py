@@ -14,8 +14,8 @@ from tests.runtime.scripted import CHAT_STREAM, HANG, answer, failure, scripted
 from tests.surfaces.shell import Shell
 from tests.surfaces.talking import Served, serving
 from weft.runtime.egress.connections import Connections
-from weft.runtime.inference import running_servers
-from weft.runtime.inference.running_servers import RunningServer, UsualServer, find_running_servers
+from weft.runtime.inference import plain_requests
+from weft.runtime.inference.plain_requests import RunningServer, UsualServer, find_running_servers
 from weft.surfaces.cli.commands import chat
 
 MODELS = answer(200, {"object": "list", "data": [{"id": "llama3.2:latest"}, {"id": "qwen2.5:7b"}]})
@@ -71,7 +71,7 @@ def ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     for name in KEYS:
         monkeypatch.delenv(name, raising=False)
     with serving(MODELS, CHAT_STREAM) as served:
-        monkeypatch.setattr(running_servers, "USUAL_SERVERS", (UsualServer("Ollama", "ollama", port_of(served.url)),))
+        monkeypatch.setattr(plain_requests, "USUAL_SERVERS", (UsualServer("Ollama", "ollama", port_of(served.url)),))
         yield served
 
 
@@ -132,6 +132,6 @@ def test_the_doctor_names_servers_that_run_here_and_asks_no_port_where_nobody_li
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = UsualServer("Nobody", "nobody", closed.getsockname()[1])
-        monkeypatch.setattr(running_servers, "USUAL_SERVERS", (nobody,))
-        monkeypatch.setattr(running_servers, "find_running_servers", None)
+        monkeypatch.setattr(plain_requests, "USUAL_SERVERS", (nobody,))
+        monkeypatch.setattr(plain_requests, "find_running_servers", None)
         assert "runs at" not in weft("doctor").out

@@ -10,7 +10,7 @@ import pytest
 import weft as library
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_turn_files import Desk, listed
-from weft.runtime.resources.directories.store import FileStore
+from weft.runtime.folder_snapshots.file_store import FileStore
 
 ONE, TWO = {"page": "one\n"}, {"page": "two\n", "more": "x\n"}
 

@@ -15,9 +15,8 @@ from tests.runtime.mcp.test_real_servers import NODE, PACKAGES
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_toolchains import install_node, linked
-from weft.runtime.mcp.package_sources import package_caches
-from weft.runtime.mcp.server_settings import CommandServer, PackageSource
 from weft.runtime.sandbox.toolchain_places import MANAGERS
+from weft.runtime.tools.mcp_server_settings import CommandServer, PackageSource, package_caches
 from weft.surfaces.cli.mcp_servers import find_server, load_mcp_servers
 from weft.surfaces.cli.sandbox_access import sandbox_caches
 

@@ -17,10 +17,8 @@ from msgspec.structs import replace
 
 from tests.surfaces.shell import Shell
 from weft.kernel.errors import ConnectionForbidden
-from weft.runtime.inference import model_files
-from weft.runtime.inference.local import SHA256, find_weights
-from weft.runtime.inference.model_downloads import _next_url
-from weft.runtime.inference.model_files import MODEL_FILES, ModelFile, find_model_file
+from weft.runtime.inference import local_models
+from weft.runtime.inference.local_models import MODEL_FILES, SHA256, ModelFile, _next_url, find_model_file, find_weights
 
 WEIGHTS = bytes(range(256)) * 400
 NAME = "tiny-instruct"
@@ -87,7 +85,7 @@ def models(tmp_path: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch) 
         sha256=hashlib.sha256(WEIGHTS).hexdigest(),
         license="MIT",
     )
-    monkeypatch.setattr(model_files, "MODEL_FILES", (file,))
+    monkeypatch.setattr(local_models, "MODEL_FILES", (file,))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     return tmp_path / "data" / "weft" / "models"
 
@@ -202,8 +200,8 @@ def test_a_fetched_model_answers_in_a_conversation_and_as_a_program(
     shell: Shell, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = find_weights()
-    file = replace(model_files.MODEL_FILES[0], size_bytes=weights.stat().st_size, sha256=SHA256)
-    monkeypatch.setattr(model_files, "MODEL_FILES", (file,))
+    file = replace(local_models.MODEL_FILES[0], size_bytes=weights.stat().st_size, sha256=SHA256)
+    monkeypatch.setattr(local_models, "MODEL_FILES", (file,))
     monkeypatch.setattr("weft.surfaces.cli.chat.models.LONGEST_ANSWER", 8)
     shell("init")
     missing = shell("chat", "--model", NAME, stdin="What is the capital of France?")

@@ -10,9 +10,7 @@ import pytest
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_docs import run_example
-from weft.runtime.policies.contract import DECISION_SECONDS, RATIONALE_CHARACTERS
-from weft.runtime.policies.decider import default_source
-from weft.runtime.policies.interpreter import POLICY_LIMITS
+from weft.runtime.policies.policy_decisions import DECISION_SECONDS, POLICY_LIMITS, RATIONALE_CHARACTERS, default_source
 from weft.runtime.sandbox.processes import MIB
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import Shell
-from weft.runtime.inference.settings import ProviderKind
+from weft.runtime.inference.model_requests import ProviderKind
 from weft.surfaces.cli.commands.provider import TYPES
 
 

@@ -17,9 +17,9 @@ from tests.surfaces.shell import Shell, masked, on_terminal
 from tests.surfaces.test_cli_docs import run_example
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api import ResourceLog
-from weft.runtime.resources.docker.engine import ContainerEngine
-from weft.runtime.tools.calls import ToolFailure
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.resources.container_engine import ContainerEngine
+from weft.runtime.tool.tool_contract import ToolFailure
+from weft.runtime.tool.workspace import WorkspaceFolder
 from weft.surfaces.cli.resource_access import SnapshotSettings, files_folder, load_resource_settings
 from weft.surfaces.cli.sandbox_access import protected_places
 from weft.surfaces.cli.user_files import (

@@ -30,8 +30,8 @@ from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.enums import Decision, DecisionSource
 from weft.ledger.api import ApprovalAsked, Ledger, Parked, Runs, ToolDecision
 from weft.ledger.api.inbox import Inbox
-from weft.runtime.turns import served_messages
-from weft.runtime.turns.served_messages import await_served, leave_message
+from weft.runtime import replies
+from weft.runtime.replies import await_served, leave_message
 from weft.surfaces.cli.program_call import ReplyStream
 from weft.surfaces.cli.screen import Screen
 
@@ -57,7 +57,7 @@ def answers_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return inner(call, admit, on_token, ledger, waiting)  # type: ignore[arg-type]
 
     monkeypatch.setattr(broker_call, "_answered_here", noted)
-    monkeypatch.setattr(served_messages, "TAKING_SECONDS", 300)
+    monkeypatch.setattr(replies, "TAKING_SECONDS", 300)
     return answered
 
 
@@ -254,7 +254,7 @@ def test_a_sender_that_is_interrupted_while_it_goes_on_takes_its_message_back(
         assert states(weft) == ["queued"]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(served_messages, "TAKING_SECONDS", 0)
+    monkeypatch.setattr(replies, "TAKING_SECONDS", 0)
     monkeypatch.setattr(broker_call, "with_broker", interrupted)  # before anything of it is loaded
     with ledger_of(weft) as ledger:
         Runs(ledger).announce_broker()  # and answers nothing
@@ -301,7 +301,7 @@ def test_a_sender_that_is_interrupted_when_it_has_its_answer_leaves_the_turns_of
             runs.begin(session.id, expected=(ledger.session("talk").head, None), messages=[other])
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(served_messages, "load_reply", begin_another)
+        monkeypatch.setattr(replies, "load_reply", begin_another)
         with pytest.raises(KeyboardInterrupt):
             await_served(ledger, message, session.id)
         assert leave_message(ledger, message) == "the message was answered already"
@@ -326,8 +326,8 @@ def test_of_a_turn_that_was_cut_short_already_that_is_said(weft: Shell) -> None:
 def test_a_message_that_no_broker_takes_is_answered_by_its_sender(
     weft: Shell, answers_here: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served_messages, "TAKING_SECONDS", 0.05)
-    monkeypatch.setattr(served_messages, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(replies, "TAKING_SECONDS", 0.05)
+    monkeypatch.setattr(replies, "LOOK_SECONDS", 0.01)
     with serving(chat()) as server:
         stock(weft, server.url, "talk")
         with ledger_of(weft) as ledger:
@@ -351,7 +351,7 @@ def test_a_message_whose_turn_nobody_works_on_any_more_is_left_to_its_sender(
         clock.tick(5_000)
         return False
 
-    monkeypatch.setattr(served_messages, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(replies, "LOOK_SECONDS", 0)
     with ledger_of(weft) as ledger, weft_package.open(ledger.path, clock=clock) as sender:
         runs, message = Runs(ledger), ledger.inbox.admit("hello", session="talk").message
         session = ledger.session("talk").id

@@ -12,8 +12,8 @@ import pytest
 
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_docs import run_example
-from weft.runtime.tools.calls import ToolFailure
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.tool.tool_contract import ToolFailure
+from weft.runtime.tool.workspace import WorkspaceFolder
 from weft.surfaces.cli import call
 from weft.surfaces.cli.sandbox_access import protected_places
 from weft.surfaces.cli.token_files import PUBLIC_KEYS_FILE, REVOKED_FILE, ROOT_KEY_FILE

@@ -17,10 +17,9 @@ from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
 from weft.ledger.api import Ledger, Runs
-from weft.programs.kinds.toolset import BUILT_IN_TOOLSETS
-from weft.runtime.configuration.permissions import limits_of, sandbox_config
+from weft.programs.program_kinds import BUILT_IN_TOOLSETS
 from weft.runtime.sandbox.profiles import parse_profile
-from weft.runtime.tools.toolsets import BUILT_IN, BUILT_IN_TOOLS
+from weft.runtime.tool.toolsets import BUILT_IN, BUILT_IN_TOOLS, limits_of, sandbox_config
 from weft.surfaces.cli.user_files import configuration_folder
 
 

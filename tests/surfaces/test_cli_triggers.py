@@ -23,8 +23,8 @@ from tests.surfaces.test_cli_broker import beside, serve_until_empty, stock, wai
 from weft.kernel.clock import FixedClock
 from weft.ledger.api import CursorMove, Ledger, Runs, TriggerLog
 from weft.programs import Programs
-from weft.programs.kinds.kind import KindRow
-from weft.runtime.triggers import job
+from weft.programs.program_kinds import KindRow
+from weft.runtime.invoke import trigger_job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DAY_MS = 86_400_000
@@ -190,7 +190,7 @@ def test_the_nightly_summary_of_the_examples_is_answered(weft: Shell) -> None:
 
 
 def test_the_reviewer_of_the_examples_wakes_when_a_file_changes(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "FOLDER_MS", 20)
+    monkeypatch.setattr(trigger_job, "FOLDER_MS", 20)
     is_looked_at, move_cursor = threading.Event(), TriggerLog.move_cursor
 
     def note_look(log: TriggerLog, trigger: str, cursor: CursorMove) -> bool:

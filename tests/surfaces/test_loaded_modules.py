@@ -147,8 +147,8 @@ def test_a_message_beside_a_broker_that_runs(weft: Shell) -> None:
     assert loaded.has("weft.runtime") == [
         "weft.runtime",
         "weft.runtime.inference",
-        "weft.runtime.inference.replies",
+        "weft.runtime.replies",
         "weft.runtime.turns",
-        "weft.runtime.turns.recorded_replies",
-        "weft.runtime.turns.served_messages",
+        "weft.runtime.replies",
+        "weft.runtime.replies",
     ]

@@ -25,7 +25,7 @@ from weft.ledger.resource_changes import BusyResource, UndoneMove
 from weft.ledger.resource_reading import KeptReference
 from weft.ledger.views.rows import Lease
 from weft.programs import Programs
-from weft.programs.similarity.similarity import Similarity
+from weft.programs.similarity import Similarity
 from weft.store.port import DiagnosisSeverity, error
 from weft.surfaces.wire import catalogue, forms
 from weft.surfaces.wire.exchange import KeyForm

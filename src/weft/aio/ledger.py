@@ -127,7 +127,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         self, session: str, *, after: StreamPosition | str | None = None, wait: float | None = None
     ) -> AsyncIterator[StreamItem]:
         """As the synchronous one; the text of a turn that runs in this process comes piece by piece, at once."""
-        from weft.runtime.streams.follower import follow
+        from weft.runtime.answer_streams import follow
 
         return follow(self, session, after=after, wait=wait)
 

@@ -23,15 +23,14 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_record
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.rows import Lease
-from weft.programs.model import Difference, Program, ProgramChange
-from weft.programs.placeholders import Resolver
+from weft.programs.program_records import Difference, Program, ProgramChange, Resolver
 
 if TYPE_CHECKING:
-    from weft.runtime.context import ExecutionContext
-    from weft.runtime.inference.attempt import OnToken
+    from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.inference.inference import Inference
-    from weft.runtime.inference.settings import Parameters
+    from weft.runtime.inference.model_requests import Parameters
     from weft.runtime.invoke.invocation import Invocation, InvocationResult, Show
+    from weft.runtime.replies import OnToken
     from weft.runtime.sandbox.command_runner import CommandRunner
 
 
@@ -42,7 +41,7 @@ def no_variables(name: str) -> str | None:
 
 def current_execution_context() -> ExecutionContext | None:
     """The context that the calling code runs in, if it runs in one."""
-    from weft.runtime.context import current_context
+    from weft.runtime.egress.execution_context import current_context
 
     try:
         return current_context()
@@ -54,10 +53,10 @@ def command_runner(ledger: AsyncLedger, variable: Resolver) -> CommandRunner:
     """What commands and code programs are run by: in a sandbox that hides the ledger."""
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
     from weft.runtime.sandbox.command_runner import CommandRunner
-    from weft.runtime.sandbox.git_includes import SYSTEM_SETTINGS, person_settings
-    from weft.runtime.sandbox.protected_places import ProtectedPlaces
+    from weft.runtime.sandbox.git_settings import SYSTEM_SETTINGS, person_settings
+    from weft.runtime.sandbox.hidden_places import ProtectedPlaces
+    from weft.runtime.sandbox.sandbox_plan import NO_FOLDERS, PersonFolders
     from weft.runtime.sandbox.toolchain_places import PersonalHome
-    from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders
 
     files = (Path(ledger.path).absolute(),) if Site.of(ledger.path) is Site.FILE else ()
     home, person = PersonalHome.of(variable), NO_FOLDERS
@@ -81,7 +80,7 @@ class SharedInference:
 
     def open(self) -> Inference:
         from weft.runtime.inference.inference import Inference
-        from weft.runtime.inference.model_files import model_folder
+        from weft.runtime.inference.local_models import model_folder
 
         if self._inference is None:
             self._inference = Inference(models=model_folder(self.variable))
@@ -172,8 +171,8 @@ class AsyncLedgerPrograms(AsyncPrograms):
 
     async def _acting(self, context: ExecutionContext | None) -> ExecutionContext:
         """A context, and for it whoever the ledger acts for, with what their rights and permissions leave."""
-        from weft.runtime.context import ExecutionContext, context_from_env
-        from weft.runtime.invoke.agent_rights import actor_context
+        from weft.runtime.assembly.turn_configuration import actor_context
+        from weft.runtime.egress.execution_context import ExecutionContext, context_from_env
 
         if context is not None:
             checked_record(context, ExecutionContext, "context")
@@ -215,7 +214,7 @@ class AsyncProgramHandle:
         """Put it to work; each kind takes what it needs. `on_token` is called with a model's answer as it comes, `show`
         with the name of a person and what they are told on a terminal. Without a `context` it is invoked in that which
         the caller runs in, else in that of whoever opened the ledger."""
-        from weft.runtime.inference.settings import NO_PARAMETERS
+        from weft.runtime.inference.model_requests import NO_PARAMETERS
         from weft.runtime.invoke.invocation import Invocation
 
         invocation = Invocation(

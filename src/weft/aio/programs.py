@@ -18,9 +18,8 @@ from weft.aio.ledger import (
 )
 from weft.kernel.authority import Authority
 from weft.ledger.api import Firing, Lease, MissedTimes
-from weft.programs.apply import PlannedProgram
-from weft.programs.criteria import Observations, RunCommand
-from weft.programs.model import (
+from weft.programs.program_changes import PlannedProgram, WantedProgram
+from weft.programs.program_records import (
     CriterionVerdict,
     Difference,
     PendingItem,
@@ -30,11 +29,9 @@ from weft.programs.model import (
     RecordedVerdict,
     TaggedNode,
 )
-from weft.programs.program_files import WantedProgram
 from weft.programs.programs import Programs
-from weft.programs.similarity.embedder import Embedder
-from weft.programs.similarity.nearest import FEW
-from weft.programs.similarity.similarity import Embedded, ModelCount, Similar, Similarity
+from weft.programs.similarity import FEW, Embedded, Embedder, ModelCount, Similar, Similarity
+from weft.programs.tasks import Observations, RunCommand
 from weft.store.port import Progress
 
 
@@ -370,8 +367,8 @@ class AsyncPrograms(crossing.Mirror[Programs]):
     async def apply(
         self, wanted: Sequence[WantedProgram], *, prune: bool = False, dry_run: bool = False, key: str | None = None
     ) -> list[PlannedProgram]:
-        """Many programs as files describe them (`weft.programs.program_files`), in one append; what was done, or would
-        be."""
+        """Many programs as files describe them (`weft.programs.program_changes`), in one append; what was done, or
+        would be."""
         return await self._run(partial(self._sync.apply, wanted=wanted, prune=prune, dry_run=dry_run, key=key))
 
 

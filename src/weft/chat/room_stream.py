@@ -31,8 +31,8 @@ from weft.ledger.arguments import checked_seconds
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.access import Access, access_of
 from weft.ledger.views.rows import PROGRAM, ProgramRow, load_program
-from weft.runtime.streams.hub import Bell, StreamHub, hub_of
-from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.answer_streams import Bell, StreamHub, hub_of
+from weft.runtime.ledger_port import Crossing, RuntimeLedger
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
 

@@ -39,26 +39,31 @@ from weft.ledger.api import (
 )
 from weft.ledger.model import DEFAULT_AGENT, ReasoningPart, TextPart
 from weft.ledger.views.rows import load_program
-from weft.programs.model import Program
+from weft.programs.program_records import Program
 from weft.programs.programs import Programs
-from weft.runtime.broker.planner import ConfiguredPlanner
-from weft.runtime.broker.plans import Planner, Sending, TurnPlan
-from weft.runtime.broker.tools import NO_TOOLS
-from weft.runtime.context import ExecutionContext
-from weft.runtime.inference.budgets import Budget
+from weft.runtime.broker.broker import answer_admitted, broker_of
+from weft.runtime.broker.turn_plans import Planner, Sending, TurnPlan
+from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Before, Inference
-from weft.runtime.inference.replies import Finish, Reply, ReplyToken
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, ProviderKind, ProviderSettings
-from weft.runtime.routing.route_scores import VECTOR_SHARE, length_factor, nearness
-from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
-from weft.runtime.turns.messages import answer_admitted, broker_of
-from weft.runtime.turns.recorded_replies import TurnReply
+from weft.runtime.inference.model_requests import (
+    Budget,
+    InferenceRequest,
+    ModelSettings,
+    Parameters,
+    ProviderKind,
+    ProviderSettings,
+)
+from weft.runtime.invoke.message_routes import VECTOR_SHARE, length_factor, nearness
+from weft.runtime.invoke.turn_planner import ConfiguredPlanner
+from weft.runtime.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.replies import Finish, Reply, ReplyToken, TurnReply
+from weft.runtime.tool.tool_contract import NO_TOOLS
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
 if TYPE_CHECKING:
-    from weft.programs.similarity.embedder import Embedder
-    from weft.runtime.inference.attempt import OnToken
+    from weft.programs.similarity import Embedder
+    from weft.runtime.replies import OnToken
 
 
 # --- How well agents fit a message, by their names, tags and descriptions, and whom the message is for by that.
@@ -319,7 +324,7 @@ class CandidateReader:
     def _cosines(self, sql: Sql, text: str, allowed: set[str]) -> Mapping[str, float]:
         """How near agents are to the text that have a vector of the model that comes with Weft. Empty where none has
         one, or the model is not installed."""
-        from weft.programs.similarity.minilm import NAME
+        from weft.programs.minilm import NAME
 
         rows = sql.all(
             "SELECT v.node, v.floats FROM vector v JOIN program p ON p.id = v.node"
@@ -338,7 +343,7 @@ class CandidateReader:
 
     def _loaded_embedder(self) -> Embedder | None:
         if self._embedder is None and find_spec("numpy") is not None:
-            from weft.programs.similarity.minilm import MiniLM
+            from weft.programs.minilm import MiniLM
 
             try:
                 self._embedder = MiniLM()

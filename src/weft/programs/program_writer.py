@@ -1,7 +1,8 @@
-"""What every change of a program needs, inside one append: finding it, whose right it is, its stream, its references.
+"""What every change of a program needs, inside one append: itself, rights, stream, references.
 
-A verb gets a program writer and adds events. All of them are written or none: a reader finds a program as it was before
-or after a verb, never in between. Everything is done in the name of the append's authority.
+Which version of a configuration counts here is decided here as well: the newest that this ledger
+wrote, or that somebody here took over; and whether whoever set what it names of the machine may use
+that.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
-from weft.kernel.authority import CONFIGURE
+from weft.kernel.authority import CONFIGURE, LOCAL, Authority, Principal, PrincipalKind
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import (
     Action,
+    Advice,
     ContentGone,
     IllegalTransition,
     InvalidConfig,
@@ -22,13 +24,15 @@ from weft.kernel.errors import (
     NotApplicable,
     NotFound,
     VersionConflict,
+    WeftError,
     quoted,
 )
 from weft.kernel.events import Event, Reference, ledger_stream, program_stream
-from weft.kernel.program_events import PROGRAM_KINDS, legal_verbs, next_state
-from weft.ledger.api import system_kind_of, users_of_agent
+from weft.kernel.program_events import AGENT, PROGRAM_KINDS, legal_verbs, next_state
+from weft.ledger.api import Ledger, agent_names, store_of, system_kind_of, users_of_agent
 from weft.ledger.arguments import checked_count
-from weft.ledger.read.access import access_of
+from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
+from weft.ledger.read.access import Access, access_of
 from weft.ledger.read.sessions import find_by_beginning
 from weft.ledger.views.rows import (
     ProgramRow,
@@ -38,15 +42,309 @@ from weft.ledger.views.rows import (
     find_program,
     json_of,
     load_program,
+    load_session,
+    load_turn,
 )
 from weft.ledger.write.sessions import stream_of
 from weft.ledger.write.transaction import Answer, Append, EventStream, LedgerWriter, keyed_command, once
-from weft.programs.addresses import is_address, parse_address
-from weft.programs.config_fields import NamedProgram
-from weft.programs.foreign import counted_references, counted_version, only_foreign
-from weft.programs.machine_names import MachineField, MachineName, MachineSort
-from weft.programs.vouching import refusal, unvouched_names
+from weft.programs.config_fields import FOLDER, MachineField, MachineName, MachineSort, NamedProgram, names_in
+from weft.programs.program_records import Program, UnvouchedName, is_address, is_same, parse_address
 from weft.store.port import ReadTxn
+from weft.store.replicas import AuthoredEvent, authored_event, counts
+
+# --- Who set what a configuration names of the machine, and whether they may: asked again whenever it is about to be
+# used.
+
+_PLURALS = {
+    MachineSort.FOLDER: "folders",
+    MachineSort.COMMAND: "commands",
+    MachineSort.VARIABLE: "variables",
+    MachineSort.HOST: "hosts",
+    MachineSort.SANDBOX: "sandboxes",
+    MachineSort.CREDENTIAL: "credentials",
+    MachineSort.TOOLSET: "toolsets",
+}
+TASK_FIELDS: Mapping[str, MachineField] = {"workspace": FOLDER}
+"""What a session that was made for a task has of it."""
+
+
+class WrittenVersion(Struct, frozen=True):
+    """A version of a configuration that counts here. `by` are the ids of those in whose name it was written, None where
+    it was taken over, or is being written by the verb that asks."""
+
+    by: tuple[str, ...] | None
+    config: Any
+    """A word where it was erased."""
+
+
+def unvouched_names(
+    txn: ReadTxn, program: str, fields: Mapping[str, MachineField], config: Any, version: int | None = None
+) -> tuple[UnvouchedName, ...]:
+    """What the counted configuration of a program or a session, by its id, names of the machine and was set by somebody
+    who may not; or the configuration of an earlier version, by those up to it."""
+    names = names_in(fields, config)
+    if not names or not _has_other_writers(txn, program):
+        return ()
+    versions = list(_counted_versions(txn, program, version))
+    unvouched = ((name, _setter(txn, fields, versions, name)) for name in sorted(names))
+    return tuple(
+        UnvouchedName(path=name.path, sort=name.sort, text=name.text, by=_names_of(txn, by))
+        for name, by in unvouched
+        if by is not None and not _is_of_task(txn, program, name)
+    )
+
+
+def _has_other_writers(txn: ReadTxn, program: str) -> bool:
+    """Whether anybody but the ledger's owner configured it. In a ledger of one person nothing more is read."""
+    query = "SELECT 1 FROM program_history WHERE program = ? AND config IS NOT NULL AND actor <> ? LIMIT 1"
+    return txn.sql.one(query, (program, DEFAULT_AGENT)) is not None
+
+
+def _counted_versions(txn: ReadTxn, program: str, newest: int | None = None) -> Iterator[WrittenVersion]:
+    """The newest first, from a version on."""
+    query = "SELECT n, config, version FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
+    for n, config, version in txn.sql.all(query, (program,)):
+        if newest is not None and version > newest:
+            continue
+        event = authored_event(txn, n)
+        if event is None or event.is_taken:
+            yield WrittenVersion(None, json_of(txn, config))
+        elif event.counts:
+            by = (event.fields["actor"], *(event.fields.get("on_behalf_of") or ()))
+            yield WrittenVersion(by, json_of(txn, config))
+
+
+def _setter(
+    txn: ReadTxn, fields: Mapping[str, MachineField], versions: list[WrittenVersion], name: MachineName
+) -> tuple[str, ...] | None:
+    """Those who set a name and may not; None where somebody who may did. Of an erased version nobody can tell what it
+    named: it hides no setter before it."""
+    setter: tuple[str, ...] | None = ()
+    for i, version in enumerate(versions):
+        if isinstance(version.config, dict) and name not in names_in(fields, version.config):
+            break
+        before = versions[i + 1].config if i + 1 < len(versions) else None
+        is_confirmation = isinstance(version.config, dict) and is_same(version.config, before)
+        if is_confirmation and _may_name(txn, version.by, name):
+            return None
+        setter = version.by
+    return None if setter is None or _may_name(txn, setter, name) else setter
+
+
+def _may_name(txn: ReadTxn, ids: tuple[str, ...] | None, name: MachineName) -> bool:
+    if ids is None:
+        return True
+    principals = (Principal(_kind_of(id), id) for id in reversed(ids))
+    try:
+        access = Access(txn.sql, txn.facts, Authority(tuple(principals)), {})
+        if name.sort == MachineSort.UNATTENDED_WRITES:
+            return access.is_owner(name.right)
+        return access.may_name(name.right, name.subjects)
+    except WeftError:  # one of them is not there any more
+        return False
+
+
+def _kind_of(id: str) -> PrincipalKind:
+    return PrincipalKind.HUMAN if id == DEFAULT_AGENT else PrincipalKind.PROGRAM
+
+
+def _names_of(txn: ReadTxn, ids: tuple[str, ...]) -> tuple[str, ...]:
+    names = agent_names(txn.sql, ids)
+    return tuple(names[id] for id in ids)
+
+
+def _is_of_task(txn: ReadTxn, session: str, name: MachineName) -> bool:
+    """Whether a session has its folder of the task that it was made for, where somebody who may set the task's: whoever
+    gave the task to an agent chose no folder."""
+    if name.path not in TASK_FIELDS:
+        return False
+    for task in _tasks_of(txn, session):
+        versions = list(_counted_versions(txn, task))
+        is_named = bool(versions) and name in names_in(TASK_FIELDS, versions[0].config)
+        if is_named and _setter(txn, TASK_FIELDS, versions, name) is None:
+            return True
+    return False
+
+
+def _tasks_of(txn: ReadTxn, session: str) -> Iterator[str]:
+    """The tasks that an agent got with this session."""
+    query = (
+        "SELECT h.n FROM session s JOIN program_history h ON h.program = s.persona"
+        " WHERE s.id = ? AND h.kind = 'agent_task_assigned' ORDER BY h.n DESC"
+    )
+    for (n,) in txn.sql.all(query, (session,)):
+        event = authored_event(txn, n)
+        if event is not None and event.counts and event.fields.get("session") == session:
+            yield str(event.fields["task"])
+
+
+def may_pass_on(
+    ledger: Ledger, fields: Mapping[str, MachineField], record: Any, *, turn: str, session: str | None
+) -> bool:
+    """Whether a session that goes on from a recorded turn may use what that turn names of the machine: those who made
+    the session and those who recorded the turn have to. What a broker ran was configured by what it looked up."""
+    names = names_in(fields, record)
+    if not names:
+        return True
+    with store_of(ledger).read() as txn:
+        writers = [] if session is None else [_session_makers(txn, session)]
+        if txn.sql.one("SELECT 1 FROM inbox WHERE turn = ? LIMIT 1", (turn,)) is None:
+            writers.append(_turn_recorders(txn, turn))
+        return all(_may_name(txn, ids, name) for ids in writers for name in names)
+
+
+def _session_makers(txn: ReadTxn, session: str) -> tuple[str, ...]:
+    """Those in whose name a session was made. What the owner makes for an agent is said to be by the agent alone."""
+    row = load_session(txn.sql, session)
+    makers = frozenset[str]() if row is None else Access(txn.sql, txn.facts, LOCAL, {}).session_creators(row)
+    if row is None or not makers:
+        return (IMPORTED_AGENT,)
+    return _without_agent(txn, sorted(makers), row.persona)
+
+
+def _turn_recorders(txn: ReadTxn, turn: str) -> tuple[str, ...]:
+    """Those in whose name a turn was recorded, and not the agent that it is said to be by."""
+    row = load_turn(txn.sql, turn)
+    event = None if row is None else authored_event(txn, row.n)
+    if row is None or event is None or not event.counts:
+        return (IMPORTED_AGENT,)
+    ids = (event.fields["actor"], *(event.fields.get("on_behalf_of") or ()))
+    return _without_agent(txn, ids, row.persona)
+
+
+def _without_agent(txn: ReadTxn, ids: Iterable[str], persona: str) -> tuple[str, ...]:
+    """The ledger's owner where nobody but an agent is named: it is the persona of what the owner records."""
+    program = load_program(txn.sql, persona)
+    is_agent = program is not None and program.kind == AGENT.name
+    return tuple(id for id in ids if id != persona or not is_agent) or (DEFAULT_AGENT,)
+
+
+def ensure_vouched(program: Program) -> Program:
+    """Refuse to use a configuration that names of the machine what whoever set it may not name."""
+    for name in program.unvouched:
+        raise refusal(program.kind, program.name, name)
+    return program
+
+
+def refusal(kind: str, program: str, name: UnvouchedName) -> NotApplicable:
+    who = " for ".join(name.by)
+    plural = _PLURALS.get(MachineSort(name.sort))
+    lack = "is not the ledger's owner" if plural is None else f"may not name {plural}"
+    advice = Action.SET_AS_OWNER.of(program=program, field=name.path)
+    return NotApplicable(f"{name.path} of {kind} {program!r} was set by {who}, who {lack}", advice)
+
+
+# --- Which version of a configuration counts here: the newest that this ledger wrote, or that somebody here took over.
+
+SESSION_MODEL_KINDS = ("session_configured", "session_model_switched")
+
+
+class CountedVersion(Struct, frozen=True):
+    """The version of a program's configuration that counts here; where none does, the newest that others wrote."""
+
+    n: int
+    config: int | None
+    version: int
+    is_foreign: bool = False
+    """No version counts: this one is what another ledger says."""
+    pending: int | None = None
+    """The newest version, where another ledger wrote it and nobody here has taken it over."""
+
+
+NO_VERSION = CountedVersion(0, None, 0)
+
+
+def counted_version(txn: ReadTxn, program: str) -> CountedVersion:
+    rows = txn.sql.all(
+        "SELECT n, config, version FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC",
+        (program,),
+    )
+    for n, config, version in rows:
+        if counts(txn, n):
+            return CountedVersion(n, config, version, pending=None if version == rows[0][2] else rows[0][2])
+    if not rows:
+        return NO_VERSION
+    n, config, version = rows[0]
+    return CountedVersion(n, config, version, is_foreign=True, pending=version)
+
+
+def is_counted(txn: ReadTxn, program: str, version: int) -> bool:
+    """Whether this very version of a configuration was written or taken over here."""
+    entry = txn.sql.one(
+        "SELECT max(n) FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
+        (program, version),
+    )
+    return entry is None or entry[0] is None or counts(txn, entry[0])
+
+
+def newest_counts(txn: ReadTxn, program: str, kind: str) -> bool:
+    """Whether the newest event of this kind in a program's history was written or taken over here."""
+    entry = txn.sql.one("SELECT max(n) FROM program_history WHERE program = ? AND kind = ?", (program, kind))
+    return entry is not None and entry[0] is not None and counts(txn, entry[0])
+
+
+def counted_session_model(txn: ReadTxn, session: SessionRow) -> str | None:
+    """The id of the model that a session was given here, or by what was taken over here."""
+    if session.model is None and session.config is None:
+        return None
+    kinds = ", ".join("?" * len(SESSION_MODEL_KINDS))
+    rows = txn.sql.all(
+        f"SELECT n FROM program_history WHERE program = ? AND kind IN ({kinds}) ORDER BY n DESC",
+        (session.id, *SESSION_MODEL_KINDS),
+    )
+    for (n,) in rows:
+        event = authored_event(txn, n)
+        if event is None:  # it is being written right now, and the row has its model
+            return session.model
+        if event.counts:
+            return event.fields["model"] if "model" in event.fields else _referred(event, "default_model")
+    return None
+
+
+def _referred(event: AuthoredEvent, field: str) -> str | None:
+    targets = referred_by(event, field)
+    return targets[0] if targets else None
+
+
+def referred_by(event: AuthoredEvent, field: str) -> list[str]:
+    """The ids of the programs that the configuration of an event names in this field."""
+    references = event.fields.get("references") or ()
+    return [reference["program"] for reference in references if reference.get("field") == field]
+
+
+def counted_references(txn: ReadTxn, program: ProgramRow, field: str) -> list[str]:
+    """The ids of the programs that its counted configuration names in this field."""
+    counted = counted_version(txn, program.id)
+    if counted.is_foreign:
+        return []
+    event = None if counted.version == program.version else authored_event(txn, counted.n)
+    if event is not None:
+        return sorted(referred_by(event, field))
+    query = "SELECT target FROM program_reference WHERE program = ? AND field = ? ORDER BY target"
+    return [target for (target,) in txn.sql.all(query, (program.id, field))]
+
+
+def taking_over(program: Program | ProgramRow) -> Advice:
+    return Action.TAKE_OVER_PROGRAM.of(program=program.name)
+
+
+def ensure_own(program: Program) -> Program:
+    """Somebody here configured it, or took it over, and may name of the machine what they named. A program without any
+    configuration is only a name."""
+    if program.foreign:
+        raise only_foreign(program)
+    return ensure_vouched(program)
+
+
+def only_foreign(program: Program | ProgramRow) -> NotApplicable:
+    return NotApplicable(
+        f"{program.kind} {program.name!r} was configured in another ledger, and nobody here has taken that over",
+        taking_over(program),
+    )
+
+
+# --- What every change of a program needs, inside one append: finding it, whose right it is, its stream, its
+# references.
 
 Found = ProgramRow | SessionRow
 

@@ -16,16 +16,15 @@ from weft.kernel.authority import Authority
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.views.rows import Lease
-from weft.programs.model import Difference, Program, ProgramChange
-from weft.programs.placeholders import Resolver
+from weft.programs.program_records import Difference, Program, ProgramChange, Resolver
 from weft.programs.programs import Programs
 
 if TYPE_CHECKING:
     from weft.aio.open_ledger import AsyncOpenLedger
-    from weft.runtime.context import ExecutionContext
-    from weft.runtime.inference.attempt import OnToken
-    from weft.runtime.inference.settings import Parameters
+    from weft.runtime.egress.execution_context import ExecutionContext
+    from weft.runtime.inference.model_requests import Parameters
     from weft.runtime.invoke.invocation import Invocation, InvocationResult, Show
+    from weft.runtime.replies import OnToken
 
 
 # --- An event loop in a thread of its own, so that blocking code can wait for asynchronous work.
@@ -204,7 +203,7 @@ class ProgramHandle:
         """Put it to work; each kind takes what it needs. `on_token` is called with a model's answer as it comes, `show`
         with the name of a person and what they are told on a terminal. Without a `context` it is invoked in that which
         the caller runs in, else in that of whoever opened the ledger."""
-        from weft.runtime.inference.settings import NO_PARAMETERS
+        from weft.runtime.inference.model_requests import NO_PARAMETERS
         from weft.runtime.invoke.invocation import Invocation
 
         invocation = Invocation(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from weft.kernel.errors import Unsupported
-from weft.programs.similarity import minilm
-from weft.programs.similarity.minilm import MiniLM
+from weft.programs import minilm
+from weft.programs.minilm import MiniLM
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from weft.kernel.ledger_events import NodeEmbedded
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
-from weft.programs.similarity.similarity import FRESH, Similar, Similarity
+from weft.programs.similarity import FRESH, Similar, Similarity
 from weft.surfaces.wire.hints import phrase
 
 

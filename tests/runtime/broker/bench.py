@@ -12,10 +12,10 @@ from weft.kernel.events import Interruption
 from weft.ledger.api import Ledger, RecordedEvent, Runs, SessionStanding, Setting
 from weft.ledger.model import Part, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.context import context_for
-from weft.runtime.inference.replies import Finish, Reply
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings
+from weft.runtime.replies import Finish, Reply
 
 T = TypeVar("T")
 Answer = Callable[[InferenceRequest], Awaitable[Reply]]

@@ -16,10 +16,10 @@ import weft
 from tests.runtime.inference.asking import model, person
 from weft.ledger.api import Ledger, SessionStanding, Setting
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.broker.tools import FunctionTool, Tools, tools_of
+from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import RetryPolicy
+from weft.runtime.inference.model_requests import RetryPolicy
+from weft.runtime.tool.tool_contract import FunctionTool, Tools, tools_of
 
 T = TypeVar("T")
 TOOLS = ("add", "note", "look")

@@ -26,8 +26,7 @@ from weft.ledger.api import (
     TurnSessions,
     TurnStarted,
 )
-from weft.runtime.streams.follower import follow
-from weft.runtime.streams.hub import StreamHub, hub_of
+from weft.runtime.answer_streams import StreamHub, follow, hub_of
 
 OUTSIDE_ANSWERS = (AnswerStarted, ToolStarted, TurnEnded, TurnStarted)
 """Items that come when no answer is being written."""

@@ -33,13 +33,11 @@ from weft.kernel.errors import NotApplicable, ProviderFailed, ReplyCut, SessionB
 from weft.ledger.api import Admission, Ledger, Runs, SessionStanding, Setting
 from weft.ledger.model import Part, ReasoningPart, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.broker.queue_modes import Collecting
-from weft.runtime.broker.run import Run
-from weft.runtime.broker.tools import Later, ToolCallContext, tools_of
-from weft.runtime.context import context_for
-from weft.runtime.inference.replies import Finish, Reply, ReplyToken, TokenKind
-from weft.runtime.inference.settings import (
+from weft.runtime.broker.session_turns import Collecting
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.broker.turn_state import Run
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference.model_requests import (
     InferenceRequest,
     ModelSettings,
     Parameters,
@@ -47,10 +45,12 @@ from weft.runtime.inference.settings import (
     ProviderSettings,
     ToolSpec,
 )
+from weft.runtime.replies import Finish, Reply, ReplyToken, TokenKind
+from weft.runtime.tool.tool_contract import Later, ToolCallContext, tools_of
 from weft.store.sql import rows_in
 
 if TYPE_CHECKING:
-    from weft.runtime.inference.attempt import OnToken
+    from weft.runtime.replies import OnToken
 
 DEADLINE_SECONDS = 20.0
 PATIENCE_SECONDS = 900.0

@@ -24,7 +24,7 @@ from weft.kernel.events import (
 )
 from weft.ledger.api import RecordedEvent, Runs
 from weft.ledger.views.rows import StoredEvent, recorded
-from weft.runtime.broker.run import Run
+from weft.runtime.broker.turn_state import Run
 
 MAX_PRIORITY = 5
 RACE_SECONDS = 10.0

@@ -11,9 +11,8 @@ import pytest
 from tests.runtime.broker.bench import Bench, run, saying
 from weft.kernel.clock import FixedClock
 from weft.ledger.api import Ledger
-from weft.runtime.broker import background
-from weft.runtime.broker.background import BackgroundJobs
-from weft.runtime.broker.broker import Broker
+from weft.runtime.broker import broker as broker_broker
+from weft.runtime.broker.broker import BackgroundJobs, Broker
 
 
 class PlayedJob:
@@ -61,7 +60,7 @@ def test_a_job_runs_at_once_at_its_due_time_and_where_the_ledger_has_news(ledger
 def test_errors_of_a_job_are_told_once_and_stop_neither_turns_nor_other_jobs(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "FIRST_PAUSE_SECONDS", 0.0001)
+    monkeypatch.setattr(broker_broker, "FIRST_PAUSE_SECONDS", 0.0001)
 
     async def body() -> None:
         clock, told = FixedClock(1000), list[tuple[str, str]]()

@@ -21,13 +21,12 @@ from weft.ledger.api import Ledger, Runs, SessionStanding
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker import session_turns
 from weft.runtime.broker.broker import RENEW_SECONDS, Broker
-from weft.runtime.broker.plans import Sending, TurnPlan
-from weft.runtime.broker.run import Run
 from weft.runtime.broker.session_turns import ServedSession
-from weft.runtime.broker.tools import FunctionTool, tools_of
-from weft.runtime.broker.turn_entries import TurnEnd
+from weft.runtime.broker.turn_plans import Sending, TurnPlan
 from weft.runtime.broker.turn_runner import TurnRunner
-from weft.runtime.inference.replies import ReplyToken
+from weft.runtime.broker.turn_state import Run, TurnEnd
+from weft.runtime.replies import ReplyToken
+from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 
 def failing(error: Exception, times: int, plan: Callable[..., Any]) -> Callable[..., Any]:

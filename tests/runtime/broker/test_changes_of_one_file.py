@@ -20,11 +20,11 @@ from weft.kernel.enums import Decision
 from weft.kernel.events import ToolCallRequested, ToolResult
 from weft.ledger.api import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart
-from weft.runtime.broker.run import Run
-from weft.runtime.inference.replies import Finish, Reply
-from weft.runtime.inference.settings import InferenceRequest
-from weft.runtime.tools.change_tools import EditTool, WriteTool
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.broker.turn_state import Run
+from weft.runtime.inference.model_requests import InferenceRequest
+from weft.runtime.replies import Finish, Reply
+from weft.runtime.tool.workspace import WorkspaceFolder
+from weft.runtime.tools.workspace_tools import EditTool, WriteTool
 
 EDITS = (("a.txt", "one", "two"), ("./a.txt", "two", "three"), ("b.txt", "one", "other"), ("link", "three", "four"))
 """Each of a.txt needs what the one before it wrote; `link` leads to a.txt."""

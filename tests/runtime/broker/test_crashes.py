@@ -21,7 +21,7 @@ from tests.runtime.broker.tool_server import FAULTS, Fault, ToolServer, tool_ser
 from tests.sizes import PROVING, Record, chance, points, points_offset, share, sized
 from tests.surfaces.forking import shared_forker
 from weft.ledger.api import Ledger, Runs
-from weft.runtime.broker.run import Run
+from weft.runtime.broker.turn_state import Run
 from weft.store.replicas import process_owner
 
 

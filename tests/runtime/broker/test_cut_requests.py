@@ -13,10 +13,10 @@ from tests.runtime.compaction.threads import unpaired
 from tests.runtime.inference.asking import model
 from weft.kernel.errors import ContextTooLong
 from weft.ledger.api import Ledger
-from weft.runtime.broker import request_fitting
+from weft.runtime.broker import turn_plans
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.tools import FunctionTool, tools_of
-from weft.runtime.inference.token_estimates import estimated_tokens
+from weft.runtime.inference.model_requests import estimated_tokens
+from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 LONG = "x" * 6_000
 
@@ -174,7 +174,7 @@ def test_a_turn_of_a_long_thread_measures_only_what_is_new(ledger: Ledger, monke
         measured.append(len(told))
         return estimated_tokens(told)
 
-    monkeypatch.setattr(request_fitting, "estimated_tokens", counting)
+    monkeypatch.setattr(turn_plans, "estimated_tokens", counting)
 
     async def body() -> None:
         bench = bench_for(ledger, 12, window=100_000)

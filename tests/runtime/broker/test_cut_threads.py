@@ -18,7 +18,7 @@ from tests.runtime.broker.bench import Bench, saying, text_of
 from tests.runtime.inference.asking import model
 from weft.ledger.api import Ledger
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.tools import FunctionTool, tools_of
+from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 RESULT_LENGTHS = (10, 950, 2_400)
 WINDOWS = (1_300, 2_600, 40_000)

@@ -16,12 +16,11 @@ from tests.runtime.broker.bench import Bench, PlayedProvider, never, run, saying
 from weft.kernel.clock import FixedClock
 from weft.ledger.api import Ledger
 from weft.ledger.read.contexts import InputChain
-from weft.runtime.broker.tools import FunctionTool, tools_of
-from weft.runtime.inference.conversations import KeptConversations
-from weft.runtime.inference.dialects.port import WireConversation
-from weft.runtime.inference.replies import Reply
-from weft.runtime.inference.routes import Dialect
-from weft.runtime.inference.settings import ConversationBeginning, InferenceRequest
+from weft.runtime.inference.dialects.dialect_port import WireConversation
+from weft.runtime.inference.dialects.speakers import KeptConversations
+from weft.runtime.inference.model_requests import ConversationBeginning, Dialect, InferenceRequest
+from weft.runtime.replies import Reply
+from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 from weft.store.fact_log import FactReader
 
 TURNS = 4

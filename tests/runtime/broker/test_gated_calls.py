@@ -16,15 +16,13 @@ from weft.kernel.errors import Unsupported
 from weft.kernel.ledger_events import RunParked
 from weft.ledger.api import Approval, Ledger, Runs
 from weft.ledger.model import ToolUsePart
-from weft.runtime.broker.run import Run
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.context import context_for
-from weft.runtime.inference.replies import Finish, Reply
-from weft.runtime.inference.settings import ToolSpec
-from weft.runtime.policies.contract import PolicyCall
-from weft.runtime.policies.decider import PolicyDecision
-from weft.runtime.tools.calls import CallPlan, ToolFailure, ToolOutput
-from weft.runtime.tools.gate import ToolGate
+from weft.runtime.broker.turn_state import Run
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference.model_requests import ToolSpec
+from weft.runtime.policies.policy_decisions import PolicyCall, PolicyDecision
+from weft.runtime.replies import Finish, Reply
+from weft.runtime.tool.gate import ToolGate
+from weft.runtime.tool.tool_contract import CallPlan, ToolCallContext, ToolFailure, ToolOutput
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -15,9 +15,9 @@ from weft.kernel.events import ModelRequest, ToolResult
 from weft.ledger.api import Ledger
 from weft.ledger.model import NewMessage
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import ShortenedContext
-from weft.runtime.broker.run import Run
-from weft.runtime.broker.tools import FunctionTool, Later, tools_of
+from weft.runtime.broker.turn_plans import ShortenedContext
+from weft.runtime.broker.turn_state import Run
+from weft.runtime.tool.tool_contract import FunctionTool, Later, tools_of
 from weft.store.replicas import process_owner, was_before_boot
 
 

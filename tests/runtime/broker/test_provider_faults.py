@@ -15,11 +15,11 @@ from tests.runtime.inference.asking import model, person
 from tests.sizes import PROVING, share
 from weft.ledger.api import InboxMessage, Ledger, Runs, SessionStanding, Setting
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.broker.run import Run
-from weft.runtime.broker.tools import FunctionTool, tools_of
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.broker.turn_state import Run
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import RetryPolicy
+from weft.runtime.inference.model_requests import RetryPolicy
+from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 pytestmark = [pytest.mark.prove] if PROVING else []
 

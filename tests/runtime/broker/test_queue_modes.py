@@ -16,7 +16,7 @@ from tests.sizes import sized
 from weft.kernel.enums import QueueMode
 from weft.ledger.api import InboxMessage, Ledger, SessionStanding
 from weft.ledger.model import TextPart
-from weft.runtime.broker.queue_modes import Collecting, is_interrupted, next_batch, steering
+from weft.runtime.broker.session_turns import Collecting, is_interrupted, next_batch, steering
 
 COLLECTING = Collecting(quiet_ms=100, longest_ms=1000, most=3)
 

@@ -16,11 +16,10 @@ from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import MESSAGE, Script, Scripted, answer, chat, chat_saying, scripted
 from weft.kernel.events import ModelRequest
 from weft.ledger.model import ImagePart
-from weft.runtime.broker.tools import FunctionTool, tools_of
+from weft.runtime.broker.broker import OutgoingMessage, send
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import ProviderKind, RetryPolicy
-from weft.runtime.tools.calls import ToolOutput
-from weft.runtime.turns.messages import OutgoingMessage, send
+from weft.runtime.inference.model_requests import ProviderKind, RetryPolicy
+from weft.runtime.tool.tool_contract import FunctionTool, ToolOutput, tools_of
 
 LONG = "x" * 6_000
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(40)).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.ledger.api import WaitingSession
-from weft.runtime.broker.schedule import AHEAD_MS, BEGINNING_MS, BEGINNING_TOGETHER, HELD_MS, SessionSchedule
+from weft.runtime.broker.session_turns import AHEAD_MS, BEGINNING_MS, BEGINNING_TOGETHER, HELD_MS, SessionSchedule
 
 NOW = 1_000_000
 

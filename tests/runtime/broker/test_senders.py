@@ -16,9 +16,9 @@ from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.clock import FixedClock
 from weft.ledger.api import InboxMessage, Ledger, SessionStanding, TextAdded, TurnEnded, principals_of
 from weft.programs import Programs
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.broker.tools import FunctionTool, tools_of
-from weft.runtime.streams.hub import hub_of
+from weft.runtime.answer_streams import hub_of
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 
 class Senders:

@@ -32,8 +32,7 @@ from weft.kernel.events import (
 )
 from weft.kernel.ledger_events import RunParked
 from weft.ledger.api import RecordedEvent
-from weft.runtime.broker.run import Run
-from weft.runtime.broker.steps import (
+from weft.runtime.broker.turn_state import (
     MAX_LOSSES,
     AskModel,
     CloseCall,
@@ -41,11 +40,12 @@ from weft.runtime.broker.steps import (
     FailTurn,
     FinishTurn,
     Park,
+    Run,
     RunAgain,
     StartTools,
     next_steps,
+    worked_ms,
 )
-from weft.runtime.broker.worked_time import worked_ms
 
 START_MS = 1_700_000_000_000
 TURN = "01HF7YAT00AAAAAAAAAAAAAAAA"

@@ -12,21 +12,30 @@ from tests.runtime.inference.asking import model, provider
 from weft.kernel.errors import ContextTooLong, InvalidConfig, ProviderFailed
 from weft.ledger.api import NO_CUT, Context, ContextCut, cut_from
 from weft.ledger.model import ImagePart, Message, ReasoningPart, ToolResultPart, ToolUsePart
-from weft.runtime.assembly.cuts import apply_cut, cut_to_fit
-from weft.runtime.assembly.layers import TurnMessages, divisions, layers_of
-from weft.runtime.assembly.sizes import (
+from weft.runtime.assembly.compaction import CompactionSettings, SinceCompaction, compaction_settings, due, due_after
+from weft.runtime.assembly.context_fitting import (
     DEFAULT_WINDOW_TOKENS,
     ContextBudget,
     ContextFit,
     MeasuredRequest,
+    TurnMessages,
+    apply_cut,
     budget_of,
     context_tokens,
+    cut_to_fit,
+    divisions,
     fit_of,
+    layers_of,
     window_of,
 )
-from weft.runtime.compaction.triggers import CompactionSettings, SinceCompaction, compaction_settings, due, due_after
-from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ToolSpec
-from weft.runtime.inference.token_estimates import IMAGE_TOKENS, estimated_tokens
+from weft.runtime.inference.model_requests import (
+    IMAGE_TOKENS,
+    ModelSettings,
+    Parameters,
+    ProviderKind,
+    ToolSpec,
+    estimated_tokens,
+)
 
 LONG = "x" * 6_000
 HERE = "http://127.0.0.1:1"

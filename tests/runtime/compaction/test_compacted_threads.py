@@ -18,9 +18,15 @@ from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
 from weft.kernel.errors import NotApplicable
 from weft.ledger.model import Message, NewToolCall
-from weft.runtime.compaction.compact import compact
-from weft.runtime.compaction.strategies import STRATEGIES, PastSummariser, StrategySummary, SummaryStrategy
-from weft.runtime.compaction.summaries import Past, PastSummary
+from weft.runtime.assembly.compaction import compact
+from weft.runtime.assembly.summaries import (
+    STRATEGIES,
+    Past,
+    PastSummariser,
+    PastSummary,
+    StrategySummary,
+    SummaryStrategy,
+)
 from weft.runtime.inference.inference import Inference
 
 HERE = "http://127.0.0.1:1"

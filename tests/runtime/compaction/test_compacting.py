@@ -20,21 +20,33 @@ from weft.kernel.enums import CompactionTrigger, CompactionType, MessageRole
 from weft.kernel.errors import ContextTooLong, InvalidInput, NotApplicable, NotTrusted, ProviderFailed, WeftError
 from weft.ledger.api import CUT_PARAMETER, NO_CUT, Context
 from weft.ledger.model import Compaction, Message, NewMessage
-from weft.runtime.assembly.cuts import cut_to_fit
-from weft.runtime.assembly.last_request import last_request
-from weft.runtime.assembly.layers import layers_of
-from weft.runtime.assembly.sizes import budget_of, fit_of
-from weft.runtime.compaction import compact as compact_module
-from weft.runtime.compaction import strategies
-from weft.runtime.compaction.automatic import CompactionWriter, compact_if_due, recover_from_overflow
-from weft.runtime.compaction.compact import compact, since_compaction
-from weft.runtime.compaction.strategies import PastSummariser, StrategySummary, load_strategy, strategy_names
-from weft.runtime.compaction.summaries import LONGER, Past, PastSummary, Summariser
-from weft.runtime.compaction.triggers import CompactionSettings, compaction_settings, due
+from weft.runtime.assembly import compaction as compact_module
+from weft.runtime.assembly import summaries
+from weft.runtime.assembly.compaction import (
+    CompactionSettings,
+    CompactionWriter,
+    compact,
+    compact_if_due,
+    compaction_settings,
+    due,
+    recover_from_overflow,
+    since_compaction,
+)
+from weft.runtime.assembly.context_fitting import budget_of, cut_to_fit, fit_of, last_request, layers_of
+from weft.runtime.assembly.summaries import (
+    LONGER,
+    Past,
+    PastSummariser,
+    PastSummary,
+    StrategySummary,
+    Summariser,
+    load_strategy,
+    strategy_names,
+)
+from weft.runtime.broker.broker import OutgoingMessage, send
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import ModelSettings, RetryPolicy
-from weft.runtime.turns.messages import OutgoingMessage, send
+from weft.runtime.inference.model_requests import ModelSettings, RetryPolicy
 
 Body = Callable[["CompactBench"], Awaitable[None]]
 SAYS = "Decided: keep src/app.py."
@@ -257,7 +269,7 @@ def test_a_strategy_of_a_package_is_found_by_its_name_and_recorded(path: Path, m
         def load(self) -> type[LastWords]:
             return LastWords
 
-    monkeypatch.setattr(strategies, "_points", lambda: (Point(),))
+    monkeypatch.setattr(summaries, "_points", lambda: (Point(),))
     assert strategy_names() == ["summary", "sliding_window", "selective", "last_words"]
 
     async def body(bench: CompactBench) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import weft
 from weft.ledger.api import Context
 from weft.ledger.model import Message, NewToolCall, Part, TextPart, ToolResultPart, ToolUsePart
-from weft.runtime.assembly.layers import ContextLayers, TurnMessages
+from weft.runtime.assembly.context_fitting import ContextLayers, TurnMessages
 
 
 def record(ledger: weft.Ledger, session: str, query: str, *results: str, answer: str | None = None) -> str:

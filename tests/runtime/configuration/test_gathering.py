@@ -16,11 +16,11 @@ from weft.kernel.authority import rights
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable, NotFound
 from weft.ledger.api import Ledger
 from weft.programs import Programs
-from weft.runtime.configuration.gathering import LayerReader, TurnConfiguration, TurnRequest
-from weft.runtime.configuration.message_overrides import NO_OVERRIDES, MessageOverrides, parse_overrides
-from weft.runtime.context import ExecutionContext
+from weft.runtime.assembly.configuration_layers import NO_OVERRIDES, MessageOverrides, parse_overrides
+from weft.runtime.assembly.turn_configuration import LayerReader, TurnConfiguration, TurnRequest
+from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import Parameters
+from weft.runtime.inference.model_requests import Parameters
 
 
 class Desk:

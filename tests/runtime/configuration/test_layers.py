@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.ledger.reports.audit import PermissionVerdict, ToolUse, judge, parse_grant
-from weft.runtime.configuration.layers import ConfigLayer, LayerName, merge, passed_on, thread_layers
-from weft.runtime.configuration.permissions import PermissionLimits, SandboxLimits
-from weft.runtime.context import context_for
-from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings
+from weft.runtime.assembly.configuration_layers import ConfigLayer, LayerName, merge, passed_on, thread_layers
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference.model_requests import ModelSettings, Parameters, ProviderKind, ProviderSettings
+from weft.runtime.tool.toolsets import PermissionLimits, SandboxLimits
 
 TOOLS = ("Read", "Bash", "mcp__notes__add", "Bread")
 PATTERNS = st.sampled_from([*TOOLS, "*", "B*", "mcp__*", "*ead", "?ash", "nothing"])

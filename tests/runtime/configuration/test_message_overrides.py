@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from weft.kernel.errors import InvalidInput
-from weft.runtime.configuration.message_overrides import NO_OVERRIDES, MessageOverrides, parse_overrides
-from weft.runtime.inference.settings import Parameters
+from weft.runtime.assembly.configuration_layers import NO_OVERRIDES, MessageOverrides, parse_overrides
+from weft.runtime.inference.model_requests import Parameters
 
 
 def test_settings_are_parameters_by_their_names_in_a_configuration() -> None:

@@ -9,7 +9,7 @@ import pytest
 from weft.kernel.enums import MessageSource
 from weft.ledger.api import InboxMessage
 from weft.ledger.model import DEFAULT_AGENT
-from weft.runtime.configuration.unattended import ROOM_FIELD, are_owners_words
+from weft.runtime.assembly.turn_configuration import ROOM_FIELD, are_owners_words
 
 
 def message(**fields: Any) -> InboxMessage:

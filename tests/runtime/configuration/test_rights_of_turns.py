@@ -11,9 +11,9 @@ from msgspec import Struct
 from tests.runtime.configuration.test_layers import KEYS, TOOLS, strictness
 from tests.sizes import PROVING
 from weft.kernel.authority import Principal, PrincipalKind
-from weft.runtime.configuration.layers import ConfigLayer, EffectiveConfig, LayerName, merge, thread_layers
-from weft.runtime.configuration.permissions import NO_LIMITS, PermissionLimits, SandboxLimits
-from weft.runtime.context import context_for
+from weft.runtime.assembly.configuration_layers import ConfigLayer, EffectiveConfig, LayerName, merge, thread_layers
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.tool.toolsets import NO_LIMITS, PermissionLimits, SandboxLimits
 
 TURNS = 1_000_000 if PROVING else 400
 TREE_TURNS, KNOWN_LIMITS = 40, 500

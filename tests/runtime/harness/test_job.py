@@ -21,14 +21,12 @@ from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.errors import StoreFailed
 from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
-from weft.programs.criteria import Workspace
-from weft.programs.kinds.agent import AGENT
+from weft.programs.kind_table import AGENT
+from weft.programs.tasks import Workspace
+from weft.runtime import agent_harness as job_module
+from weft.runtime.agent_harness import resume_work
+from weft.runtime.agent_work import NO_LIMITS, AwaitAnswer, Say, WorkFacts, WorkReader, turn_limits
 from weft.runtime.broker import broker as broker_module
-from weft.runtime.harness import job as job_module
-from weft.runtime.harness.facts import WorkFacts, WorkReader
-from weft.runtime.harness.moves import AwaitAnswer, Say
-from weft.runtime.harness.task_work import resume_work
-from weft.runtime.harness.turn_limits import NO_LIMITS, turn_limits
 from weft.runtime.sandbox.command_runner import CommandRunner
 
 Body = Callable[[Ledger, Programs, Scripted], Coroutine[Any, Any, None]]

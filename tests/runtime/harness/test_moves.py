@@ -9,10 +9,9 @@ import pytest
 from weft.ledger.api import InboxMessage, Spending
 from weft.ledger.model import TextPart
 from weft.ledger.reports.prices import Tally
-from weft.programs.assignments import Assignment
-from weft.programs.model import Program, RecordedVerdict
-from weft.runtime.harness.facts import RoundState, WordKind, WorkFacts, WorkRound
-from weft.runtime.harness.moves import (
+from weft.programs.program_records import Program, RecordedVerdict
+from weft.programs.tasks import Assignment
+from weft.runtime.agent_work import (
     FIRST_PAUSE_MS,
     AwaitAnswer,
     AwaitWorkers,
@@ -21,14 +20,18 @@ from weft.runtime.harness.moves import (
     Leave,
     Move,
     Rest,
+    RoundState,
     SaveCheckpoint,
     Say,
     StandStill,
     StartTask,
+    WordKind,
+    WorkFacts,
+    WorkRound,
+    doing_words,
+    harness_of,
     next_move,
 )
-from weft.runtime.harness.progress import doing_words
-from weft.runtime.harness.settings import harness_of
 
 CRITERIA = [{"type": "contains", "text": "milk"}, {"type": "contains", "text": "eggs"}]
 NOW = 1_000_000

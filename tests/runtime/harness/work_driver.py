@@ -19,14 +19,13 @@ from tests.sandbox import UNPROTECTED
 from weft.aio.ledger import AsyncLedger
 from weft.ledger.api import Ledger
 from weft.programs import Programs
-from weft.runtime.broker.background import BackgroundJobs, OnJobError
-from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.planner import ConfiguredPlanner
-from weft.runtime.harness.job import HarnessJob
+from weft.runtime.agent_harness import HarnessJob
+from weft.runtime.broker.broker import BackgroundJobs, Broker, OnJobError
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import RetryPolicy
+from weft.runtime.inference.model_requests import RetryPolicy
+from weft.runtime.invoke.toolbox import Toolbox
+from weft.runtime.invoke.turn_planner import ConfiguredPlanner
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.tools.toolbox import Toolbox
 
 T = TypeVar("T")
 ROUNDS: tuple[tuple[tuple[str, dict[str, Any]], ...], ...] = (

@@ -12,12 +12,11 @@ from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage
-from weft.runtime.context import ExecutionContext, context_for
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.egress.credentials import Credential, Keyring
+from weft.runtime.egress.execution_context import ExecutionContext, context_for
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.replies import Reply, ReplyToken
-from weft.runtime.inference.settings import (
+from weft.runtime.inference.model_requests import (
     InferenceRequest,
     ModelSettings,
     Parameters,
@@ -25,6 +24,7 @@ from weft.runtime.inference.settings import (
     ProviderSettings,
     RetryPolicy,
 )
+from weft.runtime.replies import Reply, ReplyToken
 
 CANARY = "sk-canary-0123456789abcdef"
 PERSON = Principal(PrincipalKind.HUMAN, "tester")

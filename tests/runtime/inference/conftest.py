@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft.runtime.inference.local import LocalModel
+from weft.runtime.inference.local_models import LocalModel
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 from weft.kernel.errors import OutsideError, WeftError
 from weft.kernel.events import Usage
 from weft.ledger.model import Message, NewMessage, Part
+from weft.runtime.inference.dialects.dialect_port import ModelQuestion, TokenCounts, offered_names, usage_of
 from weft.runtime.inference.dialects.google import (
     _BY_CATEGORY,
     GoogleConversation,
@@ -33,12 +34,10 @@ from weft.runtime.inference.dialects.google import (
     to_settings,
     to_tools,
 )
-from weft.runtime.inference.dialects.port import ModelQuestion, TokenCounts, offered_names, usage_of
+from weft.runtime.inference.dialects.server_answers import failure_of, kind_of_status
 from weft.runtime.inference.dialects.speakers import conversation_in, speaker
-from weft.runtime.inference.failures import failure_of, kind_of_status
-from weft.runtime.inference.replies import TokenKind
-from weft.runtime.inference.routes import Dialect, Route
-from weft.runtime.inference.settings import Parameters, ToolSpec
+from weft.runtime.inference.model_requests import Dialect, Parameters, Route, ToolSpec
+from weft.runtime.replies import TokenKind
 
 URL = "http://server.invalid"
 Respond = Callable[[httpx2.Request], httpx2.Response]

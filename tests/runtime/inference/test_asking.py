@@ -23,8 +23,8 @@ from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput, ReplyMalformed, Unsupported
 from weft.kernel.events import Usage
 from weft.ledger.model import ImagePart, NewMessage, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.runtime.inference.replies import Finish, TokenKind
-from weft.runtime.inference.settings import ModelSettings, OpenAIApi, Parameters, ProviderKind, ToolSpec
+from weft.runtime.inference.model_requests import ModelSettings, OpenAIApi, Parameters, ProviderKind, ToolSpec
+from weft.runtime.replies import Finish, TokenKind
 
 USED = Usage(
     input_tokens=12,

@@ -12,9 +12,9 @@ from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput
 from weft.ledger.model import ImagePart, NewMessage, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.inference import inference
-from weft.runtime.inference.conversations import KeptConversations
-from weft.runtime.inference.dialects.port import WireMessages
-from weft.runtime.inference.routes import Dialect
+from weft.runtime.inference.dialects.dialect_port import WireMessages
+from weft.runtime.inference.dialects.speakers import KeptConversations
+from weft.runtime.inference.model_requests import Dialect
 
 SYSTEM = NewMessage(role=MessageRole.SYSTEM, content="Be brief")
 ASK = NewMessage(role=MessageRole.USER, content="Add two and three")

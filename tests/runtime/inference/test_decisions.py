@@ -11,17 +11,23 @@ from hypothesis import strategies as st
 from weft.kernel.errors import BudgetSpent, InvalidInput, ProviderFailed, RateLimited, RequestRefused
 from weft.kernel.events import Usage
 from weft.ledger.reports.prices import Price
-from weft.runtime.inference.budgets import Budget, cost_of
-from weft.runtime.inference.local import thread_count
-from weft.runtime.inference.retries import Again, GiveUp, NextModel, next_step
-from weft.runtime.inference.routes import Dialect, KeySlot, route_of
-from weft.runtime.inference.settings import (
+from weft.runtime.inference.local_models import thread_count
+from weft.runtime.inference.model_requests import (
+    Again,
+    Budget,
+    Dialect,
+    GiveUp,
+    KeySlot,
     ModelSettings,
+    NextModel,
     OpenAIApi,
     Parameters,
     ProviderKind,
     ProviderSettings,
     RetryPolicy,
+    cost_of,
+    next_step,
+    route_of,
 )
 
 GATEWAY = ProviderSettings(

@@ -25,14 +25,19 @@ from weft.kernel.errors import (
     RequestRefused,
 )
 from weft.ledger.model import ImagePart, NewMessage, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.runtime.inference.dialects import posts
-from weft.runtime.inference.dialects.openai_chat import _split_thinking
-from weft.runtime.inference.dialects.openai_tools import openai_tool
-from weft.runtime.inference.dialects.posts import EventReader, ServerEvent
+from weft.runtime.inference.dialects import server_answers
+from weft.runtime.inference.dialects.openai import _split_thinking, openai_tool
+from weft.runtime.inference.dialects.server_answers import EventReader, ServerEvent
 from weft.runtime.inference.dialects.speakers import conversation_in
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.routes import Dialect
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, ProviderKind, ToolSpec
+from weft.runtime.inference.model_requests import (
+    Dialect,
+    InferenceRequest,
+    ModelSettings,
+    Parameters,
+    ProviderKind,
+    ToolSpec,
+)
 
 OWN = (Dialect.OPENAI_CHAT, Dialect.OPENAI_RESPONSES, Dialect.ANTHROPIC)
 PNG = "data:image/png;base64," + base64.b64encode(b"\x89PNG....").decode()
@@ -127,7 +132,7 @@ def test_parameters_and_thinking_are_sent_as_the_oracle_sends_them(
     dialect: Dialect, name: str, compatible: bool
 ) -> None:
     from weft.runtime.inference.dialects.speakers import taken_parameters
-    from weft.runtime.inference.routes import Route
+    from weft.runtime.inference.model_requests import Route
 
     everything = Parameters(
         temperature=0.5, top_p=0.5, top_k=3, seed=1, stop=("END",), presence_penalty=0.5, frequency_penalty=1.5
@@ -633,7 +638,7 @@ def test_a_connection_is_used_again_once_the_end_of_a_stream_was_read(
     kind: ProviderKind, body: bytes, has_end: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that does not end its answer is not waited for, and its connection is closed."""
-    monkeypatch.setattr(posts, "END_SECONDS", 300 if has_end else 0)
+    monkeypatch.setattr(server_answers, "END_SECONDS", 300 if has_end else 0)
 
     async def main() -> None:
         async with scripted([*chunked(body), b"0\r\n\r\n" if has_end else HANG]) as server:

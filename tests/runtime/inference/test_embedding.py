@@ -27,9 +27,9 @@ from weft.kernel.errors import (
     Unsupported,
     WeftError,
 )
-from weft.runtime.inference.embeddings import FarEmbedder
-from weft.runtime.inference.failures import retry_after
-from weft.runtime.inference.settings import ProviderKind, RetryPolicy
+from weft.runtime.inference.dialects.server_answers import retry_after
+from weft.runtime.inference.model_requests import ProviderKind, RetryPolicy
+from weft.runtime.inference.plain_requests import FarEmbedder
 
 
 def vectors(*rows: Sequence[float], order: Sequence[int] | None = None, **headers: str) -> Script:

@@ -39,12 +39,11 @@ from weft.kernel.errors import (
     RequestRefused,
 )
 from weft.ledger.reports.prices import Price, PriceTable
-from weft.runtime.inference.budgets import MILLION, Budget
 from weft.runtime.inference.dialects import speakers
-from weft.runtime.inference.failures import failure_of
+from weft.runtime.inference.dialects.server_answers import failure_of
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.replies import ReplyToken
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings, ProviderKind
+from weft.runtime.inference.model_requests import MILLION, Budget, InferenceRequest, ModelSettings, ProviderKind
+from weft.runtime.replies import ReplyToken
 
 
 @pytest.mark.parametrize(
@@ -381,14 +380,18 @@ class LongPrompts:
 
 
 def test_money_is_kept_at_the_price_of_a_prompt_as_long_as_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.runtime.inference.budgets.shipped_prices", lambda: PriceTable((LongPrompts(),), None))
+    monkeypatch.setattr(
+        "weft.runtime.inference.model_requests.shipped_prices", lambda: PriceTable((LongPrompts(),), None)
+    )
     long = (replace(HI[0], content="word " * 1000),)
     assert ask(chat(), budget=Budget(money=1000)).error is None
     assert isinstance(ask(chat(), messages=long, budget=Budget(money=1000)).error, BudgetSpent)
 
 
 def test_money_that_others_spent_meanwhile_is_known_before_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.runtime.inference.budgets.shipped_prices", lambda: PriceTable((LongPrompts(),), None))
+    monkeypatch.setattr(
+        "weft.runtime.inference.model_requests.shipped_prices", lambda: PriceTable((LongPrompts(),), None)
+    )
     spent = iter((0, 1000))
 
     async def read_spent() -> int:

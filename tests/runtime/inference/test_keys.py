@@ -15,12 +15,13 @@ from tests.runtime.inference.asking import HI, PERSON, QUICK, model, person, tex
 from tests.runtime.scripted import GOOGLE, MESSAGE, RESPONSES, Script, answer, chat, failure, scripted
 from tests.runtime.test_processes import running
 from weft.kernel.errors import ConnectionForbidden, WeftError
-from weft.runtime.context import ExecutionContext, context_for
+from weft.runtime.broker.broker import OutgoingMessage, send
 from weft.runtime.egress.connections import Connections
 from weft.runtime.egress.credentials import Credential, Keyring, Secret
+from weft.runtime.egress.execution_context import ExecutionContext, context_for
 from weft.runtime.inference.dialects import speakers as speakers_module
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import (
+from weft.runtime.inference.model_requests import (
     InferenceRequest,
     ModelSettings,
     OpenAIApi,
@@ -28,8 +29,7 @@ from weft.runtime.inference.settings import (
     ProviderSettings,
     RetryPolicy,
 )
-from weft.runtime.sandbox.key_commands import command_runner
-from weft.runtime.turns.messages import OutgoingMessage, send
+from weft.runtime.sandbox.processes import command_runner
 
 KEY, TOKEN = "sk-canary-key-0123456789", "sk-canary-token-9876543210"
 CLOUDFLARE = {"account_id": "acc", "gateway_id": "gw", "gateway_credential": "token"}

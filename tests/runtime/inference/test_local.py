@@ -17,12 +17,12 @@ from tests.runtime.test_processes import running
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import CredentialRefused, FactDamaged, StoreFailed, Unsupported
 from weft.ledger.model import NewMessage
-from weft.runtime.context import context_for
-from weft.runtime.inference import local as local_module
+from weft.runtime.broker.broker import OutgoingMessage, send
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.inference import local_models as local_module
 from weft.runtime.inference.inference import Inference, infer
-from weft.runtime.inference.local import NAME, SYSTEM_PROMPT, LocalModel, Weights, check_weights, find_weights
-from weft.runtime.inference.replies import Finish, Reply, ReplyToken
-from weft.runtime.inference.settings import (
+from weft.runtime.inference.local_models import NAME, SYSTEM_PROMPT, LocalModel, Weights, check_weights, find_weights
+from weft.runtime.inference.model_requests import (
     InferenceRequest,
     ModelSettings,
     OpenAIApi,
@@ -30,8 +30,7 @@ from weft.runtime.inference.settings import (
     ProviderKind,
     ProviderSettings,
 )
-from weft.runtime.turns.messages import OutgoingMessage, send
-from weft.runtime.turns.recorded_replies import TurnReply
+from weft.runtime.replies import Finish, Reply, ReplyToken, TurnReply
 from weft.surfaces.demo import QUESTION
 
 pytestmark = pytest.mark.load("local model")

@@ -16,8 +16,7 @@ from tests.runtime.inference.asking import HI
 from tests.runtime.inference.oracle import Answer, Asking, Respond, responding
 from weft.kernel.errors import ReplyMalformed
 from weft.ledger.model import ToolUsePart
-from weft.runtime.inference.routes import Dialect
-from weft.runtime.inference.settings import Parameters
+from weft.runtime.inference.model_requests import Dialect, Parameters
 
 WIRE = Path(__file__).parents[4] / "shared" / "wire"
 FOLDERS = ("openai-chat", "openai-responses", "anthropic", "anthropic-system")

@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.inference.asking import ask, provider
 from tests.runtime.scripted import failure
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import ModelSettings, OpenAIApi, Parameters, ProviderKind
+from weft.runtime.inference.model_requests import ModelSettings, OpenAIApi, Parameters, ProviderKind
 
 EVERYTHING = Parameters(
     temperature=0.25, max_tokens=3000, top_p=0.75, top_k=7, seed=11, stop=("END",), presence_penalty=0.5,

@@ -13,8 +13,8 @@ from tests.runtime.inference.asking import ask, model, provider
 from tests.runtime.scripted import GOOGLE, MESSAGE, RESPONSES, Script, answer, chat_saying
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage, TextPart, ToolResultPart, ToolUsePart
-from weft.runtime.inference.settings import OpenAIApi, ProviderKind, ToolSpec
-from weft.runtime.inference.tool_names import WireNames, wire_name
+from weft.runtime.inference.dialects.dialect_port import WireNames, wire_name
+from weft.runtime.inference.model_requests import OpenAIApi, ProviderKind, ToolSpec
 
 NAMES = st.text(st.sampled_from("ab_-/.h0\u202e"), min_size=1, max_size=12) | st.text(max_size=90)
 

@@ -13,16 +13,14 @@ import msgspec
 
 from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import Principal, PrincipalKind
-from weft.runtime.broker.tools import ToolCallContext, Tools
-from weft.runtime.context import ExecutionContext, context_for
-from weft.runtime.mcp.definitions import PinnedTools, approve
-from weft.runtime.mcp.server_settings import CommandServer, McpServer, checked_server
-from weft.runtime.mcp.servers import McpConfiguration, McpServers, inspected
+from weft.runtime.egress.execution_context import ExecutionContext, context_for
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.tools.calls import CallPlan, ToolOutput
+from weft.runtime.tool.tool_contract import CallPlan, ToolCallContext, ToolOutput, Tools
+from weft.runtime.tools.mcp_server_settings import CommandServer, McpServer, PinnedTools, approve, checked_server
+from weft.runtime.tools.mcp_servers import McpConfiguration, McpServers, inspected
 
 if TYPE_CHECKING:  # it loads the MCP library, which tests that are only collected do without
-    from weft.runtime.mcp.connection import OnNotice
+    from weft.runtime.tools.mcp_connection import OnNotice
 
 Answer = TypeVar("Answer")
 SCRIPT = Path(__file__).with_name("scripted_server.py")

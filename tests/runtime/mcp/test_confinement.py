@@ -12,10 +12,10 @@ import pytest
 from tests.runtime.mcp.configured import CALL, Workplace, called, run, scripted
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.errors import CredentialMissing, CredentialWithheld, InvalidInput
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.context import context_from_env
 from weft.runtime.egress.credentials import Credential
-from weft.runtime.mcp.server_settings import VariableSource, variable_source
+from weft.runtime.egress.execution_context import context_from_env
+from weft.runtime.tool.tool_contract import ToolCallContext
+from weft.runtime.tools.mcp_server_settings import VariableSource, variable_source
 
 KEY = "sk-canary-of-a-server"
 CREDENTIAL = Credential(

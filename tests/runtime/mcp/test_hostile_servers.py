@@ -11,20 +11,19 @@ import pytest
 
 from tests.runtime.mcp.configured import CALL, PERSON, Workplace, approved, called, run, scripted
 from weft.kernel.errors import InvalidInput
-from weft.runtime.mcp.definitions import DefinitionState
-from weft.runtime.mcp.server_settings import McpServer
 from weft.runtime.sandbox.processes import MIB
-from weft.runtime.tools.calls import ToolFailure
+from weft.runtime.tool.tool_contract import ToolFailure
+from weft.runtime.tools.mcp_server_settings import DefinitionState, McpServer
 
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Floods end soon."""
-    from weft.runtime.mcp import transports  # which loads the MCP library
+    from weft.runtime.tools import mcp_connection  # which loads the MCP library
 
-    limits = msgspec.structs.replace(transports.SERVER_LIMITS, output=MIB)
-    monkeypatch.setattr(transports, "SERVER_LIMITS", limits)
-    monkeypatch.setattr(transports, "MOST_MESSAGES", 200)
+    limits = msgspec.structs.replace(mcp_connection.SERVER_LIMITS, output=MIB)
+    monkeypatch.setattr(mcp_connection, "SERVER_LIMITS", limits)
+    monkeypatch.setattr(mcp_connection, "MOST_MESSAGES", 200)
 
 
 async def failure_of(server: McpServer) -> tuple[ToolFailure, str]:
@@ -212,7 +211,7 @@ def test_hints_are_believed_only_where_the_user_says_so() -> None:
 def test_what_a_server_says_of_its_resources_is_handed_on_and_nothing_is_logged(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from weft.runtime.mcp.connection import ResourceNotice
+    from weft.runtime.tools.mcp_connection import ResourceNotice
 
     notices: list[ResourceNotice] = []
 

@@ -17,10 +17,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.runtime.mcp.configured import Workplace, called, run
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.errors import ConnectionForbidden, CredentialWithheld, ProviderUnreachable
-from weft.runtime.context import ExecutionContext, context_from_env
 from weft.runtime.egress.credentials import Credential
-from weft.runtime.mcp.server_settings import HttpServer, McpServer
-from weft.runtime.tools.calls import ToolFailure
+from weft.runtime.egress.execution_context import ExecutionContext, context_from_env
+from weft.runtime.tool.tool_contract import ToolFailure
+from weft.runtime.tools.mcp_server_settings import HttpServer, McpServer
 
 if TYPE_CHECKING:  # tests that are only collected do without the library
     from mcp.server import MCPServer
@@ -90,7 +90,7 @@ def at(url: str, **options: Any) -> McpServer:
 
 
 def test_tools_are_called_with_the_key_and_nothing_is_followed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.runtime.mcp.transports.MOST_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr("weft.runtime.tools.mcp_connection.MOST_ANSWER_BYTES", 100_000)
 
     async def work() -> None:
         async with serving() as (origin, app):

@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from weft.kernel.errors import InvalidInput
-from weft.runtime.mcp.package_sources import PackageIndex, package_index, package_source
-from weft.runtime.mcp.server_settings import CommandServer, McpServer, PackageSource, checked_server
+from weft.runtime.tools.mcp_server_settings import (
+    CommandServer,
+    McpServer,
+    PackageIndex,
+    PackageSource,
+    checked_server,
+    package_index,
+    package_source,
+)
 
 
 @pytest.mark.parametrize(

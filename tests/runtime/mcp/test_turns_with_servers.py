@@ -14,8 +14,8 @@ from tests.runtime.broker.bench import Bench, run, saying
 from tests.runtime.mcp.configured import Workplace, scripted
 from weft.kernel.clock import FixedClock
 from weft.ledger.api import Runs, SessionStanding
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.mcp.notices import notice_recorder
+from weft.runtime.broker.turn_plans import TurnPlan
+from weft.runtime.tools.mcp_servers import notice_recorder
 
 
 @pytest.mark.slow("starts three servers in sandboxes")

@@ -9,7 +9,7 @@ import pytest
 import weft
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.ledger.api.ledger import Ledger
-from weft.runtime.policies.interpreter import PolicyInterpreters
+from weft.runtime.policies.policy_decisions import PolicyInterpreters
 from weft.runtime.sandbox.command_runner import CommandRunner
 
 

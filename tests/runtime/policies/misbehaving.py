@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.runtime.policies.contract import PolicyCall
+from weft.runtime.policies.policy_decisions import PolicyCall
 
 READ = "import json, os, sys, time\ncall = json.load(sys.stdin)\n"
 ALLOW = """'{"decision": "allow", "rationale": "fine"}'"""

@@ -10,10 +10,8 @@ import pytest
 from tests.ledger.test_approvals import asking
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ToolCall
-from weft.runtime.policies.backtest import Backtest, BacktestRun
-from weft.runtime.policies.decider import PolicyInForce, default_source
-from weft.runtime.policies.interpreter import PolicyInterpreters
-from weft.runtime.policies.recorded_calls import call_subjects, tool_name
+from weft.runtime.policies.policy_decisions import PolicyInForce, PolicyInterpreters, default_source
+from weft.runtime.policies.policy_tests import Backtest, BacktestRun, call_subjects, tool_name
 
 STRICT = (
     "import json, sys\ncall = json.load(sys.stdin)\n"

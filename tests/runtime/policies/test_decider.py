@@ -11,9 +11,17 @@ from tests.sandbox import UNPROTECTED
 from weft.kernel.enums import Decision
 from weft.kernel.errors import Unsupported
 from weft.ledger.api.ledger import Ledger
-from weft.runtime.policies.contract import PolicyCall, PolicyContext
-from weft.runtime.policies.decider import PolicyDecision, PolicyInForce, decide, default_source, policies_in_force
-from weft.runtime.policies.interpreter import WARM_INTERPRETERS, PolicyInterpreters
+from weft.runtime.policies.policy_decisions import (
+    WARM_INTERPRETERS,
+    PolicyCall,
+    PolicyContext,
+    PolicyDecision,
+    PolicyInForce,
+    PolicyInterpreters,
+    decide,
+    default_source,
+    policies_in_force,
+)
 from weft.runtime.sandbox import command_runner
 from weft.runtime.sandbox.command_runner import CommandRunner
 

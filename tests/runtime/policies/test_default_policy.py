@@ -17,22 +17,22 @@ from tests.sizes import share
 from weft.kernel.enums import Decision
 from weft.kernel.errors import InvalidInput
 from weft.kernel.events import PolicyTests
-from weft.runtime.policies.contract import (
+from weft.runtime.policies.default_policy import decide
+from weft.runtime.policies.policy_decisions import (
     INPUT_BYTES,
     PolicyCall,
     PolicyContext,
+    PolicyInterpreters,
     ScriptEnding,
     ScriptOutcome,
     call_document,
+    default_source,
     read_answer,
 )
-from weft.runtime.policies.decider import default_source
-from weft.runtime.policies.default_policy import decide
-from weft.runtime.policies.interpreter import PolicyInterpreters
-from weft.runtime.policies.own_tests import OwnTestResult, counts_of_tests, read_outline, run_own_tests
-from weft.runtime.policies.rules import proposed_rule, rules_for
+from weft.runtime.policies.policy_tests import OwnTestResult, counts_of_tests, read_outline, run_own_tests
+from weft.runtime.policies.rule_proposals import proposed_rule, rules_for
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.secret_files import HOLDING, SECRET_FILES
+from weft.runtime.sandbox.hidden_places import HOLDING, SECRET_FILES
 
 
 def outline_and_results(interpreters: PolicyInterpreters, source: str) -> tuple[str | None, list[OwnTestResult]]:

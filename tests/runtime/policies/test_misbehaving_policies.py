@@ -10,10 +10,9 @@ from tests.runtime.policies.misbehaving import PATIENT_SECONDS, POLICIES, READ, 
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.enums import Decision
 from weft.runtime.policies import harness
-from weft.runtime.policies import interpreter as interpreter_module
-from weft.runtime.policies.contract import PolicyAnswer, PolicyCall
-from weft.runtime.policies.interpreter import PolicyInterpreter, read_reply
-from weft.runtime.sandbox.sandboxed_server import ServerLost
+from weft.runtime.policies import policy_decisions as interpreter_module
+from weft.runtime.policies.policy_decisions import PolicyAnswer, PolicyCall, PolicyInterpreter, read_reply
+from weft.runtime.sandbox.bubblewrap import ServerLost
 
 PROGRAM = READ + "exec(call['arguments']['program'])\n"
 """For what two decisions of one interpreter know of each other."""

@@ -10,15 +10,22 @@ import weft.aio
 from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import Script, Scripted, chat_saying
 from weft.ledger.api import InboxMessage, SessionStanding, Setting
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.configuration.message_overrides import read_overrides
+from weft.runtime.assembly.configuration_layers import read_overrides
+from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.inference.dialects.dialect_port import wire_name
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import ModelSettings
-from weft.runtime.inference.tool_names import wire_name
-from weft.runtime.replay.recorded_exchanges import RecordedAnswer, RecordedThread, argument_fields
-from weft.runtime.replay.replay_inference import OnMissing, StopReplay
-from weft.runtime.replay.thread_replay import ReplayChange, ThreadRange, ThreadReplay, ThreadReplayer, read_thread
+from weft.runtime.inference.model_requests import ModelSettings
+from weft.runtime.recorded_threads import RecordedAnswer, RecordedThread, argument_fields
+from weft.runtime.thread_replay import (
+    OnMissing,
+    ReplayChange,
+    StopReplay,
+    ThreadRange,
+    ThreadReplay,
+    ThreadReplayer,
+    read_thread,
+)
 
 
 def saying(text: str, calls: Sequence[tuple[str, Any]] = ()) -> Script:

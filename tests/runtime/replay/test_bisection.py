@@ -12,8 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.kernel.errors import CheckFailed, NotApplicable
-from weft.runtime.replay.bisection import BisectResult, Check, Checked, CheckVerdict, bisect
-from weft.runtime.replay.checks import MAX_QUOTED_CHARACTERS, answer_verdict, command_check, exit_verdict, model_check
+from weft.runtime.thread_bisection import (
+    MAX_QUOTED_CHARACTERS,
+    BisectResult,
+    Check,
+    Checked,
+    CheckVerdict,
+    answer_verdict,
+    bisect,
+    command_check,
+    exit_verdict,
+    model_check,
+)
 
 GOOD, BAD, SKIP = CheckVerdict.GOOD, CheckVerdict.BAD, CheckVerdict.SKIP
 

@@ -15,9 +15,9 @@ from tests.runtime.replay.scripted_answers import ReplayBench, saying, script_of
 from tests.runtime.scripted import chat, scripted
 from tests.sizes import PROVING
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import RetryPolicy
-from weft.runtime.replay.recorded_exchanges import RecordedThread
-from weft.runtime.replay.thread_replay import ReplayOutcome, ThreadRange
+from weft.runtime.inference.model_requests import RetryPolicy
+from weft.runtime.recorded_threads import RecordedThread
+from weft.runtime.thread_replay import ReplayOutcome, ThreadRange
 
 pytestmark = needs_corpus
 

@@ -13,8 +13,8 @@ from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.api import Runs
 from weft.ledger.model import NewMessage, TextPart
 from weft.runtime.inference.inference import Inference
-from weft.runtime.replay.recorded_exchanges import RecordedThread, argument_fields, call_key
-from weft.runtime.replay.thread_replay import ReplayOutcome, ThreadRange, read_thread
+from weft.runtime.recorded_threads import RecordedThread, argument_fields, call_key
+from weft.runtime.thread_replay import ReplayOutcome, ThreadRange, read_thread
 
 
 def record_unusual(ledger: weft.Ledger) -> None:

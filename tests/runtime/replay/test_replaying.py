@@ -18,14 +18,20 @@ from weft.kernel.events import ModelRequest
 from weft.ledger.api import Runs, SessionStanding
 from weft.ledger.model import ImagePart, Part, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import Sending, TurnPlan
-from weft.runtime.broker.tools import FunctionTool, tools_of
+from weft.runtime.broker.turn_plans import Sending, TurnPlan
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import RetryPolicy
-from weft.runtime.replay.divergences import DivergenceKind, NamedCall, TextComparison
-from weft.runtime.replay.recorded_tools import permissive_spec
-from weft.runtime.replay.replay_inference import SkipTurn, UseResult
-from weft.runtime.replay.thread_replay import ReplayChange, ReplayOutcome, ThreadRange, ThreadReplayer, sendable_part
+from weft.runtime.inference.model_requests import RetryPolicy
+from weft.runtime.recorded_threads import DivergenceKind, NamedCall, TextComparison, permissive_spec
+from weft.runtime.thread_replay import (
+    ReplayChange,
+    ReplayOutcome,
+    SkipTurn,
+    ThreadRange,
+    ThreadReplayer,
+    UseResult,
+    sendable_part,
+)
+from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 Body = Callable[[ReplayBench], Awaitable[None]]
 READ_A, READ_B = ("read", {"path": "a"}), ("read", {"path": "b"})

@@ -11,12 +11,9 @@ from tests.runtime.broker.crash_driver import Doom, DoomedCrossing
 from weft.kernel.enums import ResourceKind, ResourceLiveness, SnapshotState, SubresourcePart
 from weft.kernel.errors import EngineUnreachable, InvalidInput, NotApplicable, OutsideError, StoreFailed, Unsupported
 from weft.ledger.api import Lease, Ledger, NewSnapshot, Resource, Snapshot
-from weft.runtime.resources.claims import Claim, ClaimKind
-from weft.runtime.resources.controller import Reconciled, ResourceController
-from weft.runtime.resources.drivers import DescribedPart, Description, Drivers, RestoredPlace
-from weft.runtime.resources.file_driver import FileDriver
-from weft.runtime.resources.job import BUSY_MS, LEFT_MS, ResourceJob
-from weft.runtime.resources.uri_driver import UriDriver
+from weft.runtime.resources.controller import BUSY_MS, LEFT_MS, Reconciled, ResourceController, ResourceJob
+from weft.runtime.resources.drivers import Claim, ClaimKind, DescribedPart, Description, Drivers, RestoredPlace
+from weft.runtime.resources.local_drivers import FileDriver, UriDriver
 
 
 class FailingDriver(FileDriver):

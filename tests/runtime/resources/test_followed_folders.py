@@ -19,10 +19,11 @@ from weft.kernel.clock import SystemClock, iso_from_ms
 from weft.kernel.enums import SnapshotState
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.api import Ledger, Snapshot
-from weft.runtime.resources.directories import FileStore, SnapshotLimit
-from weft.runtime.resources.directory_driver import DirectoryDriver
-from weft.runtime.resources.followed_folders import FollowedFolders, KeptFolder
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.folder_snapshots.snapshot_objects import SnapshotLimit
+from weft.runtime.resources.local_drivers import DirectoryDriver
 from weft.runtime.resources.turn_files import TurnFiles
+from weft.runtime.resources.workspace_snapshots import FollowedFolders, KeptFolder
 
 LONG_AGO = "2026-01-02T03:04:05.678Z"
 SECONDS = 60

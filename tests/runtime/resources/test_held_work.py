@@ -17,14 +17,14 @@ from tests.runtime.tools.test_coding_session import prepare
 from tests.runtime.tools.test_workspace_snapshots import MORE, driver_of, head_of, one_turn
 from weft.kernel.errors import LeaseLost, NotApplicable
 from weft.ledger.api import Lease, Ledger, ResourceLog
-from weft.runtime.broker import tool_calls
+from weft.runtime.broker import turn_runner
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.folder_snapshots.snapshot_changes import FolderRestoring
 from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directories.restoring import FolderRestoring
-from weft.runtime.resources.directory_driver import DirectoryDriver
 from weft.runtime.resources.drivers import Drivers
+from weft.runtime.resources.local_drivers import DirectoryDriver
 from weft.runtime.resources.turn_files import TurnFiles
-from weft.runtime.tools import change_tools
+from weft.runtime.tools import workspace_tools
 from weft.surfaces.cli.resource_access import SnapshotSettings
 
 ALWAYS_STALE = 1e-9
@@ -52,7 +52,7 @@ def test_nothing_is_restored_in_place_while_a_turn_works_in_it(tmp_path: Path, m
     driver = driver_of(tmp_path, SnapshotSettings())
     first = asyncio.run(one_turn(tmp_path, workspace, driver, *MORE, key="first"))
     refused: list[str] = []
-    perform = change_tools.WriteTool.perform
+    perform = workspace_tools.WriteTool.perform
 
     async def meanwhile(*arguments: Any) -> Any:
         with weft.open(tmp_path / "ledger.db") as other:
@@ -74,7 +74,7 @@ def test_nothing_is_restored_in_place_while_a_turn_works_in_it(tmp_path: Path, m
             assert controller.restore(kept, place=str(tmp_path / "beside")).outcome == "ok"
         return await perform(*arguments)
 
-    monkeypatch.setattr(change_tools.WriteTool, "perform", meanwhile)
+    monkeypatch.setattr(workspace_tools.WriteTool, "perform", meanwhile)
     asyncio.run(one_turn(tmp_path, workspace, driver, *MORE, key="second"))
     assert len(refused) == 4
     monkeypatch.undo()
@@ -89,7 +89,7 @@ def test_a_call_that_may_change_files_waits_until_they_are_restored(
     workspace = prepare(tmp_path)
     driver = driver_of(tmp_path, SnapshotSettings())
     asyncio.run(one_turn(tmp_path, workspace, driver, ("write", {"path": "a.txt", "content": "one\n"}), key="first"))
-    monkeypatch.setattr(tool_calls, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(turn_runner, "BUSY_SECONDS", 0.0)
     asked = 0
     with weft.open(tmp_path / "ledger.db") as other:
         log = ResourceLog(other)

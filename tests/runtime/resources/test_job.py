@@ -10,10 +10,9 @@ from tests.ledger.histories import grow
 from tests.runtime.broker.crash_driver import Doom, DoomedCrossing
 from weft.kernel.enums import SnapshotState
 from weft.ledger.api import ResourceLog
-from weft.runtime.resources.controller import ResourceController
+from weft.runtime.resources.controller import ResourceController, ResourceJob
 from weft.runtime.resources.drivers import Drivers
-from weft.runtime.resources.file_driver import FileDriver
-from weft.runtime.resources.job import ResourceJob
+from weft.runtime.resources.local_drivers import FileDriver
 
 
 def test_open_wishes_are_carried_out_by_one_controller(tmp_path: Path) -> None:

@@ -13,12 +13,11 @@ from tests.runtime.resources.test_turn_files import Desk, listed
 from weft.kernel.errors import NotApplicable, StoreFailed
 from weft.kernel.ledger_events import CompensationRecorded, ResourceOwned
 from weft.ledger.api import Ledger, Resource, ResourceLog
-from weft.runtime.resources.claims import Claim, ClaimKind
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.folder_snapshots.snapshot_objects import DEFAULT_LIMIT
 from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directories.model import DEFAULT_LIMIT
-from weft.runtime.resources.directory_driver import DirectoryDriver
-from weft.runtime.resources.drivers import Drivers
+from weft.runtime.resources.drivers import Claim, ClaimKind, Drivers
+from weft.runtime.resources.local_drivers import DirectoryDriver
 
 
 @pytest.fixture

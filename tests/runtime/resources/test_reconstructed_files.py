@@ -10,12 +10,11 @@ from tests.exchange.conftest import take, written
 from weft.kernel.enums import RestoreOutcome
 from weft.kernel.errors import NotApplicable
 from weft.ledger.api import Ledger
+from weft.runtime.folder_snapshots.file_store import FileStore
 from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directory_driver import DirectoryDriver
 from weft.runtime.resources.drivers import Drivers
-from weft.runtime.resources.reconstructed_files import check_out_reconstruction, record_reconstruction
-from weft.runtime.resources.turn_files import TurnFiles
+from weft.runtime.resources.local_drivers import DirectoryDriver
+from weft.runtime.resources.turn_files import TurnFiles, check_out_reconstruction, record_reconstruction
 
 
 @pytest.fixture

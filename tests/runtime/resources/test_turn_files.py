@@ -15,14 +15,12 @@ from weft.kernel.clock import SystemClock
 from weft.kernel.enums import SnapshotState, VolumeMode
 from weft.kernel.errors import HeadMoved, InUse, InvalidInput, LabelTaken, NotApplicable, WeftError
 from weft.ledger.api import Failure, Ledger, ResourceLog
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.folder_snapshots.snapshot_objects import locked
 from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directories.locks import locked
-from weft.runtime.resources.directory_driver import DirectoryDriver
 from weft.runtime.resources.drivers import Drivers
-from weft.runtime.resources.fork_plans import ForkPlanner
-from weft.runtime.resources.turn_files import TurnFiles
-from weft.runtime.resources.uri_driver import UriDriver
+from weft.runtime.resources.local_drivers import DirectoryDriver, UriDriver
+from weft.runtime.resources.turn_files import ForkPlanner, TurnFiles
 from weft.runtime.resources.workspace_snapshots import workspace_resource
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from weft.ledger.api import QueryWord, RelatedTurn, RelatedTurns
-from weft.runtime.routing.route_scores import (
+from weft.runtime.invoke.message_routes import (
     HALF_LIFE_MS,
     HALVING_WORDS,
     confidence_of,

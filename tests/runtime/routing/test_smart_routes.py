@@ -11,7 +11,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api import Ledger
 from weft.programs import Programs
-from weft.runtime.routing.smart_routes import LEFT_BEHIND_TURNS, RouteChoice, choose_route, find_route
+from weft.runtime.invoke.message_routes import LEFT_BEHIND_TURNS, RouteChoice, choose_route, find_route
 
 NOON = 1_794_700_800_000
 HOUR = 3_600_000

@@ -12,7 +12,7 @@ from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.git_settings import GitIdentity
 from weft.runtime.sandbox.processes import ProcessOutcome
 from weft.runtime.sandbox.profiles import SandboxProfile
-from weft.runtime.sandbox.workspace_view import PersonFolders
+from weft.runtime.sandbox.sandbox_plan import PersonFolders
 
 PERSON = GitIdentity("Ada Person", "ada@example.org")
 _OUTSIDE = {"PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1", "HOME": "/nonexistent"}

@@ -15,9 +15,8 @@ import pytest
 
 from weft.kernel.authority import Layer, Principal, PrincipalKind, Rights
 from weft.kernel.errors import TokenRefused
-from weft.runtime.context import context_for
-from weft.runtime.tokens.blocks import NarrowingBlock, block_source
-from weft.runtime.tokens.tokens import RootKey, attenuate, inspect, sign
+from weft.runtime.egress.context_tokens import NarrowingBlock, RootKey, attenuate, block_source, inspect, sign
+from weft.runtime.egress.execution_context import context_for
 
 QUICK_CHAINS, PROVED_CHAINS = 300, 1_000_000
 POPULATION = 400

@@ -13,10 +13,19 @@ import pytest
 import weft
 from weft.kernel.authority import LOCAL, LONGEST_CHAIN, Principal, PrincipalKind, Rights, rights
 from weft.kernel.errors import CredentialWithheld, InvalidInput, NotAllowed, NotFound, TokenRefused, Unsupported
-from weft.runtime.context import context_for
+from weft.runtime.egress.context_tokens import (
+    GrantBlock,
+    NarrowingBlock,
+    RootKey,
+    TokenContent,
+    attenuate,
+    block_source,
+    inspect,
+    read,
+    sign,
+)
 from weft.runtime.egress.credentials import Credential, Keyring
-from weft.runtime.tokens.blocks import GrantBlock, NarrowingBlock, block_source
-from weft.runtime.tokens.tokens import RootKey, TokenContent, attenuate, inspect, read, sign
+from weft.runtime.egress.execution_context import context_for
 
 PERSON = Principal(PrincipalKind.HUMAN, "ann")
 SCOUT, HELPER = Principal(PrincipalKind.AGENT, "scout"), Principal(PrincipalKind.AGENT, "helper")

@@ -13,9 +13,8 @@ import pytest
 
 import weft
 from weft.ledger.api import Ledger
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.tools.calls import CallPlan, PlannedTool, ToolOutput
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.tool.tool_contract import CallPlan, PlannedTool, ToolCallContext, ToolOutput
+from weft.runtime.tool.workspace import WorkspaceFolder
 
 CONTEXT = ToolCallContext(turn="01TURN", call="01CALL")
 CANARY = "the canary nobody reads"
@@ -78,5 +77,5 @@ def each_opening(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Both ways to open beneath a folder: the kernel's, and the one for kernels without it."""
     if request.param == "by parts":
         never: Callable[[], bool] = lambda: False  # noqa: E731
-        monkeypatch.setattr("weft.runtime.tools.beneath.has_openat2", never)
+        monkeypatch.setattr("weft.runtime.opened_folders.has_openat2", never)
     return str(request.param)

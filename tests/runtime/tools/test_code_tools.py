@@ -12,12 +12,11 @@ import weft
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.authority import Principal, PrincipalKind, rights
 from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable
-from weft.programs.model import Program
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.context import context_for
+from weft.programs.program_records import Program
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.invoke.toolbox import CodeProgramTool
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.tools.calls import ToolFailure
-from weft.runtime.tools.code_tools import CodeProgramTool
+from weft.runtime.tool.tool_contract import ToolCallContext, ToolFailure
 
 CONTEXT = ToolCallContext(turn="turn", call="call")
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

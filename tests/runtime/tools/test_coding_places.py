@@ -22,8 +22,8 @@ from tests.sandbox import machine_sandbox
 from weft.ledger.model import ToolCall
 from weft.programs import Programs
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
-from weft.runtime.sandbox.workspace_view import PersonFolders
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces
+from weft.runtime.sandbox.sandbox_plan import PersonFolders
 
 CALC = "add() { echo $(($1 - $2)); }\n"
 TEST = """#!/bin/sh

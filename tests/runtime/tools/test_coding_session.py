@@ -23,15 +23,15 @@ from tests.sizes import PROVING, points
 from weft.ledger.api import Ledger, SessionStanding, Setting
 from weft.ledger.model import ToolCall
 from weft.programs import Programs
+from weft.runtime.assembly.turn_configuration import LayerReader, TurnRequest
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.plans import TurnPlan
-from weft.runtime.configuration.gathering import LayerReader, TurnRequest
+from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import ModelSettings, RetryPolicy
-from weft.runtime.mcp.servers import McpServers
+from weft.runtime.inference.model_requests import ModelSettings, RetryPolicy
+from weft.runtime.invoke.toolbox import Toolbox, ToolboxSettings
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.workspace_view import PersonFolders
-from weft.runtime.tools.toolbox import Toolbox, ToolboxSettings
+from weft.runtime.sandbox.sandbox_plan import PersonFolders
+from weft.runtime.tools.mcp_servers import McpServers
 
 CALC = "add() { echo $(($1 - $2)); }\n"
 TEST = """#!/bin/sh

@@ -17,22 +17,18 @@ from weft.kernel.authority import SandboxFiles
 from weft.kernel.enums import Decision
 from weft.kernel.errors import InvalidInput
 from weft.kernel.permission_subjects import endpoints_of
-from weft.runtime.broker.tools import ToolCallContext, Verdict
-from weft.runtime.context import context_for
-from weft.runtime.policies.contract import PolicyCall
-from weft.runtime.policies.decider import PolicyDecision
-from weft.runtime.sandbox import git_folders, git_repositories
+from weft.runtime.egress.execution_context import context_for
+from weft.runtime.policies.policy_decisions import PolicyCall, PolicyDecision
+from weft.runtime.sandbox import git_repositories, git_view
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.git_view import NOBODY, GitPerson
+from weft.runtime.sandbox.hidden_places import SecretFiles
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile
-from weft.runtime.sandbox.secret_files import SecretFiles
-from weft.runtime.tools.calls import CallPlan, PlannedTool, ToolFailure
-from weft.runtime.tools.change_tools import WriteArguments
-from weft.runtime.tools.containment import Containment
-from weft.runtime.tools.gate import ToolGate
+from weft.runtime.tool.gate import Containment, ToolGate
+from weft.runtime.tool.tool_contract import CallPlan, PlannedTool, ToolCallContext, ToolFailure, Verdict
+from weft.runtime.tool.workspace import WorkspaceFolder
 from weft.runtime.tools.shell import ShellArguments, ShellTool
-from weft.runtime.tools.workspace import WorkspaceFolder
-from weft.runtime.tools.workspace_tools import workspace_tools
+from weft.runtime.tools.workspace_tools import WriteArguments, workspace_tools
 
 NONE = SandboxProfile(files=SandboxFiles.EVERYTHING, granted_by="ada")
 NETWORK = SandboxProfile(files=SandboxFiles.WORKSPACE, endpoints=endpoints_of(["example.org"]))
@@ -150,7 +146,7 @@ def test_a_folder_is_looked_through_once_a_turn_and_what_is_included_read_for_ea
         looks.append(workspace)
         return find(workspace)
 
-    monkeypatch.setattr(git_folders, "git_places", counted)
+    monkeypatch.setattr(git_view, "git_places", counted)
     make_repository(tmp_path)
     obstacle = trusting(tmp_path).obstacle
     assert [obstacle(change(tmp_path, path), str(tmp_path)) for path in ("a", "b", "inc")] == [None, None, None]
@@ -210,9 +206,9 @@ def test_where_it_cannot_be_told_whether_a_call_stays_there_a_person_is_asked(
 
     if what == "too many folders":
         (tmp_path / "folder").mkdir()
-        monkeypatch.setattr(git_folders, "git_places", partial(git_repositories.git_places, most=1))
+        monkeypatch.setattr(git_view, "git_places", partial(git_repositories.git_places, most=1))
     elif what == "the system":
-        monkeypatch.setattr(git_folders, "git_places", fail)
+        monkeypatch.setattr(git_view, "git_places", fail)
     is_trusted = fail if what == "the list of trusted folders" else lambda place: True
     verdict = decided_by(Containment(is_trusted, SecretFiles(), NOBODY, None), tmp_path, write_tool(tmp_path))
     assert verdict.decision is Decision.ASK

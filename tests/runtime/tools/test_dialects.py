@@ -22,7 +22,7 @@ from tests.runtime.scripted import GOOGLE, MESSAGE, RESPONSES, Script, answer, c
 from tests.runtime.tools.test_coding_session import work
 from tests.sandbox import machine_sandbox
 from weft.programs import Programs
-from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderKind
+from weft.runtime.inference.model_requests import ModelSettings, OpenAIApi, ProviderKind
 
 Calls = list[tuple[str, dict[str, Any]]]
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.runtime.tools.differences import FileDifference
+from weft.runtime.tools.reading_tools import FileDifference
 
 
 def patched(folder: Path, before: bytes | None, shown: str) -> bytes:

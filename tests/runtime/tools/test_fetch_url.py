@@ -9,10 +9,9 @@ import pytest
 
 from tests.runtime.fake_internet import PUBLIC, FakeInternet, near_names
 from tests.runtime.scripted import Received, scripted
-from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile, parse_profile
+from weft.runtime.tool.tool_contract import ToolCallContext, ToolFailure
 from weft.runtime.tools import fetch_url
-from weft.runtime.tools.calls import ToolFailure
 from weft.runtime.tools.fetch_url import FetchUrlTool
 
 CONTEXT = ToolCallContext(turn="turn", call="call")

@@ -12,10 +12,10 @@ from tests.runtime.tools.conftest import call, perform, plan
 from weft.kernel.contents import dumps
 from weft.kernel.enums import FileKind
 from weft.ledger.model import FileNote, ImagePart
-from weft.runtime.tools.calls import PlannedTool, ToolFailure
-from weft.runtime.tools.change_tools import EditTool, WriteTool
-from weft.runtime.tools.read_tool import LINE_CHARACTERS, TEXT_CHARACTERS, ReadTool
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.tool.tool_contract import PlannedTool, ToolFailure
+from weft.runtime.tool.workspace import WorkspaceFolder
+from weft.runtime.tools.reading_tools import LINE_CHARACTERS, TEXT_CHARACTERS, ReadTool
+from weft.runtime.tools.workspace_tools import EditTool, WriteTool
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -15,11 +15,9 @@ from weft.kernel.enums import FileKind
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.foreign_input import ReadLimits
 from weft.ledger.model import FileNote
-from weft.runtime.tools.calls import PlannedTool, ToolFailure
-from weft.runtime.tools.find_tools import MOST_ENTRIES, GlobTool, ListTool
-from weft.runtime.tools.grep_tool import GrepTool
-from weft.runtime.tools.path_patterns import PathPattern
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.tool.tool_contract import PlannedTool, ToolFailure
+from weft.runtime.tool.workspace import PathPattern, WorkspaceFolder
+from weft.runtime.tools.reading_tools import MOST_ENTRIES, GlobTool, GrepTool, ListTool
 
 FINDING: dict[str, tuple[Callable[[WorkspaceFolder], PlannedTool], dict[str, str]]] = {
     "list": (ListTool, {}),

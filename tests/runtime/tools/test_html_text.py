@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weft.runtime.tools.html_text import text_of_html
+from weft.runtime.tools.fetch_url import text_of_html
 
 
 @pytest.mark.parametrize(

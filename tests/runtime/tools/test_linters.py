@@ -16,9 +16,8 @@ from weft.kernel.enums import LintSeverity
 from weft.kernel.errors import StoreFailed
 from weft.ledger.model import LintNote
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
-from weft.runtime.tools.change_tools import EditTool, WriteTool
-from weft.runtime.tools.linters import Linters, LinterSettings, LintFormat, findings
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.tool.workspace import WorkspaceFolder
+from weft.runtime.tools.workspace_tools import EditTool, Linters, LinterSettings, LintFormat, WriteTool, findings
 
 RUFF = [{"filename": "/w/a.py", "code": "F401", "message": "`os` imported but unused",
          "location": {"row": 1, "column": 8}, "end_location": {"row": 1, "column": 10}, "fix": None}]  # fmt: skip

@@ -10,9 +10,8 @@ import pytest
 from weft.aio.crossing import Pool
 from weft.kernel.events import ToolResult
 from weft.ledger.api import Ledger
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.tools.calls import ToolFailure
-from weft.runtime.tools.recorded_calls import RecordedCalls
+from weft.runtime.tool.recorded_results import RecordedCalls
+from weft.runtime.tool.tool_contract import ToolCallContext, ToolFailure
 from weft.runtime.tools.workspace_tools import session_tools
 
 LONG = "x" * 60_000

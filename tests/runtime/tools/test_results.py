@@ -12,10 +12,9 @@ from msgspec import UNSET
 
 from tests.runtime.tools.conftest import CONTEXT, call
 from weft.kernel.contents import dumps
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.inference.shown_results import for_model, result_text
-from weft.runtime.tools.calls import ToolFailure
-from weft.runtime.tools.results import ReadResultTool, recordable
+from weft.runtime.inference.model_requests import for_model, result_text
+from weft.runtime.tool.recorded_results import ReadResultTool, recordable
+from weft.runtime.tool.tool_contract import ToolCallContext, ToolFailure
 
 MARK = re.compile(r"\n\[(\d+) of (\d+) characters left out; read_result (\{.*\}) reads on\]\n")
 

@@ -14,11 +14,10 @@ import pytest
 
 from tests.descriptors import open_below
 from tests.sandbox import UNPROTECTED, machine_sandbox
-from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import parse_profile
-from weft.runtime.tools.calls import CallPlan, ToolFailure
+from weft.runtime.tool.tool_contract import CallPlan, ToolCallContext, ToolFailure
 from weft.runtime.tools.shell import SHELL_LIMITS, ShellTool
 
 CONTEXT = ToolCallContext(turn="turn", call="call")

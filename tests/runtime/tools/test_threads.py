@@ -12,12 +12,11 @@ import pytest
 from msgspec import Struct
 
 from tests.sandbox import UNPROTECTED, machine_sandbox
-from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.tools import named_files, shell, threads
-from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
+from weft.runtime.tool import tool_contract
+from weft.runtime.tool.tool_contract import CallPlan, StructTool, ToolCallContext, ToolFailure, ToolOutput, in_thread
+from weft.runtime.tools import shell
 from weft.runtime.tools.shell import ShellTool
-from weft.runtime.tools.threads import in_thread
 
 CONTEXT = ToolCallContext(turn="turn", call="call")
 NEVER_SECONDS = 3600.0
@@ -48,9 +47,9 @@ def test_a_plan_is_made_outside_of_the_event_loop() -> None:
 def test_a_command_is_looked_at_outside_of_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[int] = []
 
-    def noted(*arguments: Any) -> named_files.NamedFiles:
+    def noted(*arguments: Any) -> shell.NamedFiles:
         places.append(threading.get_ident())
-        return named_files.named_files(*arguments)
+        return shell.named_files(*arguments)
 
     monkeypatch.setattr(shell, "named_files", noted)
     tool = ShellTool(tmp_path, runner=CommandRunner(UNPROTECTED, sandbox=machine_sandbox()))
@@ -60,7 +59,7 @@ def test_a_command_is_looked_at_outside_of_the_event_loop(tmp_path: Path, monkey
 
 
 def test_quick_steps_of_one_moment_share_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "JOIN_SECONDS", NEVER_SECONDS)
+    monkeypatch.setattr(tool_contract, "JOIN_SECONDS", NEVER_SECONDS)
 
     async def body() -> list[tuple[int, int]]:
         return await asyncio.gather(*(in_thread(_numbered(number)) for number in range(10)))
@@ -134,9 +133,9 @@ def test_a_command_of_many_words_and_folders_is_refused_before_files_are_looked_
     for number in range(20):
         (tmp_path / f"folder-{number}").mkdir()
     folders = [f"folder-{number}" for number in range(20)]
-    words = [f"word-{number}" for number in range(named_files.MOST_PATHS // 15)]
-    assert named_files.named_files(str(tmp_path), str(tmp_path), [" ".join(words)]).digests == {}
-    monkeypatch.setattr(named_files, "_described", None)
+    words = [f"word-{number}" for number in range(shell.MOST_PATHS // 15)]
+    assert shell.named_files(str(tmp_path), str(tmp_path), [" ".join(words)]).digests == {}
+    monkeypatch.setattr(shell, "_described", None)
     with pytest.raises(ToolFailure) as raised:
-        named_files.named_files(str(tmp_path), str(tmp_path), [" ".join([*folders, *words])])
+        shell.named_files(str(tmp_path), str(tmp_path), [" ".join([*folders, *words])])
     assert raised.value.code == "too_large"

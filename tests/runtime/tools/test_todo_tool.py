@@ -8,9 +8,8 @@ import pytest
 from msgspec import UNSET
 
 from tests.runtime.tools.conftest import call
-from weft.runtime.broker.tools import ToolCallContext
-from weft.runtime.tools.calls import ToolFailure
-from weft.runtime.tools.todo_tool import MOST_ITEMS, TodoTool
+from weft.runtime.tool.recorded_results import MOST_ITEMS, TodoTool
+from weft.runtime.tool.tool_contract import ToolCallContext, ToolFailure
 
 
 def tool(last: Any = UNSET) -> TodoTool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.runtime.broker.bench import InlineCrossing
-from weft.runtime.tools.toolbox import SharedReads
+from weft.runtime.invoke.toolbox import SharedReads
 
 
 def test_those_who_ask_the_same_in_one_moment_share_a_reading_and_later_ones_have_their_own() -> None:

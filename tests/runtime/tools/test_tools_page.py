@@ -7,8 +7,8 @@ from pathlib import Path
 
 from weft.aio.crossing import Pool
 from weft.ledger.api import Ledger
-from weft.runtime.tools.recorded_calls import RecordedCalls
-from weft.runtime.tools.workspace import WorkspaceFolder
+from weft.runtime.tool.recorded_results import RecordedCalls
+from weft.runtime.tool.workspace import WorkspaceFolder
 from weft.runtime.tools.workspace_tools import session_tools, workspace_tools
 
 PAGE = Path(__file__).parents[3] / "docs" / "tools.md"

@@ -15,12 +15,11 @@ from tests.runtime.tools.hostile_paths import LOOKING_HOSTILE, hostile_paths, la
 from tests.sizes import sized
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.foreign_input import ReadLimits
-from weft.runtime.tools.beneath import exchange_names
-from weft.runtime.tools.calls import PlannedTool, ToolFailure
-from weft.runtime.tools.change_tools import EditTool, WriteTool
-from weft.runtime.tools.grep_tool import GrepTool
-from weft.runtime.tools.read_tool import ReadTool
-from weft.runtime.tools.workspace import WorkspaceFolder, digest_of
+from weft.runtime.opened_folders import exchange_names
+from weft.runtime.tool.tool_contract import PlannedTool, ToolFailure
+from weft.runtime.tool.workspace import WorkspaceFolder, digest_of
+from weft.runtime.tools.reading_tools import GrepTool, ReadTool
+from weft.runtime.tools.workspace_tools import EditTool, WriteTool
 
 pytestmark = pytest.mark.usefixtures("each_opening")
 
@@ -257,7 +256,7 @@ def test_a_change_of_the_last_moment_is_not_lost(
             file.write_text("another program's")
         return can_exchange and exchange_names(folder, one, other)
 
-    monkeypatch.setattr("weft.runtime.tools.beneath.exchange_names", changed_before)
+    monkeypatch.setattr("weft.runtime.opened_folders.exchange_names", changed_before)
     if can_exchange:
         with pytest.raises(ToolFailure, match="has changed"):
             perform(WriteTool(workspace), planned)
@@ -283,7 +282,7 @@ def test_nothing_is_left_beside_a_file_where_a_crash_came_after_it_took_its_name
         raise Crash
 
     with monkeypatch.context() as patches:
-        patches.setattr("weft.runtime.tools.workspace._sync_folder", crash)
+        patches.setattr("weft.runtime.tool.workspace._sync_folder", crash)
         patches.setattr(os, "unlink", lambda *_, **__: None)  # a process that died removes nothing
         with pytest.raises(Crash):
             perform(tool, planned)

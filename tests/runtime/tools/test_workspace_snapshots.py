@@ -28,12 +28,11 @@ from weft.kernel.enums import SnapshotState
 from weft.kernel.errors import InUse
 from weft.ledger.api import Ledger, RunWriter, Snapshot
 from weft.programs import Programs
-from weft.runtime.resources.directories import SnapshotLimit
-from weft.runtime.resources.directories.locks import locked
-from weft.runtime.resources.directory_driver import DirectoryDriver
+from weft.runtime.folder_snapshots.snapshot_objects import SnapshotLimit, locked
+from weft.runtime.invoke.toolbox import ToolboxSettings
+from weft.runtime.resources.local_drivers import DirectoryDriver
 from weft.runtime.resources.workspace_snapshots import WorkspaceSnapshots
 from weft.runtime.tools.shell import ShellTool
-from weft.runtime.tools.toolbox import ToolboxSettings
 from weft.surfaces.cli.resource_access import SnapshotSettings, directory_driver
 
 SHELL = "rm calc.sh && mkdir -p empty deep/er && printf two > deep/b.txt && chmod 600 deep/b.txt && ln -s b deep/link"

@@ -19,13 +19,13 @@ from weft.ledger.api import InboxMessage, Runs
 from weft.ledger.model import Turn
 from weft.programs import Programs
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.planner import ConfiguredPlanner, sender_context
-from weft.runtime.context import context_for
 from weft.runtime.egress.credentials import Keyring
+from weft.runtime.egress.execution_context import context_for
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import RetryPolicy
+from weft.runtime.inference.model_requests import RetryPolicy
+from weft.runtime.invoke.toolbox import Toolbox
+from weft.runtime.invoke.turn_planner import ConfiguredPlanner, sender_context
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.tools.toolbox import Toolbox
 
 Model = Callable[["Asked"], Script]
 

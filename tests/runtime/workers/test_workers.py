@@ -15,7 +15,7 @@ from tests.runtime.workers.crew import Asked, Crew, call, crew_at, say
 from weft.kernel.errors import NotApplicable
 from weft.kernel.ledger_events import RunParked, SessionCreated, WorkersAnswered
 from weft.ledger.api import Runs, Worker
-from weft.runtime.configuration.message_overrides import MessageOverrides
+from weft.runtime.assembly.configuration_layers import MessageOverrides
 
 COMPARE = [("spawn", {"task": f"task: colour {n}", "name": f"w{n}"}) for n in range(3)]
 

@@ -1,1 +1,1 @@
-"""What a model is sent: its layers, how large they are, and what is cut where they do not fit."""
+"""What a model is sent: the layers that configure a turn, its context, what is cut of it, and summaries."""

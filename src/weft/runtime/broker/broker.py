@@ -1,36 +1,161 @@
-"""The broker: takes sessions where something waits, one turn at a time each, and brings every turn to an end.
+"""The broker: takes sessions where something waits, and brings every turn to an end.
 
-Any number of brokers may serve one ledger. A session belongs to the one that holds its lease; what another one left
-behind, by dying or by letting go, is gone on with. Sessions take turns: the one that was served longest ago goes first
-among those of equal priority.
+Beside that it does work on occasions that the ledger and the clock give. A message to a session is
+admitted to the inbox, and then brought to its turn by the broker of this process.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from msgspec import Struct
+
+from weft.kernel.authority import LOCAL_NAME
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import InboxState, InterruptionReason
 from weft.kernel.errors import Action, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
-from weft.ledger.api import (
-    Ledger,
-    Runs,
-    WaitingSession,
+from weft.ledger.api import Admission, Ledger, Runs, Setting, WaitingSession
+from weft.ledger.model import DEFAULT_AGENT
+from weft.runtime.answer_streams import hub_of
+from weft.runtime.assembly.configuration_layers import MessageOverrides
+from weft.runtime.broker.session_turns import (
+    BUSY_SECONDS,
+    AwaitedMessages,
+    Collecting,
+    ServedSession,
+    SessionSchedule,
+    SessionTurns,
+    as_new_message,
+    is_interrupted,
+    steering,
 )
-from weft.runtime.broker.awaited_messages import AwaitedMessages
-from weft.runtime.broker.background import BackgroundJobs
-from weft.runtime.broker.plans import Planner, Sending
-from weft.runtime.broker.queue_modes import Collecting, is_interrupted, steering
-from weft.runtime.broker.schedule import BUSY_SECONDS, SessionSchedule
-from weft.runtime.broker.session_contexts import as_new_message
-from weft.runtime.broker.session_turns import ServedSession, SessionTurns
-from weft.runtime.broker.turn_entries import TurnEnd
-from weft.runtime.turns.ledger_port import Crossing
+from weft.runtime.broker.turn_plans import Planner, Sending, TurnPlan
+from weft.runtime.broker.turn_state import TurnEnd
+from weft.runtime.egress.execution_context import ExecutionContext, current_context
+from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.local_models import default_prompt
+from weft.runtime.inference.model_requests import NO_PARAMETERS, Budget, ModelSettings, Parameters
+from weft.runtime.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.replies import TurnReply, load_reply
+from weft.runtime.tool.tool_contract import NO_TOOLS, Tools
 from weft.store.replicas import owner_words
+
+if TYPE_CHECKING:
+    from weft.runtime.replies import OnToken
+
+
+# --- Work that a broker does beside answering messages, on occasions that the ledger and the clock give.
+
+LONGEST_WAIT_SECONDS = 30.0
+"""A due time is a time of the wall clock, which can be set: it is looked at at least so often."""
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+"""After a failure a job rests for the first pause; for twice as long after each further one in a row."""
+
+OnJobError = Callable[[str, Exception], None]
+"""Called with the name of a job and what its run raised. It does not wait."""
+
+
+class BackgroundJob(Protocol):
+    """One kind of work. Several brokers run it at once over one ledger; it sees to it that each thing is done once."""
+
+    @property
+    def name(self) -> str:
+        """What it does, for people."""
+
+    async def run_due(self, now_ms: int) -> int | None:
+        """Do what is due, and return at which Unix milliseconds it is to be run again at the latest; None where
+        only news in the ledger can make something due. It can be cancelled anywhere, and run again after that."""
+
+
+class BackgroundJobs:
+    """The jobs of one broker, and the tasks that run them."""
+
+    def __init__(
+        self, jobs: Sequence[BackgroundJob] = (), *, clock: Clock | None = None, on_error: OnJobError | None = None
+    ) -> None:
+        self._clock, self._on_error = clock or SystemClock(), on_error
+        self._loops = [_JobLoop(job, self) for job in jobs]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Run every job now, and from now on when it is due."""
+        self._tasks = [asyncio.ensure_future(loop.run()) for loop in self._loops]
+
+    def wake(self) -> None:
+        """Something was written to the ledger: every job runs, once more where it is running."""
+        for loop in self._loops:
+            loop.wake()
+
+    def drain(self) -> list[asyncio.Task[None]]:
+        """Begin no more runs. Returns what is under way: each ends with its present run, or where it is cancelled."""
+        for loop in self._loops:
+            loop.stop()
+        self._tasks = [task for task in self._tasks if not task.done()]
+        return list(self._tasks)
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def report_error(self, job: BackgroundJob, error: Exception) -> None:
+        if self._on_error is not None:
+            self._on_error(job.name, error)
+
+
+class _JobLoop:
+    """One job, run again and again."""
+
+    def __init__(self, job: BackgroundJob, jobs: BackgroundJobs) -> None:
+        self._job, self._jobs = job, jobs
+        self._news, self._stopped = asyncio.Event(), asyncio.Event()
+        self._pause_seconds, self._last_error = 0.0, ""
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._news.set()
+
+    async def run(self) -> None:
+        while not self._stopped.is_set():
+            self._news.clear()
+            due_ms = await self._run_once()
+            if self._pause_seconds:
+                await _wait(self._stopped, self._pause_seconds)
+            elif not self._stopped.is_set():
+                await _wait(self._news, self._seconds_until(due_ms))
+
+    async def _run_once(self) -> int | None:
+        try:
+            due_ms = await self._job.run_due(self._jobs.now_ms())
+        except Exception as error:  # whatever it is, the other jobs and the turns go on
+            self._pause_seconds = min(max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds), LONGEST_PAUSE_SECONDS)
+            words = f"{type(error).__name__}: {error}"
+            if words != self._last_error:
+                self._jobs.report_error(self._job, error)
+            self._last_error = words
+            return None
+        self._pause_seconds, self._last_error = 0.0, ""
+        return due_ms
+
+    def _seconds_until(self, due_ms: int | None) -> float:
+        if due_ms is None:
+            return LONGEST_WAIT_SECONDS
+        return min(max(0.0, (due_ms - self._jobs.now_ms()) / 1000), LONGEST_WAIT_SECONDS)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):  # `wait_for` may lose the cancelling of this task
+            await event.wait()
+
+
+# --- The broker: takes sessions where something waits, one turn at a time each, and brings every turn to an end.
 
 T = TypeVar("T")
 RENEW_SECONDS = 8.0
@@ -389,3 +514,259 @@ async def _in_thread(call: Callable[[], T]) -> T:
         await asyncio.wait({task})
         task.exception()
         raise
+
+
+# --- A message to a session, answered by a model: admitted to the inbox, then brought to its turn by a broker.
+
+WAIT = 10.0
+LEAVING_SECONDS = 0.2
+"""How often whoever left looks whether the turn before their message runs by now, and can be left."""
+
+
+class OutgoingMessage(Struct, frozen=True, kw_only=True):
+    """What is sent. `message` is plain text, a message or a dict of its shape; `system` replaces the prompt so far."""
+
+    message: Any
+    model: ModelSettings
+    system: str | None = None
+    situation: str | None = None
+    parameters: Parameters = NO_PARAMETERS
+    persona: str = DEFAULT_AGENT
+    tools: Tools = NO_TOOLS
+    mode: str = "followup"
+
+
+async def send(
+    ledger: RuntimeLedger,
+    inference: Inference,
+    session: str,
+    question: OutgoingMessage,
+    *,
+    on_token: OnToken | None = None,
+    budget: Budget | None = None,
+    context: ExecutionContext | None = None,
+    wait: float = WAIT,
+) -> TurnReply:
+    """Send a message to a session, made if there is none, and have it answered by the model that the question names.
+    Others who write to the session are waited for, `wait` seconds at most."""
+    return await _sent(ledger, inference, session, question, on_token, budget, context, wait, is_root=False)
+
+
+async def invoke_model(
+    ledger: RuntimeLedger,
+    inference: Inference,
+    question: OutgoingMessage,
+    *,
+    on_token: OnToken | None = None,
+    budget: Budget | None = None,
+    context: ExecutionContext | None = None,
+    wait: float = WAIT,
+) -> TurnReply:
+    """Ask a model by itself: a root turn in the session `model:{id}`, without anything that was said there before.
+    Whoever did not open the ledger asks in a session of their own, `model:{id}:{name}`."""
+    label, principal = f"model:{question.model.id}", ledger.authority.principal.id
+    label = label if principal == LOCAL_NAME else f"{label}:{principal}"
+    return await _sent(ledger, inference, label, question, on_token, budget, context, wait, is_root=True)
+
+
+async def _sent(
+    ledger: RuntimeLedger,
+    inference: Inference,
+    session: str,
+    question: OutgoingMessage,
+    on_token: OnToken | None,
+    budget: Budget | None,
+    context: ExecutionContext | None,
+    wait: float,
+    *,
+    is_root: bool,
+) -> TurnReply:
+    ledger.trust.ensure("send a message to a model")
+    acting = context or current_context()
+    plan = TurnPlan(
+        model=question.model,
+        inference=inference,
+        acting=acting,
+        setting=_setting(question, acting, inference),
+        situation=question.situation,
+        parameters=question.parameters,
+        system=question.system,
+        default_system=default_prompt(question.model),
+        persona=question.persona,
+        tools=question.tools,
+        budget=budget,
+        is_root=is_root,
+    )
+    admission = await to_the_end(_admitted(ledger, session, question, is_root=is_root))
+    return await answer_admitted(ledger, admission, Sending(plan=plan), on_token=on_token, wait=wait)
+
+
+async def answer_admitted(
+    ledger: RuntimeLedger,
+    admission: Admission,
+    sending: Sending,
+    *,
+    on_token: OnToken | None = None,
+    wait: float | None = None,
+) -> TurnReply:
+    """Have an admitted message answered, by the broker that this open ledger's senders share or by another one that is
+    quicker. `on_token` hears the answer as it comes, where it is this process that runs the turn. Raises what its turn
+    failed with. Where others hold the session for longer than `wait` seconds it is taken
+    back, and SessionBusy raised; with None they are waited for."""
+    broker = broker_of(ledger)
+    broker.expect(admission.message, sending)
+    with hub_of(ledger.crossing).listening(admission.message, on_token):
+        end = await await_turn(ledger, broker, admission, wait)
+    if end is None:
+        return await ledger.crossing.run(lambda: _answered_elsewhere(ledger.sync, admission.message))
+    if end.error is not None:
+        raise end.error
+    if end.cut is InterruptionReason.APPROVAL_DENIED:
+        raise NotApplicable("a tool call was denied, and the turn ended with it", "what it did until then is recorded")
+    if end.recorded is None or end.reply is None or end.cut is not None:
+        raise NotApplicable("the turn was interrupted", "what had come of the answer is recorded")
+    return TurnReply(turn=end.recorded, reply=end.reply)
+
+
+def _answered_elsewhere(ledger: Ledger, message: str) -> TurnReply:
+    return load_reply(ledger, ledger.inbox.get(message))
+
+
+def broker_of(ledger: RuntimeLedger) -> Broker:
+    """The broker that those share who send through one open ledger, in one name: it answers what they send, and nothing
+    else."""
+    shared, key = ledger.crossing.shared, ("broker", ledger.authority)
+    if key not in shared:
+        shared[key] = Broker(ledger.sync, ledger.crossing)
+    broker: Broker = shared[key]
+    return broker
+
+
+async def _admitted(ledger: RuntimeLedger, session: str, question: OutgoingMessage, *, is_root: bool) -> Admission:
+    overrides = MessageOverrides(
+        model=question.model.id,
+        situation=question.situation,
+        parameters=question.parameters,
+        system=question.system,
+        is_root=is_root,
+    )
+    inbox = ledger.sync.inbox
+    return await ledger.crossing.run(
+        lambda: inbox.admit(
+            question.message,
+            session=session,
+            persona=question.persona,
+            mode=question.mode,
+            overrides=overrides.record(),
+        )
+    )
+
+
+async def await_turn(
+    ledger: RuntimeLedger, broker: Broker, admission: Admission, wait: float | None = None
+) -> TurnEnd | None:
+    """Serve the session until the message is settled; None where another process settled it. Whoever is cancelled has
+    the turn end with what it has."""
+    serving = asyncio.ensure_future(broker.answered(admission.message, admission.session_id, wait))
+    try:
+        return await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        await to_the_end(_given_up(ledger, broker, admission, serving))
+        raise
+
+
+async def _given_up(
+    ledger: RuntimeLedger, broker: Broker, admission: Admission, serving: asyncio.Future[TurnEnd | None]
+) -> None:
+    """Take the message back, and leave a turn before it to other brokers; or cut its own turn short. Then wait for the
+    end of what is under way."""
+    try:
+        if await _taken_back(ledger, admission.message):
+            while not broker.leave(admission.message, admission.session_id) and not serving.done():
+                await asyncio.wait({serving}, timeout=LEAVING_SECONDS)
+        else:
+            await _interrupt_answer(ledger, broker, admission)
+    except BaseException:  # the ledger cannot be reached: nobody waits for what is served
+        serving.cancel()
+        raise
+    finally:
+        await asyncio.wait({serving})
+        if not serving.cancelled():
+            serving.exception()  # whoever is cancelled does not hear of it
+
+
+async def _taken_back(ledger: RuntimeLedger, message: str) -> bool:
+    """Whether no turn has the message, nor had it."""
+    try:
+        await ledger.crossing.run(partial(ledger.sync.inbox.cancel, message, reason="its sender left"))
+    except NotApplicable:
+        return False
+    return True
+
+
+async def _interrupt_answer(ledger: RuntimeLedger, broker: Broker, admission: Admission) -> None:
+    """The message's own turn alone is cut short: its session may be answering somebody else by now. Where another
+    process runs the turn, it is asked to."""
+    runs, message = Runs(ledger.sync), admission.message
+    turn = await ledger.crossing.run(partial(runs.answering_turn, message))
+    if turn is not None and not broker.interrupt(admission.session_id, turn=turn):
+        await ledger.crossing.run(partial(runs.interrupt_answer, message))
+
+
+def _setting(question: OutgoingMessage, acting: ExecutionContext, inference: Inference) -> Setting:
+    """Under which circumstances the turn runs: in whose name, and how the model is asked. What the model is not sent of
+    the parameters is not told."""
+    wanted = question.model.in_situation(question.situation, question.parameters)
+    parameters = inference.sendable(question.model, wanted).given()
+    config = {
+        "model": question.model.id,
+        "provider": question.model.provider.id,
+        "situation": question.situation,
+        "parameters": parameters,
+        "chain": [str(principal) for principal in acting.chain],
+    }
+    thinking = parameters.get("thinking")
+    return Setting(effective_config=config, thinking_config=None if thinking is None else {"thinking": thinking})
+
+
+async def to_the_end(work: Any) -> Any:
+    """What records the end of a turn is not cut short, however often its task is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        task.exception()  # whoever is cancelled does not hear of it
+        raise
+
+
+@asynccontextmanager
+async def renewed(
+    renew_lease: Callable[[], Awaitable[Any]], sleep: Callable[[float], Any] = asyncio.sleep
+) -> AsyncIterator[None]:
+    """Renews a lease again and again, to say that its holder is alive. If it is lost all the same, the work inside is
+    cancelled, and what renewing raised is raised."""
+    owner = asyncio.current_task()
+    lost: list[WeftError] = []
+
+    async def renew() -> None:
+        while True:
+            await sleep(RENEW_SECONDS)
+            try:
+                await renew_lease()
+            except WeftError as error:
+                lost.append(error)
+                if owner is not None:
+                    owner.cancel()
+                return
+
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if lost:
+            raise lost[0] from None
+        raise
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)

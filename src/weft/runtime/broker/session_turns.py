@@ -1,20 +1,23 @@
-"""One turn of a session, begun for what waits there or gone on with, and brought to its end or left to others.
+"""One turn of a session, begun or gone on with, and brought to its end or left to others.
 
-Whoever has a session that this process cannot have is told of; what no turn can be begun for is buried, so that it
-stops nobody else.
+Which sessions are taken next, which messages the next turn takes, what its first request is sent,
+and who awaits it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
+from zlib import crc32
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from weft.kernel.clock import Clock
-from weft.kernel.enums import InterruptionReason, QueueMode, RunExit, ToolCallStatus
+from weft.kernel.enums import InterruptionReason, MessageRole, QueueMode, RunExit, ToolCallStatus
 from weft.kernel.errors import (
     Action,
     HeadMoved,
@@ -27,9 +30,14 @@ from weft.kernel.errors import (
     error_text,
 )
 from weft.ledger.api import (
+    NO_CUT,
+    AddMessage,
+    Context,
+    ContextCut,
     Entry,
     Finished,
     InboxMessage,
+    InputChain,
     Interrupted,
     Ledger,
     RunRecord,
@@ -37,21 +45,424 @@ from weft.ledger.api import (
     RunWriter,
     SessionStanding,
     WaitingSession,
+    principals_of,
     retry_of,
 )
-from weft.ledger.model import NewError
-from weft.runtime.broker.awaited_messages import AwaitedMessages
-from weft.runtime.broker.plans import Planner, TurnPlan, complete_setting, is_replay
-from weft.runtime.broker.queue_modes import Collecting, is_interrupted, next_batch
-from weft.runtime.broker.run import Run
-from weft.runtime.broker.schedule import BUSY_SECONDS, HELD_MS, SessionSchedule
-from weft.runtime.broker.session_contexts import SessionContexts, as_new_message
-from weft.runtime.broker.turn_entries import TurnEnd, ended
+from weft.ledger.model import NewError, NewMessage
+from weft.runtime.answer_streams import TurnText, hub_of
+from weft.runtime.assembly.system_prompts import changed_prompt
+from weft.runtime.broker.turn_plans import Planner, RequestFitting, Sending, TurnPlan, complete_setting, is_replay
 from weft.runtime.broker.turn_runner import TurnRunner
-from weft.runtime.streams.hub import hub_of
-from weft.runtime.streams.turn_text import TurnText
-from weft.runtime.tools.result_secrets import ResultSecrets
-from weft.runtime.turns.ledger_port import Crossing
+from weft.runtime.broker.turn_state import Run, TurnEnd, ended
+from weft.runtime.inference.model_requests import ModelConversation, estimated_tokens
+from weft.runtime.ledger_port import Crossing
+from weft.runtime.tool.recorded_results import ResultSecrets
+
+# --- Which sessions a broker takes next, and when it looks at the ledger again.
+
+BEGINNING_TOGETHER = 8
+"""So many sessions are taken at a time where nobody else was quicker for a while: what other brokers take meanwhile is
+not tried here."""
+BEGINNING_MS = 1000
+"""A session that takes longer than this to begin with holds nobody up."""
+BUSY_SECONDS = 0.25
+"""How soon a session is looked at again that another broker holds."""
+HELD_MS = 1000
+"""How soon sessions are looked at again whose turns other brokers work on."""
+FIRST_WINDOW_MS, LONGEST_WINDOW_MS = 50, 2000
+"""Within how long a free session is tried, once another broker was quicker, and where that happens again and again."""
+AHEAD_MS = 200
+"""So much sooner than the others whoever served a session last may begin with it again."""
+LONGEST_WAIT_MS = 30_000
+
+
+class SessionSchedule:
+    """The sessions that wait, as one broker sees them. Times are Unix milliseconds."""
+
+    def __init__(self, owner: str, capacity: int) -> None:
+        self._owner, self._capacity = owner, capacity
+        self._not_before: dict[str, int] = {}
+        self._turns_begun = 0
+        self._served: dict[str, int] = {}
+        """Which turn of this broker was the last of a session."""
+        self._started_at: dict[str, int] = {}
+        """When work on a session was begun that has no running turn yet."""
+        self._free_since: dict[str, tuple[int, int]] = {}
+        """By session, the message that waits longest there, and when it was first seen here."""
+        self._from_others: set[str] = set()
+        """Sessions that this broker is about to begin with and did not serve last."""
+        self._window_ms = 0
+        self._together = 1
+        """So many sessions are taken at a time now."""
+        self._look_at: int | None = None
+
+    # --- what happened -------------------------------------------------------------------------------------------
+
+    def postpone(self, session: str, until: int) -> None:
+        self._not_before[session] = until
+
+    def postponed_until(self, session: str) -> int:
+        return self._not_before.get(session, 0)
+
+    def start(self, session: str, now: int) -> None:
+        """Work on a session begins."""
+        self._started_at[session] = now
+
+    def serve(self, session: str) -> None:
+        """A turn of a session is about to be begun."""
+        self._turns_begun += 1
+        self._served[session] = self._turns_begun
+
+    def run(self, session: str) -> None:
+        """A turn of a session runs here: nobody else took it."""
+        self._started_at.pop(session, None)
+        if session in self._from_others:
+            self._from_others.discard(session)
+            self._window_ms = self._window_ms * 3 // 4
+        self._together = min(self._together + 1, BEGINNING_TOGETHER)
+
+    def lose(self, session: str, now: int, ms: int) -> None:
+        """Somebody else has a session: it is looked at again after so many milliseconds, and later where others are
+        quicker again and again."""
+        self._from_others.discard(session)
+        self.postpone(session, now + ms + self._window_ms)
+        self._window_ms = min(max(FIRST_WINDOW_MS, 2 * self._window_ms), LONGEST_WINDOW_MS)
+        self._together = 1
+
+    def stop(self, session: str) -> None:
+        """Work on a session is over."""
+        self._started_at.pop(session, None)
+        self._from_others.discard(session)
+
+    # --- what comes next -----------------------------------------------------------------------------------------
+
+    def choose(
+        self, waiting: Sequence[WaitingSession], working: Collection[str], unleft: Collection[str], now: int
+    ) -> Sequence[WaitingSession]:
+        """The sessions to begin with now. `working`: those that this broker works on; `unleft`: those whose turn it
+        holds and does not work on."""
+        self._not_before = {session: until for session, until in self._not_before.items() if until > now}
+        others = [one for one in waiting if one.session not in working and one.session not in self._not_before]
+        free = [one for one in others if not one.is_held or one.session in unleft]
+        ready_at = self._ready_times(free, now)
+        ready = sorted(
+            (one for one in free if ready_at[one.session] <= now), key=lambda one: (*self._urgency(one), one.oldest)
+        )
+        del ready[max(0, self._capacity - len(working)) :]
+        ready.sort(key=lambda one: (*self._urgency(one), self._own_order(one)))
+        beginning = sum(now - started < BEGINNING_MS for started in self._started_at.values())
+        chosen = ready[: max(0, self._together - beginning)]
+        self._from_others |= {one.session for one in chosen if one.served_by != self._owner}
+        times = [at for at in ready_at.values() if at > now]
+        if len(chosen) < len(ready) or len(free) < len(others):
+            times.append(now + HELD_MS)
+        self._look_at = min(times, default=None)
+        return chosen
+
+    def seconds_to_wait(self, due: int | None, now: int) -> float:
+        """Until the next look at the ledger, where nothing happens before; `due`: when a parked turn can go on."""
+        times = (*self._not_before.values(), due, self._look_at)
+        until = min((time for time in times if time is not None and time > now), default=now + LONGEST_WAIT_MS)
+        return max(0.01, min(until - now, LONGEST_WAIT_MS) / 1000)
+
+    def _ready_times(self, free: Sequence[WaitingSession], now: int) -> dict[str, int]:
+        self._free_since = {one.session: (one.oldest, self._since(one, now)) for one in free}
+        return {one.session: self._free_since[one.session][1] + self._delay(one) for one in free}
+
+    def _since(self, waiting: WaitingSession, now: int) -> int:
+        oldest, since = self._free_since.get(waiting.session, (None, now))
+        return since if oldest == waiting.oldest else now
+
+    def _delay(self, waiting: WaitingSession) -> int:
+        """Whoever served a session last goes before the others: it has what was said there."""
+        if waiting.served_by == self._owner:
+            return 0
+        ahead = 0 if waiting.served_by is None else AHEAD_MS
+        return ahead + (self._window_ms + self._own_order(waiting) % max(1, self._window_ms)) // 2
+
+    def _urgency(self, waiting: WaitingSession) -> tuple[bool, int, int]:
+        return (waiting.turn is None, -waiting.priority, self._served.get(waiting.session, 0))
+
+    def _own_order(self, waiting: WaitingSession) -> int:
+        """An order in which hardly two brokers begin with what is equally urgent."""
+        return crc32(f"{self._owner} {waiting.oldest}".encode())
+
+
+# --- Which waiting messages the next turn takes, and which concern the turn that runs: pure, by their modes, senders,
+# priorities and times.
+
+
+class Collecting(Struct, frozen=True, kw_only=True):
+    """How messages of the mode `collect` are gathered."""
+
+    quiet_ms: int = 1000
+    """So long nothing must have come."""
+    longest_ms: int = 10_000
+    """So long the first one waits at most."""
+    most: int = 20
+
+
+class Batch(Struct, frozen=True):
+    """What the next turn takes; or when to look again, where it is still being gathered."""
+
+    messages: tuple[InboxMessage, ...] = ()
+    wait_until_ms: int | None = None
+
+
+NOTHING = Batch()
+
+
+def next_batch(queued: Sequence[InboxMessage], now_ms: int, collecting: Collecting | None = None) -> Batch:
+    """The messages of the next turn, out of those that wait, which come in the order in which they are answered.
+
+    An interrupting message takes everything with it that waits and was sent in the same names. Messages to collect go
+    together once nothing more came for a while. What one failed turn was asked is tried again together. Everything else
+    is a turn of its own; a steering message that found no turn to enter is one of them. A turn has the rights of one
+    sender: messages that were sent in different names never go together.
+    """
+    if not queued:
+        return NOTHING
+    interrupting = next((message for message in queued if message.mode == QueueMode.INTERRUPT), None)
+    if interrupting is not None:
+        return Batch(tuple(sorted(_of_same_names(queued, interrupting), key=lambda message: message.n)))
+    first = queued[0]
+    if (retry := retry_of(first)) is not None:
+        return Batch(tuple(message for message in _of_same_names(queued, first) if retry_of(message) == retry))
+    if first.mode != QueueMode.COLLECT:
+        return Batch((first,))
+    together = _collected(queued, (collecting or Collecting()).most)
+    until = _gathered_at(together, collecting or Collecting())
+    return Batch(together) if until <= now_ms else Batch((), until)
+
+
+def _of_same_names(queued: Sequence[InboxMessage], first: InboxMessage) -> list[InboxMessage]:
+    return [message for message in queued if principals_of(message) == principals_of(first)]
+
+
+def _collected(queued: Sequence[InboxMessage], most: int) -> tuple[InboxMessage, ...]:
+    """The first message to collect and those of the same names that may go with it, in order of arrival. None overtakes
+    a message of its own sender that is answered before it."""
+    together: list[InboxMessage] = []
+    for message in queued:
+        if message.sender != queued[0].sender:
+            continue
+        if message.mode != QueueMode.COLLECT or principals_of(message) != principals_of(queued[0]):
+            break
+        together.append(message)
+        if len(together) >= most:
+            break
+    return tuple(sorted(together, key=lambda message: message.n))
+
+
+def _gathered_at(together: Sequence[InboxMessage], collecting: Collecting) -> int:
+    if len(together) >= collecting.most:
+        return 0
+    last, first = together[-1].admitted_at, together[0].admitted_at
+    return min(last + collecting.quiet_ms, first + collecting.longest_ms)
+
+
+def is_interrupted(standing: SessionStanding) -> bool:
+    """Whether a message wants to cut the open turn short: one that came after the turn began."""
+    return any(
+        message.mode == QueueMode.INTERRUPT and message.n > (standing.open_since or 0) for message in standing.queued
+    )
+
+
+def steering(standing: SessionStanding) -> list[InboxMessage]:
+    """Messages that may enter the open turn. Those in whose name such a message was sent are among those in whose names
+    the turn runs: it has no rights then that the sender has not. Any other waits for a turn of its own."""
+    names = set(standing.open_principals)
+    return [
+        message
+        for message in standing.queued
+        if message.mode == QueueMode.STEER and names.issuperset(principals_of(message))
+    ]
+
+
+# --- Messages whose answers somebody in this process awaits: who sent them with which plan, and how their turns ended.
+
+
+class AwaitedMessages:
+    """All of one broker, by their ids."""
+
+    def __init__(self) -> None:
+        self._sendings: dict[str, Sending] = {}
+        self._sessions: dict[str, str] = {}
+        self._ends: dict[str, TurnEnd] = {}
+
+    @property
+    def sessions(self) -> frozenset[str]:
+        """The sessions that awaited messages were sent to."""
+        return frozenset(self._sessions.values())
+
+    def expect(self, message: str, sending: Sending) -> None:
+        """Its sender knows how it is to be answered."""
+        self._sendings[message] = sending
+
+    def sendings(self, messages: Iterable[str]) -> list[Sending]:
+        """What the senders of these messages know, where they are in this process."""
+        return [self._sendings[message] for message in messages if message in self._sendings]
+
+    def settle(self, message: str) -> None:
+        """It is settled, here or elsewhere: how it is to be answered is of no use to anybody. Of one that only nobody
+        awaits any more it is kept: its turn may still be begun here."""
+        self._sendings.pop(message, None)
+
+    def add(self, message: str, session: str) -> None:
+        """Somebody awaits the answer to a message from now on."""
+        self._sessions[message] = session
+
+    def is_alone(self, message: str, session: str) -> bool:
+        """Whether no other message of the session is awaited."""
+        return all(one == message for one, place in self._sessions.items() if place == session)
+
+    def remove(self, message: str) -> None:
+        self._sessions.pop(message, None)
+        self._ends.pop(message, None)
+
+    def set_end(self, messages: Iterable[str], end: TurnEnd) -> None:
+        """The turn of these messages is over."""
+        for message in messages:
+            self.settle(message)
+            if message in self._sessions:
+                self._ends[message] = end
+
+    def end(self, message: str) -> TurnEnd | None:
+        """How the turn of an awaited message ended; None where that is not known yet."""
+        return self._ends.get(message)
+
+
+# --- What the first request of a turn is sent, and what a turn leaves behind for the next one of its session.
+
+MAX_KEPT_CONTEXTS = 256
+"""Of so many sessions, those served last, the context is kept."""
+
+
+class KeptContext(Struct, frozen=True):
+    """What a session's next request is sent, as the last turn left it."""
+
+    key: tuple[Any, ...]
+    messages: ModelConversation
+    chain: InputChain | None
+    tokens: int | None = None
+    """What the last request and its answer took, as the provider counted."""
+    size: int = 0
+    """How large the messages are: those tokens, or an estimate."""
+    cut: ContextCut = NO_CUT
+    """What the last request was cut by."""
+
+
+class _Before(Struct, frozen=True):
+    """What a turn's first request is sent before its own messages: the prompt that the turn brings, then what was
+    said."""
+
+    brought: list[NewMessage]
+    messages: ModelConversation
+    chain: InputChain | None
+
+
+class SessionContexts:
+    """The contexts of the sessions that one broker serves."""
+
+    def __init__(self, runs: Runs, crossing: Crossing) -> None:
+        self._runs, self._crossing = runs, crossing
+        self._kept: dict[str, KeptContext] = {}
+
+    def forget(self, session: str) -> None:
+        """Somebody else wrote to the session: what it says is read again."""
+        self._kept.pop(session, None)
+
+    def tokens(self, standing: SessionStanding) -> int | None:
+        """What the session's last request and its answer took; None where that is not known here, or was cut."""
+        kept = self._kept.get(standing.id)
+        is_whole = kept is not None and kept.key == _key(standing) and kept.cut.is_empty
+        return kept.tokens if kept is not None and is_whole else None
+
+    async def assemble(
+        self, runner: TurnRunner, plan: TurnPlan, standing: SessionStanding, messages: Sequence[InboxMessage]
+    ) -> Sequence[AddMessage]:
+        """What the first request is sent: the prompt, what was said before, the messages; cut where that does not fit.
+        Gives what the turn adds before the messages."""
+        query = [as_new_message(message) for message in messages]
+        before = self._kept_before(runner.fitting, plan, standing, query)
+        if before is None or runner.fitting.is_exceeded():
+            before = await self._read_before(runner.fitting, plan, standing, query)
+        conversation = before.messages
+        if before.brought:
+            conversation = ModelConversation([*before.brought, *conversation])
+        conversation.extend(query)
+        runner.messages, runner.chain, runner.brings_prompt = conversation, before.chain, bool(before.brought)
+        return [AddMessage(message) for message in before.brought]
+
+    def _kept_before(
+        self, fitting: RequestFitting, plan: TurnPlan, standing: SessionStanding, query: Sequence[NewMessage]
+    ) -> _Before | None:
+        """As the last turn left it; only what is new is measured."""
+        kept = self._kept.pop(standing.id, None)
+        if kept is None or kept.key != _key(standing) or plan.parent is not None or plan.is_root:
+            return None
+        brought, is_replaced = changed_prompt(plan.prompt, kept.messages)
+        fitting.compaction, fitting.cut, fitting.tokens = standing.compaction, kept.cut, kept.size
+        fitting.add([*brought, *query])
+        if not is_replaced:
+            return _Before(brought, kept.messages, kept.chain)
+        chain = None if kept.chain is None else kept.chain.part(1)
+        return _Before(brought, ModelConversation(kept.messages[1:]), chain)
+
+    async def _read_before(
+        self, fitting: RequestFitting, plan: TurnPlan, standing: SessionStanding, query: Sequence[NewMessage]
+    ) -> _Before:
+        """As the ledger tells it, cut as the last request was, and further where it does not fit."""
+        context, at = await self._read(plan, standing)
+        brought, is_replaced = changed_prompt(plan.prompt, context.messages)
+        if is_replaced:
+            context = replace(context, messages=context.messages[1:])
+        tokens = None if at is None else await self._counted(at, context)
+        fitted = fitting.cut_history(context, tokens, [*brought, *query])
+        chain = await self._crossing.run(partial(self._runs.input_chain, fitted.recorded, at))
+        return _Before(brought, ModelConversation(fitted.sent), chain)
+
+    async def _read(self, plan: TurnPlan, standing: SessionStanding) -> tuple[Context, str | None]:
+        """All that was said before the turn, and the turn that it goes on from."""
+        if plan.is_root:
+            return Context((), (), None), None
+        if plan.parent is None:
+            return await self._crossing.run(partial(self._runs.history, standing.id)), standing.head
+        return await self._crossing.run(partial(self._runs.after, plan.parent, standing.id)), plan.parent
+
+    async def _counted(self, at: str, context: Context) -> int | None:
+        return await self._crossing.run(partial(self._runs.counted_tokens, at, context.compaction))
+
+    def keep(self, standing: SessionStanding, runner: TurnRunner, end: TurnEnd) -> None:
+        """A turn that ended well leaves behind what the next request of the session begins with."""
+        self._kept.pop(standing.id, None)
+        recorded = end.recorded
+        if recorded is None or recorded.session is None or end.cut is not None or end.error is not None:
+            return
+        answer = recorded.response_message_id
+        if runner.messages is None or runner.chain is None or end.reply is None or answer is None:
+            return
+        runner.chain.add(answer)
+        usage = end.reply.usage
+        tokens = None if usage is None or usage.total_tokens is UNSET else usage.total_tokens
+        key = (recorded.id, None, standing.compaction, standing.erasures, standing.substitutions)
+        fitting = runner.fitting
+        size = estimated_tokens(runner.messages) if fitting.tokens is None else fitting.tokens
+        self._kept[standing.id] = KeptContext(key, runner.messages, runner.chain, tokens, size, fitting.cut)
+        while len(self._kept) > MAX_KEPT_CONTEXTS:
+            del self._kept[next(iter(self._kept))]
+
+
+def _key(standing: SessionStanding) -> tuple[Any, ...]:
+    return (standing.head, standing.head_events, standing.compaction, standing.erasures, standing.substitutions)
+
+
+def as_new_message(message: InboxMessage) -> NewMessage:
+    """A message of an inbox as a model is sent it."""
+    return NewMessage(role=MessageRole.USER, content=message.content)
+
+
+# --- One turn of a session, begun for what waits there or gone on with, and brought to its end or left to others.
 
 MAX_FAILURES = 3
 """So often in a row working on a session may fail, before its turn fails or its message is dead."""

@@ -1,1 +1,1 @@
-"""Ways out: connections and the credentials that may go along."""
+"""Ways out: in whose name something is done, connections, and the credentials that may go along."""

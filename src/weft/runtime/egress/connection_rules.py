@@ -1,13 +1,20 @@
-"""Which servers may be reached, and how: pure decisions about URLs and addresses."""
+"""Which servers may be reached, and how: pure decisions about URLs and addresses.
+
+Beside them, whether somebody listens on a port of this machine: that connection is closed at once,
+nothing is sent.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import socket
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from weft.kernel.errors import ConnectionForbidden
+
+# --- Which servers may be reached, and how: pure decisions about URLs and addresses.
 
 
 class Rules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,3 +112,15 @@ def may_reach(host: str, address: str, rules: Rules) -> bool:
     if host == "localhost":
         return near.is_loopback
     return rules.allow_private or (is_near_by_name(host) and near == ipaddress.ip_address(host))
+
+
+# --- Whether somebody listens on a port of this machine.
+
+LOOPBACK = "127.0.0.1"
+CONNECT_SECONDS = 0.2
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as connection:
+        connection.settimeout(CONNECT_SECONDS)
+        return connection.connect_ex((LOOPBACK, port)) == 0

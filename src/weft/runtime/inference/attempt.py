@@ -5,7 +5,6 @@ A reply counts only if it is whole: a stream that stops without saying that it h
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec import UNSET, structs
@@ -20,19 +19,14 @@ from weft.kernel.errors import (
     RequestRefused,
     WeftError,
 )
-from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.connections import Seen
-from weft.runtime.egress.credentials import Secret
-from weft.runtime.egress.key_traces import KeyTraces, StreamedText
-from weft.runtime.inference.conversations import KeptConversations
-from weft.runtime.inference.dialects.port import ModelAnswer, ModelQuestion, OnPiece, Speaker, usage_of
-from weft.runtime.inference.dialects.speakers import Speakers
-from weft.runtime.inference.failures import failure_of
-from weft.runtime.inference.replies import Finish, Reply, ReplyToken, TokenKind
-from weft.runtime.inference.routes import Dialect, Route
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters
-
-OnToken = Callable[[ReplyToken], None]
+from weft.runtime.egress.credentials import KeyTraces, Secret, StreamedText
+from weft.runtime.egress.execution_context import ExecutionContext
+from weft.runtime.inference.dialects.dialect_port import ModelAnswer, ModelQuestion, OnPiece, Speaker, usage_of
+from weft.runtime.inference.dialects.server_answers import failure_of
+from weft.runtime.inference.dialects.speakers import KeptConversations, Speakers
+from weft.runtime.inference.model_requests import Dialect, InferenceRequest, ModelSettings, Parameters, Route
+from weft.runtime.replies import Finish, OnToken, Reply, ReplyToken, TokenKind
 
 
 @dataclass

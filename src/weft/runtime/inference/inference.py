@@ -16,29 +16,35 @@ from msgspec.structs import replace
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
 from weft.ledger.api import Price, PriceTable
-from weft.runtime.context import ExecutionContext, current_context
-from weft.runtime.inference.budgets import Budget, cost_of, model_price, prompt_tokens
+from weft.runtime.egress.execution_context import ExecutionContext, current_context
 from weft.runtime.inference.dialects.speakers import embedded_parameters, taken_parameters
-from weft.runtime.inference.model_files import ModelFolder
-from weft.runtime.inference.replies import Attempt, Reply
-from weft.runtime.inference.retries import Again, NextModel, next_step
-from weft.runtime.inference.routes import Route, route_of
-from weft.runtime.inference.settings import (
+from weft.runtime.inference.local_models import ModelFolder
+from weft.runtime.inference.model_requests import (
+    Again,
+    Budget,
     InferenceRequest,
     ModelSettings,
+    NextModel,
     Parameters,
     ProviderKind,
     RetryPolicy,
+    Route,
+    cost_of,
     count_images,
+    estimated_tokens,
+    model_price,
+    next_step,
+    prompt_tokens,
+    route_of,
 )
-from weft.runtime.inference.token_estimates import estimated_tokens
+from weft.runtime.replies import Attempt, Reply
 
 if TYPE_CHECKING:
     from weft.runtime.egress.connections import Connections
-    from weft.runtime.inference.attempt import Asked, OnToken
-    from weft.runtime.inference.conversations import KeptConversations
-    from weft.runtime.inference.dialects.speakers import Speakers
-    from weft.runtime.inference.local import LocalModel
+    from weft.runtime.inference.attempt import Asked
+    from weft.runtime.inference.dialects.speakers import KeptConversations, Speakers
+    from weft.runtime.inference.local_models import LocalModel
+    from weft.runtime.replies import OnToken
 
 Sleep = Callable[[float], Awaitable[None]]
 Before = Callable[[ModelSettings, Parameters, int], Awaitable[None]]
@@ -108,7 +114,7 @@ class Inference:
 
     def _kept_conversations(self) -> KeptConversations:
         if self._conversations is None:
-            kept: KeptConversations = _loaded("weft.runtime.inference.conversations").KeptConversations()
+            kept: KeptConversations = _loaded("weft.runtime.inference.dialects.speakers").KeptConversations()
             self._conversations = kept
         return self._conversations
 
@@ -229,7 +235,7 @@ class Inference:
         if model.provider.kind is not ProviderKind.LOCAL:
             return route_of(model)
         async with self._starting:
-            from weft.runtime.inference.local import LocalModel, weights_of
+            from weft.runtime.inference.local_models import LocalModel, weights_of
 
             weights = weights_of(model.name, self._models)
             if weights.name not in self._local:

@@ -1,1 +1,1 @@
-"""Invoking programs: one handler for each kind."""
+"""Invoking programs: one handler for each kind, the plans of turns and their tools, triggers that fire."""

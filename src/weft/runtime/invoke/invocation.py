@@ -10,26 +10,31 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.enums import ProgramKind
 from weft.ledger.api import Admission, InboxMessage
 from weft.ledger.model import DEFAULT_AGENT
-from weft.programs.model import Program
-from weft.programs.placeholders import Resolver
+from weft.programs.program_records import Program, Resolver
 from weft.programs.programs import Programs
-from weft.runtime.assembly.workspace_rules import RulesOf
-from weft.runtime.broker.planner import ConfiguredPlanner, Equip, sender_context
-from weft.runtime.broker.plans import Sending
-from weft.runtime.configuration.gathering import OtherModels, TurnConfiguration, TurnRequest, gather_configuration
-from weft.runtime.configuration.message_overrides import MessageOverrides
-from weft.runtime.context import ExecutionContext, current_context
-from weft.runtime.harness.task_work import OnProgress
+from weft.runtime.agent_harness import OnProgress
+from weft.runtime.assembly.configuration_layers import MessageOverrides
+from weft.runtime.assembly.system_prompts import RulesOf
+from weft.runtime.assembly.turn_configuration import (
+    ConfiguredModel,
+    OtherModels,
+    TurnConfiguration,
+    TurnRequest,
+    gather_configuration,
+    model_settings,
+)
+from weft.runtime.broker.broker import WAIT, answer_admitted, broker_of, to_the_end
+from weft.runtime.broker.turn_plans import Sending
+from weft.runtime.egress.execution_context import ExecutionContext, current_context
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.settings import NO_PARAMETERS, Parameters
-from weft.runtime.invoke.model_settings import ConfiguredModel, model_settings
+from weft.runtime.inference.model_requests import NO_PARAMETERS, Parameters
+from weft.runtime.invoke.turn_planner import ConfiguredPlanner, Equip, sender_context
+from weft.runtime.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.replies import TurnReply
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
-from weft.runtime.turns.messages import WAIT, answer_admitted, broker_of, to_the_end
-from weft.runtime.turns.recorded_replies import TurnReply
 
 if TYPE_CHECKING:
-    from weft.runtime.inference.attempt import OnToken
+    from weft.runtime.replies import OnToken
 
 T = TypeVar("T")
 Show = Callable[[str, str], None]

@@ -1,1 +1,1 @@
-"""What acts on resources: drivers for each kind, the controller that carries wishes out, and the files of turns."""
+"""What acts on resources: drivers for each kind, also of container engines, the controller, and the files of turns."""

@@ -1,20 +1,19 @@
 """Carries out what is wanted of resources, and records what came of it.
 
-Wishes stand in the ledger, so a controller asks what is open and does it: whoever died in the middle left the wish
-open, and the next one does it again under the same key. A restore that fails is undone where it had made something new,
-and that is recorded beside the failure. A restore over a resource that nobody waited for keeps what is there first, and
-is left undone where the resource was worked with since.
+A job of the broker does so for wishes that whoever made them did not live to see done. What Weft
+made and nobody owns any more is removed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness, RestoreOutcome, SnapshotState
 from weft.kernel.errors import (
@@ -41,21 +40,170 @@ from weft.ledger.api import (
     Restore,
     Snapshot,
 )
-from weft.runtime.resources.absent_files import files_elsewhere
-from weft.runtime.resources.claims import Claim, ClaimingDriver, ClaimKind, Claims
-from weft.runtime.resources.directory_driver import DirectoryDriver, new_folder
+from weft.runtime.ledger_port import Crossing, HoldLost, ResourceHold, ensure_held, holding
 from weft.runtime.resources.drivers import (
     ChoosingDriver,
+    Claim,
+    ClaimingDriver,
+    ClaimKind,
+    Claims,
+    DescribedPart,
     Description,
     Driver,
     Drivers,
     HandlingDriver,
+    RecognisingDriver,
     RestoredPlace,
     StoringDriver,
 )
-from weft.runtime.resources.held_work import HoldLost, ResourceHold, ensure_held, holding
-from weft.runtime.resources.recorded_descriptions import RecordedDescriptions, with_mark
-from weft.runtime.resources.removals import DiscardedResource, Removals
+from weft.runtime.resources.kept_files import files_elsewhere
+from weft.runtime.resources.local_drivers import MARK, DirectoryDriver, new_folder
+
+# --- Removes what Weft made and nobody owns any more.
+
+
+class DiscardedResource(Struct, frozen=True, kw_only=True):
+    """A resource that nobody owns any more."""
+
+    resource: Resource
+    why_left: str | None = None
+    """Why what it is stays where it is; None: it was removed."""
+
+
+class Removals:
+    """Removes what drivers made; `keep` takes a snapshot."""
+
+    def __init__(self, drivers: Drivers, keep: Callable[[Resource], Snapshot]) -> None:
+        self._drivers, self._keep = drivers, keep
+
+    def begin(self, resource: Resource) -> str | None:
+        """Keep what is about to be removed, and note that it is. Why it is left where it is, if it is; then nothing was
+        done. Raises NotApplicable where it cannot be kept."""
+        if not resource.is_made:
+            return "Weft did not make it"
+        self._drivers.ensure_here(resource)
+        if (why := self.why_left(resource)) is not None:
+            return why
+        driver = self._drivers.of(resource.kind)
+        if resource.can(ResourceCapability.SNAPSHOT) and driver.probe(resource.place) is ResourceLiveness.ALIVE:
+            kept = self._keep(resource)
+            if kept.state is not SnapshotState.OK:
+                raise NotApplicable(f"{resource.place} cannot be kept before it is removed: {kept.error}")
+            if isinstance(driver, RecognisingDriver) and (why := driver.why_not_whole(resource, kept)) is not None:
+                return why
+        if (claims := _claims_of(driver)) is not None:
+            claims.put(Claim(key=resource.id, kind=ClaimKind.REMOVAL, place=resource.place))
+        return None
+
+    def cancel(self, resource: Resource) -> None:
+        """It is not removed after all."""
+        if (claims := _claims_of(self._drivers.of(resource.kind))) is not None:
+            claims.drop(resource.id)
+
+    def finish(self, resource: Resource) -> None:
+        """Remove it, now that nobody owns it. Raises WeftError where it cannot be; the note stays then."""
+        if self.why_left(resource) is None:
+            self._drivers.of(resource.kind).remove(resource)
+        self.cancel(resource)
+
+    def why_left(self, resource: Resource) -> str | None:
+        """Why what is at the place of something that Weft made is not removed."""
+        driver = self._drivers.of(resource.kind)
+        return driver.why_left(resource) if isinstance(driver, RecognisingDriver) else None
+
+
+def _claims_of(driver: Driver) -> Claims | None:
+    return driver.claims if isinstance(driver, ClaimingDriver) else None
+
+
+# --- What drivers tell of resources, recorded: the resource itself, its parts and what is seen where, its handle.
+
+
+class RecordedDescriptions:
+    """Writes descriptions into one ledger."""
+
+    def __init__(self, ledger: Ledger, log: ResourceLog, drivers: Drivers, removals: Removals) -> None:
+        self._ledger, self._log, self._drivers, self._removals = ledger, log, drivers, removals
+
+    def declare(self, kind: ResourceKind, found: Description, name: str | None, session: str | None) -> Resource:
+        """The resource alone, new or described anew; `complete` adds the rest."""
+        machine = self._drivers.machine_of(kind)
+        new = NewResource(
+            name=name or found.name,
+            kind=kind,
+            place=found.place,
+            capabilities=found.capabilities,
+            imperative=found.imperative,
+            session=session,
+            metadata=found.metadata,
+            machine=machine,
+        )
+        known = self._log.find_at(kind, found.place, machine)
+        return self._log.declare(new) if known is None else self._described_anew(known, new, name)
+
+    def complete(self, resource: Resource, found: Description, session: str | None) -> None:
+        """Its parts, and last the handle: one without a handle may lack parts, too."""
+        self.note_parts(resource, found, session)
+        handle = found.handle
+        if handle is not None:
+            self._log.open_handle(resource.id, handle.provider, handle.provider_id, capabilities=handle.capabilities)
+
+    def _described_anew(self, known: Resource, new: NewResource, name: str | None) -> Resource:
+        is_made = known.is_made and self._removals.why_left(known) is None
+        mark = known.metadata.get(MARK) if is_made and isinstance(known.metadata, dict) else None
+        again = replace(
+            new, name=name or known.name, is_made=is_made, metadata=with_mark(new.metadata, mark), session=None
+        )
+        owner = None if new.session is None else self._ledger.session(new.session).id
+        if owner is not None and known.owner is not None and known.owner.id != owner:
+            self._ledger.resources.migrate(known.id, session=owner)
+        return self._log.describe(known.id, again)
+
+    def note_parts(self, resource: Resource, found: Description, session: str | None) -> None:
+        """What it consists of now, and what of it is seen where; parts that are not found any more are none."""
+        known = {part.place: part for part in (self._ledger.resources.get(one.resource) for one in resource.parts)}
+        for part in found.parts:
+            declared = known.pop(part.place, None)
+            if declared is None:
+                declared = self._part_resource(part, session)
+                self._log.add_part(resource.id, declared.id, role=part.part.value)
+            if part.mount is not None and not _is_seen(declared, resource):
+                self._log.mount(
+                    declared.id, part.mount, mode="ro" if part.is_read_only else "rw", container=resource.id
+                )
+        for gone in known.values():
+            self.end_mount(gone, resource)
+            self._log.remove_part(resource.id, gone.id)
+
+    def _part_resource(self, part: DescribedPart, session: str | None) -> Resource:
+        machine = self._drivers.machine_of(part.kind)
+        return self._log.find_at(part.kind, part.place, machine) or self._log.declare(
+            NewResource(
+                name=part.name,
+                kind=part.kind,
+                place=part.place,
+                capabilities=part.capabilities,
+                imperative=part.imperative,
+                session=session,
+                machine=machine,
+            )
+        )
+
+    def end_mount(self, part: Resource, container: Resource) -> None:
+        if _is_seen(part, container):
+            self._log.unmount(part.id, container=container.id)
+
+
+def _is_seen(part: Resource, container: Resource) -> bool:
+    return any(use.way == "mounted" and use.user.id == container.id for use in part.uses)
+
+
+def with_mark(metadata: Any, mark: Mapping[str, int] | None) -> Any:
+    """What is told of a resource, with what it is known again by."""
+    return metadata if mark is None else {**(metadata or {}), MARK: dict(mark)}
+
+
+# --- Carries out what is wanted of resources, and records what came of it.
 
 T = TypeVar("T")
 MOST_LETTERS = 200
@@ -514,3 +662,42 @@ def _session_of(owner: Owner | None) -> str | None:
 
 def _failure(error: Exception) -> Failure:
     return Failure(error_code(error), error_text(error))
+
+
+# --- The job of a broker that carries out what is wanted of resources: wishes that whoever made them did not live to
+# see done, and those of forks.
+
+BUSY_MS = 5000
+"""So soon is looked again at what somebody else works on, or an engine that does not answer is to do."""
+LEFT_MS = 60_000
+"""So soon is tried again what could not be removed."""
+
+
+class ResourceJob:
+    """A `BackgroundJob`. Its first run also finishes what a process that died left half done; later ones act where
+    something is wanted."""
+
+    name = "resources"
+
+    def __init__(self, ledger: Ledger, crossing: Crossing, controller: Callable[[], ResourceController]) -> None:
+        self._ledger, self._crossing, self._make = ledger, crossing, controller
+        self._controller: ResourceController | None = None
+        self._has_left = False
+        """Whether something could not be done when it was last tried."""
+
+    async def run_due(self, now_ms: int) -> int | None:
+        return await self._crossing.run(lambda: self.run(now_ms))
+
+    def run(self, now_ms: int) -> int | None:
+        """Carry out what is open; when to look again at the latest. A ledger that may not act for the person is left
+        as it is."""
+        if not self._ledger.trust.is_trusted:
+            return None
+        if self._controller is None:
+            self._controller = self._make()
+        elif not self._has_left and not any(self._controller.pending()):
+            return None
+        self._has_left = bool(self._controller.reconcile().left)
+        if any(self._controller.pending()):
+            return now_ms + BUSY_MS
+        return now_ms + LEFT_MS if self._has_left else None

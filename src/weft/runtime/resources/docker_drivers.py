@@ -15,17 +15,25 @@ import msgspec
 from weft.kernel.enums import ResourceKind, ResourceLiveness, SubresourcePart
 from weft.kernel.errors import NotApplicable, Unsupported
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
-from weft.runtime.resources.docker.archive_entries import OWN_ARCHIVE
-from weft.runtime.resources.docker.archive_store import ArchiveStore
-from weft.runtime.resources.docker.checkpoints import CHECKPOINT_METHOD, IN_ENGINE, IN_STORE, ContainerCheckpoints
-from weft.runtime.resources.docker.container_handles import ContainerHandle
-from weft.runtime.resources.docker.containers import COMMIT_METHOD, ContainerSettings, DockerContainers
-from weft.runtime.resources.docker.descriptions import ContainerPart, EngineSnapshot, ResourceDescription
-from weft.runtime.resources.docker.engine import ContainerEngine
-from weft.runtime.resources.docker.engine_labels import MadeBy, list_made_by, remove_made
-from weft.runtime.resources.docker.images import DockerImages
-from weft.runtime.resources.docker.volumes import DockerVolumes
+from weft.runtime.resources.container_engine import ContainerEngine, ContainerHandle, MadeBy, list_made_by, remove_made
 from weft.runtime.resources.drivers import DescribedHandle, DescribedPart, Description, Driver, RestoredPlace
+from weft.runtime.resources.engine_containers import (
+    CHECKPOINT_METHOD,
+    COMMIT_METHOD,
+    IN_ENGINE,
+    IN_STORE,
+    ContainerCheckpoints,
+    ContainerSettings,
+    DockerContainers,
+)
+from weft.runtime.resources.engine_volumes import (
+    ContainerPart,
+    DockerImages,
+    DockerVolumes,
+    EngineSnapshot,
+    ResourceDescription,
+)
+from weft.runtime.resources.tar_archives import OWN_ARCHIVE, ArchiveStore
 
 ARCHIVE = "tar"
 """The kind of a reference to an archive in the store."""

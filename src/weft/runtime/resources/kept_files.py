@@ -1,7 +1,6 @@
-"""What a ledger keeps of its resources, in a folder beside it: trees of directories, copies of files, archives.
+"""What a ledger keeps of its resources, in a folder beside it: trees, copies of files, archives.
 
-All of it is named by the hash of its bytes. So it is handed to the folder of another ledger by adding what that one
-lacks, and one that was cut short is run again. Images of containers lie in the container engine and are not among it.
+Where the files of a snapshot are that this ledger only knows of is told as well.
 """
 
 from __future__ import annotations
@@ -15,12 +14,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from weft.kernel.errors import Damaged, StoreFailed
-from weft.ledger.api import KeptReference
-from weft.runtime.resources import directory_driver, file_driver
-from weft.runtime.resources.directories import FileStore
+from weft.exchange.sync.commands import remotes
+from weft.kernel.errors import Damaged, FilesElsewhere, StoreFailed
+from weft.ledger.api import KeptReference, Ledger, ResourceLog, Snapshot
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.resources import local_drivers
 from weft.runtime.resources.docker_drivers import ARCHIVE
 from weft.store.private_files import make_folder, new_file, open_aside, put_in_place
+
+# --- What a ledger keeps of its resources, in a folder beside it: trees of directories, copies of files, archives.
 
 TREES, COPIES, ARCHIVES = "trees", "copies", "archives"
 _LEFT_OUT = "left-out"
@@ -101,7 +103,7 @@ class KeptFiles:
         return [one for one in references if not self._has(one, trees)]
 
     def _has(self, reference: KeptReference, trees: set[str]) -> bool:
-        if reference.kind == directory_driver.REFERENCE:
+        if reference.kind == local_drivers.TREE_REFERENCE:
             return reference.id in trees
         path = self._path_of(reference)
         return path is None or path.is_file()
@@ -113,7 +115,7 @@ class KeptFiles:
         yield from (FileProblem(one, "it is not in the store of files") for one in absent)
         missing = {(one.kind, one.id) for one in absent}
         present = {(one.kind, one.id): one for one in wanted if (one.kind, one.id) not in missing}
-        trees = {id: one for (kind, id), one in present.items() if kind == directory_driver.REFERENCE}
+        trees = {id: one for (kind, id), one in present.items() if kind == local_drivers.TREE_REFERENCE}
         if trees:
             for id, why in self.trees.damaged(trees):
                 yield FileProblem(trees[id], "; ".join(why[:3]) + (" and more" if len(why) > 3 else ""))
@@ -157,11 +159,11 @@ class KeptFiles:
     def _names_of(self, references: Iterable[KeptReference]) -> tuple[set[Path], set[str]]:
         listed = list(references)
         paths = {path for one in listed if (path := self._path_of(one)) is not None}
-        return paths, {one.id for one in listed if one.kind == directory_driver.REFERENCE}
+        return paths, {one.id for one in listed if one.kind == local_drivers.TREE_REFERENCE}
 
     def _path_of(self, reference: KeptReference) -> Path | None:
         """Of what is kept as a file of its own; None for all else, also for what no file is called like."""
-        if reference.kind == file_driver.REFERENCE:
+        if reference.kind == local_drivers.COPY_REFERENCE:
             name = reference.id.replace(":", ".", 1)
             return self.folder / COPIES / name if _COPY_NAME.fullmatch(name) else None
         name = f"{reference.id}.tar"
@@ -208,3 +210,31 @@ def _digest(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             hashed.update(chunk)
     return hashed.hexdigest()
+
+
+# --- Says where the files of a snapshot are that this ledger only knows of.
+
+_THERE = "check them out there, or copy that ledger with its files"
+
+
+def files_elsewhere(ledger: Ledger, kept: Path | None, snapshot: Snapshot) -> FilesElsewhere:
+    """The error for a snapshot whose files are not here. `kept` is the folder in which this ledger's own lie."""
+    origin = None if kept is None else KeptFiles(kept).origin
+    if origin is not None:
+        return FilesElsewhere(snapshot.id, f"they were left out of this copy of {origin}", _THERE)
+    replica = ResourceLog(ledger).replica_of(snapshot.resource)
+    if replica is None:
+        return FilesElsewhere(
+            snapshot.id,
+            "the folder of kept files beside this ledger does not have them",
+            "bring that folder back from a backup",
+        )
+    return FilesElsewhere(snapshot.id, f"{_ledger_of(ledger, replica)} has them", _THERE)
+
+
+def _ledger_of(ledger: Ledger, replica: str) -> str:
+    """Another ledger as its remote, for whoever may know those; else by the end of its replica id."""
+    for remote in remotes(ledger) if ledger.authority.is_unlimited else ():
+        if ledger.trust.pinned_replica(remote.address) == replica:
+            return f"the ledger at {remote.address} (remote {remote.name})"
+    return f"the ledger …{replica[-8:]}"

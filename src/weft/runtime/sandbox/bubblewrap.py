@@ -1,8 +1,6 @@
-"""A sandbox for code that nobody vouches for: bubblewrap, a process of its own in namespaces of its own.
+"""A sandbox for code that nobody vouches for: bubblewrap, a process in namespaces of its own.
 
-Inside there is no network, the system is read-only, other processes cannot be seen, system calls are filtered, and
-nothing can be written but one workspace and two small folders in memory. Where such a sandbox cannot be had, nothing
-is run. Where a part of it cannot be had, `Sandbox.gaps` says so, and a strict sandbox is refused.
+Commands run in it once; a server in it, a program of our own, answers until it is stopped.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
@@ -20,52 +18,95 @@ from typing import Unpack
 from msgspec import Struct, structs
 
 from weft.kernel.errors import InvalidInput, StoreFailed, Unsupported
-from weft.runtime.sandbox.cgroups import delegated_cgroup
-from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confinement
-from weft.runtime.sandbox.cover_watch import CoverWatch
+from weft.runtime.sandbox.confinement import (
+    CHECK_SECONDS,
+    MEMORY_FOLDERS,
+    ConfinedRun,
+    Confinement,
+    delegated_cgroup,
+    system_call_filter,
+)
 from weft.runtime.sandbox.git_leftovers import ChangedGit, carry_upstreams, disarm_repositories
 from weft.runtime.sandbox.git_settings import GitLeftovers
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces, ensure_hidden, identity_at, named_secrets
 from weft.runtime.sandbox.interrupted_commands import CommandNote, CommandNotes, OpenNote
 from weft.runtime.sandbox.leftovers import Leftovers
-from weft.runtime.sandbox.line_process import LineProcess
-from weft.runtime.sandbox.mounts import (
-    is_beneath,
-    mount_options,
-)
-from weft.runtime.sandbox.private_home import (
-    HOME_BYTES,
-    has_person_settings,
-)
 from weft.runtime.sandbox.processes import (
     DEFAULT_LIMITS,
     STARTS,
     Ending,
     Limits,
+    LineProcess,
     PreparedStart,
     ProcessOutcome,
+    ServerProcess,
     StartAgain,
     run_process,
 )
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
+from weft.runtime.sandbox.profiles import is_beneath, mount_options
 from weft.runtime.sandbox.remembered_places import PlaceMemory, RememberedPlace, memory_of
 from weft.runtime.sandbox.sandbox_plan import (
+    HOME_BYTES,
+    NO_FOLDERS,
     PROGRAM_FOLDER,
     SandboxPlan,
     Surroundings,
+    SystemFiles,
+    WorkspaceView,
+    has_person_settings,
+    kernel_options,
     plan_sandbox,
     workspace_place,
+    workspace_view,
     written_folders,
 )
-from weft.runtime.sandbox.secret_files import named_secrets
-from weft.runtime.sandbox.system_calls import system_call_filter
-from weft.runtime.sandbox.usage import MEMORY_FOLDERS
-from weft.runtime.sandbox.visible_files import SystemFiles, kernel_options
-from weft.runtime.sandbox.workspace_search import (
-    ensure_hidden,
-    identity_at,
-)
-from weft.runtime.sandbox.workspace_view import NO_FOLDERS, WorkspaceView, workspace_view
 from weft.store.sqlite.connection import hold_log
+
+# --- Sees whether what covers a file or folder of the workspace is still on it while a command runs.
+
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+class CoverWatch:
+    """Holds what is covered open: the number of a file that is gone would be given to the next one. Close it."""
+
+    def __init__(self, places: Iterable[str]) -> None:
+        """Before it is looked from inside whether they are covered. Raises StartAgain where one is gone."""
+        self._names: dict[int, str] = {}
+        place = ""
+        try:
+            for place in places:
+                descriptor = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                self._names[descriptor] = _present_path(descriptor)
+        except OSError as error:
+            self.close()
+            if error.errno in _GONE:
+                raise StartAgain(f"{place} was moved") from None
+            raise StoreFailed(
+                f"what is hidden from the command cannot be watched: {error.strerror}", "close some files"
+            ) from None
+
+    def uncovered(self) -> str | None:
+        """A path that another file has now, or none. What is moved with a folder above it takes its cover along."""
+        for descriptor, path in self._names.items():
+            present = _present_path(descriptor)
+            if present != path:
+                if os.path.basename(present) != os.path.basename(path):  # also where it is gone: then it says so
+                    return path
+                self._names[descriptor] = present
+        return None
+
+    def close(self) -> None:
+        while self._names:
+            os.close(self._names.popitem()[0])
+
+
+def _present_path(descriptor: int) -> str:
+    """Where a file lies now, as the kernel says it."""
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+# --- A sandbox for code that nobody vouches for: bubblewrap, a process of its own in namespaces of its own.
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 """Where bubblewrap is looked for. Not in PATH, which anybody may have changed."""
@@ -513,3 +554,91 @@ def _identity(folder: str | int) -> tuple[int, int]:
 
 def _sealed(folder: str) -> tuple[str, str]:
     return "--remount-ro", folder
+
+
+# --- A server in the sandbox: a program of our own that answers until it is stopped, and runs what nobody vouches for.
+
+_CHUNK_BYTES = 64 * 1024
+_LOST = {
+    Ending.TOO_MUCH_MEMORY: "it took more memory than it may",
+    Ending.TOO_MANY_PROCESSES: "it had more processes and threads than it may",
+    Ending.TOO_MUCH_DISK: "it made more files than it may",
+    Ending.UNCOVERED: "what it must not write was replaced from outside meanwhile",
+}
+
+
+class ServerLost(Exception):
+    """The server ended, said nothing in time or took more than it may. It must be stopped."""
+
+
+class SandboxedServer:
+    """A running server. `limits.seconds` and `limits.output` are the caller's to keep."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        argv: Sequence[str],
+        protected: ProtectedPlaces,
+        *,
+        files: Mapping[str, bytes],
+        readable: Sequence[Path],
+        hidden: Sequence[Path],
+        limits: Limits,
+    ) -> None:
+        confinement = Confinement(
+            limits=limits, call_filter=sandbox.call_filter, cgroup=sandbox.cgroup, limit_address_space=True
+        )
+        surroundings = Surroundings(files=files, readable=readable, hidden=hidden, system=SystemFiles.LIBRARIES)
+        self._guard = SandboxGuard(sandbox, protected, confinement, surroundings, is_server=True)
+        self._process: ServerProcess | None = None
+        self._is_stopped = False
+        self._received = bytearray()
+        try:
+            start = self._guard.before_start(argv, {})
+            self._process = ServerProcess(start.argv, {}, Path("/"), inherited=start.descriptors)
+            self._guard.after_start(self._process.process_id)
+        except BaseException:  # nothing is left behind, whatever it was
+            self.stop()
+            raise
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process is None or self._process.has_ended
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Raises ServerLost where it is gone, or does not take it before a time of the monotonic clock."""
+        assert self._process is not None
+        if not self._process.send(data, deadline - time.monotonic()):
+            raise ServerLost("its interpreter ended or took no call")
+
+    def receive(self, count: int, deadline: float) -> bytes:
+        """So many bytes of its output, before a time of the monotonic clock. Raises ServerLost."""
+        while len(self._received) < count:
+            self._received += self._piece(deadline)
+        data = bytes(self._received[:count])
+        del self._received[:count]
+        return data
+
+    def stop(self) -> None:
+        """Kill it with all that it started, and wait until nothing is left."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        if self._process is not None:
+            self._process.stop()
+        self._guard.after_end(Ending.EXITED)
+
+    def _piece(self, deadline: float) -> bytes:
+        assert self._process is not None
+        now = time.monotonic()
+        if now >= deadline:
+            raise ServerLost("its interpreter said nothing in time")
+        piece = self._process.receive(_CHUNK_BYTES, min(deadline - now, CHECK_SECONDS))
+        exceeded = self._guard.check()
+        if exceeded is not None:
+            raise ServerLost(_LOST[exceeded])
+        if piece is None:
+            return b""
+        if not piece:
+            raise ServerLost("its interpreter ended")
+        return piece

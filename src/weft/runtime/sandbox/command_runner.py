@@ -1,4 +1,8 @@
-"""Runs commands as a profile says: in the sandbox, with a proxy where hosts are granted, or without a sandbox."""
+"""Runs commands as a profile says: sandboxed, with a proxy for granted hosts, or without a sandbox.
+
+Code programs run here, too: JavaScript and TypeScript by deno, Python by monty, each inside the
+sandbox.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,87 @@ import re
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from enum import StrEnum
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from weft.kernel.contents import dumps
 from weft.kernel.errors import StoreFailed, Unsupported
-from weft.runtime.sandbox.bubblewrap import (
-    Sandbox,
-    find_sandbox,
-    run_sandboxed,
-    start_sandboxed,
+from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox, run_sandboxed, start_sandboxed
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces
+from weft.runtime.sandbox.processes import DEFAULT_LIMITS, MIB, Ending, Limits, LineProcess, ProcessOutcome, run_process
+from weft.runtime.sandbox.profiles import Mount, SandboxProfile
+from weft.runtime.sandbox.sandbox_plan import (
+    INSIDE_PATH,
+    NO_FOLDERS,
+    PROGRAM_FOLDER,
+    PersonFolders,
+    SystemFiles,
+    interpreter_files,
 )
-from weft.runtime.sandbox.line_process import LineProcess
-from weft.runtime.sandbox.mounts import Mount
-from weft.runtime.sandbox.network_forwarder import FORWARDER_SOURCE, PROXY_PORT
-from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Ending, Limits, ProcessOutcome, run_process
-from weft.runtime.sandbox.profiles import SandboxProfile
-from weft.runtime.sandbox.protected_places import ProtectedPlaces
-from weft.runtime.sandbox.sandbox_plan import INSIDE_PATH, PROGRAM_FOLDER
 from weft.runtime.sandbox.toolchains import Toolchains, find_toolchains
-from weft.runtime.sandbox.visible_files import interpreter_files
-from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders
+
+# --- What runs in the sandbox before a command that has hosts granted: it forwards a local port to the proxy's socket.
+
+PROXY_PORT = 3128
+
+FORWARDER_SOURCE = f"""\
+import _signal, _socket, _thread, os, sys
+
+
+def pump(source, target):
+    try:
+        while piece := source.recv(65536):
+            target.sendall(piece)
+        target.shutdown(_socket.SHUT_WR)
+    except OSError:  # one end is gone; the other direction ends too
+        for end in (source, target):
+            try:
+                end.shutdown(_socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+
+def serve(listener, path):
+    while True:
+        near = _socket.socket(fileno=listener._accept()[0])
+        far = _socket.socket(_socket.AF_UNIX)
+        try:
+            far.connect(path)
+        except OSError:
+            near.close()
+            continue
+        _thread.start_new_thread(pump, (near, far))
+        _thread.start_new_thread(pump, (far, near))
+
+
+path, *argv = sys.argv[1:]
+listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+listener.bind(("127.0.0.1", {PROXY_PORT}))
+listener.listen(64)
+if os.fork() == 0:
+    nothing = os.open("/dev/null", os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    serve(listener, path)
+listener.close()
+for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them, and what it starts would too
+    _signal.signal(number, _signal.SIG_DFL)
+with open("/proc/self/environ", "rb") as file:  # without what Python sets for itself at its start
+    pairs = [entry.partition(b"=") for entry in file.read().split(b"\\0") if entry]
+try:
+    os.execvpe(argv[0], argv, {{name: value for name, _, value in pairs}})
+except OSError as error:
+    sys.stderr.write(f"{{argv[0]}}: {{error.strerror}}\\n")
+    os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+"""
+
+
+# --- Runs commands as a profile says: in the sandbox, with a proxy where hosts are granted, or without a sandbox.
 
 _FORWARDER = "forwarder.py"
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
@@ -183,7 +246,7 @@ class CommandRunner:
                 limits=limits,
             )
             return
-        from weft.runtime.egress.host_proxy import HostProxy  # loads an HTTP client
+        from weft.runtime.egress.connections import HostProxy  # loads an HTTP client
 
         async with HostProxy(profile.allows_endpoint) as proxy:
             forwarded = _Forwarded.through(proxy.socket, argv)
@@ -304,7 +367,7 @@ class _ConfinedCommand:
 
     async def run_with_hosts(self, argv: Sequence[str], environment: Mapping[str, str]) -> ProcessOutcome:
         """The same beside a proxy, which runs as long as the command."""
-        from weft.runtime.egress.host_proxy import HostProxy  # loads an HTTP client
+        from weft.runtime.egress.connections import HostProxy  # loads an HTTP client
 
         async with HostProxy(self._profile.allows_endpoint) as proxy:
             forwarded = _Forwarded.through(proxy.socket, argv)
@@ -326,3 +389,176 @@ def _interpreter_beside_system() -> tuple[list[Path], list[Path]]:
     return [path for path in paths if system not in path.parents], [
         path for path in hidden if system not in path.parents
     ]
+
+
+# --- Code programs: JavaScript and TypeScript by deno, Python by monty, each inside the sandbox.
+
+CODE_LIMITS = Limits(memory=128 * MIB)
+_RUNTIME_BYTES = 128 * MIB
+"""What deno, or Python and monty, take for themselves at most."""
+_HINT = "install it with `pip install 'weft[code]'`"
+_DENO = ("run", "--no-remote", "--no-npm", "--no-prompt", "--no-config", "--no-lock", "--no-check", "--quiet")
+_JAVASCRIPT_RUNNER = """\
+const write = Deno.stdout.write.bind(Deno.stdout);
+const shown = (error) => error instanceof Error ? (error.stack ?? String(error)) : String(error);
+for (const name of ["log", "info", "debug", "warn"]) console[name] = console.error;
+let answer;
+try {
+  const program = await import("./program.%s");
+  if (typeof program.default !== "function") throw new Error("the program has no default export that is a function");
+  const input = JSON.parse(await new Response(Deno.stdin.readable).text());
+  answer = { result: await program.default(input) ?? null };
+} catch (error) {
+  answer = { error: shown(error) };
+}
+let bytes = new TextEncoder().encode(JSON.stringify(answer));
+while (bytes.length) bytes = bytes.subarray(await write(bytes));
+"""
+_PYTHON_RUNNER = """\
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import pydantic_monty as monty
+asked = json.load(sys.stdin)
+limits = {"max_feed_duration_secs": asked["seconds"], "max_memory": asked["memory"]}
+printed = monty.CollectString(max_bytes=asked["output"])
+try:
+    with monty.Monty(binary_path=sys.argv[2], max_processes=1) as pool, pool.checkout(limits=limits) as session:
+        session.feed_run(asked["code"], print_callback=printed)
+        result = session.feed_run("main(input)", inputs={"input": asked["input"]}, print_callback=printed)
+    answer = {"result": result}
+    text = json.dumps(answer, allow_nan=False)
+except monty.MontyError as error:
+    text = json.dumps({"error": error.display() if hasattr(error, "display") else str(error)})
+except (TypeError, ValueError) as error:
+    text = json.dumps({"error": f"the result is no JSON: {error}"})
+sys.stderr.write(printed.output)
+sys.stdout.write(text)
+"""
+
+
+class Language(StrEnum):
+    """JavaScript, TypeScript or Python: what a code program is written in."""
+
+    JAVASCRIPT = "javascript"
+    TYPESCRIPT = "typescript"
+    PYTHON = "python"
+
+
+class CodeOutcome(Struct, frozen=True, kw_only=True):
+    """What a program returned, or the error that it ended with; `ending` says whether it ran into a limit."""
+
+    ending: Ending
+    result: Any = None
+    error: str | None = None
+    printed: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.error is None
+
+
+class _CodeAnswer(Struct, forbid_unknown_fields=True):
+    result: Any = None
+    error: str | None = None
+
+
+async def run_code(
+    runner: CommandRunner, language: Language, source: str, input: Any, limits: Limits = CODE_LIMITS
+) -> CodeOutcome:
+    """Run a program once. Its own faults are in the outcome; what is raised is that it could not be run."""
+    data = dumps(input)
+    run = _run_python if language is Language.PYTHON else _run_javascript
+    return _read(await run(runner, language, source, data, limits), limits)
+
+
+async def _run_javascript(
+    runner: CommandRunner, language: Language, source: str, data: bytes, limits: Limits
+) -> ProcessOutcome:
+    deno = _deno()
+    ending = "ts" if language is Language.TYPESCRIPT else "mjs"
+    files = {f"program.{ending}": source.encode(), "runner.mjs": (_JAVASCRIPT_RUNNER % ending).encode()}
+    heap = f"--v8-flags=--max-old-space-size={max(16, limits.memory // MIB)}"
+    return await run_sandboxed(
+        await runner.sandbox(),
+        [str(deno), *_DENO, heap, "runner.mjs"],
+        runner.protected,
+        files=files,
+        environment={"DENO_DIR": "/tmp/deno", "NO_COLOR": "1"},
+        readable=[deno],
+        system=SystemFiles.LIBRARIES,
+        stdin=data,
+        limits=limits,
+        limit_address_space=False,
+        extra_memory=_RUNTIME_BYTES,
+    )
+
+
+def _deno() -> Path:
+    if find_spec("deno") is None:
+        raise Unsupported("JavaScript and TypeScript need deno", _HINT)
+    from deno import find_deno_bin
+
+    try:
+        return Path(find_deno_bin()).resolve()
+    except FileNotFoundError:
+        raise Unsupported("the package deno is here, its program is not", _HINT) from None
+
+
+async def _run_python(runner: CommandRunner, _: Language, source: str, data: bytes, limits: Limits) -> ProcessOutcome:
+    site, monty = _monty()
+    asked = {"code": source, "input": msgspec.Raw(data), "seconds": limits.seconds}
+    asked |= {"memory": limits.memory, "output": limits.output}
+    python = Path(sys.executable).resolve()
+    readable, hidden = interpreter_files()
+    return await run_sandboxed(
+        await runner.sandbox(),
+        [str(python), "-I", "-S", "-B", "runner.py", str(site), str(monty)],
+        runner.protected,
+        files={"runner.py": _PYTHON_RUNNER.encode()},
+        readable=[*readable, python, *_monty_files(site), monty],
+        hidden=hidden,
+        system=SystemFiles.LIBRARIES,
+        stdin=msgspec.json.encode(asked),
+        limits=msgspec.structs.replace(limits, seconds=limits.seconds + 5),  # monty ends it first, and says where
+        limit_address_space=False,
+        extra_memory=_RUNTIME_BYTES,
+    )
+
+
+def _monty() -> tuple[Path, Path]:
+    spec = find_spec("pydantic_monty")
+    if spec is None or not spec.submodule_search_locations:
+        raise Unsupported("Python programs need pydantic-monty", _HINT)
+    from pydantic_monty._binary import find_monty_binary
+
+    try:
+        return Path(spec.submodule_search_locations[0]).parent, Path(find_monty_binary()).resolve()
+    except FileNotFoundError:
+        raise Unsupported("the package pydantic-monty is here, its program is not", _HINT) from None
+
+
+def _monty_files(site: Path) -> list[Path]:
+    """The package, and what it imports of others: one module, and what Python compiled of it."""
+    module = site / "typing_extensions.py"
+    compiled = Path(cache_from_source(str(module)))
+    return [site / "pydantic_monty", module, *([compiled] if compiled.is_file() else [])]
+
+
+def _read(outcome: ProcessOutcome, limits: Limits) -> CodeOutcome:
+    printed = outcome.stderr.decode(errors="replace")
+    exceeded = {
+        Ending.TIMED_OUT: f"it took longer than {limits.seconds} s",
+        Ending.TOO_MUCH_OUTPUT: f"it wrote more than {limits.output} bytes",
+        Ending.TOO_MUCH_MEMORY: f"it took more than {limits.memory} bytes of memory",
+        Ending.TOO_MANY_PROCESSES: f"it had more than {limits.processes} processes and threads",
+        Ending.TOO_MUCH_DISK: "it made more files than it may",
+        Ending.UNCOVERED: "what it must not write was replaced from outside meanwhile",
+    }
+    if outcome.ending in exceeded:
+        return CodeOutcome(ending=outcome.ending, error=exceeded[outcome.ending], printed=printed)
+    try:
+        answer = msgspec.json.decode(outcome.stdout, type=_CodeAnswer)
+    except msgspec.DecodeError:
+        why = printed.strip().splitlines()[-1:] or [f"exit code {outcome.code}"]
+        return CodeOutcome(ending=outcome.ending, error=f"it ended without a result: {why[0]}", printed=printed)
+    return CodeOutcome(ending=outcome.ending, result=answer.result, error=answer.error, printed=printed)

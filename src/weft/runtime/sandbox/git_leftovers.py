@@ -35,14 +35,19 @@ from weft.runtime.sandbox.folder_descent import (
     opened_identity,
     visit_folders,
 )
-from weft.runtime.sandbox.git_index import INDEX, hash_bytes_of, is_index_name, is_usable_index
-from weft.runtime.sandbox.git_links import FolderLinks, is_old_head, state_at
 from weft.runtime.sandbox.git_repositories import (
     GIT,
+    INDEX,
+    FolderLinks,
     branch_names,
+    hash_bytes_of,
     is_git_folder,
+    is_index_name,
+    is_old_head,
+    is_usable_index,
     kind_at,
     pointed_path,
+    state_at,
 )
 from weft.runtime.sandbox.git_settings import (
     CONFIG_BYTES,
@@ -61,7 +66,7 @@ from weft.runtime.sandbox.git_view import (
     ObeyedFile,
     ReplacedSettings,
 )
-from weft.runtime.sandbox.mounts import is_beneath
+from weft.runtime.sandbox.profiles import is_beneath
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _EXECUTABLE = 0o111

@@ -1,14 +1,12 @@
-"""What git takes for a folder of its own, and how it is led from one to another; read as git reads it.
+"""What git takes for its own folder, read as git reads it: repositories, links, names in an index.
 
-A folder is git's if it has a `HEAD`, `objects` and `refs`, whatever its name is; here, a part of that suffices.
-A file `.git` leads to one, and a `commondir` in one leads to another, whose `config` and hooks count then. Both are
-read here alone: what looks for repositories before a command and what looks after it must follow them to the same
-folder.
+Through a link in one of git's folders a person's git would write to whatever it leads to.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Iterator
@@ -18,11 +16,171 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from weft.kernel.clock import system_random
 from weft.kernel.errors import InvalidInput
-from weft.runtime.sandbox.folder_descent import Identity
+from weft.runtime.sandbox.folder_descent import FOLDER_FLAGS, Identity, open_beneath, open_closed, visit_folders
 from weft.runtime.sandbox.git_settings import CONFIG_BYTES, read_settings
-from weft.runtime.sandbox.mounts import is_beneath
-from weft.runtime.sandbox.workspace_search import FETCHED_FOLDERS
+from weft.runtime.sandbox.hidden_places import FETCHED_FOLDERS
+from weft.runtime.sandbox.profiles import is_beneath
+
+# --- Reads the names in an index of git's, and says whether a person's git may use them.
+
+INDEX = "index"
+SHARED_INDEX = "sharedindex."
+"""What the names of files begin with to which an index adds."""
+MOST_BYTES = 256 * 1024 * 1024
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SIGNATURE = b"DIRC"
+_VERSIONS = (2, 3, 4)
+_HEADER_BYTES = 12
+_STATUS_BYTES = 40
+_MODE_AT = 24
+_LONG_NAME = 0xFFF
+_EXTENDED = 0x4000
+_KNOWN_EXTENDED = 0x6000
+_FOLDER_MODE = 0o040000
+_IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+"""Letters that macOS leaves out of names."""
+_REPOSITORY = re.compile(r"\.git|git~1")
+
+
+class UnreadableIndex(Exception):
+    """Git may stop with an error there, or read something else than this reader."""
+
+
+def is_index_name(name: str) -> bool:
+    """Whether git reads a file of this name as an index, or as what one adds to."""
+    return name == INDEX or name.startswith(SHARED_INDEX)
+
+
+def is_usable_index(folder: int, name: str, hash_bytes: int) -> bool:
+    """Whether it is an index whose names all lie among the files of the repository, and none in git's own folder."""
+    try:
+        with open(os.open(name, _READ, dir_fd=folder), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+                return False
+            data = file.read(MOST_BYTES + 1)
+    except OSError:
+        return False
+    try:
+        names = read_index_names(data, hash_bytes, is_base=name != INDEX)
+        return len(data) <= MOST_BYTES and all(map(is_inner_name, names))
+    except UnreadableIndex:
+        return False
+
+
+def is_inner_name(name: bytes) -> bool:
+    """Whether a name leads to a file of the repository, in each file system that git knows."""
+    return all(_is_inner_part(part) for part in name.split(b"/"))
+
+
+def _is_inner_part(part: bytes) -> bool:
+    if part in (b"", b".", b".."):
+        return False
+    if b"git" not in part.lower() and part.isascii():  # as nearly all
+        return True
+    text = _IGNORED.sub("", part.decode("utf-8", "surrogateescape")).casefold()
+    # Windows takes a backslash for a slash, and leaves out blanks, full stops and the name of a stream at the end
+    parts = (piece.partition(":")[0].rstrip(" .") for piece in text.split("\\"))
+    return not any(_REPOSITORY.fullmatch(piece) for piece in parts)
+
+
+def read_index_names(data: bytes, hash_bytes: int, *, is_base: bool = False) -> Iterator[bytes]:
+    """The name of each entry. Raises UnreadableIndex where the file is not as git writes it."""
+    version = int.from_bytes(data[4:8], "big")
+    if data[:4] != _SIGNATURE or version not in _VERSIONS or len(data) < _HEADER_BYTES + hash_bytes:
+        raise UnreadableIndex
+    end = len(data) - hash_bytes
+    position, before, has_nameless = _HEADER_BYTES, b"", False
+    starts, has_table = set[int](), b"IEOT" in data
+    for _ in range(int.from_bytes(data[8:12], "big")):
+        start = position
+        name, position, mode, is_whole = _read_entry(data, position, end, (version, hash_bytes, before))
+        before = name
+        if has_table and is_whole:
+            starts.add(start)
+        if mode == _FOLDER_MODE and name.endswith(b"/"):  # a folder of which no file is checked out
+            name = name[:-1]
+        if name:
+            yield name
+        else:  # it takes the place of an entry of the base, and has its name
+            has_nameless = True
+    extensions = dict(_read_extensions(data, position, end))
+    # by these two, git with several threads reads entries from other places than one after the other
+    last = data[end - 12 - hash_bytes : end - hash_bytes]
+    if last[:4] == b"EOIE" and int.from_bytes(last[8:12], "big") != position:
+        raise UnreadableIndex
+    blocks = extensions.get(b"IEOT", b"")
+    if not starts.issuperset(int.from_bytes(blocks[at : at + 4], "big") for at in range(4, len(blocks), 8)):
+        raise UnreadableIndex
+    if has_nameless and (is_base or b"link" not in extensions):
+        raise UnreadableIndex
+
+
+def _read_entry(data: bytes, start: int, end: int, form: tuple[int, int, bytes]) -> tuple[bytes, int, int, bool]:
+    """Its name, where it ends, its mode, and whether the name is written whole, not as a change of the one before."""
+    version, hash_bytes, before = form
+    position = start + _STATUS_BYTES + hash_bytes
+    if position + 2 > end:
+        raise UnreadableIndex
+    mode = int.from_bytes(data[start + _MODE_AT : start + _MODE_AT + 4], "big")
+    flags = int.from_bytes(data[position : position + 2], "big")
+    position += 2
+    if flags & _EXTENDED:
+        extended = int.from_bytes(data[position : position + 2], "big")
+        position += 2
+        if version < 3 or extended & ~_KNOWN_EXTENDED:
+            raise UnreadableIndex
+    beginning = b""
+    if version == 4:
+        removed, position = _read_number(data, position, end)
+        if removed > len(before):
+            raise UnreadableIndex
+        beginning = before[: len(before) - removed]
+    last = data.find(b"\0", position, end)
+    if last < 0:
+        raise UnreadableIndex
+    name = beginning + data[position:last]
+    length = flags & _LONG_NAME
+    if length != min(len(name), _LONG_NAME):  # git follows the length, and this reader the zero byte
+        raise UnreadableIndex
+    if version == 4:
+        return name, last + 1, mode, not beginning
+    size = (last - start + 8) & ~7
+    return name, start + size, mode, True
+
+
+def _read_number(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """As git writes the numbers of packs: each further byte counts one more."""
+    value = -1
+    while position < end and value < MOST_BYTES:
+        byte = data[position]
+        position += 1
+        value = (value + 1) << 7 | byte & 0x7F
+        if not byte & 0x80:
+            return value, position
+    raise UnreadableIndex
+
+
+def _read_extensions(data: bytes, position: int, end: int) -> Iterator[tuple[bytes, bytes]]:
+    """What follows the entries. Raises UnreadableIndex where there are two of one name."""
+    names = set[bytes]()
+    while position + 8 <= end:
+        name, size = data[position : position + 4], int.from_bytes(data[position + 4 : position + 8], "big")
+        if name in names:
+            raise UnreadableIndex
+        names.add(name)
+        yield name, data[position + 8 : position + 8 + size]
+        position += 8 + size
+
+
+def hash_bytes_of(object_format: str) -> int:
+    """How long the names of objects are."""
+    return 32 if object_format == "sha256" else 20
+
+
+# --- What git takes for a folder of its own, and how it is led from one to another; read as git reads it.
 
 GIT = ".git"
 MOST_FOLDERS = 200_000
@@ -30,7 +188,6 @@ MOST_FOLDERS = 200_000
 MODULE_LEVELS = 8
 POINTER_BYTES = 1024 * 1024
 """Git reads a `.git` file of at most this size."""
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _POINTER = b"gitdir: "
 _MOST_LEVELS = 64
@@ -289,3 +446,149 @@ def kind_at(folder: int, name: str) -> int | None:
 def identity_of(path: str) -> Identity:
     status = os.lstat(path)
     return status.st_dev, status.st_ino
+
+
+# --- Finds the links in one of git's folders through which a person's git would write: to whatever they lead.
+
+FileState = tuple[int, int, int]
+"""The numbers of its device and of itself, and when it changed."""
+_OLD_HEAD = re.compile(r"refs/heads/[\w-]+")
+"""Where a `HEAD` leads that is a link, as git made it long ago."""
+_LEVELS = {
+    **dict.fromkeys(("", "objects", "objects/pack", "objects/info"), 0),
+    **dict.fromkeys(("logs", "refs", "rr-cache", "rebase-merge", "rebase-apply", "sequencer"), None),
+}
+"""The folders that are looked at, and how deep; None is to the end. Git replaces objects, and does not write them. Of
+the others it writes files where they are: the last four are how conflicts were solved, and what is not finished."""
+
+
+class WatchedPlace(Struct, frozen=True):
+    """What something was mounted on: a descriptor of it, its name, and the folder from which it has that name."""
+
+    folder: int | None
+    name: str
+    descriptor: int
+
+    def is_same(self) -> bool:
+        try:
+            now = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(now, os.fstat(self.descriptor))
+
+    def still_says(self, data: bytes) -> bool:
+        """Whether it is the file that it was, and says what it said."""
+        if not self.is_same():
+            return False
+        try:
+            with open(f"/proc/self/fd/{self.descriptor}", "rb") as file:
+                return file.read(len(data) + 1) == data
+        except OSError:
+            return False
+
+
+class FolderLinks:
+    """The links in one of git's folders, as they are found."""
+
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+        self.failures: list[str] = []
+        """Paths beneath the folder that could not be looked at."""
+
+    def find(self) -> Iterator[tuple[int, str, str]]:
+        """Of each the folder that it lies in, the path of that, and its name."""
+        for place, levels in _LEVELS.items():
+            try:
+                folder = open_beneath(self._folder, place, open_closed)
+            except (FileNotFoundError, NotADirectoryError):  # a link is met in the folder above
+                continue
+            except OSError:
+                self.failures.append(place)
+                continue
+            try:
+                yield from self._find_beneath(folder, place, levels)
+            finally:
+                os.close(folder)
+
+    def _find_beneath(self, folder: int, place: str, levels: int | None) -> Iterator[tuple[int, str, str]]:
+        def note_failure(path: str, _: OSError) -> None:
+            self.failures.append(os.path.normpath(f"{place}/{path}").lstrip("/"))
+
+        for visited in visit_folders(folder, note_failure, open_closed):
+            path = os.path.normpath(f"{place}/{visited.path}").strip("/")
+            try:
+                links, folders = _entries(visited.descriptor)
+            except OSError as error:
+                note_failure(visited.path, error)
+                continue
+            for name in links:
+                yield visited.descriptor, "" if path == "." else path, name
+            visited.inner = [] if levels == 0 else folders
+
+
+def noted_files(place: str) -> Iterator[FileState]:
+    """The links and the indexes in one of git's folders, as they are."""
+    with suppress(OSError):
+        folder = os.open(place, FOLDER_FLAGS)
+        try:
+            for name in filter(is_index_name, os.listdir(folder)):
+                yield state_at(folder, name)
+            for inside, _, name in FolderLinks(folder).find():
+                yield state_at(inside, name)
+        finally:
+            os.close(folder)
+
+
+def is_old_head(folder: int, name: str) -> bool:
+    """Whether a link is one that git makes itself."""
+    return _OLD_HEAD.fullmatch(os.readlink(name, dir_fd=folder)) is not None
+
+
+def state_at(folder: int, name: str) -> FileState:
+    status = os.lstat(name, dir_fd=folder)
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+def _entries(folder: int) -> tuple[list[str], list[str]]:
+    """The links and the folders in one."""
+    links, folders = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                links.append(entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+    return sorted(links), sorted(folders)
+
+
+def is_at(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def publish_file(place: str, data: bytes) -> None:
+    """Whole or not at all: git would not start with half of it. Raises FileExistsError where something is there."""
+    aside = f"{place}.{system_random(8).hex()}"
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)
+    try:
+        os.write(descriptor, data)
+        os.link(aside, place)
+    finally:
+        os.close(descriptor)
+        os.unlink(aside)
+
+
+def separate_file(place: str) -> None:
+    """A file of several names becomes one of its own: through another name a command could write it."""
+    with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink < 2 or status.st_size > CONFIG_BYTES:
+            return
+        data = file.read()
+    aside = f"{place}.{system_random(8).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(aside, flags, stat.S_IMODE(status.st_mode)), "wb") as file:
+        file.write(data)
+    os.rename(aside, place)

@@ -1,30 +1,6 @@
-"""What of git's folders a command in the sandbox is shown, so that it can work with git and set up nothing there.
+"""What of git's folders a sandboxed command is shown: it can work with git and set up nothing there.
 
-A program that git starts is named in a repository's configuration or hooks, and the person's own git obeys both later,
-outside of the sandbox. Inside, `config` is therefore a harmless copy that cannot be written, `hooks`, `info` and the
-folders of other working trees are read-only, and `.git` is a mount of its own: it cannot be renamed and replaced.
-References, objects, `HEAD` and the index can be written.
-
-`commondir` would lead git to another folder's configuration and hooks. It cannot be covered where it does not exist, so
-as long as a command runs there is one that says `.`: the folder itself, which is what git takes without one. Commands
-that run at the same time share it by a lock; the last one removes it. One that a killed process left is removed by the
-next.
-
-Of a second working tree, whose repository lies elsewhere, `HEAD` and the index of the main one cannot be written, and
-of other trees nothing. A workspace in a repository above it becomes such a tree (`git_subfolder`). A repository whose
-parts are links, or not what git makes, is read-only.
-
-A mount lies on a file, not on a name. Where the person's own git replaces `config` meanwhile, as it does for each
-setting, the kernel takes the mount away in every sandbox. Whoever runs a command therefore asks `is_intact` again and
-again, and kills what it runs where it is not; settings that name a program and were not there before are then removed
-from the file.
-
-A file that a configuration includes is read-only, the person's own configuration included. One that is missing cannot
-be covered without being made, so whether it appears is watched like a cover, and so are links on the way to one.
-
-What this cannot hold: a repository that a command makes in the workspace, its configuration included, and one whose
-folder has another name than `.git`. `git_leftovers` takes away what would run there, when the command has ended; until
-then a person's git obeys it. What such a folder had before the command is noted here, so that it stays.
+Which of them it can write is told as well: that is kept before a command that nobody asked about.
 """
 
 from __future__ import annotations
@@ -33,7 +9,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -41,36 +17,47 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from weft.kernel.errors import WeftError
+from weft.kernel.errors import LimitExceeded, WeftError
 from weft.runtime.sandbox.folder_descent import Identity
-from weft.runtime.sandbox.git_includes import SYSTEM_SETTINGS, included_files
-from weft.runtime.sandbox.git_links import FileState, WatchedPlace, is_at, noted_files, publish_file, separate_file
 from weft.runtime.sandbox.git_repositories import (
     GIT,
+    FileState,
+    GitFolder,
     LinkedFolders,
     OddRepository,
+    WatchedPlace,
     branch_names,
+    common_folder,
     folders_inside,
     folders_named,
     git_places,
     identity_of,
+    is_at,
     is_git_folder,
     kind_of,
     module_folders,
+    noted_files,
+    publish_file,
     read_small,
     repository_above,
+    separate_file,
 )
 from weft.runtime.sandbox.git_settings import (
+    SYSTEM_SETTINGS,
     GitIdentity,
     harmless_settings,
     has_worktree_settings,
+    included_files,
     object_format,
     system_settings,
 )
-from weft.runtime.sandbox.mounts import Mount, empty_folder, file_of, is_beneath, read_only, writable
+from weft.runtime.sandbox.profiles import Mount, empty_folder, file_of, is_beneath, read_only, writable
 
 if TYPE_CHECKING:
-    from weft.runtime.sandbox.git_subfolder import SubfolderTree
+    from weft.runtime.sandbox.git_program import SubfolderTree
+
+
+# --- What of git's folders a command in the sandbox is shown, so that it can work with git and set up nothing there.
 
 SAME_FOLDER = b".\n"
 """What `commondir` says as long as a command runs."""
@@ -450,7 +437,7 @@ class GitGuard:
                 self._add_subfolder(entry)
 
     def _add_subfolder(self, repository: str) -> None:
-        from weft.runtime.sandbox.git_subfolder import SubfolderTree  # it starts git, which few workspaces need
+        from weft.runtime.sandbox.git_program import SubfolderTree  # it starts git, which few workspaces need
 
         self._inspect(repository)
         try:
@@ -598,3 +585,105 @@ def _pinned_file(place: str, workspace: str) -> Iterator[Mount]:
         yield writable(folder)
         folder = os.path.dirname(folder)
     yield read_only(place)
+
+
+# --- Git's folders that commands in a workspace can write: what is to be kept of them before a command that nobody
+# asked about, and given back by an undo.
+
+SHARED_PARTS = frozenset((b"refs", b"packed-refs", b"logs", b"shallow"))
+"""What the working trees of one repository share, and each of them can write."""
+
+
+def writable_git_folders(workspace: Path) -> tuple[GitFolder, ...]:
+    """`workspace` has no links on its way. Raises LimitExceeded for more than the sandbox lets commands write."""
+    folders: dict[str, GitFolder] = {}
+    for folder in _candidates(str(workspace)):
+        folders.setdefault(folder.place, folder)
+        if len(folders) > MOST_REPOSITORIES:
+            raise LimitExceeded("git repositories in the workspace", len(folders), MOST_REPOSITORIES)
+    return tuple(folders.values())
+
+
+def repository_settings(workspace: Path) -> tuple[str, ...]:
+    """Where the repositories of a workspace have their settings. All of its folders are looked through."""
+    folders = dict.fromkeys(folder.place for folder in _candidates(str(workspace)))
+    return tuple(f"{folder}/{name}" for folder in folders for name in ("config", "config.worktree"))
+
+
+def obeyed_settings(workspace: Path, settings: Sequence[str], person: GitPerson) -> frozenset[str]:
+    """Files of a workspace in which a person's git reads settings, outside of the sandbox: theirs, those of the
+    repositories, and what either includes, whether it is there or not. Commands cannot change them."""
+    top = str(workspace)
+    read = included_files(
+        [*person.settings, *settings], lambda place: place == top or is_beneath(place, top), person.home
+    )
+    places = (place for one in read for place in (one.file, one.missing, *one.links))
+    return frozenset(place for place in places if place is not None and is_beneath(place, top))
+
+
+def _candidates(workspace: str) -> Iterator[GitFolder]:
+    entry = f"{workspace}/{GIT}"
+    kind = kind_of(entry)
+    if kind is None:
+        above = repository_above(workspace)
+        if above is not None:
+            yield from _with_modules(above)
+    elif kind == stat.S_IFDIR:
+        yield from _with_modules(entry)
+    elif kind == stat.S_IFREG:
+        yield from _linked(folders_named, entry, workspace)
+    for inner in git_places(workspace):
+        if os.path.basename(inner).casefold() != GIT:
+            continue  # under another name its files are like any others
+        if kind_of(inner) == stat.S_IFDIR:
+            yield from _with_modules(inner)
+        elif kind_of(inner) == stat.S_IFREG:
+            yield from _linked(folders_inside, inner, workspace)
+
+
+def _linked(follow: Callable[[str, str], LinkedFolders | None], entry: str, workspace: str) -> Iterator[GitFolder]:
+    """Of a second working tree or a submodule, whose folder a file names. None that commands cannot write: an undo
+    would reset another's repository."""
+    try:
+        folders = follow(entry, workspace)
+    except (OddRepository, OSError):
+        return
+    if folders is None:
+        return
+    own, common = folders
+    if common is None:
+        yield from _with_modules(own)
+        return
+    shared = _folder_at(common, objects=common)
+    if shared is None:
+        return
+    if is_beneath(common, workspace):
+        yield from _with_modules(common)
+    else:
+        yield GitFolder(place=common, objects=common, object_format=shared.object_format, parts=SHARED_PARTS)
+    yield GitFolder(place=own, objects=common, object_format=shared.object_format)
+    yield from _modules_of(own)
+
+
+def _with_modules(place: str) -> Iterator[GitFolder]:
+    folder = _folder_at(place, objects=place)
+    if folder is not None:
+        yield folder
+        yield from _modules_of(place)
+
+
+def _modules_of(place: str) -> Iterator[GitFolder]:
+    """Those of submodules, known by their configuration, which commands cannot take away."""
+    for path in module_folders(place, known_by="config"):
+        yield from _with_modules(path)
+
+
+def _folder_at(place: str, objects: str) -> GitFolder | None:
+    """None where git could not work with it, or where commands see no more than what is there."""
+    try:
+        if os.path.realpath(place) != place or common_folder(place) is not None:
+            return None
+        config = read_small(f"{place}/config")
+    except (OSError, OddRepository):
+        return None
+    return GitFolder(place=place, objects=objects, object_format=object_format(config))

@@ -30,17 +30,16 @@ from msgspec import Struct
 
 from weft.kernel.clock import system_random
 from weft.kernel.errors import StoreFailed, WeftError
-from weft.runtime.resources.birth_times import birth_time
+from weft.runtime.opened_folders import birth_time
 from weft.runtime.sandbox.folder_descent import Identity
 from weft.runtime.sandbox.git_leftovers import ChangedGit, disarm_repositories
-from weft.runtime.sandbox.git_links import FileState
-from weft.runtime.sandbox.git_repositories import identity_of
+from weft.runtime.sandbox.git_repositories import FileState, identity_of
 from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.git_view import GitGuard, GitView, KnownFolder
+from weft.runtime.sandbox.hidden_places import folders_numbered
 from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
-from weft.runtime.sandbox.mounts import is_beneath
-from weft.runtime.sandbox.private_home import rename_caches
-from weft.runtime.sandbox.workspace_search import folders_numbered
+from weft.runtime.sandbox.profiles import is_beneath
+from weft.runtime.sandbox.sandbox_plan import rename_caches
 from weft.store.replicas import process_of, process_owner
 
 _ENDING, _WAITING_ENDING = ".json", ".moved"

@@ -1,48 +1,454 @@
-"""What a command in the sandbox is shown of the machine's files, and what of them is covered: the plan of its mounts.
+"""What a sandboxed command is shown of the machine's files, and what of them is covered: its mounts.
 
-It is made anew at each start, since what lies in a workspace changes between two commands. Whoever makes the sandbox
-compares afterwards what was mounted with the plan.
+The files of the system, a home folder of nobody, what the workspace leads to, and the ledgers in
+shown folders.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import glob
+import hashlib
 import os
+import shutil
+import stat
+import sys
+import sysconfig
+import tempfile
+from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
 from typing import TypedDict
 
 from msgspec import Struct
 
+from weft.kernel.clock import SystemClock, system_random
 from weft.kernel.errors import InvalidInput
-from weft.runtime.sandbox.mounts import (
+from weft.runtime.sandbox.git_settings import GitIdentity
+from weft.runtime.sandbox.git_view import GitGuard, GitPerson
+from weft.runtime.sandbox.hidden_places import (
+    FETCHED_FOLDERS,
+    HiddenEntry,
+    ProtectedPlaces,
+    SearchedWorkspace,
+    few_entries,
+    identity_at,
+    is_ledger_folder,
+    is_real_folder,
+    listed_numbers,
+    search_workspace,
+)
+from weft.runtime.sandbox.processes import MIB
+from weft.runtime.sandbox.profiles import (
     Mount,
     MountKind,
     cover,
+    empty_folder,
     is_beneath,
+    memory_folder,
     ordered_mounts,
     read_only,
     unreadable,
     writable,
 )
-from weft.runtime.sandbox.private_home import (
-    home_beside,
-    home_mounts,
-    named_caches,
-    workspace_caches,
-)
-from weft.runtime.sandbox.protected_places import ProtectedPlaces, few_entries
 from weft.runtime.sandbox.remembered_places import RememberedPlace
-from weft.runtime.sandbox.shown_folders import ledger_folders
+from weft.runtime.sandbox.toolchain_places import PersonalHome
 from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, Toolchains
-from weft.runtime.sandbox.visible_files import SystemFiles, readable_mounts, system_mounts
-from weft.runtime.sandbox.workspace_search import (
-    HiddenEntry,
-    SearchedWorkspace,
-    identity_at,
-    listed_numbers,
-    search_workspace,
+
+# --- What a program in the sandbox sees of the machine's files.
+
+TEMPORARY_BYTES = 64 * MIB
+SHARED_MEMORY_BYTES = 32 * MIB
+_DEVICE_FOLDER_BYTES = 64 * 1024
+_TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64")
+_LIBRARY_LEVEL = ("lib", "lib32", "lib64")
+_LOADERS = ("/lib/ld-*.so*", "/lib64/ld-*.so*")
+_ETC = ("alternatives", "ld.so.cache", "localtime")
+_LIBRARY_ETC = ("ld.so.cache", "localtime")
+_DEVICES = {"null": 3, "zero": 5, "full": 7, "urandom": 9}
+"""Minor numbers; the major number of all is 1."""
+_DEVICE_LINKS = {
+    "random": "urandom",
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
+_HARMLESS_FOLDERS_OF_PROC = frozenset({"sysvipc", "tty"})
+"""Of the own namespace, and without anything that can be written."""
+_REVEALING_FILES_OF_PROC = frozenset(
+    "cmdline config.gz diskstats kallsyms kcore key-users keys kmsg locks modules partitions sched_debug swaps "
+    "timer_list vmallocinfo".split()
 )
-from weft.runtime.sandbox.workspace_view import NO_FOLDERS, PersonFolders, WorkspaceView
+
+
+class SystemFiles(Enum):
+    """How much of the system is shown."""
+
+    PROGRAMS = "programs"
+    LIBRARIES = "libraries"
+
+
+def system_mounts(system: SystemFiles) -> tuple[Mount, ...]:
+    """The system's programs, or the libraries alone."""
+    return tuple(_programs() if system is SystemFiles.PROGRAMS else _libraries())
+
+
+def readable_mounts(readable: Sequence[Path], hidden: Sequence[Path]) -> tuple[Mount, ...]:
+    """What is shown beside. Of `hidden`, folders in what is readable, only what is itself readable is shown."""
+    shown = [read_only(os.path.abspath(path), str(path)) for path in readable]
+    return (*shown, *(empty_folder(os.path.abspath(path)) for path in hidden))
+
+
+def kernel_options(system: SystemFiles, devices: Path) -> list[str]:
+    """What is no file of the machine: the old top-level names of folders in /usr, /proc, /dev and /tmp."""
+    return [
+        *_top_level_links(_TOP_LEVEL if system is SystemFiles.PROGRAMS else _LIBRARY_LEVEL),
+        "--proc", "/proc", *_covered_proc(os.geteuid() == 0),
+        *_device_options(devices),
+        "--size", str(TEMPORARY_BYTES), "--tmpfs", "/tmp",
+    ]  # fmt: skip
+
+
+def _programs() -> Iterator[Mount]:
+    yield read_only("/usr")
+    for name in _TOP_LEVEL:
+        if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"):
+            yield read_only(f"/{name}")
+    yield from _etc(_ETC)
+
+
+def _libraries() -> Iterator[Mount]:
+    """The loader and the folders that it looks into."""
+    folder = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
+    if os.path.isdir(folder):
+        yield read_only(folder)
+        for loader in sorted({path for pattern in _LOADERS for path in glob.glob(pattern)}):
+            place = os.path.join(os.path.realpath(os.path.dirname(loader)), os.path.basename(loader))
+            yield read_only(place, os.path.realpath(loader))
+    else:
+        for folder in ("/usr/lib", "/usr/lib64", "/lib", "/lib64"):
+            if os.path.isdir(folder) and not os.path.islink(folder):
+                yield read_only(folder)
+    yield from _etc(_LIBRARY_ETC)
+
+
+def _top_level_links(names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        if os.path.islink(f"/{name}"):
+            yield from ("--symlink", os.readlink(f"/{name}"), f"/{name}")
+
+
+def _etc(names: Sequence[str]) -> Iterator[Mount]:
+    for name in names:
+        yield read_only(f"/etc/{name}", is_optional=True)
+
+
+def _covered_proc(is_root: bool) -> Iterator[str]:
+    """Folders are shown empty, and files cannot be opened, where they can be written or tell of others.
+
+    The rest are a few numbers of the machine. To cover all of them takes longer than the program's own start.
+    """
+    entries = [entry for entry in os.scandir("/proc") if not entry.name.isdecimal()]
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        if entry.is_symlink():
+            continue
+        mode = entry.stat().st_mode
+        if entry.is_dir():
+            if entry.name == "sys" or (is_root and entry.name not in _HARMLESS_FOLDERS_OF_PROC):
+                yield from ("--tmpfs", entry.path, "--remount-ro", entry.path)
+        elif (is_root and mode & 0o222) or (entry.name in _REVEALING_FILES_OF_PROC and (is_root or mode & 0o044)):
+            yield from ("--ro-bind-try", "/dev/null", entry.path)
+
+
+def _device_options(devices: Path) -> Iterator[str]:
+    yield from ("--size", str(_DEVICE_FOLDER_BYTES), "--tmpfs", "/dev")
+    for name in _DEVICES:
+        yield from ("--dev-bind", str(devices / name), f"/dev/{name}")
+    for name, target in _DEVICE_LINKS.items():
+        yield from ("--symlink", target, f"/dev/{name}")
+    yield from ("--dir", "/dev/shm", "--remount-ro", "/dev")
+    yield from ("--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm")
+
+
+def interpreter_files() -> tuple[list[Path], list[Path]]:
+    """What the interpreter itself needs, and the folders of installed packages in that, which it does not."""
+    base = {"platbase": sys.base_exec_prefix}
+    folders = [Path(sysconfig.get_path(name, vars=base)) for name in ("stdlib", "platstdlib")]
+    libraries = Path(sysconfig.get_config_var("LIBDIR") or "/nowhere").glob("libpython3*")
+    installed = [folder / name for folder in folders for name in ("site-packages", "dist-packages")]
+    hidden = [folder for folder in dict.fromkeys(installed) if folder.is_dir()]
+    return list(dict.fromkeys([*folders, *libraries])), hidden
+
+
+MACHINE_DEVICES = Path("/dev")
+
+
+def make_devices(is_root: bool) -> Path:
+    """Where the device nodes lie that the program gets.
+
+    What root started owns the machine's nodes inside too, and could change their modes for everybody. So root makes
+    nodes for this one run. Where that cannot be done, the nodes are those of the machine.
+    """
+    if not is_root:
+        return MACHINE_DEVICES
+    folder = Path(tempfile.mkdtemp(prefix="weft-devices-"))
+    try:
+        if not os.statvfs(folder).f_flag & os.ST_NODEV:
+            for name, minor in _DEVICES.items():
+                os.mknod(folder / name, stat.S_IFCHR | 0o666, os.makedev(1, minor))
+                os.chmod(folder / name, 0o666)
+            return folder
+    except PermissionError:  # a container that may not make nodes
+        pass
+    remove_devices(folder)
+    return MACHINE_DEVICES
+
+
+def remove_devices(folder: Path) -> None:
+    """When they are bound, or not needed any more."""
+    if folder != MACHINE_DEVICES:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- The home folder of commands in the sandbox: empty, in memory, and of nobody.
+
+HOME_BYTES = 64 * MIB
+_HOMES = ("/home/agent", "/agent")
+"""The second one where the workspace lies in the first one, or above it."""
+_PERSON_SETTINGS = ((".gitconfig",), (".config", "git", "config"))
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CACHES = {".cache": "cache", ".npm": "npm"}
+"""Folders of the home folder that last, with the beginning of their names outside: pip, uv, Go and most others use the
+first one, npm the second one."""
+
+
+def home_beside(workspace: str | None) -> str:
+    """Where the home folder lies inside."""
+    first, second = _HOMES
+    is_taken = workspace is not None and (is_beneath(first, workspace) or is_beneath(workspace, first))
+    return second if is_taken else first
+
+
+def home_mounts(home: str, caches: Path | None) -> list[Mount]:
+    """`caches` is made if need be; without it, or where it cannot be made, nothing lasts."""
+    mounts = [memory_folder(home, HOME_BYTES)]
+    if caches is not None:
+        with suppress(OSError):  # a full disk, or a home folder that cannot be written: packages are fetched again
+            os.makedirs(caches, 0o700, exist_ok=True)
+            with _locked(caches) as folder:
+                for name, purpose in _CACHES.items():
+                    mounts.append(writable(f"{home}/{name}", str(caches / _ensure_cache(folder, purpose))))
+    return mounts
+
+
+def rename_caches(caches: Path) -> None:
+    """So that no path leads there which a command wrote down. Commands that still run keep them. Raises OSError."""
+    try:
+        with _locked(caches) as folder:
+            for purpose in _CACHES.values():
+                for name in _cache_names(folder, purpose):
+                    os.rename(name, _unguessable(purpose), src_dir_fd=folder, dst_dir_fd=folder)
+    except FileNotFoundError:  # they were removed
+        return
+
+
+@contextmanager
+def _locked(caches: Path) -> Iterator[int]:
+    """Against others that look for the folders in there, make or rename them."""
+    folder = os.open(caches, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _ensure_cache(folder: int, purpose: str) -> str:
+    """The name of the folder for a purpose."""
+    names = _cache_names(folder, purpose)
+    if names:
+        return names[0]
+    name = _unguessable(purpose)
+    os.mkdir(name, 0o700, dir_fd=folder)
+    return name
+
+
+def _cache_names(folder: int, purpose: str) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name == purpose or name.startswith(f"{purpose}-"))
+
+
+def _unguessable(purpose: str) -> str:
+    return f"{purpose}-{system_random(16).hex()}"
+
+
+def has_person_settings(home: int) -> bool:
+    """Whether settings of git for all repositories were written in a home folder, which is open."""
+    return any(_is_file(home, names) for names in _PERSON_SETTINGS)
+
+
+def _is_file(folder: int, names: Sequence[str]) -> bool:
+    """Without following links: they would lead to the machine's files, and a result would tell whether one is there."""
+    folders = [os.dup(folder)]
+    try:
+        for name in names[:-1]:
+            folders.append(os.open(name, _FOLDER, dir_fd=folders[-1]))
+        return stat.S_ISREG(os.lstat(names[-1], dir_fd=folders[-1]).st_mode)
+    except OSError:  # nothing is there, or a program made the way there a link or a file
+        return False
+    finally:
+        for descriptor in folders:
+            os.close(descriptor)
+
+
+def workspace_caches(caches: Path, workspace: Path) -> Path:
+    """Where the caches of a workspace lie: a folder that takes its place has others."""
+    status = os.stat(workspace)
+    return caches / _digest(f"{workspace}\0{status.st_dev}\0{status.st_ino}")
+
+
+def named_caches(caches: Path, name: str) -> Path:
+    """The same for what has no workspace."""
+    return caches / _digest(f"\0{name}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
+
+
+# --- Looks for ledgers of projects in folders that commands are shown and cannot write: toolchains, and what a person
+# chose to show.
+
+MOST_FOLDERS = 5000
+"""Of one that is shown, the uppermost first."""
+MOST_REMEMBERED = 50_000
+_SETTLED_NS = 2_000_000_000
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+Stamp = tuple[int, int, int]
+
+
+class _HeldFolders(Struct, frozen=True):
+    """The folders in a folder, by name."""
+
+    stamp: Stamp
+    ledgers: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+_remembered: dict[str, _HeldFolders] = {}
+
+
+def ledger_folders(folder: Path) -> Iterator[str]:
+    """Those in a folder that has no link on its way: their paths in it. One that cannot be listed counts as one."""
+    top = os.open(folder, _OPEN_FOLDER)
+    try:
+        waiting = deque([""])
+        for _ in range(MOST_FOLDERS):
+            if not waiting:
+                return
+            path = waiting.popleft()
+            try:
+                held = _held_folders(top, path, os.path.join(folder, path))
+            except OSError as error:
+                if error.errno not in _GONE:
+                    yield path
+                continue
+            yield from (os.path.join(path, name) for name in held.ledgers)
+            waiting.extend(os.path.join(path, name) for name in held.others)
+    finally:
+        os.close(top)
+
+
+def _held_folders(top: int, path: str, place: str) -> _HeldFolders:
+    known = _remembered.get(place)
+    if known is not None and known.stamp == _stamp(os.stat(path or ".", dir_fd=top, follow_symlinks=False)):
+        return known
+    descriptor = os.open(path or ".", _OPEN_FOLDER, dir_fd=top)
+    try:
+        stamp = _stamp(os.fstat(descriptor))  # before it is listed: what comes meanwhile has another
+        with os.scandir(descriptor) as listed:
+            folders = [entry for entry in listed if is_real_folder(entry)]
+            ledgers = tuple(entry.name for entry in folders if is_ledger_folder(entry))
+    finally:
+        os.close(descriptor)
+    left_out = FETCHED_FOLDERS.union(ledgers)
+    held = _HeldFolders(stamp, ledgers, tuple(entry.name for entry in folders if entry.name not in left_out))
+    if SystemClock().now_ms() * 1_000_000 - stamp[2] > _SETTLED_NS:
+        if len(_remembered) >= MOST_REMEMBERED:
+            _remembered.clear()
+        _remembered[place] = held
+    return held
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+# --- What a command finds of the machine because of its workspace, beside the workspace itself.
+
+
+class PersonFolders(Struct, frozen=True, kw_only=True):
+    """The folders of the person for whom commands run, as surfaces hand them in."""
+
+    home: Path | None = None
+    """Where commands are at home that run without a sandbox. Inside a sandbox it is not their home."""
+    caches: Path | None = None
+    """Beneath it lies, for each workspace, what package managers fetched. None: it is kept in memory, and gone."""
+    covered_places: Path | None = None
+    """Beneath it is noted, for each workspace, what was covered there. None: all of it is looked through each time."""
+    command_notes: Path | None = None
+    """Where notes lie of commands that run, for whoever comes after a kill. None: nobody looks then."""
+    variables: Mapping[str, str] = {}
+    """Those that say where version managers keep what they installed."""
+    identity: GitIdentity | None = None
+    """Who makes commits where a repository does not say it."""
+    git_settings: tuple[Path, ...] = ()
+    """The files of the person's own configuration of git, also those that do not exist yet."""
+
+    @property
+    def git_person(self) -> GitPerson:
+        return GitPerson(identity=self.identity, settings=tuple(map(str, self.git_settings)), home=self.home)
+
+    @property
+    def toolchain_home(self) -> PersonalHome | None:
+        """Where toolchains are looked for that commands in the sandbox are shown."""
+        return None if self.home is None else PersonalHome(folder=str(self.home), variables=self.variables)
+
+
+NO_FOLDERS = PersonFolders()
+
+
+class WorkspaceView(Struct, frozen=True, kw_only=True):
+    """Mounts and variables for the commands of one workspace."""
+
+    mounts: tuple[Mount, ...] = ()
+    environment: Mapping[str, str] = {}
+    program_folders: tuple[str, ...] = ()
+    """Where programs are looked for before the folders of the system."""
+    git: GitGuard | None = None
+    """What holds the folders of git as they are shown."""
+
+    def close(self) -> None:
+        if self.git is not None:
+            self.git.close()
+
+
+def workspace_view(
+    workspace: Path, person: PersonFolders, *, is_read_only: bool = False, trusted_until: float | None = None
+) -> WorkspaceView:
+    """Looks at a workspace each time that something is started in it. `workspace` has no links on its way. The view
+    must be closed when what was started has ended, or was not started. `trusted_until`: since when another command runs
+    in it."""
+    git = GitGuard(workspace, person.git_person, is_read_only=is_read_only, trusted_until=trusted_until)
+    return WorkspaceView(mounts=git.view.mounts, environment=git.view.environment, git=git)
+
+
+# --- What a command in the sandbox is shown of the machine's files, and what of them is covered: the plan of its
+# mounts.
 
 INSIDE_PATH = "/usr/local/bin:/usr/bin:/bin"
 PROGRAM_FOLDER = "/program"

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from weft.runtime.sandbox.mounts import is_beneath
+from weft.runtime.sandbox.profiles import is_beneath
 
 Variable = Callable[[str], str | None]
 VersionNames = Mapping[str, tuple[str, ...]]

@@ -1,1 +1,1 @@
-"""The tools that an agent is offered: what each would do, who allowed it, and how it is run."""
+"""The tools that an agent is offered: files, commands, pages, and those of MCP servers."""

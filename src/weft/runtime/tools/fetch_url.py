@@ -1,14 +1,11 @@
-"""The tool `fetch_url`: reads one page of a granted host, through the one place that opens connections.
-
-Only http and https, only public addresses, only hosts of the profile, no keys. A redirect within the same host is
-followed; one to another host is told, so that the next call names that host and is permitted by itself.
-"""
+"""The tool `fetch_url`: reads one page of a granted host, as the text that a reader sees of it."""
 
 from __future__ import annotations
 
 import re
 import time
 from functools import partial
+from html import unescape
 from typing import Annotated, Any
 from urllib.parse import urljoin
 
@@ -16,13 +13,71 @@ from msgspec import Meta, Struct
 
 from weft.kernel.errors import ConnectionForbidden, InvalidInput, WeftError
 from weft.kernel.permission_subjects import host_name
-from weft.runtime.broker.tools import ToolCallContext
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.sandbox.processes import MIB
 from weft.runtime.sandbox.profiles import SandboxProfile
-from weft.runtime.tools.calls import CallPlan, StructTool, ToolFailure, ToolOutput
-from weft.runtime.tools.html_text import text_of_html
-from weft.runtime.tools.threads import in_thread
+from weft.runtime.tool.tool_contract import CallPlan, StructTool, ToolCallContext, ToolFailure, ToolOutput, in_thread
+
+# --- The text of an HTML page: what a reader would see of it, in lines.
+
+_UNSEEN = frozenset("script style noscript template svg head iframe object".split())
+_LINES = frozenset(
+    "address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 "
+    "header hr li main nav ol p pre section table td th tr ul".split()
+)
+_BLANKS = re.compile(r"[ \t\r\f\v\u00a0]+")
+_LONG_NUMBER = re.compile(r"&#[0-9]{8,};?")
+"""The number of no character; Python refuses to read one of many digits."""
+_NAME = re.compile(r"/?[A-Za-z][A-Za-z0-9]{0,30}")
+
+
+class _PageText:
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.title: list[str] = []
+        self._unseen: list[str] = []
+        self._is_title = False
+
+    def tag(self, name: str) -> None:
+        is_end, plain = name.startswith("/"), name.lstrip("/")
+        self._is_title = plain == "title" and not is_end
+        if is_end and plain in self._unseen:
+            del self._unseen[self._unseen.index(plain) :]
+        elif not is_end and plain in _UNSEEN and len(self._unseen) < len(_UNSEEN):
+            self._unseen.append(plain)
+        elif plain == "body":
+            self._unseen.clear()
+        if plain in _LINES:
+            self.pieces.append("\n")
+
+    def text(self, text: str) -> None:
+        if self._is_title:
+            self.title.append(text)
+        elif not self._unseen:
+            self.pieces.append(text)
+
+
+def text_of_html(page: str) -> str:
+    """The title, then the text; blanks are joined and empty lines left out."""
+    seen, at = _PageText(), 0
+    while (start := page.find("<", at)) >= 0:
+        seen.text(page[at:start])
+        is_comment = page.startswith("<!--", start)
+        end = page.find("-->" if is_comment else ">", start)
+        if end < 0:
+            at = len(page)
+            break
+        name = _NAME.match(page, start + 1)
+        if name is not None:
+            seen.tag(name[0].lower())
+        at = end + (3 if is_comment else 1)
+    seen.text(page[at:])
+    text = unescape(_LONG_NUMBER.sub("\ufffd", "".join(seen.title) + "\n" + "".join(seen.pieces)))
+    lines = (_BLANKS.sub(" ", line).strip() for line in text.split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+# --- The tool `fetch_url`: reads one page of a granted host, through the one place that opens connections.
 
 FETCH_RULES = Rules(public_only=True, allow_plain=True, connect_seconds=10.0, read_seconds=30.0)
 LARGEST_PAGE_BYTES = 4 * MIB
@@ -109,7 +164,7 @@ class FetchUrlTool(StructTool[FetchArguments]):
         return ToolOutput(result=result, duration_ms=round(1000 * (time.monotonic() - began)))
 
     async def _fetched(self, url: PageUrl, raw: bool) -> dict[str, Any]:
-        from weft.runtime.egress.page_requests import fetch_page  # loads an HTTP client
+        from weft.runtime.egress.connections import fetch_page  # loads an HTTP client
 
         for _ in range(MOST_REDIRECTS + 1):
             try:

@@ -25,7 +25,7 @@ from weft.surfaces.wire.tools import AgentRun
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.programs import Program, Programs
-    from weft.runtime.harness.task_work import FinishedWork
+    from weft.runtime.agent_harness import FinishedWork
 
 MOST_MESSAGES = 10_000
 BUSY_SECONDS = 0.25
@@ -58,7 +58,7 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
     """Returns the command's exit code. Raises what ended the work before the harness did."""
     from weft.kernel.clock import SystemClock
     from weft.kernel.errors import InvalidInput
-    from weft.runtime.harness.progress import progress_of
+    from weft.runtime.agent_work import progress_of
     from weft.surfaces.cli.trust import workspace_of
     from weft.surfaces.cli.work_trust import ask_about_work
 
@@ -108,8 +108,7 @@ async def _worked(
     call: Call, request: AgentRunRequest, workspace: str | None, view: RunView, access: BrokerAccess
 ) -> tuple[PlannedRun, FinishedWork, TurnNotes]:
     from weft.programs import Programs
-    from weft.runtime.harness.performing import WorkRequest
-    from weft.runtime.harness.task_work import TaskWork
+    from weft.runtime.agent_harness import TaskWork, WorkRequest
     from weft.surfaces.cli.sandbox_access import command_runner
 
     programs, crossing = Programs(access.ledger), access.mirror.crossing
@@ -130,7 +129,7 @@ async def _worked(
             done = await _when_free(call, run, partial(work.run, run.agent, run.task, asked, session=run.session))
         except BaseException as error:  # also Ctrl-C: a task that was made for this command ends with it
             if request.task is None:
-                from weft.runtime.turns.messages import to_the_end
+                from weft.runtime.broker.broker import to_the_end
 
                 await to_the_end(crossing.run(partial(_end, programs, run, error)))
             raise
@@ -158,7 +157,7 @@ async def _when_free(call: Call, run: PlannedRun, work: Any) -> FinishedWork:
 
 def _planned(programs: Programs, request: AgentRunRequest, workspace: str | None) -> PlannedRun:
     """Nothing is recorded before everything that is named was found, nor where the agent cannot begin."""
-    from weft.runtime.harness.task_work import ensure_free
+    from weft.runtime.agent_harness import ensure_free
 
     agent = programs.get(request.agent, "agent")
     if request.task is not None:
@@ -198,8 +197,8 @@ def _recorded(call: Call, request: AgentRunRequest) -> AgentRun | None:
     """What a run with the same retry key ended with; None where there was none, or where it is not over."""
     from weft.kernel.errors import NotFound
     from weft.programs import Programs
-    from weft.programs.assignments import TASK_FIELD
-    from weft.runtime.turns.recorded_replies import load_reply
+    from weft.programs.tasks import TASK_FIELD
+    from weft.runtime.replies import load_reply
 
     with call.writing() as ledger:
         programs = Programs(ledger)
@@ -234,7 +233,7 @@ def _task_name(programs: Programs, request: AgentRunRequest) -> str:
 
 def free_task_name(programs: Programs, title: str, retry_key: str | None) -> str:
     """Made of the title, with a number where it is taken; with a retry key always the same."""
-    from weft.programs.addresses import name_from
+    from weft.programs.program_records import name_from
 
     wanted, taken = name_from(title, "task"), {task.name for task in programs.all("task")}
     if wanted not in taken or retry_key is not None:
@@ -306,8 +305,8 @@ def resume_agent(call: Call, actor: str, agent: Program) -> None:
 
     async def work(access: BrokerAccess) -> None:
         from weft.programs import Programs
-        from weft.runtime.harness.moves import Say
-        from weft.runtime.harness.task_work import resume_work
+        from weft.runtime.agent_harness import resume_work
+        from weft.runtime.agent_work import Say
         from weft.surfaces.cli.sandbox_access import command_runner
 
         programs = Programs(call.in_name_of(actor, access.ledger))

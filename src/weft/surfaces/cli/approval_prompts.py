@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import NotFound, WeftError
 from weft.ledger.api import Runs
-from weft.runtime.turns.served_messages import LOOK_SECONDS
+from weft.runtime.replies import LOOK_SECONDS
 from weft.surfaces.cli.approval_call import ApprovalAnswer, answer_shown, answered_line, proposal_words
 from weft.surfaces.cli.approval_requests import notice_of, queue_before
 from weft.surfaces.cli.approval_text import approval_lines, how_to_answer, short_id, waiting_document, waiting_words
@@ -149,7 +149,7 @@ class ApprovalPrompts:
         return True
 
     async def _ask(self, id: str, *, is_shown: bool, notifies_approvers: bool) -> None:
-        from weft.runtime.invoke.approval_notices import notify_approvers
+        from weft.runtime.invoke.handlers import notify_approvers
 
         try:
             approval = await self._people().across(partial(self._ledger.approvals.get, id))

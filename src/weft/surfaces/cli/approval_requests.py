@@ -18,7 +18,7 @@ from weft.surfaces.cli.figures import counted
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Approval, Ledger
     from weft.programs import Programs
-    from weft.programs.model import PersonRequest, Program
+    from weft.programs.program_records import PersonRequest, Program
 
 ULID_LETTERS = 26
 ANYBODY = "*"
@@ -41,7 +41,7 @@ def tool_requests(programs: Programs, name: str | None, status: str | None) -> l
 
 def request_of(approval: Approval, human: str | None = None) -> PersonRequest:
     """A tool call's request in the form of other requests; without what the tool would be used on."""
-    from weft.programs.model import PersonRequest
+    from weft.programs.program_records import PersonRequest
 
     return PersonRequest(
         id=approval.id,
@@ -109,6 +109,6 @@ def queue_before(ledger: Ledger, admission: Admission) -> QueueBefore:
 
 
 def _concerns(request: PersonRequest, person: Program) -> bool:
-    from weft.runtime.invoke.approval_notices import may_approve
+    from weft.runtime.invoke.handlers import may_approve
 
     return request.human == person.name or (request.human == ANYBODY and may_approve(person))

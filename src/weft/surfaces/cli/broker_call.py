@@ -27,11 +27,9 @@ if TYPE_CHECKING:
 
     from weft.aio.ledger import AsyncLedger
     from weft.ledger.api import Admission, Ledger
-    from weft.runtime.broker.plans import Planner
-    from weft.runtime.inference.replies import ReplyToken
-    from weft.runtime.tools.observed_calls import OnCall
-    from weft.runtime.turns.recorded_replies import TurnReply
-    from weft.runtime.turns.served_messages import FollowedAnswer
+    from weft.runtime.broker.turn_plans import Planner
+    from weft.runtime.replies import FollowedAnswer, ReplyToken, TurnReply
+    from weft.runtime.tool.gate import OnCall
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.chat.models import ModelChoice
     from weft.surfaces.cli.tool_access import ToolAccess
@@ -78,7 +76,7 @@ async def broker_access(
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
     from weft.runtime.inference.inference import Inference
-    from weft.runtime.inference.model_files import model_folder
+    from weft.runtime.inference.local_models import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.sandbox_access import command_runner
@@ -174,7 +172,7 @@ def _priced(sent: TurnReply) -> TurnReply:
     """With its cost, which whoever asked the model did not record. Looked up only where it is told: prices take a
     while to load."""
     from weft.kernel.clock import SystemClock
-    from weft.runtime.inference.budgets import recorded_cost
+    from weft.runtime.inference.model_requests import recorded_cost
 
     reply = sent.reply
     if reply.cost is not None:
@@ -206,7 +204,7 @@ def answered(
                 return _answered_by_others(call, admit_noted, on_token, ledger)
             return _answered_here(call, admit_noted, on_token, ledger, None)
         except KeyboardInterrupt:
-            from weft.runtime.turns.served_messages import leave_message
+            from weft.runtime.replies import leave_message
 
             for admission in admissions:
                 call.note(leave_message(ledger, admission.message))
@@ -284,7 +282,7 @@ def _answered_by_others(
     ledger: Ledger,
 ) -> Answered:
     """The same by the broker that runs; where it does not get to it, in this process."""
-    from weft.runtime.turns.served_messages import FollowedAnswer, await_served
+    from weft.runtime.replies import FollowedAnswer, await_served
 
     admission = admit(ledger)
     message, session = admission.message, admission.session_id
@@ -305,8 +303,8 @@ def _answered_here(
     """The same in this process; `waiting` is a message that was admitted already."""
 
     async def work(access: BrokerAccess) -> Answered:
-        from weft.runtime.broker.plans import Sending
-        from weft.runtime.turns.messages import answer_admitted, broker_of, to_the_end
+        from weft.runtime.broker.broker import answer_admitted, broker_of, to_the_end
+        from weft.runtime.broker.turn_plans import Sending
 
         broker_of(access.mirror).plan_with(access.planner)
         sending = Sending(planner=access.planner)

@@ -8,15 +8,15 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.screen import Span
 
 if TYPE_CHECKING:
-    from weft.runtime.broker.background import BackgroundJob, BackgroundJobs
+    from weft.runtime.broker.broker import BackgroundJob, BackgroundJobs
     from weft.surfaces.cli.broker_call import BrokerAccess
 
 
 def background_jobs(call: Call, access: BrokerAccess) -> BackgroundJobs:
     """The jobs of a broker over this ledger. What one fails with is noted on standard error."""
     from weft.programs import Programs
-    from weft.runtime.broker.background import BackgroundJobs
-    from weft.runtime.harness.job import HarnessJob
+    from weft.runtime.agent_harness import HarnessJob
+    from weft.runtime.broker.broker import BackgroundJobs
     from weft.surfaces.cli.sandbox_access import command_runner
 
     programs, crossing = Programs(access.ledger), access.mirror.crossing
@@ -32,8 +32,8 @@ def trigger_job(call: Call, access: BrokerAccess) -> BackgroundJob:
     """Triggers of the ledger, fired with the rights of those who made them."""
     from weft.kernel.clock import SystemClock
     from weft.programs import Programs
-    from weft.runtime.triggers.job import TriggerJob
-    from weft.runtime.triggers.sender import TriggerSender
+    from weft.runtime.invoke.trigger_firing import TriggerSender
+    from weft.runtime.invoke.trigger_job import TriggerJob
     from weft.surfaces.cli.program_call import acting_person
 
     programs = Programs(access.ledger)
@@ -42,7 +42,7 @@ def trigger_job(call: Call, access: BrokerAccess) -> BackgroundJob:
 
 def resource_job(access: BrokerAccess) -> BackgroundJob:
     """Snapshots and restores that are wanted and were not done."""
-    from weft.runtime.resources.job import ResourceJob
+    from weft.runtime.resources.controller import ResourceJob
     from weft.surfaces.cli.resource_access import resource_controller
 
     ledger = access.ledger

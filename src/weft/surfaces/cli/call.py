@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger
     from weft.kernel.authority import Authority
     from weft.ledger.api import Ledger
-    from weft.runtime.tokens.tokens import TokenContent
+    from weft.runtime.egress.context_tokens import TokenContent
     from weft.store.replicas import TrustStore
 
 

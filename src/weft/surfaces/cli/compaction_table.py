@@ -11,14 +11,14 @@ from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Line, Span
 
 if TYPE_CHECKING:
-    from weft.runtime.compaction.comparison import ComparedCompaction
+    from weft.runtime.assembly.compaction import ComparedCompaction
 
 MOST_COLUMNS, MOST_TERMS = 5, 8
 
 
 def show_compactions(call: Call, session: str) -> None:
     from weft.ledger.api import shipped_prices
-    from weft.runtime.compaction.comparison import compare_compactions
+    from weft.runtime.assembly.compaction import compare_compactions
 
     with call.reading() as ledger:
         compared = compare_compactions(ledger, ledger.session(session).label, shipped_prices())

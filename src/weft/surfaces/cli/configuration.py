@@ -15,10 +15,9 @@ from weft.surfaces.wire.configuration import ConfiguredLimits, ConfiguredTurn, C
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.configuration.gathering import TurnConfiguration
-    from weft.runtime.configuration.layers import EffectiveConfig
-    from weft.runtime.configuration.message_overrides import MessageOverrides
-    from weft.runtime.configuration.permissions import LimitingLayer
+    from weft.runtime.assembly.configuration_layers import EffectiveConfig, MessageOverrides
+    from weft.runtime.assembly.turn_configuration import TurnConfiguration
+    from weft.runtime.tool.toolsets import LimitingLayer
 
 RUN_TOOLSET = "worker"
 """What `weft agent run` gives a message where nothing names a toolset."""
@@ -44,7 +43,7 @@ def ensure_toolset(ledger: Ledger, name: str | None) -> None:
     """Refuse a toolset that there is not before a message names it: a turn for the message would fail."""
     if name is not None:
         from weft.programs import Programs
-        from weft.runtime.tools.toolsets import find_toolset
+        from weft.runtime.tool.toolsets import find_toolset
 
         find_toolset(Programs(ledger), name)
 
@@ -60,7 +59,7 @@ def read_configuration(
     """What the next turn of a session, or of an agent, would be configured with. Variables are looked up in a
     trusted ledger alone."""
     from weft.programs import Programs
-    from weft.runtime.configuration.gathering import LayerReader, TurnRequest
+    from weft.runtime.assembly.turn_configuration import LayerReader, TurnRequest
     from weft.runtime.inference.inference import Inference
 
     def variable(name: str) -> str | None:
@@ -94,8 +93,7 @@ def configured_turn(label: str, configuration: TurnConfiguration) -> ConfiguredT
 def _values(effective: EffectiveConfig, model: str | None) -> Iterator[ConfiguredValue]:
     """The model and the situation, then parameters in the order in which configurations list them. The model is shown
     by its name, however it was addressed."""
-    from weft.runtime.configuration.layers import CHOICES
-    from weft.runtime.configuration.parameter_names import PARAMETER_NAMES
+    from weft.runtime.assembly.configuration_layers import CHOICES, PARAMETER_NAMES
 
     names = {name: name for name in CHOICES} | PARAMETER_NAMES
     for name, key in names.items():

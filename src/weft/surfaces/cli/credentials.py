@@ -19,8 +19,8 @@ from weft.surfaces.cli.locked_files import replace_json, sole_writer
 from weft.surfaces.cli.user_files import configuration_folder
 
 if TYPE_CHECKING:
-    from weft.runtime.context import ExecutionContext
     from weft.runtime.egress.credentials import Keyring
+    from weft.runtime.egress.execution_context import ExecutionContext
 
 CREDENTIALS_FILE = "credentials.json"
 
@@ -58,7 +58,7 @@ def person_acting() -> ExecutionContext:
     """The context that a command acts in without a token. Of the environment, single variables are looked up by name
     when needed."""
     from weft.kernel.authority import Principal, PrincipalKind
-    from weft.runtime.context import context_for
+    from weft.runtime.egress.execution_context import context_for
 
     name = os.environ.get("USER") or os.environ.get("LOGNAME") or "local"
     return context_for(Principal(PrincipalKind.HUMAN, name), keyring=user_keyring())
@@ -67,6 +67,6 @@ def person_acting() -> ExecutionContext:
 def user_keyring() -> Keyring:
     """The credentials of the person at the terminal, and how their keys are read."""
     from weft.runtime.egress.credentials import Keyring
-    from weft.runtime.sandbox.key_commands import command_runner
+    from weft.runtime.sandbox.processes import command_runner
 
     return Keyring(load_credentials(), os.environ.get, command_runner(os.environ.get))

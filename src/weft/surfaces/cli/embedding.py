@@ -15,8 +15,8 @@ from weft.surfaces.cli.program_call import acting_person, complete_programs
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.programs.nodes import Node
-    from weft.programs.similarity.similarity import ModelCount, Similarity
+    from weft.programs.lookups import Node
+    from weft.programs.similarity import ModelCount, Similarity
 
 F = TypeVar("F", bound=Callable[..., Any])
 EMBEDDED_KINDS = ("turn", "message", "session", "program")
@@ -34,16 +34,16 @@ def by_model(function: F) -> F:
 @contextmanager
 def similarity(call: Call, ledger: Ledger, model: str | None = None) -> Iterator[Similarity]:
     """By the model that needs no network, or by the one that a program names, in the name of the person here."""
-    from weft.programs.similarity.similarity import Similarity
+    from weft.programs.similarity import Similarity
 
     if model is None:
-        from weft.programs.similarity.minilm import MiniLM
+        from weft.programs.minilm import MiniLM
 
         yield Similarity(ledger, MiniLM())
         return
     from weft.programs import Programs
-    from weft.runtime.inference.embeddings import FarEmbedder
-    from weft.runtime.invoke.model_settings import model_settings
+    from weft.runtime.assembly.turn_configuration import model_settings
+    from weft.runtime.inference.plain_requests import FarEmbedder
 
     ledger.trust.ensure("send its texts to a server")
     programs = Programs(ledger)
@@ -56,8 +56,8 @@ def similarity(call: Call, ledger: Ledger, model: str | None = None) -> Iterator
 def nearest_turns(call: Call, ledger: Ledger, text: str) -> dict[str, float]:
     """Turns with their cosines, by the model that comes with Weft; none, and no model is loaded, where nothing was
     embedded with it or what it needs is not installed."""
-    from weft.programs.similarity.minilm import NAME
-    from weft.programs.similarity.similarity import has_vectors
+    from weft.programs.minilm import NAME
+    from weft.programs.similarity import has_vectors
 
     if find_spec("numpy") is None or not has_vectors(ledger, NAME):
         return {}
@@ -67,8 +67,8 @@ def nearest_turns(call: Call, ledger: Ledger, text: str) -> dict[str, float]:
 
 def counted(ledger: Ledger) -> list[ModelCount]:
     """Without loading a model."""
-    from weft.programs.similarity.minilm import NAME
-    from weft.programs.similarity.similarity import count_vectors
+    from weft.programs.minilm import NAME
+    from weft.programs.similarity import count_vectors
 
     return count_vectors(ledger, NAME)
 
@@ -78,7 +78,7 @@ def about(ledger: Ledger, node: Node) -> str:
     from weft.kernel.errors import InvalidInput
     from weft.ledger.read.session_list import in_one_line
     from weft.programs import Programs
-    from weft.programs.similarity.texts import text_of_node
+    from weft.programs.similarity import text_of_node
 
     try:
         return in_one_line(text_of_node(Programs(ledger), node.kind, node.id))

@@ -14,7 +14,7 @@ from weft.surfaces.wire.turn_files import PlannedCopy
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger, Restore
-    from weft.runtime.resources.fork_plans import ForkedResources, PlanLine
+    from weft.runtime.resources.turn_files import ForkedResources, PlanLine
 
 
 def planned_copies(lines: Sequence[PlanLine], fork: str, restores: Sequence[Restore] = ()) -> list[PlannedCopy]:

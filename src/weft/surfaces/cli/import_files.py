@@ -13,7 +13,7 @@ from weft.surfaces.cli.turn_files_call import ledger_directories
 if TYPE_CHECKING:
     from weft.exchange.importing.run import OnEnded
     from weft.ledger.api import Ledger
-    from weft.runtime.resources.followed_folders import KeptFolder
+    from weft.runtime.resources.workspace_snapshots import KeptFolder
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def kept_folders(
     if not folders:
         yield None
         return
-    from weft.runtime.resources.followed_folders import FollowedFolders
+    from weft.runtime.resources.workspace_snapshots import FollowedFolders
 
     paths = [Path(folder) for folder in folders]
     with FollowedFolders(ledger, ledger_directories(ledger), paths, SystemClock(), report) as followed:

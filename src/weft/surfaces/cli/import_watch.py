@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched, Watching, listening
 from weft.kernel.clock import SystemClock
-from weft.runtime.resources.followed_folders import KeptFolder
+from weft.runtime.resources.workspace_snapshots import KeptFolder
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted, size_text
 from weft.surfaces.cli.import_files import kept_folders

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.exchange.importing.run import ImportRun, ImportStep, Pace
     from weft.exchange.importing.sources import Address
     from weft.exchange.importing.watch import Happening
-    from weft.runtime.resources.followed_folders import KeptFolder
+    from weft.runtime.resources.workspace_snapshots import KeptFolder
 
 STATUS_SECONDS = 0.5
 

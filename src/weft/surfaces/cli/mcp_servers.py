@@ -10,9 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.runtime.mcp.definitions import PinnedTools
-from weft.runtime.mcp.server_settings import McpServer, checked_server, ensure_distinct
-from weft.runtime.mcp.servers import McpConfiguration
+from weft.runtime.tools.mcp_server_settings import McpServer, PinnedTools, checked_server, ensure_distinct
+from weft.runtime.tools.mcp_servers import McpConfiguration
 from weft.surfaces.cli.locked_files import replace_json, sole_writer
 from weft.surfaces.cli.user_files import configuration_folder
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.runtime.replay.divergences import NamedCall
-from weft.runtime.replay.replay_inference import RunTool, SkipTurn, StopReplay, UseResult
+from weft.runtime.recorded_threads import NamedCall
+from weft.runtime.thread_replay import RunTool, SkipTurn, StopReplay, UseResult
 from weft.surfaces.cli.program_call import json_or_text
 from weft.surfaces.cli.replay_report import call_text
 
 if TYPE_CHECKING:
     from weft.ledger.model import ToolUsePart
-    from weft.runtime.replay.recorded_exchanges import RecordedExchange
-    from weft.runtime.replay.replay_inference import MissingAnswer
+    from weft.runtime.recorded_threads import RecordedExchange
+    from weft.runtime.thread_replay import MissingAnswer
 
 CHOICES = "give its [r]esult, go on with the [n]ext turn, or [s]top? "
 RESULT = "the result, as JSON or text: "

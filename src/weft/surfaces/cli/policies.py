@@ -20,9 +20,8 @@ from weft.surfaces.plain_text import safe_lines
 if TYPE_CHECKING:
     from weft.kernel.events import PolicyTests
     from weft.ledger.api import Ledger, Policy
-    from weft.runtime.policies.decider import PolicyInForce
-    from weft.runtime.policies.interpreter import PolicyInterpreters
-    from weft.runtime.policies.own_tests import OwnTestResult, PolicyOutline
+    from weft.runtime.policies.policy_decisions import PolicyInForce, PolicyInterpreters
+    from weft.runtime.policies.policy_tests import OwnTestResult, PolicyOutline
     from weft.surfaces.cli.call import Call
 
 DEFAULT = "default"
@@ -49,14 +48,14 @@ def read_policy_file(file: str) -> str:
 
 
 def file_policy(file: str) -> PolicyInForce:
-    from weft.runtime.policies.decider import PolicyInForce
+    from weft.runtime.policies.policy_decisions import PolicyInForce
 
     return PolicyInForce(id=None, name=Path(file).stem, source=read_policy_file(file))
 
 
 def named_policy(ledger: Ledger, name: str) -> PolicyInForce:
     """A policy of the ledger, the one that comes with weft, or a file that ends in .py."""
-    from weft.runtime.policies.decider import PolicyInForce, default_source
+    from weft.runtime.policies.policy_decisions import PolicyInForce, default_source
 
     if name.endswith(".py"):
         return file_policy(name)
@@ -74,7 +73,7 @@ def source_of(policy: Policy) -> str:
 
 
 def new_interpreters(call: Call) -> PolicyInterpreters:
-    from weft.runtime.policies.interpreter import PolicyInterpreters
+    from weft.runtime.policies.policy_decisions import PolicyInterpreters
     from weft.surfaces.cli.sandbox_access import command_runner, nearby_ledger
 
     return PolicyInterpreters(command_runner(nearby_ledger(call.ledger)))
@@ -82,7 +81,7 @@ def new_interpreters(call: Call) -> PolicyInterpreters:
 
 def tested(call: Call, source: str) -> tuple[PolicyOutline, list[OwnTestResult]]:
     """Read a policy and run its own tests, in the sandbox."""
-    from weft.runtime.policies.own_tests import read_outline, run_own_tests
+    from weft.runtime.policies.policy_tests import read_outline, run_own_tests
 
     interpreters = new_interpreters(call)
 

@@ -23,10 +23,10 @@ from weft.surfaces.plain_text import TAB, safe
 if TYPE_CHECKING:
     from weft.kernel.errors import WeftError
     from weft.programs import Program, Programs
-    from weft.runtime.configuration.gathering import OtherModels
-    from weft.runtime.context import ExecutionContext
-    from weft.runtime.inference.replies import ReplyToken
+    from weft.runtime.assembly.turn_configuration import OtherModels
+    from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
+    from weft.runtime.replies import ReplyToken
 
 KEY = "A name for this command: repeated with it, it does nothing more."
 F = TypeVar("F", bound=Callable[..., Any])
@@ -196,7 +196,7 @@ def line_of(program: Program) -> Line:
 
 def pending_lines(program: Program) -> list[Line]:
     """What another ledger says of it and nobody here has taken over, and what was set by somebody who may not."""
-    from weft.programs.vouching import refusal
+    from weft.programs.program_writer import refusal
 
     unvouched: list[Line] = [
         [Span(str(refusal(program.kind, program.name, name)), "warn"), Span(": it is not used", "dim")]
@@ -301,7 +301,7 @@ async def _with_invocations(
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
     from weft.runtime.inference.inference import Inference
-    from weft.runtime.inference.model_files import model_folder
+    from weft.runtime.inference.local_models import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.sandbox_access import command_runner
@@ -366,7 +366,7 @@ def retry_words(error: WeftError, model: str, wait: float) -> str:
 def acting_for(call: Call, programs: Programs, actor: str) -> ExecutionContext:
     """The person at the terminal, and on their behalf whoever `--as` names; or all whom the token names."""
     from weft.ledger.model import DEFAULT_AGENT
-    from weft.runtime.invoke.agent_rights import actor_context
+    from weft.runtime.assembly.turn_configuration import actor_context
 
     person = acting_person(call, programs)
     if actor == DEFAULT_AGENT or call.token is not None:
@@ -377,7 +377,7 @@ def acting_for(call: Call, programs: Programs, actor: str) -> ExecutionContext:
 def acting_person(call: Call, programs: Programs) -> ExecutionContext:
     """The person at the terminal; or what a token says, with what the present permissions of its agents leave."""
     from weft.kernel.authority import PrincipalKind
-    from weft.runtime.invoke.agent_rights import limited_by
+    from weft.runtime.assembly.turn_configuration import limited_by
     from weft.surfaces.cli.credentials import person_acting
 
     if call.token is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.runtime.inference.replies import ReplyToken
+    from weft.runtime.replies import ReplyToken
 
 
 class RepeatedText:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from weft.kernel.clock import SystemClock
 from weft.programs import Programs
-from weft.runtime.configuration.gathering import LayerReader, TurnRequest
-from weft.runtime.inference.budgets import ensure_priced
+from weft.runtime.assembly.turn_configuration import LayerReader, TurnRequest
 from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.model_requests import ensure_priced
 from weft.surfaces.cli.chat.models import other_models
 from weft.surfaces.cli.program_call import acting_person
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.inference.settings import ModelSettings
-    from weft.runtime.replay.thread_replay import ThreadRange
+    from weft.runtime.inference.model_requests import ModelSettings
+    from weft.runtime.thread_replay import ThreadRange
     from weft.surfaces.cli.call import Call
 
 

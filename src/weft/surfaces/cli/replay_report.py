@@ -13,9 +13,8 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import cut_at_word, safe
 
 if TYPE_CHECKING:
-    from weft.runtime.replay.divergences import Divergence, NamedCall, ReplaySpending
-    from weft.runtime.replay.policy_replay import PolicyReplay
-    from weft.runtime.replay.thread_replay import ThreadReplay
+    from weft.runtime.recorded_threads import Divergence, NamedCall, ReplaySpending
+    from weft.runtime.thread_replay import PolicyReplay, ThreadReplay
     from weft.surfaces.cli.call import Call
     from weft.surfaces.wire.replay import PolicyReplayReport, ReplayReport
 
@@ -149,7 +148,7 @@ def _policy_lines(thread: PolicyReplay) -> Iterator[Line]:
     first = thread.first
     if first is None:
         return
-    from weft.runtime.replay.divergences import NamedCall
+    from weft.runtime.recorded_threads import NamedCall
 
     yield [
         "the first: turn ",

@@ -14,7 +14,7 @@ from weft.surfaces.cli.filter_values import ensure_known_origin
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.replay.thread_replay import ThreadRange
+    from weft.runtime.thread_replay import ThreadRange
     from weft.surfaces.cli.call import Call
 
 RANGE_MARK = ".."
@@ -33,7 +33,7 @@ class SessionSample(Struct, frozen=True, kw_only=True):
 def thread_range(call: Call, ledger: Ledger, name: str) -> ThreadRange:
     """`REV` is the whole thread to it, `REV..REV` the turns after the first one, `REV..` those to where the session
     stands that made it."""
-    from weft.runtime.replay.thread_replay import ThreadRange
+    from weft.runtime.thread_replay import ThreadRange
 
     before, mark, last = name.partition(RANGE_MARK)
     if not mark or _is_session(ledger, name):
@@ -59,7 +59,7 @@ def sampled_threads(ledger: Ledger, sample: SessionSample) -> list[ThreadRange]:
     """Threads of sessions that have turns; those of replays are left out. They are chosen by hashes of the seed and
     their ids, so that a session more or less changes little."""
     from weft.ledger.api import SessionFilter
-    from weft.runtime.replay.thread_replay import REPLAY_PREFIX, ThreadRange
+    from weft.runtime.thread_replay import REPLAY_PREFIX, ThreadRange
 
     wanted = SessionFilter(origin=sample.origin, project=sample.project, since=sample.since)
     sessions = [listed.session for listed in ledger.listing().sessions(wanted).sessions]

@@ -25,10 +25,10 @@ from weft.surfaces.cli.user_files import SERVER, beside_ledger, configuration_fo
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.runtime.resources.controller import ResourceController
-    from weft.runtime.resources.directory_driver import DirectoryDriver
     from weft.runtime.resources.drivers import Drivers
     from weft.runtime.resources.kept_files import KeptFiles
-    from weft.runtime.sandbox.secret_files import SecretFiles
+    from weft.runtime.resources.local_drivers import DirectoryDriver
+    from weft.runtime.sandbox.hidden_places import SecretFiles
 
 SETTINGS_FILE = "resources.toml"
 _FILES = "-files"
@@ -116,7 +116,7 @@ def ledger_files(ledger: Ledger) -> Iterator[Path]:
         names = os.listdir(stem.parent)
     except FileNotFoundError:
         return
-    from weft.runtime.sandbox.protected_places import BESIDE_LEDGERS
+    from weft.runtime.sandbox.hidden_places import BESIDE_LEDGERS
 
     own = files_folder(ledger).name
     for name in names:
@@ -134,9 +134,10 @@ def kept_files(folder: Path) -> KeptFiles:
 def directory_driver(ledger: Ledger, settings: SnapshotSettings, secrets: SecretFiles | None = None) -> DirectoryDriver:
     """Keeps folders for a ledger. Neither the ledger nor what lies beside it is in any snapshot, and of ignored files
     no secrets. What commands left that were cut off is taken away first: none is kept, compared or put back."""
-    from weft.runtime.resources.directories import FileStore, SnapshotLimit
-    from weft.runtime.resources.directory_driver import DirectoryDriver
+    from weft.runtime.folder_snapshots.file_store import FileStore
+    from weft.runtime.folder_snapshots.snapshot_objects import SnapshotLimit
     from weft.runtime.resources.kept_files import TREES
+    from weft.runtime.resources.local_drivers import DirectoryDriver
 
     clean_up_commands()
     limit = SnapshotLimit(file_bytes=settings.file_bytes, total_bytes=settings.total_bytes, files=settings.files)
@@ -151,13 +152,12 @@ def directory_driver(ledger: Ledger, settings: SnapshotSettings, secrets: Secret
 def resource_drivers(ledger: Ledger) -> Drivers:
     """What acts on resources of a ledger: folders, files, addresses, and a container engine, which is connected to when
     it is first needed."""
-    from weft.runtime.resources.docker.archive_store import ArchiveStore
-    from weft.runtime.resources.docker.engine import DEFAULT_ADDRESS, ContainerEngine
+    from weft.runtime.resources.container_engine import DEFAULT_ADDRESS, ContainerEngine
     from weft.runtime.resources.docker_drivers import docker_drivers
     from weft.runtime.resources.drivers import Drivers
-    from weft.runtime.resources.file_driver import FileDriver
     from weft.runtime.resources.kept_files import ARCHIVES, COPIES
-    from weft.runtime.resources.uri_driver import UriDriver
+    from weft.runtime.resources.local_drivers import FileDriver, UriDriver
+    from weft.runtime.resources.tar_archives import ArchiveStore
 
     settings, folder = load_resource_settings(), files_folder(ledger)
     address = settings.docker.host or os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
@@ -185,8 +185,8 @@ def look_at_address(address: str) -> int:
     import asyncio
 
     from weft.kernel.errors import ConnectionForbidden
-    from weft.runtime.egress.page_requests import fetch_page
-    from weft.runtime.tools.calls import ToolFailure
+    from weft.runtime.egress.connections import fetch_page
+    from weft.runtime.tool.tool_contract import ToolFailure
     from weft.runtime.tools.fetch_url import FETCH_RULES, parse_url
 
     try:

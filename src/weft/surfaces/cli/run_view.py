@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from weft.kernel.enums import Decision, DecisionSource
-from weft.runtime.inference.replies import ReplyToken
-from weft.runtime.tools.observed_calls import OK, ObservedCall
+from weft.runtime.replies import ReplyToken
+from weft.runtime.tool.gate import OK, ObservedCall
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.program_call import ReplyStream
 from weft.surfaces.cli.screen import Span

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.runtime.sandbox.command_runner import CommandRunner
     from weft.runtime.sandbox.git_settings import GitIdentity
-    from weft.runtime.sandbox.protected_places import ProtectedPlaces
+    from weft.runtime.sandbox.hidden_places import ProtectedPlaces
 
 SETTINGS_FILE = "sandbox.toml"
 _MOST_INCLUDES = 10
@@ -71,8 +71,7 @@ def protected_places(ledger: str | None) -> ProtectedPlaces:
     """What no command in the sandbox sees: the ledger with what lies beside it, others that the person trusts, keys,
     decisions, configuration, caches, and files of secrets. What is kept of a ledger on a server lies beside the
     person's own ones."""
-    from weft.runtime.sandbox.protected_places import ProtectedPlaces
-    from weft.runtime.sandbox.secret_files import SecretFiles
+    from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
 
     own = (configuration_folder(), state_folder(), user_ledger().parent, user_cache())
     secrets = SecretFiles(more=load_sandbox_settings().secret_files, shown=trust_store().shown_files)
@@ -92,9 +91,8 @@ def _trusted_files() -> tuple[str, ...]:
 def is_plainly_seen(folder: str, path: str) -> bool:
     """Whether commands that work in a folder see a file of it though nobody showed it to them. One that is hidden where
     something stands in it is not, whatever stands in it now. `folder` has no links on its way."""
-    from weft.runtime.sandbox.mounts import is_beneath
-    from weft.runtime.sandbox.secret_files import SecretFiles
-    from weft.runtime.sandbox.workspace_search import search_workspace
+    from weft.runtime.sandbox.hidden_places import SecretFiles, search_workspace
+    from weft.runtime.sandbox.profiles import is_beneath
 
     secrets = SecretFiles(more=load_sandbox_settings().secret_files)
     real = os.path.realpath(os.path.join(folder, path))
@@ -108,9 +106,9 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
     `readable` beside what the person's configuration names."""
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
     from weft.runtime.sandbox.command_runner import CommandRunner
-    from weft.runtime.sandbox.git_includes import SYSTEM_SETTINGS, person_settings
+    from weft.runtime.sandbox.git_settings import SYSTEM_SETTINGS, person_settings
+    from weft.runtime.sandbox.sandbox_plan import PersonFolders
     from weft.runtime.sandbox.toolchain_places import manager_variables
-    from weft.runtime.sandbox.workspace_view import PersonFolders
 
     place = ledger if ledger is None or isinstance(ledger, str) else ledger.path
     clean_up_commands()
@@ -138,8 +136,7 @@ def sandbox_caches() -> Path:
 def git_identity() -> GitIdentity:
     """Who this person is in commits, by their global configuration of git: what `git config --global --includes` says
     of `user.name` and `user.email`. Files that are included only under a condition are not read."""
-    from weft.runtime.sandbox.git_includes import person_settings
-    from weft.runtime.sandbox.git_settings import GitIdentity
+    from weft.runtime.sandbox.git_settings import GitIdentity, person_settings
 
     files = person_settings(os.environ.get, Path.home())
     values = dict(pair for file in files for pair in _user_settings(file, _MOST_INCLUDES))

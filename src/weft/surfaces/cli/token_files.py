@@ -21,7 +21,7 @@ from weft.surfaces.cli.user_files import TOKEN_VARIABLE, configuration_folder
 from weft.surfaces.wire.tokens import RevokedToken
 
 if TYPE_CHECKING:
-    from weft.runtime.tokens.tokens import RootKey, TokenContent
+    from weft.runtime.egress.context_tokens import RootKey, TokenContent
 
 ROOT_KEY_FILE, PUBLIC_KEYS_FILE, REVOKED_FILE = "token-root-key.json", "token-public-keys.json", "revoked-tokens.json"
 LONGEST_FILE_BYTES = 128 * 1024
@@ -48,7 +48,7 @@ class _RevokedFile(Struct, forbid_unknown_fields=True):
 def verified_token(token: str) -> TokenContent:
     """What a token says that counts now, with the credentials that the person has."""
     from weft.kernel.clock import SystemClock
-    from weft.runtime.tokens.tokens import read
+    from weft.runtime.egress.context_tokens import read
     from weft.surfaces.cli.credentials import user_keyring
 
     revoked = {one.id for one in load_revoked()}
@@ -106,7 +106,7 @@ def public_keys() -> dict[int, bytes]:
 
 def _new_root_key(path: Path, *, forget: bool = False) -> RootKey:
     """The public part is written first: a key whose tokens nobody could read is never signed with."""
-    from weft.runtime.tokens.tokens import RootKey
+    from weft.runtime.egress.context_tokens import RootKey
 
     known = public_keys()
     new_key = RootKey.new(max(known, default=0) + 1)
@@ -116,7 +116,7 @@ def _new_root_key(path: Path, *, forget: bool = False) -> RootKey:
 
 
 def _load_root_key(path: Path) -> RootKey | None:
-    from weft.runtime.tokens.tokens import RootKey
+    from weft.runtime.egress.context_tokens import RootKey
 
     stored = _load(path, _RootKeyFile)
     if stored is None:

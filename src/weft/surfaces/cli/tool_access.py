@@ -15,12 +15,12 @@ from weft.surfaces.cli.user_files import user_cache
 
 if TYPE_CHECKING:
     from weft.programs import Programs
-    from weft.runtime.broker.plans import TurnPlan
-    from weft.runtime.configuration.gathering import TurnConfiguration
-    from weft.runtime.context import ExecutionContext
-    from weft.runtime.tools.observed_calls import OnCall
-    from weft.runtime.tools.toolbox import Toolbox
-    from weft.runtime.turns.ledger_port import Crossing
+    from weft.runtime.assembly.turn_configuration import TurnConfiguration
+    from weft.runtime.broker.turn_plans import TurnPlan
+    from weft.runtime.egress.execution_context import ExecutionContext
+    from weft.runtime.invoke.toolbox import Toolbox
+    from weft.runtime.ledger_port import Crossing
+    from weft.runtime.tool.gate import OnCall
 
 
 class ToolAccess:
@@ -47,14 +47,13 @@ class ToolAccess:
             make_folder(files_folder(self._ledger))  # before any tool could make something of its name
             await self.toolbox().equip(plan, configuration, standing)
         if self._on_call is not None and plan.gate is not None:
-            from weft.runtime.tools.observed_calls import ObservedGate
+            from weft.runtime.tool.gate import ObservedGate
 
             plan.gate = ObservedGate(plan.gate, self._on_call)
 
     def toolbox(self) -> Toolbox:
-        from weft.runtime.mcp.notices import notice_recorder
-        from weft.runtime.mcp.servers import McpServers
-        from weft.runtime.tools.toolbox import Toolbox, ToolboxSettings
+        from weft.runtime.invoke.toolbox import Toolbox, ToolboxSettings
+        from weft.runtime.tools.mcp_servers import McpServers, notice_recorder
         from weft.surfaces.cli.mcp_servers import load_mcp_servers
 
         if self._toolbox is None:

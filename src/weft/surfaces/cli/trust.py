@@ -18,7 +18,7 @@ from weft.surfaces.wire.upkeep import TrustAnswer
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.assembly.workspace_rules import RulesOf
+    from weft.runtime.assembly.system_prompts import RulesOf
     from weft.store.replicas import StoredTrust, TrustStore
 
 TRUST_FILE = "trust.json"
@@ -34,7 +34,7 @@ def trust_store() -> TrustStore:
 
 def trusted_rules() -> RulesOf:
     """Reads the rules of folders that this person trusts, and of no other."""
-    from weft.runtime.assembly.workspace_rules import read_rules
+    from weft.runtime.assembly.system_prompts import read_rules
 
     return partial(read_rules, is_trusted=trust_store().is_folder_trusted)
 
@@ -129,7 +129,7 @@ def describe_trust(ledger: Ledger, trust: StoredTrust) -> TrustAnswer:
     """Whether a ledger is trusted, and what it could do then."""
     from weft.exchange.sync import remotes
     from weft.programs import Programs
-    from weft.programs.reach import reach_of
+    from weft.programs.program_records import reach_of
 
     return TrustAnswer(
         ledger=trust.identity.place,

@@ -18,8 +18,8 @@ from weft.surfaces.wire.turn_files import ChangedFile
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.resources.directories import ChangedPath
-    from weft.runtime.resources.directory_driver import DirectoryDriver
+    from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
+    from weft.runtime.resources.local_drivers import DirectoryDriver
     from weft.runtime.resources.turn_files import TurnFiles
 
 LETTERS = {"added": "A", "deleted": "D", "modified": "M", "mode": "P", "kind": "T"}
@@ -47,7 +47,7 @@ def written_paths(ledger: Ledger, turn: str) -> set[str]:
 
 
 def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedFile:
-    from weft.runtime.resources.directories.model import readable_path
+    from weft.runtime.folder_snapshots.snapshot_objects import readable_path
 
     return ChangedFile(
         path=readable_path(change.path),
@@ -60,8 +60,7 @@ def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedF
 
 def self_running_changes(changes: Iterable[ChangedPath]) -> dict[str, str]:
     """Those of the changed paths that are still there and that something runs by itself."""
-    from weft.runtime.resources.directories import ChangeStatus
-    from weft.runtime.resources.directories.model import readable_path
+    from weft.runtime.folder_snapshots.snapshot_objects import ChangeStatus, readable_path
 
     return self_running(readable_path(one.path) for one in changes if one.status is not ChangeStatus.DELETED)
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weft.chat.triage import TriagePlanner
-from weft.runtime.broker.planner import ConfiguredPlanner, Equip, sender_context
-from weft.runtime.context import ExecutionContext
+from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
+from weft.runtime.invoke.turn_planner import ConfiguredPlanner, Equip, sender_context
 from weft.surfaces.cli.chat.models import ModelChoice, other_models
 from weft.surfaces.cli.trust import trusted_rules
 
 if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
-    from weft.programs.placeholders import Resolver
+    from weft.programs.program_records import Resolver
 
 
 def turn_planner(

@@ -9,9 +9,7 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import cut
 
 if TYPE_CHECKING:
-    from weft.runtime.harness.facts import WorkFacts
-    from weft.runtime.harness.moves import Move
-    from weft.runtime.harness.progress import WorkProgress
+    from weft.runtime.agent_work import Move, WorkFacts, WorkProgress
     from weft.surfaces.cli.call import Call
 
 DOING_CHARACTERS = 200
@@ -26,8 +24,7 @@ class ProgressNotes:
 
     def __call__(self, facts: WorkFacts, move: Move) -> None:
         from weft.kernel.clock import SystemClock
-        from weft.runtime.harness.moves import GiveUpWork, Rest, StandStill
-        from weft.runtime.harness.progress import doing_words, progress_of
+        from weft.runtime.agent_work import GiveUpWork, Rest, StandStill, doing_words, progress_of
 
         is_plain = not facts.criteria and not facts.rounds[1:]  # its answer says all that there is to say
         if isinstance(move, GiveUpWork | StandStill) or (is_plain and not isinstance(move, Rest)):

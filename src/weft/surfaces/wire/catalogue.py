@@ -87,20 +87,20 @@ from weft.ledger.api import (
     WorkReport,
 )
 from weft.ledger.upkeep.facts_file import ImportedFacts
-from weft.programs import model as programs_model
-from weft.programs.apply import PlannedProgram
-from weft.programs.nodes import Node
-from weft.programs.reach import ProgramReach
-from weft.programs.similarity.similarity import Embedded, ModelCount, Similar
-from weft.runtime.compaction.comparison import ComparedCompaction
+from weft.programs import program_records as programs_model
+from weft.programs.lookups import Node
+from weft.programs.program_changes import PlannedProgram
+from weft.programs.program_records import ProgramReach
+from weft.programs.similarity import Embedded, ModelCount, Similar
+from weft.runtime.agent_work import CriterionState, WorkProgress
+from weft.runtime.assembly.compaction import ComparedCompaction
 from weft.runtime.egress.credentials import Credential
-from weft.runtime.harness.progress import CriterionState, WorkProgress
 from weft.runtime.invoke.invocation import InvocationResult
-from weft.runtime.mcp.server_settings import McpServer
-from weft.runtime.policies.backtest import Backtest
-from weft.runtime.replay.bisection import BisectResult
-from weft.runtime.resources.followed_folders import KeptFolder
-from weft.runtime.routing.smart_routes import RouteChoice
+from weft.runtime.invoke.message_routes import RouteChoice
+from weft.runtime.policies.policy_tests import Backtest
+from weft.runtime.resources.workspace_snapshots import KeptFolder
+from weft.runtime.thread_bisection import BisectResult
+from weft.runtime.tools.mcp_server_settings import McpServer
 from weft.store.port import Diagnosis
 from weft.store.replicas import TrustedFolder, TrustedLedger
 from weft.surfaces.wire import (

@@ -24,7 +24,7 @@ from weft.surfaces.wire.hints import phrase
 if TYPE_CHECKING:
     from weft.exchange.bundles.verification import BundleReport
     from weft.ledger.api import StoredEvent
-    from weft.programs.model import Program
+    from weft.programs.program_records import Program
     from weft.runtime.invoke.invocation import InvocationResult
     from weft.store.port import Diagnosis
     from weft.surfaces.wire.work import AgentStatus

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.runtime.mcp.definitions import DefinitionState
-from weft.runtime.mcp.server_settings import McpServer
+from weft.runtime.tools.mcp_server_settings import DefinitionState, McpServer
 
 
 class ListedServer(Struct, frozen=True, kw_only=True):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from weft.runtime.replay.divergences import ReplaySpending
-from weft.runtime.replay.policy_replay import PolicyReplay
-from weft.runtime.replay.thread_replay import ThreadReplay
+from weft.runtime.recorded_threads import ReplaySpending
+from weft.runtime.thread_replay import PolicyReplay, ThreadReplay
 
 
 class ReplayReport(Struct, kw_only=True):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from weft.exchange.sync.synced_ledgers import Remote
     from weft.ledger.api import CopyResult, ErasurePlan, PackResult, Problem, SalvageResult
-    from weft.programs.reach import ProgramReach
+    from weft.programs.program_records import ProgramReach
     from weft.store.port import Diagnosis
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from weft.programs.model import Program
-    from weft.runtime.harness.progress import WorkProgress
+    from weft.programs.program_records import Program
+    from weft.runtime.agent_work import WorkProgress
 
 
 class AgentStatus(Struct, frozen=True, kw_only=True):

@@ -12,8 +12,14 @@ import pytest
 
 from tests.runtime.resources.directories.folders import contents, write
 from weft.kernel.errors import InvalidInput, LimitExceeded, NotFound, Unsupported
-from weft.runtime.resources.directories import ChangeStatus, EntryKind, FileStore, SnapshotLimit, readable_path
-from weft.runtime.resources.directories.model import SkipReason
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.folder_snapshots.snapshot_objects import (
+    ChangeStatus,
+    EntryKind,
+    SkipReason,
+    SnapshotLimit,
+    readable_path,
+)
 from weft.runtime.sandbox.git_program import find_git
 
 ODD_NAMES = (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.sandbox.repositories import make_repository, person_git
-from weft.runtime.resources.directories import FileStore
-from weft.runtime.sandbox.git_folders import writable_git_folders
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.sandbox.git_view import writable_git_folders
 
 
 @pytest.fixture

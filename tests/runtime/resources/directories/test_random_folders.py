@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.runtime.resources.directories.folders import contents
 from tests.sizes import sized
-from weft.runtime.resources.directories import FileStore
+from weft.runtime.folder_snapshots.file_store import FileStore
 
 MEMORY = "/dev/shm"
 NAMES = st.sampled_from(

@@ -12,8 +12,8 @@ import pytest
 from tests.runtime.resources.directories.folders import contents, write
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InUse, InvalidInput, LimitExceeded, NotFound
-from weft.runtime.resources.directories import FileStore
-from weft.runtime.resources.directories.locks import locked
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.folder_snapshots.snapshot_objects import locked
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ from tests.runtime.resources.directories.folders import write
 from tests.runtime.sandbox.repositories import make_repository, person_git
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InvalidInput, LimitExceeded, NotFound, Unsupported
-from weft.runtime.resources.directories import FileStore, git_objects, whole_folders
-from weft.runtime.resources.directories.git_objects import GitObjects
-from weft.runtime.resources.directories.known_files import Table
-from weft.runtime.resources.directories.model import FolderRestore, SkipReason, SnapshotLimit
-from weft.runtime.resources.directories.scan import Scan
-from weft.runtime.resources.directories.taking import FolderTaking
-from weft.runtime.sandbox.git_folders import writable_git_folders
+from weft.runtime.folder_snapshots import git_objects, whole_folders
+from weft.runtime.folder_snapshots.file_store import FileStore
+from weft.runtime.folder_snapshots.folder_scan import FolderTaking, Scan
+from weft.runtime.folder_snapshots.git_objects import GitObjects
+from weft.runtime.folder_snapshots.known_files import Table
+from weft.runtime.folder_snapshots.snapshot_objects import FolderRestore, SkipReason, SnapshotLimit
+from weft.runtime.sandbox.git_view import writable_git_folders
 from weft.store.private_files import new_file
 
 

@@ -9,10 +9,9 @@ import pytest
 
 from tests.container_engine import EngineMissing, engine_address, image_of
 from tests.runtime.resources.docker.running import Runner
-from weft.runtime.resources.docker.archive_store import ArchiveStore
-from weft.runtime.resources.docker.engine import ContainerEngine
-from weft.runtime.resources.docker.engine_labels import MadeBy
-from weft.runtime.resources.docker.volumes import DockerVolumes
+from weft.runtime.resources.container_engine import ContainerEngine, MadeBy
+from weft.runtime.resources.engine_volumes import DockerVolumes
+from weft.runtime.resources.tar_archives import ArchiveStore
 
 
 @pytest.fixture(scope="session")

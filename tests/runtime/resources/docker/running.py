@@ -9,11 +9,9 @@ import subprocess
 import tarfile
 
 from weft.kernel.errors import EngineObjectMissing, EngineRefused
-from weft.runtime.resources.docker.archive_entries import OWN_ARCHIVE
-from weft.runtime.resources.docker.copying import make_volume, remove_container, ulimits, write_volume
-from weft.runtime.resources.docker.engine import ContainerEngine, container_path, volume_path
-from weft.runtime.resources.docker.engine_labels import MadeBy
-from weft.runtime.resources.docker.tar_reader import read_archive
+from weft.runtime.resources.container_engine import ContainerEngine, MadeBy, container_path, volume_path
+from weft.runtime.resources.engine_volumes import make_volume, remove_container, ulimits, write_volume
+from weft.runtime.resources.tar_archives import OWN_ARCHIVE, read_archive
 
 
 def why_no_checkpoints() -> str | None:

@@ -11,8 +11,7 @@ import pytest
 
 from tests.runtime.resources.docker.running import file, packed
 from weft.kernel.errors import ArchiveRefused, InUse, LimitExceeded, StoreFailed
-from weft.runtime.resources.docker.archive_entries import OWN_ARCHIVE, ArchiveRules
-from weft.runtime.resources.docker.archive_store import ArchiveStore
+from weft.runtime.resources.tar_archives import OWN_ARCHIVE, ArchiveRules, ArchiveStore
 
 ONE = packed(file("x", "1"))
 

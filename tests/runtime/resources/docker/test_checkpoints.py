@@ -9,13 +9,10 @@ import pytest
 from tests.runtime.resources.docker.running import Runner, why_no_checkpoints
 from weft.kernel.enums import ResourceCapability, ResourceLiveness, SnapshotConsistency
 from weft.kernel.errors import Damaged, EngineObjectMissing, EngineRefused, InvalidInput, Unsupported
-from weft.runtime.resources.docker.archive_store import ArchiveStore
-from weft.runtime.resources.docker.checkpoints import IN_ENGINE, IN_STORE, ContainerCheckpoints
-from weft.runtime.resources.docker.container_handles import ContainerHandle
-from weft.runtime.resources.docker.containers import DockerContainers
-from weft.runtime.resources.docker.descriptions import RestoredObject
-from weft.runtime.resources.docker.engine import ContainerEngine
-from weft.runtime.resources.docker.engine_labels import MadeBy, list_made_by, remove_made
+from weft.runtime.resources.container_engine import ContainerEngine, ContainerHandle, MadeBy, list_made_by, remove_made
+from weft.runtime.resources.engine_containers import IN_ENGINE, IN_STORE, ContainerCheckpoints, DockerContainers
+from weft.runtime.resources.engine_volumes import RestoredObject
+from weft.runtime.resources.tar_archives import ArchiveStore
 
 Key = Callable[[str], MadeBy]
 COUNT = "n=0; while :; do n=$((n+1)); echo $n > /tmp/n; echo $n; sleep 0.02; done"

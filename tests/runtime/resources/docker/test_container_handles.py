@@ -7,8 +7,7 @@ import pytest
 from tests.runtime.resources.docker.running import Runner
 from weft.kernel.enums import HandleCapability
 from weft.kernel.errors import EngineObjectMissing, EngineRefused, InvalidInput
-from weft.runtime.resources.docker.container_handles import ContainerHandle
-from weft.runtime.resources.docker.engine import ContainerEngine
+from weft.runtime.resources.container_engine import ContainerEngine, ContainerHandle
 
 
 @pytest.fixture

@@ -9,16 +9,14 @@ import pytest
 from tests.runtime.resources.docker.running import Runner, file, packed
 from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness, SubresourcePart, VolumeMode
 from weft.kernel.errors import EngineObjectMissing, EngineRefused, InvalidInput
-from weft.runtime.resources.docker.container_handles import ContainerHandle
-from weft.runtime.resources.docker.container_parts import not_carried_over
-from weft.runtime.resources.docker.containers import (
+from weft.runtime.resources.container_engine import ContainerEngine, ContainerHandle, MadeBy, list_made_by, remove_made
+from weft.runtime.resources.engine_containers import (
     ContainerLimits,
     ContainerSettings,
     DockerContainers,
     VolumeMount,
+    not_carried_over,
 )
-from weft.runtime.resources.docker.engine import ContainerEngine
-from weft.runtime.resources.docker.engine_labels import MadeBy, list_made_by, remove_made
 
 Key = Callable[[str], MadeBy]
 SLEEP = ["/bin/sh", "-c", "echo begun > /tmp/file; exec sleep 1000"]

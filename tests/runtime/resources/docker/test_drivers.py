@@ -13,16 +13,15 @@ from tests.runtime.resources.docker.running import Runner, file, packed, why_no_
 from weft.kernel.enums import ResourceKind, ResourceLiveness, RestoreOutcome, SnapshotState, SubresourcePart
 from weft.kernel.errors import EngineObjectMissing, Unsupported
 from weft.ledger.api import Ledger
-from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.docker.archive_store import ArchiveStore
-from weft.runtime.resources.docker.checkpoints import ContainerCheckpoints
-from weft.runtime.resources.docker.engine import ContainerEngine
-from weft.runtime.resources.docker.images import DockerImages
+from weft.runtime.resources.container_engine import ContainerEngine
+from weft.runtime.resources.controller import RecordedDescriptions, ResourceController
 from weft.runtime.resources.docker_drivers import CONTAINER, IMAGE, VOLUME, docker_drivers
 from weft.runtime.resources.drivers import Drivers
-from weft.runtime.resources.fork_plans import ForkPlanner
-from weft.runtime.resources.recorded_descriptions import RecordedDescriptions
-from weft.runtime.resources.uri_driver import UriDriver
+from weft.runtime.resources.engine_containers import ContainerCheckpoints
+from weft.runtime.resources.engine_volumes import DockerImages
+from weft.runtime.resources.local_drivers import UriDriver
+from weft.runtime.resources.tar_archives import ArchiveStore
+from weft.runtime.resources.turn_files import ForkPlanner
 
 
 @pytest.fixture

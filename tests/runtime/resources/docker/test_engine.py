@@ -18,16 +18,17 @@ from weft.kernel.errors import (
     LimitExceeded,
     Unsupported,
 )
-from weft.runtime.resources.docker import engine as engine_module
-from weft.runtime.resources.docker.engine import (
+from weft.runtime.resources import container_engine as engine_module
+from weft.runtime.resources.container_engine import (
     About,
     ContainerEngine,
     EngineLimits,
+    collected,
     container_path,
+    frames,
     image_path,
     volume_path,
 )
-from weft.runtime.resources.docker.output import collected, frames
 
 SHORT = EngineLimits(call_seconds=1, transfer_seconds=1, transfer_bytes=1000)
 """For engines that do not answer: those that do may take their time on a busy machine."""
@@ -180,7 +181,7 @@ def test_a_transfer_is_whole_or_an_error(serve: Serve, reply: bytes, error: type
 def test_the_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docker", None)
     monkeypatch.setitem(sys.modules, "docker.transport", None)
-    monkeypatch.delitem(sys.modules, "weft.runtime.resources.docker.transport", raising=False)
+    monkeypatch.delitem(sys.modules, "weft.runtime.resources.engine_transport", raising=False)
     with pytest.raises(Unsupported, match="needs the package") as error:
         ContainerEngine()
     assert "weft[docker]" in error.value.hint

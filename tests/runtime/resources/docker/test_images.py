@@ -12,12 +12,9 @@ import pytest
 from tests.runtime.resources.docker.running import entry, packed
 from weft.kernel.enums import ResourceKind, ResourceLiveness
 from weft.kernel.errors import ArchiveRefused, EngineObjectMissing, InvalidInput
-from weft.runtime.resources.docker.archive_entries import IMAGE_ARCHIVE
-from weft.runtime.resources.docker.archive_store import ArchiveStore
-from weft.runtime.resources.docker.engine import ContainerEngine
-from weft.runtime.resources.docker.engine_labels import MadeBy, list_made_by, remove_made
-from weft.runtime.resources.docker.images import DockerImages, image_id_of
-from weft.runtime.resources.docker.tar_reader import read_archive
+from weft.runtime.resources.container_engine import ContainerEngine, MadeBy, list_made_by, remove_made
+from weft.runtime.resources.engine_volumes import DockerImages, image_id_of
+from weft.runtime.resources.tar_archives import IMAGE_ARCHIVE, ArchiveStore, read_archive
 
 Key = Callable[[str], MadeBy]
 

@@ -12,12 +12,10 @@ from typing import Any
 from tests.runtime.resources.docker.running import Runner, entry, file, packed
 from tests.sizes import PROVING
 from weft.kernel.enums import ResourceKind, ResourceLiveness
-from weft.runtime.resources.docker.archive_entries import OWN_ARCHIVE
-from weft.runtime.resources.docker.archive_store import ArchiveStore
-from weft.runtime.resources.docker.containers import ContainerSettings, DockerContainers
-from weft.runtime.resources.docker.engine import ContainerEngine
-from weft.runtime.resources.docker.engine_labels import MadeBy, MadeRole, list_made_by, remove_made
-from weft.runtime.resources.docker.volumes import DockerVolumes
+from weft.runtime.resources.container_engine import ContainerEngine, MadeBy, MadeRole, list_made_by, remove_made
+from weft.runtime.resources.engine_containers import ContainerSettings, DockerContainers
+from weft.runtime.resources.engine_volumes import DockerVolumes
+from weft.runtime.resources.tar_archives import OWN_ARCHIVE, ArchiveStore
 
 Key = Callable[[str], MadeBy]
 ONE = packed(entry("./", b"5", 0o755), file("file", "one\n"))

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from tests.runtime.resources.docker.running import entry, packed
 from weft.kernel.errors import ArchiveRefused
-from weft.runtime.resources.docker.archive_entries import (
+from weft.runtime.resources.tar_archives import (
     OWN_ARCHIVE,
     ArchiveEntry,
     ArchiveEntryKind,
+    archive_chunks,
     checked_entries,
     leads_out,
+    read_archive,
 )
-from weft.runtime.resources.docker.tar_reader import read_archive
-from weft.runtime.resources.docker.tar_writer import archive_chunks
 
 NAMES = (
     st.binary(min_size=1, max_size=130)

@@ -20,12 +20,17 @@ from weft.kernel.errors import (
     LimitExceeded,
     Unsupported,
 )
-from weft.runtime.resources.docker import volumes as volume_module
-from weft.runtime.resources.docker.archive_entries import OWN_ARCHIVE, ArchiveRules
-from weft.runtime.resources.docker.archive_store import ArchiveStore
-from weft.runtime.resources.docker.engine import PODMAN_API, ContainerEngine
-from weft.runtime.resources.docker.engine_labels import MadeBy, MadeRole, list_made_by, remove_made
-from weft.runtime.resources.docker.volumes import DockerVolumes
+from weft.runtime.resources import engine_volumes as volume_module
+from weft.runtime.resources.container_engine import (
+    PODMAN_API,
+    ContainerEngine,
+    MadeBy,
+    MadeRole,
+    list_made_by,
+    remove_made,
+)
+from weft.runtime.resources.engine_volumes import DockerVolumes
+from weft.runtime.resources.tar_archives import OWN_ARCHIVE, ArchiveRules, ArchiveStore
 
 DIR, LINK, SYMLINK, PIPE = tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE
 LONG = "long-" * 40

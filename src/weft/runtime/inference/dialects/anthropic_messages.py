@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from weft.ledger.model import Part, ReasoningPart, TextPart
 from weft.runtime.egress.connections import Client
-from weft.runtime.inference.dialects.model_facts import ModelFacts
-from weft.runtime.inference.dialects.port import (
+from weft.runtime.inference.dialects.dialect_port import (
     AnswerContent,
     ImageData,
     ModelAnswer,
+    ModelFacts,
     ModelQuestion,
     OnPiece,
     ShownResult,
@@ -21,17 +21,17 @@ from weft.runtime.inference.dialects.port import (
     UserContent,
     WireConversation,
     WireMessages,
+    WireNames,
     call_arguments,
     count_of,
     json_text,
     offered_names,
     read_call,
+    wire_name,
 )
-from weft.runtime.inference.dialects.posts import post_streamed, post_whole
-from weft.runtime.inference.failures import ServerRefusal
-from weft.runtime.inference.replies import Finish, TokenKind
-from weft.runtime.inference.settings import Thinking, ToolSpec
-from weft.runtime.inference.tool_names import WireNames, wire_name
+from weft.runtime.inference.dialects.server_answers import ServerRefusal, post_streamed, post_whole
+from weft.runtime.inference.model_requests import Thinking, ToolSpec
+from weft.runtime.replies import Finish, TokenKind
 
 _HEADERS = {"anthropic-version": "2026-10-21"}
 _FINISH = {

@@ -35,7 +35,7 @@ from weft.kernel.errors import (
 )
 from weft.ledger.model import ImagePart, Part, ReasoningPart, TextPart
 from weft.runtime.egress.connections import Client
-from weft.runtime.inference.dialects.port import (
+from weft.runtime.inference.dialects.dialect_port import (
     AnswerContent,
     ImageData,
     ModelAnswer,
@@ -46,15 +46,15 @@ from weft.runtime.inference.dialects.port import (
     UserContent,
     WireConversation,
     WireMessages,
+    WireNames,
     call_arguments,
     offered_names,
     read_call,
+    wire_name,
 )
-from weft.runtime.inference.failures import ServerRefusal, kind_of_status
-from weft.runtime.inference.replies import Finish, TokenKind
-from weft.runtime.inference.routes import Route
-from weft.runtime.inference.settings import Parameters, ToolSpec
-from weft.runtime.inference.tool_names import WireNames, wire_name
+from weft.runtime.inference.dialects.server_answers import ServerRefusal, kind_of_status
+from weft.runtime.inference.model_requests import Parameters, Route, ToolSpec
+from weft.runtime.replies import Finish, TokenKind
 
 NO_KEY = "kept-elsewhere"
 """The library wants a key: the guard of the connection puts the real one in."""

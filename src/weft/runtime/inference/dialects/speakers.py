@@ -1,29 +1,47 @@
-"""What speaks to a provider, by the dialect of its route, kept between requests."""
+"""What speaks to a provider, by the dialect of its route, kept between requests.
+
+Conversations are kept as their dialect sends them: the next request translates its new messages
+alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from weft.kernel.errors import Unsupported
-from weft.runtime.inference.dialects.model_facts import (
+from weft.ledger.model import Message, NewMessage
+from weft.runtime.inference.dialects.dialect_port import (
     ModelFacts,
+    Speaker,
+    WireConversation,
+    WireMessages,
     anthropic_facts,
     compatible_facts,
     google_facts,
     openai_facts,
     reasons,
 )
-from weft.runtime.inference.dialects.port import Speaker, WireConversation
-from weft.runtime.inference.routes import Dialect, Route
-from weft.runtime.inference.settings import Parameters, ProviderSettings
+from weft.runtime.inference.model_requests import (
+    ConversationBeginning,
+    Dialect,
+    Parameters,
+    ProviderSettings,
+    Route,
+    count_images,
+)
 
 if TYPE_CHECKING:
     from weft.runtime.egress.connections import Client, Connections, KeptClient, Seen
     from weft.runtime.egress.credentials import Secret
+
+
+# --- What speaks to a provider, by the dialect of its route, kept between requests.
 
 MAX_IDLE_SPEAKERS = 64
 MOST_ANSWER_BYTES = 128 * 1024 * 1024
@@ -75,11 +93,11 @@ def speaker(route: Route, client: Client) -> Speaker:
             google: Speaker = _google_module().GoogleSpeaker(client, route)
             return google
         case Dialect.OPENAI_CHAT:
-            from weft.runtime.inference.dialects.openai_chat import ChatSpeaker
+            from weft.runtime.inference.dialects.openai import ChatSpeaker
 
             return ChatSpeaker(client, route.url, facts_of(route))
         case Dialect.OPENAI_RESPONSES:
-            from weft.runtime.inference.dialects.openai_responses import ResponsesSpeaker
+            from weft.runtime.inference.dialects.openai import ResponsesSpeaker
 
             return ResponsesSpeaker(client, route.url, facts_of(route))
 
@@ -95,11 +113,11 @@ def conversation_in(dialect: Dialect, *, images: bool) -> WireConversation:
             conversation: WireConversation = _google_module().GoogleConversation(images=images)
             return conversation
         case Dialect.OPENAI_CHAT:
-            from weft.runtime.inference.dialects.openai_chat import ChatConversation
+            from weft.runtime.inference.dialects.openai import ChatConversation
 
             return ChatConversation(images=images)
         case Dialect.OPENAI_RESPONSES:
-            from weft.runtime.inference.dialects.openai_responses import ResponsesConversation
+            from weft.runtime.inference.dialects.openai import ResponsesConversation
 
             return ResponsesConversation(images=images)
 
@@ -154,3 +172,68 @@ def taken_parameters(route: Route, parameters: Parameters) -> frozenset[str]:
     if not facts.samples or (is_openai and reasons(facts, thinking)):
         taken -= _SAMPLING
     return taken
+
+
+# --- Conversations as dialects send them, kept between requests: the next request of a conversation extends the last
+# one, so that only its new messages are translated.
+
+KEPT_MESSAGES = 200_000
+"""Of all kept conversations together; those used longest ago go first."""
+
+
+class KeptTranslation(Struct):
+    """The first messages of a conversation, translated."""
+
+    messages: Sequence[Message | NewMessage]
+    translation: WireConversation
+
+    def is_beginning_of(self, asked: Sequence[Message | NewMessage]) -> bool:
+        if len(self.messages) > len(asked):
+            return False
+        if isinstance(asked, ConversationBeginning):  # a conversation only grows
+            return _whole(self.messages) is asked.conversation
+        return all(map(is_, self.messages, asked))
+
+
+class KeptConversations:
+    """The translations of the conversations that were asked about last."""
+
+    def __init__(self, most_messages: int = KEPT_MESSAGES) -> None:
+        self._most_messages = most_messages
+        self._kept: OrderedDict[tuple[int, Dialect, bool], KeptTranslation] = OrderedDict()
+        """By the identity of the whole, which is kept with them and so stays its own."""
+        self._amount = 0
+
+    def translate(self, messages: Sequence[Message | NewMessage], dialect: Dialect, *, images: bool) -> WireMessages:
+        """A conversation for a model that takes images or does not. Raises InvalidInput where nothing is to be
+        answered."""
+        asked = messages if isinstance(messages, ConversationBeginning) else tuple(messages)
+        key = (id(_whole(asked)), dialect, images)
+        kept = self._take(key, asked) or KeptTranslation((), conversation_in(dialect, images=images))
+        news = asked[len(kept.messages) :]
+        kept.translation.extend(news)
+        kept.messages = asked
+        if asked and not count_images(news):
+            self._keep(key, kept)
+        return kept.translation.wire_messages()
+
+    def _take(self, key: tuple[int, Dialect, bool], asked: Sequence[Message | NewMessage]) -> KeptTranslation | None:
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            return None
+        self._amount -= len(kept.messages)
+        return kept if kept.is_beginning_of(asked) else None
+
+    def _keep(self, key: tuple[int, Dialect, bool], kept: KeptTranslation) -> None:
+        self._kept[key] = kept
+        self._amount += len(kept.messages)
+        while self._amount > self._most_messages:
+            _, oldest = self._kept.popitem(last=False)
+            self._amount -= len(oldest.messages)
+
+
+def _whole(messages: Sequence[Message | NewMessage]) -> object:
+    """What stays the same object while a conversation grows: itself, or its first message."""
+    if isinstance(messages, ConversationBeginning):
+        return messages.conversation
+    return messages[0] if messages else None

@@ -22,15 +22,14 @@ from weft.kernel.enums import InboxState, MessageRole, QueueMode
 from weft.kernel.errors import AmbiguousName, LabelTaken, NotApplicable, NotFound, WeftError
 from weft.ledger.model import NewMessage, Session, Turn
 from weft.programs import Programs
-from weft.runtime.broker.plans import Sending
-from weft.runtime.configuration.message_overrides import MessageOverrides
+from weft.runtime.assembly.configuration_layers import MessageOverrides
+from weft.runtime.broker.broker import WAIT, answer_admitted, broker_of, to_the_end
+from weft.runtime.broker.turn_plans import Sending
 from weft.runtime.inference.inference import Inference, OnNote, OnRetry
-from weft.runtime.inference.model_files import model_folder
-from weft.runtime.inference.replies import ReplyToken
-from weft.runtime.inference.token_estimates import estimated_tokens
+from weft.runtime.inference.local_models import model_folder
+from weft.runtime.inference.model_requests import estimated_tokens
 from weft.runtime.invoke.invocation import InvocationContext
-from weft.runtime.turns.messages import WAIT, answer_admitted, broker_of, to_the_end
-from weft.runtime.turns.recorded_replies import TurnReply
+from weft.runtime.replies import ReplyToken, TurnReply
 from weft.surfaces.cli.chat.models import (
     EMBEDDED,
     ModelChoice,
@@ -54,9 +53,9 @@ from weft.surfaces.cli.turn_planning import turn_planner
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
     from weft.programs import Program
-    from weft.runtime.context import ExecutionContext
     from weft.runtime.egress.credentials import Variable
-    from weft.runtime.inference.running_servers import RunningServer
+    from weft.runtime.egress.execution_context import ExecutionContext
+    from weft.runtime.inference.plain_requests import RunningServer
     from weft.surfaces.cli.approval_prompts import ApprovalPrompts
     from weft.surfaces.cli.call import Call
 

@@ -11,18 +11,15 @@ from msgspec.structs import replace
 
 from weft.kernel.errors import NotFound
 from weft.ledger.api import Ledger, is_recorded_here
-from weft.programs.addresses import is_address, parse_address
-from weft.programs.kinds.vendor_names import is_vendor_name
-from weft.programs.model import Program
+from weft.programs.program_kinds import is_vendor_name
+from weft.programs.program_records import Program, is_address, parse_address
 from weft.programs.programs import Programs
-from weft.runtime.configuration.gathering import OtherModels
-from weft.runtime.context import ExecutionContext
+from weft.runtime.assembly.turn_configuration import ConfiguredModel, Find, OtherModels, model_settings
 from weft.runtime.egress.credentials import ORIGINS, Variable
-from weft.runtime.inference.local import LONGEST_ANSWER
-from weft.runtime.inference.local import NAME as EMBEDDED_NAME
-from weft.runtime.inference.model_files import ModelFile, find_model_file, model_folder
-from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings
-from weft.runtime.invoke.model_settings import ConfiguredModel, Find, model_settings
+from weft.runtime.egress.execution_context import ExecutionContext
+from weft.runtime.inference.local_models import LONGEST_ANSWER, ModelFile, find_model_file, model_folder
+from weft.runtime.inference.local_models import NAME as EMBEDDED_NAME
+from weft.runtime.inference.model_requests import ModelSettings, Parameters, ProviderKind, ProviderSettings
 from weft.surfaces.cli.chat.readiness import VENDORS, Vendor, ensure_installed, keyed
 
 EMBEDDED = "local"

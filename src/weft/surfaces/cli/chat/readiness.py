@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import Unsupported
 from weft.runtime.egress.credentials import Variable
-from weft.runtime.inference.settings import ProviderKind
+from weft.runtime.inference.model_requests import ProviderKind
 from weft.store.port import Diagnosis, good, note
 
 

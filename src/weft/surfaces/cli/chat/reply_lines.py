@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from weft.kernel.errors import OutsideError, WeftError
 from weft.kernel.events import Usage
-from weft.runtime.turns.recorded_replies import TurnReply
+from weft.runtime.replies import TurnReply
 from weft.surfaces.cli.chat.models import EMBEDDED, ModelChoice
 from weft.surfaces.cli.chat.readiness import Vendor
 from weft.surfaces.cli.chat.typed_input import COMMANDS

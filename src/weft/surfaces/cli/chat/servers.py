@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from weft.kernel.typed_names import shell_word
 from weft.programs import Program, Programs
-from weft.programs.addresses import name_from
+from weft.programs.program_records import name_from
 from weft.store.port import Diagnosis, good
 from weft.surfaces.cli.chat.readiness import has
 from weft.surfaces.cli.chat.typed_input import free_label
@@ -20,7 +20,7 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
-    from weft.runtime.inference.running_servers import RunningServer
+    from weft.runtime.inference.plain_requests import RunningServer
     from weft.surfaces.cli.call import Call
 
 NAMED_MODELS = 4
@@ -36,7 +36,7 @@ class ServedModel(Struct, frozen=True):
 
 async def running_servers() -> list[RunningServer]:
     """The servers that run here. None where the package that opens connections is missing."""
-    from weft.runtime.inference import running_servers as usual
+    from weft.runtime.inference import plain_requests as usual
 
     listening = usual.listening_servers(usual.USUAL_SERVERS)
     if not listening or not has("httpx2"):

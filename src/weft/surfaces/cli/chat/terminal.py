@@ -16,8 +16,8 @@ import click
 
 from weft.kernel.errors import NotApplicable, WeftError
 from weft.ledger.api import has_title
-from weft.runtime.inference.model_files import model_folder
-from weft.runtime.inference.replies import ReplyToken, TokenKind
+from weft.runtime.inference.local_models import model_folder
+from weft.runtime.replies import ReplyToken, TokenKind
 from weft.surfaces.cli.approval_prompts import NO, YES
 from weft.surfaces.cli.chat import reply_lines
 from weft.surfaces.cli.chat.blocks import Answering, harmless
@@ -36,7 +36,7 @@ from weft.surfaces.plain_text import safe
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from weft.runtime.turns.recorded_replies import TurnReply
+    from weft.runtime.replies import TurnReply
     from weft.surfaces.cli.call import Call
 
 RECALLED, REMEMBERED = 2, 200

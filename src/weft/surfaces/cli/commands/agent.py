@@ -29,7 +29,7 @@ from weft.surfaces.cli.screen import Line, Span
 
 if TYPE_CHECKING:
     from weft.programs import Programs
-    from weft.programs.model import Program
+    from weft.programs.program_records import Program
     from weft.surfaces.wire.work import AgentStatus
 
 command = group("agent", "Create agents, give them tasks, and see what they are doing.")
@@ -160,7 +160,7 @@ def _ensure_workspace(task: Program) -> None:
     """Refuse a task whose criteria look into a folder that it does not name: a broker has none of its own."""
     from weft.kernel.errors import NotApplicable
     from weft.kernel.typed_names import shell_word
-    from weft.programs.kinds.task import criteria_of
+    from weft.programs.tasks import criteria_of
 
     config = task.config if isinstance(task.config, dict) else {}
     needs_folder = any("path" in one or one.get("type") == "command" for one in criteria_of(config))
@@ -211,8 +211,7 @@ def _status(call: Call, programs: Programs, agent: Program) -> AgentStatus:
     agent's configuration is noted, and the others are shown."""
     from weft.kernel.clock import SystemClock
     from weft.kernel.errors import InvalidConfig
-    from weft.runtime.harness.facts import WorkReader
-    from weft.runtime.harness.progress import progress_of
+    from weft.runtime.agent_work import WorkReader, progress_of
     from weft.surfaces.wire.work import AgentStatus
 
     is_shown = agent.current_task is not None and agent.current_session is not None

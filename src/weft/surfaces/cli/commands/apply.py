@@ -15,8 +15,7 @@ from weft.surfaces.cli.program_call import acting, changing
 from weft.surfaces.cli.screen import Span
 
 if TYPE_CHECKING:
-    from weft.programs.apply import PlannedProgram
-    from weft.programs.program_files import WantedProgram
+    from weft.programs.program_changes import PlannedProgram, WantedProgram
 
 STYLES = {"create": "good", "change": "warn", "unchanged": "dim", "delete": "bad"}
 
@@ -41,7 +40,7 @@ def command(call: Call, file: tuple[str, ...], dry_run: bool, prune: bool, actor
 
 def _read(name: str) -> list[WantedProgram]:
     from weft.kernel.contents import decode_utf8
-    from weft.programs.program_files import read_files, read_text
+    from weft.programs.program_changes import read_files, read_text
 
     if name != STANDARD:
         return read_files([Path(name)])

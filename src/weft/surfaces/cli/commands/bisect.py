@@ -27,7 +27,7 @@ from weft.surfaces.plain_text import safe
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.runtime.invoke.invocation import InvocationContext
-    from weft.runtime.replay.bisection import BisectResult, BisectStep, Check, Checked
+    from weft.runtime.thread_bisection import BisectResult, BisectStep, Check, Checked
 
 DEFAULT_SECONDS = 600.0
 VERDICTS = {
@@ -159,8 +159,7 @@ def _by_command(
     on_step: Callable[[BisectStep, int], None],
     files: _FolderOfTurns | None,
 ) -> BisectResult:
-    from weft.runtime.replay.bisection import bisect
-    from weft.runtime.replay.checks import command_check
+    from weft.runtime.thread_bisection import bisect, command_check
 
     with files or nullcontext(Path.cwd()) as folder:
         check = command_check(line, thread.document, environment=os.environ, folder=folder, seconds=seconds)
@@ -188,7 +187,7 @@ class _FolderOfTurns:
         """The same check, after the files were brought back. A turn of which none are known cannot be checked."""
 
         async def restored(place: int) -> Checked:
-            from weft.runtime.replay.bisection import CheckVerdict
+            from weft.runtime.thread_bisection import CheckVerdict
 
             try:
                 snapshot = self._files.snapshot_of(self._turns[place])
@@ -207,8 +206,7 @@ def _by_model(
     model: str | None,
     on_step: Callable[[BisectStep, int], None],
 ) -> BisectResult:
-    from weft.runtime.replay.bisection import bisect
-    from weft.runtime.replay.checks import model_check
+    from weft.runtime.thread_bisection import bisect, model_check
     from weft.surfaces.cli.program_call import with_invocations
 
     async def work(context: InvocationContext) -> BisectResult:
@@ -220,7 +218,7 @@ def _by_model(
 
 def _judge(context: InvocationContext, name: str | None) -> Callable[[str, str], Awaitable[str]]:
     """Asks a model by itself; every answer is a turn of the session `model:NAME`."""
-    from weft.runtime.turns.messages import OutgoingMessage, invoke_model
+    from weft.runtime.broker.broker import OutgoingMessage, invoke_model
     from weft.surfaces.cli.chat.models import other_models
 
     configured = other_models(context.programs, os.environ.get)(name, None, context.execution_context)

@@ -16,14 +16,14 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 
 if TYPE_CHECKING:
-    from weft.runtime.turns.recorded_replies import TurnReply
+    from weft.runtime.replies import TurnReply
     from weft.surfaces.cli.chat.conversation import Conversation
     from weft.surfaces.cli.turn_files_call import TurnNotes
     from weft.surfaces.wire.sessions import ChatReply
 
 
 def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from weft.runtime.inference.model_files import model_folder
+    from weft.runtime.inference.local_models import model_folder
     from weft.surfaces.cli.chat.readiness import keyed
     from weft.surfaces.cli.program_call import complete_programs
 

@@ -93,7 +93,7 @@ def _ask_first(call: Call, ledger: Ledger, files: TurnFiles, snapshot: Snapshot,
 
 
 def _check_out_reconstruction(call: Call, rev: str, to: str, *, is_recorded: bool) -> None:
-    from weft.runtime.resources.reconstructed_files import check_out_reconstruction, record_reconstruction
+    from weft.runtime.resources.turn_files import check_out_reconstruction, record_reconstruction
 
     with call.writing() as ledger:
         name = place_in_latest(call, ledger, rev)

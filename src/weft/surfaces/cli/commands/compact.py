@@ -103,7 +103,7 @@ def make_compaction(
 ) -> None:
     """Have a compaction made and say what it took. With `has_default_model` the model that `weft chat` would choose
     writes the summary where the session has none."""
-    from weft.runtime.invoke.compaction import compact_session
+    from weft.runtime.invoke.handlers import compact_session
 
     with call.reading() as ledger:
         opened = ledger.session(session)

@@ -21,7 +21,7 @@ from weft.surfaces.cli.configuration import (
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.ledger.model import Session
-    from weft.runtime.configuration.message_overrides import MessageOverrides
+    from weft.runtime.assembly.configuration_layers import MessageOverrides
 
 
 @weft_command("config")
@@ -50,7 +50,7 @@ def command(
     A later layer replaces the values of an earlier one; permissions only narrow. With options: as if a message were
     sent with them.
     """
-    from weft.runtime.configuration.message_overrides import parse_overrides
+    from weft.runtime.assembly.configuration_layers import parse_overrides
 
     if message is not None and (model or situation or toolset or settings or deny):
         raise click.UsageError("--for stands without other options: the message has its own")
@@ -75,7 +75,7 @@ def command(
 def _overrides_of(ledger: Ledger, session: Session, message: str) -> MessageOverrides:
     """What a message of the session's inbox was sent with."""
     from weft.kernel.errors import NotApplicable
-    from weft.runtime.configuration.message_overrides import read_overrides
+    from weft.runtime.assembly.configuration_layers import read_overrides
 
     waiting = ledger.inbox.get(message)
     if waiting.session_id != session.id:

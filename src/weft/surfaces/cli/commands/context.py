@@ -19,7 +19,7 @@ from weft.surfaces.cli.screen import Line, Span
 
 if TYPE_CHECKING:
     from weft.ledger.api import Context, Ledger
-    from weft.runtime.assembly.prompts import WorkspaceRules
+    from weft.runtime.assembly.system_prompts import WorkspaceRules
 
 
 @weft_command("context")
@@ -54,11 +54,10 @@ def command(call: Call, rev: str | None, session: str | None, original: bool) ->
 
 def _as_sent(call: Call, ledger: Ledger, session: str, context: Context) -> Context:
     """A session's context as its next request would send it, with the model that is configured now."""
-    from weft.runtime.assembly.next_request import next_request
-    from weft.runtime.assembly.prompts import SystemPrompt
-    from weft.runtime.assembly.sizes import budget_of
-    from weft.runtime.configuration.message_overrides import NO_OVERRIDES
-    from weft.runtime.inference.local import default_prompt
+    from weft.runtime.assembly.configuration_layers import NO_OVERRIDES
+    from weft.runtime.assembly.context_fitting import budget_of, next_request
+    from weft.runtime.assembly.system_prompts import SystemPrompt
+    from weft.runtime.inference.local_models import default_prompt
     from weft.surfaces.cli.configuration import read_configuration
 
     if not ledger.trust.is_trusted:  # nothing would be sent; its configuration may name variables

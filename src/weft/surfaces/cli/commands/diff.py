@@ -22,7 +22,7 @@ from weft.surfaces.cli.turn_lines import one_line
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.resources.directories import ChangedPath
+    from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
     from weft.runtime.resources.turn_files import TurnFiles
 
 

@@ -14,7 +14,7 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.wire.programs import EmbeddedNodes, ForgottenVectors
 
 if TYPE_CHECKING:
-    from weft.programs.similarity.similarity import Similarity
+    from weft.programs.similarity import Similarity
 
 
 @weft_command("embed")

@@ -20,7 +20,7 @@ from weft.surfaces.wire.turn_files import ForkedSession, ForkPlan
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.resources.fork_plans import ForkPlanner, PlanLine
+    from weft.runtime.resources.turn_files import ForkPlanner, PlanLine
 
 
 @weft_command("fork")
@@ -92,7 +92,7 @@ def _planned(ledger: Ledger, request: _ForkRequest) -> tuple[ForkPlanner | None,
         if request.folder is not None or request.written is not None:
             raise click.UsageError("this session works with nothing that could be copied")
         return None, []
-    from weft.runtime.resources.fork_plans import ForkPlanner
+    from weft.runtime.resources.turn_files import ForkPlanner
     from weft.surfaces.cli.resource_access import resource_drivers
 
     planner = ForkPlanner(ledger, resource_drivers(ledger))

@@ -28,7 +28,7 @@ from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
     from weft.ledger.api import Approval, Ledger
-    from weft.programs.model import PersonRequest
+    from weft.programs.program_records import PersonRequest
 
 command = group("human", "Manage people: describe them, ask them, record their answers.")
 MAKE = "make one with `weft human create NAME`"

@@ -19,8 +19,7 @@ from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.exchange import Removed
 
 if TYPE_CHECKING:
-    from weft.runtime.mcp.definitions import ComparedTool, PinnedTools
-    from weft.runtime.mcp.server_settings import McpServer
+    from weft.runtime.tools.mcp_server_settings import ComparedTool, McpServer, PinnedTools
     from weft.surfaces.wire.mcp import ListedTool
 
 ACTIONS = ("add", "list", "remove", "tools", "approve", "enable", "disable")
@@ -88,7 +87,7 @@ def command(call: Call, action: str, name: str | None, words: tuple[str, ...], *
 
 def _add(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any]) -> None:
     from weft.kernel.errors import LabelTaken
-    from weft.runtime.mcp.server_settings import McpServer, checked_server
+    from weft.runtime.tools.mcp_server_settings import McpServer, checked_server
     from weft.surfaces.cli.mcp_servers import change_servers, keep_pins, load_mcp_servers
 
     server = checked_server(
@@ -115,7 +114,7 @@ def _add(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any])
     if options["no_start"]:
         _answer_approved(call, name, (), f" was added; `weft mcp-server approve {shell_word(name)}` shows its tools")
         return
-    from weft.runtime.mcp.definitions import approve
+    from weft.runtime.tools.mcp_server_settings import approve
 
     pinned = approve(name, server.identity, tools)
     keep_pins(pinned)
@@ -125,7 +124,7 @@ def _add(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any])
 
 
 def _http(words: tuple[str, ...], options: dict[str, Any]) -> Any:
-    from weft.runtime.mcp.server_settings import HttpServer
+    from weft.runtime.tools.mcp_server_settings import HttpServer
 
     local = ("variables", "folder", "readable", "profile", "no_sandbox")
     if words or any(options[option] for option in local):
@@ -139,8 +138,7 @@ def _http(words: tuple[str, ...], options: dict[str, Any]) -> Any:
 
 
 def _program(words: tuple[str, ...], options: dict[str, Any]) -> Any:
-    from weft.runtime.mcp.package_sources import package_index, package_source
-    from weft.runtime.mcp.server_settings import CommandServer, variable_source
+    from weft.runtime.tools.mcp_server_settings import CommandServer, package_index, package_source, variable_source
     from weft.surfaces.cli.credentials import person_acting
 
     if not words:
@@ -166,8 +164,7 @@ def _program(words: tuple[str, ...], options: dict[str, Any]) -> Any:
 
 def _agree_to_fetch(call: Call, server: McpServer, is_sure: bool) -> bool:
     """Ask the person whether the start that comes now may fetch packages, where it would. Whether it may."""
-    from weft.runtime.mcp.package_sources import has_packages
-    from weft.runtime.mcp.server_settings import CommandServer
+    from weft.runtime.tools.mcp_server_settings import CommandServer, has_packages
     from weft.surfaces.cli.sandbox_access import sandbox_caches
 
     transport = server.transport
@@ -189,7 +186,7 @@ def _agree_to_fetch(call: Call, server: McpServer, is_sure: bool) -> bool:
 def _inspected(
     call: Call, server: McpServer, pinned: PinnedTools | None, *, may_fetch: bool = False
 ) -> tuple[ComparedTool, ...]:
-    from weft.runtime.mcp.servers import inspected
+    from weft.runtime.tools.mcp_servers import inspected
     from weft.surfaces.cli.credentials import person_acting
     from weft.surfaces.cli.sandbox_access import command_runner, nearby_ledger
 
@@ -200,8 +197,8 @@ def _inspected(
 
 
 def _listed(server: str, tools: tuple[ComparedTool, ...]) -> list[ListedTool]:
-    from weft.runtime.mcp.definitions import DefinitionState
-    from weft.runtime.mcp.tools import tool_name
+    from weft.runtime.tools.mcp_server_settings import DefinitionState
+    from weft.runtime.tools.mcp_servers import tool_name
     from weft.surfaces.wire.mcp import ListedTool
 
     return [
@@ -247,14 +244,14 @@ def _list(call: Call, _: str, __: tuple[str, ...], ___: dict[str, Any]) -> None:
 
 
 def _place(server: McpServer) -> str:
-    from weft.runtime.mcp.server_settings import HttpServer
+    from weft.runtime.tools.mcp_server_settings import HttpServer
 
     transport = server.transport
     return transport.url if isinstance(transport, HttpServer) else shell_line((transport.command, *transport.args))
 
 
 def _confined(server: McpServer) -> str:
-    from weft.runtime.mcp.server_settings import HttpServer
+    from weft.runtime.tools.mcp_server_settings import HttpServer
 
     if not server.is_enabled:
         return "disabled"
@@ -265,7 +262,7 @@ def _confined(server: McpServer) -> str:
 
 
 def _remove(call: Call, name: str, _: tuple[str, ...], __: dict[str, Any]) -> None:
-    from weft.runtime.mcp.package_sources import remove_packages
+    from weft.runtime.tools.mcp_server_settings import remove_packages
     from weft.surfaces.cli.mcp_servers import change_servers, find_server
     from weft.surfaces.cli.sandbox_access import sandbox_caches
 
@@ -310,7 +307,7 @@ def _tools(call: Call, name: str, _: tuple[str, ...], __: dict[str, Any]) -> Non
 
 
 def _approve(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any]) -> None:
-    from weft.runtime.mcp.definitions import DefinitionState, approve
+    from weft.runtime.tools.mcp_server_settings import DefinitionState, approve
     from weft.surfaces.cli.mcp_servers import find_server, keep_pins, load_mcp_servers
 
     server = find_server(name)
@@ -343,7 +340,7 @@ def _confirm(call: Call, tools: list[ListedTool], yes: bool) -> None:
 
 
 def _answer_approved(call: Call, name: str, tools: tuple[Any, ...], words: str) -> None:
-    from weft.runtime.mcp.tools import tool_name
+    from weft.runtime.tools.mcp_servers import tool_name
     from weft.surfaces.wire.mcp import ApprovedTools
 
     names = tuple(tool_name(name, tool.name) for tool in tools)

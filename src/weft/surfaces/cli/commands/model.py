@@ -34,7 +34,7 @@ from weft.surfaces.cli.screen import Span
 
 if TYPE_CHECKING:
     from weft.runtime.egress.connections import Connections
-    from weft.runtime.inference.model_files import ModelFile, ModelFolder
+    from weft.runtime.inference.local_models import ModelFile, ModelFolder
     from weft.surfaces.wire.programs import FetchableModel
 
 command = group("model", "Manage models: the provider's name of each, and its parameters.")
@@ -145,7 +145,7 @@ def invoke(
     actor: str,
 ) -> None:
     """Ask a model by itself, without anything that was said before; recorded in the session model:NAME."""
-    from weft.runtime.inference.settings import Parameters
+    from weft.runtime.inference.model_requests import Parameters
     from weft.runtime.invoke.invocation import Invocation
 
     with looking(call) as programs:
@@ -156,7 +156,7 @@ def invoke(
 
 
 def complete_model_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    from weft.runtime.inference.model_files import MODEL_FILES
+    from weft.runtime.inference.local_models import MODEL_FILES
 
     return [file.name for file in MODEL_FILES if file.name.startswith(incomplete)]
 
@@ -172,7 +172,7 @@ def get(call: Call, name: str | None, source: Path | None, listed: bool) -> None
 
     It is its maker's own file, checked against a pinned size and SHA-256. What was interrupted goes on where it stood.
     """
-    from weft.runtime.inference.model_files import MODEL_FILES, known_model_file, model_folder
+    from weft.runtime.inference.local_models import MODEL_FILES, known_model_file, model_folder
 
     folder = model_folder(os.environ.get)
     if listed or name is None:
@@ -217,7 +217,7 @@ def _brought(call: Call, file: ModelFile, folder: ModelFolder, source: Path | No
     """Where the model lies, after it was fetched or copied, if it was not there already."""
     import asyncio
 
-    from weft.runtime.inference.model_downloads import fetch_model, is_whole, take_model
+    from weft.runtime.inference.local_models import fetch_model, is_whole, take_model
     from weft.surfaces.cli.progress import progress
 
     if is_whole(file, folder):

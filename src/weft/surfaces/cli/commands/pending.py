@@ -20,7 +20,7 @@ from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
     from weft.programs import Programs
-    from weft.programs.model import PendingItem
+    from weft.programs.program_records import PendingItem
 
 KINDS = ("code", "provider", "model", "session", "agent", "task", "information", "human", "approval", "erasure")
 STYLES = {"waiting": "warn", "taken": "good", "refused": "bad"}
@@ -134,7 +134,7 @@ def _known(programs: Programs, name: str) -> list[PendingItem]:
 
 
 def _lines(item: PendingItem, counted_config: object) -> list[Line]:
-    from weft.programs.json_values import differences
+    from weft.programs.program_records import differences
     from weft.surfaces.wire.json_text import document
 
     lines: list[Line] = [

@@ -36,9 +36,8 @@ from weft.surfaces.wire.policies import PolicySource, PolicyTestEntry, TestedPol
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger, Policy
-    from weft.runtime.policies.backtest import Backtest
-    from weft.runtime.policies.decider import PolicyInForce
-    from weft.runtime.policies.own_tests import OwnTestResult
+    from weft.runtime.policies.policy_decisions import PolicyInForce
+    from weft.runtime.policies.policy_tests import Backtest, OwnTestResult
 
 command = group("policy", "Manage approval policies: propose, test, activate and roll back.")
 HEADER = ("policy", "name", "state", "agent", "tests", "by", "when")
@@ -61,7 +60,7 @@ def propose(call: Call, file: str, name: str | None, agent: str | None, notes: s
     FILE is a program of Python with a docstring and a list TESTS; - is standard input. Its tests are run, and how they
     ended is recorded. It decides nothing until a person activates it.
     """
-    from weft.runtime.policies.own_tests import counts_of_tests
+    from weft.runtime.policies.policy_tests import counts_of_tests
 
     source = read_policy_file(file)
     outline, results = tested(call, source)
@@ -120,7 +119,7 @@ def show(call: Call, name: str | None, agent: str | None) -> None:
 def test(call: Call, name: str) -> int:
     """Run the own tests of a policy, in the sandbox. Exits with 1 if one fails."""
     from weft.ledger.api import digest_of_source
-    from weft.runtime.policies.own_tests import counts_of_tests
+    from weft.runtime.policies.policy_tests import counts_of_tests
 
     policy = _source_named(call, name)
     source = str(policy.source)
@@ -150,7 +149,7 @@ def backtest(call: Call, name: str, since: str | None, until: str | None, agent:
     A call is compared with the decision that was recorded, and where there is none, as of imported turns, with what
     the policies in force would decide. Exits with 1 if anything would have been decided otherwise.
     """
-    from weft.runtime.policies.backtest import BacktestRun
+    from weft.runtime.policies.policy_tests import BacktestRun
 
     interpreters = new_interpreters(call)
     try:
@@ -177,7 +176,7 @@ def activate(call: Call, name: str, notes: str | None, yes: bool) -> None:
     can say yes, and says it to exactly this source.
     """
     from weft.ledger.api import ensure_activatable
-    from weft.runtime.policies.own_tests import counts_of_tests
+    from weft.runtime.policies.policy_tests import counts_of_tests
 
     with call.writing() as ledger:
         policy = ledger.policies.get(name)
@@ -234,8 +233,8 @@ def _restore_default(call: Call, agent: str | None, reason: str | None, yes: boo
     """Propose the policy that comes with weft, and put it in force, once a person says yes."""
     from weft.kernel.errors import NotApplicable
     from weft.ledger.api import digest_of_source
-    from weft.runtime.policies.decider import default_source
-    from weft.runtime.policies.own_tests import counts_of_tests
+    from weft.runtime.policies.policy_decisions import default_source
+    from weft.runtime.policies.policy_tests import counts_of_tests
 
     source = default_source()
     with call.writing() as ledger:
@@ -286,7 +285,7 @@ def _source_named(call: Call, name: str) -> PolicyInForce:
 
 def _shown_source(ledger: Ledger, name: str | None, agent: str | None) -> PolicySource:
     from weft.ledger.api import POLICY_URI, digest_of_source
-    from weft.runtime.policies.decider import default_source
+    from weft.runtime.policies.policy_decisions import default_source
 
     policy = ledger.policies.active(_agent_id(ledger, agent)) if name in (None, DEFAULT) else None
     if name not in (None, DEFAULT):

@@ -21,7 +21,7 @@ from weft.surfaces.cli.replay_targets import SessionSample, threads_to_replay
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.replay.thread_replay import ReplayChange
+    from weft.runtime.thread_replay import ReplayChange
     from weft.surfaces.cli.broker_call import BrokerAccess
     from weft.surfaces.cli.missing_results import MissingResults
     from weft.surfaces.wire.replay import PolicyReplayReport, ReplayReport
@@ -129,9 +129,9 @@ def _check(call: Call, revs: tuple[str, ...], options: ReplayOptions) -> None:
 
 
 def _change(options: ReplayOptions) -> ReplayChange:
-    from weft.runtime.inference.budgets import Budget
-    from weft.runtime.replay.divergences import TextComparison
-    from weft.runtime.replay.thread_replay import ReplayChange
+    from weft.runtime.inference.model_requests import Budget
+    from weft.runtime.recorded_threads import TextComparison
+    from weft.runtime.thread_replay import ReplayChange
     from weft.surfaces.cli.trust import workspace_of
 
     return ReplayChange(
@@ -159,7 +159,7 @@ def _missing_results(options: ReplayOptions) -> MissingResults:
 
 
 async def _replayed(call: Call, access: BrokerAccess, revs: tuple[str, ...], options: ReplayOptions) -> ReplayReport:
-    from weft.runtime.replay.thread_replay import ThreadReplayer
+    from weft.runtime.thread_replay import ThreadReplayer
     from weft.surfaces.cli.replay_models import ensure_models
     from weft.surfaces.wire.replay import ReplayReport
 
@@ -211,7 +211,7 @@ async def _decided(
     name: str,
     counted: Any,
 ) -> PolicyReplayReport:
-    from weft.runtime.replay.policy_replay import replay_policy
+    from weft.runtime.thread_replay import replay_policy
     from weft.surfaces.cli.policies import named_policy
     from weft.surfaces.wire.replay import PolicyReplayReport
 

@@ -9,7 +9,7 @@ import click
 
 from weft.kernel.clock import SystemClock
 from weft.kernel.typed_names import shell_line
-from weft.runtime.routing.smart_routes import (
+from weft.runtime.invoke.message_routes import (
     DEFAULT_ALTERNATIVES,
     DEFAULT_THRESHOLD,
     check_route_arguments,
@@ -24,7 +24,7 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
-    from weft.runtime.routing.smart_routes import RouteAlternative, RouteChoice
+    from weft.runtime.invoke.message_routes import RouteAlternative, RouteChoice
 
 HEADER = ("score", "turn", "session", "why")
 SPARE = ("why", "session")

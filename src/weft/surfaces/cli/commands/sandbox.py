@@ -20,7 +20,7 @@ from weft.surfaces.plain_text import safe, safe_lines
 from weft.surfaces.wire.sandbox import SandboxRun
 
 if TYPE_CHECKING:
-    from weft.runtime.tools.calls import CallPlan
+    from weft.runtime.tool.tool_contract import CallPlan
     from weft.runtime.tools.shell import ShellTool
 
 command = group("sandbox", "Run commands in the sandbox, as agents' tools do.")
@@ -93,8 +93,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 async def _performed(tool: ShellTool, arguments: dict[str, Any]) -> tuple[SandboxRun, int]:
     """Plan it and perform the plan, as a turn does, only without anybody who decides in between."""
-    from weft.runtime.broker.tools import ToolCallContext
-    from weft.runtime.tools.calls import ToolFailure
+    from weft.runtime.tool.tool_contract import ToolCallContext, ToolFailure
 
     context = ToolCallContext(turn="", call="")
     try:

@@ -109,7 +109,7 @@ def _overrides(options: dict[str, Any]) -> dict[str, Any] | None:
     """What stands with the message of these options. Where none is given, nothing is loaded that knows them."""
     if not any(options.values()):
         return None
-    from weft.runtime.configuration.message_overrides import parse_overrides
+    from weft.runtime.assembly.configuration_layers import parse_overrides
 
     return parse_overrides(**options).record()
 
@@ -136,7 +136,7 @@ def _smart_route(call: Call, text: str, fallback: str | None) -> dict[str, Any]:
     """The choice as it stands with the message. Raises NotApplicable where no thread is sure enough."""
     from weft.kernel.clock import SystemClock
     from weft.kernel.errors import NotApplicable
-    from weft.runtime.routing.smart_routes import choose_route
+    from weft.runtime.invoke.message_routes import choose_route
     from weft.surfaces.cli.embedding import nearest_turns
     from weft.surfaces.wire.forms import form
 

@@ -141,7 +141,7 @@ def _write_log(call: Call, session: str) -> None:
     from weft.exchange.exporters.export import export
     from weft.kernel.errors import InvalidInput, NotApplicable
     from weft.programs import Programs
-    from weft.programs.vouching import ensure_vouched
+    from weft.programs.program_writer import ensure_vouched
 
     with call.copying() as ledger:
         opened = ledger.session(session)

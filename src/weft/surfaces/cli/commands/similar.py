@@ -19,7 +19,7 @@ from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.programs.similarity.similarity import Similar
+    from weft.programs.similarity import Similar
 
 HEADER = ("score", "kind", "node", "session", "about")
 SPARE = ("about", "session")

@@ -34,7 +34,7 @@ def remove(call: Call, node: str, tags: tuple[str, ...], actor: str, retry_key: 
     Where one of them is not there, none is taken. With a retry key those that are not there are passed over: a first
     try may have taken them.
     """
-    from weft.programs.nodes import checked_tags
+    from weft.programs.lookups import checked_tags
 
     with changing(call, actor) as programs:
         there = programs.tags(node)

@@ -151,9 +151,8 @@ def start(call: Call, name: str, reason: str | None, actor: str, retry_key: str 
 @acting
 def complete(call: Call, name: str, text: str | None, workspace: str | None, actor: str, retry_key: str | None) -> None:
     """End a task, if every success criterion holds; what was observed is recorded either way."""
-    from weft.programs.criteria import explain
-    from weft.programs.kinds.task import criteria_of
-    from weft.runtime.harness.criterion_commands import CriterionCommands
+    from weft.programs.tasks import criteria_of, explain_criterion
+    from weft.runtime.agent_harness import CriterionCommands
     from weft.surfaces.cli.sandbox_access import command_runner
 
     final = decode_utf8(read_input(None, "no answer was given: pipe it in"), "the answer") if text == "-" else text
@@ -167,7 +166,7 @@ def complete(call: Call, name: str, text: str | None, workspace: str | None, act
     criteria = criteria_of(done.config if isinstance(done.config, dict) else {})
     last_checks = {check.criterion: check for check in checks if check.passed and check.criterion < len(criteria)}
     lines: list[Line] = [
-        [Span("  held ", "good"), explain(criteria[number], check.observed, passed=True)]
+        [Span("  held ", "good"), explain_criterion(criteria[number], check.observed, passed=True)]
         for number, check in sorted(last_checks.items())
     ]
     answer(call, done, *lines)

@@ -20,7 +20,7 @@ from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
     from weft.kernel.authority import Principal, Rights
-    from weft.runtime.tokens.tokens import TokenContent
+    from weft.runtime.egress.context_tokens import TokenContent
     from weft.surfaces.wire.tokens import TokenForm
 
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -83,7 +83,7 @@ def create(
     Whoever holds it acts on your behalf, with no more than it says, until it expires or you revoke it. Give it to a
     process by a file, a descriptor or a variable, never as an argument: others can read those.
     """
-    from weft.runtime.tokens.tokens import sign
+    from weft.runtime.egress.context_tokens import sign
     from weft.surfaces.cli.credentials import person_acting
     from weft.surfaces.cli.token_files import root_key
 
@@ -119,11 +119,11 @@ def attenuate(
     from still counts; who revokes that one revokes both.
     """
     from weft.kernel.authority import Principal, PrincipalKind
-    from weft.runtime.tokens import tokens
+    from weft.runtime.egress import context_tokens
     from weft.surfaces.cli.token_files import public_keys
 
     principal = None if agent is None else Principal(PrincipalKind.AGENT, agent)
-    narrower = tokens.attenuate(
+    narrower = context_tokens.attenuate(
         _named_token(call, file),
         public_keys(),
         rights=_rights(allow, deny),
@@ -200,7 +200,7 @@ def _acting(call: Call, name: str) -> Principal:
     """Whom the ledger knows by this name; one that another ledger made does not act."""
     from weft.kernel.authority import Principal, PrincipalKind
     from weft.programs import Programs
-    from weft.programs.foreign import ensure_own
+    from weft.programs.program_writer import ensure_own
 
     with call.reading() as ledger:
         program = Programs(ledger).get(name, "agent", "human")
@@ -233,7 +233,7 @@ def _named_token(call: Call, file: str | None) -> str:
 
 
 def _inspected(token: str) -> TokenContent:
-    from weft.runtime.tokens.tokens import inspect
+    from weft.runtime.egress.context_tokens import inspect
     from weft.surfaces.cli.token_files import public_keys
 
     return inspect(token, public_keys())

@@ -17,8 +17,8 @@ from weft.surfaces.wire.tools import OfferedTool, OfferedTools
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.configuration.gathering import TurnConfiguration
-    from weft.runtime.tools.toolbox import SourcedTool
+    from weft.runtime.assembly.turn_configuration import TurnConfiguration
+    from weft.runtime.invoke.toolbox import SourcedTool
 
 STYLES = {"all": "good", "some": "warn", "none": "bad"}
 
@@ -119,7 +119,7 @@ async def _answer(
 
 def _unattended(ledger: Ledger, configuration: TurnConfiguration) -> str | None:
     """What turns have less that somebody begins who is not the ledger's owner, and does not answer themselves."""
-    from weft.runtime.configuration.unattended import may_write_unattended
+    from weft.runtime.assembly.turn_configuration import may_write_unattended
 
     if ledger.authority.is_local or may_write_unattended(configuration.persona):
         return None
@@ -134,7 +134,7 @@ def _unattended(ledger: Ledger, configuration: TurnConfiguration) -> str | None:
 def _configuration(
     call: Call, ledger: Ledger, agent: str | None, session: str | None, toolset: str | None
 ) -> tuple[str | None, TurnConfiguration]:
-    from weft.runtime.configuration.message_overrides import parse_overrides
+    from weft.runtime.assembly.configuration_layers import parse_overrides
 
     opened = None if session is None else ledger.session(session)
     overrides = parse_overrides(toolset=toolset)
@@ -143,7 +143,7 @@ def _configuration(
 
 
 def _offered(configuration: TurnConfiguration, sourced: SourcedTool) -> OfferedTool:
-    from weft.runtime.tools.toolsets import permitted_use
+    from weft.runtime.tool.toolsets import permitted_use
 
     tool = sourced.tool
     use = permitted_use(configuration.context.authority, tool.spec.name)

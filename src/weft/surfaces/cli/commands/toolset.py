@@ -14,7 +14,7 @@ from weft.surfaces.wire.tools import ListedToolset
 
 if TYPE_CHECKING:
     from weft.programs import Program, Programs
-    from weft.runtime.tools.toolsets import Toolset
+    from weft.runtime.tool.toolsets import Toolset
 
 command = group("toolset", "Manage toolsets: named lists of tools, each with a sandbox profile.")
 ALLOW = "A tool that it has: NAME, NAME(PATTERN) or SERVER/*; repeatable."
@@ -50,7 +50,7 @@ def create(
 @command.verb("list")
 def list_(call: Call) -> None:
     """List toolsets, those that are built in first."""
-    from weft.runtime.tools.toolsets import BUILT_IN, toolset_of
+    from weft.runtime.tool.toolsets import BUILT_IN, toolset_of
 
     with looking(call) as programs:
         own = [(toolset_of(program), program) for program in programs.all("toolset")]
@@ -136,8 +136,8 @@ def _config(
     allow: tuple[str, ...], deny: tuple[str, ...], sandbox: str | None, description: str | None
 ) -> dict[str, Any]:
     """The fields that were given, checked where the kind itself does not look into them."""
-    from weft.runtime.configuration.permissions import checked_tool_patterns, sandbox_config
     from weft.runtime.sandbox.profiles import parse_profile
+    from weft.runtime.tool.toolsets import checked_tool_patterns, sandbox_config
 
     tools = {
         name: list(checked_tool_patterns(patterns)) for name, patterns in (("allow", allow), ("deny", deny)) if patterns
@@ -154,7 +154,7 @@ def _note_unknown(call: Call, patterns: tuple[str, ...]) -> None:
     """Tools may come later, with an MCP server or from Python; so what fits none now is told, and not refused."""
     from difflib import get_close_matches
 
-    from weft.runtime.tools.toolsets import BUILT_IN_TOOLS, unknown_tools
+    from weft.runtime.tool.toolsets import BUILT_IN_TOOLS, unknown_tools
     from weft.surfaces.cli.mcp_servers import load_mcp_servers
 
     for pattern in unknown_tools(patterns, [server.name for server in load_mcp_servers().servers]):
@@ -164,7 +164,7 @@ def _note_unknown(call: Call, patterns: tuple[str, ...]) -> None:
 
 
 def _find(programs: Programs, name: str) -> tuple[Toolset, Program | None]:
-    from weft.runtime.tools.toolsets import BUILT_IN, toolset_of
+    from weft.runtime.tool.toolsets import BUILT_IN, toolset_of
 
     if name in BUILT_IN:
         return BUILT_IN[name], None

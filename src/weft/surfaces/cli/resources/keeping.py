@@ -146,7 +146,7 @@ def _ask_first(
         return
     hint = "look at what would change and say --yes"
     if resource.kind is ResourceKind.DIRECTORY:
-        from weft.runtime.resources.directory_driver import DirectoryDriver, tree_of
+        from weft.runtime.resources.local_drivers import DirectoryDriver, tree_of
 
         driver = controller.drivers.of(resource.kind)
         assert isinstance(driver, DirectoryDriver)  # the one of its kind

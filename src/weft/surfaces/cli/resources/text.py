@@ -13,7 +13,7 @@ from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
     from weft.ledger.api import Owner, Resource, Snapshot
-    from weft.runtime.resources.directories import ChangedPath
+    from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
 
 MOST_SKIPPED, MOST_CHANGES = 10, 20
 INFERRED = Span("reconstruction", "warn")

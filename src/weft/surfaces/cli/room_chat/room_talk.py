@@ -22,7 +22,7 @@ from weft.chat.room_stream import (
 from weft.chat.triage import answer_pending
 from weft.kernel.errors import NotApplicable, WeftError
 from weft.kernel.message_text import shown_name, write_typed_mentions
-from weft.runtime.turns.messages import to_the_end
+from weft.runtime.broker.broker import to_the_end
 from weft.surfaces.cli.approval_prompts import NO, YES
 from weft.surfaces.cli.chat import reply_lines
 from weft.surfaces.cli.chat.typed_input import Command, TypedMessage, Unknown, read_typed

@@ -123,7 +123,7 @@ def _answered(
 
     async def work(access: BrokerAccess) -> tuple[AnsweredPost, list[FailedAnswer]]:
         from weft.chat.triage import answer_pending
-        from weft.runtime.turns.messages import to_the_end
+        from weft.runtime.broker.broker import to_the_end
 
         ledger, crossing = call.of_owner().in_name_of(call.actor, access.ledger), access.mirror.crossing
         text = await to_the_end(crossing.run(lambda: _posted(ledger, room, words, attach, key)))

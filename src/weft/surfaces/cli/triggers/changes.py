@@ -71,7 +71,7 @@ def trigger_options(function: F) -> F:
 @acting
 def create(call: Call, name: str, actor: str, retry_key: str | None, **options: Any) -> None:
     """Make a trigger: one thing that sets it off, a message, and where that goes. What it names must be there."""
-    from weft.runtime.triggers.named_things import ensure_there
+    from weft.runtime.invoke.trigger_firing import ensure_there
 
     config = trigger_config(**options)
     with changing(call, actor) as programs:
@@ -99,8 +99,8 @@ def configure(
 ) -> None:
     """Change some of a trigger's configuration; it begins anew. What sets it off, and where its message goes, are
     replaced as a whole."""
-    from weft.programs.json_values import merged
-    from weft.runtime.triggers.named_things import ensure_there
+    from weft.programs.program_records import merged
+    from weft.runtime.invoke.trigger_firing import ensure_there
 
     with changing(call, actor) as programs:
         trigger = programs.get(name, "trigger")

@@ -18,7 +18,7 @@ from weft.surfaces.wire.triggers import FiredTrigger
 
 if TYPE_CHECKING:
     from weft.ledger.api import FiringOutcome
-    from weft.runtime.triggers.sender import TriggerSender
+    from weft.runtime.invoke.trigger_firing import TriggerSender
 
 
 @weft_command("run")
@@ -43,18 +43,18 @@ def deliver(call: Call, name: str) -> None:
     The signature is checked with the secret of the trigger. The same delivery again, however it is encoded, gives the
     same answer and sends nothing.
     """
-    from weft.runtime.triggers import deliveries
-    from weft.runtime.triggers.webhooks import MOST_BODY_BYTES, MOST_HEADER_BYTES, read_delivery
+    from weft.runtime.invoke import trigger_firing
+    from weft.runtime.invoke.trigger_firing import MOST_BODY_BYTES, MOST_HEADER_BYTES, read_delivery
 
     call.ensure_owner("trigger deliver")
     delivery = read_delivery(stdin_bytes().read(MOST_BODY_BYTES + MOST_HEADER_BYTES + 4))
-    _fire(call, name, lambda sender: deliveries.deliver(sender, name, delivery, os.environ.get))
+    _fire(call, name, lambda sender: trigger_firing.deliver(sender, name, delivery, os.environ.get))
 
 
 def _fire(call: Call, name: str, fire: Callable[[TriggerSender], FiringOutcome]) -> None:
     from weft.kernel.clock import SystemClock
     from weft.programs import Programs
-    from weft.runtime.triggers.sender import TriggerSender
+    from weft.runtime.invoke.trigger_firing import TriggerSender
 
     with call.writing() as ledger:
         ledger.trust.ensure("have a trigger fire")

@@ -57,7 +57,7 @@ def _fields(programs: Programs, program: Program, now_ms: int) -> dict[str, Any]
 def _read(program: Program) -> tuple[dict[str, Any], str | None]:
     """The configuration of a trigger, and why it cannot be read where it cannot: another ledger may have written it."""
     from weft.kernel.errors import InvalidConfig
-    from weft.runtime.triggers.sender import readable_config
+    from weft.runtime.invoke.trigger_firing import readable_config
 
     try:
         return readable_config(program), None
@@ -67,8 +67,8 @@ def _read(program: Program) -> tuple[dict[str, Any], str | None]:
 
 def _next_due(programs: Programs, program: Program, now_ms: int) -> int | None:
     from weft.ledger.api import TriggerLog
-    from weft.programs.schedules import first_due
-    from weft.runtime.triggers.sender import find_ready
+    from weft.programs.triggers import first_due
+    from weft.runtime.invoke.trigger_firing import find_ready
 
     ready = find_ready(TriggerLog(programs.ledger), program) if program.state == "active" else None
     return None if ready is None or ready.schedule is None else first_due(ready.schedule, now_ms)

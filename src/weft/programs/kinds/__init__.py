@@ -1,1 +1,0 @@
-"""Kinds of program: one module for each, and one table of them."""

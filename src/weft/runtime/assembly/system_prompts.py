@@ -1,0 +1,149 @@
+"""The system prompt of a request, and behind it the rules of the workspace.
+
+The prompt is the agent's own, the one in effect, or what an embedded model is told by default. The
+rules are the file AGENTS.md of a folder that a person trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from weft.kernel.enums import MessageRole
+from weft.kernel.errors import InvalidInput
+from weft.kernel.foreign_input import KIB, ReadLimits
+from weft.ledger.model import Message, NewMessage, Part, TextPart
+from weft.runtime.tool.tool_contract import ToolFailure
+from weft.runtime.tool.workspace import WorkspaceFolder
+
+# --- The system prompt of a request: the agent's own, or the one in effect, or what an embedded model is told by
+# default; behind it the rules of the workspace.
+
+RULES_FIELD = "rules"
+"""In the context of a system message: the files of the workspace whose rules are its last part."""
+DEFAULT_PROMPT = "default_of_embedded_model"
+"""In the metadata of a system message: nobody gave it, and no other model is sent it."""
+
+
+class WorkspaceRules(Struct, frozen=True, kw_only=True):
+    """The rules of a workspace that its agents are told. `path` is relative to the workspace, `digest` that of the
+    file."""
+
+    path: str
+    digest: str
+    text: str
+
+    @property
+    def prompt_text(self) -> str:
+        return f"Rules of this workspace, from its file {self.path}:\n\n{self.text}"
+
+
+class SystemPrompt(Struct, frozen=True, kw_only=True):
+    """What a turn's requests are to begin with."""
+
+    text: str | None = None
+    """Replaces the system prompt so far; None leaves it."""
+    default: str | None = None
+    """What this model is told where there is no prompt at all; no other model is sent it."""
+    persona: str | None = None
+    """Whose prompt it is."""
+    rules: WorkspaceRules | None = None
+    """Stand behind the prompt, as a part of their own. None: there are none, and earlier ones hold no longer."""
+
+
+class _PromptParts(Struct, frozen=True):
+    """A system message as what it is made of."""
+
+    text: str | None = None
+    rules: str | None = None
+    is_default: bool = False
+
+
+def changed_prompt(prompt: SystemPrompt, history: Sequence[Message | NewMessage]) -> tuple[list[NewMessage], bool]:
+    """The system prompt that the turn begins with, unless it is in effect already; and whether the history's own is
+    left out."""
+    in_effect = history[0] if history and history[0].role == "system" else None
+    present = _PromptParts() if in_effect is None else _parts_of(in_effect)
+    wanted = _wanted_parts(prompt, present)
+    if wanted == present:
+        return [], False
+    return _message_of(prompt, wanted), in_effect is not None
+
+
+def _wanted_parts(prompt: SystemPrompt, present: _PromptParts) -> _PromptParts:
+    rules = None if prompt.rules is None else prompt.rules.prompt_text
+    if prompt.text is not None:
+        return _PromptParts(prompt.text, rules)
+    if present.text is not None and (not present.is_default or prompt.default is not None):
+        return _PromptParts(present.text, rules, present.is_default)
+    return _PromptParts(prompt.default, rules, prompt.default is not None)
+
+
+def _parts_of(message: Message | NewMessage) -> _PromptParts:
+    content = message.content
+    texts = [content] if isinstance(content, str) else [part.text for part in _text_parts(content)]
+    is_default = is_default_prompt(message)
+    if texts and isinstance(message.context, dict) and RULES_FIELD in message.context:
+        return _PromptParts("\n\n".join(map(str, texts[:-1])) or None, str(texts[-1]), is_default)
+    return _PromptParts("\n\n".join(map(str, texts)), None, is_default)
+
+
+def _text_parts(content: Any) -> list[TextPart]:
+    return [part for part in content if isinstance(part, TextPart)]
+
+
+def _message_of(prompt: SystemPrompt, parts: _PromptParts) -> list[NewMessage]:
+    texts = [text for text in (parts.text, parts.rules) if text is not None]
+    if not texts:
+        return []
+    context: dict[str, Any] = {}
+    if prompt.persona is not None and not (parts.is_default and prompt.rules is None):
+        context["persona"] = prompt.persona
+    if prompt.rules is not None:
+        context[RULES_FIELD] = [{"path": prompt.rules.path, "digest": prompt.rules.digest}]
+    content: str | tuple[Part, ...] = texts[0] if len(texts) == 1 else tuple(map(TextPart, texts))
+    metadata = {DEFAULT_PROMPT: True} if parts.is_default else None
+    return [NewMessage(role=MessageRole.SYSTEM, content=content, context=context or None, metadata=metadata)]
+
+
+def is_default_prompt(message: Message | NewMessage | None) -> bool:
+    """Whether this is the prompt that the embedded model alone is given."""
+    metadata = None if message is None else message.metadata
+    return isinstance(metadata, dict) and DEFAULT_PROMPT in metadata
+
+
+# --- The rules of a workspace: the file AGENTS.md of a folder that a person trusted.
+
+RULES_FILE = "AGENTS.md"
+RULES_LIMITS = ReadLimits(held_bytes=64 * KIB, advice=f"shorten {RULES_FILE}: it is sent with every request")
+IsTrusted = Callable[[str], bool]
+"""Whether a person trusted a folder."""
+RulesOf = Callable[[str], WorkspaceRules | None]
+"""The rules of a folder, by its path."""
+
+
+def read_rules(folder: str, is_trusted: IsTrusted) -> WorkspaceRules | None:
+    """The rules of this folder; None where it has none, or is not trusted. Raises InvalidInput or LimitExceeded where
+    the file cannot be taken."""
+    if not is_trusted(folder):
+        return None
+    workspace = WorkspaceFolder(Path(folder), limits=RULES_LIMITS)
+    try:
+        path = workspace.resolve(RULES_FILE)
+        file = workspace.read_if_there(path.text)
+    except ToolFailure as failure:
+        raise InvalidInput(
+            f"the rules of workspace {folder} cannot be read: {failure.message}", f"put a plain {RULES_FILE} there"
+        ) from failure
+    if file is None:
+        return None
+    try:
+        text = file.data.decode()
+    except UnicodeDecodeError:
+        raise InvalidInput(
+            f"the rules of workspace {folder} are no text: {RULES_FILE} is not UTF-8", "save it as UTF-8"
+        ) from None
+    return WorkspaceRules(path=path.text, digest=file.digest, text=text) if text.strip() else None

@@ -1,1 +1,0 @@
-"""What configures a turn, in layers: collected, merged, recorded."""

@@ -1,0 +1,1 @@
+"""Snapshots of folders, in an object store of their own."""

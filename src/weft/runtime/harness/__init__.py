@@ -1,1 +1,0 @@
-"""Work of agents on tasks: what comes next by what is recorded, and who performs it."""

@@ -1,1 +1,0 @@
-"""Where a message goes: the thread that a text belongs to."""

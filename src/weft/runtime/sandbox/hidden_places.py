@@ -1,0 +1,854 @@
+"""What no sandboxed process sees or changes: ledgers with what lies beside them, keys, secrets.
+
+A workspace is looked through for ledgers of projects and for files that commonly hold secrets. What
+was covered at earlier commands is remembered, so that a command cannot take it out of the next
+one's look.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import stat
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from weft.kernel.errors import InvalidInput, StoreFailed, quoted
+from weft.runtime.sandbox.processes import StartAgain
+from weft.runtime.sandbox.profiles import Mount, MountKind, cover, is_beneath
+from weft.runtime.sandbox.remembered_places import RememberedPlace
+from weft.store.private_files import PRIVATE_FOLDER, open_private
+
+# --- Files of a workspace that commonly hold secrets: by their names, some only where they hold what looks like one.
+
+SECRET_FILES = (
+    ".env", ".env~", ".env.*", ".env-*", ".envrc", ".envrc~", ".netrc", "_netrc", ".git-credentials", ".pgpass",
+    ".docker/config.json", ".aws/credentials", ".config/gh/hosts.yml", ".kube/config", "*.tfstate", "*.tfstate.backup",
+    "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519",
+)  # fmt: skip
+"""Names of files; those with a folder are compared with the end of a path."""
+EXAMPLE_ENDINGS = (".example", ".sample", ".template", ".dist")
+"""A file of such a name shows what belongs into the real one."""
+HOLDING = {
+    ".npmrc": (b"_auth", b"_password"),
+    ".yarnrc.yml": (b"npmAuth",),
+    ".pypirc": (b"password",),
+    "*.pem": (b"PRIVATE KEY",),
+    "*.key": (b"PRIVATE KEY",),
+}
+"""Files that are hidden where they hold one of these: without it they are settings or certificates."""
+_COPY_ENDINGS = ("~", ".bak", ".old", ".orig", ".save")
+_SWAP_ENDINGS = (".swp", ".swo", ".swn")
+_LOOKED_AT_BYTES = 64 * 1024
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class SecretFiles(Struct, frozen=True, kw_only=True, dict=True):
+    """What a person says of them beside the list."""
+
+    more: tuple[str, ...] = ()
+    """Further names, with `*` and `?`."""
+    shown: Callable[[], Collection[str]] = tuple
+    """The real paths of those that commands may see, as they are when something is started: a person shows one while
+    a broker runs."""
+
+    def __post_init__(self) -> None:
+        for pattern in self.more:
+            if not pattern or pattern.startswith("/") or {"", ".", ".."} & set(pattern.split("/")):
+                raise InvalidInput(
+                    f"{pattern!r} names no files of a workspace", "write a name, or the end of a path, such as *.p12"
+                )
+
+    def has(self, path: str, folder: int, file: str) -> bool:
+        """Whether a file is one, by an absolute path that leads to it: also the workspace may be the folder that a name
+        has before it. `folder` is the descriptor of the folder
+        that it really lies in, and `file` its name there."""
+        if not self.is_named(path):
+            return False
+        beginning, slash, name = path.casefold().rpartition("/")
+        names = _names_before_editing(name)
+        if any(_ends_so(beginning + slash + candidate, pattern) for candidate in names for pattern in self._folded):
+            return True
+        words = [
+            word
+            for pattern, listed in HOLDING.items()
+            for candidate in names
+            if fnmatchcase(candidate, pattern)
+            for word in listed
+        ]
+        return bool(words) and _holds_one(folder, file, words)
+
+    def is_named_by_folder(self, path: str) -> bool:
+        """Whether a file is one because of the folders that it lies in."""
+        beginning, slash, name = path.casefold().rpartition("/")
+        names = _names_before_editing(name)
+        return any(
+            _ends_so(beginning + slash + candidate, pattern)
+            for candidate in names
+            for pattern in self._folded
+            if "/" in pattern
+        )
+
+    def beneath_link(self, name: str) -> list[str]:
+        """Paths from a link of this name on to what would be files of secrets if it led to a folder."""
+        folded, paths = name.casefold(), []
+        for folders in self._named_folders:
+            paths += ["/".join(folders[at + 1 :]) for at in range(len(folders) - 1) if fnmatchcase(folded, folders[at])]
+        return paths
+
+    def is_named(self, path: str) -> bool:
+        """Whether the last part of a path could be the name of one, whatever is in the file."""
+        name = path.rpartition("/")[2].casefold()
+        return not name.endswith(EXAMPLE_ENDINGS) and any(map(self._names.may_have, _names_before_editing(name)))
+
+    def hides(self, workspace: str, path: str) -> bool:
+        """Whether a file of a workspace is one and is hidden, by its path there. Only the file itself is meant, not a
+        link that leads to it: whoever names a link has not said which file."""
+        place = os.path.join(workspace, path)
+        if not self.is_named(path) or os.path.realpath(place) != place or place in self.shown():
+            return False
+        try:
+            folder = os.open(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # it is gone
+            return False
+        try:
+            return self.has(place, folder, os.path.basename(place))
+        finally:
+            os.close(folder)
+
+    @cached_property
+    def _names(self) -> _NamePatterns:
+        return _NamePatterns(pattern.rpartition("/")[2] for pattern in (*HOLDING, *self._folded))
+
+    @cached_property
+    def _folded(self) -> tuple[str, ...]:
+        """A name in other letters is the same file to people, and to some file systems."""
+        return tuple(pattern.casefold() for pattern in (*SECRET_FILES, *self.more))
+
+    @cached_property
+    def _named_folders(self) -> tuple[list[str], ...]:
+        return tuple(pattern.split("/") for pattern in self._folded if "/" in pattern)
+
+
+class _NamePatterns:
+    """Patterns of names, sorted so that most names are dismissed at once: a workspace has a hundred thousand."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        names, beginnings, endings, others = set[str](), list[str](), list[str](), list[str]()
+        for pattern in patterns:
+            if not _is_pattern(pattern):
+                names.add(pattern)
+            elif pattern.startswith("*") and not _is_pattern(pattern[1:]):
+                endings.append(pattern[1:])
+            elif pattern.endswith("*") and not _is_pattern(pattern[:-1]):
+                beginnings.append(pattern[:-1])
+            else:
+                others.append(pattern)
+        self._names, self._others = frozenset(names), tuple(others)
+        self._beginnings, self._endings = tuple(beginnings), tuple(endings)
+
+    def may_have(self, name: str) -> bool:
+        is_plain = name in self._names or name.startswith(self._beginnings) or name.endswith(self._endings)
+        return is_plain or any(fnmatchcase(name, pattern) for pattern in self._others)
+
+
+def _names_before_editing(name: str) -> tuple[str, ...]:
+    """A name, and that of the file of which an editor left it: a copy, or what was not stored yet."""
+    if name.endswith(_COPY_ENDINGS):
+        return name, next(name.removesuffix(ending) for ending in _COPY_ENDINGS if name.endswith(ending))
+    if name.startswith("#") and name.endswith("#"):
+        return name, name[1:-1]
+    if name.startswith(".") and name.endswith(_SWAP_ENDINGS):
+        return name, name[1:-4]
+    return (name,)
+
+
+def _is_pattern(text: str) -> bool:
+    return any(character in text for character in "*?[")
+
+
+def _ends_so(path: str, pattern: str) -> bool:
+    wanted = pattern.split("/")
+    parts = path.split("/")[-len(wanted) :]
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def _holds_one(folder: int, name: str, words: list[bytes]) -> bool:
+    """A file that cannot be read is taken for one: the command could make it readable."""
+    try:
+        descriptor = os.open(name, _OPEN_FILE, dir_fd=folder)
+    except OSError:
+        return True
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        start = os.read(descriptor, _LOOKED_AT_BYTES)
+    finally:
+        os.close(descriptor)
+    return any(word in start for word in words)
+
+
+def named_secrets(paths: Iterable[str], text: str) -> tuple[str, ...]:
+    """Those of some files whose name stands in a text as a word."""
+    return tuple(path for path in paths if _has_word(text, path.rpartition("/")[2]))
+
+
+def _has_word(text: str, name: str) -> bool:
+    place = text.find(name)
+    while place >= 0:
+        before, after = text[place - 1 : place], text[place + len(name) : place + len(name) + 2]
+        goes_on = after[:1].isalnum() or after[:1] in ("-", "_") or (after[:1] == "." and after[1:].isalnum())
+        if not before.isalnum() and not goes_on:
+            return True
+        place = text.find(name, place + 1)
+    return False
+
+
+# --- Looks through a workspace for what commands must not see: ledgers of projects in it, and files of secrets.
+
+LEDGER_FOLDER = ".weft"
+MOST_FOLDERS = 200_000
+"""Of a workspace that are looked through at every command. It takes some seconds, twice."""
+MOST_FETCHED_FOLDERS = 1_000_000
+"""Of it that are looked through where something is searched for."""
+LONGEST_PATH_BYTES = 3000
+"""A folder with a longer path is hidden whole: the system takes no path of more than 4,096 bytes, and what a command
+made beneath could not be covered."""
+FETCHED_FOLDERS = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "__pycache__", ".tox", ".mypy_cache"})
+"""Those that tools fill with what they fetched or made."""
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+Folder = tuple[str, int, list[os.DirEntry[str]]]
+"""One that is looked at: its path, a descriptor and its entries."""
+
+
+class HiddenEntry(Struct, frozen=True, kw_only=True):
+    """A file or folder that is to be hidden."""
+
+    path: str
+    """From the workspace on."""
+    number: int
+    """Its number in its file system, as its folder lists it, also while something is mounted on it."""
+    is_folder: bool
+    is_secret: bool = False
+    """A file of secrets, not a ledger."""
+    is_lasting: bool = False
+    """Its own name does not hide it: it stays hidden when what led to it is gone."""
+    is_gathered: bool = False
+    """A folder that holds too many of them to be hidden one by one."""
+    is_pinned: bool = False
+    """Whether the folders on its way must stay where they are while a command runs."""
+    device: int = 0
+    ignores_shown: bool = False
+    """Whether it stays hidden at a path that the person shows: it came there from elsewhere."""
+
+    @property
+    def place(self) -> RememberedPlace:
+        return RememberedPlace(
+            path=os.fsencode(self.path),
+            device=self.device,
+            number=self.number,
+            is_folder=self.is_folder,
+            is_lasting=self.is_lasting,
+            ignores_shown=self.ignores_shown,
+        )
+
+
+class SearchedWorkspace(Struct, frozen=True, kw_only=True):
+    """What a look through a workspace had to say."""
+
+    entries: tuple[HiddenEntry, ...]
+    absent: tuple[RememberedPlace, ...] = ()
+    """What was covered before and is nowhere now."""
+
+
+def identity_at(path: str, root: str = "/") -> tuple[int, int]:
+    """Device and number of what lies at an absolute path below a root, with no link on its way and none at its end.
+    Raises StartAgain: whoever may write there could lead it elsewhere between two looks."""
+    place = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in filter(None, path.split("/")):
+            try:
+                beneath = os.open(name, _OPEN_PLACE, dir_fd=place)
+            except OSError as error:
+                raise StartAgain(f"{path} was moved ({error.strerror})") from None
+            os.close(place)
+            place = beneath
+        status = os.fstat(place)
+    finally:
+        os.close(place)
+    if stat.S_ISLNK(status.st_mode):
+        raise StartAgain(f"{path} became a link")
+    return status.st_dev, status.st_ino
+
+
+def search_workspace(
+    workspace: Path, secrets: SecretFiles, remembered: Collection[RememberedPlace] | None = None
+) -> SearchedWorkspace:
+    """What is to be hidden in a workspace; its path has no links. A folder that cannot be listed is hidden whole: the
+    command could open it. `remembered` is what was covered before; without it fetched folders are looked through, too.
+    Raises InvalidInput where there is more than can be looked through."""
+    search = _WorkspaceSearch(workspace, secrets, enters_fetched=remembered is None)
+    try:
+        search.look()
+        absent = search.follow(remembered or ())
+        search.add_other_names()
+    finally:
+        search.close()
+    return SearchedWorkspace(entries=tuple(search.entries.values()), absent=tuple(absent))
+
+
+class _WorkspaceSearch:
+    """One look through a workspace."""
+
+    def __init__(self, workspace: Path, secrets: SecretFiles, *, enters_fetched: bool) -> None:
+        self._workspace, self._secrets, self._enters_fetched = str(workspace), secrets, enters_fetched
+        self._shown = frozenset(secrets.shown())
+        self._room = path_room(workspace)
+        self._top = os.open(workspace, _OPEN_FOLDER)
+        self.entries: dict[str, HiddenEntry] = {}
+
+    def close(self) -> None:
+        os.close(self._top)
+
+    def _add(self, entry: HiddenEntry) -> None:
+        self.entries.setdefault(entry.path, entry)
+
+    def look(self) -> None:
+        """By the rules: what is hidden for its name, and what cannot be looked at."""
+        for path, folder, entries in self._walk(MOST_FOLDERS, self._enters_fetched):
+            if folder < 0:
+                self._add_closed(path)
+            for entry in entries:
+                hidden = _hidden_entry(self._workspace, path, folder, entry, self._secrets, self._shown)
+                if hidden is not None:
+                    self._add(self._pinned(hidden))
+                elif entry.is_symlink():
+                    self._add_beneath_link(_joined(path, entry.name))
+
+    def _add_beneath_link(self, path: str) -> None:
+        """What a link to a folder makes a file of secrets, such as a link `.docker`, is hidden where it really lies."""
+        for beneath in self._secrets.beneath_link(path.rpartition("/")[2]):
+            linked = f"{path}/{beneath}"
+            if self._place(linked) not in self._shown:
+                hidden = _linked_secret(self._workspace, linked, self._secrets, self._shown)
+                if hidden is not None:
+                    self._add(hidden)
+
+    def _pinned(self, entry: HiddenEntry) -> HiddenEntry:
+        """One that its folder names would be known no longer in a folder of another name. Where nothing is remembered,
+        no command may rename the folder."""
+        if self._enters_fetched and entry.is_secret and self._secrets.is_named_by_folder(self._place(entry.path)):
+            return structs.replace(entry, is_pinned=True)
+        return entry
+
+    def _place(self, path: str) -> str:
+        return os.path.join(self._workspace, path)
+
+    def _search(self) -> Iterator[Folder]:
+        """Every folder, whatever it is called: a command may have named it so that it is passed over."""
+        return self._walk(MOST_FETCHED_FOLDERS, True, enters_ledgers=True)
+
+    def _walk(self, most: int, enters_fetched: bool, *, enters_ledgers: bool = False) -> Iterator[Folder]:
+        try:
+            yield from walk_folders(self._top, most, enters_fetched, ("",), self._room, enters_ledgers)
+        except _TooManyFolders as error:
+            raise InvalidInput(
+                f"the workspace {self._workspace} has more than {most} folders, most of them in "
+                f"{quoted(error.largest, 200)}: they cannot all be looked through for what commands must not see",
+                "remove that folder or move it elsewhere, or make a folder with fewer of them the workspace",
+            ) from None
+
+    def _add_closed(self, path: str) -> None:
+        place = os.path.join(self._workspace, path)
+        with suppress(FileNotFoundError, KeyError):  # it is gone
+            number, device = listed_numbers([place])[place], os.lstat(place).st_dev
+            is_pinned = len(os.fsencode(path)) <= self._room
+            self._add(HiddenEntry(path=path, number=number, device=device, is_folder=True, is_pinned=is_pinned))
+
+    def follow(self, remembered: Collection[RememberedPlace]) -> list[RememberedPlace]:
+        """Hide what was hidden before, wherever it was moved since; what of it is nowhere."""
+        covered = {(entry.device, entry.number) for entry in self.entries.values()}
+        missing = [place for place in remembered if not (self._is_covered(place, covered) or self._is_shown(place))]
+        moved = [place for place in missing if not self._add_at_place(place)]
+        if not moved:
+            return []
+        names = {(os.path.basename(place.text), place.number): place for place in moved}
+        reached = set[tuple[str, int]]()
+        for path, folder, entries in self._search():
+            if folder < 0:  # what is searched for may lie in it
+                self._add_closed(path)
+            for entry in entries:
+                key = entry.name, entry.inode()
+                if key in names and names[key].is_folder == is_real_folder(entry):
+                    self._add(self._moved_entry(names[key], _joined(path, entry.name), os.fstat(folder).st_dev))
+                    reached.add(key)
+        return [place for place in moved if (os.path.basename(place.text), place.number) not in reached]
+
+    def _is_covered(self, place: RememberedPlace, covered: Collection[tuple[int, int]]) -> bool:
+        """Whether the look by the rules came to it, where it was or elsewhere. Devices are counted anew when a machine
+        starts, so the same number at the same path is enough."""
+        here = None if place.is_elsewhere else self.entries.get(place.text)
+        return (here is not None and here.number == place.number) or (place.device, place.number) in covered
+
+    def _is_shown(self, place: RememberedPlace) -> bool:
+        return not (place.ignores_shown or place.is_elsewhere) and self._place(place.text) in self._shown
+
+    def _moved_entry(self, place: RememberedPlace, path: str, device: int) -> HiddenEntry:
+        """Where the look by the rules did not come to it, in a folder that it looks through, only the memory hides it:
+        its folder has another name now, or a file is shown at that path."""
+        return structs.replace(
+            _remembered_entry(place, path, device),
+            is_lasting=place.is_lasting or not _is_fetched(path),
+            ignores_shown=place.ignores_shown or self._place(path) in self._shown,
+        )
+
+    def _add_at_place(self, place: RememberedPlace) -> bool:
+        """Where it lies in a fetched folder, no rule hides it there: it came there from elsewhere."""
+        if place.is_elsewhere or not (place.is_lasting or _is_fetched(place.text)):
+            return False
+        try:
+            device, _ = identity_at(place.text, self._workspace)
+        except StartAgain:
+            return False
+        full = os.path.join(self._workspace, place.text)
+        if listed_numbers([full]).get(full) != place.number:
+            return False
+        self._add(_remembered_entry(place, place.text, device))
+        return True
+
+    def add_other_names(self) -> None:
+        """A file of secrets may have further names, by hard links: those are hidden as well."""
+        secrets = [entry for entry in self.entries.values() if entry.is_secret]
+        names = Counter((entry.device, entry.number) for entry in secrets)
+        wanted = set[tuple[int, int]]()
+        for secret in secrets:
+            with suppress(OSError):  # it is gone
+                status = os.stat(secret.path, dir_fd=self._top, follow_symlinks=False)
+                identity = status.st_dev, status.st_ino
+                if identity == (secret.device, secret.number) and status.st_nlink > names[identity]:
+                    wanted.add(identity)
+        numbers = {number for _, number in wanted}
+        for path, folder, entries in self._search() if wanted else ():
+            for entry in entries:
+                if entry.inode() in numbers and entry.is_file(follow_symlinks=False):
+                    name, device = _joined(path, entry.name), os.fstat(folder).st_dev
+                    if (device, entry.inode()) in wanted and os.path.join(self._workspace, name) not in self._shown:
+                        self._add(_secret(name, entry.inode(), device, is_lasting=True))
+
+
+def _remembered_entry(place: RememberedPlace, path: str, device: int) -> HiddenEntry:
+    return HiddenEntry(
+        path=path,
+        number=place.number,
+        device=device,
+        is_folder=place.is_folder,
+        is_secret=not place.is_folder,
+        is_lasting=place.is_lasting,
+        ignores_shown=place.ignores_shown,
+        is_pinned=os.path.basename(path).casefold() == LEDGER_FOLDER,
+    )
+
+
+def _is_fetched(path: str) -> bool:
+    """Whether it lies in a folder that tools fill."""
+    return not FETCHED_FOLDERS.isdisjoint(path.split("/")[:-1])
+
+
+def listed_numbers(places: Iterable[str]) -> dict[str, int]:
+    """The numbers of files and folders as their folders list them, of those that are there."""
+    numbers: dict[str, int] = {}
+    for parent, names in _by_folder(places).items():
+        with suppress(OSError), os.scandir(parent) as listed:
+            numbers |= {os.path.join(parent, entry.name): entry.inode() for entry in listed if entry.name in names}
+    return numbers
+
+
+def ensure_hidden(
+    inside: int,
+    planned: Mapping[str, int | None],
+    workspace: Path,
+    secrets: SecretFiles,
+    *,
+    enters_fetched: bool = False,
+) -> None:
+    """Raises StartAgain unless all is mounted where it was planned, over the very things that were to be hidden, and
+    nothing else is seen that is to be hidden. `inside` is the workspace as the command will see it; `planned` has the
+    paths in it of what is mounted there, and the number of what lies under it, where that matters."""
+    for parent, names in _by_folder(planned).items():
+        try:
+            folder = os.open(parent or ".", _OPEN_FOLDER, dir_fd=inside)
+        except OSError as error:
+            raise StartAgain(f"{parent} was replaced ({error.strerror})") from None
+        try:
+            with os.scandir(folder) as listed:
+                numbers = {entry.name: entry.inode() for entry in listed if entry.name in names}
+            for name in names:
+                path = _joined(parent, name)
+                number = planned[path]
+                if name not in numbers or number not in (None, numbers[name]) or not _is_mount_point(folder, name):
+                    raise StartAgain(f"{path} was moved or replaced")
+        finally:
+            os.close(folder)
+    top, shown = os.open(".", _OPEN_FOLDER, dir_fd=inside), frozenset(secrets.shown())
+    try:
+        for path, folder, entries in walk_folders(top, MOST_FOLDERS, enters_fetched, ("",), path_room(workspace)):
+            if folder < 0 and not _is_mount_point(top, path):
+                raise StartAgain(f"{path} was closed")
+            for entry in entries:
+                hidden = _hidden_entry(str(workspace), path, folder, entry, secrets, shown)
+                if hidden is not None and not entry.is_symlink() and not _is_mount_point(folder, entry.name):
+                    raise StartAgain(f"{hidden.path} came to where it is")
+    except _TooManyFolders as error:
+        raise StartAgain(f"folders came to {error.largest}") from None
+    finally:
+        os.close(top)
+
+
+class _TooManyFolders(Exception):
+    """More than are looked through; `largest` is the one in which most of those lie that are left."""
+
+    def __init__(self, waiting: Iterable[str]) -> None:
+        super().__init__()
+        ((self.largest, _),) = Counter(path.partition("/")[0] for path in waiting).most_common(1)
+
+
+def path_room(workspace: Path) -> int:
+    """So many bytes may a path in a workspace have."""
+    return LONGEST_PATH_BYTES - len(os.fsencode(workspace))
+
+
+def walk_folders(
+    top: int,
+    most: int = MOST_FOLDERS,
+    enters_fetched: bool = False,
+    begin: Iterable[str] = ("",),
+    room: int = LONGEST_PATH_BYTES,
+    enters_ledgers: bool = False,
+) -> Iterator[Folder]:
+    """The folders beneath one, the uppermost first, links not followed. Raises where there are more of them. One that
+    cannot be listed, or has a path of more bytes than there is `room` for, has no entries, and the descriptor -1."""
+    waiting, count = deque(begin), 0
+    while waiting:
+        count += 1
+        if count > most:
+            raise _TooManyFolders(waiting)
+        path = waiting.popleft()
+        folder = _opened(top, path) if 4 * len(path) <= room or len(os.fsencode(path)) <= room else -1
+        if folder is None:
+            continue
+        if folder < 0:
+            yield path, -1, []
+            continue
+        try:
+            with os.scandir(folder) as listed:
+                entries = list(listed)
+            yield path, folder, entries
+        finally:
+            os.close(folder)
+        for entry in entries:
+            is_left_out = not enters_fetched and entry.name in FETCHED_FOLDERS
+            is_entered = enters_ledgers or not is_ledger_folder(entry)
+            if is_entered and is_real_folder(entry) and not is_left_out:
+                waiting.append(_joined(path, entry.name))
+
+
+def folders_numbered(place: str, number: int) -> Iterator[str]:
+    """The folders of a number beneath one, wherever they lie. Where there are too many to look through, those that were
+    come to."""
+    top = os.open(place, _OPEN_FOLDER)
+    try:
+        for path, folder, entries in walk_folders(top, MOST_FETCHED_FOLDERS, enters_fetched=True):
+            for entry in entries if folder >= 0 else ():
+                if entry.inode() == number and is_real_folder(entry):
+                    yield os.path.join(place, path, entry.name)
+    except _TooManyFolders:
+        return
+    finally:
+        os.close(top)
+
+
+def _opened(top: int, path: str) -> int | None:
+    """None where it is gone, or was replaced by something else; -1 where it cannot be opened."""
+    try:
+        return os.open(path or ".", _OPEN_FOLDER, dir_fd=top)
+    except OSError as error:
+        return None if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) else -1
+
+
+def is_ledger_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.name.casefold() == LEDGER_FOLDER and is_real_folder(entry)
+
+
+def is_real_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:  # it is gone
+        return False
+
+
+def _hidden_entry(
+    workspace: str, path: str, folder: int, entry: os.DirEntry[str], secrets: SecretFiles, shown: frozenset[str]
+) -> HiddenEntry | None:
+    """What is to be hidden because of an entry of a folder: the entry, or the file that it leads to."""
+    if is_ledger_folder(entry):
+        return HiddenEntry(
+            path=_joined(path, entry.name),
+            number=entry.inode(),
+            device=os.fstat(folder).st_dev,
+            is_folder=True,
+            is_pinned=True,
+        )
+    if not secrets.is_named(entry.name):  # as nearly all
+        return None
+    entry_path = _joined(path, entry.name)
+    if os.path.join(workspace, entry_path) in shown:
+        return None
+    if entry.is_file(follow_symlinks=False):
+        is_secret = secrets.has(os.path.join(workspace, entry_path), folder, entry.name)
+        return _secret(entry_path, entry.inode(), os.fstat(folder).st_dev) if is_secret else None
+    return _linked_secret(workspace, entry_path, secrets, shown) if entry.is_symlink() else None
+
+
+def _linked_secret(workspace: str, path: str, secrets: SecretFiles, shown: frozenset[str]) -> HiddenEntry | None:
+    """A link of a secret's name: over a link nothing can be mounted, so the file that it leads to is hidden."""
+    target = os.path.realpath(os.path.join(workspace, path))
+    if target == workspace or not is_beneath(target, workspace) or target in shown:
+        return None  # what lies outside is not seen anyway
+    try:
+        folder = os.open(os.path.dirname(target), _OPEN_FOLDER)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.stat(os.path.basename(target), dir_fd=folder, follow_symlinks=False).st_mode):
+            return None
+        is_secret = secrets.has(os.path.join(workspace, path), folder, os.path.basename(target))
+        device = os.fstat(folder).st_dev
+    except OSError:  # it leads nowhere
+        return None
+    finally:
+        os.close(folder)
+    number = listed_numbers([target]).get(target) if is_secret else None
+    return None if number is None else _secret(os.path.relpath(target, workspace), number, device, is_lasting=True)
+
+
+def _secret(path: str, number: int, device: int, *, is_lasting: bool = False) -> HiddenEntry:
+    return HiddenEntry(path=path, number=number, device=device, is_folder=False, is_secret=True, is_lasting=is_lasting)
+
+
+def _is_mount_point(folder: int, name: str) -> bool:
+    try:
+        place = os.open(name, _OPEN_PLACE, dir_fd=folder)
+    except OSError:  # it is gone
+        return False
+    try:
+        return _mount_id(place) != _mount_id(folder)
+    finally:
+        os.close(place)
+
+
+def _mount_id(descriptor: int) -> bytes:
+    with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
+        return next(line for line in file if line.startswith(b"mnt_id:"))
+
+
+def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for path in paths:
+        parent, name = os.path.split(path)
+        names.setdefault(parent, []).append(name)
+    return names
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+# --- What no sandboxed process sees or changes, wherever it lies: ledgers with what is kept beside them, keys,
+# decisions.
+
+BESIDE_LEDGERS = (
+    "-wal", "-shm", "-journal", "-lock", "-head", "-near-", "-import.", "-files", ".replaced-", ".schema-",
+)  # fmt: skip
+"""How the names of what lies beside a ledger go on after its own; docs/state.md lists them."""
+_MADE_FILES = ("-wal", "-shm", "-journal", "-lock", "-head", "-import.lock")
+_REPLACED = ("-near-", "-import.json", "-import.log", ".replaced-", ".schema-")
+_MADE_FOLDER = "-files"
+"""Made, empty, beside a ledger that lies open in a workspace: over what is not there nothing can be mounted, and what a
+command made by such a name would be believed. SQLite would take a journal or a log for its own. Empty ones say nothing
+to it, nor to Weft."""
+_NO_ROOM_TO_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM)
+MOST_COVERS = 1500
+"""Bubblewrap takes 9,000 words, of which a cover needs five."""
+_OTHER_DESCRIPTORS = 256
+"""A process needs one for each file that is covered, and these beside."""
+_MOST_GATHERED = 20
+"""So many folders are hidden whole instead."""
+
+
+class ProtectedPlaces(Struct, frozen=True, kw_only=True):
+    """What is hidden from every sandboxed process."""
+
+    ledgers: tuple[Path, ...]
+    """Files of databases. What is kept beside one is hidden with it."""
+    folders: tuple[Path, ...]
+    """Keys, decisions, configuration, what is kept of resources; also those that do not exist yet."""
+    others: Callable[[], Collection[str]] = tuple
+    """The real paths of further ledgers that the person trusts, as they are when something is started. They are hidden
+    as those are that are named."""
+    secrets: SecretFiles = SecretFiles()
+    """Files of the workspace that are hidden from commands, though not from other tools."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (*self.ledgers, *self.folders)
+
+    @property
+    def withheld(self) -> tuple[Path, ...]:
+        """What tools for files neither read nor write: also the further ledgers, as they are now."""
+        return (*self.paths, *map(Path, self.others()))
+
+    def covers(self, mounts: Iterable[Mount]) -> list[Mount]:
+        """What hides these places wherever one of the mounts shows them."""
+        binds = [mount for mount in mounts if mount.kind in (MountKind.READ_ONLY, MountKind.WRITABLE)]
+        sources = [(os.path.realpath(bind.source), bind) for bind in binds]
+        folders = [place for folder in self.folders for place in _real_places(folder)]
+        self.ensure_outside(source for source, _ in sources)
+        return list(self._covers(sources, folders))
+
+    def ensure_outside(self, paths: Iterable[str | Path]) -> None:
+        """Raises InvalidInput for a path that lies in one of these places: it is no workspace, and is not shown."""
+        folders = [place for folder in self.folders for place in _real_places(folder)]
+        for path in paths:
+            for folder in folders:
+                if is_beneath(os.path.realpath(path), folder):
+                    raise InvalidInput(
+                        f"{path} lies in {folder}, which no command in the sandbox may see", "name another folder"
+                    )
+
+    def open_ledgers(self, folder: str) -> list[str]:
+        """The ledgers that lie in a folder and in no `.weft`: beside those a command could make files."""
+        ledgers = dict.fromkeys((*map(os.path.realpath, self.ledgers), *self.others()))
+        return [ledger for ledger in ledgers if _is_open_ledger(ledger, folder)]
+
+    @property
+    def replaced_beginnings(self) -> tuple[str, ...]:
+        """How the paths begin of files beside ledgers that Weft itself replaces, and believes nothing of."""
+        return tuple(ledger + ending for ledger in self._all_ledgers for ending in _REPLACED)
+
+    @property
+    def _all_ledgers(self) -> tuple[str, ...]:
+        named = [place for ledger in self.ledgers for place in _real_places(ledger)]
+        return tuple(dict.fromkeys((*named, *self.others())))
+
+    def _covers(self, sources: Sequence[tuple[str, Mount]], folders: Sequence[str]) -> Iterator[Mount]:
+        for ledger in self._all_ledgers:
+            if any(is_beneath(ledger, source) for source, _ in sources):
+                if any(bind.kind is MountKind.WRITABLE and _is_open_ledger(ledger, source) for source, bind in sources):
+                    _make_missing(ledger)
+                for file in ledger_files(Path(ledger)):
+                    yield from _covers_of(str(file), sources)
+        for folder in folders:
+            yield from _covers_of(folder, sources)
+
+
+def few_entries(entries: Sequence[HiddenEntry], others: int) -> tuple[HiddenEntry, ...]:
+    """What of a workspace is covered so that no more mounts are needed than bubblewrap makes; `others` are needed
+    beside. Where it would be more, folders that hold many such entries are hidden whole. Raises InvalidInput where
+    that does not help."""
+    few, largest = list(entries), ""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    has_any = descriptors == resource.RLIM_INFINITY
+    most = MOST_COVERS if has_any else max(0, min(MOST_COVERS, descriptors - _OTHER_DESCRIPTORS))
+    for _ in range(_MOST_GATHERED):
+        if _mounts_for(few) + others <= most:
+            return tuple(few)
+        beneath = Counter(folder for entry in few for folder in _folders_on_way(entry.path))
+        largest, count = max(beneath.items(), key=lambda pair: (pair[1], len(pair[0])), default=("", 0))
+        if count < 2:
+            break
+        few = [entry for entry in few if not is_beneath(entry.path, largest)]
+        few.append(HiddenEntry(path=largest, number=0, is_folder=True, is_pinned=True, is_gathered=True))
+    where = f", some of them in {quoted(largest, 200)}" if largest else ""
+    raise InvalidInput(
+        f"the workspace holds more than {most} files and folders that must be hidden{where}",
+        "remove what a program made there, or make a folder with fewer of them the workspace",
+    )
+
+
+def _mounts_for(entries: Sequence[HiddenEntry]) -> int:
+    """Covers, and folders that are held in their place."""
+    pinned = {folder for entry in entries if entry.is_pinned for folder in _folders_on_way(entry.path)}
+    return len(entries) + len(pinned)
+
+
+def _folders_on_way(path: str) -> Iterator[str]:
+    while path := os.path.dirname(path):
+        yield path
+
+
+def _covers_of(place: str, sources: Sequence[tuple[str, Mount]]) -> Iterator[Mount]:
+    """Covers of one place of the machine, at each place inside at which it would be seen."""
+    for source, bind in sources:
+        if not is_beneath(place, source) or os.path.islink(place):
+            continue
+        inside = os.path.normpath(os.path.join(bind.place, os.path.relpath(place, source)))
+        if os.path.lexists(place):
+            yield cover(inside, is_folder=os.path.isdir(place))
+        elif bind.kind is MountKind.WRITABLE and LEDGER_FOLDER not in Path(place).parts:
+            os.makedirs(place, 0o700)  # else the command could make it, and what it wrote there would be believed
+            yield cover(inside, is_folder=True)
+
+
+def _is_open_ledger(ledger: str, folder: str) -> bool:
+    """Whether a ledger lies in a folder so that no cover of a `.weft` hides it: one in a folder that tools fill is not
+    looked for."""
+    if not is_beneath(ledger, folder) or not stat.S_ISREG(_mode_of(ledger)):
+        return False
+    parts = Path(os.path.relpath(ledger, folder)).parts
+    return LEDGER_FOLDER not in parts or not FETCHED_FOLDERS.isdisjoint(parts)
+
+
+def _mode_of(path: str) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
+def _make_missing(ledger: str) -> None:
+    try:
+        for name in _MADE_FILES:
+            with suppress(FileExistsError):
+                os.close(open_private(Path(ledger + name)))
+        with suppress(FileExistsError):
+            os.mkdir(ledger + _MADE_FOLDER, PRIVATE_FOLDER)
+    except OSError as error:
+        if error.errno not in _NO_ROOM_TO_WRITE:  # where this process cannot write, no command can
+            raise StoreFailed(
+                f"what lies beside the ledger {ledger} cannot be hidden: {error.strerror}", "make room there"
+            ) from None
+
+
+def ledger_files(ledger: Path) -> Iterator[Path]:
+    """The file of a ledger, and what lies beside it, as far as it is there."""
+    try:
+        names = os.listdir(ledger.parent)
+    except OSError:  # it is gone, or cannot be read, neither by a command
+        return
+    beside = tuple(ledger.name + ending for ending in BESIDE_LEDGERS)
+    yield from (ledger.with_name(name) for name in sorted(names) if name == ledger.name or name.startswith(beside))
+
+
+def _real_places(path: Path) -> tuple[str, ...]:
+    """The path with the links on its way resolved; where it is a link itself, also what that leads to."""
+    return tuple(dict.fromkeys((str(path.parent.resolve() / path.name), os.path.realpath(path))))

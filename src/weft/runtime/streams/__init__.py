@@ -1,1 +1,0 @@
-"""The text of answers while they are written, and those who follow it."""

@@ -1,0 +1,537 @@
+"""Runs a recorded thread again, in a session of its own; the recorded turns stay as they are.
+
+Or decides on its recorded calls by another approval policy: then nothing runs, and no model is
+asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from weft.kernel.enums import Decision, MessageRole, MessageSource
+from weft.kernel.errors import BudgetSpent, InvalidInput, LabelTaken, NotApplicable, NotFound, error_code
+from weft.ledger.api import Admission, FullTurn, InboxMessage, Ledger, Runs, SessionStanding, shipped_prices
+from weft.ledger.model import ImagePart, NewMessage, Part, Session, TextPart, ToolUsePart
+from weft.runtime.assembly.configuration_layers import MessageOverrides
+from weft.runtime.broker.broker import await_turn, broker_of, to_the_end
+from weft.runtime.broker.turn_plans import Planner, Sending, TurnPlan
+from weft.runtime.broker.turn_state import TurnEnd
+from weft.runtime.egress.execution_context import ExecutionContext
+from weft.runtime.inference.inference import Before, Inference
+from weft.runtime.inference.model_requests import Budget, InferenceRequest, ModelSettings, Parameters, ToolSpec
+from weft.runtime.ledger_port import RuntimeLedger
+from weft.runtime.policies.policy_decisions import PolicyInForce, PolicyInterpreters
+from weft.runtime.policies.policy_tests import BacktestRun, ComparedCall
+from weft.runtime.recorded_threads import (
+    Divergence,
+    ExchangeReader,
+    ExchangeResults,
+    NamedCall,
+    RecordedExchange,
+    RecordedFirstGate,
+    RecordedThread,
+    RecordedTool,
+    ReplayedAnswer,
+    ReplaySpending,
+    TextComparison,
+    divergences,
+    recorded_specs,
+    total_spending,
+)
+from weft.runtime.replies import Reply
+
+if TYPE_CHECKING:
+    from weft.runtime.replies import OnToken
+
+
+# --- Asks the model of a replayed turn, and sees to it that only recorded calls are answered.
+
+
+class UseResult(Struct, frozen=True):
+    """The model is told this result of the call."""
+
+    result: Any
+
+
+class RunTool(Struct, frozen=True):
+    """The tool runs, if its gate allows it."""
+
+
+class StopReplay(Struct, frozen=True):
+    """The replay of the thread ends here."""
+
+
+class SkipTurn(Struct, frozen=True):
+    """The replay goes on with the next turn, on the recorded history."""
+
+
+MissingAnswer = UseResult | RunTool | StopReplay | SkipTurn
+OnMissing = Callable[[RecordedExchange, ToolUsePart], Awaitable[MissingAnswer]]
+"""Called with a call that no result is recorded of."""
+
+
+class ReplayInference(Inference):
+    """Answers one exchange by the model that `inference` asks. `interrupt` cuts the turn short."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        exchange: RecordedExchange,
+        results: ExchangeResults,
+        on_missing: OnMissing,
+        interrupt: Callable[[], object],
+    ) -> None:
+        super().__init__()
+        self._inference, self._exchange, self._results = inference, exchange, results
+        self._on_missing, self._interrupt = on_missing, interrupt
+        self.answers: list[ReplayedAnswer] = []
+        self.missing: NamedCall | None = None
+        """The call that ended the turn."""
+        self.ending: StopReplay | SkipTurn | None = None
+
+    def sendable(self, model: ModelSettings, parameters: Parameters) -> Parameters:
+        return self._inference.sendable(model, parameters)
+
+    async def infer(
+        self,
+        request: InferenceRequest,
+        *,
+        on_token: OnToken | None = None,
+        budget: Budget | None = None,
+        context: ExecutionContext | None = None,
+        before: Before | None = None,
+    ) -> Reply:
+        """Where the recorded exchange ends with the results of its tools, so does the replayed one: no model is
+        asked."""
+        exchange = self._exchange
+        if exchange.ends_open and len(self.answers) == len(exchange.answers):
+            self._interrupt()
+            await asyncio.Event().wait()  # cancelled when the turn is cut short
+        reply = await self._inference.infer(request, on_token=on_token, budget=budget, context=context, before=before)
+        calls = tuple(NamedCall(name=call.name, arguments=call.input) for call in reply.calls)
+        self.answers.append(
+            ReplayedAnswer(text=reply.text, calls=calls, model=reply.model, usage=reply.usage, cost=reply.cost)
+        )
+        for call in self._results.assign(reply.calls) if request.tools else ():
+            if not await self._settle(call):
+                self._interrupt()
+                break
+        return reply
+
+    async def _settle(self, call: ToolUsePart) -> bool:
+        """Whether the turn can go on with a call that is not recorded."""
+        match await self._on_missing(self._exchange, call):
+            case UseResult(result):
+                self._results.give(call, result)
+                return True
+            case RunTool():
+                return True
+            case StopReplay() | SkipTurn() as ending:
+                self.missing, self.ending = NamedCall(name=call.name, arguments=call.input), ending
+                return False
+
+
+# --- Runs a recorded thread again, exchange by exchange, in a session of its own; the recorded turns stay as they are.
+
+REPLAY_PREFIX = "replay:"
+"""The labels of sessions that replays are recorded in begin so."""
+SPARE_REQUESTS = 20
+"""So many requests more than were recorded may a replayed turn take."""
+
+
+UNKNOWN_MODEL = "unknown"
+"""What a turn says that was recorded without a model."""
+OnExchange = Callable[[int, int], None]
+
+
+class ReplayOutcome(StrEnum):
+    """The worst of them is the outcome of a thread."""
+
+    EMPTY = "empty"
+    """Nothing was asked and answered."""
+    SAME = "same"
+    DIVERGED = "diverged"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class ReplayChange(Struct, frozen=True, kw_only=True):
+    """What is different from the recorded thread, and how the answers are compared."""
+
+    model: str | None = None
+    prompt: str | None = None
+    texts: TextComparison = TextComparison.NORMAL
+    runs_tools: bool = False
+    """Whether calls that are not recorded may run, if their gate allows it."""
+    toolset: str | None = None
+    """The tools that such calls use; else those of the recorded turns."""
+    skips_failed: bool = False
+    """Whether the next turn is replayed on the recorded history where a turn failed."""
+    workspace: str | None = None
+    """The folder that such calls work in."""
+    budget: Budget | None = None
+
+
+class ThreadRange(Struct, frozen=True, kw_only=True):
+    """Turns of one thread: those after `after`, or all of them, up to `last`."""
+
+    last: str
+    after: str | None = None
+    session: str | None = None
+    """The label of the session that it was reached through."""
+
+
+class ReplayedExchange(Struct, frozen=True, kw_only=True):
+    """How one exchange went."""
+
+    turn: str
+    """The recorded turn."""
+    replayed: str | None
+    """The turn that replays it."""
+    outcome: ReplayOutcome
+    divergences: tuple[Divergence, ...]
+    recorded_spending: ReplaySpending
+    replayed_spending: ReplaySpending
+    missing: NamedCall | None = None
+    """The call that no result is recorded of, where the turn ended with it."""
+    error: str | None = None
+    error_code: str | None = None
+
+
+class ThreadReplay(Struct, kw_only=True):
+    """How a thread went when it was run again."""
+
+    thread: str
+    """The last recorded turn."""
+    session: str | None
+    """The session of the replayed turns; null where there is nothing to replay."""
+    recorded_session: str | None = None
+    outcome: ReplayOutcome = ReplayOutcome.EMPTY
+    first: Divergence | None = None
+    """The first divergence."""
+    first_call: Divergence | None = None
+    """The first that is one of calls, not of a text."""
+    recorded_models: list[str] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+    recorded: int = 0
+    """So many exchanges are recorded."""
+    exchanges: list[ReplayedExchange] = field(default_factory=list)
+    unasked: int = 0
+    """So many recorded answers nobody asked for: they were left out."""
+    recorded_spending: ReplaySpending = field(default_factory=ReplaySpending)
+    """Of the exchanges that were replayed."""
+    replayed_spending: ReplaySpending = field(default_factory=ReplaySpending)
+
+    @property
+    def is_out_of_money(self) -> bool:
+        """Whether it ended because the rest of its budget pays for no answer."""
+        return bool(self.exchanges) and self.exchanges[-1].error_code == BudgetSpent.code
+
+    def add(self, exchange: ReplayedExchange) -> None:
+        self.exchanges.append(exchange)
+        self.recorded_spending.add(exchange.recorded_spending)
+        self.replayed_spending.add(exchange.replayed_spending)
+        self.outcome = max(self.outcome, exchange.outcome, key=list(ReplayOutcome).index)
+        for divergence in exchange.divergences:
+            self.first = self.first or divergence
+            if divergence.kind != "text":
+                self.first_call = self.first_call or divergence
+
+
+def full_turns(ledger: Ledger, turns: ThreadRange) -> list[FullTurn]:
+    """The turns of a range in full. Raises InvalidInput where `after` is no turn of the thread."""
+    full = list(ledger.full_threads(turns.last).turns)
+    if turns.after is None:
+        return full
+    places = [place for place, turn in enumerate(full) if turn.turn.id == turns.after]
+    if not places:
+        raise InvalidInput(f"turn {turns.after} is no turn of the thread to {turns.last}", "name an earlier turn")
+    return full[places[0] + 1 :]
+
+
+def read_thread(ledger: Ledger, turns: ThreadRange) -> RecordedThread:
+    """The exchanges of a range."""
+    return ExchangeReader(shipped_prices().price).read(full_turns(ledger, turns))
+
+
+class ThreadReplayer:
+    """Replays threads of one open ledger with one change."""
+
+    def __init__(self, ledger: RuntimeLedger, planner: Planner, change: ReplayChange, on_missing: OnMissing) -> None:
+        ledger.trust.ensure("send a message to a model")
+        self._ledger, self._planner, self._change, self._on_missing = ledger, planner, change, on_missing
+        self._broker = broker_of(ledger)
+
+    async def replay(self, turns: ThreadRange, on_exchange: OnExchange | None = None) -> ThreadReplay:
+        """Run a thread again from its beginning, or after a turn. `on_exchange` hears how many exchanges of how many
+        are done."""
+        crossing, sync = self._ledger.crossing, self._ledger.sync
+        thread = await crossing.run(lambda: read_thread(sync, turns))
+        session = await crossing.run(lambda: self._session(turns, thread)) if thread.exchanges else None
+        specs = await crossing.run(lambda: recorded_specs(sync, thread))
+        report = ThreadReplay(
+            thread=turns.last,
+            session=None if session is None else session.label,
+            recorded_session=turns.session,
+            recorded=len(thread.exchanges),
+            unasked=thread.unasked,
+        )
+        if session is not None:
+            await self._replay_all(thread, specs, session, report, on_exchange)
+        return report
+
+    async def _replay_all(
+        self,
+        thread: RecordedThread,
+        specs: Sequence[ToolSpec],
+        session: Session,
+        report: ThreadReplay,
+        on_exchange: OnExchange | None,
+    ) -> None:
+        """One exchange after the other, until one stops the replay."""
+        skipped, toolset = None, self._toolset(thread)
+        for exchange in thread.exchanges:
+            if exchange.turn == skipped:  # its turn went on after what was skipped
+                continue
+            interrupt = partial(self._broker.interrupt, session.id)
+            run = _ExchangeRun(self._planner, self._change, exchange, specs, self._on_missing, interrupt)
+            replayed = await self._replayed(run, session, toolset)
+            report.add(replayed)
+            _add_models(report, exchange, run.answers)
+            if on_exchange is not None:
+                on_exchange(len(report.exchanges), report.recorded)
+            if replayed.outcome not in (ReplayOutcome.STOPPED, ReplayOutcome.FAILED):
+                continue
+            if not run.is_skipped or report.is_out_of_money:
+                break
+            skipped = exchange.answers[-1].turn
+            move = partial(self._ledger.sync.move_head, session.label, new=skipped, reason="replay: skipped")
+            await self._ledger.crossing.run(move)
+
+    def _session(self, turns: ThreadRange, thread: RecordedThread) -> Session:
+        """A new session of the same agent: empty, or where the turns begin that are run again. Its number is the first
+        that no session has; where another process takes that meanwhile, the next one."""
+        name = turns.session or turns.last
+        stem = f"{REPLAY_PREFIX}{name.removeprefix(REPLAY_PREFIX)}"
+        number = 1
+        while True:
+            label, number = f"{stem}:{number}", number + 1
+            if _is_taken(self._ledger.sync, label):
+                continue
+            try:
+                return self._new_session(label, turns, thread)
+            except LabelTaken as taken:
+                if taken.label != label:
+                    raise
+
+    def _new_session(self, label: str, turns: ThreadRange, thread: RecordedThread) -> Session:
+        if turns.after is not None:
+            return self._ledger.sync.fork(turns.after, label=label)
+        return self._ledger.sync.create_session(label, persona=thread.turns[0].persona_id)
+
+    def _toolset(self, thread: RecordedThread) -> str | None:
+        """The name of the tools that may run, where any may."""
+        recorded = [turn.toolset_name for turn in thread.turns if turn.toolset_name is not None]
+        return (self._change.toolset or next(iter(recorded), None)) if self._change.runs_tools else None
+
+    async def _replayed(self, run: _ExchangeRun, session: Session, toolset: str | None) -> ReplayedExchange:
+        crossing, exchange = self._ledger.crossing, run.exchange
+        admission: Admission = await to_the_end(crossing.run(lambda: self._admit(exchange, session, toolset)))
+        self._broker.expect(admission.message, Sending(planner=run.plan))
+        end = await await_turn(self._ledger, self._broker, admission)
+        return run.report(end, self._change.texts)
+
+    def _admit(self, exchange: RecordedExchange, session: Session, toolset: str | None) -> Admission:
+        change = self._change
+        prompt = exchange.system if change.prompt is None else change.prompt
+        overrides = MessageOverrides(model=change.model, system=prompt, toolset=toolset, replays=exchange.turn)
+        message = NewMessage(
+            role=MessageRole.USER,
+            content=tuple(map(sendable_part, exchange.query)),
+            source=_source(self._ledger.sync, exchange.query_turns),
+            files=exchange.files,
+            context=None if change.workspace is None else {"workspace": change.workspace},
+        )
+        return self._ledger.sync.inbox.admit(message, session=session.label, overrides=overrides.record())
+
+
+def _source(ledger: Ledger, turns: Sequence[str]) -> MessageSource | None:
+    """Of a query that comes from these turns. Where a stranger may have written some of it, never a person's: it stays
+    untrusted."""
+    runs = Runs(ledger)
+    is_strange = any(ledger.strangers(turn) or runs.is_untrusted(turn) for turn in turns)
+    return MessageSource.EVENT if is_strange else None
+
+
+def sendable_part(part: Part) -> Part:
+    """A part as a model can be sent it: an image that was not recorded whole is a line of text."""
+    if not isinstance(part, ImagePart) or str(part.url).startswith(("https://", "http://")):
+        return part
+    head, _, data = str(part.url).partition(";base64,")
+    try:
+        is_image = head.startswith("data:image/") and bool(base64.b64decode(data, validate=True))
+    except binascii.Error:
+        is_image = False
+    return part if is_image else TextPart("[an image that was not recorded]")
+
+
+def _is_taken(ledger: Ledger, label: str) -> bool:
+    """Whether a session has this label, or an alias leads there."""
+    try:
+        ledger.session(label)
+    except NotFound:
+        return False
+    return True
+
+
+def _add_models(report: ThreadReplay, exchange: RecordedExchange, answers: Sequence[ReplayedAnswer]) -> None:
+    recorded = [answer.model for answer in exchange.answers if answer.model not in (None, UNKNOWN_MODEL)]
+    replayed = [answer.model for answer in answers if answer.model is not None]
+    report.recorded_models = list(dict.fromkeys((*report.recorded_models, *recorded)))
+    report.models = list(dict.fromkeys((*report.models, *replayed)))
+
+
+class _ExchangeRun:
+    """One exchange on its way."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        change: ReplayChange,
+        exchange: RecordedExchange,
+        specs: Sequence[ToolSpec],
+        on_missing: OnMissing,
+        interrupt: Callable[[], object],
+    ) -> None:
+        self._planner, self._change, self.exchange, self._specs = planner, change, exchange, specs
+        self._on_missing, self._interrupt = on_missing, interrupt
+        self._results = ExchangeResults(exchange)
+        self._inference: ReplayInference | None = None
+
+    @property
+    def answers(self) -> Sequence[ReplayedAnswer]:
+        return () if self._inference is None else self._inference.answers
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether the replay goes on after it, though it was stopped or failed."""
+        ending = None if self._inference is None else self._inference.ending
+        return isinstance(ending, SkipTurn) or (ending is None and self._change.skips_failed)
+
+    async def plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
+        """As the turn is configured, with the recorded tools in place of its own."""
+        plan = await self._planner(standing, messages)
+        inference = ReplayInference(plan.inference, self.exchange, self._results, self._on_missing, self._interrupt)
+        plan.inference = self._inference = inference
+        recorded = {spec.name: RecordedTool(spec, self._results) for spec in self._specs}
+        if self._change.runs_tools:
+            if plan.gate is None:
+                raise NotApplicable("the turn has no toolset, so no tool can run", "name a toolset")
+            plan.gate = RecordedFirstGate(plan.gate, self._results, recorded)
+            plan.tools = {**recorded, **plan.tools}
+        else:
+            plan.tools, plan.gate, plan.on_asked = recorded, None, None
+        plan.system = self.exchange.system if self._change.prompt is None else self._change.prompt
+        plan.rules, plan.compaction, plan.on_overflow, plan.budget = None, None, None, self._change.budget
+        plan.max_requests = max(plan.max_requests, len(self.exchange.answers) + SPARE_REQUESTS)
+        plan.setting.effective_config = {**(plan.setting.effective_config or {}), "replays": self.exchange.turn}
+        return plan
+
+    def report(self, end: TurnEnd | None, texts: TextComparison) -> ReplayedExchange:
+        inference, exchange = self._inference, self.exchange
+        differences = divergences(exchange, self.answers, texts)
+        error = None if end is None or end.error is None else str(end.error)
+        missing = None if inference is None else inference.missing
+        outcome = ReplayOutcome.DIVERGED if differences else ReplayOutcome.SAME
+        if error is not None or end is None:
+            outcome = ReplayOutcome.FAILED
+        elif missing is not None:
+            outcome = ReplayOutcome.STOPPED
+        return ReplayedExchange(
+            turn=exchange.turn,
+            replayed=None if end is None else end.turn or None,
+            outcome=outcome,
+            divergences=tuple(differences),
+            recorded_spending=total_spending(exchange.answers),
+            replayed_spending=total_spending(self.answers),
+            missing=missing,
+            error=error,
+            error_code=None if end is None or end.error is None else error_code(end.error),
+        )
+
+
+# --- The recorded calls of a thread, decided on by another approval policy.
+
+
+class ChangedDecision(Struct, frozen=True, kw_only=True):
+    """A call that the policy would have decided on otherwise."""
+
+    turn: str
+    call: str
+    """The provider's id of it."""
+    name: str
+    """The tool, as it was recorded."""
+    arguments: Any
+    before: Decision
+    after: Decision
+    rationale: str
+    is_recorded: bool
+    """Whether the decision before was recorded; else it is that of the policies in force."""
+
+
+class PolicyReplay(Struct, frozen=True, kw_only=True):
+    """How a policy would have decided about the calls of a thread."""
+
+    thread: str
+    """The last turn."""
+    recorded_session: str | None
+    turns: int
+    calls: int
+    errors: int
+    """About so many calls the policy failed to decide."""
+    changed: int
+    first: ChangedDecision | None
+
+
+async def replay_policy(
+    ledger: Ledger, interpreters: PolicyInterpreters, policy: PolicyInForce, turns: ThreadRange
+) -> PolicyReplay:
+    """Have a policy decide about every call of a range, in order."""
+    run = BacktestRun(ledger, interpreters, policy)
+    full, changed, calls, errors = full_turns(ledger, turns), list[ChangedDecision](), 0, 0
+    for turn in full:
+        async for compared in run.compare_turn(turn.turn):
+            calls += 1
+            errors += compared.answer.is_error
+            if compared.is_changed:
+                changed.append(_changed(turn.turn.id, compared))
+    return PolicyReplay(
+        thread=turns.last,
+        recorded_session=turns.session,
+        turns=len(full),
+        calls=calls,
+        errors=errors,
+        changed=len(changed),
+        first=changed[0] if changed else None,
+    )
+
+
+def _changed(turn: str, compared: ComparedCall) -> ChangedDecision:
+    return ChangedDecision(
+        turn=turn,
+        call=compared.call.call_id,
+        name=compared.call.name,
+        arguments=compared.call.arguments,
+        before=compared.before,
+        after=compared.answer.decision,
+        rationale=compared.answer.rationale,
+        is_recorded=compared.is_recorded,
+    )

@@ -1,1 +1,0 @@
-"""Triggers: what sends messages without a person, by time or because something happened."""
