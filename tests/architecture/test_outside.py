@@ -31,8 +31,8 @@ MAY_START = {
     "weft/runtime/policies/harness.py": "the server in the sandbox that runs a policy, a process for each decision",
     "weft/exchange/sync/commands.py": "the other end of a sync, by the command or the ssh that the user names",
     "weft/exchange/importing/reading_ahead.py": "the worker of an import: this program's own code, which ends with it",
-    "weft/surfaces/cli/import_job.py": "this program itself, on its own in the background",
-    "weft/surfaces/cli/pager.py": "`less`, unless the person at the terminal chose another pager",
+    "weft/surfaces/cli/ledgers/import_job.py": "this program itself, on its own in the background",
+    "weft/surfaces/cli/reading/read.py": "`less`, unless the person at the terminal chose another pager",
     "weft/surfaces/cli/screen.py": "the pager that the person at the terminal chose",
 }
 MAY_CONNECT = {

@@ -21,8 +21,9 @@ from weft.exchange.exporters.html.page import rendered
 from weft.exchange.exporters.markdown import Markdown
 from weft.exchange.exporters.turn_contents import visible
 from weft.ledger.model import ImagePart, ReasoningPart
-from weft.surfaces.cli import call, pager
-from weft.surfaces.cli.pager import less_arguments
+from weft.surfaces.cli import command_line
+from weft.surfaces.cli.reading import read
+from weft.surfaces.cli.reading.read import less_arguments
 from weft.surfaces.cli.screen import Screen
 
 ANSWER = """\
@@ -58,9 +59,9 @@ def test_no_answer_prompt_or_title_hides_a_line_in_the_pager(
 ) -> None:
     screen = Screen(color=True, unicode=unicode, terminal=True, columns=60, rows=5, paging=True)
     lines: list[str] = []
-    monkeypatch.setattr(call, "stdout_screen", lambda **_: screen)
-    monkeypatch.setattr(pager, "find_less", lambda: "less")
-    monkeypatch.setattr(pager, "run_less", lambda _, texts, **__: lines.extend(plain(text) for text in texts))
+    monkeypatch.setattr(command_line, "stdout_screen", lambda **_: screen)
+    monkeypatch.setattr(read, "find_less", lambda: "less")
+    monkeypatch.setattr(read, "run_less", lambda _, texts, **__: lines.extend(plain(text) for text in texts))
     weft = Shell(tmp_path / "work", monkeypatch, capsys)
     assert weft("init").code == 0
     calls: list[dict[str, Any]] = [{"name": "Bash", "arguments": {"command": "ls FOLDED"}, "result": 1}]

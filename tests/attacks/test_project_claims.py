@@ -11,7 +11,7 @@ import weft
 from tests.credentials import Maker, scanner
 from tests.ledger.imported import native_turn, take
 from weft.ledger.api import Ledger, SessionFilter, repository_name
-from weft.surfaces.cli.repositories import local_repository, trusted_repositories
+from weft.surfaces.cli.trust import local_repository, trusted_repositories
 
 TOKEN = "glpat-abc"
 

@@ -139,16 +139,16 @@ LINEAR = {
     r"weft.ledger.read.sessions: (?:[^/@:\s]+@)([^/:@\s]+):/*(\S+)": ADDRESS,
     r"weft.ledger.read.sessions: (?:[a-z][a-z0-9+.-]*://)(?:[^/@\s]*@)?([^/:@\s]+)(?::\d+)?/+(\S+)": ADDRESS,
     r"weft.ledger.secrets.scan: _?[a-z]+(?:_[a-z]+){2,}_?": "`_` divides the words, and is in none of them",
-    r"weft.surfaces.cli.hit_groups: \s+|\S+": RUNS,
+    r"weft.surfaces.cli.reading.search: \s+|\S+": RUNS,
     r"weft.surfaces.plain_text: \s+|\S+": RUNS,
-    r"weft.surfaces.cli.repositories: (\w+)\s*=\s*(.+)": "`=` divides them; one letter is enough for the last",
+    r"weft.surfaces.cli.trust: (\w+)\s*=\s*(.+)": "`=` divides them; one letter is enough for the last",
     r"""weft.store.postgres.connection: ('[^']*'|"[^"]*")""": OWN,
     r"weft.store.postgres.migrations: --[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b": OWN,
-    r"weft.surfaces.cli.rendering.results: (?:(?:Script \w+|Chunk ID|Wall time|Process exited|Exit code|"
+    r"weft.surfaces.cli.transcript: (?:(?:Script \w+|Chunk ID|Wall time|Process exited|Exit code|"
     r"Original token count|Total output lines)\b[^\n]*\n+)+Output:\n*": (
         "a round begins with a word at a line's beginning; line ends that are given back begin none"
     ),
-    r'weft.surfaces.cli.rendering.shapes: \bcmd"?\s*:\s*("(?:[^"\\\n]|\\.)*")': (
+    r'weft.surfaces.cli.transcript: \bcmd"?\s*:\s*("(?:[^"\\\n]|\\.)*")': (
         "what begins within a string needs a quote that ends it"
     ),
 }

@@ -13,8 +13,8 @@ from weft.exchange.exporters.html import Html
 from weft.exchange.exporters.html.page import rendered
 from weft.exchange.exporters.markdown import Markdown
 from weft.exchange.exporters.turn_contents import MOST_CELLS
-from weft.surfaces.cli.rendering import markdown as terminal_markdown
-from weft.surfaces.cli.rendering.markdown import markdown_lines
+from weft.surfaces.cli.reading import read as terminal_markdown
+from weft.surfaces.cli.reading.read import markdown_lines
 from weft.surfaces.cli.screen import Line
 
 

@@ -36,7 +36,7 @@ from weft.ledger.write.transaction import Append
 from weft.programs import Programs
 from weft.runtime.inference.model_requests import ToolSpec
 from weft.runtime.replies import Finish, Reply
-from weft.surfaces.cli.rooms.text import message_lines
+from weft.surfaces.cli.chat.rooms import message_lines
 
 _HEADER = re.compile(r"\[([0-9a-f]{10})\] ([^\n]*):\n")
 

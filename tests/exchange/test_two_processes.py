@@ -61,7 +61,7 @@ from weft.ledger.imports.imported_turns import (
     TurnDraft,
 )
 from weft.ledger.model import StoredContent
-from weft.surfaces.cli.import_lines import _summary_notes
+from weft.surfaces.cli.ledgers.import_job import _summary_notes
 
 NOW = FixedClock(10**13)
 FILES = 3

@@ -27,10 +27,14 @@ def loaded(*modules: str) -> set[str]:
 
 @pytest.mark.slow("starts three interpreters")
 def test_the_command_line_loads_nothing_that_asks_models() -> None:
-    assert loaded("weft", "weft.surfaces.cli.main", "weft.surfaces.cli.commands.credential") == set()
-    assert loaded("weft.surfaces.cli.commands.chat", "weft.surfaces.cli.commands.doctor") == set()
-    names = ("weft.runtime.tools.mcp_servers", "weft.runtime.tools.mcp_servers", "weft.surfaces.cli.mcp_servers")
-    assert loaded(*names, "weft.surfaces.cli.commands.mcp_server") <= {"asyncio"}
+    assert loaded("weft", "weft.surfaces.cli.main", "weft.surfaces.cli.trust_commands") == set()
+    assert loaded("weft.surfaces.cli.chat.chat", "weft.surfaces.cli.ledgers.ledger_checks") == set()
+    names = (
+        "weft.runtime.tools.mcp_servers",
+        "weft.runtime.tools.mcp_servers",
+        "weft.surfaces.cli.programs.mcp_servers",
+    )
+    assert loaded(*names, "weft.surfaces.cli.programs.mcp_servers") <= {"asyncio"}
 
 
 def test_settings_and_contexts_need_no_extra() -> None:

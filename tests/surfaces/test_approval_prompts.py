@@ -21,9 +21,9 @@ from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
 from weft.ledger.api import Ledger
-from weft.surfaces.cli.approval_prompts import YES, ApprovalPrompts
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.screen import plain_line
+from weft.surfaces.cli.work.turn_tools import YES, ApprovalPrompts
 
 SECRET = "the-words-of-an-argument"
 

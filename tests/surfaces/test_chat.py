@@ -19,7 +19,6 @@ from weft.runtime.egress.execution_context import ExecutionContext, context_for
 from weft.runtime.inference.local_models import MODEL_FILES
 from weft.runtime.inference.model_requests import Parameters, ProviderKind
 from weft.runtime.replies import ReplyToken
-from weft.surfaces.cli.chat.blocks import split_blocks
 from weft.surfaces.cli.chat.conversation import Conversation
 from weft.surfaces.cli.chat.models import (
     EMBEDDED,
@@ -31,7 +30,7 @@ from weft.surfaces.cli.chat.models import (
     of_program,
 )
 from weft.surfaces.cli.chat.readiness import VENDORS
-from weft.surfaces.cli.chat.reply_lines import failure, greeting, prompt_name
+from weft.surfaces.cli.chat.terminal import failure, greeting, prompt_name, split_blocks
 from weft.surfaces.cli.chat.typed_input import (
     COMMANDS,
     Command,
@@ -43,7 +42,7 @@ from weft.surfaces.cli.chat.typed_input import (
     read_typed,
 )
 from weft.surfaces.cli.credentials import person_acting
-from weft.surfaces.cli.repeated_text import RepeatedText
+from weft.surfaces.cli.programs.program_call import RepeatedText
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.surfaces.talking import Served, serving
 from weft.runtime.egress.connections import Connections
 from weft.runtime.inference import plain_requests
 from weft.runtime.inference.plain_requests import RunningServer, UsualServer, find_running_servers
-from weft.surfaces.cli.commands import chat
+from weft.surfaces.cli.chat import chat
 
 MODELS = answer(200, {"object": "list", "data": [{"id": "llama3.2:latest"}, {"id": "qwen2.5:7b"}]})
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")

@@ -18,7 +18,7 @@ from tests.surfaces.shell import Shell, on_terminal, running
 from tests.surfaces.test_cli_docs import run_example
 from weft.kernel.contents import dumps
 from weft.ledger.api import Runs
-from weft.surfaces.cli.approval_text import EXACTLY, waiting_words
+from weft.surfaces.cli.work.approvals import EXACTLY, waiting_words
 
 PAGE = (Path(__file__).parents[2] / "docs" / "approvals.md").read_text()
 ID_ON_THE_PAGE = "5d0c6f4a1b2e"
@@ -36,7 +36,7 @@ HOSTILE = (
 @pytest.fixture(autouse=True)
 def _nobody_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """No broker runs here: none is waited for."""
-    monkeypatch.setattr("weft.surfaces.cli.approval_call.TAKEN_UP_SECONDS", 0)
+    monkeypatch.setattr("weft.surfaces.cli.work.approvals.TAKEN_UP_SECONDS", 0)
 
 
 def test_what_waits_is_listed_shown_granted_and_denied(weft: Shell) -> None:

@@ -23,10 +23,10 @@ from tests.surfaces.shell import Shell, masked, running
 from tests.surfaces.test_cli_docs import run_example
 from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
-from weft.surfaces.cli.broker_call import EmbeddedNote
-from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.chat.models import other_models
-from weft.surfaces.cli.program_call import acting_person
+from weft.surfaces.cli.command_line import Call
+from weft.surfaces.cli.programs.program_call import acting_person
+from weft.surfaces.cli.work.broker_call import EmbeddedNote
 
 PAGE = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
 PATIENCE_SECONDS = 60.0

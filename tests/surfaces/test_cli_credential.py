@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import Shell, spawn
-from weft.surfaces.cli.commands.credential import complete_ids
 from weft.surfaces.cli.credentials import person_acting
+from weft.surfaces.cli.trust_commands import complete_ids
 
 CANARY = "sk-canary-credential"
 

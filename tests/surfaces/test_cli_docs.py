@@ -10,10 +10,9 @@ import click
 import pytest
 
 from tests.surfaces.shell import Answer, Shell, masked
-from weft.surfaces.cli.command import SHARED, shared_options
-from weft.surfaces.cli.exits import EXIT_CODES
+from weft.surfaces.cli.command_line import EXIT_CODES, SHARED, shared_options
 from weft.surfaces.cli.main import COMMON, SUMMARIES, weft
-from weft.surfaces.cli.turn_input import TurnInput
+from weft.surfaces.cli.sessions.recording import TurnInput
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 SECTIONS = dict(re.findall(r"^### weft (\S+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))

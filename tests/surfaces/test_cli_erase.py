@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import PROGRAM, Shell, on_terminal
-from weft.surfaces.cli.import_job import ImportJob
-from weft.surfaces.wire.exchange import ImportStatus
+from weft.surfaces.cli.ledgers.import_job import ImportJob
+from weft.surfaces.wire.exchange_answers import ImportStatus
 
 SECRET = "hunter2-secret"
 

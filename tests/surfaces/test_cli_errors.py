@@ -18,7 +18,7 @@ import weft as library
 from tests.surfaces.shell import PROGRAM, Shell, on_terminal, running, spawn
 from weft.exchange import importers
 from weft.kernel import errors
-from weft.surfaces.cli.exits import EXIT_CODES, UNFINISHED, exit_code, hint_of
+from weft.surfaces.cli.command_line import EXIT_CODES, UNFINISHED, exit_code, hint_of
 from weft.surfaces.cli.main import SUMMARIES, run
 from weft.surfaces.cli.main import weft as weft_command
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.surfaces.shell import Shell, on_terminal, spawn
 from weft.exchange.exporters.testing import PIXEL
-from weft.surfaces.cli.figures import counted
+from weft.surfaces.cli.progress import counted
 
 
 def test_the_end_of_a_files_name_says_the_form(weft: Shell, folder: Path) -> None:

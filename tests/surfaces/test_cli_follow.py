@@ -14,7 +14,7 @@ import weft
 from tests.surfaces.shell import Shell
 from weft.ledger.api import Ledger, StreamPosition
 from weft.surfaces.cli.screen import Screen
-from weft.surfaces.cli.stream_lines import StreamPrinter
+from weft.surfaces.cli.work.messages import StreamPrinter
 
 PAGE = (Path(__file__).parents[2] / "docs" / "streams.md").read_text()
 

@@ -11,7 +11,7 @@ import pytest
 from tests.surfaces.shell import Shell, on_terminal
 from weft.exchange.importers.port import importer_names
 from weft.exchange.importing.run import ImportRun, ImportSummary, OriginTotals
-from weft.surfaces.cli.import_lines import ORIGINS_HEADER, _summary_notes
+from weft.surfaces.cli.ledgers.import_job import ORIGINS_HEADER, _summary_notes
 
 LONG_AGO = 1_000_000_000
 SESSION = "0a1b2c3d-1111-4111-8111-000000000001"

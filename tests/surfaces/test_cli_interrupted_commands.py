@@ -10,7 +10,7 @@ import pytest
 
 from tests.attacks.git_person import NESTED, KilledAgent, Person
 from tests.surfaces.shell import Shell
-from weft.surfaces.cli.interrupted_commands import command_notes
+from weft.surfaces.cli.work.sandbox_access import command_notes
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_toolchains import install_node, linked
 from weft.runtime.sandbox.toolchain_places import MANAGERS
 from weft.runtime.tools.mcp_server_settings import CommandServer, PackageSource, package_caches
-from weft.surfaces.cli.mcp_servers import find_server, load_mcp_servers
-from weft.surfaces.cli.sandbox_access import sandbox_caches
+from weft.surfaces.cli.programs.mcp_servers import find_server, load_mcp_servers
+from weft.surfaces.cli.work.sandbox_access import sandbox_caches
 
 ON_DISK = True  # no sandbox takes a workspace in memory
 SERVER = f"exec {PYTHON} -I -S -B {SCRIPT} echoes\n"

@@ -13,8 +13,7 @@ import pytest
 from tests.runtime.mcp.configured import PYTHON, SCRIPT
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
-from weft.surfaces.cli.commands.mcp_server import complete_servers
-from weft.surfaces.cli.mcp_servers import load_mcp_servers
+from weft.surfaces.cli.programs.mcp_servers import complete_servers, load_mcp_servers
 
 
 def command(way: str) -> list[str]:

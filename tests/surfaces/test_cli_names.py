@@ -16,7 +16,7 @@ from tests.sizes import PROVING
 from tests.surfaces.shell import Shell
 from weft.ledger.api import Ledger
 from weft.ledger.model import Session
-from weft.surfaces.cli import call
+from weft.surfaces.cli import command_line
 from weft.surfaces.cli.screen import Screen
 
 Taken = Callable[[Any, Session], bool]
@@ -109,7 +109,7 @@ def shown_names(
     names = {short_labels[label]: ledger.session(label).id for label in labels}
     screen = Screen(color=False, unicode=True, terminal=True, columns=200, rows=24, paging=False)
     with monkeypatch.context() as patch:
-        patch.setattr(call, "stdout_screen", lambda **_: screen)
+        patch.setattr(command_line, "stdout_screen", lambda **_: screen)
         for command, names_of in LISTINGS.items():
             answer = shell("--ledger", str(path), *command)
             assert answer.code == 0, answer.err

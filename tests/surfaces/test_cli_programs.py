@@ -11,7 +11,7 @@ import pytest
 
 from tests.surfaces.shell import Shell
 from weft.runtime.inference.model_requests import ProviderKind
-from weft.surfaces.cli.commands.provider import TYPES
+from weft.surfaces.cli.programs.programs import TYPES
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from tests.surfaces.shell import PROGRAM, Shell, masked, on_terminal
 from tests.surfaces.test_cli_terminal import FORBIDDEN, HOSTILE, plain
-from weft.surfaces.cli import call, pager
-from weft.surfaces.cli.pager import find_less, less_arguments
-from weft.surfaces.cli.rendering.markdown import markdown_lines
+from weft.surfaces.cli import command_line
+from weft.surfaces.cli.reading import read
+from weft.surfaces.cli.reading.read import find_less, less_arguments, markdown_lines
 from weft.surfaces.cli.screen import Screen
 from weft.surfaces.plain_text import cut_at_word, width, wrapped_line
 
@@ -58,7 +58,7 @@ def work(weft: Shell) -> str:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard output is a terminal of 60 columns, without a pager."""
     screen = Screen(color=True, unicode=True, terminal=True, columns=60, rows=24, paging=False)
-    monkeypatch.setattr(call, "stdout_screen", lambda **_: screen)
+    monkeypatch.setattr(command_line, "stdout_screen", lambda **_: screen)
 
 
 @pytest.mark.usefixtures("terminal")
@@ -327,7 +327,7 @@ def test_another_pager_gets_no_folded_lines(weft: Shell, monkeypatch: pytest.Mon
     _, shown = on_terminal(weft.folder, "read", LINES="10")
     assert "11 steps" in shown
     assert "ls 3" not in shown
-    assert pager.HEADING in shown
+    assert read.HEADING in shown
 
 
 def test_the_keys_that_less_starts_with_suit_the_terminal() -> None:

@@ -17,8 +17,8 @@ from weft.kernel.clock import FixedClock, SystemClock, ms_from_iso
 from weft.kernel.events import Usage
 from weft.store.sqlite.connection import SqliteSql
 from weft.surfaces import demo
-from weft.surfaces.cli.commands.show import permissions_text
-from weft.surfaces.cli.times import UTC, LocalZone, local_time
+from weft.surfaces.cli.reading.turns import permissions_text
+from weft.surfaces.cli.screen import UTC, LocalZone, local_time
 
 LONG = "\n".join(f"line {i}" for i in range(40))
 SUMMARY = (

@@ -14,7 +14,7 @@ from tests.surfaces.shell import Shell, on_terminal
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.write.record_turn import NewTurn
 from weft.ledger.write.turn_events import Setting
-from weft.surfaces.cli.turn_input import TurnInput
+from weft.surfaces.cli.sessions.recording import TurnInput
 
 
 def test_init_makes_a_ledger_in_this_folder_and_says_where(shell: Shell, folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import Shell
-from weft.surfaces.cli.repositories import local_repository, trusted_repositories
+from weft.surfaces.cli.trust import local_repository, trusted_repositories
 
 REMOTE = '[core]\n\tbare = false\n[remote "up"]\n\turl = /srv/x.git\n[remote "origin"]\n\turl = https://t:k@example.org/me/app.git\n'
 

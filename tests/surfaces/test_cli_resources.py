@@ -20,14 +20,18 @@ from weft.ledger.api import ResourceLog
 from weft.runtime.resources.container_engine import ContainerEngine
 from weft.runtime.tool.tool_contract import ToolFailure
 from weft.runtime.tool.workspace import WorkspaceFolder
-from weft.surfaces.cli.resource_access import SnapshotSettings, files_folder, load_resource_settings
-from weft.surfaces.cli.sandbox_access import protected_places
 from weft.surfaces.cli.user_files import (
     beside_ledger,
     configuration_folder,
     state_folder,
     this_machine,
     user_ledger,
+)
+from weft.surfaces.cli.work.sandbox_access import (
+    SnapshotSettings,
+    files_folder,
+    load_resource_settings,
+    protected_places,
 )
 
 

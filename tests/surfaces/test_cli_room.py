@@ -25,9 +25,9 @@ from weft.kernel.errors import NotFound
 from weft.kernel.message_text import write_mention
 from weft.ledger.api import AgentProfile, Ledger, Participant, PersonProfile, ReachedAgent, Room, RoomMessage
 from weft.ledger.room_records import ROOM_LIMITS
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.chat.rooms import _end_with
+from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.main import run
-from weft.surfaces.cli.rooms.posting import _end_with
 from weft.surfaces.cli.screen import Screen
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rooms.md").read_text()

@@ -8,8 +8,8 @@ import weft as library
 from tests.ledger.imported import native_turn, take
 from tests.surfaces.shell import Shell, masked
 from tests.surfaces.test_cli_reading import story
-from weft.surfaces.cli import call, hit_groups
-from weft.surfaces.cli.commands import search
+from weft.surfaces.cli import command_line
+from weft.surfaces.cli.reading import search
 from weft.surfaces.cli.screen import Screen, Span
 
 __all__ = ["story"]
@@ -108,7 +108,7 @@ def test_no_stored_text_drives_the_terminal(weft: Shell) -> None:
 
 
 def test_matches_stand_out_in_pieces_of_the_text() -> None:
-    pieces = list(hit_groups.marked("a needle here", [(2, 8)]))
+    pieces = list(search.marked("a needle here", [(2, 8)]))
     assert pieces == ["a ", Span("needle", "match"), " here"]
 
 
@@ -132,7 +132,7 @@ def titled(weft: Shell) -> Shell:
 
 def test_a_terminal_gets_the_best_hits_under_their_sessions(titled: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(color=False, unicode=True, terminal=True, columns=60, rows=24, paging=False)
-    monkeypatch.setattr(call, "stdout_screen", lambda **_: screen)
+    monkeypatch.setattr(command_line, "stdout_screen", lambda **_: screen)
     answer = titled("search", "dates", "offset", "-n", "7")
     groups = answer.out.split("\n\n")
     headings = [group.split("\n")[:2] for group in groups]
@@ -166,9 +166,9 @@ def test_programs_get_the_sessions_that_are_named_so_and_then_the_newest(titled:
 
 def test_wrapped_spans_keep_their_styles_and_their_words() -> None:
     spans: list[Span | str] = ["one two ", Span("three", "match"), "four five  six"]
-    lines = ["".join(span.text for span in line) for line in hit_groups.wrapped_spans(spans, 12)]
+    lines = ["".join(span.text for span in line) for line in search.wrapped_spans(spans, 12)]
     assert lines == ["one two", "threefour", "five six"]
-    marked = [span for line in hit_groups.wrapped_spans(spans, 12) for span in line if span.style]
+    marked = [span for line in search.wrapped_spans(spans, 12) for span in line if span.style]
     assert marked == [Span("three", "match")]
 
 
@@ -176,7 +176,7 @@ def test_a_terminal_gets_the_newest_where_not_everything_may_be_read(
     titled: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = Screen(color=False, unicode=True, terminal=True, columns=60, rows=24, paging=False)
-    monkeypatch.setattr(call, "stdout_screen", lambda **_: screen)
+    monkeypatch.setattr(command_line, "stdout_screen", lambda **_: screen)
     assert titled("human", "create", "eve", "--permission=session:read(s0)", "--permission=session:read(s1)").code == 0
     best = titled("search", "offset", "-n", "2").out
     assert best.startswith("More dates\ns2, ")
@@ -200,5 +200,5 @@ def test_the_title_stands_beside_the_label_of_a_hit(titled: Shell) -> None:
 def test_a_terminal_and_a_pipe_name_the_place_of_a_hit_alike(story: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "main assistant, arguments of edit_file\n" in story("search", "strptime", "--tool", "edit_file").out
     screen = Screen(color=False, unicode=True, terminal=True, columns=60, rows=24, paging=False)
-    monkeypatch.setattr(call, "stdout_screen", lambda **_: screen)
+    monkeypatch.setattr(command_line, "stdout_screen", lambda **_: screen)
     assert " assistant arguments of edit_file\n" in story("search", "strptime", "--tool", "edit_file").out

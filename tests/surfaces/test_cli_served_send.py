@@ -32,7 +32,7 @@ from weft.ledger.api import ApprovalAsked, Ledger, Parked, Runs, ToolDecision
 from weft.ledger.api.inbox import Inbox
 from weft.runtime import replies
 from weft.runtime.replies import await_served, leave_message
-from weft.surfaces.cli.program_call import ReplyStream
+from weft.surfaces.cli.programs.program_call import ReplyStream
 from weft.surfaces.cli.screen import Screen
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="brokers are not seen on this system")
@@ -48,7 +48,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 def answers_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which messages the command in this process answers itself. A broker has all the time that it takes, so that
     none is answered here because the machine is busy."""
-    from weft.surfaces.cli import broker_call
+    from weft.surfaces.cli.work import broker_call
 
     inner, answered = broker_call._answered_here, []
 
@@ -190,7 +190,7 @@ def test_an_answer_that_its_broker_ends_after_the_hand_over_is_shown_whole(
     weft: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that drains ends what it has begun, while the sender goes on with a broker of its own."""
-    from weft.surfaces.cli import broker_call
+    from weft.surfaces.cli.work import broker_call
 
     first, *rest = pieces("Hello ", "there")
     with serving([STREAM_HEAD, first, HOLD, *rest, CLOSE]) as server:
@@ -248,7 +248,7 @@ def states(weft: Shell) -> list[str]:
 def test_a_sender_that_is_interrupted_while_it_goes_on_takes_its_message_back(
     weft: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from weft.surfaces.cli import broker_call
+    from weft.surfaces.cli.work import broker_call
 
     def interrupted(*_: object, **__: object) -> None:
         assert states(weft) == ["queued"]

@@ -8,8 +8,8 @@ from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import Script, answer, failure
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
-from weft.surfaces.cli import call
-from weft.surfaces.cli.commands import similar
+from weft.surfaces.cli import command_line
+from weft.surfaces.cli.reading import search
 from weft.surfaces.cli.screen import Screen
 
 pytestmark = pytest.mark.usefixtures("one_minilm")
@@ -45,7 +45,7 @@ def test_titles_stand_beside_what_is_similar(weft: Shell, monkeypatch: pytest.Mo
         assert {line[3] for line in lines} == {'c0fff321-8eb1-4c18-b759-7c6c08c0f868 "About cats"', "mine"}
     assert messages[0] in weft("similar", "--text", "cats", "--kind", "message").out
     screen = Screen(color=False, unicode=True, terminal=True, columns=80, rows=24, paging=False)
-    monkeypatch.setattr(call, "stdout_screen", lambda **_: screen)
+    monkeypatch.setattr(command_line, "stdout_screen", lambda **_: screen)
     page = weft("similar", "--text", "cats", "--kind", "turn", "-q").out
     assert '  c0fff321 "About cats"  ' in page
     assert all("  ask cats drink" in line and len(line) <= 80 for line in page.splitlines()[1:])
@@ -90,7 +90,7 @@ def test_what_is_missing_is_offered_to_be_embedded(weft: Shell, monkeypatch: pyt
         asked.append(question)
         return answers.pop(0)
 
-    monkeypatch.setattr(similar, "is_asked", lambda: True)
+    monkeypatch.setattr(search, "is_asked", lambda: True)
     monkeypatch.setattr("click.confirm", confirm)
     assert weft("similar", "--text", "a cat", "-n", "1").out == ""
     assert weft("similar", turns[0], "-n", "1").out.endswith("kittens like cream\n")

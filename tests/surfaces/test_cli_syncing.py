@@ -204,14 +204,13 @@ def test_a_copy_behind_our_back_gets_a_name_of_its_own(pair: Shell, folder: Path
 def test_names_of_remotes_are_completed(pair: Shell) -> None:
     import click
 
-    from weft.surfaces.cli.commands.pull import command
-    from weft.surfaces.cli.sync_call import complete_remotes
+    from weft.surfaces.cli.ledgers.sync import complete_remotes, pull_command
 
     pair("remote", "add", "team", "other.db")
-    context = click.Context(command, info_name="pull")
-    assert complete_remotes(context, command.params[0], "te") == ["team"]
+    context = click.Context(pull_command, info_name="pull")
+    assert complete_remotes(context, pull_command.params[0], "te") == ["team"]
     context.params["ledger"] = "gone.db"
-    assert complete_remotes(context, command.params[0], "") == []
+    assert complete_remotes(context, pull_command.params[0], "") == []
 
 
 def test_another_ledger_at_a_known_address_is_refused_until_it_is_accepted(pair: Shell, folder: Path) -> None:

@@ -14,10 +14,10 @@ from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_docs import run_example
 from weft.runtime.tool.tool_contract import ToolFailure
 from weft.runtime.tool.workspace import WorkspaceFolder
-from weft.surfaces.cli import call
-from weft.surfaces.cli.sandbox_access import protected_places
-from weft.surfaces.cli.token_files import PUBLIC_KEYS_FILE, REVOKED_FILE, ROOT_KEY_FILE
+from weft.surfaces.cli import command_line
+from weft.surfaces.cli.credentials import PUBLIC_KEYS_FILE, REVOKED_FILE, ROOT_KEY_FILE
 from weft.surfaces.cli.user_files import TOKEN_VARIABLE
+from weft.surfaces.cli.work.sandbox_access import protected_places
 from weft.surfaces.opening import open as open_ledger
 
 
@@ -145,7 +145,7 @@ def test_no_tool_reads_the_root_key_in_a_workspace_that_contains_it(person: Shel
 
 
 def test_only_the_call_says_in_whose_name_a_ledger_is_opened() -> None:
-    cli = Path(call.__file__).parent
+    cli = Path(command_line.__file__).parent
     naming = [file.name for file in cli.rglob("*.py") if ".acting_as(" in file.read_text()]
     assert naming == ["call.py"]
 

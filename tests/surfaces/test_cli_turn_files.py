@@ -13,8 +13,8 @@ from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_import import SESSION, line
 from weft.ledger.api import ResourceLog
 from weft.runtime.resources.workspace_snapshots import workspace_resource
-from weft.surfaces.cli.resource_access import directory_driver, load_resource_settings
 from weft.surfaces.cli.user_files import find_ledger
+from weft.surfaces.cli.work.sandbox_access import directory_driver, load_resource_settings
 
 
 class Desk:
@@ -401,7 +401,7 @@ def test_erasing_a_turn_takes_its_files_along(desk: Desk, folder: Path) -> None:
 def test_an_erasure_that_was_cut_short_is_finished_by_the_next(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = desk.weft.json("show", "main")["id"]
     with monkeypatch.context() as cut:
-        cut.setattr("weft.surfaces.cli.erasures._forget_files", lambda *_: None)
+        cut.setattr("weft.surfaces.cli.ledgers.erasing._forget_files", lambda *_: None)
         assert desk.weft("erase", secret, "--reason", "asked for", "--yes").code == 0
 
     def states() -> set[str]:

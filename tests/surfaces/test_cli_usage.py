@@ -15,8 +15,8 @@ from tests.exchange.priced_sessions import write_sessions
 from tests.ledger.imported import native_turn, take
 from tests.surfaces.shell import Shell, on_terminal
 from weft.kernel.clock import FixedClock, ms_from_iso
-from weft.surfaces.cli.call import MOST_UNCOUNTED_EVENTS
-from weft.surfaces.cli.figures import bar
+from weft.surfaces.cli.command_line import MOST_UNCOUNTED_EVENTS
+from weft.surfaces.cli.progress import bar
 
 LATE = "2026-03-02T23:30:00.000Z"
 

@@ -20,14 +20,11 @@ from weft.chat.room_stream import (
 )
 from weft.ledger.api import Participant, RoomMessage
 from weft.ledger.model import TextPart
-from weft.surfaces.cli.call import Call
-from weft.surfaces.cli.room_chat.bottom_lines import BottomLines, Drawing
-from weft.surfaces.cli.room_chat.keys import Key, KeyReader, Typed
-from weft.surfaces.cli.room_chat.line_editor import Edit, LineEditor
-from weft.surfaces.cli.room_chat.room_printer import RoomPrinter
-from weft.surfaces.cli.room_chat.room_view import RoomView
-from weft.surfaces.cli.room_chat.typed_commands import ROOM_COMMANDS, room_completions
-from weft.surfaces.cli.rooms.text import name_style
+from weft.surfaces.cli.chat.room_terminal import ROOM_COMMANDS, room_completions
+from weft.surfaces.cli.chat.room_view import BottomLines, Drawing, RoomPrinter, RoomView
+from weft.surfaces.cli.chat.rooms import name_style
+from weft.surfaces.cli.chat.typed_input import Edit, Key, KeyReader, LineEditor, Typed
+from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.screen import Screen
 from weft.surfaces.plain_text import width
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.surfaces.cli.graph import COLUMNS, UNICODE, Node, downward, gutter
+from weft.surfaces.cli.turn_lists import COLUMNS, UNICODE, Node, downward, gutter
 
 
 def drawn(*nodes: Node) -> list[str]:

@@ -28,11 +28,9 @@ from weft.programs import Programs
 from weft.programs.similarity import Similarity
 from weft.store.port import DiagnosisSeverity, error
 from weft.surfaces.wire import catalogue, forms
-from weft.surfaces.wire.exchange import KeyForm
-from weft.surfaces.wire.forms import JsonValue, form
-from weft.surfaces.wire.json_text import document
-from weft.surfaces.wire.sessions import BlamedLine, ListedTurn
-from weft.surfaces.wire.upkeep import Verification
+from weft.surfaces.wire.answers import BlamedLine, ListedTurn, Verification
+from weft.surfaces.wire.exchange_answers import KeyForm
+from weft.surfaces.wire.forms import JsonValue, document, form
 
 RECORDS: set[type[Struct]] = {record for family in catalogue.records().values() for record in family}
 PARTS = sorted(LedgerPart.__subclasses__(), key=lambda part: part.__name__)

@@ -16,7 +16,7 @@ from weft import Ledger
 from weft.exchange.exporters.export import export
 from weft.kernel.contents import json_bytes, text_bytes
 from weft.ledger.model import ImagePart, Message, ReasoningPart, TextPart, ToolCall
-from weft.surfaces.cli.turn_input import turns_in
+from weft.surfaces.cli.sessions.recording import turns_in
 
 PIXEL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="

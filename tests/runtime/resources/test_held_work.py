@@ -25,7 +25,7 @@ from weft.runtime.resources.drivers import Drivers
 from weft.runtime.resources.local_drivers import DirectoryDriver
 from weft.runtime.resources.turn_files import TurnFiles
 from weft.runtime.tools import workspace_tools
-from weft.surfaces.cli.resource_access import SnapshotSettings
+from weft.surfaces.cli.work.sandbox_access import SnapshotSettings
 
 ALWAYS_STALE = 1e-9
 

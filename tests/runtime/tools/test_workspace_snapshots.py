@@ -33,7 +33,7 @@ from weft.runtime.invoke.toolbox import ToolboxSettings
 from weft.runtime.resources.local_drivers import DirectoryDriver
 from weft.runtime.resources.workspace_snapshots import WorkspaceSnapshots
 from weft.runtime.tools.shell import ShellTool
-from weft.surfaces.cli.resource_access import SnapshotSettings, directory_driver
+from weft.surfaces.cli.work.sandbox_access import SnapshotSettings, directory_driver
 
 SHELL = "rm calc.sh && mkdir -p empty deep/er && printf two > deep/b.txt && chmod 600 deep/b.txt && ln -s b deep/link"
 WRITING: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -9,13 +9,12 @@ import click
 
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import NotApplicable
-from weft.surfaces.cli.approval_text import age_of, short_id, state_of
-from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.times import local_time
+from weft.surfaces.cli.screen import Span, local_time
+from weft.surfaces.cli.work.approvals import age_of, short_id, state_of
 
 if TYPE_CHECKING:
     from weft.ledger.api import Approval, Ledger
-    from weft.surfaces.cli.call import Call
+    from weft.surfaces.cli.command_line import Call
 
 PAGE_APPROVALS = 200
 EVERY_STATE = ("open", "granted", "denied", "void")

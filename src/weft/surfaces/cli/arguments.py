@@ -1,4 +1,6 @@
-"""Arguments and options that several commands take, how a shell completes them, and the files that they name."""
+"""Arguments and options that several commands take, how a shell completes them, the files
+that they name; tools, projects and models that filters name and nobody knows.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,9 @@ from msgspec import UNSET, UnsetType
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
 
+
+# --- Arguments and options that several commands take, how a shell completes them, and the files that they name.
+
 F = TypeVar("F", bound=Callable[..., Any])
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 """How a shell goes on with a word."""
@@ -22,7 +27,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 def complete_labels(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """The labels of active sessions. A shell in the middle of a line wants names or nothing, never an error."""
     from weft.kernel.errors import WeftError
-    from weft.surfaces.cli.call import Call
+    from weft.surfaces.cli.command_line import Call
 
     try:
         with Call.completing(ctx).reading() as ledger:
@@ -37,7 +42,7 @@ def complete_messages(*states: str) -> Complete:
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         from weft.kernel.errors import WeftError
-        from weft.surfaces.cli.call import Call
+        from weft.surfaces.cli.command_line import Call
 
         try:
             with Call.completing(ctx).reading() as ledger:
@@ -52,8 +57,8 @@ def complete_messages(*states: str) -> Complete:
 def complete_approvals(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """The ids of tool calls that wait for a person."""
     from weft.kernel.errors import WeftError
-    from weft.surfaces.cli.approval_text import short_id
-    from weft.surfaces.cli.call import Call
+    from weft.surfaces.cli.command_line import Call
+    from weft.surfaces.cli.work.approvals import short_id
 
     try:
         with Call.completing(ctx).reading() as ledger:
@@ -125,3 +130,30 @@ def piped_input(missing: str) -> BinaryIO:
     if sys.stdin.isatty():
         raise click.UsageError(missing)
     return stdin_bytes()
+
+
+# --- Values of filters that nothing fits: a tool, a project or a model that is not known is told apart from one of
+# which nothing was found.
+
+NO_PROJECT = "no project of that name is known: `weft projects` lists them"
+NO_MODEL = "no model of that name is known: `weft usage --by model` lists them"
+
+
+def ensure_known_origin(ledger: Ledger, origin: str | None, *, any_case: bool = False) -> None:
+    """Refuse an `--origin` that found nothing and is neither a tool that is imported from nor one in the ledger."""
+    if origin is None:
+        return
+    from weft.exchange.importers.port import importer_names
+    from weft.ledger.api import HERE
+
+    wanted = origin.casefold() if any_case else origin
+    names = {HERE, *importer_names()}
+    if wanted in names:
+        return
+    names |= {session.origin for session in ledger.sessions(every=True) if session.origin is not None}
+    if wanted in ({name.casefold() for name in names} if any_case else names):
+        return
+    raise click.UsageError(
+        f"--origin: no tool is called {origin!r:.80}; known are {', '.join(sorted(names))}",
+        ctx=click.get_current_context(silent=True),
+    )

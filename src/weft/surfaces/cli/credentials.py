@@ -1,26 +1,36 @@
-"""The person at the terminal, in whose name commands act, and their credentials: a file of places where keys are found.
-
-It lies in weft's configuration folder and holds no key. Others may not read it: it says where keys lie.
+"""The person at the terminal, in whose name commands act, and their credentials: a file of
+places where keys are found. The root key of tokens, the keys they are believed by, what was
+revoked, and the token that a process was given. Files of the configuration that commands change,
+by one process at a time.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import InvalidInput, InvalidKey, TokenRefused
 from weft.runtime.egress.credentials import Credential, checked_credential
-from weft.surfaces.cli.locked_files import replace_json, sole_writer
-from weft.surfaces.cli.user_files import configuration_folder
+from weft.store.private_files import make_folder, new_file
+from weft.surfaces.cli.user_files import TOKEN_VARIABLE, configuration_folder
+from weft.surfaces.wire.answers import RevokedToken
 
 if TYPE_CHECKING:
+    from weft.runtime.egress.context_tokens import RootKey, TokenContent
     from weft.runtime.egress.credentials import Keyring
     from weft.runtime.egress.execution_context import ExecutionContext
+
+
+# --- The person at the terminal, in whose name commands act, and their credentials: a file of places where keys are
+# found.
 
 CREDENTIALS_FILE = "credentials.json"
 
@@ -70,3 +80,171 @@ def user_keyring() -> Keyring:
     from weft.runtime.sandbox.processes import command_runner
 
     return Keyring(load_credentials(), os.environ.get, command_runner(os.environ.get))
+
+
+# --- Files of the user's configuration that commands change, such as credentials and MCP servers.
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Whoever reads and changes the file inside does so alone. Its folder is made."""
+    make_folder(path.parent)
+    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """Put a value in the place of what the file held."""
+    with new_file(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(value)) + b"\n")
+
+
+# --- Tokens and the user's files: the root key that signs them, the keys they are believed by, and what was revoked.
+
+ROOT_KEY_FILE, PUBLIC_KEYS_FILE, REVOKED_FILE = "token-root-key.json", "token-public-keys.json", "revoked-tokens.json"
+LONGEST_FILE_BYTES = 128 * 1024
+_MEND = "mend the file, or put a copy of it back"
+T = TypeVar("T")
+
+
+class _RootKeyFile(Struct, forbid_unknown_fields=True):
+    number: int
+    private_key: str
+
+
+class _PublicKeysFile(Struct, forbid_unknown_fields=True):
+    public_keys: dict[int, str] = {}
+
+
+class _RevokedFile(Struct, forbid_unknown_fields=True):
+    revoked: tuple[RevokedToken, ...] = ()
+
+
+# --- the token that this process was given --------------------------------------------------------------------------
+
+
+def verified_token(token: str) -> TokenContent:
+    """What a token says that counts now, with the credentials that the person has."""
+    from weft.kernel.clock import SystemClock
+    from weft.runtime.egress.context_tokens import read
+
+    revoked = {one.id for one in load_revoked()}
+    return read(token, public_keys(), now_ms=SystemClock().now_ms(), revoked=revoked, keyring=user_keyring())
+
+
+def given_token(file: str | None) -> str:
+    """The token that was given to this process by a file, or else by the variable WEFT_TOKEN. A variable that is set
+    and empty is refused: whoever set it did not mean all that the person may do."""
+    if file is not None:
+        return read_token(file)
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token:
+        raise TokenRefused(f"the token is refused: {TOKEN_VARIABLE} is set and empty", f"unset {TOKEN_VARIABLE}")
+    return token
+
+
+def read_token(file: str) -> str:
+    """The token in a file, a pipe or a descriptor (`/dev/fd/3`)."""
+    with open(file, "rb") as opened:
+        data = opened.read(LONGEST_FILE_BYTES)
+    return data.decode("ascii", "replace").strip()
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+
+def root_key() -> RootKey:
+    """The key that tokens are signed with, made when it is first needed."""
+    path = configuration_folder() / ROOT_KEY_FILE
+    with sole_writer(path):
+        stored = _load_root_key(path)
+        if stored is None:
+            return _new_root_key(path)
+        known = public_keys()
+        if known.get(stored.number) != stored.public_bytes:
+            _store_public_keys({**known, stored.number: stored.public_bytes})
+        return stored
+
+
+def rotate_root_key(*, forget: bool = False) -> RootKey:
+    """A new key in the place of the one before, whose public part stays known unless it is to be forgotten."""
+    path = configuration_folder() / ROOT_KEY_FILE
+    with sole_writer(path):
+        return _new_root_key(path, forget=forget)
+
+
+def public_keys() -> dict[int, bytes]:
+    stored = _load(configuration_folder() / PUBLIC_KEYS_FILE, _PublicKeysFile)
+    try:
+        return {} if stored is None else {number: bytes.fromhex(key) for number, key in stored.public_keys.items()}
+    except ValueError:
+        raise InvalidKey(f"{configuration_folder() / PUBLIC_KEYS_FILE} cannot be read", _MEND) from None
+
+
+def _new_root_key(path: Path, *, forget: bool = False) -> RootKey:
+    """The public part is written first: a key whose tokens nobody could read is never signed with."""
+    from weft.runtime.egress.context_tokens import RootKey
+
+    known = public_keys()
+    new_key = RootKey.new(max(known, default=0) + 1)
+    _store_public_keys({**({} if forget else known), new_key.number: new_key.public_bytes})
+    replace_json(path, _RootKeyFile(new_key.number, new_key.private_bytes.hex()))
+    return new_key
+
+
+def _load_root_key(path: Path) -> RootKey | None:
+    from weft.runtime.egress.context_tokens import RootKey
+
+    stored = _load(path, _RootKeyFile)
+    if stored is None:
+        return None
+    if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+        raise InvalidKey(f"others can read {path}", "make a new key with `weft token rotate --forget`")
+    try:
+        return RootKey(stored.number, bytes.fromhex(stored.private_key))
+    except ValueError:
+        raise InvalidKey(f"{path} holds no key", "make a new key with `weft token rotate`") from None
+
+
+def _store_public_keys(keys: dict[int, bytes]) -> None:
+    path = configuration_folder() / PUBLIC_KEYS_FILE
+    replace_json(path, _PublicKeysFile({number: key.hex() for number, key in keys.items()}))
+
+
+# --- revocations ----------------------------------------------------------------------------------------------------
+
+
+def load_revoked() -> tuple[RevokedToken, ...]:
+    stored = _load(configuration_folder() / REVOKED_FILE, _RevokedFile)
+    return () if stored is None else stored.revoked
+
+
+def revoke_token(token_id: str, now_ms: int) -> RevokedToken:
+    """From now on nobody acts with the token, nor with one that was made from it."""
+    path = configuration_folder() / REVOKED_FILE
+    with sole_writer(path):
+        tokens = load_revoked()
+        for one in tokens:
+            if one.id == token_id:
+                return one
+        revoked = RevokedToken(token_id, now_ms)
+        replace_json(path, _RevokedFile((*tokens, revoked)))
+    return revoked
+
+
+def _load(path: Path, kind: type[T]) -> T | None:
+    """What a file holds; None where it is not there. Of one that cannot be read nothing is shown."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        value: Any = msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError:
+        raise InvalidInput(f"{path} is not what Weft wrote", _MEND) from None
+    loaded: T = value
+    return loaded

@@ -8,25 +8,28 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from keyword import iskeyword
 from types import FrameType
 
 import click
 
 from weft import __version__
 from weft.kernel.errors import WeftError, without_credentials
-from weft.surfaces.cli.call import OWNER, Call
-from weft.surfaces.cli.command import ALL_COMMANDS, COMPLETION_VARIABLE, shared_options, take_shared
-from weft.surfaces.cli.exits import (
+from weft.surfaces.cli.command_line import (
+    ALL_COMMANDS,
     BUG,
+    COMPLETION_VARIABLE,
     EXIT_CODES,
     INTERRUPTED,
     OK,
+    OWNER,
+    Call,
     again_of,
     error_document,
     exit_code,
     hint_of,
     lines_of,
+    shared_options,
+    take_shared,
 )
 from weft.surfaces.plain_text import safe
 
@@ -151,6 +154,42 @@ COMMANDS = {
         "help": "Explain a command or a topic.",
     },
 }
+_MODULES = {
+    "ledgers.ledger_copies": "init stats backup copy recover pack",
+    "ledgers.import_command": "import",
+    "sessions.recording": "record compact substitute",
+    "reading.read": "read",
+    "reading.log": "log",
+    "reading.search": "search embed similar route embed-stats",
+    "reading.turns": "show tree diff context files blame",
+    "reading.graph": "graph",
+    "work.replay": "bisect replay",
+    "sessions.sessions": "sessions reflog move restore rename alias archive delete settle session",
+    "reading.reports": "story projects usage audit",
+    "ledgers.exports": "export resume",
+    "sessions.branches": "fork undo checkout cherry-pick summarize merge",
+    "ledgers.sync": "clone pull push pending remote replica sync-stdio export-facts import-facts",
+    "ledgers.bundles": "bundle",
+    "trust_commands": "key trust token credential",
+    "programs.programs": "provider model code info program tag nodes apply",
+    "programs.agents": "agent toolset tools config",
+    "work.tasks": "task",
+    "programs.triggers": "trigger",
+    "work.messages": "human inbox approvals approve reject interrupt follow",
+    "programs.policies": "policy",
+    "programs.resources": "resource",
+    "work.sandbox": "sandbox",
+    "ledgers.ledger_checks": "doctor verify rebuild",
+    "ledgers.erasing": "erase secrets",
+    "work.send": "send",
+    "work.broker": "broker retry",
+    "chat.room_command": "room",
+    "chat.chat": "chat",
+    "programs.mcp_servers": "mcp-server",
+    "command_help": "completion help",
+}
+MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+"""By command the module below `weft.surfaces.cli` that has it, as NAME_command."""
 OWNER_COMMANDS = frozenset("trust doctor recover copy credential mcp-server key init clone sandbox".split())
 """Work on files of the person who runs them, or on a ledger as a file: in nobody else's name."""
 COMMON = {
@@ -176,11 +215,10 @@ class Commands(click.Group):
         return list(SUMMARIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in SUMMARIES:
+        if cmd_name not in MODULE_OF:
             return None
-        name = cmd_name.replace("-", "_")
-        module = import_module(f"weft.surfaces.cli.commands.{name + '_' if iskeyword(name) else name}")
-        named_command: click.Command = module.command
+        module = import_module(f"weft.surfaces.cli.{MODULE_OF[cmd_name]}")
+        named_command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return named_command
 
     def resolve_command(
@@ -240,7 +278,7 @@ def show_version(call: Call) -> None:
         click.echo(f"weft {__version__}")
         return
     from weft.surfaces.wire.forms import WIRE_VERSION
-    from weft.surfaces.wire.programs import ProgramVersion
+    from weft.surfaces.wire.program_answers import ProgramVersion
 
     call.document(ProgramVersion(version=__version__, wire_version=WIRE_VERSION))
 
@@ -273,7 +311,7 @@ def weft(ctx: click.Context) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and answer its exit code; errors are on stderr by then."""
     if COMPLETION_VARIABLE in os.environ:
-        from weft.surfaces.cli.shell_scripts import register_shells
+        from weft.surfaces.cli.command_help import register_shells
 
         register_shells()
     try:
@@ -283,7 +321,7 @@ def run(arguments: Sequence[str]) -> int:
         _report(KeyboardInterrupt("interrupted"), as_json="--json" in arguments)
         return INTERRUPTED
     except click.NoSuchOption as error:
-        from weft.surfaces.cli.unknown_options import explained
+        from weft.surfaces.cli.command_help import explained
 
         _report(explained(error, COMMANDS), as_json="--json" in arguments)
         return exit_code(error)
@@ -300,8 +338,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _report(error: BaseException, *, as_json: bool) -> None:
     if as_json:
-        from weft.surfaces.wire.forms import form
-        from weft.surfaces.wire.json_text import document
+        from weft.surfaces.wire.forms import document, form
 
         click.echo(document(form(error_document(error))), err=True)
         return

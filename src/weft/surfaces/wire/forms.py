@@ -1,24 +1,19 @@
-"""The one JSON form of every record: what `--json` answers, and what other surfaces answer later.
-
-A form is made from the record by one rule. It has the record's fields by their own names, which are snake_case. Times
-in milliseconds (`at`, `*_at`, `*_time`, and those of `SPANS`) become ISO-8601 in UTC. Fields that are UNSET are left
-out; a tagged record says its tag as `type`. Bytes become base64. Values that users stored stay exactly as they are.
-`FLAT` names the records whose part is spread into them, `BEYOND_FIELDS` what a form has beside the fields, and `OWN`
-the records whose form is another one: programs have the form that seed 5 gives them.
-
-Answers that are no records of the ledger are records of this package, one module to a family.
+"""The one JSON form of every record: what `--json` answers, and what other surfaces answer
+later; forms as JSON text, one document or a list that is written while it is read.
 """
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.clock import iso_from_ms
+from weft.surfaces.plain_text import safe_json
 from weft.surfaces.wire.hints import phrase
 
 if TYPE_CHECKING:
@@ -27,7 +22,10 @@ if TYPE_CHECKING:
     from weft.programs.program_records import Program
     from weft.runtime.invoke.invocation import InvocationResult
     from weft.store.port import Diagnosis
-    from weft.surfaces.wire.work import AgentStatus
+    from weft.surfaces.wire.program_answers import AgentStatus
+
+
+# --- The one JSON form of every record: what `--json` answers, and what other surfaces answer later.
 
 WIRE_VERSION = 1
 """Rises when a form loses a field, renames one or gives it another meaning. New fields do not raise it."""
@@ -181,3 +179,24 @@ OWN: Mapping[str, Callable[[Any], Any]] = {
     "StreamPosition": str,
 }
 """Records by name whose forms are not their fields."""
+
+
+# --- Forms as JSON text: one document, or a list that is written while it is read.
+
+
+def document(value: Any, *, indent: bool = False) -> str:
+    """One JSON document. Lone surrogates and integers of any size are kept, as JSON can."""
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else 0).decode()
+    except TypeError:
+        text = json.dumps(value, indent=2 if indent else None, allow_nan=False)
+    return safe_json(text)
+
+
+def list_document(items: Iterable[Any]) -> Iterator[str]:
+    """One JSON list, made as it is read: an item to a line."""
+    lead = "["
+    for item in items:
+        yield lead + document(item)
+        lead = ","
+    yield "[]" if lead == "[" else "]"

@@ -37,18 +37,16 @@ from weft.surfaces.cli.chat.models import (
     find_choice,
     last_model,
     names,
+    turn_planner,
 )
 from weft.surfaces.cli.chat.readiness import ensure_installed
 from weft.surfaces.cli.chat.servers import ServedModel, make_programs, running_servers
-from weft.surfaces.cli.chat.typed_ahead import TypedAhead
 from weft.surfaces.cli.chat.typed_input import free_label
-from weft.surfaces.cli.default_session import ensure_own_session
-from weft.surfaces.cli.figures import counted
-from weft.surfaces.cli.history import turn_pages
-from weft.surfaces.cli.sandbox_access import command_runner
-from weft.surfaces.cli.tool_access import ToolAccess
+from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.trust import workspace_for
-from weft.surfaces.cli.turn_planning import turn_planner
+from weft.surfaces.cli.turn_lists import ensure_own_session, turn_pages
+from weft.surfaces.cli.work.sandbox_access import command_runner
+from weft.surfaces.cli.work.turn_tools import ToolAccess, TypedAhead
 
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
@@ -56,8 +54,8 @@ if TYPE_CHECKING:
     from weft.runtime.egress.credentials import Variable
     from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.inference.plain_requests import RunningServer
-    from weft.surfaces.cli.approval_prompts import ApprovalPrompts
-    from weft.surfaces.cli.call import Call
+    from weft.surfaces.cli.command_line import Call
+    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts
 
 LABEL = "chat"
 LABEL_LETTERS = 8

@@ -1,14 +1,18 @@
-"""Which models a conversation can be had with: the embedded one, those whose key is in the environment, and model
-programs. All of it decisions about values; nothing is asked yet."""
+"""Which models a conversation can be had with: the embedded one, those whose key is in the
+environment, and model programs; and who plans the turns that a command has answered, as they are
+configured or by triage.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from weft.chat.triage import TriagePlanner
 from weft.kernel.errors import NotFound
 from weft.ledger.api import Ledger, is_recorded_here
 from weft.programs.program_kinds import is_vendor_name
@@ -17,10 +21,21 @@ from weft.programs.programs import Programs
 from weft.runtime.assembly.turn_configuration import ConfiguredModel, Find, OtherModels, model_settings
 from weft.runtime.egress.credentials import ORIGINS, Variable
 from weft.runtime.egress.execution_context import ExecutionContext
+from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local_models import LONGEST_ANSWER, ModelFile, find_model_file, model_folder
 from weft.runtime.inference.local_models import NAME as EMBEDDED_NAME
 from weft.runtime.inference.model_requests import ModelSettings, Parameters, ProviderKind, ProviderSettings
+from weft.runtime.invoke.turn_planner import ConfiguredPlanner, Equip, sender_context
 from weft.surfaces.cli.chat.readiness import VENDORS, Vendor, ensure_installed, keyed
+from weft.surfaces.cli.trust import trusted_rules
+
+if TYPE_CHECKING:
+    from weft.aio.ledger import AsyncLedger
+    from weft.programs.program_records import Resolver
+
+
+# --- Which models a conversation can be had with: the embedded one, those whose key is in the environment, and model
+# programs.
 
 EMBEDDED = "local"
 
@@ -154,3 +169,31 @@ def other_models(
         return ConfiguredModel(choice.settings, choice.context)
 
     return find
+
+
+# --- Plans the turns that a command has answered: as they are configured, and those of the triage agent by triage.
+
+
+def turn_planner(
+    programs: Programs,
+    ledger: AsyncLedger,
+    inference: Inference,
+    *,
+    variable: Resolver,
+    person: Callable[[], ExecutionContext],
+    equip: Equip,
+    on_default: Callable[[ModelChoice], None] | None = None,
+) -> TriagePlanner:
+    """For a person at the terminal. `person` gives their context, `equip` the tools of a turn; `on_default` hears which
+    model was chosen where nothing names one."""
+    planner = ConfiguredPlanner(
+        programs,
+        ledger,
+        inference,
+        variable=variable,
+        acting=lambda message: sender_context(person(), programs, message),
+        other_models=other_models(programs, variable, on_default),
+        rules_of=trusted_rules(),
+        equip=equip,
+    )
+    return TriagePlanner(planner, ledger.sync, ledger.crossing, inference)

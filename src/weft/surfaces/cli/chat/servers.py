@@ -15,13 +15,13 @@ from weft.programs.program_records import name_from
 from weft.store.port import Diagnosis, good
 from weft.surfaces.cli.chat.readiness import has
 from weft.surfaces.cli.chat.typed_input import free_label
-from weft.surfaces.cli.program_call import line_of
+from weft.surfaces.cli.programs.program_call import line_of
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
     from weft.runtime.inference.plain_requests import RunningServer
-    from weft.surfaces.cli.call import Call
+    from weft.surfaces.cli.command_line import Call
 
 NAMED_MODELS = 4
 """So many models of a server stand in a hint."""

@@ -1,43 +1,54 @@
-"""A conversation at a terminal: reads what is typed, shows what comes, and carries out commands.
-
-What was typed before comes from the ledger, not from a file of its own: whatever is erased there is gone here too.
+"""A conversation at a terminal: reads what is typed, shows what comes, carries out commands,
+and says what an answer took or what went wrong. An answer is shown as Markdown as it comes:
+whole blocks stay, the last one is drawn again.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.kernel.errors import NotApplicable, WeftError
+from weft.kernel.errors import NotApplicable, OutsideError, WeftError
+from weft.kernel.events import Usage
 from weft.ledger.api import has_title
 from weft.runtime.inference.local_models import model_folder
-from weft.runtime.replies import ReplyToken, TokenKind
-from weft.surfaces.cli.approval_prompts import NO, YES
-from weft.surfaces.cli.chat import reply_lines
-from weft.surfaces.cli.chat.blocks import Answering, harmless
+from weft.runtime.replies import ReplyToken, TokenKind, TurnReply
 from weft.surfaces.cli.chat.conversation import Conversation, OnToken
-from weft.surfaces.cli.chat.readiness import keyed
-from weft.surfaces.cli.chat.typed_ahead import TypedAhead, descriptor_of
-from weft.surfaces.cli.chat.typed_input import Command, TypedMessage, Unknown, completions, needs_more, read_typed
-from weft.surfaces.cli.exits import OK, UNFINISHED
-from weft.surfaces.cli.history import short
-from weft.surfaces.cli.program_call import retry_words
-from weft.surfaces.cli.repeated_text import RepeatedText
-from weft.surfaces.cli.screen import Span, plain_line
-from weft.surfaces.cli.turn_files_call import note_turn, turn_notes_of
-from weft.surfaces.plain_text import safe
+from weft.surfaces.cli.chat.models import EMBEDDED, ModelChoice
+from weft.surfaces.cli.chat.readiness import Vendor, keyed
+from weft.surfaces.cli.chat.typed_input import (
+    COMMANDS,
+    Command,
+    TypedMessage,
+    Unknown,
+    completions,
+    needs_more,
+    read_typed,
+)
+from weft.surfaces.cli.command_line import OK, UNFINISHED
+from weft.surfaces.cli.programs.program_call import RepeatedText, retry_words
+from weft.surfaces.cli.screen import Line, Span, plain_line
+from weft.surfaces.cli.turn_files import note_turn, turn_notes_of
+from weft.surfaces.cli.turn_lists import short
+from weft.surfaces.cli.work.turn_tools import NO, YES, TypedAhead, descriptor_of
+from weft.surfaces.plain_text import safe, safe_lines
+from weft.surfaces.wire.hints import phrase
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.live import Live
 
-    from weft.runtime.replies import TurnReply
-    from weft.surfaces.cli.call import Call
+    from weft.surfaces.cli.command_line import Call
+
+
+# --- A conversation at a terminal: reads what is typed, shows what comes, and carries out commands.
 
 RECALLED, REMEMBERED = 2, 200
 """So many exchanges are shown again; so many can be had back with the arrow keys."""
@@ -88,7 +99,7 @@ class Terminal:
             except KeyboardInterrupt:  # what was typed is dropped, as in a shell
                 click.echo()
             except WeftError as error:
-                for line in reply_lines.failure(error):
+                for line in failure(error):
                     self._call.screen.show(*line)
 
     def _hear(self, lines: list[str]) -> None:
@@ -147,7 +158,7 @@ class Terminal:
     def _prompt_name(self) -> str:
         session = self._talk.session()
         title = session.title if session is not None and has_title(session) else None
-        return f"{safe(reply_lines.prompt_name(self._talk.label, title, self._talk.shortened_label()))}>"
+        return f"{safe(prompt_name(self._talk.label, title, self._talk.shortened_label()))}>"
 
     def _prompt(self) -> str:
         name = self._prompt_name()
@@ -188,7 +199,7 @@ class Terminal:
             if sent is not None and not repeated.shown:  # another process answered
                 shown.hear(sent.reply.text)
         if sent is not None:
-            self._call.screen.show(Span(reply_lines.footer(sent), "dim"))
+            self._call.screen.show(Span(footer(sent), "dim"))
             note_turn(self._call, turn_notes_of(self._call, self._talk.ledger, [sent.turn.id]))
         else:
             head = self._talk.head
@@ -218,7 +229,7 @@ class Terminal:
         talk = self._talk
         choice = talk.choice or talk.choose()
         fetched = [file.name for file in model_folder(os.environ.get).fetched()]
-        for line in reply_lines.greeting(talk.label, talk.is_new, choice, keyed(os.environ.get), fetched):
+        for line in greeting(talk.label, talk.is_new, choice, keyed(os.environ.get), fetched):
             self._call.screen.show(*line)
         self._recall()
 
@@ -264,7 +275,7 @@ class Terminal:
         readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
 
     def _help(self, _: str) -> None:
-        for line in reply_lines.help_lines():
+        for line in help_lines():
             self._call.screen.show(*line)
 
     def _fork(self, label: str) -> None:
@@ -285,7 +296,7 @@ class Terminal:
 
     def _model(self, name: str) -> None:
         if name:
-            self._call.screen.show("answered by ", *reply_lines.who(self._talk.choose(name)))
+            self._call.screen.show("answered by ", *who(self._talk.choose(name)))
             return
         current = self._talk.choice
         for model in self._talk.model_names():
@@ -299,7 +310,7 @@ class Terminal:
         self._answered(lambda hear: self._talk.steer(text, hear))
 
     def _compact(self, focus: str) -> None:
-        from weft.surfaces.cli.commands.compact import make_compaction
+        from weft.surfaces.cli.sessions.recording import make_compaction
 
         make_compaction(self._call, self._here(), "summary", focus or None, has_default_model=True)
 
@@ -314,7 +325,7 @@ class Terminal:
             raise NotApplicable("say which session", "/switch SESSION; /sessions lists them")
         self._talk.switch(session)
         choice = self._talk.choose()
-        self._call.screen.show("session ", Span(self._talk.label, "label"), ", answered by ", *reply_lines.who(choice))
+        self._call.screen.show("session ", Span(self._talk.label, "label"), ", answered by ", *who(choice))
         self._recall()
 
     def _show(self, turn: str) -> None:
@@ -348,3 +359,215 @@ def _console(call: Call) -> Console:
         width=screen.columns,
         legacy_windows=False,
     )
+
+
+# --- An answer as it comes, shown as Markdown: whole blocks stay, the last one is drawn again with each piece.
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+
+
+def split_blocks(text: str) -> tuple[str, str]:
+    """What of a Markdown text is settled, and what may still change.
+
+    A block is settled where an empty line ends it and the next line is not set in, outside of a fence of code.
+    """
+    settled, fence, is_gap, at = 0, "", False, 0
+    for line in text.splitlines(keepends=True):
+        mark = _FENCE.match(line)
+        if not fence and is_gap and line.strip() and not line[0].isspace():
+            settled = at
+        if mark and not fence:
+            fence = mark[1]
+        elif mark and mark[1].startswith(fence) and not line.strip().strip(fence[0]):
+            fence = ""
+        is_gap = not line.strip() and not fence
+        at += len(line)
+    return text[:settled], text[settled:]
+
+
+def harmless(text: str) -> str:
+    """Nothing in it drives the terminal."""
+    return "\n".join(safe_lines(text))
+
+
+class Answering:
+    """Shows one answer. Only what is not settled yet is drawn twice, and never more of it than the screen holds."""
+
+    def __init__(self, console: Console, waiting: str) -> None:
+        self._console, self._waiting = console, waiting
+        self._live: Live | None = None
+        self._open = ""
+        self._has_shown = False
+        self._lines = 0
+        """So many lines of it are on the screen for good."""
+
+    def __enter__(self) -> Answering:
+        self._wait()
+        return self
+
+    def _wait(self) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        first = Text(self._waiting, style="dim")
+        self._live = Live(first, console=self._console, auto_refresh=False, transient=True)
+        self._live.start(refresh=True)
+
+    def __exit__(self, *_: object) -> None:
+        """What is left is shown for good."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        self._keep(self._open)
+        self._open = ""
+
+    def think(self) -> None:
+        from rich.text import Text
+
+        if self._live is not None and not self._open:
+            self._live.update(Text("thinking…", style="dim"), refresh=True)
+
+    def note(self, text: str) -> None:
+        """A line beside the answer."""
+        from rich.text import Text
+
+        self._print(Text(harmless(text), style="dim"))
+
+    def show_lines(self, lines: Sequence[str]) -> None:
+        """Lines as they are, broken by the terminal alone, that stay on the screen whatever comes of the answer."""
+        from rich.text import Text
+
+        self._lines += self._console.size.height
+        self._console.print(Text("\n".join(lines)), soft_wrap=True)
+
+    def take_back_line(self) -> None:
+        """The terminal echoed a line that was typed: the cursor goes back to where the answer is drawn."""
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._console.file.write("\x1b[1A")
+
+    def begin_anew(self) -> None:
+        """Another answer takes the place of what was shown, as far as that is still on the screen."""
+        had_shown, self._open, self._has_shown = self._has_shown, "", False
+        if self._lines < self._console.size.height - 1 and self._console.is_terminal and self._live is not None:
+            self._live.stop()
+            if self._lines and not self._console.is_dumb_terminal:
+                self._console.file.write(f"\x1b[{self._lines}A\x1b[J")
+            self._lines = 0
+            self._wait()
+        elif had_shown:
+            self.note("(that broke off; here is another answer)")
+
+    def hear(self, piece: str) -> None:
+        self._open += piece
+        settled, self._open = split_blocks(self._open)
+        self._keep(settled)
+        if self._live is not None:
+            self._live.update(Last(self._open, has_gap=self._has_shown), refresh=True)
+
+    def _keep(self, text: str) -> None:
+        if text.strip():
+            self._print(Last(text, has_gap=self._has_shown, is_whole=True))
+            self._has_shown = True
+
+    def _print(self, block: Any) -> None:
+        """Above what may still change."""
+        self._lines += len(self._console.render_lines(block, pad=False))
+        self._console.print(block)
+
+
+class Last:
+    """Blocks of Markdown, or as many of their last lines as fit on the screen."""
+
+    def __init__(self, text: str, *, has_gap: bool, is_whole: bool = False) -> None:
+        self._text, self._has_gap, self._is_whole = text, has_gap, is_whole
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        from rich.markdown import Markdown
+        from rich.segment import Segment
+
+        shown = Markdown(harmless(self._text), hyperlinks=False, code_theme="ansi_dark")
+        lines = console.render_lines(shown, options.update(height=None), pad=False)
+        if not self._is_whole:
+            lines = lines[-max(1, console.size.height - 2) :]
+        if self._has_gap:
+            yield Segment.line()
+        for line in lines:
+            yield from line
+            yield Segment.line()
+
+
+# --- What a conversation says of itself: how it begins, what an answer took, what went wrong and who must act.
+
+HINT = "/help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves."
+TINY = (
+    "A tiny model that comes with weft for trying things out, not for work. `weft model get --list` names better ones."
+)
+MILLION = 1_000_000
+TITLE_CHARACTERS = 40
+"""So much of a title stands in a prompt."""
+_ID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4,12}){0,6}|[0-9A-HJKMNP-TV-Z]{26}|(session|ses|agent)[-_][0-9A-Za-z]{8,}")
+"""Labels that no person typed."""
+
+
+def greeting(
+    label: str, is_new: bool, choice: ModelChoice, keys: Sequence[tuple[Vendor, str]], fetched: Sequence[str] = ()
+) -> Iterator[Line]:
+    yield ["session ", Span(label, "label"), " (new)" if is_new else "", ", answered by ", *who(choice)]
+    if choice.name == EMBEDDED:
+        yield [Span(TINY, "dim")]
+        for name in fetched:
+            yield [Span(f"{name} is on this machine: /model {name} uses it", "dim")]
+    for vendor, variable in keys:
+        if choice.settings.provider.id != vendor.kind.value:
+            yield [Span(f"a key is in ${variable}: /model {vendor.kind.value} uses it", "dim")]
+    yield [Span(HINT, "dim")]
+
+
+def prompt_name(label: str, title: str | None, shortened: str) -> str:
+    """What a session is called where somebody types: a label that is an id stands behind the title, shortened."""
+    if title is None or not _ID.fullmatch(label):
+        return label
+    words = " ".join(title.split())
+    if len(words) > TITLE_CHARACTERS:
+        words = words[:TITLE_CHARACTERS].rpartition(" ")[0] or words[:TITLE_CHARACTERS]
+        words += "…"
+    return f"{words} ({shortened})"
+
+
+def who(choice: ModelChoice) -> Line:
+    return [Span(choice.settings.name, "assistant"), Span(f" ({choice.about})", "dim")]
+
+
+def help_lines() -> Iterator[Line]:
+    for name, (takes, what) in COMMANDS.items():
+        yield [Span(f"/{name} {takes}".ljust(18), "label"), what]
+    yield ['A line that ends with \\ goes on in the next one; """ begins and ends a text of several lines.']
+    yield ["A message that begins with a slash is written with two."]
+
+
+def footer(sent: TurnReply) -> str:
+    """`m-1, 20 tokens in, 5 out, 1.2 s, 6X2ZK4PD`; with its cost, unless it is free or nobody knows it."""
+    reply = sent.reply
+    figures = [reply.model, *_tokens(reply.usage), f"{reply.latency_ms / 1000:.1f} s"]
+    if reply.cost:
+        figures.append(f"${reply.cost / MILLION:.4f}")
+    if reply.finish != "stop":
+        figures.append(f"ended by {reply.finish}")
+    return ", ".join([*figures, short(sent.turn.id)])
+
+
+def _tokens(usage: Usage | None) -> list[str]:
+    if usage is None:
+        return ["tokens not reported"]
+    read = [usage.input_tokens, usage.cached_input_tokens, usage.cache_write_tokens]
+    written = usage.output_tokens if isinstance(usage.output_tokens, int) else 0
+    return [f"{sum(count for count in read if isinstance(count, int)):,} tokens in", f"{written:,} out"]
+
+
+def failure(error: WeftError) -> Iterator[Line]:
+    """What went wrong, who must act, and what to do."""
+    yield [Span(str(error), "bad")]
+    if isinstance(error, OutsideError):
+        yield [f"{error.acts} must act" if error.acts != "us" else "a fault of weft", f": {phrase(error.advice)}"]
+    elif error.hint:
+        yield ["hint: ", phrase(error.advice)]

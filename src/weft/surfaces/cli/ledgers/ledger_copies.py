@@ -1,0 +1,447 @@
+"""A ledger as a whole: `weft init`, `stats`, `pack`, `backup`, `copy` and `recover`, and the
+files beside it, which are taken along.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec.structs import replace
+
+from weft.kernel.errors import LedgerMissing, LogCut, NotApplicable, Unsupported
+from weft.kernel.typed_names import Site, ensure_plain_path
+from weft.store.private_files import make_folder
+from weft.store.replicas import COPIED, RECOVERED, identity_of
+from weft.surfaces.cli.arguments import complete_labels
+from weft.surfaces.cli.command_line import DIFFERENT, OK, Call, exit_code, undo
+from weft.surfaces.cli.command_line import command as weft_command
+from weft.surfaces.cli.progress import counted, progress
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.trust import carry_trust, is_there
+from weft.surfaces.cli.user_files import FOLDER, find_ledger, named_ledger, place_for, user_ledger
+from weft.surfaces.cli.work.sandbox_access import files_folder, folder_beside, kept_files
+from weft.surfaces.plain_text import safe
+from weft.surfaces.wire.answers import (
+    BackupFile,
+    CarriedFilesForm,
+    CopiedLedger,
+    CreatedLedger,
+    PackAnswer,
+    RecoveryAnswer,
+    SalvageAnswer,
+)
+from weft.surfaces.wire.exchange_answers import LedgerFigures
+from weft.surfaces.wire.forms import form
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger, PackResult, SalvageResult
+
+
+# --- The files that are kept beside a ledger, taken along by `backup`, `copy`, `clone` and `recover`.
+
+files_option = click.option(
+    "--no-files", is_flag=True, help="Leave the kept files of turns where they are; the copy tells where that is."
+)
+
+
+def folder_of(call: Call, address: str) -> Path:
+    """Where the kept files of a ledger lie, by its address. One on a server is asked who it is."""
+    if Site.of(address) is Site.FILE:
+        return folder_beside(address)
+    with call.looking(address) as ledger:
+        return files_folder(ledger)
+
+
+class FilesBeside:
+    """The files of one ledger on their way to a copy of it."""
+
+    def __init__(self, origin: str, source: Path, target: Path | None, *, is_left_out: bool = False) -> None:
+        """From one folder to another; without one, `carry` is told it. `origin` is the ledger, as it is named."""
+        self._origin, self._source, self._target = origin, source, target
+        self._kept, self._is_left_out = kept_files(source), is_left_out
+        self.carried = CarriedFilesForm(left_out=is_left_out and self._kept.is_there)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While the ledger is copied nothing is removed that the copy may name."""
+        with self._kept.hold():
+            yield
+
+    def carry(self, target: Path | None = None) -> None:
+        """Before the copy can be opened, all that it names lies beside it."""
+        folder = target or self._target
+        if folder is None or not self._kept.is_there:
+            return
+        if self._is_left_out:
+            kept_files(folder).leave_out(self._origin)
+            return
+        done = self._kept.copy_to(kept_files(folder))
+        self.carried = CarriedFilesForm(snapshots=done.snapshots, files=done.files, damaged=done.damaged)
+
+    def note_carried(self, call: Call) -> int:
+        """What went along, for people; the code to end with."""
+        carried = self.carried
+        if carried.left_out:
+            call.note(f"without the files of turns: they stay in {safe(str(self._source))}")
+        elif carried.snapshots or carried.files:
+            files = f", {counted(carried.files, 'other file')}" if carried.files else ""
+            call.note(f"with {counted(carried.snapshots, 'snapshot')} of directories{files}")
+        for name in carried.damaged:
+            call.note(Span("not whole, left out: ", "bad"), safe(name))
+        if carried.damaged:
+            call.note("`weft verify` says what is wrong with them")
+        return DIFFERENT if carried.damaged else OK
+
+
+# --- `weft init`: a new ledger.
+
+
+@weft_command("init")
+@click.argument("path", required=False, type=click.Path())
+@click.option("--user", is_flag=True, help="Make your own ledger, used wherever there is no nearer one.")
+def init_command(call: Call, path: str | None, user: bool) -> None:
+    """Make a ledger in a folder, or as a file.
+
+    In the folder PATH (this one if none is given) the ledger is .weft/ledger.db; a PATH that ends in .db is the file
+    itself, and postgresql://user@host/database?ledger=NAME a schema of a database. A ledger that is already there is
+    left as it is. At a terminal you are asked whether agents may work in the folder: see `weft trust --help`.
+    """
+    if path and user:
+        raise click.UsageError("PATH and --user exclude each other")
+    named = path if path and Site.of(path).is_address else named_ledger(call.ledger)
+    if not user and named is not None and Site.of(named).is_address and path in (None, named):
+        return _make_there(call, named)
+    place = _place(named, path, user)
+    is_new = not place.exists()
+    if is_new:
+        ensure_plain_path(str(place))
+        if place.parent.name == FOLDER and place.parent.is_symlink():
+            raise NotApplicable(f"{place.parent} is a link", "name the place that it leads to")
+        make_folder(place.parent)
+        _hide_from_git(place.parent)
+    _answer(call, str(place), is_new)
+    if is_new and not user and place.parent.name == FOLDER:
+        from weft.surfaces.cli.trust_commands import ask_about_work
+
+        ask_about_work(call, str(place.parent.parent))
+
+
+def _make_there(call: Call, address: str) -> None:
+    """In a database: it is new if it cannot be opened without being made."""
+    try:
+        call.looking(address).close()
+    except LedgerMissing:
+        _answer(call, address, True)
+    else:
+        _answer(call, address, False)
+
+
+def _answer(call: Call, place: str, is_new: bool) -> None:
+    with call.making(place) as ledger:
+        shown = ledger.path if Site.of(place).is_address else place
+        answer = CreatedLedger(path=shown, created=is_new, replica=ledger.replica)
+    outcome = "made a ledger at " if is_new else "there is a ledger already at "
+    call.answer(answer, [outcome, Span(shown, "heading")])
+    if is_new:
+        call.note('record a turn with `weft record --query "…" --response "…"`, then look at it with `weft log`')
+
+
+def _place(named: str | None, path: str | None, user: bool) -> Path:
+    if user:
+        return user_ledger()
+    if path is not None or named is None:
+        return place_for(path or ".").absolute()
+    if Site.of(named) is Site.MEMORY:
+        raise Unsupported(f"{named} is no place for a file", "give the path of a folder, or of a file ending in .db")
+    return Path(named).absolute()
+
+
+def _hide_from_git(folder: Path) -> None:
+    """What agents said is not committed by accident with the code beside it."""
+    if folder.name != FOLDER:
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with suppress(FileExistsError):  # a link counts as there, wherever it leads
+        descriptor = os.open(folder / ".gitignore", flags, 0o600)
+        os.write(descriptor, b"*\n")
+        os.close(descriptor)
+
+
+# --- `weft stats`: how much there is.
+
+
+@weft_command("stats")
+def stats_command(call: Call) -> None:
+    """Show how big the ledger is, and of what.
+
+    Versions of a turn that another one superseded are counted by themselves, and their messages, calls and tokens not
+    at all. The total of tokens adds up turns; `weft usage` counts a response once that several of them contain. What
+    was worked on is told by `weft story`.
+    """
+    with call.reading() as ledger, progress(call, "stats", by_itself=True):
+        figures = LedgerFigures(path=ledger.path, file_bytes=ledger.upkeep.disk_bytes(), counts=ledger.upkeep.stats())
+    if call.json:
+        call.document(figures)
+    else:
+        readable = call.screen.terminal
+        rows = [
+            (name.replace("_", " ") if readable else name, _text(value, readable))
+            for name, value in form(figures).items()
+        ]
+        call.screen.table(rows, ("what", "value"))
+
+
+def _text(value: object, readable: bool) -> str:
+    """A figure, for people with its thousands set apart."""
+    if isinstance(value, dict):
+        return ", ".join(f"{_text(count, readable)} {name}" for name, count in value.items()) or "none"
+    return f"{value:,}" if readable and isinstance(value, int) else str(value)
+
+
+# --- `weft pack`: what is cold takes less room.
+
+DEFAULT = "90d"
+
+
+@weft_command("pack")
+@click.argument("what", nargs=-1, metavar="[SESSION|TURN]...", shell_complete=complete_labels)
+@click.option("--older-than", metavar="WHEN", help="Only trees in which nothing happened since, such as 90d.")
+@click.option("--undo", "back", is_flag=True, help="Unpack instead.")
+@click.option("--dry-run", is_flag=True, help="Show how much it would save, and stop.")
+def pack_command(call: Call, what: tuple[str, ...], older_than: str | None, back: bool, dry_run: bool) -> None:
+    """Compress what is cold, or decompress it again.
+
+    Whole trees are packed: those that the names lead to, or, without any, those in which nothing happened for 90 days.
+    Everything stays addressable, readable, verified and exported as before; only a plain SQL shell cannot read the long
+    texts of a packed tree. Kept files of turns take less room, too.
+    """
+    if back and (older_than or dry_run):
+        raise click.UsageError("--undo takes names only")
+    when = older_than or (None if what else DEFAULT)
+    with call.writing() as ledger, progress(call, "pack") as bar:
+        before = ledger.upkeep.disk_bytes()
+        if back:
+            done = ledger.upkeep.unpack(list(what), progress=bar.staged)
+        else:
+            done = ledger.upkeep.pack(list(what), older_than=when, dry_run=dry_run, progress=bar.staged)
+        after = ledger.upkeep.disk_bytes()
+        if not (back or dry_run):
+            _pack_files(ledger)
+    answer = PackAnswer(packed=done, dry_run=dry_run, file_bytes_before=before, file_bytes_after=after)
+    call.answer(answer, [Span(_verb(back, dry_run), "good"), _words(done)])
+    if done.contents and not dry_run:
+        call.note(f"the ledger took {before:,} bytes and takes {after:,}")
+        if not back:
+            call.note(undo("pack", "--undo", *what))
+    if not done.complete:
+        call.note("somebody still reads what was there before: the room is given back once that has ended")
+    if not (done.contents or back):
+        call.note(_why_nothing(done, bool(what), when))
+
+
+def _pack_files(ledger: Ledger) -> None:
+    """Let the kept files of turns take less room, too, where there are any."""
+    if ledger.resources.list(kind="directory", include_discarded=True):
+        from weft.surfaces.cli.turn_files import turn_files
+
+        turn_files(ledger).pack()
+
+
+def _verb(back: bool, dry_run: bool) -> str:
+    return "unpacked " if back else "would pack " if dry_run else "packed "
+
+
+def _words(done: PackResult) -> str:
+    contents = f"{counted(done.contents, 'content')} of {counted(done.trees, 'tree')}"
+    return f"{contents}: {done.bytes:,} bytes, in packs {done.packed_bytes:,}"
+
+
+def _why_nothing(done: PackResult, named: bool, when: str | None) -> str:
+    if not done.trees and when is not None:
+        return f"nothing is colder than {when}; name sessions to pack them anyway"
+    return "nothing there is long enough to be worth it, or it is packed already"
+
+
+# --- `weft backup`: a copy of one moment, while everybody goes on.
+
+
+@weft_command("backup")
+@click.argument("file", type=click.Path())
+@files_option
+def backup_command(call: Call, file: str, no_files: bool) -> int:
+    """Copy the ledger while it is in use, with the files of turns.
+
+    FILE must not exist yet; it is a ledger itself. The kept files of turns go to FILE-files. Exits with 1 if some of
+    them are damaged and were left out.
+    """
+    with call.copying() as ledger, progress(call, "backup") as bar:
+        files = FilesBeside(ledger.path, files_folder(ledger), folder_beside(file), is_left_out=no_files)
+        with files.held():
+            ledger.upkeep.backup(file, progress=bar.counted, beside=files.carry)
+        is_trusted = ledger.trust.is_trusted
+    if is_trusted:
+        call.trust_store.allow(identity_of(file, None), COPIED)
+    size = Path(file).stat().st_size
+    answer = BackupFile(file=file, bytes=size, kept=files.carried)
+    call.answer(answer, ["copied to ", Span(file, "heading"), f" ({size:,} bytes)"])
+    return files.note_carried(call)
+
+
+# --- `weft copy`: a ledger at another address.
+
+
+@weft_command("copy")
+@click.argument("source", metavar="FROM", type=click.Path())
+@click.argument("target", metavar="TO", type=click.Path())
+@files_option
+def copy_command(call: Call, source: str, target: str, no_files: bool) -> int:
+    """Copy a ledger to a new address, on any backend.
+
+    FROM and TO are files or addresses; TO must not hold anything yet. The copy has the same facts in the same order
+    with the same digests, and a replica id of its own; the kept files of turns go with it. One that was cut short is
+    run again and goes on where it was. Exits with 1 if some of the files are damaged and were left out.
+    """
+    from weft.surfaces.opening import copy
+
+    source, target = named_ledger(source) or source, named_ledger(target) or target
+    was_there = is_there(call.looking, target)
+    place = folder_beside(target) if Site.of(target) is Site.FILE else None
+    files = FilesBeside(source, folder_of(call, source), place, is_left_out=no_files)
+    with progress(call, "copy") as bar, files.held():
+        copied = copy(source, target, progress=bar.counted, beside=files.carry)
+        if place is None:  # of a ledger on a server it is known once that can be opened
+            files.carry(folder_of(call, target))
+    if not was_there:
+        carry_trust(call.looking, call.joining, source, target, COPIED)
+    facts = f"{counted(copied.events, 'event')}, {counted(copied.contents, 'content')}"
+    answer = CopiedLedger(copied=copied, kept=files.carried)
+    call.answer(answer, [f"copied {facts} to ", Span(copied.target, "heading")])
+    call.note(f"it is replica {copied.replica}")
+    return files.note_carried(call)
+
+
+# --- `weft recover`: a ledger that lost something.
+
+
+@weft_command("recover")
+@click.option("--accept", is_flag=True, help="Go on from what is there; what is missing is given up.")
+@click.option("--from", "backup", metavar="BACKUP", type=click.Path(), help="Put a backup in the ledger's place.")
+@click.option(
+    "--salvage",
+    nargs=2,
+    metavar="DAMAGED NEW",
+    type=click.Path(),
+    help="Make a new ledger of all that still verifies in a damaged file.",
+)
+@click.option(
+    "--with", "others", multiple=True, metavar="FILE", type=click.Path(), help="An older copy that fills its holes."
+)
+def recover_command(
+    call: Call, accept: bool, backup: str | None, salvage: tuple[str, str] | None, others: tuple[str, ...]
+) -> int:
+    """Recover what was lost: a backup, or what still verifies.
+
+    A ledger remembers beside its database how much it has acknowledged. When the database holds less, or something
+    else, nothing is opened until the newer copy is put back, a backup is put in its place with --from, or the loss is
+    accepted. A file that cannot be read any more is searched with --salvage, page by page. No file is ever deleted.
+    """
+    if salvage is not None:
+        if accept or backup:
+            raise click.UsageError("--salvage stands alone, or with --with")
+        return _salvage(call, *salvage, others)
+    if others:
+        raise click.UsageError("--with belongs to --salvage")
+    if backup is not None:
+        _put_back(call, backup)
+    return _accept(call, accept)
+
+
+def _put_back(call: Call, backup: str) -> None:
+    from weft.surfaces.opening import restore
+
+    path = named_ledger(call.ledger) or str(_present(call))
+    is_trusted = call.trust_store.is_file_trusted(backup)
+    files = FilesBeside(backup, folder_beside(backup), folder_beside(path))
+    with progress(call, "restore") as bar:
+        restored = restore(backup, path, progress=bar.counted, beside=files.carry)
+    if is_trusted:
+        call.trust_store.allow(identity_of(path, None), RECOVERED)
+    call.note(f"{backup} with {counted(restored.events, 'event')} lies at {path} now")
+    if restored.replaced is not None:
+        call.note(f"what lay there is {restored.replaced}")
+    files.note_carried(call)
+    if (origin := kept_files(folder_beside(backup)).origin) is not None:
+        call.note(f"the backup was made without the files of turns: {safe(origin)} has them")
+
+
+def _present(call: Call) -> str:
+    from weft.kernel.errors import LedgerMissing
+
+    try:
+        return find_ledger(call.ledger)
+    except LedgerMissing:  # its file is gone, which is why a backup is to take its place
+        return str(place_for("."))
+
+
+def _accept(call: Call, accept: bool) -> int:
+    cut = _cut(call)
+    if cut is None:
+        call.answer(RecoveryAnswer(damaged=False), [Span("nothing to recover: the ledger is whole", "good")])
+        return OK
+    answer = RecoveryAnswer(damaged=True, acknowledged=cut.n, present=cut.found, message=str(cut))
+    if not accept:
+        call.answer(answer, [Span(str(cut), "bad")])
+        call.note("put the newer copy back if there is one. `weft recover --accept` goes on without what is missing")
+        return exit_code(cut)
+    with call.recovering(find_ledger(call.ledger)) as ledger:
+        replica = ledger.replica
+    accepted = replace(answer, accepted=True, replica=replica)
+    call.answer(accepted, [f"accepted at event {cut.found}; the ledger goes on as replica {replica}"])
+    call.note("receipts for what is missing do not hold for it; run `weft verify` and make a backup")
+    return OK
+
+
+def _cut(call: Call) -> LogCut | None:
+    try:
+        call.reading().close()
+    except LogCut as error:
+        return error
+    return None
+
+
+def _salvage(call: Call, damaged: str, new: str, others: tuple[str, ...]) -> int:
+    from weft.surfaces.opening import salvage
+
+    with progress(call, "search") as bar:
+        saved = salvage(damaged, new, others=others, progress=bar.staged)
+    if call.trust_store.is_file_trusted(damaged):
+        call.trust_store.allow(identity_of(new, None), RECOVERED)
+    if call.json:
+        call.document(SalvageAnswer(new=new, whole=saved.is_whole, salvaged=saved))
+    else:
+        _show_salvaged(call, saved, new)
+    return OK if saved.is_whole else DIFFERENT
+
+
+def _show_salvaged(call: Call, saved: SalvageResult, new: str) -> None:
+    facts = f"{counted(saved.events, 'event')} and {counted(saved.contents, 'content')}"
+    call.screen.show(f"saved {facts} to ", Span(new, "heading"))
+    for first, last in saved.lost_events:
+        call.screen.show(Span("lost", "bad"), f" events {first} to {last}")
+    if saved.lost_events and saved.unproved_events:
+        call.note(f"{counted(saved.unproved_events, 'line')} were found that nothing vouches for, and left out")
+    if saved.missing_contents:
+        call.screen.show(Span("lost", "bad"), f" {counted(saved.missing_contents, 'content')} that events name")
+    if saved.unplaced_events:
+        call.screen.show(
+            Span("aside", "warn"),
+            f" {counted(saved.unplaced_events, 'event')} that grow from something lost, in {saved.unplaced_file}",
+        )
+        call.note("older copies fill holes: `weft recover --salvage DAMAGED NEW --with OLDER`")
+    if saved.is_whole:
+        call.screen.show(Span("nothing is lost", "good"))

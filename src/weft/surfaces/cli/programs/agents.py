@@ -1,0 +1,722 @@
+"""`weft agent`, and what a turn of an agent or a session has: `config` shows how it is
+configured, `tools` and `toolset` which tools it is given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.kernel.typed_names import shell_word
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.arguments import complete_messages, key_option
+from weft.surfaces.cli.command_line import Call, group
+from weft.surfaces.cli.command_line import command as weft_command
+from weft.surfaces.cli.programs.program_call import (
+    RUN_TOOLSET,
+    acting,
+    acting_person,
+    answer,
+    changing,
+    complete_programs,
+    configuration_rows,
+    configured_turn,
+    ensure_toolset,
+    expecting,
+    given,
+    line_of,
+    looking,
+    message_text,
+    named,
+    override_options,
+    read_configuration,
+    set_fields,
+    show_list,
+    with_fields,
+)
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.wire.tool_answers import ListedToolset, OfferedTool, OfferedTools
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.ledger.model import Session
+    from weft.programs import Programs
+    from weft.programs.program_records import Program
+    from weft.runtime.assembly.configuration_layers import MessageOverrides
+    from weft.runtime.assembly.turn_configuration import TurnConfiguration
+    from weft.runtime.invoke.toolbox import SourcedTool
+    from weft.runtime.tool.toolsets import Toolset
+    from weft.surfaces.wire.program_answers import AgentStatus
+
+
+# --- `weft agent`: who works.
+
+agent_command = group("agent", "Create agents, give them tasks, and see what they are doing.")
+TOOLSET = "What its tools are at most; `weft toolset list` shows them."
+MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
+
+
+@agent_command.verb("create")
+@click.argument("name")
+@click.option("--prompt", metavar="TEXT", help="Its soul: who it is and how it works.")
+@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
+@click.option("--toolset", metavar="NAME", help=TOOLSET)
+@click.option("--tool", "tools", metavar="NAME", multiple=True, help="A tool, or @(id) of a code program; repeatable.")
+@set_fields
+@acting
+def create_agent(
+    call: Call,
+    name: str,
+    prompt: str | None,
+    model: str | None,
+    toolset: str | None,
+    tools: tuple[str, ...],
+    fields: tuple[str, ...],
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Make an agent, or describe one that was only named so far."""
+    config = with_fields(given(systemPrompt=prompt, defaultModel=model, toolset=toolset, tools=list(tools)), fields)
+    with changing(call, actor) as programs:
+        answer(call, programs.create("agent", name, config, key=retry_key))
+        _note_missing(call, programs, toolset)
+
+
+@agent_command.verb("configure")
+@named("name", "agent")
+@click.option("--prompt", metavar="TEXT", help="Its soul: who it is and how it works.")
+@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
+@click.option("--toolset", metavar="NAME", help=TOOLSET)
+@set_fields
+@expecting
+@acting
+def configure_agent(
+    call: Call,
+    name: str,
+    prompt: str | None,
+    model: str | None,
+    toolset: str | None,
+    fields: tuple[str, ...],
+    expected: int | None,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Change some fields of an agent's configuration; null takes one away."""
+    soul = {} if prompt is None else {"identity": {"soul": prompt}}
+    changes = with_fields({**soul, **given(defaultModel=model, toolset=toolset)}, fields)
+    with changing(call, actor) as programs:
+        agent = programs.get(name, "agent")
+        answer(call, programs.change(agent.id, changes, expected=expected, key=retry_key))
+        _note_missing(call, programs, toolset)
+
+
+def _note_missing(call: Call, programs: Programs, toolset: str | None) -> None:
+    """A toolset may be made after an agent that names it; until then turns of the agent are refused."""
+    from weft.kernel.errors import NotFound
+
+    try:
+        ensure_toolset(programs.ledger, toolset)
+    except NotFound:
+        call.note(Span(f"there is no toolset {toolset!r}", "warn"), ", so its turns are refused until there is one")
+
+
+@agent_command.verb("list")
+def list_agents(call: Call) -> None:
+    """List agents."""
+    with looking(call) as programs:
+        show_list(call, programs.all("agent"), "agent", MAKE)
+
+
+@agent_command.verb("run")
+@named("name", "agent")
+@click.argument("text", required=False)
+@click.option("--in", "folder", metavar="DIR", type=click.Path(), help="The folder that it works in.")
+@click.option("--task", "task", metavar="TASK", shell_complete=complete_programs("task"), help="A task that exists.")
+@click.option("--session", metavar="SESSION", help="Its session, made if there is none. Default: NAME:main.")
+@click.option("--toolset", metavar="NAME", help="What its tools are at most. Default: worker, if none is configured.")
+@key_option
+def run_agent_work(
+    call: Call,
+    name: str,
+    text: str | None,
+    folder: str | None,
+    task: str | None,
+    session: str | None,
+    toolset: str | None,
+    key: str | None,
+) -> int:
+    """Have an agent work on a task until it is done, and show what it says and does.
+
+    The task is made of TEXT, which is read from standard input where it is -, or is named with --task. With --in its
+    files and commands are confined to that folder. A line tells of each tool call; where a person is asked, the turn
+    waits. Ctrl-C ends the turn with what it has, and the task that was made of TEXT with it.
+    """
+    from weft.surfaces.cli.work.tasks import AgentRunRequest, run_agent
+
+    words = message_text(text)
+    if (task is None) == (words is None):
+        raise click.UsageError("give either what is to be done, or --task")
+    return run_agent(
+        call,
+        AgentRunRequest(agent=name, words=words, task=task, folder=folder, session=session, toolset=toolset, key=key),
+    )
+
+
+@agent_command.verb("assign")
+@named("name", "agent")
+@named("task", "task")
+@acting
+def assign_task(call: Call, name: str, task: str, actor: str, retry_key: str | None) -> None:
+    """Give an idle agent a task; a session for it is made. Where a broker runs, the work begins."""
+    with changing(call, actor) as programs:
+        _ensure_workspace(programs.get(task, "task"))
+        agent = programs.assign(name, task, key=retry_key)
+    answer(call, agent, ["  works on ", Span(str(agent.current_task), "label"), f" in {agent.current_session}"])
+    call.note("a broker goes on with it: `weft broker` runs one; `weft agent status` shows how far it is")
+
+
+def _ensure_workspace(task: Program) -> None:
+    """Refuse a task whose criteria look into a folder that it does not name: a broker has none of its own."""
+    from weft.kernel.errors import NotApplicable
+    from weft.kernel.typed_names import shell_word
+    from weft.programs.tasks import criteria_of
+
+    config = task.config if isinstance(task.config, dict) else {}
+    needs_folder = any("path" in one or one.get("type") == "command" for one in criteria_of(config))
+    if needs_folder and not config.get("workspace"):
+        raise NotApplicable(
+            f"the criteria of task {task.name!r} look into a workspace, and it has none",
+            f"name one: `weft task configure {shell_word(task.name)} --workspace FOLDER`",
+        )
+
+
+@agent_command.verb("status")
+@named("name", "agent", required=False)
+def agent_status(call: Call, name: str | None) -> None:
+    """Show what an agent is doing, what it has spent, and for whom it works; without NAME, all that have a task."""
+    from weft.kernel.typed_names import shell_word
+    from weft.surfaces.cli.programs.program_call import progress_line, progress_lines
+
+    with looking(call) as programs:
+        agents = programs.all("agent") if name is None else [programs.get(name, "agent")]
+        statuses = [_status(call, programs, agent) for agent in agents]
+    if name is None:
+        statuses = [one for one in statuses if one.work is not None]
+        if not statuses:
+            call.note("no agent has a task; `weft agent assign NAME TASK` gives it one")
+        lines = [progress_line(one.agent.name, one.work) for one in statuses if one.work is not None]
+        call.answer(statuses, *lines)
+        return
+    (one,) = statuses
+    agent = one.agent
+    fields: list[Line] = [
+        [Span(f"  {what:<11}", "dim"), str(value)]
+        for what, value in (
+            ("task", agent.current_task),
+            ("session", agent.current_session),
+            ("turns", agent.turn_count if one.work is None else None),
+            ("checkpoint", agent.last_checkpoint),
+        )
+        if value is not None
+    ]
+    work_lines = [] if one.work is None else progress_lines(one.work)
+    call.answer(one, line_of(agent), *fields, *work_lines, *_visibility_lines(agent))
+    if agent.state == "error":
+        call.note(f"`weft agent reset {shell_word(agent.name)}` lets it be idle again, without its task")
+
+
+def _status(call: Call, programs: Programs, agent: Program) -> AgentStatus:
+    """An agent with its work, as far as whoever looks may know of its task and its session. What is wrong with one
+    agent's configuration is noted, and the others are shown."""
+    from weft.kernel.clock import SystemClock
+    from weft.kernel.errors import InvalidConfig
+    from weft.runtime.agent_work import WorkReader, progress_of
+    from weft.surfaces.wire.program_answers import AgentStatus
+
+    is_shown = agent.current_task is not None and agent.current_session is not None
+    try:
+        facts = WorkReader(programs).facts(agent.id) if is_shown else None
+    except InvalidConfig as error:
+        call.note(Span(f"agent {agent.name}: {error}", "warn"))
+        facts = None
+    return AgentStatus(agent=agent, work=None if facts is None else progress_of(facts, SystemClock().now_ms()))
+
+
+@agent_command.verb("stop")
+@named("name", "agent")
+@click.option("--reason", metavar="TEXT", help="Why.")
+@acting
+def stop_agent(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+    """End an agent's work: the turn is cut short, its task fails, and the agent is idle."""
+    words = "it was stopped" if reason is None else f"it was stopped: {reason}"
+    with changing(call, actor) as programs:
+        answer(call, programs.stop_work(name, reason=words, key=retry_key))
+
+
+@agent_command.verb("resume")
+@named("name", "agent")
+@click.option("--reason", metavar="TEXT", help="Why.")
+@acting
+def resume_agent_work(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+    """Let an agent go on: one that was paused, or whose work stands still since a turn failed or was cut short."""
+    from weft.surfaces.cli.work.tasks import resume_agent
+
+    with changing(call, actor) as programs:
+        agent = programs.get(name, "agent")
+        is_at_work = agent.current_task is not None and agent.state in ("thinking", "executing", "waiting")
+        if not is_at_work:
+            agent = programs.step_agent(name, "resume", reason=reason, key=retry_key)
+        if not is_at_work and (agent.current_task is None or agent.state != "waiting"):
+            answer(call, agent)
+            return
+    resume_agent(call, actor, agent)
+    with looking(call) as programs:
+        answer(call, programs.get(agent.id, "agent"))
+
+
+def _sharing(verb: str, help: str) -> None:
+    @named("name", "agent")
+    @named("principals", "human", "agent", metavar="WITH...", nargs=-1, required=True)
+    @acting
+    def share(call: Call, name: str, principals: tuple[str, ...], actor: str, retry_key: str | None) -> None:
+        with changing(call, actor) as programs:
+            change = programs.share_agent if verb == "share" else programs.unshare_agent
+            keys = [None if retry_key is None else f"{retry_key} {principal}" for principal in principals]
+            agents = [change(name, principal, key=key) for principal, key in zip(principals, keys, strict=True)]
+        answer(call, agents[-1], *_visibility_lines(agents[-1]))
+
+    share.__doc__ = help
+    agent_command.verb(verb)(share)
+
+
+_sharing("share", "Let a private agent work for people and agents, by their names.")
+_sharing("unshare", "Let a private agent work for people and agents no longer.")
+
+
+@agent_command.verb("visibility")
+@named("name", "agent")
+@click.argument("visibility", type=click.Choice(["public", "private"]))
+@expecting
+@acting
+def agent_visibility(
+    call: Call, name: str, visibility: str, expected: int | None, actor: str, retry_key: str | None
+) -> None:
+    """Let an agent work for everybody, or only for its creator and those it is shared with."""
+    with changing(call, actor) as programs:
+        agent = programs.get(name, "agent")
+        agent = programs.change(agent.id, {"visibility": visibility}, expected=expected, key=retry_key)
+    answer(call, agent, *_visibility_lines(agent))
+
+
+def _visibility_lines(agent: Program) -> list[Line]:
+    """Who made it, and for whom it works."""
+    whom = "everybody" if agent.visibility == "public" else ", ".join((agent.created_by, *agent.shared_with))
+    return [[Span(f"  {'visibility':<11}", "dim"), agent.visibility], [Span(f"  {'works for':<11}", "dim"), whom]]
+
+
+def _step(verb: str, help: str) -> None:
+    @named("name", "agent")
+    @click.option("--reason", metavar="TEXT", help="Why.")
+    @acting
+    def step(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+        with changing(call, actor) as programs:
+            answer(call, programs.step_agent(name, verb, reason=reason, key=retry_key))
+
+    step.__doc__ = help
+    agent_command.verb(verb)(step)
+
+
+_step("reset", "Let an agent be idle again, whatever it was doing, without a task.")
+_step("pause", "Pause an agent: the turn under way ends, and no other one begins until it is resumed.")
+
+
+# --- `weft config`: what the next message to a session would be answered with.
+
+
+@weft_command("config")
+@arguments.session()
+@override_options
+@click.option(
+    "--for",
+    "message",
+    metavar="MESSAGE",
+    shell_complete=complete_messages("queued", "taken", "dead"),
+    help="What this message of its inbox is answered with: its own options count.",
+)
+def config_command(
+    call: Call,
+    session: str,
+    model: str | None,
+    situation: str | None,
+    toolset: str | None,
+    settings: tuple[str, ...],
+    deny: tuple[str, ...],
+    message: str | None,
+) -> None:
+    """Show the effective configuration of a session's next turn.
+
+    Each value stands with the layer that it comes from: provider, model, situation, persona, thread, session, message.
+    A later layer replaces the values of an earlier one; permissions only narrow. With options: as if a message were
+    sent with them.
+    """
+    from weft.runtime.assembly.configuration_layers import parse_overrides
+
+    if message is not None and (model or situation or toolset or settings or deny):
+        raise click.UsageError("--for stands without other options: the message has its own")
+    overrides = parse_overrides(model=model, situation=situation, toolset=toolset, settings=settings, deny=deny)
+    with call.reading() as ledger:
+        opened = ledger.session(session)
+        if message is not None:
+            overrides = _overrides_of(ledger, opened, message)
+        configuration = read_configuration(call, ledger, opened.id, overrides, message or "")
+        turn = configured_turn(opened.label, configuration)
+    if call.json:
+        call.document(turn)
+        return
+    call.screen.table(configuration_rows(turn), ["key", "value", "from"])
+    if turn.model is None:
+        call.note(f"no layer names a model; `weft session configure {shell_word(opened.label)} --model NAME` does")
+    unsent = [value.key for value in turn.values if not value.sent]
+    if unsent:
+        call.note(f"{turn.model} does not take {', '.join(unsent)}")
+
+
+def _overrides_of(ledger: Ledger, session: Session, message: str) -> MessageOverrides:
+    """What a message of the session's inbox was sent with."""
+    from weft.kernel.errors import NotApplicable
+    from weft.runtime.assembly.configuration_layers import read_overrides
+
+    waiting = ledger.inbox.get(message)
+    if waiting.session_id != session.id:
+        hint = f"`weft config {shell_word(waiting.session)} --for {shell_word(waiting.id)}` shows it"
+        raise NotApplicable(f"message {waiting.id} was sent to session {waiting.session!r}", hint)
+    return read_overrides(waiting.overrides, waiting.id)
+
+
+# --- `weft tools`: which tools a turn would have, and why.
+
+STYLES = {"all": "good", "some": "warn", "none": "bad"}
+
+
+@weft_command("tools")
+@click.option("--agent", metavar="NAME", shell_complete=complete_programs("agent"), help="Of a turn of this agent.")
+@arguments.session_option("Of the next turn of this session.")
+@click.option("--in", "folder", metavar="DIR", type=click.Path(), help="Where it works. Default: here, if trusted.")
+@click.option("--toolset", metavar="NAME", help="As if a message were sent with this toolset.")
+def tools_command(call: Call, agent: str | None, session: str | None, folder: str | None, toolset: str | None) -> None:
+    """List the tools that a turn of an agent or a session would have.
+
+    Each tool stands with where it comes from and what the permissions leave of it: all, some or none of its uses. The
+    MCP servers are started for that; those that cannot be used are named with the reason.
+    """
+    import asyncio
+
+    answer, unattended = asyncio.run(_answer(call, agent, session, folder, toolset))
+    if call.json:
+        call.document(answer)
+        return
+    rows: list[list[Span | str]] = [
+        [
+            Span(tool.name, "label"),
+            tool.source,
+            "reads" if tool.is_read_only else "acts",
+            Span(tool.use, STYLES[tool.use]),
+            ", ".join([*tool.allow, *(f"not {pattern}" for pattern in tool.deny)]),
+        ]
+        for tool in answer.tools
+    ]
+    if rows:
+        call.screen.table(rows, ["name", "source", "effect", "use", "limits"])
+    _note(call, answer, agent)
+    if unattended is not None:
+        call.note(unattended)
+
+
+def _how_to_name(answer: OfferedTools, agent: str | None) -> str:
+    if answer.session is not None:
+        return f"`weft session configure {shell_word(answer.session)} --set toolset=NAME`"
+    if agent is not None:
+        return f"`weft agent configure {shell_word(answer.agent)} --toolset NAME`"
+    return "say --agent or --session for whose turn it is, or --toolset"
+
+
+def _note(call: Call, answer: OfferedTools, agent: str | None) -> None:
+    if answer.toolset is None:
+        call.note(f"nothing names a toolset, so a turn has no tools: {_how_to_name(answer, agent)}")
+        call.note(
+            f"`weft agent run` uses the toolset {RUN_TOOLSET} then:"
+            f" `weft tools --toolset {shell_word(RUN_TOOLSET)}` shows it"
+        )
+    else:
+        call.note(f"toolset {answer.toolset}, sandbox {answer.sandbox}")
+        if answer.workspace is None:
+            call.note("without a workspace there are no tools for files and commands: name one with --in")
+    for server, why in answer.troubles.items():
+        call.note(Span(f"MCP server {server}: ", "warn"), why)
+
+
+async def _answer(
+    call: Call, agent: str | None, session: str | None, folder: str | None, toolset: str | None
+) -> tuple[OfferedTools, str | None]:
+    """The tools, and what withholds some of them from turns that nobody watches."""
+    from weft.aio.crossing import Pool
+    from weft.programs import Programs
+    from weft.surfaces.cli.trust import workspace_of
+    from weft.surfaces.cli.work.turn_tools import ToolAccess
+
+    ledger, pool = call.writing(), Pool()
+    try:
+        label, configuration = _configuration(call, ledger, agent, session, toolset)
+        workspace = workspace_of(folder) if folder is not None else configuration.workspace or workspace_of(None)
+        sourced: list[SourcedTool] = []
+        troubles: dict[str, str] = {}
+        if configuration.effective.toolset is not None:
+            programs = Programs(ledger)
+            access = ToolAccess(ledger, pool, programs, lambda: acting_person(call, programs))
+            try:
+                toolbox = access.toolbox()
+                sourced, troubles = await toolbox.available(configuration, workspace), dict(toolbox.troubles)
+            finally:
+                await access.aclose()
+    finally:
+        await pool.close(ledger.close)
+    answer = OfferedTools(
+        agent=configuration.persona_name,
+        session=label,
+        workspace=workspace,
+        toolset=configuration.effective.toolset,
+        sandbox=configuration.effective.permissions.sandbox.text,
+        tools=tuple(_offered(configuration, one) for one in sourced),
+        troubles=troubles,
+    )
+    return answer, _unattended(ledger, configuration)
+
+
+def _unattended(ledger: Ledger, configuration: TurnConfiguration) -> str | None:
+    """What turns have less that somebody begins who is not the ledger's owner, and does not answer themselves."""
+    from weft.runtime.assembly.turn_configuration import may_write_unattended
+
+    if ledger.authority.is_local or may_write_unattended(configuration.persona):
+        return None
+    who, agent = ledger.authority.principal.id, configuration.persona_name
+    return (
+        f"turns that a trigger, a room or a worker of {who} begins, or a message that a broker of the owner answers,"
+        " have no tools that act:"
+        f" the ledger's owner has not set unattended_writes of the agent {agent!r}"
+    )
+
+
+def _configuration(
+    call: Call, ledger: Ledger, agent: str | None, session: str | None, toolset: str | None
+) -> tuple[str | None, TurnConfiguration]:
+    from weft.runtime.assembly.configuration_layers import parse_overrides
+
+    opened = None if session is None else ledger.session(session)
+    overrides = parse_overrides(toolset=toolset)
+    configuration = read_configuration(call, ledger, None if opened is None else opened.id, overrides, persona=agent)
+    return None if opened is None else opened.label, configuration
+
+
+def _offered(configuration: TurnConfiguration, sourced: SourcedTool) -> OfferedTool:
+    from weft.runtime.tool.toolsets import permitted_use
+
+    tool = sourced.tool
+    use = permitted_use(configuration.context.authority, tool.spec.name)
+    return OfferedTool(
+        name=tool.spec.name,
+        source=sourced.source,
+        is_read_only=tool.is_read_only,
+        use=use.extent,
+        allow=use.allow,
+        deny=use.deny,
+    )
+
+
+# --- `weft toolset`: named lists of tools with the sandbox that they run in.
+
+toolset_command = group("toolset", "Manage toolsets: named lists of tools, each with a sandbox profile.")
+ALLOW = "A tool that it has: NAME, NAME(PATTERN) or SERVER/*; repeatable."
+DENY = "A tool, or a use of one, that it has not; repeatable."
+SANDBOX = "workspace, read-only, network:HOST[,HOST] or read-only+network:HOST[,HOST]."
+_name = click.argument("name", shell_complete=complete_programs("toolset"))
+
+
+@toolset_command.verb("create")
+@click.argument("name")
+@click.option("--allow", metavar="PATTERN", multiple=True, required=True, help=ALLOW)
+@click.option("--deny", metavar="PATTERN", multiple=True, help=DENY)
+@click.option("--sandbox", metavar="PROFILE", help=SANDBOX)
+@click.option("--description", metavar="TEXT", help="What it is for.")
+@acting
+def create_toolset(
+    call: Call,
+    name: str,
+    allow: tuple[str, ...],
+    deny: tuple[str, ...],
+    sandbox: str | None,
+    description: str | None,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Make a toolset. It only narrows what else is permitted."""
+    config = _config(allow, deny, sandbox, description)
+    with changing(call, actor) as programs:
+        answer(call, programs.create("toolset", name, config, key=retry_key))
+    _note_unknown(call, (*allow, *deny))
+
+
+@toolset_command.verb("list")
+def list_toolsets(call: Call) -> None:
+    """List toolsets, those that are built in first."""
+    from weft.runtime.tool.toolsets import BUILT_IN, toolset_of
+
+    with looking(call) as programs:
+        own = [(toolset_of(program), program) for program in programs.all("toolset")]
+    listed = [*map(_form, BUILT_IN.values()), *(_form(toolset, program) for toolset, program in own)]
+    if call.json:
+        call.documents(listed)
+        return
+    rows: list[list[Span | str]] = [
+        [Span(one.name, "label"), "built in" if one.is_built_in else str(one.state), one.sandbox, _patterns(one)]
+        for one in listed
+    ]
+    call.screen.table(rows, ["name", "state", "sandbox", "tools"])
+
+
+@toolset_command.verb("show")
+@_name
+def show_toolset(call: Call, name: str) -> None:
+    """Show what a toolset allows and denies, and its sandbox."""
+    with looking(call) as programs:
+        toolset, program = _find(programs, name)
+    form = _form(toolset, program)
+    lines: list[list[Span | str]] = [["toolset ", Span(form.name, "label"), " (built in)" if form.is_built_in else ""]]
+    for what, value in (
+        ("what", form.description),
+        ("allow", "everything" if form.allow is None else ", ".join(form.allow)),
+        ("deny", ", ".join(form.deny)),
+        ("sandbox", form.sandbox),
+    ):
+        if value:
+            lines.append([Span(f"  {what:<8}", "dim"), value])
+    call.answer(form, *lines)
+
+
+@toolset_command.verb("edit")
+@_name
+@click.option("--allow", metavar="PATTERN", multiple=True, help="In place of all that it has; repeatable.")
+@click.option("--deny", metavar="PATTERN", multiple=True, help="In place of all that it denies; repeatable.")
+@click.option("--deny-nothing", is_flag=True, help="Take away all that it denies.")
+@click.option("--sandbox", metavar="PROFILE", help=SANDBOX)
+@click.option("--description", metavar="TEXT", help="What it is for.")
+@expecting
+@acting
+def edit_toolset(
+    call: Call,
+    name: str,
+    allow: tuple[str, ...],
+    deny: tuple[str, ...],
+    deny_nothing: bool,
+    sandbox: str | None,
+    description: str | None,
+    expected: int | None,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Change a toolset; what is not named stays."""
+    if deny and deny_nothing:
+        raise click.UsageError("give --deny or --deny-nothing")
+    changes = _config(allow, deny, sandbox, description)
+    if deny_nothing:
+        changes.setdefault("tools", {})["deny"] = []
+    if not changes:
+        raise click.UsageError("say what is to change")
+    with changing(call, actor) as programs:
+        program = _own(programs, name)
+        answer(call, programs.change(program.id, changes, expected=expected, key=retry_key))
+    _note_unknown(call, (*allow, *deny))
+
+
+@toolset_command.verb("delete")
+@_name
+@click.option("--reason", metavar="TEXT", help="Why.")
+@expecting
+@acting
+def delete_toolset(
+    call: Call, name: str, reason: str | None, expected: int | None, actor: str, retry_key: str | None
+) -> None:
+    """Delete a toolset. Turns of agents and sessions that name it are refused until they name another."""
+    with changing(call, actor) as programs:
+        program = _own(programs, name)
+        deleted = programs.delete(program.id, expected=expected, reason=reason, key=retry_key)
+    call.answer(deleted, ["toolset ", Span(deleted.name, "label"), " is deleted"])
+
+
+def _config(
+    allow: tuple[str, ...], deny: tuple[str, ...], sandbox: str | None, description: str | None
+) -> dict[str, Any]:
+    """The fields that were given, checked where the kind itself does not look into them."""
+    from weft.runtime.sandbox.profiles import parse_profile
+    from weft.runtime.tool.toolsets import checked_tool_patterns, sandbox_config
+
+    tools = {
+        name: list(checked_tool_patterns(patterns)) for name, patterns in (("allow", allow), ("deny", deny)) if patterns
+    }
+    config: dict[str, Any] = {"tools": tools} if tools else {}
+    if sandbox is not None:
+        config["sandbox"] = sandbox_config(parse_profile(sandbox))
+    if description is not None:
+        config["description"] = description
+    return config
+
+
+def _note_unknown(call: Call, patterns: tuple[str, ...]) -> None:
+    """Tools may come later, with an MCP server or from Python; so what fits none now is told, and not refused."""
+    from difflib import get_close_matches
+
+    from weft.runtime.tool.toolsets import BUILT_IN_TOOLS, unknown_tools
+    from weft.surfaces.cli.programs.mcp_servers import load_mcp_servers
+
+    for pattern in unknown_tools(patterns, [server.name for server in load_mcp_servers().servers]):
+        near = get_close_matches(pattern.partition("(")[0], BUILT_IN_TOOLS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        call.note(Span("no tool now fits ", "warn"), Span(pattern, "label"), meant)
+
+
+def _find(programs: Programs, name: str) -> tuple[Toolset, Program | None]:
+    from weft.runtime.tool.toolsets import BUILT_IN, toolset_of
+
+    if name in BUILT_IN:
+        return BUILT_IN[name], None
+    program = programs.get(name, "toolset")
+    return toolset_of(program), program
+
+
+def _own(programs: Programs, name: str) -> Program:
+    """A toolset that can be changed."""
+    from weft.kernel.errors import NotApplicable
+
+    toolset, program = _find(programs, name)
+    if program is None:
+        raise NotApplicable(f"the toolset {toolset.name!r} is built in", "make one of your own: `weft toolset create`")
+    return program
+
+
+def _form(toolset: Toolset, program: Program | None = None) -> ListedToolset:
+    limits = toolset.limits
+    return ListedToolset(
+        name=toolset.name,
+        description=toolset.description,
+        is_built_in=toolset.is_built_in,
+        allow=limits.allow,
+        deny=limits.deny,
+        sandbox=limits.sandbox.text,
+        version=None if program is None else program.version,
+        state=None if program is None else program.state,
+    )
+
+
+def _patterns(form: ListedToolset) -> str:
+    allowed = "everything" if form.allow is None else ", ".join(form.allow)
+    return f"{allowed} but {', '.join(form.deny)}" if form.deny else allowed

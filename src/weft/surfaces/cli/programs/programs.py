@@ -1,0 +1,753 @@
+"""Programs by kind: `weft provider`, `model`, `code` and `info`; of every kind `program`,
+`apply`, `tag` and `nodes`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import UNSET
+
+from weft.kernel.errors import NotFound, Unsupported
+from weft.kernel.typed_names import shell_word
+from weft.surfaces.cli.arguments import STANDARD, read_input
+from weft.surfaces.cli.command_line import Call, group
+from weft.surfaces.cli.command_line import command as weft_command
+from weft.surfaces.cli.programs.program_call import (
+    F,
+    acting,
+    answer,
+    answer_invoked,
+    as_actor,
+    changing,
+    complete_programs,
+    expecting,
+    given,
+    invoked,
+    json_of,
+    json_or_text,
+    looking,
+    message_text,
+    named,
+    set_fields,
+    show_list,
+    show_program,
+    with_fields,
+)
+from weft.surfaces.cli.progress import counted
+from weft.surfaces.cli.screen import Line, Span, local_time
+from weft.surfaces.wire.answers import NodeTags
+from weft.surfaces.wire.forms import JsonValue
+
+if TYPE_CHECKING:
+    from weft.programs.program_changes import PlannedProgram, WantedProgram
+    from weft.runtime.egress.connections import Connections
+    from weft.runtime.inference.local_models import ModelFile, ModelFolder
+    from weft.surfaces.wire.program_answers import FetchableModel
+
+
+# --- `weft program`: what all kinds of program have in common.
+
+program_command = group("program", "List, show, compare and retire programs of every kind.")
+KINDS = ("code", "provider", "model", "session", "agent", "task", "information", "human")
+DIFFERENCE_STYLES = {"added": "good", "removed": "bad", "changed": "warn"}
+
+
+@program_command.verb("list")
+@click.option("--type", "kind", type=click.Choice(KINDS), help="Only programs of this kind.")
+@click.option("--all", "hidden", is_flag=True, help="Also those that were deleted.")
+def list_programs(call: Call, kind: str | None, hidden: bool) -> None:
+    """List programs."""
+    with looking(call) as programs:
+        programs_listed = programs.all(kind, deleted=hidden)
+        labels = programs.ledger.listing().short_labels() if call.screen.terminal else {}
+    hint = "`weft help` shows how to make them"
+    show_list(call, programs_listed, kind or "program", hint, kinds=True, labels=labels)
+
+
+@program_command.verb("get")
+@named("name")
+def get_program(call: Call, name: str) -> None:
+    """Show a program, or with NAME:VERSION an earlier configuration of it."""
+    with looking(call) as programs:
+        program = programs.get(name)
+    show_program(call, program)
+
+
+@program_command.verb("history")
+@named("name")
+def program_history(call: Call, name: str) -> None:
+    """Show everything that happened to a program, the newest first."""
+    with looking(call) as programs:
+        changes = programs.history(name)
+    if call.json:
+        call.documents(changes)
+        return
+    rows = [
+        (f"{one.version}" if one.config is not None else "", one.kind, one.state, one.actor, local_time(one.at),
+         f"said by replica {one.replica}, not taken over" if one.foreign else one.reason or "")
+        for one in changes
+    ]  # fmt: skip
+    call.screen.table(rows, ("version", "event", "state", "by", "when", "why"))
+
+
+@program_command.verb("diff")
+@named("name")
+@click.argument("before", type=int, required=False)
+@click.argument("after", type=int, required=False)
+def diff_program(call: Call, name: str, before: int | None, after: int | None) -> None:
+    """Show where two versions of a program's configuration differ: by default the last two."""
+    with looking(call) as programs:
+        differences = programs.diff(name, before, after)
+    if call.json:
+        call.documents(differences)
+        return
+    for one in differences:
+        values = [_short(one.before)] if one.how != "added" else []
+        values += [_short(one.after)] if one.how != "removed" else []
+        call.screen.show(Span(f"{one.how:<8}", DIFFERENCE_STYLES[one.how]), f" {one.path}: {' → '.join(values)}")
+    if not differences:
+        call.note("they do not differ")
+
+
+def _short(value: Any) -> str:
+    from weft.surfaces.wire.forms import document
+
+    return document(value)
+
+
+@program_command.verb("configure")
+@named("name")
+@set_fields
+@click.option("--reason", metavar="TEXT", help="Why.")
+@expecting
+@acting
+def configure_program(
+    call: Call,
+    name: str,
+    fields: tuple[str, ...],
+    reason: str | None,
+    expected: int | None,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Change some fields of a program's configuration; null takes one away."""
+    with changing(call, actor) as programs:
+        changes = with_fields({}, fields)
+        answer(call, programs.change(name, changes, expected=expected, reason=reason, key=retry_key))
+
+
+@program_command.verb("revert")
+@named("name")
+@click.argument("version", type=int)
+@click.option("--reason", metavar="TEXT", help="Why.")
+@expecting
+@acting
+def revert_program(
+    call: Call, name: str, version: int, reason: str | None, expected: int | None, actor: str, retry_key: str | None
+) -> None:
+    """Take up an earlier version of a program's configuration again."""
+    with changing(call, actor) as programs:
+        answer(call, programs.revert(name, version, expected=expected, reason=reason, key=retry_key))
+
+
+def _step(verb: str, help: str) -> None:
+    @named("name")
+    @click.option("--reason", metavar="TEXT", help="Why.")
+    @acting
+    def step(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+        with changing(call, actor) as programs:
+            steps = {"publish": programs.publish, "deprecate": programs.deprecate, "delete": programs.delete}
+            program = steps[verb](name, reason=reason, key=retry_key)
+            more: list[Line] = [["  hidden; its history stays"]] if verb == "delete" else []
+            answer(call, program, *more)
+
+    step.__doc__ = help
+    program_command.verb(verb)(step)
+
+
+_step("publish", "Let a draft be used.")
+_step("deprecate", "Say that a program should not be used any longer.")
+_step("delete", "Hide a program and free its name; its history stays.")
+
+
+@program_command.verb("invoke")
+@named("name")
+@click.option("--message", metavar="TEXT", help="What is said to it; - reads it from standard input.")
+@click.option("--input", "value", metavar="JSON", help="What it is given; with @ the file that holds it.")
+@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model, this once.")
+@click.option("--situation", metavar="NAME", help="Ask with the parameters of this situation.")
+@click.option("--stream", is_flag=True, help="Show a model's answer as it comes.")
+@as_actor
+def invoke_program(
+    call: Call,
+    name: str,
+    message: str | None,
+    value: str | None,
+    model: str | None,
+    situation: str | None,
+    stream: bool,
+    actor: str,
+) -> None:
+    """Put a program to work: ask a model, send to a session, run code, and so on, each kind in its way."""
+    from msgspec import UNSET
+
+    from weft.runtime.invoke.invocation import Invocation
+
+    more = UNSET if value is None else json_of(value, "input")
+    asked = Invocation(message=message_text(message), input=more, model=model, situation=situation)
+    answer_invoked(call, invoked(call, actor, name, asked, stream=stream), shown=stream)
+
+
+# --- `weft apply`: many programs as files say them.
+
+APPLY_STYLES = {"create": "good", "change": "warn", "unchanged": "dim", "delete": "bad"}
+
+
+@weft_command("apply")
+@click.argument("file", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and stop.")
+@click.option("--prune", is_flag=True, help="Delete programs that earlier files brought and these do not say.")
+@acting
+def apply_command(
+    call: Call, file: tuple[str, ...], dry_run: bool, prune: bool, actor: str, retry_key: str | None
+) -> None:
+    """Create and change programs as files say.
+
+    A FILE is YAML, one document or several, or JSON: objects with id, programType, config, and perhaps lifecycle and
+    tags; - is standard input. All is done, or nothing, and then all that is wrong is said at once; applied again,
+    nothing changes.
+    """
+    wanted = [one for name in file for one in _read(name)]
+    with changing(call, actor) as programs:
+        plan = programs.apply(wanted, prune=prune, dry_run=dry_run, key=retry_key)
+    _show(call, plan, dry_run)
+
+
+def _read(name: str) -> list[WantedProgram]:
+    from weft.kernel.contents import decode_utf8
+    from weft.programs.program_changes import read_files, read_text
+
+    if name != STANDARD:
+        return read_files([Path(name)])
+    piped = read_input(None, "nothing is piped in")
+    return read_text(decode_utf8(piped, "standard input"), "standard input")
+
+
+def _show(call: Call, plan: list[PlannedProgram], dry_run: bool) -> None:
+    if call.json:
+        call.documents(plan)
+        return
+    for one in plan:
+        changes = f" ({', '.join(one.changes)})" if one.changes else ""
+        call.screen.show(
+            Span(f"{one.action:<9}", APPLY_STYLES[one.action]), f" {one.kind} ", Span(one.name, "label"), changes
+        )
+        for note in one.notes:
+            call.note(f"{one.kind} {one.name}: {note}")
+    done = sum(one.action != "unchanged" for one in plan)
+    call.note(f"{counted(done, 'program')} {'would change' if dry_run else 'changed'}, of {len(plan)}")
+
+
+# --- `weft tag`: words on anything that has an id.
+
+tag_command = group("tag", "Tag anything that has an id: programs, sessions, turns, messages, events.")
+
+
+@tag_command.verb("add")
+@named("node")
+@click.argument("tags", nargs=-1, required=True)
+@acting
+def add_tag(call: Call, node: str, tags: tuple[str, ...], actor: str, retry_key: str | None) -> None:
+    """Add tags."""
+    with changing(call, actor) as programs:
+        _show_tags(call, node, programs.add_tags(node, *tags, key=retry_key))
+
+
+@tag_command.verb("remove")
+@named("node")
+@click.argument("tags", nargs=-1, required=True)
+@acting
+def remove_tag(call: Call, node: str, tags: tuple[str, ...], actor: str, retry_key: str | None) -> None:
+    """Take tags away.
+
+    Where one of them is not there, none is taken. With a retry key those that are not there are passed over: a first
+    try may have taken them.
+    """
+    from weft.programs.lookups import checked_tags
+
+    with changing(call, actor) as programs:
+        there = programs.tags(node)
+        missing = [tag for tag in checked_tags(tags) if tag not in there] if retry_key is None else []
+        if missing:
+            raise NotFound(f"tag on {node}", missing[0], f"`weft tag list {shell_word(node)}` lists those that are")
+        _show_tags(call, node, programs.remove_tags(node, *tags, key=retry_key))
+
+
+@tag_command.verb("list")
+@named("node")
+def list_tags(call: Call, node: str) -> None:
+    """List the tags of a node."""
+    with looking(call) as programs:
+        _show_tags(call, node, programs.tags(node))
+
+
+def _show_tags(call: Call, node: str, tags: list[str]) -> None:
+    if call.json:
+        call.document(NodeTags(node=node, tags=tags))
+    elif tags:
+        for tag in tags:
+            call.screen.show(tag)
+    else:
+        call.note(f"{node} has no tags")
+
+
+# --- `weft nodes`: what has a tag.
+
+
+@weft_command("nodes")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, required=True, help="Only what has this tag; repeatable.")
+def nodes_command(call: Call, tags: tuple[str, ...]) -> None:
+    """List everything that has a tag.
+
+    With several, what has all of them.
+    """
+    with looking(call) as programs:
+        nodes = programs.tagged(*tags)
+    if call.json:
+        call.documents(nodes)
+    elif nodes:
+        rows = [(one.kind, Span(one.name, "label"), " ".join(one.tags)) for one in nodes]
+        call.screen.table(rows, ("kind", "node", "tags"))
+    else:
+        call.note("nothing has these tags; add one with `weft tag add NODE TAG`")
+
+
+# --- `weft provider`: where models are reached.
+
+provider_command = group("provider", "Manage model providers: gateways, vendors, local servers.")
+TYPES = "anthropic, openai, google, openai-compatible, cloudflare-ai-gateway, local"
+MAKE_PROVIDER = "make one with `weft provider create NAME --type TYPE`"
+
+
+@provider_command.verb("create")
+@click.argument("name")
+@click.option("--type", "kind", metavar="TYPE", required=True, help=f"One of {TYPES}.")
+@click.option("--base-url", metavar="URL", help="Where it answers.")
+@click.option("--key-env", metavar="VAR", help="The variable that holds its key; the key itself is never stored.")
+@set_fields
+@click.option("--draft", is_flag=True, help="Do not publish it yet.")
+@acting
+def create_provider(
+    call: Call,
+    name: str,
+    kind: str,
+    base_url: str | None,
+    key_env: str | None,
+    fields: tuple[str, ...],
+    draft: bool,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Make a provider."""
+    key = None if key_env is None else f"${{{key_env}}}"
+    config = with_fields(given(providerType=kind, baseUrl=base_url, apiKey=key), fields)
+    with changing(call, actor) as programs:
+        answer(call, programs.create("provider", name, config, draft=draft, key=retry_key))
+    if kind not in TYPES.split(", "):
+        call.note(f"nothing here speaks to providers of the type {kind}: its models cannot be asked; there are {TYPES}")
+
+
+@provider_command.verb("configure")
+@named("name", "provider")
+@click.option("--base-url", metavar="URL", help="Where it answers.")
+@click.option("--key-env", metavar="VAR", help="The variable that holds its key.")
+@set_fields
+@expecting
+@acting
+def configure_provider(
+    call: Call,
+    name: str,
+    base_url: str | None,
+    key_env: str | None,
+    fields: tuple[str, ...],
+    expected: int | None,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Change some fields of a provider's configuration; null takes one away."""
+    key = None if key_env is None else f"${{{key_env}}}"
+    changes = with_fields(given(baseUrl=base_url, apiKey=key), fields)
+    with changing(call, actor) as programs:
+        provider = programs.get(name, "provider")
+        changed = programs.change(provider.id, changes, expected=expected, key=retry_key)
+    answer(call, changed)
+    dropped = [field for field in provider.config if field not in changed.config and field not in changes]
+    if dropped:
+        call.note(
+            f"it goes to somebody else now, and left {', '.join(dropped)} behind; give it anew with --key-env VAR"
+        )
+
+
+@provider_command.verb("list")
+def list_providers(call: Call) -> None:
+    """List providers."""
+    with looking(call) as programs:
+        show_list(call, programs.all("provider"), "provider", MAKE_PROVIDER)
+
+
+@provider_command.verb("models")
+@named("name", "provider")
+@as_actor
+def provider_models(call: Call, name: str, actor: str) -> None:
+    """Ask a provider which models it has; that also tells whether it is there and takes the key."""
+    from weft.runtime.invoke.invocation import Invocation
+
+    with looking(call) as programs:
+        provider = programs.get(name, "provider")
+    listed = invoked(call, actor, provider.id, Invocation()).result["models"]
+    call.answer(JsonValue(listed), *([name] for name in listed))
+    if not listed:
+        call.note(f"{name} answers, and has no models")
+
+
+# --- `weft model`: what is asked, and how.
+
+model_command = group("model", "Manage models: the provider's name of each, and its parameters.")
+MAKE_MODEL = "make one with `weft model create NAME --backend MODEL --provider PROVIDER`"
+
+
+def parameters(function: F) -> F:
+    for option in (
+        click.option("--top-p", type=float, help="Nucleus sampling, 0 to 1."),
+        click.option("--max-tokens", type=int, help="The longest answer."),
+        click.option("--temperature", type=float, help="How freely it speaks, 0 to 2."),
+    ):
+        function = option(function)
+    return function
+
+
+def _parameters(temperature: float | None, max_tokens: int | None, top_p: float | None) -> dict[str, Any]:
+    whole = int(temperature) if temperature is not None and temperature == int(temperature) else temperature
+    return given(temperature=whole, maxTokens=max_tokens, topP=top_p)
+
+
+@model_command.verb("create")
+@click.argument("name")
+@click.option("--backend", metavar="MODEL", required=True, help="The model's name at its provider.")
+@click.option(
+    "--provider", metavar="NAME", required=True, shell_complete=complete_programs("provider"), help="Its provider."
+)
+@parameters
+@set_fields
+@click.option("--draft", is_flag=True, help="Do not publish it yet.")
+@acting
+def create_model(
+    call: Call,
+    name: str,
+    backend: str,
+    provider: str,
+    temperature: float | None,
+    max_tokens: int | None,
+    top_p: float | None,
+    fields: tuple[str, ...],
+    draft: bool,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Make a model."""
+    config = {"modelId": backend, "provider": provider, **_parameters(temperature, max_tokens, top_p)}
+    with changing(call, actor) as programs:
+        answer(call, programs.create("model", name, with_fields(config, fields), draft=draft, key=retry_key))
+
+
+@model_command.verb("configure")
+@named("name", "model")
+@click.option("--backend", metavar="MODEL", help="The model's name at its provider.")
+@click.option("--provider", metavar="NAME", shell_complete=complete_programs("provider"), help="Its provider.")
+@parameters
+@click.option("--situation", metavar="NAME", help="Set the parameters for this situation alone.")
+@set_fields
+@expecting
+@acting
+def configure_model(
+    call: Call,
+    name: str,
+    backend: str | None,
+    provider: str | None,
+    temperature: float | None,
+    max_tokens: int | None,
+    top_p: float | None,
+    situation: str | None,
+    fields: tuple[str, ...],
+    expected: int | None,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Change some fields of a model's configuration, or its parameters in one situation."""
+    asked = _parameters(temperature, max_tokens, top_p)
+    if situation is not None and not asked:
+        raise click.UsageError("--situation needs a parameter to set, such as --temperature")
+    chosen = asked if situation is None else {"situations": {situation: asked}}
+    changes = with_fields({**given(modelId=backend, provider=provider), **chosen}, fields)
+    with changing(call, actor) as programs:
+        model_program = programs.get(name, "model")
+        answer(call, programs.change(model_program.id, changes, expected=expected, key=retry_key))
+
+
+@model_command.verb("list")
+def list_models(call: Call) -> None:
+    """List models."""
+    with looking(call) as programs:
+        show_list(call, programs.all("model"), "model", MAKE_MODEL)
+
+
+@model_command.verb("invoke")
+@named("name", "model")
+@click.option("--message", metavar="TEXT", help="What it is asked; - reads it from standard input.")
+@click.option("--stream", is_flag=True, help="Show the answer as it comes.")
+@click.option("--situation", metavar="NAME", help="Ask with the parameters of this situation.")
+@parameters
+@as_actor
+def invoke_model(
+    call: Call,
+    name: str,
+    message: str | None,
+    stream: bool,
+    situation: str | None,
+    temperature: float | None,
+    max_tokens: int | None,
+    top_p: float | None,
+    actor: str,
+) -> None:
+    """Ask a model by itself, without anything that was said before; recorded in the session model:NAME."""
+    from weft.runtime.inference.model_requests import Parameters
+    from weft.runtime.invoke.invocation import Invocation
+
+    with looking(call) as programs:
+        model_program = programs.get(name, "model")
+    own = Parameters(**given(temperature=temperature, max_tokens=max_tokens, top_p=top_p))
+    asked = Invocation(message=message_text(message), situation=situation, parameters=own)
+    answer_invoked(call, invoked(call, actor, model_program.id, asked, stream=stream), shown=stream)
+
+
+def complete_model_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    from weft.runtime.inference.local_models import MODEL_FILES
+
+    return [file.name for file in MODEL_FILES if file.name.startswith(incomplete)]
+
+
+@model_command.verb("get")
+@click.argument("name", required=False, shell_complete=complete_model_files)
+@click.option(
+    "--from", "source", metavar="FILE", type=click.Path(path_type=Path), help="Take it from a file, without a network."
+)
+@click.option("--list", "listed", is_flag=True, help="List the models that can be fetched.")
+def get_model(call: Call, name: str | None, source: Path | None, listed: bool) -> None:
+    """Fetch a small model, to be run on this machine.
+
+    It is its maker's own file, checked against a pinned size and SHA-256. What was interrupted goes on where it stood.
+    """
+    from weft.runtime.inference.local_models import MODEL_FILES, known_model_file, model_folder
+
+    folder = model_folder(os.environ.get)
+    if listed or name is None:
+        if name is not None or source is not None:
+            raise click.UsageError("--list takes no other argument")
+        if not listed:
+            raise click.UsageError("say which model; `weft model get --list` names them")
+        _list_model_files(call, [_fetchable(file, folder) for file in MODEL_FILES])
+        return
+    file = known_model_file(name)
+    path = _brought(call, file, folder, source)
+    size = f"{file.size_bytes / 1_000_000:,.0f} MB"
+    call.answer(_fetchable(file, folder), [Span(file.name, "label"), f" is at {path} ({size}, its SHA-256 is right)"])
+    call.note(f"`weft chat --model {shell_word(file.name)}` talks with it; `rm {shell_word(str(path))}` removes it")
+
+
+def _list_model_files(call: Call, models: list[FetchableModel]) -> None:
+    if call.json:
+        call.documents(models)
+        return
+    for model in models:
+        size = f"{model.size_bytes / 1_000_000:,.0f} MB".rjust(9)
+        call.screen.show(
+            Span(model.name.ljust(24), "label"), size, f"  {model.license}", "" if not model.path else "  here"
+        )
+
+
+def _fetchable(file: ModelFile, folder: ModelFolder) -> FetchableModel:
+    from weft.surfaces.wire.program_answers import FetchableModel
+
+    return FetchableModel(
+        name=file.name,
+        url=file.url,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
+        license=file.license,
+        path=str(folder.place_of(file)) if folder.has(file) else None,
+    )
+
+
+def _brought(call: Call, file: ModelFile, folder: ModelFolder, source: Path | None) -> Path:
+    """Where the model lies, after it was fetched or copied, if it was not there already."""
+    import asyncio
+
+    from weft.runtime.inference.local_models import fetch_model, is_whole, take_model
+    from weft.surfaces.cli.progress import progress
+
+    if is_whole(file, folder):
+        return folder.place_of(file)
+    with progress(call, file.name, in_bytes=True) as bar:
+        if source is not None:
+            return take_model(file, folder, source, bar.counted)
+
+        async def fetched() -> Path:
+            connections = _connections()
+            try:
+                return await fetch_model(file, folder, connections, bar.counted)
+            finally:
+                await connections.aclose()
+
+        return asyncio.run(fetched())
+
+
+def _connections() -> Connections:
+    try:
+        from weft.runtime.egress.connections import Connections
+    except ImportError as error:
+        raise Unsupported(
+            f"fetching needs the package {error.name}", "install it with `pip install 'weft[providers]'`"
+        ) from None
+    return Connections()
+
+
+# --- `weft code`: programs that run.
+
+code_command = group("code", "Manage code programs, which agents can use as tools.")
+MAKE_CODE = "make one with `weft code create NAME --file FILE`"
+LANGUAGES = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".ts": "typescript"}
+
+
+@code_command.verb("create")
+@click.argument("name")
+@click.option("--file", type=click.Path(exists=True, dir_okay=False), help="The file that holds it.")
+@click.option("--source", metavar="TEXT", help="The code itself.")
+@click.option("--language", metavar="NAME", help="javascript, typescript or python; else by the file's ending.")
+@click.option("--description", metavar="TEXT", help="What it does.")
+@set_fields
+@click.option("--draft", is_flag=True, help="Do not publish it yet.")
+@acting
+def create_code(
+    call: Call,
+    name: str,
+    file: str | None,
+    source: str | None,
+    language: str | None,
+    description: str | None,
+    fields: tuple[str, ...],
+    draft: bool,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Make a code program."""
+    if (file is None) == (source is None):
+        raise click.UsageError("give the code by --file or by --source")
+    text = source if file is None else Path(file).read_text()
+    spoken = language or LANGUAGES.get(Path(file or "").suffix)
+    config = with_fields(given(language=spoken, source=text, description=description), fields)
+    with changing(call, actor) as programs:
+        answer(call, programs.create("code", name, config, draft=draft, key=retry_key))
+
+
+@code_command.verb("list")
+def list_code_programs(call: Call) -> None:
+    """List code programs."""
+    with looking(call) as programs:
+        show_list(call, programs.all("code"), "code program", MAKE_CODE)
+
+
+# --- `weft info`: what is known, checked and found again.
+
+info_command = group("info", "Manage information: checked against schemas, found by words, tags and paths.")
+MAKE_INFO = "make some with `weft info create NAME --content JSON`"
+
+
+@info_command.verb("create")
+@click.argument("name")
+@click.option("--type", "kind", metavar="TYPE", default="fact", help="fact (default), schema, workflow or pattern.")
+@click.option("--content", metavar="JSON", required=True, help="What is known; with @ the file that holds it.")
+@click.option("--schema", metavar="NAME", shell_complete=complete_programs("information"), help="Its schema.")
+@click.option("--source", "sources", metavar="NAME", multiple=True, help="A program that it comes from; repeatable.")
+@set_fields
+@click.option("--draft", is_flag=True, help="Do not hold it against its schema yet.")
+@acting
+def create_info(
+    call: Call,
+    name: str,
+    kind: str,
+    content: str,
+    schema: str | None,
+    sources: tuple[str, ...],
+    fields: tuple[str, ...],
+    draft: bool,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Keep something that is known."""
+    config = {"infoType": kind, "content": json_of(content, "content"), **given(schema=schema, sources=list(sources))}
+    with changing(call, actor) as programs:
+        answer(call, programs.create("information", name, with_fields(config, fields), draft=draft, key=retry_key))
+
+
+def _information_step(verb: str, help: str) -> None:
+    @named("name", "information")
+    @click.option("--reason", metavar="TEXT", help="Why.")
+    @acting
+    def step(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+        with changing(call, actor) as programs:
+            steps = {"validate": programs.validate, "activate": programs.activate, "archive": programs.archive}
+            answer(call, steps[verb](name, reason=reason, key=retry_key))
+
+    step.__doc__ = help
+    info_command.verb(verb)(step)
+
+
+_information_step("validate", "Hold a draft against its schema.")
+_information_step("activate", "Put information in use: what was validated, or put away.")
+_information_step("archive", "Put information away.")
+
+
+@info_command.verb("list")
+@click.option("--type", "kind", metavar="TYPE", help="fact, schema, workflow or pattern.")
+@click.option("--all", "archived", is_flag=True, help="Also drafts, and what is put away.")
+def list_information(call: Call, kind: str | None, archived: bool) -> None:
+    """List what is known and in use."""
+    with looking(call) as programs:
+        show_list(call, programs.query(info_type=kind, archived=archived), "information", MAKE_INFO)
+
+
+@info_command.verb("query")
+@click.argument("text", required=False)
+@click.option("--type", "kind", metavar="TYPE", help="fact, schema, workflow or pattern.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="Only what has this tag; repeatable.")
+@click.option("--path", metavar="PATH", help="Only what has a value there, such as $.codes[*].name.")
+@click.option("--equals", metavar="VALUE", help="And this value, as JSON or text.")
+@click.option("--all", "archived", is_flag=True, help="Also drafts, and what is put away.")
+def query_information(
+    call: Call,
+    text: str | None,
+    kind: str | None,
+    tags: tuple[str, ...],
+    path: str | None,
+    equals: str | None,
+    archived: bool,
+) -> None:
+    """Find information by words, type, tags, and by what stands at a path of its content."""
+    wanted = UNSET if equals is None else json_or_text(equals)
+    with looking(call) as programs:
+        matches = programs.query(text, info_type=kind, tagged=tags, path=path, equals=wanted, archived=archived)
+    show_list(call, matches, "such information", MAKE_INFO)

@@ -1,0 +1,579 @@
+"""`weft resource`: folders, files, addresses and containers, declared, kept, brought back
+and acted on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.kernel.enums import HandleCapability, ResourceCapability, ResourceKind, RestoreOutcome, SnapshotState
+from weft.kernel.errors import InvalidInput, NotApplicable, Unsupported
+from weft.kernel.typed_names import shell_line
+from weft.surfaces.cli.arguments import complete_labels, session_option
+from weft.surfaces.cli.command_line import DIFFERENT, OK, Call, confirm, group, undo
+from weft.surfaces.cli.command_line import command as weft_command
+from weft.surfaces.cli.ledgers.ledger_checks import absent_snapshots
+from weft.surfaces.cli.progress import counted
+from weft.surfaces.cli.screen import Line, Span, local_time
+from weft.surfaces.cli.turn_files import (
+    owner_text,
+    resource_lines,
+    resource_row,
+    restore_lines,
+    skipped_lines,
+    snapshot_lines,
+    snapshot_row,
+)
+from weft.surfaces.cli.turn_lists import short
+from weft.surfaces.cli.work.sandbox_access import resource_controller
+from weft.surfaces.plain_text import safe, safe_lines
+from weft.surfaces.wire.program_answers import (
+    HandleOutput,
+    KilledResource,
+    ProbedResource,
+    ReconciledResources,
+    ResourceOwnership,
+    RestoredSnapshot,
+    ShownResource,
+)
+
+if TYPE_CHECKING:
+    from weft.graph.edge_reader import Neighbours
+    from weft.ledger.api import Ledger, Owner, Resource, Restore, Snapshot
+    from weft.runtime.resources.controller import ResourceController
+    from weft.runtime.resources.drivers import LiveHandle
+
+
+# --- `weft resource list`, `show` and `owners`.
+
+KINDS = ("directory", "file", "uri", "docker_volume", "docker_container", "docker_image")
+SNAPSHOT_HEADER = ("snapshot", "taken", "state", "size", "method", "turn", "error")
+MOST_SNAPSHOTS, MOST_OWNERS = 10_000, 10_000
+
+
+def complete_resources(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of resources. A shell in the middle of a line wants names or nothing."""
+    from weft.kernel.errors import WeftError
+
+    try:
+        with Call.completing(ctx).reading() as ledger:
+            names = [resource.name for resource in ledger.resources.list()]
+    except (WeftError, OSError):
+        return []
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+resource_argument = click.argument("resource", shell_complete=complete_resources)
+
+
+@weft_command("list")
+@session_option("Only what this session owns.")
+@click.option("--kind", type=click.Choice(KINDS), help="Only of this kind.")
+@click.option("--all", "is_all", is_flag=True, help="Also those that nobody owns any more.")
+def list_(call: Call, session: str | None, kind: str | None, is_all: bool) -> None:
+    """List resources, the oldest first: what they are, who owns them, where they are."""
+    with call.reading() as ledger:
+        resources = ledger.resources.list(session=session, kind=kind, include_discarded=is_all)
+    if call.json:
+        call.documents(resources)
+        return
+    if not resources:
+        call.note(
+            "there is no resource; `weft resource add PLACE` declares one, and so does a turn that works in a folder"
+        )
+        return
+    header = ["resource", "name", "kind", "owner", "alive", "place"]
+    call.screen.table([resource_row(resource) for resource in resources], header)
+
+
+@weft_command("show")
+@resource_argument
+@click.option("-n", "limit", metavar="N", type=click.IntRange(1, MOST_SNAPSHOTS), default=10, help="So many snapshots.")
+def show(call: Call, resource: str, limit: int) -> None:
+    """Show a resource: what it is and can, who owns and uses it, its parts, handles and snapshots."""
+    with call.reading() as ledger:
+        found = ledger.resources.get(resource)
+        snapshots = ledger.resources.snapshots(found.id, limit=limit)
+        absent = absent_snapshots(ledger, snapshots)
+        wanted = _wanted(ledger, found)
+        why = _obstacle(ledger, found) if wanted else None
+    answer = ShownResource(
+        resource=found, snapshots=tuple(snapshots), not_here=tuple(absent), wanted=wanted, waits_because=why
+    )
+    call.answer(answer, *resource_lines(found))
+    if wanted:
+        waits = "" if why is None else f": {why}"
+        call.note(Span(f"wanted and not done yet: {', '.join(map(short, wanted))}", "warn"), safe(waits))
+    if call.json:
+        return
+    if snapshots:
+        call.screen.table(
+            [snapshot_row(one, is_here=one.id not in absent) for one in snapshots],
+            list(SNAPSHOT_HEADER),
+            numbers=("size",),
+        )
+        for line in skipped_lines(snapshots[0]):
+            call.screen.show(*line)
+    else:
+        call.note("nothing is kept of it; `weft resource snapshot NAME` takes a snapshot")
+
+
+def _wanted(ledger: Ledger, resource: Resource) -> tuple[str, ...]:
+    """The ids of snapshots and restores of it that are wanted and not carried out."""
+    from weft.ledger.api import ResourceLog
+
+    snapshots, restores = ResourceLog(ledger).pending()
+    of_restores = [one.id for one in restores if ledger.resources.snapshot(one.snapshot).resource == resource.id]
+    return (*(one.id for one in snapshots if one.resource == resource.id), *of_restores)
+
+
+def _obstacle(ledger: Ledger, resource: Resource) -> str | None:
+    from weft.surfaces.cli.work.sandbox_access import resource_controller
+
+    return resource_controller(ledger).obstacle(resource)
+
+
+@weft_command("owners")
+@resource_argument
+def owners(call: Call, resource: str) -> None:
+    """Show who owned a resource, and from when to when, the first owner first."""
+    from weft.graph.graph import Graph
+
+    with call.writing() as ledger:
+        found = ledger.resources.get(resource)
+        graph = Graph(ledger).neighbours(f"resource:{found.id}", ["OWNS_RESOURCE"], direction="in", limit=MOST_OWNERS)
+    periods = _periods(graph)
+    if call.json:
+        call.documents(periods)
+        return
+    rows: list[list[Span | str]] = [
+        [
+            Span(owner_text(one.owner), "label"),
+            local_time(one.since_at),
+            "" if one.until_at is None else local_time(one.until_at),
+            (one.why or "").replace("_", " "),
+        ]
+        for one in periods
+    ]
+    call.screen.table(rows, ["owner", "since", "until", "because"])
+
+
+def _periods(graph: Neighbours) -> list[ResourceOwnership]:
+    edges = sorted(graph.edges, key=lambda edge: edge.valid_from)
+    return [
+        ResourceOwnership(
+            owner=_owner(edge.source, graph.nodes[edge.source].properties),
+            why=_text(edge.attributes.get("why")),
+            since_at=edge.valid_from,
+            until_at=edge.valid_to,
+        )
+        for edge in edges
+    ]
+
+
+def _owner(name: str, properties: dict[str, Any]) -> Owner:
+    """A node of the graph as an owner."""
+    from weft.ledger.api import Owner
+
+    kind, _, id = name.partition(":")
+    return Owner("agent" if kind == "program" else kind, id, properties.get("label") or properties.get("name"))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+# --- `weft resource add`, `attach`, `detach`, `migrate` and `discard`: what resources there are, and whose they are.
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:.+", re.DOTALL)
+_OF_ENGINE = {
+    "docker:volume/": ResourceKind.DOCKER_VOLUME,
+    "docker:container/": ResourceKind.DOCKER_CONTAINER,
+    "docker:image/": ResourceKind.DOCKER_IMAGE,
+}
+
+
+def guessed_kind(place: str) -> ResourceKind:
+    """What a place most likely is. Raises InvalidInput where nothing is there, and it is no address."""
+    for prefix, kind in _OF_ENGINE.items():
+        if place.startswith(prefix):
+            return kind
+    if os.path.isdir(place):
+        return ResourceKind.DIRECTORY
+    if os.path.lexists(place):
+        return ResourceKind.FILE
+    if _ADDRESS.fullmatch(place):
+        return ResourceKind.URI
+    raise InvalidInput(
+        f"nothing is at {place!r:.200}",
+        "name a folder, a file, an address such as https://example.org/x, or docker:volume/NAME",
+    )
+
+
+@weft_command("add")
+@click.argument("place")
+@click.option("--kind", type=click.Choice(KINDS), help="What it is, where the place does not tell.")
+@click.option("--name", metavar="NAME", help="What it is called; else as its place ends.")
+@session_option("The session that owns it; else whoever declares it.")
+def add(call: Call, place: str, kind: str | None, name: str | None, session: str | None) -> None:
+    """Declare a resource: a folder, a file, an address, or something of a container engine.
+
+    PLACE is a path, an address with its scheme, or docker:volume/NAME, docker:container/NAME or docker:image/NAME.
+    What is declared already is looked at and described anew.
+    """
+    call.ensure_owner("resource add")
+    wanted = guessed_kind(place) if kind is None else ResourceKind(kind)
+    with call.writing() as ledger:
+        controller = resource_controller(ledger)
+        resource = controller.add(controller.drivers.of(wanted), place, name=name, session=session)
+    call.answer(resource, *resource_lines(resource))
+
+
+@weft_command("attach")
+@resource_argument
+@session_option("To this session; else to whoever acts.")
+@click.option("--read-only", is_flag=True, help="To be read alone, which other sessions than its owner may have, too.")
+def attach(call: Call, resource: str, session: str | None, read_only: bool) -> None:
+    """Attach a resource to a session: to write to its owner alone, read-only to others where it can be shared."""
+    with call.writing() as ledger:
+        changed = ledger.resources.attach(resource, mode="ro" if read_only else "rw", session=session)
+    call.answer(changed, *resource_lines(changed))
+
+
+@weft_command("detach")
+@resource_argument
+@session_option("From this session; else from whoever acts.")
+def detach(call: Call, resource: str, session: str | None) -> None:
+    """Detach a resource from a session."""
+    with call.writing() as ledger:
+        changed = ledger.resources.detach(resource, session=session)
+    call.answer(changed, *resource_lines(changed))
+
+
+@weft_command("migrate")
+@resource_argument
+@click.option("--session", metavar="SESSION", required=True, help="The session that owns it from now on.")
+@click.option(
+    "--from", "former", metavar="SESSION", shell_complete=complete_labels, help="Only while this session owns it."
+)
+def migrate(call: Call, resource: str, session: str, former: str | None) -> None:
+    """Let another session own a resource. One that cannot change hands is refused as unsupported."""
+    with call.writing() as ledger:
+        changed = ledger.resources.migrate(resource, session=session, former=former)
+    call.answer(changed, [Span(changed.name, "label"), f" belongs to {owner_text(changed.owner)}"])
+
+
+@weft_command("discard")
+@resource_argument
+@click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+def discard(call: Call, resource: str, yes: bool) -> None:
+    """Let nobody own or use a resource any more.
+
+    What weft made itself, as a copy for a fork, is removed; everything else stays where it is. Snapshots stay.
+    """
+    with call.writing() as ledger:
+        found = ledger.resources.get(resource)
+        why_left: str | None = ""
+        if found.is_made and found.is_own:
+            call.ensure_owner("resource discard")
+            controller = resource_controller(ledger)
+            controller.drivers.of(found.kind)  # refused before anything is recorded
+            confirm(call, f"remove {found.place}?", "look at it and say --yes", is_sure=yes)
+            done = controller.discard(found)
+            gone, why_left = done.resource, done.why_left
+        else:
+            gone = ledger.resources.discard(found.id)
+    stays = f"; {found.place} stays as it is" + (f": {why_left}" if why_left else "")
+    removed = f"; {found.place} was removed"
+    call.answer(gone, [Span(gone.name, "label"), f" is discarded{removed if why_left is None else stays}"])
+
+
+# --- `weft resource exec`, `logs` and `kill`: acts through an open handle of a resource.
+
+MOST_SECONDS, MOST_LINES = 3600, 100_000
+
+
+def _handle(controller: ResourceController, resource: Resource, capability: HandleCapability) -> LiveHandle:
+    """Raises Unsupported where a resource has no open handle for this."""
+    controller.drivers.ensure_here(resource)
+    handle = next((one for one in resource.handles if capability in one.capabilities), None)
+    if handle is None:
+        raise Unsupported(
+            f"{resource.name!r} has no open handle for {capability.value}",
+            "only what runs has one: a container has, once it was added while it ran",
+        )
+    return controller.drivers.handle(resource.kind, handle.provider_id)
+
+
+@weft_command("exec")
+@resource_argument
+@click.argument("words", nargs=-1, required=True, metavar="COMMAND...")
+@click.option("--seconds", type=click.IntRange(1, MOST_SECONDS), default=60, help="How long it is waited for.")
+def exec_(call: Call, resource: str, words: tuple[str, ...], seconds: int) -> int:
+    """Run a command in a resource, such as a container. Exits with 1 unless the command ended with 0.
+
+    Options of the command come after --.
+    """
+    call.ensure_owner("resource exec")
+    with call.writing() as ledger:
+        ledger.trust.ensure("act on a resource")
+        found = ledger.resources.get(resource)
+        handle = _handle(resource_controller(ledger), found, HandleCapability.EXEC)
+        result = handle.exec(words, seconds=seconds)
+    answer = HandleOutput(
+        id=found.id,
+        rc=result.rc,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        is_truncated=result.is_truncated,
+        has_timed_out=result.has_timed_out,
+    )
+    _show(call, answer)
+    if result.has_timed_out:
+        call.note(Span(f"it was not waited for longer than {seconds} s, and may run on", "warn"))
+    elif result.rc != 0:
+        call.note(Span(f"it ended with {'an unknown code' if result.rc is None else result.rc}", "warn"))
+    return OK if result.rc == 0 else DIFFERENT
+
+
+@weft_command("logs")
+@resource_argument
+@click.option(
+    "-n", "limit", metavar="N", type=click.IntRange(1, MOST_LINES), default=1000, help="The last so many lines."
+)
+def logs(call: Call, resource: str, limit: int) -> None:
+    """Show what a resource, such as a container, printed last."""
+    call.ensure_owner("resource logs")
+    with call.writing() as ledger:
+        ledger.trust.ensure("act on a resource")
+        found = ledger.resources.get(resource)
+        printed = _handle(resource_controller(ledger), found, HandleCapability.LOGS).logs(lines=limit)
+    _show(
+        call,
+        HandleOutput(
+            id=found.id,
+            rc=None,
+            stdout=printed.stdout.decode(errors="replace"),
+            stderr=printed.stderr.decode(errors="replace"),
+            is_truncated=printed.is_truncated,
+            has_timed_out=False,
+        ),
+    )
+
+
+@weft_command("kill")
+@resource_argument
+@click.option("--signal", metavar="NAME", default="TERM", help="The signal: TERM, INT, KILL, …")
+def kill(call: Call, resource: str, signal: str) -> None:
+    """Send a signal to what runs in a resource, such as a container, and look whether it is still there."""
+    call.ensure_owner("resource kill")
+    with call.writing() as ledger:
+        ledger.trust.ensure("act on a resource")
+        found = ledger.resources.get(resource)
+        controller = resource_controller(ledger)
+        was_running = _handle(controller, found, HandleCapability.KILL).kill(signal)
+        status = controller.probe(found)
+    answer = KilledResource(id=found.id, was_running=was_running, liveness=status.value)
+    was = "was sent the signal" if was_running else "was not running"
+    call.answer(answer, [Span(found.name, "label"), f" {was}; it is {status.value}"])
+
+
+def _show(call: Call, output: HandleOutput) -> None:
+    lines: list[Line] = [[line] for line in safe_lines(output.stdout)]
+    lines += [[Span(line, "warn")] for line in safe_lines(output.stderr)]
+    call.answer(output, *lines)
+    if output.is_truncated:
+        call.note(Span("not all of what was printed is shown", "warn"))
+
+
+# --- `weft resource probe`, `snapshot`, `restore` and `reconcile`: acts on what is outside of the ledger.
+
+
+@weft_command("probe")
+@resource_argument
+def probe(call: Call, resource: str) -> None:
+    """Look whether a resource is there, and record what was seen. It is advice: it may change at any moment."""
+    call.ensure_owner("resource probe")
+    with call.writing() as ledger:
+        found = ledger.resources.get(resource)
+        status = resource_controller(ledger).probe(found)
+    answer = ProbedResource(id=found.id, name=found.name, liveness=status.value)
+    call.answer(answer, [Span(found.name, "label"), f" is {status.value}"])
+
+
+@weft_command("snapshot")
+@resource_argument
+@click.option(
+    "--turn",
+    metavar="REV",
+    shell_complete=complete_labels,
+    help="As what it was like after this turn, such as one of `weft record` or of an import. Default: of no turn.",
+)
+@click.option(
+    "--again", is_flag=True, help="With --turn: also where the turn has one; the new one counts from then on."
+)
+@click.option(
+    "--method",
+    metavar="NAME",
+    type=click.Choice(["oci_commit", "app_checkpoint"]),
+    help="Of a container: oci_commit keeps its files (the default), app_checkpoint its processes, too, where the engine"
+    " makes checkpoints.",
+)
+def snapshot(call: Call, resource: str, turn: str | None, again: bool, method: str | None) -> int:
+    """Keep what a resource is like now. Exits with 1 if it could not be kept, which is recorded."""
+    call.ensure_owner("resource snapshot")
+    if again and turn is None:
+        raise click.UsageError("--again goes with --turn")
+    with call.writing() as ledger:
+        found = ledger.resources.get(resource)
+        if not found.can(ResourceCapability.SNAPSHOT):
+            raise Unsupported(f"nothing can be kept of a {found.kind.value}", "`weft resource show` tells what can")
+        run = None if turn is None else _turn_without(ledger, turn, found, is_replaced=again)
+        taken = resource_controller(ledger).snapshot(found, run=run, method=method)
+    call.answer(taken, *snapshot_lines(found, taken))
+    return OK if taken.state is SnapshotState.OK else DIFFERENT
+
+
+def _turn_without(ledger: Ledger, rev: str, resource: Resource, *, is_replaced: bool) -> str:
+    """The id of a turn that a snapshot is to be of. Raises NotApplicable where it has one of that resource."""
+    turn = ledger.resolve(rev)
+    of_turn = (one for one in ledger.resources.snapshots_of_turn(turn) if one.run == turn)
+    known = next((one for one in of_turn if one.resource == resource.id), None)
+    if known is not None and not is_replaced:
+        words = ("resource", "snapshot", resource.name, "--turn", rev, "--again")
+        raise NotApplicable(
+            f"{short(turn)} has its files of {resource.name!r} already: snapshot {short(known.id)}",
+            f"`weft {shell_line(words)}` puts what is there now in their place",
+        )
+    return turn
+
+
+@weft_command("restore")
+@click.argument("snapshot")
+@click.option(
+    "--to", "place", metavar="PLACE", type=click.Path(), help="As a new resource there; else over what it is of."
+)
+@session_option("A new resource for this session, beside the first one unless --to says where.")
+@click.option("-y", "--yes", is_flag=True, help="Overwrite without asking.")
+def restore(call: Call, snapshot: str, place: str | None, session: str | None, yes: bool) -> int:
+    """Bring back what a snapshot kept: over the resource, or as a new one beside it.
+
+    SNAPSHOT is the id of one, or its end, as `weft resource show` lists it. Before something is overwritten it is shown
+    what would change, and what is there is kept as a snapshot of its own. Exits with 1 if it could not be restored.
+    """
+    call.ensure_owner("resource restore")
+    with call.writing() as ledger:
+        found = ledger.resources.snapshot(snapshot)
+        resource = ledger.resources.get(found.resource)
+        controller = resource_controller(ledger)
+        controller.drivers.ensure_here(resource)
+        if not found.restorable:
+            raise Unsupported(f"snapshot {found.id} cannot be restored", "it tells what was, and holds no bytes")
+        wanted = _new_place(ledger, controller, resource, place, session)
+        before = None
+        if wanted is None and resource.kind not in (ResourceKind.DIRECTORY, ResourceKind.FILE):
+            raise Unsupported(
+                f"a {resource.kind.value} is not restored over itself", "say --to PLACE or --session SESSION"
+            )
+        if wanted is None:
+            _ask_first(call, controller, resource, found, is_sure=yes)
+            before = controller.keep_present(resource).id
+        done = controller.restore(found, place=wanted, session=session)
+        is_new = done.outcome is RestoreOutcome.OK and done.new_resource is not None
+        stands_at = ledger.resources.get(str(done.new_resource)).place if is_new else wanted or resource.place
+    left = controller.notes.get(done.id, ())
+    answer = RestoredSnapshot(restore=done, place=stands_at, before=before, left=left)
+    call.answer(answer, *_restore_lines(resource, done, answer))
+    if before is not None and done.outcome is RestoreOutcome.OK:
+        call.note(undo("resource", "restore", short(before)))
+    return OK if done.outcome is RestoreOutcome.OK else DIFFERENT
+
+
+def _new_place(
+    ledger: Ledger, controller: ResourceController, resource: Resource, place: str | None, session: str | None
+) -> str | None:
+    """Where a new resource goes; None: over the old one."""
+    if place is not None:
+        return controller.absolute_place(resource, os.path.expanduser(place))
+    if session is None:
+        return None
+    return controller.drivers.of(resource.kind).new_place(resource, ledger.session(session).label)
+
+
+def _ask_first(
+    call: Call, controller: ResourceController, resource: Resource, snapshot: Snapshot, *, is_sure: bool
+) -> None:
+    if is_sure:
+        return
+    hint = "look at what would change and say --yes"
+    if resource.kind is ResourceKind.DIRECTORY:
+        from weft.runtime.resources.local_drivers import DirectoryDriver, tree_of
+
+        driver = controller.drivers.of(resource.kind)
+        assert isinstance(driver, DirectoryDriver)  # the one of its kind
+        controller.ensure_own(resource, "look at files")
+        present = driver.take_present(resource.place).external_id
+        changes = driver.files.changes(present, tree_of(snapshot))
+        for line in restore_lines(changes):
+            call.note(*line)
+        hint = f"{counted(len(changes), 'path')} would change: say --yes if you mean it"
+    confirm(call, f"overwrite {resource.place}?", hint, is_sure=False)
+
+
+def _restore_lines(resource: Resource, done: Restore, answer: RestoredSnapshot) -> list[Line]:
+    if done.outcome is None:
+        return [["somebody else works on ", Span(resource.name, "label"), Span(": it is restored after them", "warn")]]
+    if done.outcome is not RestoreOutcome.OK:
+        word = "unsupported" if done.outcome is RestoreOutcome.UNSUPPORTED else "failed"
+        return [[Span(resource.name, "label"), Span(f": {word}: {done.error}", "bad")]]
+    lines: list[Line] = [["restored ", Span(resource.name, "label"), f" at {answer.place}"]]
+    return [*lines, *([Span(f"  left as it was: {one}", "warn")] for one in answer.left)]
+
+
+@weft_command("reconcile")
+def reconcile(call: Call) -> int:
+    """Carry out the snapshots and restores that are wanted and were not done, as after a crash.
+
+    `weft broker` does the same while it runs. Exits with 1 if one of them failed.
+    """
+    call.ensure_owner("resource reconcile")
+    with call.writing() as ledger:
+        done = resource_controller(ledger).reconcile()
+    answer = ReconciledResources(snapshots=done.snapshots, restores=done.restores, busy=done.busy, left=done.left)
+    bad = [one.error for one in done.snapshots if one.state is not SnapshotState.OK]
+    bad += [one.error for one in done.restores if one.outcome is not RestoreOutcome.OK]
+    words = f"{counted(len(done.snapshots), 'snapshot')} taken, {counted(len(done.restores), 'restore')} done"
+    if not done.snapshots and not done.restores:
+        words = "nothing is open"
+    lines: list[Line] = [[words], *([Span(f"  failed: {error}", "bad")] for error in bad)]
+    lines += [[Span(f"  somebody else works on {one}", "warn")] for one in done.busy]
+    lines += [[Span(f"  not removed: {one}", "warn")] for one in done.left]
+    call.answer(answer, *lines)
+    return DIFFERENT if bad else OK
+
+
+# --- `weft resource`: what conversations work with, and what is kept of it.
+
+resource_command = group(
+    "resource",
+    "Manage resources: folders, files, addresses, containers, and their snapshots.",
+    add,
+    list_,
+    show,
+    attach,
+    detach,
+    probe,
+    snapshot,
+    restore,
+    owners,
+    migrate,
+    discard,
+    exec_,
+    logs,
+    kill,
+    reconcile,
+)

@@ -1,0 +1,1 @@
+"""Commands that look: turns, threads, searches, reports."""

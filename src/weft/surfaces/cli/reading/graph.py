@@ -1,0 +1,500 @@
+"""`weft graph`: what relates to what, asked of the agent graph, and the graph as people read
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import orjson
+
+from weft.kernel.errors import StoreError, WeftError
+from weft.ledger.model import UNDATED
+from weft.surfaces.cli.arguments import complete_labels
+from weft.surfaces.cli.command_line import Call, group
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.screen import Line, Span, local_time
+from weft.surfaces.cli.turn_lists import short
+from weft.surfaces.plain_text import safe
+
+if TYPE_CHECKING:
+    from weft.graph.edge_reader import (
+        AncestryStep,
+        CallPair,
+        GraphEdge,
+        GraphNode,
+        PathsFound,
+        PolicyStep,
+        ResourceState,
+    )
+    from weft.graph.graph import Graph
+    from weft.surfaces.cli.screen import Screen
+
+
+# --- `weft graph`: what relates to what, since when and until when.
+
+F = TypeVar("F", bound=Callable[..., Any])
+graph_command = group("graph", "Ask what relates to what: turns, events, tools, resources, policies, forks.")
+DIRECTIONS = ("both", "out", "in")
+_OF_CALLS = ("CALLS_TOOL", "RETURNS_RESULT")
+
+
+def complete_nodes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Sessions, and what has a name: programs, resources and policies."""
+    labels = complete_labels(ctx, parameter, incomplete)
+    try:
+        with Call.completing(ctx).reading() as ledger:
+            from weft.programs import Programs
+
+            named = [f"program:{program.name}" for program in Programs(ledger).all()]
+            named += [f"resource:{resource.name}" for resource in ledger.resources.list()]
+            named += [f"policy:{policy.name}" for policy in ledger.policies.list()]
+    except (WeftError, OSError):
+        return labels
+    return [*labels, *(name for name in dict.fromkeys(named) if name.startswith(incomplete))]
+
+
+def _node(name: str = "node", **details: Any) -> Callable[[F], F]:
+    return click.argument(name, shell_complete=complete_nodes, **details)
+
+
+_at = click.option("--at", metavar="TIME", help="What held at this time.")
+_known_at = click.option("--known-at", metavar="TIME", help="What this ledger knew at this time.")
+_limit = click.option(
+    "-n", "--limit", type=click.IntRange(1, 10_000), default=200, metavar="N", help="At most N (200)."
+)
+_types = click.option(
+    "--type", "types", multiple=True, metavar="TYPE", help="Only edges of this type; can be repeated."
+)
+
+
+def _pictures(function: F) -> F:
+    """The options that ask for a picture in the place of a table."""
+    function = click.option("--svg", is_flag=True, help="Write a picture as SVG.")(function)
+    return click.option("--dot", is_flag=True, help="Write a picture for Graphviz.")(function)
+
+
+@contextmanager
+def _asking(call: Call) -> Iterator[Graph]:
+    """The graph, brought up to date first; where nothing can be written, it is made for this question alone."""
+    from weft.graph.graph import Graph
+
+    try:
+        ledger = call.writing()
+    except StoreError:
+        ledger = call.reading()
+    with ledger:
+        graph = Graph(ledger)
+        with progress(call, "graph") as bar:
+            graph.catch_up(progress=bar.staged)
+        yield graph
+
+
+def _drawn(call: Call, dot: bool, svg: bool, nodes: Iterable[GraphNode], edges: Iterable[GraphEdge]) -> bool:
+    """Whether a picture was asked for, and written."""
+    if not dot and not svg:
+        return False
+    if (dot and svg) or call.json:
+        raise click.UsageError("one of --dot, --svg and --json says what is written")
+    from weft.graph.graph import Picture, to_dot, to_svg
+
+    picture = Picture(nodes, edges)
+    click.echo(to_dot(picture) if dot else to_svg(picture), nl=False)
+    return True
+
+
+def _table(call: Call, rows: Sequence[Row], header: Sequence[str], nothing: str, spare: Sequence[str] = ()) -> None:
+    if rows:
+        call.screen.table(rows, header, spare=spare)
+    else:
+        call.note(nothing)
+
+
+def _note_cut(call: Call, is_cut: bool, limit: int) -> None:
+    if is_cut:
+        call.note(f"there are more: `-n {min(2 * limit, 10_000)}` shows them")
+
+
+@graph_command.verb("node")
+@_node()
+@_known_at
+def node(call: Call, node: str, known_at: str | None) -> None:
+    """Show what is known of a node.
+
+    NODE is a turn (main~1), an event by the beginning of its id, or KIND:NAME, such as session:main,
+    program:researcher, resource:folder, policy:careful. What other commands show is taken too.
+    """
+    with _asking(call) as graph:
+        found = graph.node(node, known_at=known_at)
+    if call.json:
+        call.document(found)
+    else:
+        call.screen.page(node_lines(found))
+
+
+@graph_command.verb("neighbours")
+@_node()
+@_types
+@click.option("--direction", type=click.Choice(DIRECTIONS), default="both", help="Edges from it, to it, or both.")
+@_at
+@_known_at
+@_limit
+@_pictures
+def neighbours(
+    call: Call,
+    node: str,
+    types: tuple[str, ...],
+    direction: str,
+    at: str | None,
+    known_at: str | None,
+    limit: int,
+    dot: bool,
+    svg: bool,
+) -> None:
+    """List the edges of a node and what is at their other ends.
+
+    \b
+    weft graph neighbours main --type EVENT_PRODUCES
+    weft graph neighbours resource:folder --at yesterday
+    """
+    with _asking(call) as graph:
+        found = graph.neighbours(node, types, direction=direction, at=at, known_at=known_at, limit=limit)
+    if _drawn(call, dot, svg, [found.node, *found.nodes.values()], found.edges):
+        return
+    if call.json:
+        call.document(found)
+        return
+    rows = GraphTables(call.screen, found.nodes).neighbours(found.node.name, found.edges)
+    _table(call, rows, NEIGHBOURS, "it has no such edges", ("until", "since"))
+    _note_cut(call, found.is_cut, limit)
+
+
+@graph_command.verb("path")
+@_node("start", metavar="FROM")
+@_node("end", metavar="TO")
+@_types
+@_at
+@_known_at
+@click.option("-n", "--limit", type=click.IntRange(1, 100), default=3, metavar="N", help="At most N ways (3).")
+@click.option("--longest", type=click.IntRange(1, 50), default=12, metavar="N", help="Of at most N edges (12).")
+@_pictures
+def path(
+    call: Call,
+    start: str,
+    end: str,
+    types: tuple[str, ...],
+    at: str | None,
+    known_at: str | None,
+    limit: int,
+    longest: int,
+    dot: bool,
+    svg: bool,
+) -> None:
+    """Show the ways between two nodes that tell most, whichever way the edges lead.
+
+    An edge costs 1, and more where it is one of many: the agent of a thousand turns is far from each of them. The ways
+    that cost least are shown.
+    """
+    with _asking(call) as graph:
+        found = graph.path(start, end, types, at=at, known_at=known_at, limit=limit, longest=longest)
+    if _drawn(call, dot, svg, found.nodes.values(), [edge for path in found.paths for edge in path.edges]):
+        return
+    if call.json:
+        call.document(found)
+        return
+    if found.paths:
+        call.screen.page(GraphTables(call.screen, found.nodes).paths(found))
+    elif found.is_cut:
+        call.note("so many edges were looked at without finding a way: --type leaves out those that lead nowhere")
+    else:
+        call.note("there is no way between them of so few edges")
+
+
+@graph_command.verb("history")
+@_node("run", metavar="TURN")
+@_known_at
+@_limit
+@_pictures
+def history(call: Call, run: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
+    """List the events of a turn in order."""
+    with _asking(call) as graph:
+        found = graph.history(run, known_at=known_at, limit=limit)
+        if dot or svg:
+            edges = graph.neighbours(run, ["RUN_HAS_EVENT"], known_at=known_at, limit=limit).edges
+            _drawn(call, dot, svg, [found.run, *found.events], edges)
+            return
+    if call.json:
+        call.document(found)
+        return
+    _table(call, GraphTables(call.screen).history(found.events), HISTORY, "it has no events", ("when",))
+    _note_cut(call, found.is_cut, limit)
+
+
+@graph_command.verb("lineage")
+@_node()
+@_at
+@_known_at
+@_limit
+@_pictures
+def lineage(call: Call, node: str, at: str | None, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
+    """Show what a node was derived from, step by step."""
+    with _asking(call) as graph:
+        found = graph.lineage(node, at=at, known_at=known_at, limit=limit)
+    if _drawn(call, dot, svg, found.nodes.values(), found.edges):
+        return
+    if call.json:
+        call.document(found)
+        return
+    rows = GraphTables(call.screen, found.nodes).edges(found.edges)
+    _table(call, rows, EDGES, "it was derived from nothing that is recorded", ("until", "since"))
+    _note_cut(call, found.is_cut, limit)
+
+
+@graph_command.verb("calls")
+@_node(metavar="TURN|CALL")
+@_known_at
+@_limit
+@_pictures
+def calls(call: Call, node: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
+    """List the tool calls of a turn or of an answer, each with its results."""
+    with _asking(call) as graph:
+        found = graph.calls(node, known_at=known_at, limit=limit)
+        if dot or svg:
+            around = [graph.neighbours(pair.call.name, _OF_CALLS, known_at=known_at) for pair in found]
+            nodes = [node for each in around for node in (*each.nodes.values(), each.node)]
+            _drawn(call, dot, svg, nodes, [edge for each in around for edge in each.edges])
+            return
+    if call.json:
+        call.documents(found)
+        return
+    _table(call, GraphTables(call.screen).calls(found), CALLS, "it has no tool calls", ("asked by",))
+
+
+@graph_command.verb("resources")
+@_node(required=False)
+@_at
+@_known_at
+@_limit
+@_pictures
+def resources(
+    call: Call, node: str | None, at: str | None, known_at: str | None, limit: int, dot: bool, svg: bool
+) -> None:
+    """Show who owned, used and mounted resources at a time, by default now.
+
+    NODE is a resource, or a turn, a session or an agent whose resources are meant; without it, all of them.
+    """
+    with _asking(call) as graph:
+        found = graph.resources(node, at=at, known_at=known_at, limit=limit)
+        nodes = {state.resource.name: state.resource for state in found}
+        edges = [edge for state in found for edge in (*state.attached, *state.mounted, *state.parts)]
+        edges += [state.owner for state in found if state.owner is not None]
+        if not call.json:
+            ends = dict.fromkeys(end for edge in edges for end in (edge.source, edge.target))
+            nodes |= {end: graph.node(end) for end in ends if end not in nodes}
+    if _drawn(call, dot, svg, nodes.values(), edges):
+        return
+    if call.json:
+        call.documents(found)
+        return
+    rows = GraphTables(call.screen, nodes).resources(found)
+    _table(call, rows, RESOURCES, "there are no resources", ("mounted by", "attached to"))
+
+
+@graph_command.verb("policies")
+@_node(required=False)
+@_at
+@_known_at
+@_limit
+@_pictures
+def policies(
+    call: Call, node: str | None, at: str | None, known_at: str | None, limit: int, dot: bool, svg: bool
+) -> None:
+    """List which approval policies were proposed and active, and for how long.
+
+    NODE is a policy, or an agent whose policies are meant; without it, all of them.
+    """
+    with _asking(call) as graph:
+        found = graph.policies(node, at=at, known_at=known_at, limit=limit)
+        if dot or svg:
+            nodes = [step.policy for step in found] + [graph.node(step.edge.source) for step in found]
+            _drawn(call, dot, svg, nodes, [step.edge for step in found])
+            return
+    if call.json:
+        call.documents(found)
+        return
+    _table(call, GraphTables(call.screen).policies(found), POLICIES, "there are no policies")
+
+
+@graph_command.verb("ancestry")
+@_node(metavar="SESSION|TURN")
+@_known_at
+@_limit
+@_pictures
+def ancestry(call: Call, node: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
+    """Show of what a session is a fork or a subagent, and that in turn."""
+    with _asking(call) as graph:
+        found = graph.ancestry(node, known_at=known_at, limit=limit)
+    if _drawn(call, dot, svg, found.nodes.values(), [step.edge for step in found.steps]):
+        return
+    if call.json:
+        call.document(found)
+        return
+    rows = GraphTables(call.screen, found.nodes).ancestry(found.steps)
+    _table(call, rows, ANCESTRY, "it is no fork and no subagent", ("since",))
+    _note_cut(call, found.is_cut, limit)
+
+
+# --- The agent graph as people read it: nodes by what is typed for them, edges as rows of a table.
+
+EDGES = ("from", "edge", "to", "since", "until")
+NEIGHBOURS = ("", "edge", "node", "what", "since", "until")
+ANCESTRY = ("session", "edge", "to", "of session", "since")
+HISTORY = ("#", "event", "kind", "when")
+CALLS = ("call", "tool", "asked by", "result", "status")
+RESOURCES = ("resource", "name", "kind", "owner", "attached to", "mounted by")
+POLICIES = ("policy", "name", "was", "since", "until")
+_SHOWN_DIGITS = 12
+_OWN_NAMES = {"session": "label", "program": "name"}
+"""Kinds of nodes that have a name which no other one has, and the property that it is."""
+Row = tuple[Span | str, ...]
+
+
+def shown_name(name: str, node: GraphNode | None = None, *, whole: bool) -> str:
+    """A node as it can be typed; on a terminal no longer than it must be, and by its label where that is its own."""
+    kind, _, id = name.partition(":")
+    if whole:
+        return safe(name)
+    own = None if node is None else node.properties.get(_OWN_NAMES.get(kind, ""))
+    if isinstance(own, str) and own:
+        return safe(f"{kind}:{own}")
+    if kind == "run":
+        return f"{kind}:{short(id)}"
+    return safe(f"{kind}:{id[:_SHOWN_DIGITS]}" if len(id) == 64 and kind != "uri" else name)
+
+
+def about(node: GraphNode | None) -> str:
+    """What tells a node from others of its type, in a few words."""
+    if node is None:
+        return ""
+    from weft.graph.graph import caption
+
+    type, words = caption(node)
+    return f"{type} {safe(words)}".strip()
+
+
+def node_lines(node: GraphNode) -> Iterator[Line]:
+    """All that is known of a node, field by field."""
+    yield [Span(node.type, "title"), " ", Span(safe(node.name), "label")]
+    for name, value in node.properties.items():
+        shown = _readable(name, value)
+        if shown is not None:
+            text = shown if isinstance(shown, str) else orjson.dumps(shown).decode()
+            yield [Span(f"  {safe(name)}: ", "dim"), safe(text)]
+
+
+def _readable(name: str, value: Any) -> Any:
+    """A value as people read it: a time of this place for milliseconds, and None for what nothing is known of. What
+    was recorded inside of it stays as it is."""
+    if name.endswith("_at") and type(value) is int:
+        return local_time(value) if value != UNDATED else None
+    return None if value in ((), [], {}) else value
+
+
+def since_until(edge: GraphEdge) -> tuple[str, str]:
+    since = ("~" if edge.is_synthesised else "") + local_time(edge.valid_from)
+    return since, "" if edge.valid_to is None else local_time(edge.valid_to)
+
+
+class GraphTables:
+    """Rows for a screen, with what is known of the nodes. When piped, names stay whole."""
+
+    def __init__(self, screen: Screen, nodes: Mapping[str, GraphNode] | None = None) -> None:
+        self._whole, self._nodes = not screen.terminal, nodes or {}
+
+    def _shown(self, name: str) -> str:
+        return shown_name(name, self._nodes.get(name), whole=self._whole)
+
+    def name(self, name: str) -> Span:
+        return Span(self._shown(name), "label")
+
+    def names(self, names: Sequence[str]) -> str:
+        return ", ".join(map(self._shown, names))
+
+    def edges(self, edges: Sequence[GraphEdge]) -> list[Row]:
+        return [(self.name(edge.source), edge.type.value, self.name(edge.target), *since_until(edge)) for edge in edges]
+
+    def ancestry(self, steps: Sequence[AncestryStep]) -> list[Row]:
+        return [
+            (
+                self.name(step.edge.source),
+                step.edge.type.value,
+                self.name(step.edge.target),
+                "" if step.parent is None else self.name(step.parent),
+                since_until(step.edge)[0],
+            )
+            for step in steps
+        ]
+
+    def neighbours(self, of: str, edges: Sequence[GraphEdge]) -> list[Row]:
+        rows: list[Row] = []
+        for edge in edges:
+            way, other = ("->", edge.target) if edge.source == of else ("<-", edge.source)
+            rows.append((way, edge.type.value, self.name(other), about(self._nodes.get(other)), *since_until(edge)))
+        return rows
+
+    def history(self, events: Sequence[GraphNode]) -> list[Row]:
+        return [
+            (str(place), self.name(event.name), safe(str(event.properties.get("kind"))), _time(event))
+            for place, event in enumerate(events)
+        ]
+
+    def calls(self, pairs: Sequence[CallPair]) -> list[Row]:
+        rows: list[Row] = []
+        for pair in pairs:
+            asked = "" if pair.requested_by is None else self._shown(pair.requested_by)
+            results = self.names([result.name for result in pair.results])
+            states = ", ".join(str(result.properties.get("status")) for result in pair.results) or "open"
+            tool = safe(str(pair.call.properties.get("tool")))
+            rows.append((self.name(pair.call.name), tool, asked, results, states))
+        return rows
+
+    def resources(self, states: Sequence[ResourceState]) -> list[Row]:
+        return [
+            (
+                self.name(state.resource.name),
+                safe(str(state.resource.properties.get("name"))),
+                str(state.resource.properties.get("kind")),
+                "" if state.owner is None else self._shown(state.owner.source),
+                self.names([edge.target for edge in state.attached]),
+                self.names([edge.source for edge in state.mounted]),
+            )
+            for state in states
+        ]
+
+    def policies(self, steps: Sequence[PolicyStep]) -> list[Row]:
+        return [
+            (
+                self.name(step.policy.name),
+                safe(str(step.policy.properties.get("name"))),
+                "proposed" if step.edge.type.value == "PROPOSES_POLICY" else "active",
+                *since_until(step.edge),
+            )
+            for step in steps
+        ]
+
+    def paths(self, found: PathsFound) -> Iterator[Line]:
+        for place, path in enumerate(found.paths):
+            if place:
+                yield []
+            yield [self.name(path.nodes[0]), "  ", Span(about(found.nodes.get(path.nodes[0])), "dim")]
+            for name, edge in zip(path.nodes[1:], path.edges, strict=True):
+                arrow = f"  -{edge.type.value}-> " if edge.target == name else f"  <-{edge.type.value}- "
+                yield [arrow, self.name(name), "  ", Span(about(found.nodes.get(name)), "dim")]
+
+
+def _time(node: GraphNode) -> str:
+    ts = node.properties.get("ts")
+    return ts if isinstance(ts, str) else ""

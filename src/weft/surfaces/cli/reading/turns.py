@@ -1,0 +1,685 @@
+"""Turns looked at: `weft show`, `tree`, `context` and `diff`, and by their files `files` and
+`blame`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from msgspec import UNSET
+
+from weft.exchange.file_blame import FileBlame, TurnEdit, blame_file
+from weft.kernel.enums import CompactionTrigger, FileKind
+from weft.kernel.errors import InvalidInput, NotFound
+from weft.kernel.events import UnknownEvent
+from weft.kernel.ledger_events import CompactionRecorded
+from weft.ledger.api import Provenance, StoredEvent, ThreadDiff, Touch
+from weft.ledger.arguments import path_error
+from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
+from weft.ledger.read.session_list import in_one_line, meaningful_title
+from weft.surfaces.cli import arguments, turn_lists
+from weft.surfaces.cli.arguments import as_wanted
+from weft.surfaces.cli.command_line import DIFFERENT, OK, Call
+from weft.surfaces.cli.command_line import command as weft_command
+from weft.surfaces.cli.progress import counted, progress
+from weft.surfaces.cli.screen import LEAST_ROOM, NO_DATE, NO_TIME, Line, Screen, Span, local_time
+from weft.surfaces.cli.transcript import Transcript, as_json, in_order
+from weft.surfaces.cli.turn_lists import (
+    ASCII,
+    UNICODE,
+    Glyphs,
+    Reader,
+    decoration,
+    downward,
+    flag,
+    gutter,
+    mark,
+    named_or_latest,
+    one_line,
+    place_in_latest,
+    require_named_or_latest,
+    short,
+)
+from weft.surfaces.plain_text import cut, pad, safe, safe_lines, wrapped, wrapped_line
+from weft.surfaces.wire.answers import BlamedLine
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Context, Ledger
+    from weft.ledger.imports import ProvisionalTurn
+    from weft.runtime.assembly.system_prompts import WorkspaceRules
+    from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
+    from weft.runtime.resources.turn_files import TurnFiles
+    from weft.surfaces.wire.answers import ShownTurn
+
+
+# --- `weft show`: one turn with everything in it.
+
+RULES = 8
+NAME_COLUMNS = 9
+
+
+@weft_command("show")
+@arguments.rev(required=False)
+@click.option("--full", is_flag=True, help="Fold nothing: whole results, arguments and thinking.")
+@arguments.original_option
+def show_command(call: Call, rev: str | None, full: bool, original: bool) -> None:
+    """Show one turn: messages, tool calls, usage.
+
+    Without REV it is where the latest session stands. Long results and thinking are folded to a few lines. Where REV is
+    an event inside a turn, the turn is shown up to it. What another tool is still writing after it is shown below, as
+    provisional.
+    """
+    with call.reading() as ledger:
+        name = (require_named_or_latest if call.json else named_or_latest)(call, ledger, rev)
+        if name is not None:
+            show_turn(call, ledger.originals() if original else ledger, name, full)
+
+
+def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
+    """One turn of a ledger."""
+    tails = turn_lists.tails_after(ledger, rev)
+    if turn_lists.is_only_provisional(ledger, rev):
+        _show_tails(call, tails, full)
+        return
+    point = ledger.point(rev)
+    turn, events = ledger.turn(point.turn_id), ledger.events(point.turn_id)
+    at = None if point.number is None else _At(point.number, len(events), events[point.number - 1])
+    recorded = any(isinstance(recorded_event.event, CompactionRecorded) for recorded_event in events[: point.number])
+    compaction = ledger.compactions.get(turn.id) if recorded else None
+    items = in_order(ledger, point.event_id or turn.id)
+    principals, merged = ledger.listing().on_behalf_of([turn.id]).get(turn.id, ()), ledger.merges.provenance(turn.id)
+    if call.json:
+        call.document(_turn_form(turn, at, items, compaction, merged, tails, principals))
+        return
+    models = sorted({item.model for item in items if isinstance(item, Message) and item.model})
+    reader = Reader(ledger)
+    folder = turn.workspace_path or ""
+    project = ledger.listing().projects([folder])[folder]
+    header = _Header(turn, at, reader, merged, models, principals, project)
+    transcript = Transcript(
+        full=full,
+        columns=call.screen.columns,
+        unicode=call.screen.unicode,
+        workspace=turn.workspace_path,
+        labels=reader.short_labels,
+        wraps=call.screen.terminal,
+    )
+    files = noted_files(ledger, items)
+    below = turn_lists.provisional_page(tails, full=full)
+    call.screen.page([*header.lines(compaction, call.screen), *transcript.lines(items, files), *below])
+
+
+def _show_tails(call: Call, tails: list[ProvisionalTurn], full: bool) -> None:
+    """Of a session of which nothing has come to an end yet."""
+    if call.json:
+        from weft.surfaces.wire.answers import UnfinishedTurn
+
+        call.document(UnfinishedTurn(turn=tails[0]))
+    else:
+        call.screen.page(list(turn_lists.provisional_page(tails, full=full))[1:])
+
+
+class _At(NamedTuple):
+    """An event inside the turn that is shown: which one, and of how many."""
+
+    number: int
+    of: int
+    found: StoredEvent
+
+    @property
+    def kind(self) -> str:
+        event = self.found.event
+        return event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
+
+
+def _turn_form(
+    turn: Turn,
+    at: _At | None,
+    items: list[Message | ToolCall],
+    compaction: Compaction | None,
+    merged: list[Provenance],
+    tails: list[ProvisionalTurn],
+    principals: Sequence[str],
+) -> ShownTurn:
+    from weft.surfaces.wire.answers import ShownEvent, ShownTurn, UnfinishedTurn
+
+    return ShownTurn(
+        turn=turn,
+        event=at and ShownEvent(id=at.found.id, kind=at.kind, number=at.number, of=at.of),
+        messages=[item for item in items if isinstance(item, Message)],
+        tool_calls=[item for item in items if isinstance(item, ToolCall)],
+        compaction=compaction,
+        provenance=merged,
+        provisional=[UnfinishedTurn(turn=tail) for tail in tails],
+        on_behalf_of=principals or UNSET,
+    )
+
+
+class _Header:
+    """What stands above a turn's messages."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        at: _At | None,
+        reader: Reader,
+        merged: list[Provenance],
+        models: list[str],
+        principals: tuple[str, ...],
+        project: str,
+    ) -> None:
+        self._project = project
+        self._turn, self._at, self._reader, self._merged, self._models = turn, at, reader, merged, models
+        self._principals = principals
+        self._session = reader.session(turn.session_id)
+
+    def lines(self, compaction: Compaction | None, screen: Screen) -> Iterator[Line]:
+        turn = self._turn
+        yield [Span(f"turn {turn.id}", "id"), *decoration(self._reader.places(turn.id)), *flag(turn)]
+        if (at := self._at) is not None:
+            yield [Span("Event:   ", "dim"), f"{at.found.id}, {at.kind}, {at.number} of {at.of}; the turn up to it"]
+        for name, value in (*self._facts(), *merges(turn.id, self._merged)):
+            if value:
+                yield from _fact(name, Span(value), screen)
+        if turn.error is not None:
+            code = f"{turn.error_code}: " if turn.error_code not in (None, "error") else ""
+            yield from _fact("Error", Span(code + turn.error, "bad"), screen)
+        yield []
+        if compaction is not None:
+            yield from _summary(compaction, screen)
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        turn, session = self._turn, self._session
+        yield "Digest", turn.digest
+        yield "Parent", turn.parent_id or "none: the root of its tree"
+        yield "Session", f"{session.label if session else 'none'}, depth {turn.depth}"
+        title = meaningful_title(session.title) if session else None
+        yield "Title", title or ""
+        yield "Task", in_one_line(session.task_description or "") if session and title is None else ""
+        yield "Date", local_time(turn.started_at) if turn.time_known else NO_TIME
+        yield "Agent", ", ".join(filter(None, (turn.persona_id, session.agent if session else None)))
+        yield "For", " for ".join(self._principals)
+        yield "Origin", " ".join(filter(None, (turn.origin, turn.version)))
+        yield "Model", self._model()
+        yield "Usage", _usage(turn)
+        yield "Project", self._project if turn.origin else ""
+        yield "Folder", turn.workspace_path or ""
+        yield "Branch", turn.git_branch or ""
+        yield "Allowed", permissions_text(turn.permissions_granted) if turn.origin else ""
+        yield "Cut off", turn.interruption_reason or ""
+        yield "Context", f"after compaction {short(turn.compaction_id)}" if turn.compaction_id else ""
+
+    def _model(self) -> str:
+        turn = self._turn
+        named = " ".join(filter(None, (turn.model, turn.provider and f"({turn.provider})")))
+        others = [model for model in self._models if model != turn.model]
+        return ", ".join(filter(None, (named, *others)))
+
+
+def merges(turn: str, merged: list[Provenance]) -> Iterator[tuple[str, str]]:
+    """Where a turn was picked or summed up from, and where it went."""
+    for source in merged:
+        left = f", which left at {short(source.left_id)}" if source.left_id else ""
+        if source.turn_id == turn:
+            picked = source.why == "cherry_pick"
+            yield (
+                "From",
+                f"turn {short(source.source_id)}" if picked else f"the branch to {short(source.source_id)}{left}",
+            )
+        else:
+            yield "Into", f"turn {short(source.turn_id)}{'' if source.why == 'cherry_pick' else ', as a summary'}"
+
+
+def permissions_text(granted: Any) -> str:
+    """What the agent was allowed, in a few words where the origin has them."""
+    if isinstance(granted, dict):
+        words = [f"{name}{word}" for key, name in _MODES.items() if (word := _mode(granted.get(key)))]
+        return ", ".join(words) or as_json(granted)
+    if isinstance(granted, list) and all(isinstance(rule, dict) and "permission" in rule for rule in granted):
+        rules = list(dict.fromkeys(f"{rule['permission']} {rule.get('action', '')}".strip() for rule in granted))
+        return ", ".join([*rules[:RULES], *(["…"] if len(rules) > RULES else [])])
+    return "" if granted is None else as_json(granted)
+
+
+_MODES = {"mode": "", "approval_policy": "asks a person: ", "sandbox_policy": "sandbox: "}
+
+
+def _mode(value: Any) -> str:
+    word = value.get("type") or value.get("mode") if isinstance(value, dict) else value
+    return word if isinstance(word, str) else ""
+
+
+def noted_files(ledger: Ledger, items: list[Message | ToolCall]) -> dict[str, list[FileNote]]:
+    """The files of each message that no call of the turn tells of by itself."""
+    called_with = " ".join(as_json(item.arguments) for item in items if isinstance(item, ToolCall))
+    notes = ledger.listing().files([item.id for item in items if isinstance(item, Message)])
+    return {message: [file for file in files if file.path not in called_with] for message, files in notes.items()}
+
+
+_USAGE = {
+    "input": "input",
+    "cached_input": "cache read",
+    "cache_write": "cache write",
+    "cache_write_1h": "of these for an hour",
+    "output": "output",
+    "reasoning": "of these reasoning",
+    "total": "total",
+}
+
+
+def _usage(turn: Turn) -> str:
+    """Parts of another part stand behind it."""
+    counts = [(words, getattr(turn.usage, f"{name}_tokens")) for name, words in _USAGE.items()]
+    return ", ".join(f"{words} {count:,}" for words, count in counts if count not in (UNSET, None))
+
+
+TRIGGERS: dict[str | None, str] = {
+    CompactionTrigger.CONTEXT_LIMIT: "when the context was nearly full",
+    CompactionTrigger.MANUAL: "by hand",
+    CompactionTrigger.PERIODIC: "on schedule",
+    CompactionTrigger.OVERFLOW_RECOVERY: "after the context was too long",
+}
+
+
+def _fact(name: str, value: Span, screen: Screen) -> Iterator[Line]:
+    """A name and its value; on a terminal a long value goes on below its beginning."""
+    room = max(LEAST_ROOM, screen.columns - NAME_COLUMNS)
+    lines = wrapped_line(safe(value.text), room, breaks_words=False) if screen.terminal else [value.text]
+    for number, line in enumerate(lines):
+        lead = f"{name}:" if number == 0 else ""
+        yield [Span(f"{lead:{NAME_COLUMNS}}", "dim"), Span(line, value.style)]
+
+
+def _summary(compaction: Compaction, screen: Screen) -> Iterator[Line]:
+    first_kept = f"; kept from {short(compaction.first_kept)} on" if compaction.first_kept else ""
+    count = compaction.turns_summarized
+    turns = "" if count is None else f" of {counted(count, 'turn')},"
+    trigger = f"; made {TRIGGERS[compaction.trigger]}" if compaction.trigger in TRIGGERS else ""
+    about = f"{turns} through {short(compaction.summarized_through)}{first_kept}{trigger}"
+    yield [Span("summary", "warn"), about]
+    if not compaction.summary:
+        yield ["  ", Span("its text was not kept by the tool that made it", "dim")]
+    lines = safe_lines(compaction.summary)
+    shown = wrapped("\n".join(lines), max(LEAST_ROOM, screen.columns - 2)) if screen.terminal and lines else lines
+    yield from (["  ", line] for line in shown)
+
+
+# --- `weft tree`: a whole tree of turns, from its root.
+
+
+@weft_command("tree")
+@arguments.rev(required=False)
+def tree_command(call: Call, rev: str | None) -> None:
+    """Show the whole tree that a turn belongs to.
+
+    Without REV it is that of the latest session. From the root on; where a turn has several that follow it, they are
+    set in, and the longest branch comes last.
+    """
+    with call.reading() as ledger:
+        name, reader = named_or_latest(call, ledger, rev), Reader(ledger)
+        turns = [] if name is None else list(reader.ahead(ledger.tree.turns(name)))
+        if call.json:
+            call.documents(map(reader.listed, reader.ahead(turns)))
+        else:
+            glyphs = UNICODE if call.screen.unicode else ASCII
+            call.screen.page(_lines(turns, reader, glyphs, call.screen.columns))
+
+
+def _lines(turns: list[Turn], reader: Reader, glyphs: Glyphs, columns: int) -> Iterator[Line]:
+    rows = {row.turn: row for row in downward([(turn.id, turn.parent_id) for turn in turns])}
+    turns_by_id = {turn.id: turn for turn in turns}
+    for turn in reader.ahead(turns_by_id[shown] for shown in rows):
+        beside = gutter(rows[turn.id], glyphs)
+        yield [Span(beside, "line"), mark(turn, glyphs), " ", *one_line(turn, reader, columns - len(beside) - 2)]
+
+
+# --- `weft context`: exactly what an agent saw, or would see.
+
+
+@weft_command("context")
+@arguments.rev(required=False)
+@arguments.session_option("What the next turn of this session would see. Default: the latest.")
+@arguments.original_option
+def context_command(call: Call, rev: str | None, session: str | None, original: bool) -> None:
+    """Show what an agent saw at a turn, or would see next.
+
+    With REV: what the agent was given before it answered that turn. Without: what the session's next request would
+    send before its own query, with the agent's prompt, cut where it does not fit the model.
+    """
+    if rev is not None and session is not None:
+        raise click.UsageError("REV and --session exclude each other")
+    with call.reading() as ledger:
+        if rev is None and session is None:
+            session = (require_named_or_latest if call.json else named_or_latest)(call, ledger, None, with_turn=False)
+            if session is None:
+                return
+        place = None if rev is None else place_in_latest(call, ledger, rev)
+        with progress(call, "context", by_itself=True):
+            context = (ledger.originals() if original else ledger).context(place, session=session)
+            if place is None:
+                context = _as_sent(call, ledger, session or "main", context)
+    if call.json:
+        call.document(context)
+    elif context.messages:
+        call.screen.page(_context_lines(context, call.screen.columns))
+    else:
+        call.note("the context is empty: nothing has been said there yet")
+
+
+def _as_sent(call: Call, ledger: Ledger, session: str, context: Context) -> Context:
+    """A session's context as its next request would send it, with the model that is configured now."""
+    from weft.runtime.assembly.configuration_layers import NO_OVERRIDES
+    from weft.runtime.assembly.context_fitting import budget_of, next_request
+    from weft.runtime.assembly.system_prompts import SystemPrompt
+    from weft.runtime.inference.local_models import default_prompt
+    from weft.surfaces.cli.programs.program_call import read_configuration
+
+    if not ledger.trust.is_trusted:  # nothing would be sent; its configuration may name variables
+        return next_request(context, SystemPrompt(), None)
+    opened = ledger.session(session)
+    configuration = read_configuration(call, ledger, opened.id, NO_OVERRIDES)
+    model = configuration.model
+    prompt = SystemPrompt(
+        text=configuration.system_prompt,
+        default=None if model is None else default_prompt(model),
+        persona=configuration.persona_name,
+        rules=_rules(configuration.workspace),
+    )
+    budget = None if model is None else budget_of(model, configuration.effective.request_parameters)
+    return next_request(context, prompt, budget, _counted(ledger, opened.head, context))
+
+
+def _rules(workspace: str | None) -> WorkspaceRules | None:
+    """Of the folder that a message from here would be sent from."""
+    from weft.surfaces.cli.trust import trusted_rules, workspace_of
+
+    folder = workspace_of(None) or workspace
+    return None if folder is None else trusted_rules()(folder)
+
+
+def _counted(ledger: Ledger, head: str | None, context: Context) -> int | None:
+    """What the session's last request and its answer took, under the same compaction."""
+    from weft.ledger.api import counted_tokens
+
+    if head is None or ledger.turn(head).compaction_id != context.compaction:
+        return None
+    return counted_tokens(recorded.event for recorded in ledger.events(head))
+
+
+def _context_lines(context: Context, columns: int) -> Iterator[Line]:
+    counts = [counted(len(context.messages), "message")]
+    if context.compaction is not None:
+        counts.append(f"after compaction {short(context.compaction)}")
+    if not context.cut.is_empty:
+        counts.append("cut to fit")
+    if context.observed:
+        counts.append("as the model request recorded it")
+    yield [Span(", ".join(counts), "dim")]
+    yield []
+    yield from Transcript(full=True, columns=columns).lines(context.messages)
+
+
+# --- `weft diff`: two threads from where they part.
+
+
+@weft_command("diff")
+@arguments.rev("left", required=False)
+@arguments.rev("right", required=False)
+@click.option("-p", "--patch", is_flag=True, help="What was said and done in the turns, not only their first lines.")
+@click.option("--files", is_flag=True, help="Compare the files of the two turns, not what was said.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
+def diff_command(call: Call, left: str | None, right: str | None, patch: bool, files: bool, exit_code: bool) -> int:
+    """Show where two threads part, or how their files differ.
+
+    Turns that only LEFT has are marked with -, turns that only RIGHT has with +. Without RIGHT it is the latest
+    session. With --files: A added, D deleted, M modified, P another mode, T another type; with -p the lines, too.
+    With --files alone: what the latest turn of the latest session changed.
+    """
+    if left is None and not files:
+        raise click.UsageError("Missing argument 'LEFT'; --files alone compares the latest turn")
+    with call.reading() as ledger:
+        other = require_named_or_latest(call, ledger, right)
+        if left is None:
+            return _show_changed_files(call, ledger, other, patch=patch, exit_code=exit_code)
+        left = place_in_latest(call, ledger, left)
+        if right is None and ledger.point(left) == ledger.point(other):
+            raise click.UsageError(f"{left} is the latest session itself: name another one to compare it with")
+        if files:
+            return _compare_files(call, ledger, left, other, patch=patch, exit_code=exit_code)
+        difference = ledger.diff(left, other)
+        if call.json:
+            call.document(difference)
+        else:
+            comparison = _Comparison(ledger, patch, call.screen.columns, call.screen.unicode)
+            call.screen.page(comparison.lines(left, other, difference))
+    return DIFFERENT if exit_code and (difference.left or difference.right) else OK
+
+
+def _show_changed_files(call: Call, ledger: Ledger, session: str, *, patch: bool, exit_code: bool) -> int:
+    """What the last turn of a session changed, in all directories that it worked in."""
+    from weft.surfaces.cli.turn_files import git_changes_since, turn_files
+
+    turn = ledger.turn(session)
+    call.note("its latest turn: ", Span(short(turn.id), "id"))
+    kept = turn_files(ledger)
+    kept.snapshot_of(turn.id)  # or nothing is known of its files
+    changes = kept.changes_of_turn(turn.id)
+    git_changes = git_changes_since(call, kept, [turn.id])
+    ids = (turn.parent_id, turn.id)
+    return _show_changes(call, kept, ids, changes, git_changes, patch=patch, exit_code=exit_code)
+
+
+def _compare_files(call: Call, ledger: Ledger, left: str, right: str, *, patch: bool, exit_code: bool) -> int:
+    from weft.surfaces.cli.turn_files import turn_files
+
+    kept = turn_files(ledger)
+    changes = kept.changes(kept.snapshot_of(left), kept.snapshot_of(right))
+    ids = (ledger.resolve(left), ledger.resolve(right))
+    return _show_changes(call, kept, ids, changes, patch=patch, exit_code=exit_code)
+
+
+def _show_changes(
+    call: Call,
+    kept: TurnFiles,
+    ids: tuple[str | None, str],
+    changed_paths: Sequence[ChangedPath],
+    git_changes: Sequence[str] = (),
+    *,
+    patch: bool,
+    exit_code: bool,
+) -> int:
+    """The paths that differ between the files of two turns of these ids; the first is None where no turn was before."""
+    from weft.surfaces.cli.turn_files import (
+        change_lines,
+        file_change,
+        note_git_changes,
+        note_self_running,
+        self_running_changes,
+    )
+    from weft.surfaces.wire.exchange_answers import FilesDiff
+
+    changes = [file_change(one, kept.text_diff(one) if patch else None) for one in changed_paths]
+    running = self_running_changes(changed_paths)
+    left_id, right_id = ids
+    if call.json:
+        call.document(
+            FilesDiff(
+                left_id=left_id,
+                right_id=right_id,
+                changes=changes,
+                runs_by_itself=running,
+                git_changes=list(git_changes),
+            )
+        )
+    else:
+        call.screen.page(change_lines(changes))
+        note_self_running(call, running)
+        note_git_changes(call, git_changes)
+    if not changes:
+        call.note("their files are equal")
+    return DIFFERENT if exit_code and (changes or git_changes) else OK
+
+
+class _Comparison:
+    """The lines of a difference."""
+
+    def __init__(self, ledger: Ledger, patch: bool, columns: int, unicode: bool) -> None:
+        self._ledger, self._patch, self._columns, self._unicode = ledger, patch, columns, unicode
+        self._reader = Reader(ledger)
+
+    def lines(self, left: str, right: str, difference: ThreadDiff) -> Iterator[Line]:
+        yield [Span(f"--- {left} ({counted(len(difference.left), 'turn')} of its own)", "heading")]
+        yield [Span(f"+++ {right} ({counted(len(difference.right), 'turn')} of its own)", "heading")]
+        if difference.ancestor is None:
+            yield [Span("the threads share no turn", "dim")]
+        else:
+            yield ["  ", *one_line(self._ledger.turn(difference.ancestor), self._reader, self._columns - 2)]
+        yield from self._side("- ", "bad", difference.left)
+        yield from self._side("+ ", "good", difference.right)
+
+    def _side(self, sign: str, style: str, turns: Sequence[Turn]) -> Iterator[Line]:
+        for turn in self._reader.ahead(turns):
+            yield [Span(sign, style), *one_line(turn, self._reader, self._columns - 2)]
+            if self._patch:
+                transcript = Transcript(
+                    full=True, columns=self._columns, unicode=self._unicode, workspace=turn.workspace_path
+                )
+                for line in transcript.lines(in_order(self._ledger, turn.id)):
+                    yield [Span(sign, style), "  ", *line]
+
+
+# --- `weft files`: every turn that touched a file.
+
+HEADER = ("turn", "when", "kind", "lines", "session", "file")
+SPARE = ("session",)
+STYLES = {"written": "good", "read": "", "referenced": "dim", "attached": "dim"}
+
+
+@weft_command("files")
+@click.argument("path")
+@click.option("--kind", type=click.Choice([kind.value for kind in FileKind]), help="Only notes of this kind.")
+@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N notes.")
+def files_command(call: Call, path: str, kind: str | None, limit: int | None) -> None:
+    """List the turns that read or wrote a file.
+
+    The newest first. PATH is a whole path, or the end of one: `parser.py` and `src/parser.py` are found in every
+    checkout, `./src/parser.py` in this folder alone.
+    """
+    with call.reading() as ledger:
+        touches = [touch for touch in ledger.files(as_wanted(path)) if kind in (None, touch.kind)]
+        shown = touches[:limit]
+        if call.json:
+            call.documents(shown)
+            return
+        reader = Reader(ledger)
+        if shown:
+            call.screen.table([_row(touch, reader) for touch in shown], HEADER, spare=SPARE)
+    if not touches:
+        call.note(f"no turn is known to have touched {path}; `weft import` notes the files of other tools' sessions")
+    elif len(shown) < len(touches):
+        call.note(f"{len(touches) - len(shown):,} more: -n N lists more")
+
+
+def _row(touch: Touch, reader: Reader) -> tuple[Span | str, ...]:
+    session = reader.session(touch.session_id)
+    lines = "" if touch.line_start is None else f"{touch.line_start}-{touch.line_end or ''}".rstrip("-")
+    return (
+        Span(short(touch.turn_id), "id"),
+        local_time(touch.touched_at) if touch.time_known else NO_DATE,
+        Span(touch.kind, STYLES.get(touch.kind, "")),
+        lines,
+        Span(reader.short_label(session) if session else "", "label"),
+        touch.full_path,
+    )
+
+
+# --- `weft blame`: which turn last wrote each line of a file.
+
+NOT_KNOWN = "?"
+LABEL_COLUMNS = 16
+DAY = len("2026-11-15")
+
+
+@weft_command("blame")
+@click.argument("path")
+@click.option("--recorded", is_flag=True, help="What the recorded edits leave, not what the file holds now.")
+def blame_command(call: Call, path: str, recorded: bool) -> None:
+    """Show which turn last wrote each line of a file.
+
+    The lines are those of the file as it is now; where it is not here, those that the recorded edits leave. A line
+    that nobody is known to have written, because it is older or was changed by other means, is marked with `?`.
+    """
+    wanted = as_wanted(path)
+    text = None if recorded else _text(Path(os.path.expanduser(path)))
+    with call.reading() as ledger:
+        blamed = blame_file(ledger, wanted, text)
+        if blamed is None:
+            raise NotFound("recorded text of", path, "the file is not here, and its edits alone do not tell it whole")
+        if call.json:
+            call.documents(_line_form(number, line, edit) for number, line, edit in _numbered(blamed))
+        else:
+            call.screen.page(_blame_lines(blamed, Reader(ledger)))
+    _notes(call, path, blamed)
+
+
+def _text(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise path_error(path, error) from error
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is not UTF-8 text", "blame works on lines of text") from None
+
+
+def _numbered(blamed: FileBlame) -> Iterator[tuple[int, str, TurnEdit | None]]:
+    for number, (line, edit) in enumerate(zip(blamed.lines, blamed.blame.lines, strict=True), 1):
+        yield number, line, edit
+
+
+def _line_form(number: int, line: str, edit: TurnEdit | None) -> BlamedLine:
+    if edit is None:
+        return BlamedLine(line=number, text=line)
+    turn = edit.turn
+    return BlamedLine(
+        line=number,
+        text=line,
+        turn_id=turn.id,
+        call_id=edit.call.id,
+        session_id=turn.session_id,
+        started_at=turn.started_at,
+        time_known=turn.time_known,
+        model=turn.model,
+    )
+
+
+def _blame_lines(blamed: FileBlame, reader: Reader) -> Iterator[Line]:
+    labels = {edit.turn.id: _label(edit, reader) for edit in blamed.blame.lines if edit is not None}
+    wide = max((len(label) for label in labels.values()), default=0)
+    digits = len(str(len(blamed.lines)))
+    for number, line, edit in _numbered(blamed):
+        if edit is None:
+            who: Line = [pad(NOT_KNOWN, 8 + 2 + wide + 2 + DAY)]
+        else:
+            day = local_time(edit.turn.started_at)[:DAY] if edit.turn.time_known else pad(NO_DATE, DAY)
+            who = [Span(short(edit.turn.id), "id"), "  ", Span(pad(labels[edit.turn.id], wide), "label"), "  ", day]
+        yield [*who, Span(f"  {number:>{digits}}  ", "dim"), line.expandtabs(4)]
+
+
+def _label(edit: TurnEdit, reader: Reader) -> str:
+    session = reader.session(edit.turn.session_id)
+    return cut(safe(reader.short_label(session)), LABEL_COLUMNS) if session else ""
+
+
+def _notes(call: Call, path: str, blamed: FileBlame) -> None:
+    unknown = sum(edit is None for edit in blamed.blame.lines)
+    if unknown:
+        call.note(f"{counted(unknown, 'line')} of {path}: no turn is known to have written them")
+    turns = dict.fromkeys(short(edit.turn.id) for edit in blamed.blame.unplaced)
+    if turns:
+        call.note(f"edits of {', '.join(turns)} are not found any more: something that is not recorded came after")

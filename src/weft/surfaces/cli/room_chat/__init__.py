@@ -1,1 +1,0 @@
-"""A room at a terminal."""

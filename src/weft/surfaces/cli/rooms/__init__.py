@@ -1,1 +1,0 @@
-"""`weft room`: conversations of people and agents on the command line."""

@@ -1,0 +1,1 @@
+"""Commands that change sessions: recording, branches, heads and labels."""

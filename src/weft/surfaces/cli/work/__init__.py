@@ -1,0 +1,1 @@
+"""Commands that have messages and tasks answered."""

@@ -1,0 +1,314 @@
+"""Tool calls that wait for a person, among what else people are asked: shown whole, with
+every character that cannot be seen escaped, then granted or denied with the hash of what was
+shown.
+"""
+
+from __future__ import annotations
+
+import time
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from weft.kernel.clock import SystemClock
+from weft.kernel.enums import InboxState, QueueMode
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound, without_credentials
+from weft.kernel.typed_names import shell_word
+from weft.surfaces.cli.command_line import confirm
+from weft.surfaces.cli.progress import counted
+from weft.surfaces.cli.screen import Line, Span, local_time
+from weft.surfaces.plain_text import exact_json, exact_lines
+from weft.surfaces.wire.answers import AnsweredApproval
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Admission, Approval, Ledger
+    from weft.programs import Programs
+    from weft.programs.program_records import PersonRequest, Program
+    from weft.surfaces.cli.command_line import Call
+    from weft.surfaces.wire.answers import WaitingDocument
+
+
+# --- How a tool call that waits for a person is shown: all of it, with every character that cannot be seen escaped.
+
+SHORT_ID_LETTERS = 12
+EXACTLY = "  exactly"
+_READ, _EXACT = "  | ", "    "
+_STYLES = {"open": "warn", "granted": "good", "denied": "bad", "void": "dim", "expired": "dim"}
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def short_id(approval: Approval) -> str:
+    return approval.id[:SHORT_ID_LETTERS]
+
+
+def state_of(approval: Approval, now_ms: int) -> Span:
+    """What became of it; an open one whose time is over can be answered no more."""
+    is_late = approval.state == "open" and approval.expires_at is not None and approval.expires_at <= now_ms
+    state = "expired" if is_late else approval.state
+    return Span(state, _STYLES.get(state, ""))
+
+
+def age_of(approval: Approval, now_ms: int) -> str:
+    """How long ago it was asked: `5 min`."""
+    seconds = max(0, (now_ms - approval.requested_at) // 1000)
+    return next((f"{seconds // length} {unit}" for unit, length in _UNITS if seconds >= length), "0 s")
+
+
+def waiting_words(approval: Approval) -> str:
+    """Who wants to use which tool, where and why, in one line without what the tool is used on."""
+    place = f" in session {approval.session!r}" if approval.session else ""
+    why = f": {approval.rationale}" if approval.rationale else ""
+    return without_credentials(f"{approval.agent!r} wants to use {approval.tool!r}{place}{why}")
+
+
+def how_to_answer(approval: Approval) -> str:
+    id = short_id(approval)
+    return f"`weft approve {shell_word(id)}` shows and allows it, `weft reject {shell_word(id)}` refuses it"
+
+
+def waiting_document(approval: Approval) -> WaitingDocument:
+    """The same for programs."""
+    from weft.surfaces.wire.answers import WaitingCall, WaitingDocument
+
+    id = shell_word(short_id(approval))
+    return WaitingDocument(
+        waiting=WaitingCall(
+            approval=approval.id,
+            agent=approval.agent,
+            session=approval.session,
+            tool=approval.tool,
+            why=None if approval.rationale is None else without_credentials(approval.rationale),
+            approve=f"weft approve {id}",
+            reject=f"weft reject {id}",
+        )
+    )
+
+
+def exact_document(approval: Approval) -> str:
+    """The JSON document that the approval is bound to, as it was recorded. Raises NotApplicable where it is not what
+    would run."""
+    document = (approval.shown or "").rpartition("\n\n")[2]
+    if sha256(document.encode()).hexdigest() != approval.bound:
+        raise NotApplicable(f"what approval {short_id(approval)} would run cannot be shown", "reject it")
+    return document
+
+
+def approval_lines(approval: Approval, now_ms: int) -> list[Line]:
+    """Everything that a person decides by."""
+    at = f"{local_time(approval.requested_at)} ({age_of(approval, now_ms)} ago)"
+    facts: list[tuple[str, Span | str | None]] = [
+        ("agent", Span(approval.agent, "label")),
+        ("session", approval.session),
+        ("tool", Span(approval.tool, "tool")),
+        ("why", approval.rationale),
+        ("asked", at),
+        ("expires", None if approval.expires_at is None else local_time(approval.expires_at)),
+        ("answered", _answered(approval)),
+        ("reason", approval.reason),
+    ]
+    lines: list[Line] = [["approval ", Span(short_id(approval), "id"), " is ", state_of(approval, now_ms)]]
+    lines += [[Span(f"  {name:<9}", "dim"), value] for name, value in facts if value is not None]
+    return [*lines, *call_lines(approval)]
+
+
+def _answered(approval: Approval) -> str | None:
+    if approval.answered_at is None:
+        return None
+    scope = f", for {approval.scope}" if approval.scope not in (None, "once") else ""
+    return f"by {approval.answered_by}, {local_time(approval.answered_at)}{scope}"
+
+
+def call_lines(approval: Approval) -> list[Line]:
+    """What the call does, each line behind a mark that the text itself cannot leave; then exactly what would run."""
+    try:
+        document = exact_document(approval)
+    except NotApplicable as error:
+        return [[Span(f"  {error}", "bad")]]
+    readable = (approval.shown or "").rpartition("\n\n")[0]
+    lines: list[Line] = [[Span(_READ, "dim"), line] for line in exact_lines(readable)] if readable else []
+    return [*lines, [Span(f"{EXACTLY} (sha256 {approval.bound})", "dim")], [_EXACT, Span(exact_json(document), "code")]]
+
+
+# --- Tool calls that wait for a person, among what else people are asked.
+
+ULID_LETTERS = 26
+ANYBODY = "*"
+_STATUSES = {"open": "pending", "granted": "approved", "denied": "rejected", "void": "void"}
+_APPROVALS = 10_000
+"""So many are listed among other requests; `weft approvals --all` lists all of them."""
+
+
+def tool_requests(programs: Programs, name: str | None, status: str | None) -> list[PersonRequest]:
+    """Requests about tool calls, as requests to people: all of them, or what one person answered or may answer."""
+    person = None if name is None else programs.get(name, "human")
+    approvals = programs.ledger.approvals.list(states=tuple(_STATUSES), limit=_APPROVALS)
+    requests = [request_of(approval) for approval in approvals]
+    return [
+        request
+        for request in requests
+        if (status is None or request.status == status) and (person is None or _concerns(request, person))
+    ]
+
+
+def request_of(approval: Approval, human: str | None = None) -> PersonRequest:
+    """A tool call's request in the form of other requests; without what the tool would be used on."""
+    from weft.programs.program_records import PersonRequest
+
+    return PersonRequest(
+        id=approval.id,
+        human=human or approval.answered_by or ANYBODY,
+        text=waiting_words(approval),
+        asks=True,
+        status=_STATUSES[approval.state],
+        asked_by=approval.agent,
+        asked_at=approval.requested_at,
+        decided_at=approval.answered_at,
+        reason=approval.reason,
+    )
+
+
+def waiting_call(programs: Programs, id: str) -> Approval | None:
+    """The tool call's request of this id; None where another request has it, or nothing does."""
+    try:
+        return programs.ledger.approvals.get(id)
+    except NotFound:
+        return None
+
+
+def notice_of(approval: Approval, human: str) -> PersonRequest:
+    """What a person is told by their channel: who wants what and why, and how to answer."""
+    from msgspec.structs import replace
+
+    request = request_of(approval, human)
+    return replace(request, text=f"{request.text}. {how_to_answer(approval)}")
+
+
+class QueueBefore(Struct, frozen=True):
+    """What comes before a message in its session: the turn that is open there, messages that are answered earlier, and
+    the requests to people that the open turn and its workers wait for."""
+
+    has_turn: bool = False
+    messages: int = 0
+    approvals: tuple[Approval, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What comes first; empty where nothing does."""
+        earlier = [counted(self.messages, "earlier message")] if self.messages else []
+        return " and ".join([*(["the turn that is open"] if self.has_turn else []), *earlier])
+
+
+def queue_before(ledger: Ledger, admission: Admission) -> QueueBefore:
+    """Nothing where the message waits no more, or interrupts what runs. Requests are those that the reader may see."""
+    from weft.ledger.api import Runs
+
+    runs = Runs(ledger)
+    if runs.message_state(admission.message)[0] != InboxState.QUEUED:
+        return QueueBefore()
+    standing = runs.standing(admission.session_id)
+    ids = [message.id for message in standing.queued]
+    place = ids.index(admission.message) if admission.message in ids else len(ids)
+    mode = standing.queued[place].mode if place < len(ids) else QueueMode.FOLLOWUP
+    if mode == QueueMode.INTERRUPT:
+        return QueueBefore()
+    if standing.open_turn is None:
+        return QueueBefore(messages=place)
+    approvals = tuple(runs.open_requests(admission.session_id))
+    if mode == QueueMode.STEER:  # it enters the open turn
+        return QueueBefore(approvals=approvals)
+    return QueueBefore(has_turn=True, messages=place, approvals=approvals)
+
+
+def _concerns(request: PersonRequest, person: Program) -> bool:
+    from weft.runtime.invoke.handlers import may_approve
+
+    return request.human == person.name or (request.human == ANYBODY and may_approve(person))
+
+
+# --- How a person answers for a tool call on the command line: it is shown whole, then granted or denied with its
+# hash.
+
+
+TAKEN_UP_SECONDS = 1.5
+LOOK_SECONDS = 0.1
+
+
+class ApprovalAnswer(Struct, frozen=True, kw_only=True):
+    """What a person says to a request. `scope` is how far a yes reaches; with `abort` a no ends the turn."""
+
+    is_granted: bool
+    scope: str = "once"
+    abort: bool = False
+    reason: str | None = None
+
+
+def answer_shown(ledger: Ledger, approval: Approval, answer: ApprovalAnswer) -> AnsweredApproval:
+    """Record a person's answer to a request as it was shown. A rule is proposed after the grant, and not without it."""
+    if not answer.is_granted:
+        denied = ledger.approvals.deny(approval.id, abort=answer.abort, reason=answer.reason)
+        return AnsweredApproval(approval=denied)
+    from weft.runtime.policies.rule_proposals import propose_rules, rule_proposals
+
+    exact_document(approval)
+    proposals = rule_proposals(ledger, approval) if answer.scope == "rule" else []
+    granted = ledger.approvals.grant(approval.id, bound=approval.bound, scope=answer.scope, reason=answer.reason)
+    policies = propose_rules(ledger, approval, proposals)
+    return AnsweredApproval(approval=granted, proposed=tuple(policy.id for policy in policies))
+
+
+def decide(call: Call, ledger: Ledger, approval: Approval, answer: ApprovalAnswer, *, is_sure: bool) -> None:
+    """Show a request, have the person who was shown it confirm a yes, and record the answer. `is_sure`: they did so on
+    the command line."""
+    if not call.json:
+        call.screen.page(approval_lines(approval, SystemClock().now_ms()))
+    if answer.is_granted:
+        exact_document(approval)
+        if state_of(approval, SystemClock().now_ms()).text == "open":  # any other is refused, whatever is answered
+            _confirm(call, approval, is_sure=is_sure)
+    answered = answer_shown(ledger, approval, answer)
+    call.answer(answered, answered_line(answered))
+    note_proposals(call, answered)
+    if not (call.json or call.quiet) and _stays_left(ledger, approval.turn):
+        call.note("no process works on the turn: `weft broker` goes on with it")
+
+
+def _confirm(call: Call, approval: Approval, *, is_sure: bool) -> None:
+    """Ask the person at the terminal, who was shown the request there."""
+    hint = f"read it with `weft approvals {shell_word(short_id(approval))}`, then say --yes"
+    if not is_sure and not call.screen.terminal:
+        raise InvalidInput("nobody was shown what would be allowed", hint)
+    confirm(call, "allow exactly this?", hint, is_sure=is_sure)
+
+
+def _stays_left(ledger: Ledger, turn: str) -> bool:
+    """Whether nobody goes on with a turn for so long after an answer: who waits for it looks
+    several times a second."""
+    from weft.ledger.api import Runs
+
+    clock, runs = SystemClock(), Runs(ledger)
+    until = clock.monotonic() + TAKEN_UP_SECONDS
+    while runs.is_left(turn):
+        if clock.monotonic() >= until:
+            return True
+        time.sleep(LOOK_SECONDS)
+    return False
+
+
+def answered_line(answered: AnsweredApproval) -> Line:
+    approval = answered.approval
+    scope = " for this session" if approval.scope == "session" else ""
+    return ["approval ", Span(short_id(approval), "id"), " is ", state_of(approval, 0), scope]
+
+
+def note_proposals(call: Call, answered: AnsweredApproval) -> None:
+    for policy in answered.proposed:
+        call.note(proposal_words(policy))
+
+
+def proposal_words(policy: str) -> str:
+    """What a person is told of a rule that was proposed with their answer."""
+    return (
+        f"a rule is proposed: `weft policy show {shell_word(policy)}` shows it,"
+        f" `weft policy activate {shell_word(policy)}` puts it in force"
+    )

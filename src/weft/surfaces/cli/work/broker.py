@@ -1,0 +1,188 @@
+"""`weft broker`, which answers the messages of every session until it is stopped, with what
+it does beside answering; `weft retry`, which tries a failed turn again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.command_line import Call, ask, is_person_there
+from weft.surfaces.cli.command_line import command as weft_command
+from weft.surfaces.cli.progress import counted
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.work.broker_call import BrokerAccess, deliver, with_broker
+from weft.surfaces.wire.answers import BrokerReady
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.ledger.model import ToolCall
+    from weft.runtime.broker.broker import BackgroundJob, BackgroundJobs, Broker
+
+
+# --- `weft broker`: a process that answers messages until it is stopped.
+
+CAPACITY_TURNS = 64
+LISTED_APPROVALS = 10_000
+
+
+@weft_command("broker")
+@click.option(
+    "--capacity",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    default=CAPACITY_TURNS,
+    help=f"So many turns at a time ({CAPACITY_TURNS} by default).",
+)
+def broker_command(call: Call, capacity: int) -> None:
+    """Serve the messages of every session until stopped.
+
+    Any number of brokers may serve one ledger, on PostgreSQL from several machines: each session is one broker's at a
+    time. What a broker leaves unfinished, however it ends, another one goes on with.
+
+    SIGTERM or Ctrl-C lets it finish the turns that run and begin no more; a second one leaves them to other brokers.
+    """
+    call.ensure_owner("broker")
+    with_broker(call, lambda access: _serve(call, access, capacity))
+
+
+async def _serve(call: Call, access: BrokerAccess, capacity: int) -> None:
+    from weft.ledger.api import Runs
+    from weft.runtime.broker.broker import Broker
+
+    crossing = access.mirror.crossing
+    jobs = background_jobs(call, access)
+    broker = Broker(access.ledger, crossing, access.planner, capacity=capacity, is_streamed=True, background=jobs)
+    waiting = await crossing.run(Runs(access.ledger).waiting)
+    approvals = await crossing.run(lambda: access.ledger.approvals.list(limit=LISTED_APPROVALS))
+    serving = asyncio.ensure_future(broker.serve())
+    stop = _Stop(call, broker, serving)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.signalled)
+    try:
+        _show_ready(call, access, capacity, len(waiting))
+        if approvals:
+            verb = "waits" if len(approvals) == 1 else "wait"
+            call.note(f"{counted(len(approvals), 'tool call')} {verb} for a person: `weft approvals` lists what waits")
+        with suppress(asyncio.CancelledError):  # a second signal
+            await serving
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    call.note("stopped")
+
+
+class _Stop:
+    """What signals do: the first one drains the broker, the second one ends it."""
+
+    def __init__(self, call: Call, broker: Broker, serving: asyncio.Future[None]) -> None:
+        self._call, self._broker, self._serving = call, broker, serving
+        self._is_draining = False
+
+    def signalled(self) -> None:
+        if self._is_draining:
+            self._serving.cancel()
+            return
+        self._is_draining = True
+        self._broker.drain()
+        self._call.note("finishing the turns that run; once more leaves them to other brokers")
+
+
+def _show_ready(call: Call, access: BrokerAccess, capacity: int, waiting: int) -> None:
+    ready = BrokerReady(ready=True, pid=os.getpid(), replica=access.ledger.replica, capacity=capacity, waiting=waiting)
+    call.answer(ready, [f"ready: process {ready.pid}, {_waiting(waiting)}"])
+    sys.stdout.flush()
+
+
+def _waiting(sessions: int) -> str:
+    return "nothing waits" if not sessions else f"{counted(sessions, 'session')} to serve"
+
+
+# --- What `weft broker` does beside answering messages.
+
+
+def background_jobs(call: Call, access: BrokerAccess) -> BackgroundJobs:
+    """The jobs of a broker over this ledger. What one fails with is noted on standard error."""
+    from weft.programs import Programs
+    from weft.runtime.agent_harness import HarnessJob
+    from weft.runtime.broker.broker import BackgroundJobs
+    from weft.surfaces.cli.work.sandbox_access import command_runner
+
+    programs, crossing = Programs(access.ledger), access.mirror.crossing
+
+    def note(name: str, error: Exception) -> None:
+        call.note(Span(f"{name}: {error}", "warn"))
+
+    harness = HarnessJob(programs, crossing, command_runner(access.ledger), on_error=note)
+    return BackgroundJobs([harness, trigger_job(call, access), resource_job(access)], on_error=note)
+
+
+def trigger_job(call: Call, access: BrokerAccess) -> BackgroundJob:
+    """Triggers of the ledger, fired with the rights of those who made them."""
+    from weft.kernel.clock import SystemClock
+    from weft.programs import Programs
+    from weft.runtime.invoke.trigger_firing import TriggerSender
+    from weft.runtime.invoke.trigger_job import TriggerJob
+    from weft.surfaces.cli.programs.program_call import acting_person
+
+    programs = Programs(access.ledger)
+    return TriggerJob(TriggerSender(programs, acting_person(call, programs), SystemClock()), access.mirror.crossing)
+
+
+def resource_job(access: BrokerAccess) -> BackgroundJob:
+    """Snapshots and restores that are wanted and were not done."""
+    from weft.runtime.resources.controller import ResourceJob
+    from weft.surfaces.cli.work.sandbox_access import resource_controller
+
+    ledger = access.ledger
+    return ResourceJob(ledger, access.mirror.crossing, lambda: resource_controller(ledger))
+
+
+# --- `weft retry`: a failed turn is tried again.
+
+ARGUMENT_CHARACTERS = 80
+
+
+@weft_command("retry")
+@arguments.rev("turn")
+@click.option("--afresh", is_flag=True, help="Beside the failed turn, without its results: its effects repeat.")
+@click.option("--yes", is_flag=True, help="Do not ask before effects are repeated.")
+@click.option("--no-wait", is_flag=True, help="Leave it in the inbox; a broker answers it.")
+@arguments.key_option
+def retry_command(call: Call, turn: str, afresh: bool, yes: bool, no_wait: bool, key: str | None) -> None:
+    """Try a failed turn again.
+
+    What it was asked is sent once more, and answered by a child of the failed turn: the model sees what its tools gave.
+    With --afresh the new turn begins where the failed one began; the tool calls that it may repeat are listed first.
+    Where something else was said since, it goes on in a fork.
+    """
+    with call.reading() as ledger:
+        failed = ledger.turn(turn)
+        calls = _effects(ledger, failed.id) if afresh and failed.status == "failed" else []
+    if calls:
+        _confirm(call, calls, yes)
+    deliver(call, lambda ledger: ledger.inbox.retry(failed.id, afresh=afresh, key=key), is_awaited=not no_wait)
+
+
+def _effects(ledger: Ledger, turn: str) -> list[ToolCall]:
+    """The tool calls that ran, or may have run."""
+    return [one for one in ledger.tool_calls(turn) if one.status != "denied"]
+
+
+def _confirm(call: Call, calls: list[ToolCall], yes: bool) -> None:
+    for one in calls:
+        arguments_text = str(one.arguments)[:ARGUMENT_CHARACTERS]
+        call.note(Span(f"{one.name} ", "tool"), f"{arguments_text}  ", Span(one.status, "dim"))
+    if yes:
+        return
+    if not is_person_there(call):
+        raise click.UsageError(f"{counted(len(calls), 'tool call')} may run again: --yes does so")
+    ask(f"run {counted(len(calls), 'tool call')} again?")

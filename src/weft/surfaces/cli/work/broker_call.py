@@ -1,0 +1,466 @@
+"""What the commands share that have messages answered: an open ledger with a planner, how an
+answer is shown, and the files that go with a message.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weft.kernel.enums import FileKind, InboxState, MessageRole
+from weft.kernel.errors import InvalidInput, WeftError
+from weft.kernel.typed_names import shell_word
+from weft.ledger.model import FileNote, ImagePart, NewMessage, Part, TextPart
+from weft.surfaces.cli.command_line import Call
+from weft.surfaces.cli.programs.program_call import ReplyStream, acting_person, note_retry
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.plain_text import safe_lines
+from weft.surfaces.wire.answers import SentMessage
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from weft.aio.ledger import AsyncLedger
+    from weft.ledger.api import Admission, Ledger
+    from weft.runtime.broker.turn_plans import Planner
+    from weft.runtime.replies import FollowedAnswer, ReplyToken, TurnReply
+    from weft.runtime.tool.gate import OnCall
+    from weft.surfaces.cli.chat.models import ModelChoice
+    from weft.surfaces.cli.turn_files import TurnNotes
+    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts, ToolAccess
+
+
+# --- What the commands share that have messages answered: an open ledger with a planner, and how an answer is shown.
+
+T = TypeVar("T")
+
+
+class BrokerAccess(Struct, frozen=True):
+    """An open ledger, and what a broker in this process plans its turns with."""
+
+    ledger: Ledger
+    mirror: AsyncLedger
+    planner: Planner
+    tools: ToolAccess
+    prompts: ApprovalPrompts
+
+
+def with_broker(
+    call: Call,
+    work: Callable[[BrokerAccess], Awaitable[T]],
+    on_call: OnCall | None = None,
+    *,
+    has_tools: bool = True,
+    opened: Ledger | None = None,
+) -> T:
+    """Run a coroutine with the ledger open; whatever holds it open is closed afterwards, but for one that was `opened`
+    before. Without `has_tools` no tool is made for the turns that it plans."""
+    import asyncio
+
+    async def main() -> T:
+        async with broker_access(call, on_call, has_tools=has_tools, opened=opened) as access:
+            return await work(access)
+
+    return asyncio.run(main())
+
+
+@asynccontextmanager
+async def broker_access(
+    call: Call, on_call: OnCall | None = None, *, has_tools: bool = True, opened: Ledger | None = None
+) -> AsyncIterator[BrokerAccess]:
+    """With `opened`, over a ledger that is open already; whoever opened it closes it."""
+    from weft.aio.crossing import Pool
+    from weft.aio.ledger import AsyncLedger
+    from weft.programs import Programs
+    from weft.runtime.inference.inference import Inference
+    from weft.runtime.inference.local_models import model_folder
+    from weft.runtime.invoke.invocation import InvocationContext
+    from weft.surfaces.cli.chat.models import turn_planner
+    from weft.surfaces.cli.work.sandbox_access import command_runner
+    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts, ToolAccess
+
+    ledger, pool, variable = opened or call.writing(), Pool(), os.environ.get
+    try:
+        ledger.trust.ensure("send a message to a model")
+        programs = Programs(ledger)
+        person = acting_person(call, programs)
+        on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(variable)
+        async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
+            mirror = AsyncLedger(ledger, pool)
+            runner = command_runner(ledger)
+            people = InvocationContext(
+                mirror, programs, mirror.crossing, inference, variable=variable, runner=runner, context=person
+            )
+            prompts = ApprovalPrompts(call, ledger, lambda: people)
+            tools = ToolAccess(ledger, mirror.crossing, programs, lambda: person, prompts.asked, on_call)
+            planner = turn_planner(
+                programs,
+                mirror,
+                inference,
+                variable=variable,
+                person=lambda: person,
+                equip=tools if has_tools else _without_tools,
+                on_default=EmbeddedNote(call),
+            )
+            try:
+                yield BrokerAccess(ledger, mirror, planner, tools, prompts)
+            finally:
+                await prompts.aclose()
+                await tools.aclose()
+    finally:
+        await pool.close(ledger.close if opened is None else _left_open)
+
+
+def _left_open() -> None:
+    """Whoever opened the ledger closes it."""
+
+
+async def _without_tools(*_: Any) -> None:
+    """Leaves a planned turn as it is."""
+
+
+class EmbeddedNote:
+    """Says once that the embedded model answers because nothing names another one."""
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._is_noted = call, False
+
+    def __call__(self, choice: ModelChoice) -> None:
+        if choice.is_embedded and not self._is_noted:
+            self._is_noted = True
+            self._call.note(
+                f"nothing names a model, so the embedded model {choice.name} answers, without tools;"
+                " `weft agent configure` and `weft session configure` name one with --model"
+            )
+
+
+def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: bool, route: Any = None) -> None:
+    """Admit a message; unless nobody waits for it, have it answered and show the answer as it comes."""
+    if not is_awaited:
+        with call.writing() as ledger:
+            admission = admit(ledger)
+        _show_receipt(call, admission, route)
+        return
+    shown = ReplyStream(call) if call.screen.terminal else None
+    try:
+        admission, reply, notes = answered(call, admit, None if shown is None else shown.token)
+    finally:
+        if shown is not None:
+            shown.end()
+    is_shown = shown is not None and shown.has_begun
+    if call.json:
+        reply = _priced(reply)
+    call.answer(
+        SentMessage(**sent_fields(admission, reply, route), **({} if notes is None else notes.fields())),
+        *([] if is_shown else [[line] for line in safe_lines(reply.reply.text)]),
+    )
+    if notes is not None:
+        from weft.surfaces.cli.turn_files import note_turn
+
+        note_turn(call, notes)
+
+
+Answered = tuple["Admission", "TurnReply", "TurnNotes | None"]
+"""A message, its answer, and what people are told of the files of its turn."""
+
+
+def _priced(sent: TurnReply) -> TurnReply:
+    """With its cost, which whoever asked the model did not record. Looked up only where it is told: prices take a
+    while to load."""
+    from weft.kernel.clock import SystemClock
+    from weft.runtime.inference.model_requests import recorded_cost
+
+    reply = sent.reply
+    if reply.cost is not None:
+        return sent
+    return replace(sent, reply=replace(reply, cost=recorded_cost(reply, SystemClock().now_ms())))
+
+
+def answered(
+    call: Call, admit: Callable[[Ledger], Admission], on_token: Callable[[ReplyToken], None] | None
+) -> Answered:
+    """Admit a message and have it answered: by the broker that runs already, else by one in this process, for which
+    everything is loaded that a turn may need. Raises what its turn failed with. Whoever is interrupted takes the
+    message back, or has its turn cut short."""
+    from weft.ledger.api import Runs
+
+    with closing(call.writing()) as ledger:
+        ledger.trust.ensure("send a message to a model")
+        admissions: list[Admission] = []
+
+        def admit_noted(ledger: Ledger) -> Admission:
+            with interrupts_delayed():  # or a message may wait of which nobody knows
+                admissions.append(admission := admit(ledger))
+            if admission.is_fork:
+                call.note("in a new session: ", Span(admission.session, "label"))
+            return admission
+
+        try:
+            if Runs(ledger).has_broker():
+                return _answered_by_others(call, admit_noted, on_token, ledger)
+            return _answered_here(call, admit_noted, on_token, ledger, None)
+        except KeyboardInterrupt:
+            from weft.runtime.replies import leave_message
+
+            for admission in admissions:
+                call.note(leave_message(ledger, admission.message))
+                _note_left(call, ledger, admission)
+            raise
+        except WeftError as error:
+            for admission in admissions:
+                error.again = _again(ledger, admission.message) or error.again
+            raise
+
+
+def _again(ledger: Ledger, message_id: str) -> str:
+    """The command line that asks again for a message with which nothing more happens by itself; empty for any other."""
+    message = ledger.inbox.get(message_id)
+    if message.state != InboxState.DEAD:
+        return ""
+    if message.turn is not None:
+        return f"weft retry {shell_word(message.turn)}"
+    return f"weft inbox --again {shell_word(message.id)}"
+
+
+def _note_left(call: Call, ledger: Ledger, admission: Admission) -> None:
+    """What can be done with the turn of a message whose sender has gone."""
+    if (turn := ledger.inbox.get(admission.message).turn) is not None:
+        label = shell_word(admission.session)
+        call.note(
+            f"`weft show {shell_word(turn)}` shows what had come, `weft send --session {label} TEXT` goes on after it,"
+            f" `weft undo {label}` takes it back"
+        )
+
+
+@contextmanager
+def interrupts_delayed() -> Iterator[None]:
+    """Ctrl-C meanwhile is heard afterwards; a second one at once. Other threads never hear of it, and where it is
+    ignored it stays so."""
+    usual, delayed = signal.getsignal(signal.SIGINT), list[int]()
+    if not callable(usual) or current_thread() is not main_thread():
+        yield
+        return
+
+    def delay(number: int, frame: FrameType | None) -> None:
+        delayed.append(number)
+        if len(delayed) > 1:
+            usual(number, frame)
+
+    signal.signal(signal.SIGINT, delay)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if len(delayed) == 1:
+            usual(delayed[0], None)
+
+
+def _notes_of(call: Call, ledger: Ledger, turn: str) -> TurnNotes | None:
+    """Nothing is loaded for a turn without tool calls."""
+    if not ledger.turn(turn).tool_call_count:
+        return None
+    from weft.surfaces.cli.turn_files import turn_notes_of
+
+    return turn_notes_of(call, ledger, [turn])
+
+
+class WaitingMessage(Struct, frozen=True):
+    """A message that was admitted already, and its answer as far as it was heard of, if anybody listens."""
+
+    admission: Admission
+    answer: FollowedAnswer | None
+
+
+def _answered_by_others(
+    call: Call,
+    admit: Callable[[Ledger], Admission],
+    on_token: Callable[[ReplyToken], None] | None,
+    ledger: Ledger,
+) -> Answered:
+    """The same by the broker that runs; where it does not get to it, in this process."""
+    from weft.runtime.replies import FollowedAnswer, await_served
+
+    admission = admit(ledger)
+    message, session = admission.message, admission.session_id
+    answer = None if on_token is None else FollowedAnswer(ledger, message, session, on_token)
+    reply = await_served(ledger, message, session, answer)
+    if reply is not None:
+        return admission, reply, _notes_of(call, ledger, reply.turn.id)
+    return _answered_here(call, admit, on_token, ledger, WaitingMessage(admission, answer))
+
+
+def _answered_here(
+    call: Call,
+    admit: Callable[[Ledger], Admission],
+    on_token: Callable[[ReplyToken], None] | None,
+    ledger: Ledger,
+    waiting: WaitingMessage | None,
+) -> Answered:
+    """The same in this process; `waiting` is a message that was admitted already."""
+
+    async def work(access: BrokerAccess) -> Answered:
+        from weft.runtime.broker.broker import answer_admitted, broker_of, to_the_end
+        from weft.runtime.broker.turn_plans import Sending
+
+        broker_of(access.mirror).plan_with(access.planner)
+        sending = Sending(planner=access.planner)
+        if waiting is None:
+            admission, hear = await to_the_end(access.mirror.crossing.run(lambda: admit(ledger))), on_token
+        else:
+            admission, hear = waiting.admission, _unheard if waiting.answer is not None else None
+        with access.prompts.typed():
+            await access.prompts.show_queue(admission)
+            async with _followed(access, waiting), _asking_people(access, waiting):
+                reply = await answer_admitted(access.mirror, admission, sending, on_token=hear)
+        notes = await access.mirror.crossing.run(partial(_notes_of, call, ledger, reply.turn.id))
+        return admission, reply, notes
+
+    return with_broker(call, work, opened=ledger)
+
+
+def _unheard(_: ReplyToken) -> None:
+    """Has the model's answer come in pieces, for those who follow the session."""
+
+
+@asynccontextmanager
+async def _followed(access: BrokerAccess, waiting: WaitingMessage | None) -> AsyncIterator[None]:
+    """Go on telling an answer that another broker began: whichever runs the turn in the end, and whatever was told of
+    it already."""
+    import asyncio
+
+    answer = None if waiting is None else waiting.answer
+    if answer is None:
+        yield
+        return
+
+    async def follow() -> None:
+        async for item in access.mirror.follow(answer.session, after=answer.position):
+            answer.tell(item)
+
+    following = asyncio.ensure_future(follow())
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)  # what it did not tell is told now
+        await access.mirror.crossing.run(answer.tell_rest)
+
+
+@asynccontextmanager
+async def _asking_people(access: BrokerAccess, waiting: WaitingMessage | None) -> AsyncIterator[None]:
+    """Show the requests to people that come of a turn which another broker may run."""
+    if waiting is None:
+        yield
+        return
+    import asyncio
+
+    asking = asyncio.ensure_future(access.prompts.show_requests(waiting.admission.session_id))
+    try:
+        yield
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)  # a ledger that is away is heard of by the answer
+
+
+def _show_receipt(call: Call, admission: Admission, route: Any) -> None:
+    where = " waits in new session " if admission.is_fork else " waits in session "
+    waiting = SentMessage(**_receipt(admission, "queued", route))
+    call.answer(waiting, [Span(admission.message, "id"), where, Span(admission.session, "label")])
+    call.note("a broker answers it: `weft broker` runs one; `weft inbox` shows what waits")
+
+
+def _receipt(admission: Admission, state: str, route: Any, **answer: Any) -> dict[str, Any]:
+    return dict(
+        message=admission.message,
+        session=admission.session,
+        session_id=admission.session_id,
+        is_fork=admission.is_fork,
+        state=state,
+        route=route,
+        receipt=admission.receipt,
+        **answer,
+    )
+
+
+def sent_fields(admission: Admission, sent: TurnReply, route: Any = None) -> dict[str, Any]:
+    """The fields of a message that was answered."""
+    return _receipt(admission, "answered", route, **reply_fields(sent))
+
+
+def reply_fields(sent: TurnReply) -> dict[str, Any]:
+    """The fields of an answer that every command tells which waits for one."""
+    reply = sent.reply
+    return {
+        "turn": sent.turn.id,
+        "text": reply.text,
+        "thinking": reply.thinking or None,
+        "model": reply.model,
+        "model_id": reply.model_id,
+        "provider": reply.provider,
+        "finish": str(reply.finish),
+        "usage": reply.usage,
+        "cost": reply.cost,
+    }
+
+
+# --- Files that go with a message: text as a part of its own, an image as an image.
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+IMAGES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"))
+
+
+def message_with(text: str, files: Sequence[str], workspace: str | None = None) -> NewMessage:
+    """A message of a user with the contents of these files; each is noted as attached. `workspace` is the folder that
+    it is sent from."""
+    context = None if workspace is None else {"workspace": workspace}
+    if not files:
+        return NewMessage(role=MessageRole.USER, content=text, context=context)
+    parts: list[Part] = [TextPart(text), *map(_part, files)]
+    notes = tuple(FileNote(kind=FileKind.ATTACHED, path=file) for file in files)
+    return NewMessage(role=MessageRole.USER, content=tuple(parts), files=notes, context=context)
+
+
+def image_part(file: str) -> ImagePart:
+    """The image in a file. Raises InvalidInput where the file holds none."""
+    part = _part(file)
+    if not isinstance(part, ImagePart):
+        raise InvalidInput(f"{file} is no image", "a message of a room holds text and images; say the text itself")
+    return part
+
+
+def _part(file: str) -> Part:
+    data = _bytes(file)
+    if (kind := _image_kind(data)) is not None:
+        return ImagePart(f"data:image/{kind};base64,{b64encode(data).decode()}")
+    try:
+        return TextPart(f"File {file}:\n{data.decode()}")
+    except UnicodeDecodeError:
+        hint = "attach text in UTF-8, or an image: PNG, JPEG, GIF or WebP"
+        raise InvalidInput(f"{file} is neither text nor an image", hint) from None
+
+
+def _bytes(file: str) -> bytes:
+    path = Path(file)
+    if not path.is_file():
+        raise InvalidInput(f"{file} is no file", "name a file that is there")
+    with path.open("rb") as opened:
+        data = opened.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise InvalidInput(f"{file} is larger than {MAX_FILE_BYTES // 2**20} MiB", "attach the part that matters")
+    return data
+
+
+def _image_kind(data: bytes) -> str | None:
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "webp"
+    return next((kind for start, kind in IMAGES if data.startswith(start)), None)

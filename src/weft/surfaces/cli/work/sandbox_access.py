@@ -1,0 +1,372 @@
+"""What commands are run by and what is hidden from them; where what is kept of a ledger's
+resources lies, and what acts on them; what was left by commands whose weft was killed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted, quoted
+from weft.kernel.typed_names import Site
+from weft.surfaces.cli.trust import trust_store
+from weft.surfaces.cli.user_files import (
+    SERVER,
+    beside_ledger,
+    configuration_folder,
+    find_ledger,
+    state_folder,
+    this_machine,
+    user_cache,
+    user_ledger,
+)
+from weft.surfaces.plain_text import safe
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.runtime.resources.controller import ResourceController
+    from weft.runtime.resources.drivers import Drivers
+    from weft.runtime.resources.kept_files import KeptFiles
+    from weft.runtime.resources.local_drivers import DirectoryDriver
+    from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.runtime.sandbox.git_settings import GitIdentity
+    from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
+
+
+# --- What runs commands for this person: in the sandbox, without the ledger and what is the person's own of Weft.
+
+SANDBOX_SETTINGS_FILE = "sandbox.toml"
+_MOST_INCLUDES = 10
+SANDBOX_CACHES = "sandbox"
+"""The folder of the user's caches in which package caches of sandboxed commands lie."""
+SANDBOX_PLACES = "sandbox"
+"""The folder of the user's state in which it is noted what was covered in workspaces."""
+
+
+class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file `sandbox.toml`."""
+
+    secret_files: tuple[str, ...] = ()
+    """Names of files that are hidden from commands beside the usual ones; `*` and `?` stand for any characters."""
+    readable: tuple[str, ...] = ()
+    """Files and folders that commands can read beside the workspace, such as where a language is installed."""
+
+
+def load_sandbox_settings() -> SandboxSettings:
+    path = configuration_folder() / SANDBOX_SETTINGS_FILE
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return SandboxSettings()
+    except ValueError as error:
+        raise InvalidInput(f"{path}: {error}", "write it in UTF-8") from None
+    import tomllib
+
+    try:
+        settings = msgspec.convert(tomllib.loads(text), SandboxSettings)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InvalidInput(f"{path}: {error}", "docs/sandbox.md shows how it is written") from None
+    for place in settings.readable:
+        if not os.path.isabs(place) or not os.path.exists(place):
+            raise InvalidInput(
+                f"{path}: {quoted(place, 300)}, which the sandbox is to show, is not there",
+                "give whole paths of what is",
+            )
+    return settings
+
+
+def protected_places(ledger: str | None) -> ProtectedPlaces:
+    """What no command in the sandbox sees: the ledger with what lies beside it, others that the person trusts, keys,
+    decisions, configuration, caches, and files of secrets. What is kept of a ledger on a server lies beside the
+    person's own ones."""
+    from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
+
+    own = (configuration_folder(), state_folder(), user_ledger().parent, user_cache())
+    secrets = SecretFiles(more=load_sandbox_settings().secret_files, shown=trust_store().shown_files)
+    if ledger is None or Site.of(ledger) is not Site.FILE:
+        return ProtectedPlaces(ledgers=(), folders=own, others=_trusted_files, secrets=secrets)
+    folders = (*own, folder_beside(ledger))
+    named = (Path(ledger).absolute(),)
+    return ProtectedPlaces(ledgers=named, folders=folders, others=_trusted_files, secrets=secrets)
+
+
+def _trusted_files() -> tuple[str, ...]:
+    """Where ledgers lie that may act for this person: what a command wrote there would act as well."""
+    identities = [known.identity for known in trust_store().ledgers()]
+    return tuple(identity.place for identity in identities if identity.inode is not None)
+
+
+def is_plainly_seen(folder: str, path: str) -> bool:
+    """Whether commands that work in a folder see a file of it though nobody showed it to them. One that is hidden where
+    something stands in it is not, whatever stands in it now. `folder` has no links on its way."""
+    from weft.runtime.sandbox.hidden_places import SecretFiles, search_workspace
+    from weft.runtime.sandbox.profiles import is_beneath
+
+    secrets = SecretFiles(more=load_sandbox_settings().secret_files)
+    real = os.path.realpath(os.path.join(folder, path))
+    if not (is_beneath(real, folder) and os.path.isfile(real)) or secrets.is_named(path) or secrets.is_named(real):
+        return False
+    return all(os.path.join(folder, entry.path) != real for entry in search_workspace(Path(folder), secrets).entries)
+
+
+def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -> CommandRunner:
+    """The one that everything is started by in one process. `ledger`: the one that is open, or where it lies. It shows
+    `readable` beside what the person's configuration names."""
+    from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
+    from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.runtime.sandbox.git_settings import SYSTEM_SETTINGS, person_settings
+    from weft.runtime.sandbox.sandbox_plan import PersonFolders
+    from weft.runtime.sandbox.toolchain_places import manager_variables
+
+    place = ledger if ledger is None or isinstance(ledger, str) else ledger.path
+    clean_up_commands()
+    return CommandRunner(
+        protected_places(place),
+        strict=is_strict(os.environ.get(STRICT_VARIABLE)),
+        readable=[*map(Path, load_sandbox_settings().readable), *readable],
+        person=PersonFolders(
+            home=Path.home(),
+            caches=sandbox_caches(),
+            covered_places=state_folder() / SANDBOX_PLACES,
+            variables=manager_variables(os.environ.get),
+            identity=git_identity(),
+            git_settings=(*SYSTEM_SETTINGS, *person_settings(os.environ.get, Path.home())),
+            command_notes=command_notes(),
+        ),
+    )
+
+
+def sandbox_caches() -> Path:
+    """Where it lies what package managers fetched inside sandboxes."""
+    return user_cache() / SANDBOX_CACHES
+
+
+def git_identity() -> GitIdentity:
+    """Who this person is in commits, by their global configuration of git: what `git config --global --includes` says
+    of `user.name` and `user.email`. Files that are included only under a condition are not read."""
+    from weft.runtime.sandbox.git_settings import GitIdentity, person_settings
+
+    files = person_settings(os.environ.get, Path.home())
+    values = dict(pair for file in files for pair in _user_settings(file, _MOST_INCLUDES))
+    return GitIdentity(values.get("user.name", ""), values.get("user.email", ""))
+
+
+def _user_settings(file: Path, levels: int) -> Iterator[tuple[str, str]]:
+    from weft.runtime.sandbox.git_settings import CONFIG_BYTES, read_settings
+
+    try:
+        with file.open("rb") as opened:
+            config = opened.read(CONFIG_BYTES)
+    except OSError:  # as git does with a file that is not there or cannot be read
+        return
+    for setting in read_settings(config):
+        if setting.key == "include.path" and levels:
+            yield from _user_settings(file.parent / Path(setting.value).expanduser(), levels - 1)
+        elif setting.section == "user":
+            yield setting.key, setting.value
+
+
+def nearby_ledger(option: str | None) -> str | None:
+    """Where the ledger lies that is meant, for a command that does not open it; None where there is none to be used."""
+    try:
+        return find_ledger(option)
+    except (LedgerMissing, NotTrusted):
+        return None
+
+
+# --- The resources of an open ledger: where what is kept of them lies, what acts on them, and what the person
+# configured.
+
+RESOURCE_SETTINGS_FILE = "resources.toml"
+_FILES = "-files"
+_LOOK_SECONDS = 30.0
+
+
+class SnapshotSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of folders."""
+
+    turns: bool = True
+    """Whether the workspace of a turn is kept before and after each call that may change it."""
+    file_bytes: int = 64 * 1024**2
+    """A larger file is left out."""
+    total_bytes: int = 8 * 1024**3
+    """A folder that holds more is not kept."""
+    files: int = 1_000_000
+
+
+class DockerSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the container engine is."""
+
+    host: str | None = None
+    """None: where DOCKER_HOST says, else its usual socket."""
+    tar_image: str | None = None
+    """An image of the engine that has `tar`. Podman needs one to read volumes."""
+
+
+class ResourceSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file `resources.toml`."""
+
+    snapshots: SnapshotSettings = SnapshotSettings()
+    docker: DockerSettings = DockerSettings()
+
+
+def load_resource_settings() -> ResourceSettings:
+    path = configuration_folder() / RESOURCE_SETTINGS_FILE
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return ResourceSettings()
+    except ValueError as error:
+        raise InvalidInput(f"{path}: {error}", "write it in UTF-8") from None
+    import tomllib
+
+    try:
+        settings = msgspec.convert(tomllib.loads(text), ResourceSettings)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InvalidInput(f"{path}: {error}", "docs/resources.md shows how it is written") from None
+    kept = settings.snapshots
+    if min(kept.file_bytes, kept.total_bytes, kept.files) < 1:
+        raise InvalidInput(f"{path}: a limit of snapshots is below 1", "give numbers from 1 on")
+    return settings
+
+
+def folder_beside(file: str) -> Path:
+    """Where what is kept of the resources of a ledger lies that is a file."""
+    stem = beside_ledger(file)
+    return stem.with_name(stem.name + _FILES)
+
+
+def files_folder(ledger: Ledger) -> Path:
+    """Where what is kept of the resources of a ledger lies."""
+    if Site.of(ledger.path) is Site.FILE:
+        return folder_beside(ledger.path)
+    stem = beside_ledger(ledger.path)
+    from weft.ledger.api import ResourceLog
+
+    name, *former = (stem.with_name(f"{SERVER}{id}{_FILES}") for id in ResourceLog(ledger).own_ids())
+    for earlier in (*former, stem.with_name(stem.name + _FILES)):
+        if not name.exists() and earlier.is_dir():
+            with suppress(FileNotFoundError):  # somebody else has just done so
+                earlier.rename(name)
+    return name
+
+
+def machine_of(ledger: Ledger) -> str | None:
+    """What tells this machine from others that share the ledger; None: a file, which lies with its places."""
+    return None if Site.of(ledger.path) is Site.FILE else this_machine()
+
+
+def ledger_files(ledger: Ledger) -> Iterator[Path]:
+    """The files and folders that a ledger consists of and that lie beside it, as far as they are there."""
+    stem = beside_ledger(ledger.path)
+    try:
+        names = os.listdir(stem.parent)
+    except FileNotFoundError:
+        return
+    from weft.runtime.sandbox.hidden_places import BESIDE_LEDGERS
+
+    own = files_folder(ledger).name
+    for name in names:
+        if name in (stem.name, own) or name.startswith(tuple(stem.name + ending for ending in BESIDE_LEDGERS)):
+            yield stem.with_name(name)
+
+
+def kept_files(folder: Path) -> KeptFiles:
+    """What is kept in a folder beside a ledger."""
+    from weft.runtime.resources.kept_files import KeptFiles
+
+    return KeptFiles(folder, path_folders=os.environ.get("PATH", ""))
+
+
+def directory_driver(ledger: Ledger, settings: SnapshotSettings, secrets: SecretFiles | None = None) -> DirectoryDriver:
+    """Keeps folders for a ledger. Neither the ledger nor what lies beside it is in any snapshot, and of ignored files
+    no secrets. What commands left that were cut off is taken away first: none is kept, compared or put back."""
+    from weft.runtime.folder_snapshots.file_store import FileStore
+    from weft.runtime.folder_snapshots.snapshot_objects import SnapshotLimit
+    from weft.runtime.resources.kept_files import TREES
+    from weft.runtime.resources.local_drivers import DirectoryDriver
+
+    clean_up_commands()
+    limit = SnapshotLimit(file_bytes=settings.file_bytes, total_bytes=settings.total_bytes, files=settings.files)
+    store = FileStore(
+        files_folder(ledger) / TREES,
+        path_folders=os.environ.get("PATH", ""),
+        apart=lambda: ledger_files(ledger),
+    )
+    return DirectoryDriver(store, limit, machine=machine_of(ledger), secrets=secrets)
+
+
+def resource_drivers(ledger: Ledger) -> Drivers:
+    """What acts on resources of a ledger: folders, files, addresses, and a container engine, which is connected to when
+    it is first needed."""
+    from weft.runtime.resources.container_engine import DEFAULT_ADDRESS, ContainerEngine
+    from weft.runtime.resources.docker_drivers import docker_drivers
+    from weft.runtime.resources.drivers import Drivers
+    from weft.runtime.resources.kept_files import ARCHIVES, COPIES
+    from weft.runtime.resources.local_drivers import FileDriver, UriDriver
+    from weft.runtime.resources.tar_archives import ArchiveStore
+
+    settings, folder = load_resource_settings(), files_folder(ledger)
+    address = settings.docker.host or os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
+    return Drivers(
+        directory_driver(ledger, settings.snapshots),
+        FileDriver(folder / COPIES),
+        UriDriver(look_at_address),
+        *docker_drivers(
+            lambda: ContainerEngine(address), ArchiveStore(folder / ARCHIVES), tar_image=settings.docker.tar_image
+        ),
+        folder=folder,
+        machine=machine_of(ledger),
+    )
+
+
+def resource_controller(ledger: Ledger) -> ResourceController:
+    from weft.runtime.resources.controller import ResourceController
+
+    return ResourceController(ledger, resource_drivers(ledger))
+
+
+def look_at_address(address: str) -> int:
+    """The status of the answer to a request for an address of the web, by the rules of `fetch_url`: plain addresses of
+    public hosts, without keys. Raises OutsideError."""
+    import asyncio
+
+    from weft.kernel.errors import ConnectionForbidden
+    from weft.runtime.egress.connections import fetch_page
+    from weft.runtime.tool.tool_contract import ToolFailure
+    from weft.runtime.tools.fetch_url import FETCH_RULES, parse_url
+
+    try:
+        url = str(parse_url(address))
+    except ToolFailure as failure:
+        raise ConnectionForbidden(failure.message) from None
+    return asyncio.run(fetch_page(url, FETCH_RULES, 0, _LOOK_SECONDS)).status
+
+
+# --- What is done about commands in the sandbox whose weft was killed before it could look at what they had left.
+
+COMMANDS = "commands"
+"""The folder of the user's state in which commands are noted that run in the sandbox."""
+
+
+def command_notes() -> Path:
+    """Where notes lie of the commands that run in the sandbox."""
+    return state_folder() / COMMANDS
+
+
+def clean_up_commands() -> None:
+    """Take away what they left, and say what. To be called before something is done where they may have worked."""
+    if not command_notes().is_dir():  # as nearly always
+        return
+    from weft.runtime.sandbox.interrupted_commands import CommandNotes
+
+    for command in CommandNotes(command_notes()).clean_up():
+        for sentence in command.sentences:
+            click.echo(safe(sentence), err=True)

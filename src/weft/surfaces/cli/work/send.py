@@ -1,0 +1,153 @@
+"""`weft send`: a message to a session, an agent or a turn, and its answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.arguments import complete_labels
+from weft.surfaces.cli.command_line import Call
+from weft.surfaces.cli.command_line import command as weft_command
+from weft.surfaces.cli.programs.program_call import complete_programs, ensure_toolset, message_text, override_options
+from weft.surfaces.cli.work.broker_call import deliver
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Admission, Ledger
+
+
+DEFAULT_SESSION = "main"
+MODES = ("followup", "collect", "interrupt", "steer")
+
+
+@weft_command("send")
+@click.argument("text")
+@arguments.session_option("To this session, made if there is none. Default: main.")
+@click.option(
+    "--persona", metavar="AGENT", shell_complete=complete_programs("agent"), help="To this agent, where it works."
+)
+@click.option("--thread", metavar="REV", shell_complete=complete_labels, help="After this turn, in a fork if need be.")
+@click.option("--smart", is_flag=True, help="To the thread that the text belongs to; else to --session.")
+@click.option("--no-wait", is_flag=True, help="Leave it in the inbox; a broker answers it.")
+@click.option("--queue", type=click.Choice(MODES), default="followup", help="How it waits where a turn runs.")
+@click.option("--priority", metavar="N", type=int, default=0, help="Higher ones are answered first.")
+@override_options
+@click.option("--attach", metavar="FILE", type=click.Path(), multiple=True, help="A text file or an image.")
+@click.option(
+    "--workspace",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="Sent from there. Default: the session's copy of a folder, if a fork made one; else here, if trusted.",
+)
+@arguments.key_option
+def send_command(
+    call: Call,
+    text: str,
+    session: str | None,
+    persona: str | None,
+    thread: str | None,
+    smart: bool,
+    no_wait: bool,
+    queue: str,
+    priority: int,
+    attach: tuple[str, ...],
+    workspace: str | None,
+    key: str | None,
+    **options: Any,
+) -> None:
+    """Send a message to a session, an agent or a turn; show the answer.
+
+    TEXT is read from standard input where it is -. It is written to an inbox before anything is asked: if this process
+    dies, any broker goes on. With --session and --persona a session is made for that agent.
+
+    Exit codes: 0 answered; 8 the turn failed outside, such as at the model; 4 it was refused, a denied tool call ended
+    it, or somebody else cut it short; 130 Ctrl-C. While a person is asked it waits. `weft help exit-codes` has all.
+
+    \b
+    weft send "What did we decide?"
+    weft send --session plans --persona ada "Begin" --no-wait
+    weft send --thread main~2 "What if we had not?"
+    """
+    from weft.kernel.errors import InvalidInput
+    from weft.surfaces.cli.trust import workspace_for, workspace_of
+    from weft.surfaces.cli.work.broker_call import message_with
+
+    if (thread and (session or smart)) or (smart and persona):
+        raise click.UsageError("name one target: --session, --persona, --thread or --smart")
+    words = message_text(text) or ""
+    if not words.strip():
+        raise InvalidInput("the message is empty", "say something")
+    overrides = _overrides(options)
+    folder = None if workspace is None else workspace_of(workspace)
+    route = _smart_route(call, words, session) if smart else None
+    target = _target(session, thread, route, has_persona=persona is not None)
+
+    def admit(ledger: Ledger) -> Admission:
+        ensure_toolset(ledger, options["toolset"])
+        if target.is_default:
+            from weft.surfaces.cli.turn_lists import ensure_own_session
+
+            ensure_own_session(ledger, DEFAULT_SESSION, "name it to continue it: --session main")
+        return ledger.inbox.admit(
+            message_with(words, attach, folder or workspace_for(ledger, target.session)),
+            persona=persona,
+            mode=queue,
+            priority=priority,
+            overrides=overrides,
+            route=route,
+            key=key,
+            session=target.session,
+            turn=target.turn,
+        )
+
+    deliver(call, admit, is_awaited=not no_wait, route=route)
+
+
+def _overrides(options: dict[str, Any]) -> dict[str, Any] | None:
+    """What stands with the message of these options. Where none is given, nothing is loaded that knows them."""
+    if not any(options.values()):
+        return None
+    from weft.runtime.assembly.configuration_layers import parse_overrides
+
+    return parse_overrides(**options).record()
+
+
+class _Target(Struct, frozen=True):
+    """Where the message goes; neither of them where an agent is named."""
+
+    session: str | None = None
+    turn: str | None = None
+    is_default: bool = False
+
+
+def _target(session: str | None, thread: str | None, route: dict[str, Any] | None, *, has_persona: bool) -> _Target:
+    if route is not None:
+        smart = route["smart"]
+        label = smart["session"] or (smart["fallback"] if smart["turn"] is None else None)
+        return _Target(session=label) if label else _Target(turn=smart["turn"])
+    if session is None and thread is None and not has_persona:
+        return _Target(DEFAULT_SESSION, is_default=True)
+    return _Target(session, thread)
+
+
+def _smart_route(call: Call, text: str, fallback: str | None) -> dict[str, Any]:
+    """The choice as it stands with the message. Raises NotApplicable where no thread is sure enough."""
+    from weft.kernel.clock import SystemClock
+    from weft.kernel.errors import NotApplicable
+    from weft.runtime.invoke.message_routes import choose_route
+    from weft.surfaces.cli.reading.search import nearest_turns
+    from weft.surfaces.wire.forms import form
+
+    with call.reading() as ledger:
+        cosines = nearest_turns(call, ledger, text)
+        related = ledger.related_turns(text, also=tuple(cosines))
+        choice = choose_route(related, cosines, now_ms=SystemClock().now_ms(), fallback=fallback)
+    if choice.turn is None and choice.fallback is None:
+        raise NotApplicable(
+            f"no thread is sure enough: {'; '.join(choice.reasons)}", "name one: --session SESSION, or --thread REV"
+        )
+    where = choice.fallback if choice.turn is None else choice.session or f"a fork at {choice.turn}"
+    call.note(f"to {where}, confidence {choice.confidence:.2f}: {'; '.join(choice.reasons)}")
+    return {"smart": form(choice)}

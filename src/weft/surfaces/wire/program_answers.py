@@ -1,0 +1,282 @@
+"""Answers about programs, vectors and the command line itself; about agents at work,
+policies, triggers, rooms and resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from weft.ledger.api import (
+        Firing,
+        Invitation,
+        MissedTimes,
+        Owner,
+        Participant,
+        PostedMessage,
+        ReachedAgent,
+        Resource,
+        Restore,
+        Room,
+        RoomMessage,
+        Snapshot,
+    )
+    from weft.programs.program_records import Program
+    from weft.runtime.agent_work import WorkProgress
+
+
+# --- Answers about programs, vectors and the command line itself.
+
+
+class EmbeddedNodes(Struct, frozen=True, kw_only=True):
+    """`embed --all`: how many nodes of a kind have a vector now."""
+
+    embedded: int
+    kind: str
+
+
+class ForgottenVectors(Struct, frozen=True, kw_only=True):
+    """`embed --forget`: how many vectors were taken away."""
+
+    forgotten: int
+
+
+class FetchableModel(Struct, frozen=True, kw_only=True):
+    """`model get`: a model that can be fetched, and where it lies on this machine, if it does."""
+
+    name: str
+    url: str
+    size_bytes: int
+    sha256: str
+    license: str
+    path: str | None
+
+
+class ShellScript(Struct, frozen=True, kw_only=True):
+    """`completion`: what a shell runs to complete commands."""
+
+    shell: str
+    script: str
+
+
+class HelpText(Struct, frozen=True, kw_only=True):
+    """`help`: the text of a topic or a command."""
+
+    topic: str | None
+    text: str
+
+
+class ProgramVersion(Struct, frozen=True, kw_only=True):
+    """`--version`: the program's version, and the version of these forms."""
+
+    version: str
+    wire_version: int
+
+
+# --- Answers about agents at work.
+
+
+class AgentStatus(Struct, frozen=True, kw_only=True):
+    """`agent status`: an agent, and how far its work on its task has come; null where it has none."""
+
+    agent: Program
+    work: WorkProgress | None
+
+
+# --- Answers about approval policies.
+
+
+class PolicySource(Struct, frozen=True, kw_only=True):
+    """`policy show`: a policy with its source, as the resource that agents read. The one that comes with weft has no
+    id."""
+
+    uri: str
+    id: str | None
+    name: str
+    state: str
+    agent: str | None
+    digest: str
+    source: str
+    docstring: str | None = None
+    notes: str | None = None
+    proposed_by: str | None = None
+    proposed_at: int | None = None
+    decided_by: str | None = None
+    decided_at: int | None = None
+
+
+class PolicyTestEntry(Struct, frozen=True, kw_only=True):
+    """How one test of a policy ended."""
+
+    name: str
+    passed: bool
+    expected: str
+    decision: str
+    rationale: str
+
+
+class TestedPolicy(Struct, frozen=True, kw_only=True):
+    """`policy test`: how the own tests of a policy ended."""
+
+    name: str
+    digest: str
+    docstring: str | None
+    total: int
+    passed: int
+    failed: int
+    tests: tuple[PolicyTestEntry, ...]
+
+
+# --- Answers about triggers.
+
+
+class ListedTrigger(Struct, frozen=True, kw_only=True):
+    """`trigger list`: a trigger with what it did last and does next. `on` is what sets it off; `missed` is how many
+    times of its schedule it did not fire since it was last configured or resumed. Times are Unix milliseconds."""
+
+    id: str
+    name: str
+    state: str
+    version: int
+    foreign: bool
+    on: Mapping[str, Any]
+    to: Mapping[str, Any]
+    next_due: int | None
+    fired: Firing | None
+    missed: int
+    reason: str | None
+    """Why it is paused."""
+    fault: str | None
+    """Why its configuration cannot be read, in which case it never fires: another ledger wrote it."""
+
+
+class ShownTrigger(ListedTrigger, frozen=True, kw_only=True):
+    """`trigger show`: the same with all of its configuration and the times that it missed."""
+
+    config: Any
+    gaps: tuple[MissedTimes, ...]
+
+
+class FiredTrigger(Struct, frozen=True, kw_only=True):
+    """`trigger run` and `trigger deliver`: what came of it. `is_new` is false where it had fired for the same occasion
+    before; `paused` is why it was paused instead."""
+
+    trigger: str
+    is_new: bool
+    message: str | None
+    session: str | None
+    posted: str | None
+    paused: str | None
+
+
+# --- What the commands of rooms answer beside the records of the ledger.
+
+
+class RoomMember(Struct, frozen=True, kw_only=True):
+    """Somebody in a room, and how they are shown: by their picture, or where they have none by their emoji. Of an agent
+    that does not work for whoever looks nothing more is told than its name."""
+
+    participant: Participant
+    avatar_url: str | None = None
+    emoji: str | None = None
+    last_active_time: int | None = None
+
+
+class ShownRoom(Struct, frozen=True, kw_only=True):
+    """`room show`: a room, everybody who takes part, and who waits to be let in."""
+
+    room: Room
+    members: tuple[RoomMember, ...]
+    invitations: tuple[Invitation, ...]
+
+
+class AnsweredPost(Struct, frozen=True, kw_only=True):
+    """`room post`: what became of a message. `answers` are what was said because of it while it was waited for,
+    notices included; `waiting` are agents that have not answered; `unknown` are names behind an @ that nobody has or
+    several have, and that stayed text."""
+
+    posted: PostedMessage
+    answers: tuple[RoomMessage, ...] = ()
+    waiting: tuple[ReachedAgent, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+class DeclinedInvitation(Struct, frozen=True, kw_only=True):
+    """`room decline`: whose invitation to which room was ended."""
+
+    room: str
+    person: str
+
+
+# --- Answers about resources.
+
+
+class ShownResource(Struct, frozen=True, kw_only=True):
+    """`resource show`: a resource and its snapshots, the newest first; `not_here` has the ids of those whose files lie
+    beside another ledger, or are lost. `wanted` are snapshots and restores that are not done yet, `waits_because` says
+    what they wait for, where that is known."""
+
+    resource: Resource
+    snapshots: tuple[Snapshot, ...]
+    not_here: tuple[str, ...]
+    wanted: tuple[str, ...] = ()
+    waits_because: str | None = None
+
+
+class ProbedResource(Struct, frozen=True, kw_only=True):
+    """`resource probe`: whether a resource was found alive."""
+
+    id: str
+    name: str
+    liveness: str
+
+
+class ResourceOwnership(Struct, frozen=True, kw_only=True):
+    """`resource owners`: who owned a resource, and how long; `until_at` is null while it holds."""
+
+    owner: Owner
+    why: str | None
+    since_at: int
+    until_at: int | None
+
+
+class RestoredSnapshot(Struct, frozen=True, kw_only=True):
+    """`resource restore`: what came of it. `before` is the snapshot of what was overwritten; `left` is what could not
+    be made equal."""
+
+    restore: Restore
+    place: str
+    before: str | None
+    left: tuple[str, ...]
+
+
+class ReconciledResources(Struct, frozen=True, kw_only=True):
+    """`resource reconcile`: the snapshots and restores that were carried out, the resources that somebody else works
+    on, and what was to be removed and could not be."""
+
+    snapshots: tuple[Snapshot, ...]
+    restores: tuple[Restore, ...]
+    busy: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+class HandleOutput(Struct, frozen=True, kw_only=True):
+    """`resource exec` and `resource logs`: what was printed. `rc` is null where nobody knows it."""
+
+    id: str
+    rc: int | None
+    stdout: str
+    stderr: str
+    is_truncated: bool
+    has_timed_out: bool
+
+
+class KilledResource(Struct, frozen=True, kw_only=True):
+    """`resource kill`: whether it was running when the signal was sent, and how it was found afterwards."""
+
+    id: str
+    was_running: bool
+    liveness: str
