@@ -6,9 +6,11 @@ shown.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+import click
 from msgspec import Struct
 
 from weft.kernel.clock import SystemClock
@@ -312,3 +314,53 @@ def proposal_words(policy: str) -> str:
         f"a rule is proposed: `weft policy show {shell_word(policy)}` shows it,"
         f" `weft policy activate {shell_word(policy)}` puts it in force"
     )
+
+
+# --- The tool calls that wait for a person, as a list.
+
+PAGE_APPROVALS = 200
+EVERY_STATE = ("open", "granted", "denied", "void")
+NOTHING_WAITS = "no tool call waits"
+
+
+def named_approval(call: Call, ledger: Ledger, id: str | None) -> Approval:
+    """The request of this id. Without one nothing is chosen: what waits is listed, and UsageError raised; or
+    NotApplicable, where nothing waits."""
+    if id is not None:
+        return ledger.approvals.get(id)
+    approvals = list(all_approvals(ledger, None, EVERY_STATE[:1]))
+    if not approvals:
+        raise NotApplicable(NOTHING_WAITS, "`weft approvals --all` lists what was answered")
+    if call.json:
+        call.documents(approvals)
+    else:
+        show_approvals(call, approvals, SystemClock().now_ms())
+    raise click.UsageError("name the tool call that is meant")
+
+
+def all_approvals(ledger: Ledger, session: str | None, states: tuple[str, ...]) -> Iterator[Approval]:
+    """Page after page, the oldest first."""
+    after = 0
+    while page := ledger.approvals.list(session=session, states=states, limit=PAGE_APPROVALS, after=after):
+        yield from page
+        after = page[-1].n
+
+
+def show_approvals(call: Call, approvals: list[Approval], now_ms: int) -> None:
+    rows: list[list[Span | str]] = [
+        [
+            Span(short_id(approval), "id"),
+            state_of(approval, now_ms),
+            Span(approval.agent, "label"),
+            approval.session or "",
+            Span(approval.tool, "tool"),
+            age_of(approval, now_ms),
+            "" if approval.expires_at is None else local_time(approval.expires_at),
+            approval.rationale or "",
+        ]
+        for approval in approvals
+    ]
+    header = ["approval", "state", "agent", "session", "tool", "age", "expires", "why"]
+    call.screen.table(rows, header, spare=["expires", "age", "state", "session"])
+    if any(state_of(approval, now_ms).text == "open" for approval in approvals):
+        call.note("`weft approve ID` shows and allows one, `weft reject ID` refuses it")

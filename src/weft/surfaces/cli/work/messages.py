@@ -27,7 +27,6 @@ from weft.ledger.api import (
     TurnStarted,
 )
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.approval_list import EVERY_STATE, NOTHING_WAITS, all_approvals, show_approvals
 from weft.surfaces.cli.arguments import complete_approvals, complete_messages
 from weft.surfaces.cli.command_line import Call, group
 from weft.surfaces.cli.command_line import command as weft_command
@@ -47,7 +46,16 @@ from weft.surfaces.cli.programs.program_call import (
 )
 from weft.surfaces.cli.screen import Line, Screen, Span, local_time
 from weft.surfaces.cli.turn_lists import short
-from weft.surfaces.cli.work.approvals import ULID_LETTERS, approval_lines, tool_requests, waiting_call
+from weft.surfaces.cli.work.approvals import (
+    EVERY_STATE,
+    NOTHING_WAITS,
+    ULID_LETTERS,
+    all_approvals,
+    approval_lines,
+    show_approvals,
+    tool_requests,
+    waiting_call,
+)
 from weft.surfaces.plain_text import cut
 from weft.surfaces.wire.answers import InterruptedTurn
 
@@ -353,8 +361,7 @@ def approve_command(call: Call, id: str | None, session_scope: bool, rule: bool,
     It is shown whole first, and asked about. The answer counts for exactly what was shown, once: if
     anything of it changes before it runs, it does not run. Without ID what waits is listed, and nothing is allowed.
     """
-    from weft.surfaces.cli.approval_list import named_approval
-    from weft.surfaces.cli.work.approvals import ApprovalAnswer, decide
+    from weft.surfaces.cli.work.approvals import ApprovalAnswer, decide, named_approval
 
     if session_scope and rule:
         raise click.UsageError("--session-scope and --rule exclude each other")
@@ -376,8 +383,7 @@ def reject_command(call: Call, id: str | None, abort: bool, reason: str | None) 
 
     It never runs. The model is told so and goes on; with --abort its turn ends. Without ID what waits is listed.
     """
-    from weft.surfaces.cli.approval_list import named_approval
-    from weft.surfaces.cli.work.approvals import ApprovalAnswer, decide
+    from weft.surfaces.cli.work.approvals import ApprovalAnswer, decide, named_approval
 
     with call.writing() as ledger:
         approval = named_approval(call, ledger, id)
