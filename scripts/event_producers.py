@@ -20,7 +20,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "weft"
 READERS = ("kernel", "ledger/views", "ledger/read", "aio")
 WRITING_CALLS = frozenset({"add", "_add", "step"})
 KIND_OF_CLASS = {kind.__name__: name for name, kind in EVENT_KINDS.items()}
-MENTION = re.compile(r"_events\b|\bPROGRAM_KINDS\b|\.facts\.")
+MENTION = re.compile(r"\bevents\b|_events\b|\bPROGRAM_KINDS\b|\.facts\.")
 """What the source of a module that writes events holds: most modules need not be parsed."""
 
 Classes = frozenset[str]

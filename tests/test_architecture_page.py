@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.architecture.test_layers import LAYERS, LEDGER_ORDER
+from tests.architecture.test_layers import LAYERS, LEDGER_ORDER, RUNTIME_ORDER
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "weft"
@@ -38,7 +38,7 @@ def test_every_package_has_a_line() -> None:
 def test_every_path_that_is_named_exists() -> None:
     text = PAGE.read_text()
     traced = [path for path in TRACED.findall(text) if "/" in path]
-    assert len(traced) > 40
+    assert len(traced) > 30
     paths = [name for name in TOKEN.findall(text) if PATH.fullmatch(name)]
     assert len(paths) > 20
     bases = (ROOT, SOURCE, SOURCE.parent)
@@ -51,6 +51,7 @@ def test_its_orders_are_those_that_are_held() -> None:
     text = " ".join(PAGE.read_text().split())
     assert " < ".join(LAYERS) in text
     assert "ledger: " + " < ".join(LEDGER_ORDER) in text
+    assert "runtime: " + " < ".join(RUNTIME_ORDER) in text
 
 
 def test_it_is_read_in_ten_minutes() -> None:

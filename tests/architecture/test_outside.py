@@ -52,13 +52,11 @@ RUNNING = frozenset(
 """What starts a process of the machine: all that is not the sandbox's says why it needs none."""
 MAY_RUN = {
     "weft/runtime/sandbox/bubblewrap.py": "the sandbox: the one place where a sandboxed process or server is started",
-    "weft/runtime/sandbox/processes.py": "a process that is spoken with in lines; the person's own password manager",
     "weft/runtime/sandbox/command_runner.py": "the profile none, which a person grants by name",
     "weft/runtime/tools/mcp_connection.py": "speaks with the process that `CommandRunner` started",
     "weft/runtime/invoke/handlers.py": "the person's own command that tells them something, named in a variable",
     "weft/runtime/thread_bisection.py": "the check of a bisection, which the person gave on the command line",
     "weft/runtime/inference/local_models.py": "the embedded model: our own program",
-    "weft/runtime/sandbox/git_program.py": "git, for what is kept of folders",
 }
 CONFINING = frozenset(
     f"{SANDBOX}{module}.{name}"
@@ -72,7 +70,6 @@ CONFINING = frozenset(
 """What a sandbox is put together from."""
 MAY_CONFINE = {
     "weft/runtime/sandbox/bubblewrap.py": "the one place",
-    "weft/runtime/sandbox/sandbox_plan.py": "its plan of what is shown: starts nothing",
 }
 
 
@@ -136,7 +133,7 @@ def test_whoever_may_does(names: frozenset[str], allowed: dict[str, str]) -> Non
         (STARTING, "from multiprocessing.pool import Pool"),
         (STARTING, "import click\nclick.launch('x')"),
         (RUNNING, "from weft.runtime.sandbox.processes import run_process"),
-        (RUNNING, "from weft.runtime.sandbox import line_process\nline_process.LineProcess([])"),
+        (RUNNING, "from weft.runtime.sandbox import processes\nprocesses.LineProcess([])"),
         (CONFINING, "from weft.runtime.sandbox.confinement import ConfinedRun as Run"),
         (STARTING, "async def f(loop):\n    await loop.subprocess_exec(x, 'y')"),
         (CONNECTING, "import socket as s"),

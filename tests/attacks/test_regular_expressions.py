@@ -157,7 +157,7 @@ LINEAR = {
 MADE = {
     "weft.chat.room_stream: '\\n' + between": "each letter of a line is read once, possessively",
     "weft.exchange.bundles.creation: f'{field}\\\\[(\\\\d+)\\\\]'": "a word of Weft's own and digits",
-    "weft.exchange.bundles.creation: pattern": "that of whoever makes the bundle, over their own ledger",
+    "weft.exchange.bundles.creation: expression": "that of whoever makes the bundle, over their own ledger",
     "weft.exchange.exporters.markdown: f'{letter}+'": "one run of one character",
     "weft.kernel.authority: '.'.join(words)": "a part of a grant between two stars: it has no repeats",
     "weft.kernel.message_text: re.sub('[SMU]', lambda letter: inside[letter[0]], form)": "classes without an overlap",

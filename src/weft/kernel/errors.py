@@ -1,10 +1,20 @@
-"""Every refusal of Weft, as one tree; the branches say who must act, and an error says what to
-do about it.
+"""Every refusal of Weft, as one tree; the branches say who must act.
 
-`Advice` is an action code with arguments, which each surface phrases in its own way. Passwords and
-keys in addresses are hidden before a text is shown or raised. Errors of values and of the ledger's
-state, of the machine and the file, of what is outside (a key, a command, a server, a model), and of
-container engines.
+WeftError
+├── InvalidInput        the caller passed something that has no single form: mend the value
+├── LedgerError         the request does not fit the ledger's state: read again and decide
+│   ├── NotFound
+│   ├── NotApplicable   the parts do not fit together, or not at this moment
+│   └── Conflict        somebody else was first, or something is in the way
+├── StoreError          the machine or the file is in the way: mend the environment
+│   ├── StoreFailed     the engine refused a read or a write: nothing of it was stored, or nobody knows
+│   └── Damaged         what is stored is not what was written: restore or recover
+└── OutsideError        something outside was asked for and not had; `acts` says who must act
+    ├── RequestRefused  you: a provider refused the request as it is
+    └── ProviderFailed  the provider: it failed, was not reached, or answered with nonsense
+
+An error says what to do: `Advice` is an action code with arguments, which each surface phrases in its own way. Passwords
+and keys in addresses are hidden before a text is shown or raised. Each class has a published code.
 """
 
 from __future__ import annotations
