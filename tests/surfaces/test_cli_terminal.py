@@ -8,14 +8,16 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
 import weft as library
 from tests.surfaces.shell import PATIENT, Shell, masked, on_terminal, spawn
 from weft.ledger.read.session_list import first_line
-from weft.surfaces.cli.main import SUMMARIES
+from weft.surfaces.cli.main import MODULE_OF, SUMMARIES
 from weft.surfaces.cli.screen import Screen, Span
 from weft.surfaces.plain_text import cut, safe, safe_json, safe_lines, width
 
@@ -277,11 +279,13 @@ def loaded(*arguments: str, folder: Path) -> set[str]:
     return set(ran.stderr.decode().splitlines())
 
 
-def test_a_command_loads_itself_alone_and_nothing_that_it_does_not_need(forked: Shell) -> None:
-    prefix = "weft.surfaces.cli.commands."
+COMMAND_MODULES = frozenset(f"weft.surfaces.cli.{name}" for name in MODULE_OF.values())
+
+
+def test_a_command_loads_its_module_alone_and_nothing_that_it_does_not_need(forked: Shell) -> None:
     for command in ("log", "stats"):
         modules = loaded(command, folder=forked.folder)
-        assert {name for name in modules if name.startswith(prefix)} == {prefix + command}
+        assert modules & COMMAND_MODULES == {f"weft.surfaces.cli.{MODULE_OF[command]}"}
         assert not {name.split(".")[0] for name in modules} & {"rich", "asyncio", "sqlite3", "difflib", "tempfile"}
 
 
@@ -295,15 +299,24 @@ def test_a_log_loads_no_more_modules_than_it_did(forked: Shell) -> None:
 def test_the_help_loads_no_ledger_and_no_command(folder: Path) -> None:
     modules = loaded("--help", folder=folder)
     assert not {name for name in modules if name.startswith(("weft.ledger", "weft.store", "rich", "apsw", "msgspec"))}
-    assert not {name for name in modules if name.startswith("weft.surfaces.cli.commands.")}
+    assert not modules & COMMAND_MODULES
 
 
 def test_every_command_of_the_list_has_its_module_and_the_other_way_round() -> None:
-    from weft.surfaces.cli import commands
+    assert MODULE_OF.keys() == SUMMARIES.keys()
+    for name, module in MODULE_OF.items():
+        assert isinstance(command_in(module, name), click.Command), name
+    made = {
+        name.removesuffix("_command").replace("_", "-")
+        for module in COMMAND_MODULES
+        for name, value in vars(import_module(module)).items()
+        if isinstance(value, click.Command) and name.endswith("_command") and value.name in SUMMARIES
+    }
+    assert made == SUMMARIES.keys()
 
-    folder = Path(next(iter(commands.__path__)))
-    modules = {path.stem.rstrip("_").replace("_", "-") for path in folder.glob("*.py")} - {"--init"}
-    assert modules == set(SUMMARIES)
+
+def command_in(module: str, name: str) -> object:
+    return getattr(import_module(f"weft.surfaces.cli.{module}"), f"{name.replace('-', '_')}_command")
 
 
 PROGRESS = """

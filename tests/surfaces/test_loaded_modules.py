@@ -136,19 +136,6 @@ def test_a_message_beside_a_broker_that_runs(weft: Shell) -> None:
         with broker(weft):
             loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
     loaded.check(STORE, 33_050)
-    heavy = (
-        "weft.programs",
-        "weft.runtime.broker",
-        "weft.runtime.egress",
-        "weft.runtime.sandbox",
-        "weft.runtime.tools",
-    )
+    heavy = ("weft.programs", "weft.runtime.broker", "weft.runtime.egress", "weft.runtime.sandbox", "weft.runtime.tool")
     assert loaded.has(*heavy, "weft.runtime.inference.dialects", "weft.runtime.inference.inference", "weft.aio") == []
-    assert loaded.has("weft.runtime") == [
-        "weft.runtime",
-        "weft.runtime.inference",
-        "weft.runtime.replies",
-        "weft.runtime.turns",
-        "weft.runtime.replies",
-        "weft.runtime.replies",
-    ]
+    assert loaded.has("weft.runtime") == ["weft.runtime", "weft.runtime.replies"]
