@@ -13,7 +13,7 @@ WeftError
     ├── RequestRefused  you: a provider refused the request as it is
     └── ProviderFailed  the provider: it failed, was not reached, or answered with nonsense
 
-An error says what to do: `Advice` is an action code with arguments, which each surface phrases in its own way. Passwords
+An error says what to do: `Advice` is an action code with arguments, which each surface phrases. Passwords
 and keys in addresses are hidden before a text is shown or raised. Each class has a published code.
 """
 

@@ -49,7 +49,7 @@ from weft.ledger.views.rows import (
     text_of,
 )
 from weft.ledger.write.sessions import require_session
-from weft.ledger.write.sessions import stream_of as sessions_stream_of
+from weft.ledger.write.sessions import stream_of as stream_of_session
 from weft.ledger.write.transaction import Append, LedgerWriter, forget_requests
 from weft.store.fact_log import IN_LOG, ErasedContents, is_husk, note_finished, note_rewritten, unfinished
 from weft.store.port import ReadTxn, Store, WriteTxn
@@ -511,7 +511,7 @@ def _write(store: Store, append: Append, plan: ErasurePlan, reason: str, remaind
     for session in plan.named_sessions:
         row = require_session(append, session, RIGHT)
         if row.status != SessionStatus.DELETED:
-            sessions_stream_of(append, row, DEFAULT_AGENT).add(SessionArchived, status=SessionStatus.DELETED)
+            stream_of_session(append, row, DEFAULT_AGENT).add(SessionArchived, status=SessionStatus.DELETED)
             end_worker(append, append.view.session(row.id))
     append.seal_and_forget()
     if remainders:

@@ -504,7 +504,7 @@ class _Scan:
             return None
         if sign == COLON:
             if self._in_object and self._name is None:
-                self._name, self._start = _documents_text(self._last_string), self._base + match.end()
+                self._name, self._start = _text_of_document(self._last_string), self._base + match.end()
             return None
         return self._close(sign, match)
 
@@ -562,7 +562,7 @@ class _Scan:
             yield piece
 
 
-def _documents_text(string: bytes) -> str:
+def _text_of_document(string: bytes) -> str:
     try:
         return str(json_value(string))
     except ValueError:

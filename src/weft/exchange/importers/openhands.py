@@ -459,7 +459,7 @@ class V1:
         content = content_of(_images(fields.get("content")))
         at, literal = event_time(event)
         if event.get("source") == "agent" and fields.get("role") != "user":
-            self._respond(event, span, [*_v1_thoughts(fields), *content.parts], [])
+            self._respond(event, span, [*_thoughts_of_v1(fields), *content.parts], [])
             return
         sender = text(event.get("sender"))
         source = SOURCES.get(text(event.get("source")) or "", MessageSource.EVENT)
@@ -489,10 +489,10 @@ class V1:
             given = {key: value for key, value in mapping(event.get("action")).items() if key != "kind"}
         asked = PendingCall(text(event.get("tool_call_id")) or f"event-{span.id}", name, given)
         asked.files = tool_files(name, event.get("action") or given)
-        asked.detail = present(summary=text(event.get("summary")), risk=_v1_unusual(event.get("security_risk")))
+        asked.detail = present(summary=text(event.get("summary")), risk=_unusual_of_v1(event.get("security_risk")))
         asked.at, _ = event_time(event)
         content = content_of(event.get("thought"))
-        self._respond(event, span, [*_v1_thoughts(event), *content.parts], [asked])
+        self._respond(event, span, [*_thoughts_of_v1(event), *content.parts], [asked])
         if mapping(event.get("action")).get("kind") == "FinishAction":
             self._turn_events.state("finished")
 
@@ -647,7 +647,7 @@ V1_HANDLERS: dict[str, Callable[[V1, JsonObject, Span], None]] = {
 }
 
 
-def _v1_thoughts(fields: JsonObject) -> list[Part]:
+def _thoughts_of_v1(fields: JsonObject) -> list[Part]:
     reasoning = text(fields.get("reasoning_content"))
     if reasoning is not None:
         return [ReasoningPart(reasoning)]
@@ -669,7 +669,7 @@ def _images(content: Any) -> Any:
     return blocks
 
 
-def _v1_unusual(risk: Any) -> str | None:
+def _unusual_of_v1(risk: Any) -> str | None:
     words = text(risk)
     return None if words == "UNKNOWN" else words
 

@@ -367,7 +367,7 @@ class Pi:
         index = indexer.finish()
         if report.found:
             session = session_of(index, indexer.session_id, source.path)
-            yield Transcript(session=session, turns=_importer_turns(source, index, report))
+            yield Transcript(session=session, turns=_turns_of_session(source, index, report))
 
 
 def is_dsh(objects: list[dict[str, Any]]) -> bool:
@@ -438,7 +438,7 @@ def _link(index: Index) -> NativeLink | None:
     return NativeLink(to=parent, why=LinkReason.CONTINUATION, session=parent)
 
 
-def _importer_turns(source: Source, index: Index, report: Report) -> Iterator[NativeTurn]:
+def _turns_of_session(source: Source, index: Index, report: Report) -> Iterator[NativeTurn]:
     last = len(index.plan.turns) - 1
     return walk_turns(
         source,

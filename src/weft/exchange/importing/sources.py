@@ -254,7 +254,7 @@ class OnServer(Struct, frozen=True):
             path = Path(folder) / "checkpoints.db"
             try:
                 with _connected(self.address) as connection:
-                    _servers_copy(connection, path, budget)
+                    _copy_of_database(connection, path, budget)
             except _psycopg().Error as error:
                 raise OSError(f"it cannot be read: {_first_line(error)}") from error
             size, head = path.stat().st_size, sample(path, HEAD_BYTES)
@@ -302,7 +302,7 @@ def _ensure_readable(address: Address) -> None:
         raise OSError(f"{error}; {error.hint}") from None
 
 
-def _servers_copy(connection: Any, path: Path, budget: ReadBudget) -> None:
+def _copy_of_database(connection: Any, path: Path, budget: ReadBudget) -> None:
     target = apsw.Connection(str(path))
     try:
         with target:
@@ -325,10 +325,10 @@ def _fill(connection: Any, target: apsw.Connection, table: str, columns: tuple[s
     with connection.cursor(name=f"weft_{table}") as rows:
         rows.itersize = 200
         rows.execute(f"SELECT {', '.join(asked)} FROM {table} ORDER BY {order}")
-        target.executemany(f"INSERT INTO {table} VALUES ({marks})", _servers_within(budget, rows))
+        target.executemany(f"INSERT INTO {table} VALUES ({marks})", _within_limits(budget, rows))
 
 
-def _servers_within(budget: ReadBudget, rows: Iterable[Any]) -> Iterator[Any]:
+def _within_limits(budget: ReadBudget, rows: Iterable[Any]) -> Iterator[Any]:
     for row in rows:
         size = sum(len(value) for value in row if isinstance(value, str | bytes))
         budget.check_held(size, "a row in bytes")
@@ -679,7 +679,7 @@ def sweep(root: str) -> Iterator[tuple[str, Look]]:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-                    elif _is_wanted(entry, top) and (found := _sweep_glance(entry)) is not None:
+                    elif _is_wanted(entry, top) and (found := _glance_at(entry)) is not None:
                         yield entry.path, found
         except OSError:  # gone meanwhile, or not ours to read: an import that is told to read it says so
             continue
@@ -692,7 +692,7 @@ def _is_wanted(entry: os.DirEntry[str], top: str) -> bool:
     return not entry.is_symlink() or Path(os.path.realpath(entry.path)).is_relative_to(top)
 
 
-def _sweep_glance(entry: os.DirEntry[str]) -> Look | None:
+def _glance_at(entry: os.DirEntry[str]) -> Look | None:
     if is_database(entry.path):
         return look(entry.path)
     try:

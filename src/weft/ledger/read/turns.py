@@ -56,8 +56,8 @@ from weft.ledger.views.rows import (
     usage_total,
 )
 from weft.ledger.views.sightings import IN_PIECES
-from weft.ledger.views.turns import CALL as TURNS_CALL
-from weft.ledger.views.turns import MESSAGE as TURNS_MESSAGE
+from weft.ledger.views.turns import CALL as CALL_ROWS
+from weft.ledger.views.turns import MESSAGE as MESSAGE_ROWS
 from weft.ledger.views.turns import message_of, show_message, show_result
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
@@ -108,7 +108,7 @@ class Substitutions:
         return bool(self._changes)
 
     def has_message(self, turn: int, seq: int) -> bool:
-        return (turn, TURNS_MESSAGE, seq) in self._changes
+        return (turn, MESSAGE_ROWS, seq) in self._changes
 
     def of_event(self, event: str) -> list[Change]:
         """Those of one event, in order."""
@@ -132,7 +132,7 @@ class Substitutions:
 
     def message(self, row: MessageRow) -> AppliedSubstitution | UnsetType:
         """Have a row say what is shown in its place; what is to be noted with it."""
-        change, event = self._shown((row.turn, TURNS_MESSAGE, row.seq))
+        change, event = self._shown((row.turn, MESSAGE_ROWS, row.seq))
         if event is not None:
             message = message_of(decoded(event, _line(self._txn, event)))
             assert message is not None, "what stands in for a message is one"
@@ -141,7 +141,7 @@ class Substitutions:
 
     def call(self, row: CallRow) -> AppliedSubstitution | UnsetType:
         """The same of the result of a call."""
-        change, event = self._shown((row.turn, TURNS_CALL, row.seq))
+        change, event = self._shown((row.turn, CALL_ROWS, row.seq))
         if event is not None:
             result = decoded(event, _line(self._txn, event))
             assert isinstance(result, ToolResult), "what stands in for a result is one"

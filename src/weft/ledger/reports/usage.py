@@ -19,7 +19,7 @@ from msgspec import Struct
 from weft.kernel.errors import InvalidInput, quoted
 from weft.ledger.arguments import checked_text
 from weft.ledger.imports.sources import count_provisional
-from weft.ledger.model import UNDATED as MODEL_UNDATED
+from weft.ledger.model import UNDATED as UNDATED_MODEL
 from weft.ledger.read.access import access_of
 from weft.ledger.read.revisions import read_moment, require
 from weft.ledger.read.session_list import HERE, full_path, load_subjects, meaningful_title
@@ -830,7 +830,7 @@ class _Reading:
             made.setdefault(folder, []).append(self._session(n, doing, about, by_session))
         changes = self._changes(doings)
         found = [
-            self._project(path, sessions, files.get(path, Counter()), costs, changes.get(path, MODEL_UNDATED))
+            self._project(path, sessions, files.get(path, Counter()), costs, changes.get(path, UNDATED_MODEL))
             for path, sessions in made.items()
         ]
         return tuple(sorted(found, key=lambda project: (not project.time_known, -project.last_at, project.path)))
@@ -882,7 +882,7 @@ class _Reading:
                 latest[n] = max(latest.get(n, (doing.last_at, project)), (doing.last_at, project))
         found: dict[str, int] = {}
         for n, (_, project) in latest.items():
-            found[project] = max(found.get(project, MODEL_UNDATED), self._sessions[n].updated_at)
+            found[project] = max(found.get(project, UNDATED_MODEL), self._sessions[n].updated_at)
         return found
 
     def _folder(self, workspace: int | None, session: int | None) -> str:
@@ -921,7 +921,7 @@ class _Reading:
     def _session(self, n: int | None, doing: _Doing, about: str, spent: dict[str, Spending]) -> SessionWork:
         row = self._sessions.get(n) if n is not None else None
         title = None if row is None or not self._is_told else meaningful_title(text_of(self._txn, row.title))
-        dated_by_session = row is not None and not doing.time_known and row.updated_at != MODEL_UNDATED
+        dated_by_session = row is not None and not doing.time_known and row.updated_at != UNDATED_MODEL
         models = (name_of(self._txn, model) or "" for model, _ in doing.models.most_common())
         return SessionWork(
             session_id=row.id if row else "",

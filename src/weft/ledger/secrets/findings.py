@@ -46,7 +46,7 @@ from weft.ledger.secrets.scan import (
     windows_of,
     without_escapes,
 )
-from weft.ledger.secrets.scan import note_found as scan_note_found
+from weft.ledger.secrets.scan import note_found as note_found_secret
 from weft.ledger.views.rows import (
     SESSION,
     SessionRow,
@@ -298,7 +298,7 @@ def find_again(store: Store, scanner: SecretScanner, beginnings: Sequence[str], 
         if not numbers:
             return
         if found:
-            store.write(partial(scan_note_found, found))
+            store.write(partial(note_found_secret, found))
         mark = numbers[-1][0]
         report("said again", mark, last)
         store.pause_reading()

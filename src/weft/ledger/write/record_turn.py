@@ -37,7 +37,7 @@ from weft.kernel.events import (
     is_name,
     session_stream,
 )
-from weft.kernel.events import encode as events_encode
+from weft.kernel.events import encode as encode_event
 from weft.kernel.ledger_events import SessionMoved
 from weft.ledger.arguments import as_calls, as_messages, as_record, as_usage_and_rest, checked_label, summed_usage
 from weft.ledger.dialects import TranslatedMessage, with_outcomes, with_usage_rest, with_uses
@@ -412,7 +412,7 @@ class _Line:
     __slots__ = ("_text", "_values")
 
     def __init__(self, event: Event) -> None:
-        text = events_encode(event).decode()
+        text = encode_event(event).decode()
         for quoted, bare in (('"%(raw ', "%("), (')raw"', ")s")):
             text = text.replace(quoted, bare)
         self._text = _MARK.sub("%s", text)
@@ -666,7 +666,7 @@ class _OrdinaryTurn:
         id = self._next_message("assistant")
         message = self._add_message_row(id, "assistant", number, None)
         if isinstance(usage, Usage):
-            values["usage"] = events_encode(usage).decode()
+            values["usage"] = encode_event(usage).decode()
             message.set_tokens(usage)
             row.add_tokens(usage)
         values["finish"] = turn.finish_reason

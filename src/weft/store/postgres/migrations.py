@@ -22,7 +22,7 @@ from weft.store.postgres.connection import GRANT, PostgresAddress, PostgresSql, 
 from weft.store.private_files import put_in_place
 from weft.store.sqlite.connection import FtsIndex, SqliteSql, make_aside, mark_as_copy, quoted
 from weft.store.sqlite.migrations import Schema, own_part, package_folder, parts_of
-from weft.store.sqlite.migrations import migrate as migrations_migrate
+from weft.store.sqlite.migrations import migrate as run_migrations
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
 
 # --- What lies in a ledger's schema of a server, compared with what a ledger has there.
@@ -335,7 +335,7 @@ def write_copy(
     connection = apsw.Connection(str(aside))
     try:
         connection.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536")
-        migrations_migrate(connection, IN_MEMORY, sqlite_schema())
+        run_migrations(connection, IN_MEMORY, sqlite_schema())
         _copy_tables(sql, connection, progress)
         _copy_words(sql, connection)
         connection.execute("DELETE FROM local WHERE key = ?", (PLACE,))

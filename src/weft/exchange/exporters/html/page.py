@@ -399,7 +399,9 @@ class _Tree:
             following = [child for child in children if goes_on(child, strand) and child.number == strand.number + 1]
             branches = [child for child in children if child not in following]
             yield (
-                f"<li>{_contents_link(line)}" if line.is_prompted else f'<li class="unprompted">{_contents_link(line)}'
+                f"<li>{_link_to_content(line)}"
+                if line.is_prompted
+                else f'<li class="unprompted">{_link_to_content(line)}'
             )
             if level < DEEPEST_NESTED:
                 yield from (_Listing(child, level + 1, is_nested=True) for child in branches)
@@ -424,7 +426,7 @@ class _Tree:
         return f'<li class="name">{name}{place}</li>\n'
 
 
-def _contents_link(line: TurnLine) -> str:
+def _link_to_content(line: TurnLine) -> str:
     words = on_one_line(line.subject[: 4 * LONGEST_ENTRY_CHARS])
     if len(words) > LONGEST_ENTRY_CHARS:
         words = f"{words[:LONGEST_ENTRY_CHARS]}…"

@@ -612,10 +612,10 @@ def _message(role: str, blocks: list[_Block], start: int, end: int, report: Repo
     report.found += 1
     report.mapped[role] += 1
     texts = [(block.kind, "\n".join(block.lines).strip()) for block in blocks]
-    return Message(role, [_transcripts_block(kind, words) for kind, words in texts if words], start, end)
+    return Message(role, [_transcript_block(kind, words) for kind, words in texts if words], start, end)
 
 
-def _transcripts_block(kind: str, words: str) -> dict[str, object]:
+def _transcript_block(kind: str, words: str) -> dict[str, object]:
     name, _, rest = words.partition("\n")
     if kind == "Thinking":
         return {"type": "thinking", "thinking": words}

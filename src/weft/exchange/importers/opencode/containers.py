@@ -717,7 +717,7 @@ def read_orphans(path: Path, report: Report) -> Session:
     """Messages whose session is gone; `path` is the first of them."""
     found = Layout(path.parents[2], is_first_form=path.parents[2].name == "session")
     session = _read_messages(Session(info={}, has_record=False), found, path.parent.name, Verbatim(), report)
-    ids = (text(_folder_object(bytes(message.row.data)).get("sessionID")) for message in session.messages[:1])
+    ids = (text(_object_in_folder(bytes(message.row.data)).get("sessionID")) for message in session.messages[:1])
     session.info["id"] = next(ids, None) or path.parent.name
     return session
 
@@ -773,7 +773,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _read_messages(session: Session, found: Layout, id: str, verbatim: Verbatim, report: Report) -> Session:
-    drafted = [_draft(file, found, id, verbatim, report) for file in _folder_messages(found, id, report)]
+    drafted = [_draft(file, found, id, verbatim, report) for file in _messages_in_folder(found, id, report)]
     session.todos = _todos(found.todos(id), found.root, verbatim)
     session.raw, session.messages = verbatim.finish(drafted)
     return session
@@ -786,24 +786,24 @@ def _files(folder: Path, root: Path) -> list[Path]:
     return sorted(folder / name for name in names if name.endswith(".json") and not name.startswith("."))
 
 
-def _folder_messages(found: Layout, session: str, report: Report) -> list[_File]:
+def _messages_in_folder(found: Layout, session: str, report: Report) -> list[_File]:
     """As opencode orders them: by when they were made, then by id. One that is reverted meanwhile vanishes."""
     folder = found.messages(session)
     read = ((file.stem, read_beside(file, found.root, report)) for file in _files(folder, found.root))
-    files = [_File(id, data, _folder_object(data)) for id, data in read if data is not None]
+    files = [_File(id, data, _object_in_folder(data)) for id, data in read if data is not None]
     return sorted(
-        files, key=lambda file: (millis(mapping(_folder_info(file).get("time")).get("created")) or 0, file.id)
+        files, key=lambda file: (millis(mapping(_info_in_folder(file).get("time")).get("created")) or 0, file.id)
     )
 
 
-def _folder_object(data: bytes) -> dict[str, Any]:
+def _object_in_folder(data: bytes) -> dict[str, Any]:
     try:
         return mapping(json_value(data))
     except ValueError:
         return {}
 
 
-def _folder_info(file: _File) -> dict[str, Any]:
+def _info_in_folder(file: _File) -> dict[str, Any]:
     return from_first_form(file.value)[0] if has_first_form(file.value) else file.value
 
 

@@ -19,7 +19,7 @@ from weft.kernel.contents import decode_utf8
 from weft.kernel.enums import Decision, DecisionSource
 from weft.kernel.typed_names import shell_word
 from weft.runtime.replies import ReplyToken
-from weft.runtime.tool.gate import OK as GATE_OK
+from weft.runtime.tool.gate import OK as CALL_OK
 from weft.runtime.tool.gate import ObservedCall
 from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.command_line import DIFFERENT, OK, UNFINISHED, Call, group
@@ -626,7 +626,7 @@ def _changed(call: WatchedCall, observed: ObservedCall) -> WatchedCall:
 
 def _line(call: WatchedCall, reason: str) -> list[Span | str]:
     use = f"{call.tool}({cut(' '.join(call.about.split()), ABOUT_CHARACTERS)})" if call.about else call.tool
-    if call.outcome == GATE_OK:
+    if call.outcome == CALL_OK:
         return [Span("tool", "tool"), f" {use} ", Span("ok", "good"), Span(ALLOWED_BY.get(call.by or "", ""), "dim")]
     if call.outcome == DENIED:
         return [Span("tool", "tool"), f" {use} ", Span(DENIED_BY.get(call.by or "", DENIED), "bad"), reason]
