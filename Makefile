@@ -46,6 +46,7 @@ docs: setup ## Write the generated pages again
 	$(python) scripts/generate_docs.py
 	$(python) scripts/generate_graph_docs.py
 	$(python) -m scripts.generate_json_docs
+	$(python) -m scripts.generate_library_docs
 	$(python) scripts/generate_aio.py
 
 lock: setup ## Choose the newest versions that fit, with hashes

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import weft
+from scripts.generate_library_docs import PAGE, library_page, sentence
 from weft.ledger import api
 from weft.ledger.imports import ImportWriter
 from weft.programs import Programs
@@ -95,3 +96,8 @@ def test_dir_lists_the_names_before_they_are_loaded(package: ModuleType) -> None
     spec.loader.exec_module(fresh)
     assert set(package.__all__) - vars(fresh).keys() - {"__version__"} == set(package._HOMES)
     assert set(package.__all__) <= set(dir(fresh))
+
+
+def test_the_page_of_the_library_lists_every_name() -> None:
+    assert PAGE.read_text() == library_page()
+    assert [name for name in weft.__all__ if not name.startswith("__") and not sentence(getattr(weft, name))] == []

@@ -67,8 +67,8 @@ def test_an_error_has_the_action_of_its_class_or_the_one_that_it_is_made_with() 
         Action.LIST_HISTORY,
         Action.LIST_HISTORY.sentence,
     )
-    error = NotFound("vector", "x", Action.GIVE_VECTOR.of(node="x"))
-    assert (error.action, error.advice.arguments, error.hint) == (Action.GIVE_VECTOR, {"node": "x"}, "embed 'x' first")
+    error = NotFound("vector", "x", Action.EMBED_NODE.of(node="x"))
+    assert (error.action, error.advice.arguments, error.hint) == (Action.EMBED_NODE, {"node": "x"}, "embed 'x' first")
 
 
 def test_a_sentence_for_one_case_stands_in_place_of_the_sentence_of_the_action() -> None:
@@ -79,4 +79,4 @@ def test_a_sentence_for_one_case_stands_in_place_of_the_sentence_of_the_action()
 
 
 def test_an_argument_with_braces_is_shown_as_it_is() -> None:
-    assert Action.GIVE_VECTOR.of(node="{x} {}").hint == "embed '{x} {}' first"
+    assert Action.EMBED_NODE.of(node="{x} {}").hint == "embed '{x} {}' first"

@@ -102,11 +102,11 @@ class Action(StrEnum):
     )
     SET_VARIABLE = "set_variable", "set {variable} and try again"
     CORRECT_VALUE_OR_SCHEMA = "correct_value_or_schema", "mend the value, or the schema"
-    GIVE_MESSAGE = "give_message", "give it as message"
-    GIVE_TEXT = "give_text", "give its text"
+    PASS_MESSAGE = "pass_message", "give it as message"
+    PASS_TEXT = "pass_text", "give its text"
     FETCH_MODEL = "fetch_model", "fetch {model} with fetch_model"
-    GIVE_SERVER_URL = "give_server_url", "give its server as base_url"
-    GIVE_ONE_KEY_SOURCE = "give_one_key_source", "give env or command, not both"
+    SET_BASE_URL = "set_base_url", "give its server as base_url"
+    CHOOSE_ONE_KEY_SOURCE = "choose_one_key_source", "give env or command, not both"
     READ_HELP = "read_help", "read how {command} is used"
 
     # names and lists
@@ -126,10 +126,10 @@ class Action(StrEnum):
     LIST_CREDENTIALS = "list_credentials", "list the credentials, or add one that says where its key is"
     LIST_ALL_PROBLEMS = "list_all_problems", "verify lists all of them"
     FIND_REFUSED_REPLICA = "find_refused_replica", "the refusal of a pull or a push names the replica it means"
-    TYPE_MORE_CHARACTERS = "type_more_characters", "type more characters of the id"
+    USE_LONGER_ID = "use_longer_id", "type more characters of the id"
     CHOOSE_ANOTHER_NAME = "choose_another_name", "choose another name"
-    GIVE_KEY_NAME = "give_key_name", "give it a name"
-    GIVE_ANOTHER_KEY_NAME = "give_another_key_name", "give it another name"
+    NAME_KEY = "name_key", "give it a name"
+    CHOOSE_ANOTHER_KEY_NAME = "choose_another_key_name", "give it another name"
     CREATE_KEY = "create_key", "create one"
     EXPORT_PUBLIC_KEY = "export_public_key", "a public key is one line, as exporting a key gives it"
 
@@ -184,7 +184,7 @@ class Action(StrEnum):
         "set_session_model",
         "configure session {session!r} with a model, or name one for this message",
     )
-    BRING_SUMMARY = "bring_summary", "bring a summary of the branch instead"
+    SUMMARIZE_BRANCH = "summarize_branch", "bring a summary of the branch instead"
     NAME_TURN_OF_THREAD = "name_turn_of_thread", "name a turn of that thread"
     NAME_COMPACTION = "name_compaction", "name a turn that is a compaction"
     NAME_ONE_BRANCH = "name_one_branch", "name the turn to settle on: {branches}"
@@ -193,15 +193,15 @@ class Action(StrEnum):
     # erasing, bundles, exports
     PLAN_ERASURE_AGAIN = "plan_erasure_again", "plan it again and look at what would go"
     FINISH_ERASURE = "finish_erasure", "close what has it open, then finish the erasure"
-    DECIDE_ERASURES = "decide_erasures", "look at the pending erasures, then apply them"
+    REVIEW_ERASURES = "review_erasures", "look at the pending erasures, then apply them"
     WITHHOLD_MORE_OR_FORCE = "withhold_more_or_force", "withhold those places too, or force it"
     CHOOSE_ANOTHER_FILE_OR_FORCE = "choose_another_file_or_force", "choose another file, or replace this one with force"
 
     # programs
-    COMPLETE_WHAT_IS_MISSING = "complete_what_is_missing", "see to what is missing, then complete it again"
+    COMPLETE_MISSING_PARTS = "complete_missing_parts", "see to what is missing, then complete it again"
     READ_PROGRAM_AGAIN = "read_program_again", "read the program again and decide with its new configuration"
     USE_LEGAL_STEP = "use_legal_step", "it can {steps}"
-    NOTHING_FOLLOWS = "nothing_follows", "nothing follows it"
+    NO_NEXT_STEP = "no_next_step", "nothing follows it"
     PUBLISH_PROGRAM = "publish_program", "publish {program!r} to put it in use"
     VALIDATE_INFORMATION = "validate_information", "validate {program!r} to put it in use"
     TAKE_OVER_PROGRAM = (
@@ -228,10 +228,10 @@ class Action(StrEnum):
     ASSIGN_TASK = "assign_task", "assign task {task!r} to somebody first"
     READ_REQUEST = "read_request", "it is kept among the requests of {human!r}"
     READ_REQUEST_AFTER = "read_request_after", "{hint}; it is kept among the requests of {human!r}"
-    GIVE_VECTOR = "give_vector", "embed {node!r} first"
+    EMBED_NODE = "embed_node", "embed {node!r} first"
     FORGET_VECTORS = "forget_vectors", "forget the vectors of this model first"
-    HAVE_RIGHT_GIVEN = (
-        "have_right_given",
+    REQUEST_RIGHT = (
+        "request_right",
         "ask somebody who has the right, or have it given to every one in the chain",
     )
     GET_TOKEN = "get_token", "ask whoever gave it for a new token"
@@ -256,7 +256,7 @@ class Action(StrEnum):
         "copy_unreadable_server",
         "salvaging is for files; a server restores what it was told to keep, and a copy reads what can be read",
     )
-    GIVE_NEW_FILE = "give_new_file", "give the path of a new file; a copy goes to another server or schema"
+    CHOOSE_NEW_FILE = "choose_new_file", "give the path of a new file; a copy goes to another server or schema"
     CREATE_LEDGER_ELSEWHERE = "create_ledger_elsewhere", "name a file that does not exist yet, or another ledger"
     IMPORT_OR_CREATE_LEDGER = "import_or_create_ledger", "import sessions, which makes a ledger, or create an empty one"
     CREATE_OR_NAME_LEDGER = "create_or_name_ledger", "create one at {path}, or name another"
@@ -269,7 +269,7 @@ class Action(StrEnum):
     OPEN_WHERE_IT_IS = "open_where_it_is", "put the file back or open it where it is now, then record again"
     REMOVE_OBJECTS = "remove_objects", "have them removed from the schema, or copy a backup to a new ledger"
     KEEP_ONE_NAME = "keep_one_name", "remove the other names, or make a copy of the file and open that"
-    END_OTHER_PROGRAM = "end_other_program", "end it, then try again"
+    STOP_OTHER_PROGRAM = "stop_other_program", "end it, then try again"
     OPEN_FOR_WRITING = "open_for_writing", "open it for writing, or check the file's permissions"
     USE_LOCAL_DISK = "use_local_disk", "put the ledger on a local disk that SQLite can lock and sync"
     USE_SUPPORTED_PLACE = (
@@ -290,8 +290,8 @@ class Action(StrEnum):
         "verify_rebuild_examine",
         "verify the ledger, then rebuild the views; if that does not mend it, examine it",
     )
-    MEND_FACTS_THEN_REBUILD = (
-        "mend_facts_then_rebuild",
+    REPAIR_FACTS_THEN_REBUILD = (
+        "repair_facts_then_rebuild",
         "mend the facts first; if they verify, rebuild the views",
     )
     SCAN_SECRETS_AGAIN = "scan_secrets_again", "look for secrets in everything again"
@@ -299,7 +299,7 @@ class Action(StrEnum):
     IMPORT_REST = "import_rest", "import the rest"
 
     # other ledgers
-    MEND_OTHER_LEDGER = "mend_other_ledger", "mend it there, then sync again"
+    REPAIR_OTHER_LEDGER = "repair_other_ledger", "mend it there, then sync again"
     RENEW_BOTH_REPLICAS = (
         "renew_both_replicas",
         "one of them is a copy made behind Weft's back: give both a new replica id, then sync again",
@@ -327,7 +327,10 @@ class Action(StrEnum):
 
     # keys, servers and models
     CORRECT_REQUEST = "correct_request", "mend what is asked for, then try again"
-    GIVE_CREDENTIAL = "give_credential", "give it to whoever acts, or name a credential of the server that is asked"
+    PROVIDE_CREDENTIAL = (
+        "provide_credential",
+        "give it to whoever acts, or name a credential of the server that is asked",
+    )
     ALLOW_VARIABLE = (
         "allow_variable",
         "if that server may have it, add a credential for {variable} and the origin {origin}",
@@ -345,9 +348,9 @@ class Action(StrEnum):
     CHECK_MODEL_NAME = "check_model_name", "check the model's name and the provider's URL"
     CHECK_BASE_URL = "check_base_url", "check the base URL of the provider {provider}; many end with /v1"
     COMPACT_SESSION = "compact_session", "compact the session, or use a model with a larger context"
-    ALLOW_MORE = "allow_more", "allow more, or ask for less"
-    TRY_LATER = "try_later", "try again later, or name a fallback model"
-    ASK_LESS_OFTEN = "ask_less_often", "wait as long as it says, ask less often, or name a fallback model"
+    RAISE_LIMIT = "raise_limit", "allow more, or ask for less"
+    RETRY_LATER = "retry_later", "try again later, or name a fallback model"
+    REDUCE_REQUEST_RATE = "reduce_request_rate", "wait as long as it says, ask less often, or name a fallback model"
     START_ENGINE = (
         "start_engine",
         "start the container engine, check its address and that you may use it, then try again",
@@ -535,7 +538,7 @@ class InUse(StoreError):
 
     def __init__(self, path: str, by: str = "") -> None:
         who = f" ({by})" if by else ""
-        super().__init__(f"{path} is open in another program{who}", Action.END_OTHER_PROGRAM)
+        super().__init__(f"{path} is open in another program{who}", Action.STOP_OTHER_PROGRAM)
         self.path, self.by = path, by
 
 
@@ -699,7 +702,7 @@ class CredentialWithheld(OutsideError):
     """It exists, and whoever acts must not have it: it was not given to them, or belongs to another origin."""
 
     code = "credential_withheld"
-    usual_action = Action.GIVE_CREDENTIAL
+    usual_action = Action.PROVIDE_CREDENTIAL
 
     def __init__(self, name: str, reason: str, hint: Hint = "") -> None:
         super().__init__(f"credential {name!r} is withheld: {reason}", hint)
@@ -762,7 +765,7 @@ class BudgetSpent(OutsideError):
     """The time or the money for this request is used up."""
 
     code = "budget_spent"
-    usual_action = Action.ALLOW_MORE
+    usual_action = Action.RAISE_LIMIT
 
 
 class ProviderFailed(OutsideError):
@@ -770,14 +773,14 @@ class ProviderFailed(OutsideError):
 
     code = "provider_failed"
     acts = "the provider"
-    usual_action = Action.TRY_LATER
+    usual_action = Action.RETRY_LATER
 
 
 class RateLimited(ProviderFailed):
     """A provider was asked too often."""
 
     code = "rate_limited"
-    usual_action = Action.ASK_LESS_OFTEN
+    usual_action = Action.REDUCE_REQUEST_RATE
 
 
 class ProviderUnreachable(ProviderFailed):
@@ -1012,7 +1015,7 @@ class AmbiguousName(LedgerError):
     """A name fits several things; it lists them."""
 
     code = "ambiguous_name"
-    usual_action = Action.TYPE_MORE_CHARACTERS
+    usual_action = Action.USE_LONGER_ID
 
     def __init__(self, name: str, candidates: Sequence[str], hint: Hint = "") -> None:
         super().__init__(f"{name!r} could be {', '.join(candidates)}", hint)
@@ -1157,7 +1160,7 @@ class IllegalTransition(NotApplicable):
 
     def __init__(self, what: str, name: str, state: str, verb: str, legal: Mapping[str, str]) -> None:
         ways = ", ".join(f"{way} (to {to})" for way, to in legal.items())
-        advice = Action.USE_LEGAL_STEP.of(steps=ways) if ways else Action.NOTHING_FOLLOWS
+        advice = Action.USE_LEGAL_STEP.of(steps=ways) if ways else Action.NO_NEXT_STEP
         super().__init__(f"{what} {name!r} is {state}: it cannot {verb} from there", advice)
         self.what, self.name, self.state, self.verb, self.legal = what, name, state, verb, dict(legal)
 
@@ -1166,7 +1169,7 @@ class CriteriaUnmet(NotApplicable):
     """Success criteria of a task do not hold; what was observed is recorded. `failed` are their places from 0."""
 
     code = "criteria_unmet"
-    usual_action = Action.COMPLETE_WHAT_IS_MISSING
+    usual_action = Action.COMPLETE_MISSING_PARTS
 
     def __init__(self, name: str, failed: Sequence[int], reasons: Sequence[str]) -> None:
         super().__init__(f"task {name!r} cannot complete: {'; '.join(reasons)}")
@@ -1177,7 +1180,7 @@ class NotAllowed(LedgerError):
     """Whoever acts, or somebody on whose behalf they act, lacks this right. `chain` begins with who acts."""
 
     code = "not_allowed"
-    usual_action = Action.HAVE_RIGHT_GIVEN
+    usual_action = Action.REQUEST_RIGHT
 
     def __init__(self, right: str, chain: Sequence[str], what: str = "", hint: Hint = "") -> None:
         super().__init__(f"{' for '.join(chain)} may not {what or f'use {right!r}'}", hint)
@@ -1216,7 +1219,7 @@ class PeerRefused(LedgerError):
     """The other ledger refused what it was sent or asked for. Nothing of it was stored there."""
 
     code = "peer_refused"
-    usual_action = Action.MEND_OTHER_LEDGER
+    usual_action = Action.REPAIR_OTHER_LEDGER
 
     def __init__(self, error: str, message: str, hint: Hint = "") -> None:
         super().__init__(f"the other side refuses: {message}", hint)

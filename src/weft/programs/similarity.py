@@ -234,7 +234,7 @@ def text_of_node(programs: Programs, kind: str, node: str) -> str:
     pieces = {"program": _program, "session": _session, "turn": _turn, "message": _message}.get(kind)
     text = "" if pieces is None else _joined(pieces(programs, node))
     if not text:
-        raise InvalidInput(f"{kind} {node} has no text of its own", Action.GIVE_TEXT)
+        raise InvalidInput(f"{kind} {node} has no text of its own", Action.PASS_TEXT)
     return text
 
 
@@ -423,7 +423,7 @@ class Similarity(ProgramsBase):
             node = find_node(txn, name)
             row = txn.sql.one("SELECT floats FROM vector WHERE model = ? AND node = ?", (self._embedder.name, node))
         if row is None:
-            raise NotFound("vector", name, Action.GIVE_VECTOR.of(node=name))
+            raise NotFound("vector", name, Action.EMBED_NODE.of(node=name))
         return self._with_sessions(self._nearest(_vectors([row[0]], len(row[0]) // 4)[0], limit, kind, but=node))
 
     @reads_whole

@@ -111,10 +111,10 @@ class KeyRing:
         given = parse_public(line)
         key = PublicKey(name or given.name, given.bytes)
         if not key.name:
-            raise InvalidKey("the key has no name", Action.GIVE_KEY_NAME)
+            raise InvalidKey("the key has no name", Action.NAME_KEY)
         path = self._trusted(key.name)
         if path.exists() and self._read_public(path).bytes != key.bytes:
-            raise InvalidKey(f"another key named {key.name!r} is trusted already", Action.GIVE_ANOTHER_KEY_NAME)
+            raise InvalidKey(f"another key named {key.name!r} is trusted already", Action.CHOOSE_ANOTHER_KEY_NAME)
         make_folder(path.parent)
         if not path.exists():
             _write_new(path, key.line.encode(), 0o644)

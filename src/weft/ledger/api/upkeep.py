@@ -76,7 +76,7 @@ class Upkeep(LedgerPart):
             raise InvalidInput("target is a file of text", "open it for bytes, or give its path")
         if hasattr(target, "write"):
             return facts_file.write_lines(target, lines)
-        path = checked_file(target, "target", Action.GIVE_NEW_FILE)
+        path = checked_file(target, "target", Action.CHOOSE_NEW_FILE)
         try:
             with remembered(self._store, path, FACTS):
                 return facts_file.write_new(path, lines)
@@ -113,7 +113,7 @@ class Upkeep(LedgerPart):
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
         a replica id of its own. `beside` is called once the copy is written and before it has its name, so that what
         belongs beside it is there first; where it fails, there is no copy."""
-        path, report_progress = checked_file(target, "target", Action.GIVE_NEW_FILE), checked_progress(progress)
+        path, report_progress = checked_file(target, "target", Action.CHOOSE_NEW_FILE), checked_progress(progress)
         beside = checked_call(beside, "beside")
         try:
             with remembered(self._store, path, BACKUP):

@@ -102,7 +102,7 @@ def _mend(store: Store, problem: Problem) -> tuple[str, Action]:
     if problem.what in BROKEN_FACTS and "fts5" not in problem.detail:
         return "what is stored is not what was written", _restore(store)
     if problem.what == "views":
-        return "they are made from facts that cannot be read", Action.MEND_FACTS_THEN_REBUILD
+        return "they are made from facts that cannot be read", Action.REPAIR_FACTS_THEN_REBUILD
     return "answers may be wrong; the facts are not touched by it", Action.REBUILD_VIEWS
 
 
@@ -329,7 +329,7 @@ def _erasures(store: Store) -> Iterator[Diagnosis]:
         yield warning("erasing", "an erasure is not finished", why, Action.FINISH_ERASURE)
     if waiting:
         what = f"{waiting} content{'' if waiting == 1 else 's'} that other ledgers erased are still here"
-        yield note("erasing", what, "nobody here has said yes to it", Action.DECIDE_ERASURES)
+        yield note("erasing", what, "nobody here has said yes to it", Action.REVIEW_ERASURES)
     if left is None and not waiting:
         yield good("erasing", "no erasure is left to be done")
 

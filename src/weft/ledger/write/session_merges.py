@@ -309,7 +309,7 @@ class Pick:
         if source.status != "completed":
             raise NotApplicable(f"turn {source.id} is {source.status}", "pick a turn that ended well")
         if source.type == TurnType.COMPACTION:
-            raise NotApplicable(f"turn {source.id} is a compaction of its own thread", Action.BRING_SUMMARY)
+            raise NotApplicable(f"turn {source.id} is a compaction of its own thread", Action.SUMMARIZE_BRANCH)
         self.source = source
 
     def __call__(self, turn_events: TurnEvents) -> None:

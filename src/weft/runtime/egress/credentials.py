@@ -70,7 +70,7 @@ def checked_credential(found: Credential) -> Credential:
     if not _is_id(found.id):
         raise InvalidInput(f"credential id {quoted(found.id, 20)}", "letters, digits, dots, - and _, at most 64")
     if (found.env is None) == (not found.command):
-        raise InvalidInput(f"credential {found.id!r} names no place", Action.GIVE_ONE_KEY_SOURCE)
+        raise InvalidInput(f"credential {found.id!r} names no place", Action.CHOOSE_ONE_KEY_SOURCE)
     if found.env is not None and not _is_variable(found.env):
         raise InvalidInput(
             f"what credential {found.id!r} names is no name of a variable", "name the variable, not the key itself"

@@ -495,7 +495,7 @@ def _straight(model: ModelSettings, dialect: Dialect, compatible: bool = False) 
     provider = model.provider
     url = provider.base_url or HOMES.get(provider.kind)
     if url is None:
-        raise InvalidInput(f"provider {provider.id!r} has no URL", Action.GIVE_SERVER_URL)
+        raise InvalidInput(f"provider {provider.id!r} has no URL", Action.SET_BASE_URL)
     return Route(
         dialect=dialect,
         url=url.rstrip("/"),

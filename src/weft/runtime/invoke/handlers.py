@@ -84,7 +84,7 @@ def message_of(invocation: Invocation, kind: str) -> Any:
     is_input = invocation.message is None and isinstance(invocation.input, str)
     message = invocation.input if is_input else invocation.message
     if message is None or (isinstance(message, str) and not message.strip()):
-        raise InvalidInput(f"a {kind} is invoked with a message", Action.GIVE_MESSAGE)
+        raise InvalidInput(f"a {kind} is invoked with a message", Action.PASS_MESSAGE)
     return message
 
 
@@ -250,7 +250,7 @@ _RULES = Rules(connect_seconds=10, read_seconds=20)
 async def invoke_human(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:
     """Tell a person something, or with `asks` have them decide: pending until they approve or reject it."""
     if not isinstance(invocation.message, str):
-        raise InvalidInput("a person is told text", Action.GIVE_MESSAGE)
+        raise InvalidInput("a person is told text", Action.PASS_MESSAGE)
     ensure_own(program)
     context.execution_context.ensure_allowed(f"human:{program.name}")
     request, is_new = await context.across(lambda: _record(context.programs, program, invocation))

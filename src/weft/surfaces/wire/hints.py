@@ -14,13 +14,13 @@ from weft.kernel.typed_names import shell_word
 
 COMMAND_LINE: Mapping[Action, str] = {
     # values
-    Action.GIVE_MESSAGE: "say it with --message TEXT",
-    Action.GIVE_TEXT: "give one with --text",
+    Action.PASS_MESSAGE: "say it with --message TEXT",
+    Action.PASS_TEXT: "give one with --text",
     Action.FETCH_MODEL: "fetch it with `weft model get {model}`",
-    Action.GIVE_SERVER_URL: "name its server with --base-url",
+    Action.SET_BASE_URL: "name its server with --base-url",
     Action.CHECK_BASE_URL: "check the base URL of the provider, many end with /v1:"
     " `weft provider configure {provider} --base-url URL` changes it",
-    Action.GIVE_ONE_KEY_SOURCE: "say --env VARIABLE or --cmd COMMAND, not both",
+    Action.CHOOSE_ONE_KEY_SOURCE: "say --env VARIABLE or --cmd COMMAND, not both",
     Action.READ_HELP: "`{command} --help` shows how it is used",
     # names and lists
     Action.LIST_INBOX: "`weft inbox` lists them",
@@ -59,8 +59,8 @@ COMMAND_LINE: Mapping[Action, str] = {
     ),
     Action.LIST_ALL_PROBLEMS: "`weft verify` shows all of them",
     Action.FIND_REFUSED_REPLICA: "refusals of `weft pull` and `weft push` name the one they mean",
-    Action.GIVE_KEY_NAME: "give it one with --name",
-    Action.GIVE_ANOTHER_KEY_NAME: "give it another --name",
+    Action.NAME_KEY: "give it one with --name",
+    Action.CHOOSE_ANOTHER_KEY_NAME: "give it another --name",
     Action.CREATE_KEY: "make one with `weft key create`",
     Action.EXPORT_PUBLIC_KEY: "a public key is the one line that `weft key export` prints",
     # sessions and turns
@@ -75,14 +75,14 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.SET_SESSION_MODEL: (
         "`weft session configure {session} --model NAME`, or name one for this message: --model NAME"
     ),
-    Action.BRING_SUMMARY: "bring a summary with `weft summarize`",
+    Action.SUMMARIZE_BRANCH: "bring a summary with `weft summarize`",
     Action.NAME_TURN_OF_THREAD: "name a turn of that thread: `weft log` shows it",
     Action.NAME_COMPACTION: "`weft log` marks compactions",
     Action.NAME_ONE_BRANCH: "name the turn with --to: {branches}",
     Action.CHOOSE_OWN_BRANCH: "say --ours",
     # erasing, bundles, exports
     Action.FINISH_ERASURE: "close what has it open, then `weft erase --finish`",
-    Action.DECIDE_ERASURES: "`weft erase --pending`, then --apply",
+    Action.REVIEW_ERASURES: "`weft erase --pending`, then --apply",
     Action.WITHHOLD_MORE_OR_FORCE: "withhold those places too, or say --force",
     Action.CHOOSE_ANOTHER_FILE_OR_FORCE: "choose another file, or add --force to replace it",
     # programs
@@ -106,7 +106,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.ASSIGN_TASK: "`weft task assign {task} NAME` first",
     Action.READ_REQUEST: "it is kept: `weft human requests {human}` shows it",
     Action.READ_REQUEST_AFTER: "{hint}; it is kept: `weft human requests {human}` shows it",
-    Action.GIVE_VECTOR: "give it one: `weft embed {node}`",
+    Action.EMBED_NODE: "give it one: `weft embed {node}`",
     Action.FORGET_VECTORS: "forget them first: `weft embed --forget`",
     # the ledger's file or server
     Action.EXAMINE_LEDGER: "`weft doctor` explains what is wrong and what to do",
@@ -126,7 +126,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.COPY_UNREADABLE_SERVER: (
         "salvaging is for files; a server restores what it was told to keep, and `weft copy` reads what can be read"
     ),
-    Action.GIVE_NEW_FILE: "give the path of a new file; to another server or schema goes `weft copy`",
+    Action.CHOOSE_NEW_FILE: "give the path of a new file; to another server or schema goes `weft copy`",
     Action.IMPORT_OR_CREATE_LEDGER: "`weft import` makes yours and brings in the sessions of other tools; "
     "`weft init` makes an empty one here",
     Action.CREATE_OR_NAME_LEDGER: "`weft init {path}` makes it, or name another with --ledger",
@@ -139,7 +139,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.REBUILD_VIEWS: "weft rebuild",
     Action.VERIFY_AND_REBUILD: "run `weft verify`, then `weft rebuild`",
     Action.VERIFY_REBUILD_EXAMINE: "run `weft verify`, then `weft rebuild`; if that does not mend it, `weft doctor`",
-    Action.MEND_FACTS_THEN_REBUILD: "mend the facts first; if they verify, weft rebuild",
+    Action.REPAIR_FACTS_THEN_REBUILD: "mend the facts first; if they verify, weft rebuild",
     Action.SCAN_SECRETS_AGAIN: "weft secrets --all",
     Action.IMPORT_AGAIN: "`weft import` reads them again",
     Action.IMPORT_REST: "`weft import PATH` brings in the sessions that are missing, where you have them",
