@@ -278,6 +278,26 @@ def test_a_ledger_of_another_user_is_not_used_unasked(shell: Shell, stranger: Pa
     assert "belongs to another user" in shell("log").err
 
 
+@pytest.mark.parametrize("linked", [".weft", ".weft/ledger.db"])
+def test_a_link_to_a_ledger_that_is_trusted_is_not_followed_unasked(
+    shell: Shell, folder: Path, tmp_path: Path, linked: str
+) -> None:
+    own = tmp_path / "project" / ".weft" / "ledger.db"
+    assert shell("init", str(tmp_path / "project")).code == 0
+    link = folder / linked
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(own.parent if linked == ".weft" else own)
+    record = ("record", "--session", "main", "--query", "where?", "--response", "here")
+    for words in (record, ("log",), ("send", "--session", "main", "Begin")):
+        answer = shell(*words)
+        assert answer.code != 0
+        assert f"{link} is a link" in answer.err
+        assert "--ledger or WEFT_LEDGER" in answer.err
+    assert "where?" not in shell("--ledger", str(own), "log").out
+    assert shell("--ledger", str(folder), *record).code == 0
+    assert "where?" in shell("--ledger", str(own), "log").out
+
+
 def test_a_trust_file_that_others_could_have_written_is_not_believed(shell: Shell, stranger: Path) -> None:
     assert shell("trust").code == 0
     path = trust_store().path

@@ -319,6 +319,20 @@ def test_changed_files_that_something_runs_by_itself_are_named(desk: Desk, folde
     assert told["runs_by_itself"] == {"conftest.py": "the tests, when they are run"}
 
 
+def test_a_merge_and_a_comparison_name_what_the_own_git_is_told_to_run(
+    desk: Desk, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = folder / "own-settings"
+    settings.write_text("[core]\n\tsshCommand = ./connect -4\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    desk.weft("fork", "main", "alt")
+    desk.work("alt", folder / "site-alt", **{"connect": "evil\n", "more": "y\n"})
+    named = {"connect": "git, as core.sshCommand says"}
+    assert desk.weft.json("diff", "--files", "main", "alt")["runs_by_itself"] == named
+    told = desk.weft("merge", "alt", "--into", "main", "--text", "it is better", "--json").json
+    assert told["runs_by_itself"] == named
+
+
 def test_undo_and_redo(desk: Desk) -> None:
     planned = desk.weft("undo", "--dry-run")
     assert planned.code == 0, planned.err

@@ -430,9 +430,16 @@ def _by_name() -> tuple[dict[str, str], dict[str, str], tuple[tuple[str, str], .
 _FILES, _FOLDERS, _PATTERNS = _by_name()
 
 
-def self_running(paths: Iterable[str]) -> dict[str, str]:
-    """Those of these paths that something runs by itself, in their order, each with what runs it."""
-    return {path: runner for path in paths if (runner := _runner(path)) is not None}
+def self_running(paths: Iterable[str], programs: Mapping[str, str] = {}) -> dict[str, str]:
+    """Those of these paths that something runs by itself, in their order, each with what runs it. `programs`: by path,
+    with a slash before it and in small letters, what else is run there; a slash behind it says a folder."""
+    runners = ((path, _runner(path) or _runner_of(f"/{path.lower()}", programs)) for path in paths)
+    return {path: runner for path, runner in runners if runner is not None}
+
+
+def _runner_of(place: str, programs: Mapping[str, str]) -> str | None:
+    folders = (runner for program, runner in programs.items() if program.endswith("/") and place.startswith(program))
+    return programs.get(place) or next(folders, None)
 
 
 def _runner(path: str) -> str | None:

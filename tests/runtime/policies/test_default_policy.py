@@ -200,7 +200,7 @@ def test_what_a_policy_is_shown_is_the_contract() -> None:
     assert sorted(document["context"]) == sorted(
         (
             "agent session turn workspace toolset on_behalf_of is_untrusted read_only is_contained not_contained"
-            " subjects shown"
+            " subjects hidden shown"
         ).split()
     )
 

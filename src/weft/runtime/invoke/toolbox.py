@@ -53,6 +53,7 @@ from weft.runtime.policies.policy_decisions import (
 from weft.runtime.resources.local_drivers import DirectoryDriver
 from weft.runtime.resources.workspace_snapshots import WorkspaceSnapshots
 from weft.runtime.sandbox.command_runner import CODE_LIMITS, CodeOutcome, CommandRunner, Language, run_code
+from weft.runtime.sandbox.git_programs import GitPrograms
 from weft.runtime.sandbox.processes import Ending, Limits
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, SandboxProfile
 from weft.runtime.tool.gate import Containment, IsTrusted, ToolGate
@@ -71,6 +72,7 @@ from weft.runtime.tool.tool_contract import (
 from weft.runtime.tool.toolsets import find_toolset, is_offered
 from weft.runtime.tool.workspace import WorkspaceFolder
 from weft.runtime.tools.fetch_url import FetchUrlTool
+from weft.runtime.tools.hidden_files import HiddenFiles
 from weft.runtime.tools.mcp_servers import McpServers
 from weft.runtime.tools.shell import ShellTool
 from weft.runtime.tools.workspace_tools import Linters, LinterSettings, session_tools, workspace_tools
@@ -437,6 +439,7 @@ class Toolbox:
             workspace=None if plan.setting.workspace is None else Path(plan.setting.workspace),
             withheld=withheld,
             containment=containment,
+            hidden_files=None if plan.setting.workspace is None else self._hidden_files(Path(plan.setting.workspace)),
         )
         plan.on_asked = self._on_asked
 
@@ -505,6 +508,9 @@ class Toolbox:
             sourced += [SourcedTool(served[name], served[name].server) for name in sorted(served)]  # type: ignore[arg-type,attr-defined]
         return sourced
 
+    def _hidden_files(self, workspace: Path) -> HiddenFiles:
+        return HiddenFiles(workspace, self._runner.protected.secrets, self._runner.person.covered_places)
+
     def _workspace_tools(
         self, folder: Path, profile: SandboxProfile, acting: ExecutionContext
     ) -> Sequence[PlannedTool]:
@@ -517,10 +523,11 @@ class Toolbox:
         def may_read(path: str) -> bool:
             return acting.authority.allows(f"{TOOL_PREFIX}read", path)
 
-        files = workspace_tools(workspace, linters, may_read)
+        programs = GitPrograms(folder, self._runner.person.git_person)
+        files = workspace_tools(workspace, linters, may_read, self._hidden_files(folder), programs)
         if profile.is_read_only:
             files = tuple(tool for tool in files if tool.is_read_only)
-        return [*files, ShellTool(folder, profile=profile, runner=self._runner)]
+        return [*files, ShellTool(folder, profile=profile, runner=self._runner, programs=programs)]
 
     async def _worker_tools(self, configuration: TurnConfiguration, workspace: str | None) -> list[PlannedTool]:
         """None for a worker that is as deep as workers may be."""

@@ -83,8 +83,10 @@ def decide(name: str, subjects: list[str] | None, context: dict[str, object]) ->
         return "deny_continue", refusal
     if name in NETWORK and context.get("is_untrusted"):
         return "ask", "words of strangers are in the context, and this tool reaches the network"
+    hidden = context.get("hidden")
+    hidden = hidden if isinstance(hidden, list) else []
     if name in READING:
-        secrets = [subject for subject in subjects or [] if is_secret(subject)]
+        secrets = [subject for subject in subjects or [] if subject in hidden or is_secret(subject)]
         return ("ask", f"{secrets[0]} may hold secrets") if secrets else ("allow", "it changes nothing")
     if context.get("is_contained") and not (name in WRITING and any(map(is_secret, subjects or []))):
         return "allow", "it stays inside the sandbox of a folder that is trusted for work"
@@ -211,6 +213,11 @@ TESTS = [
     {
         "name": "a file of secrets is asked about",
         "call": {"name": "read", "arguments": {"path": ".env"}, "context": {"subjects": [".env"]}},
+        "decision": "ask",
+    },
+    {
+        "name": "a file that is hidden from commands is asked about, whatever its name",
+        "call": {"name": "read", "arguments": {}, "context": {"subjects": ["docker/a"], "hidden": ["docker/a"]}},
         "decision": "ask",
     },
     {

@@ -65,6 +65,8 @@ class PolicyContext(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """In such a folder, why it is not contained."""
     subjects: tuple[str, ...] | None = ()
     """What the call is used on; None where that cannot be told."""
+    hidden: tuple[str, ...] = ()
+    """Those of the files that are hidden from commands in the sandbox, for they commonly hold secrets."""
     shown: str = ""
 
 

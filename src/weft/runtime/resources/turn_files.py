@@ -156,6 +156,14 @@ class TurnFiles:
         known = [(old, new) for old, new in pairs if old is not None and _is_restorable(old)]
         return [change for old, new in known for change in self.changes(old, new)]
 
+    def places_of_turn(self, turn: str) -> tuple[str, ...]:
+        """The directories that a turn may have changed."""
+        tried = (one for one in self._controller.log.tried_in(turn) if self._is_ours(one))
+        return self.places_of(*tried)
+
+    def places_of(self, *snapshots: Snapshot) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._place_of(one).place for one in snapshots))
+
     def git_changes_since(self, turns: Sequence[str]) -> list[GitChange]:
         """What git's folders say now that they did not say before the first of these turns changed a directory, where
         what they were like was kept: commands ran there that nobody was asked about."""

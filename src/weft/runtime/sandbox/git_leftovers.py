@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,9 +36,12 @@ from weft.runtime.sandbox.folder_descent import (
     visit_folders,
 )
 from weft.runtime.sandbox.git_repositories import (
+    ALTERNATES,
     GIT,
     INDEX,
+    MOST_ALTERNATES,
     FolderLinks,
+    alternate_folders,
     branch_names,
     hash_bytes_of,
     is_git_folder,
@@ -53,6 +56,7 @@ from weft.runtime.sandbox.git_settings import (
     CONFIG_BYTES,
     GitLeftovers,
     harmless_settings,
+    names_strategy_by_path,
     object_format,
     restored_settings,
     upstream_settings,
@@ -77,6 +81,11 @@ _NAME_BYTES = 200
 """So much of a name is kept where something is added to it; the system takes 255 bytes."""
 _STEPS = ("rebase-merge/git-rebase-todo", "rebase-apply/git-rebase-todo", "sequencer/todo")
 """What git does next, when somebody tells it to go on: a line of these can name a command."""
+_STRATEGIES: Mapping[str, Callable[[bytes], bool]] = {
+    "rebase-merge/strategy": lambda data: b"/" in data,
+    "sequencer/opts": names_strategy_by_path,
+}
+"""How it merges then, and whether such a file names a program of the workspace for that."""
 
 
 class ChangedGit(Struct, frozen=True, kw_only=True):
@@ -123,6 +132,8 @@ def _clean_all(cleaning: _Cleaning, view: GitView, git: ChangedGit) -> None:
         cleaning.clean_made(place)
     for identity, folder in view.folders.items():
         cleaning.clean_held(identity, folder)
+    for identity, known in view.known.items():
+        cleaning.stop_alternates_of(identity, known.path)
 
 
 def carry_upstreams(folders: Mapping[Identity, str], branches: Mapping[Identity, frozenset[str]]) -> tuple[str, ...]:
@@ -295,11 +306,19 @@ class _Cleaning:
             if identity in self._held and opened_identity(descriptor) == identity:
                 self._clean_open_held(descriptor, folder)
 
+    def stop_alternates_of(self, identity: Identity, folder: str) -> None:
+        """Of one that was there before. Where a command changes these, nothing says that the folder changed."""
+        with self._noting(folder), self._writable(folder) as descriptor:
+            if opened_identity(descriptor) == identity:  # one that was moved is met where it is now
+                self._stop_alternates(descriptor)
+
     def _clean_open_held(self, descriptor: int, folder: str) -> None:
         self._held.discard(opened_identity(descriptor))
         if not any(why.startswith(f"{folder}:") for why in self._odd):
             self._remove_links(descriptor, self._name(folder))
         self._check_indexes(descriptor, self._name(folder))
+        self._stop_alternates(descriptor)
+        self._stop_strategies(descriptor, self._name(folder))
         self._name_steps(descriptor, self._name(folder))
 
     def _remove_links(self, folder: int, name: str, known: Collection[str] = ()) -> None:
@@ -318,6 +337,44 @@ class _Cleaning:
                 if kind_at(inside, link) == stat.S_IFLNK:
                     self.not_cleaned.append(place)
         self.not_cleaned += [os.path.normpath(f"{name}/{path}") for path in links.failures]
+
+    def _stop_alternates(self, folder: int) -> None:
+        """Objects of another repository of the person's: their `git gc` would copy them to where commands read."""
+        waiting, seen = [os.path.realpath(f"/proc/self/fd/{folder}/objects")], set[str]()
+        while waiting and len(seen) < MOST_ALTERNATES:
+            objects = waiting.pop()
+            if objects in seen or self._root_of(objects) is None:
+                continue
+            seen.add(objects)
+            place = f"{objects}/info"
+            with self._noting(place), self._writable(place) as info:
+                if kind_at(info, ALTERNATES) != stat.S_IFREG:  # a link is another matter, of a folder git reads nothing
+                    continue
+                data = _read_at(info, ALTERNATES)
+                led: list[str | None] = [None] if data is None else list(alternate_folders(data, objects))
+                is_known = state_at(info, ALTERNATES) in self._noted
+                if not is_known and any(path is None or self._is_outside(path) for path in led):
+                    _rename_at(info, ALTERNATES)
+                    self.taken_away.append(self._name(f"{place}/{ALTERNATES}"))
+                else:
+                    waiting += filter(None, led)
+
+    def _is_outside(self, path: str) -> bool:
+        return self._root_of(path) is None or not set(path.split("/")).isdisjoint(self._unseen)
+
+    def _stop_strategies(self, folder: int, name: str) -> None:
+        """Git looks for the program of a strategy that has a `/` from the files of the repository on."""
+        for path, names_program in _STRATEGIES.items():
+            place = f"{name}/{path}"
+            with self._noting(place), opened_beneath(folder, os.path.dirname(path)) as inside:
+                file = os.path.basename(path)
+                if kind_at(inside, file) != stat.S_IFREG:
+                    continue
+                data = _read_at(inside, file)
+                if data is None or names_program(data):
+                    open_to_owner(inside)
+                    _rename_at(inside, file)
+                    self.taken_away.append(place)
 
     def _name_steps(self, folder: int, name: str) -> None:
         for step in _STEPS:
@@ -429,6 +486,8 @@ class _Cleaning:
             self._remove_links(folder, name, () if known is None else known.links)
         with self._naming(f"{name}/{INDEX}"):
             self._check_indexes(folder, name)
+        self._stop_alternates(folder)
+        self._stop_strategies(folder, name)
         self._name_steps(folder, name)
 
     @contextmanager

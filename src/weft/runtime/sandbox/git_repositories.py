@@ -450,6 +450,8 @@ def identity_of(path: str) -> Identity:
 
 # --- Finds the links in one of git's folders through which a person's git would write: to whatever they lead.
 
+ALTERNATES = "alternates"
+MOST_ALTERNATES = 100
 FileState = tuple[int, int, int]
 """The numbers of its device and of itself, and when it changed."""
 _OLD_HEAD = re.compile(r"refs/heads/[\w-]+")
@@ -527,7 +529,7 @@ class FolderLinks:
 
 
 def noted_files(place: str) -> Iterator[FileState]:
-    """The links and the indexes in one of git's folders, as they are."""
+    """The links, the indexes and the alternates in one of git's folders, as they are."""
     with suppress(OSError):
         folder = os.open(place, FOLDER_FLAGS)
         try:
@@ -537,6 +539,31 @@ def noted_files(place: str) -> Iterator[FileState]:
                 yield state_at(inside, name)
         finally:
             os.close(folder)
+        yield from _noted_alternates(os.path.realpath(f"{place}/objects"))
+
+
+def _noted_alternates(objects: str) -> Iterator[FileState]:
+    waiting, seen = [objects], set[str]()
+    while waiting and len(seen) < MOST_ALTERNATES:
+        objects = waiting.pop()
+        if objects in seen:
+            continue
+        seen.add(objects)
+        with suppress(OSError), open(os.open(f"{objects}/info/{ALTERNATES}", _READ), "rb") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode):
+                yield status.st_dev, status.st_ino, status.st_ctime_ns
+                waiting += filter(None, alternate_folders(file.read(CONFIG_BYTES), objects))
+
+
+def alternate_folders(alternates: bytes, objects: str) -> Iterator[str | None]:
+    """The folders from which git takes further objects, for one of the folder `objects`; None for one that is quoted or
+    depends on who asks."""
+    for line in filter(None, alternates.split(b"\n")):
+        if line.startswith((b'"', b"/proc/")):
+            yield None
+        elif not line.startswith(b"#") and b"\0" not in line:
+            yield os.path.realpath(os.path.join(objects, os.fsdecode(line)))
 
 
 def is_old_head(folder: int, name: str) -> bool:

@@ -289,6 +289,16 @@ def included_paths(config: bytes) -> tuple[str, ...]:
     )
 
 
+def names_strategy_by_path(options: bytes) -> bool:
+    """Whether the options of unfinished picks, which have the form of a configuration, may name the program of a
+    strategy by a path."""
+    try:
+        settings = list(_read_settings(options))
+    except UnreadableSettings:
+        return True
+    return any("/" in one.value for one in settings if one.key == "options.strategy")
+
+
 def object_format(config: bytes) -> str:
     """The hash that names a repository's objects."""
     values = [one.value for one in read_settings(config) if one.key == "extensions.objectformat"]
@@ -376,21 +386,28 @@ def included_files(
     """What files of settings include, with these files themselves. `is_writable` says of a folder without links on its
     way whether commands can write in it. Without a `home` what is named from there cannot be known, and lies in none
     of their folders."""
+    for path, _ in files_read(settings, home):
+        included = _follow(path, is_writable)
+        if included.file is not None or included.links or included.missing is not None:
+            yield included
+
+
+def files_read(settings: Iterable[str], home: Path | None) -> Iterator[tuple[str, bytes]]:
+    """Files of settings and what they include, each with what it says: nothing where it is not there."""
     waiting, seen = [(path, 0) for path in settings], set[str]()
     while waiting and len(seen) < _MOST_FILES:
         path, level = waiting.pop()
         if path in seen:
             continue
         seen.add(path)
-        included = _follow(path, is_writable)
-        if included.file is not None or included.links or included.missing is not None:
-            yield included
+        said = _read(path)
+        yield path, said
         if level < _MOST_LEVELS:
-            waiting += [(inner, level + 1) for inner in _inner_paths(path, home)]
+            waiting += [(inner, level + 1) for inner in _inner_paths(path, said, home)]
 
 
-def _inner_paths(path: str, home: Path | None) -> Iterator[str]:
-    for named in included_paths(_read(path)):
+def _inner_paths(path: str, said: bytes, home: Path | None) -> Iterator[str]:
+    for named in included_paths(said):
         if named.startswith("~"):
             expanded = _expanded(named, home)
             if expanded is not None:

@@ -606,8 +606,14 @@ def writable_git_folders(workspace: Path) -> tuple[GitFolder, ...]:
 
 def repository_settings(workspace: Path) -> tuple[str, ...]:
     """Where the repositories of a workspace have their settings. All of its folders are looked through."""
-    folders = dict.fromkeys(folder.place for folder in _candidates(str(workspace)))
+    folders = dict.fromkeys(git_folders_in(str(workspace)))
     return tuple(f"{folder}/{name}" for folder in folders for name in ("config", "config.worktree"))
+
+
+def git_folders_in(workspace: str) -> Iterator[str]:
+    """The folders of its repositories, some of them several times. `workspace` has no links on its way. Raises
+    InvalidInput after the first ones where there are more folders than can be looked through."""
+    return (folder.place for folder in _candidates(workspace))
 
 
 def obeyed_settings(workspace: Path, settings: Sequence[str], person: GitPerson) -> frozenset[str]:

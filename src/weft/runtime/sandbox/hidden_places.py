@@ -619,6 +619,13 @@ def _hidden_entry(
     return _linked_secret(workspace, entry_path, secrets, shown) if entry.is_symlink() else None
 
 
+def is_linked_secret(workspace: str, path: str, secrets: SecretFiles) -> bool:
+    """Whether a path of a workspace leads through a link to a file that is hidden for the name of the link."""
+    place = os.path.join(workspace, path)
+    is_link = secrets.is_named(path) and os.path.realpath(place) != place
+    return is_link and _linked_secret(workspace, path, secrets, frozenset(secrets.shown())) is not None
+
+
 def _linked_secret(workspace: str, path: str, secrets: SecretFiles, shown: frozenset[str]) -> HiddenEntry | None:
     """A link of a secret's name: over a link nothing can be mounted, so the file that it leads to is hidden."""
     target = os.path.realpath(os.path.join(workspace, path))

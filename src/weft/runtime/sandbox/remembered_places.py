@@ -11,7 +11,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import DecodeError, Struct, ValidationError, structs
@@ -303,6 +303,21 @@ class PlaceMemory:
 
     def close(self) -> None:
         self.turn.close()
+
+
+def remembered_files(folder: Path, workspace: Path) -> frozenset[int]:
+    """The numbers of the files that were covered in a workspace, or in one above or below it. `workspace` has no links
+    on its way. The notes are read without its turn: each is replaced as a whole. Raises OSError or DecodeError where
+    they cannot be read."""
+    key = _key(workspace)
+    below = folder / key / _BELOW
+    keys = [key, *map(_key, folders_above(workspace)), *(os.listdir(below) if below.is_dir() else ())]
+    numbers = set[int]()
+    for noted in keys:
+        with suppress(FileNotFoundError), (folder / noted / _NOTE).open("rb") as file:
+            memory = decode(file.read(MOST_BYTES + 1), type=_Memory)
+            numbers.update(place.number for place in memory.places if not place.is_folder)
+    return frozenset(numbers)
 
 
 def _key(folder: Path) -> str:

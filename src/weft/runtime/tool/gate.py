@@ -45,6 +45,7 @@ from weft.runtime.tool.tool_contract import (
     WorkspaceKeeper,
     in_thread,
 )
+from weft.runtime.tools.hidden_files import HiddenFiles
 
 # --- Whether a call stays where its person lets agents work without asking: the facts that the approval policy is
 # told.
@@ -157,6 +158,7 @@ SHOWN_CHARACTERS = 256 * 1024
 """What a person is shown is never shortened: what is longer cannot be approved."""
 APPROVAL_SECONDS = 24 * 3600.0
 NO_CIRCUMSTANCES = PolicyContext()
+FILE_READS = frozenset({"read", "grep"})
 
 
 AskPolicies = Callable[[PolicyCall], Awaitable[PolicyDecision]]
@@ -189,11 +191,13 @@ class ToolGate:
         workspace: Path | None = None,
         withheld: Mapping[str, str] = MappingProxyType({}),
         containment: Containment | None = None,
+        hidden_files: HiddenFiles | None = None,
     ) -> None:
         """Calls that may change the workspace run beside each other; one that a person approved has it for itself.
         `withheld` says of tools that the turn would have otherwise why it has them not. `containment` tells which calls
-        stay where the person lets agents work; without it, or where nothing is kept, none does."""
-        self._containment = containment
+        stay where the person lets agents work; without it, or where nothing is kept, none does. `hidden_files` tells
+        which files of the workspace commands do not see."""
+        self._containment, self._hidden_files = containment, hidden_files
         self._rests_on_trust: dict[str, bool] = {}
         """Of each call that this gate decided on, whether it is allowed as contained."""
         self._keeper, self._workspace = keeper, workspace
@@ -326,6 +330,10 @@ class ToolGate:
 
     async def _asked(self, plan: CallPlan, arguments: Any, context: ToolCallContext) -> PolicyCall:
         """What policies are asked about a call, without a word of where it stays."""
+        files = self._hidden_files
+        hidden: tuple[str, ...] = ()
+        if files is not None and plan.tool in FILE_READS:
+            hidden = await in_thread(lambda: _hidden_of(files, plan, arguments))
         return PolicyCall(
             name=plan.tool,
             arguments=arguments,
@@ -335,6 +343,7 @@ class ToolGate:
                 is_untrusted=await self._history.is_untrusted(context.turn),
                 read_only=plan.is_read_only,
                 subjects=plan.subjects,
+                hidden=hidden,
                 shown=plan.shown,
             ),
         )
@@ -424,6 +433,13 @@ class ToolGate:
             subjects=plan.subjects,
             expires_ms=self._clock.now_ms() + round(self._approval_seconds * 1000),
         )
+
+
+def _hidden_of(files: HiddenFiles, plan: CallPlan, arguments: Any) -> tuple[str, ...]:
+    """Of the files that a call shows, those that commands do not see."""
+    asked = arguments.get("path") if isinstance(arguments, dict) else None
+    named = asked if isinstance(asked, str) else None
+    return tuple(path for path in plan.subjects or () if files.is_hidden(path, named))
 
 
 def shown_text(plan: CallPlan) -> str:

@@ -24,6 +24,7 @@ from weft.ledger.model import FileNote, ImagePart
 from weft.runtime.policies.default_policy import is_secret
 from weft.runtime.tool.tool_contract import CallPlan, StructTool, ToolCallContext, ToolFailure, ToolOutput, in_thread
 from weft.runtime.tool.workspace import ANY_FOLDERS, FolderWalk, PathPattern, States, WorkspaceFolder, parts_of
+from weft.runtime.tools.hidden_files import HiddenFiles
 
 # --- The difference between two versions of a file, line by line, in the unified form that people know.
 
@@ -645,11 +646,17 @@ def compiled_expression(pattern: str, *, ignore_case: bool = False) -> Expressio
 
 class GrepTool(FindTool[GrepArguments]):
     """It shows what is in files, so it looks only through those that `may_read` allows: a rule that denies reading a
-    path holds here too. Files that commonly hold secrets it looks through only where one is named."""
+    path holds here too. Files that commonly hold secrets, and those that commands do not see, it looks through only
+    where one is named."""
 
-    def __init__(self, workspace: WorkspaceFolder, may_read: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(
+        self,
+        workspace: WorkspaceFolder,
+        may_read: Callable[[str], bool] = lambda _: True,
+        hidden_files: HiddenFiles | None = None,
+    ) -> None:
         super().__init__("grep", GREP_DESCRIPTION, GrepArguments, workspace)
-        self._may_read = may_read
+        self._may_read, self._hidden_files = may_read, hidden_files
 
     def plan_of(self, arguments: GrepArguments) -> CallPlan:
         compiled_expression(arguments.pattern, ignore_case=arguments.ignore_case)
@@ -668,12 +675,15 @@ class GrepTool(FindTool[GrepArguments]):
 
     def look(self, exact: dict[str, Any]) -> ToolOutput:
         expression = compiled_expression(exact["pattern"], ignore_case=exact["ignore_case"])
+        is_hidden = None if self._hidden_files is None else self._hidden_files.look()
         search = FileSearch(expression, self.budget(), exact["offset"], exact["limit"], exact["context"])
         walk = FolderWalk(self.workspace, search.budget)
         unread = 0
         try:
             for path in self._files(walk, exact):
                 try:
+                    if is_hidden is not None and path != exact["path"] and is_hidden(path):
+                        raise ToolFailure("not_permitted", f"{path!r} is hidden from commands")
                     data = self._data(path, is_named=path == exact["path"])
                 except (ToolFailure, LimitExceeded) as error:
                     if path == exact["path"]:

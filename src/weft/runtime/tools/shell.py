@@ -20,9 +20,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from weft.kernel.errors import quoted
-from weft.kernel.permission_subjects import command_subjects, line_subjects, self_running, self_running_words
+from weft.kernel.permission_subjects import command_subjects, line_subjects, self_running_words
 from weft.kernel.typed_names import shell_line, shell_word
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.git_programs import GitPrograms
 from weft.runtime.sandbox.hidden_places import LEDGER_FOLDER
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile, file_of, uncovered
@@ -512,8 +513,10 @@ class ShellTool(StructTool[ShellArguments]):
         runner: CommandRunner,
         profile: SandboxProfile = WORKSPACE_PROFILE,
         limits: Limits = SHELL_LIMITS,
+        programs: GitPrograms | None = None,
     ) -> None:
         super().__init__("shell", _DESCRIPTION, ShellArguments)
+        self._programs = programs or GitPrograms(workspace, runner.person.git_person)
         self._workspace, self._profile = workspace, profile
         self._is_outward = profile.is_unconfined or bool(profile.endpoints)
         self._runner, self._limits = runner, limits
@@ -537,7 +540,7 @@ class ShellTool(StructTool[ShellArguments]):
             tool="shell",
             exact=exact,
             subjects=subjects,
-            shown=_shown(asked.cmd, exact),
+            shown=_shown(asked.cmd, exact, self._programs),
             confined_to=None if self._is_outward else exact["workspace"],
             uncovers=tuple(exact["uncovered"]),
             is_outward=self._is_outward,
@@ -634,7 +637,7 @@ def _folder(workspace: Path, asked: str) -> str:
     return str(folder)
 
 
-def _shown(cmd: str | list[str], exact: dict[str, Any]) -> str:
+def _shown(cmd: str | list[str], exact: dict[str, Any], programs: GitPrograms) -> str:
     """All of it, for whoever approves."""
     lines = [cmd if isinstance(cmd, str) else shell_line(cmd), "", f"in {os.path.join(exact['cwd'], '')}"]
     lines += [f"with {name}={shell_word(value)}" for name, value in exact["env"].items()]
@@ -654,9 +657,15 @@ def _shown(cmd: str | list[str], exact: dict[str, Any]) -> str:
     if exact["uncovered"]:
         lines.append(f"hidden files named by this command: {', '.join(exact['uncovered'])}")
         lines.append("If you allow this call, this one command reads them as they are now; its result may tell them.")
-    named = self_running(word for word in named_words(exact["argv"]) if len(word.split()) == 1)
+    words = {word: _from_workspace(word, exact) for word in named_words(exact["argv"]) if len(word.split()) == 1}
+    runners = programs.self_running([*words, *words.values()])
+    named = {word: runners.get(word) or runners[path] for word, path in words.items() if {word, path} & runners.keys()}
     lines += [self_running_words(named)] if named else []
     return "\n".join(lines)
+
+
+def _from_workspace(word: str, exact: dict[str, Any]) -> str:
+    return os.path.relpath(os.path.join(exact["cwd"], word), exact["workspace"])
 
 
 def _told(outcome: ProcessOutcome, duration_ms: int) -> dict[str, Any]:

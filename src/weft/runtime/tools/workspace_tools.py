@@ -21,6 +21,7 @@ from weft.kernel.errors import LimitExceeded, WeftError
 from weft.kernel.foreign_input import MIB, ReadBudget, ReadLimits, check_json
 from weft.kernel.permission_subjects import self_running, self_running_words
 from weft.ledger.model import FileNote, LintNote
+from weft.runtime.sandbox.git_programs import GitPrograms
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
 from weft.runtime.tool.recorded_results import ReadResultTool, RecordedCalls, TodoTool, recordable
 from weft.runtime.tool.tool_contract import (
@@ -33,6 +34,7 @@ from weft.runtime.tool.tool_contract import (
     in_thread,
 )
 from weft.runtime.tool.workspace import ANY_FOLDERS, FileBytes, PathPattern, WorkspaceFolder, digest_of
+from weft.runtime.tools.hidden_files import HiddenFiles
 from weft.runtime.tools.reading_tools import FileDifference, GlobTool, GrepTool, ListTool, ReadTool
 
 # --- Linters that run after a file was written: which, on what, and what they found.
@@ -283,9 +285,11 @@ class ChangeTool(StructTool[ChangeArguments]):
         arguments: type[ChangeArguments],
         workspace: WorkspaceFolder,
         linters: Linters | None,
+        programs: GitPrograms | None,
     ) -> None:
         super().__init__(name, description, arguments)
         self._workspace, self._linters = workspace, linters
+        self._self_running = self_running if programs is None else programs.self_running
 
     @abstractmethod
     def changed_bytes(self, exact: dict[str, Any], present: bytes | None) -> bytes:
@@ -322,7 +326,7 @@ class ChangeTool(StructTool[ChangeArguments]):
             "linters": [] if self._linters is None else self._linters.commands_for(resolved.text),
             **change,
         }
-        words = self_running_words(self_running([resolved.text]))
+        words = self_running_words(self._self_running([resolved.text]))
         shown = f"{difference.unified()}\n\n{words}" if words else difference.unified()
         subjects, root = (resolved.text,), exact["workspace"]
         return CallPlan(tool=self.spec.name, exact=exact, subjects=subjects, shown=shown, confined_to=root)
@@ -361,8 +365,10 @@ class WriteTool(ChangeTool[WriteArguments]):
 
     is_idempotent = True
 
-    def __init__(self, workspace: WorkspaceFolder, linters: Linters | None = None) -> None:
-        super().__init__("write", WRITE_DESCRIPTION, WriteArguments, workspace, linters)
+    def __init__(
+        self, workspace: WorkspaceFolder, linters: Linters | None = None, programs: GitPrograms | None = None
+    ) -> None:
+        super().__init__("write", WRITE_DESCRIPTION, WriteArguments, workspace, linters, programs)
 
     def path_of(self, arguments: WriteArguments) -> str:
         return arguments.path
@@ -377,8 +383,10 @@ class WriteTool(ChangeTool[WriteArguments]):
 class EditTool(ChangeTool[EditArguments]):
     """Not idempotent: what it replaces is gone once it has run, or there once more."""
 
-    def __init__(self, workspace: WorkspaceFolder, linters: Linters | None = None) -> None:
-        super().__init__("edit", EDIT_DESCRIPTION, EditArguments, workspace, linters)
+    def __init__(
+        self, workspace: WorkspaceFolder, linters: Linters | None = None, programs: GitPrograms | None = None
+    ) -> None:
+        super().__init__("edit", EDIT_DESCRIPTION, EditArguments, workspace, linters, programs)
 
     def path_of(self, arguments: EditArguments) -> str:
         return arguments.path
@@ -455,16 +463,21 @@ def _not_unique(path: str, present: bytes, old: bytes) -> str:
 
 
 def workspace_tools(
-    workspace: WorkspaceFolder, linters: Linters | None = None, may_read: Callable[[str], bool] = lambda _: True
+    workspace: WorkspaceFolder,
+    linters: Linters | None = None,
+    may_read: Callable[[str], bool] = lambda _: True,
+    hidden_files: HiddenFiles | None = None,
+    programs: GitPrograms | None = None,
 ) -> tuple[PlannedTool, ...]:
-    """Those that read and change files. `may_read` says of a path whether `read` would be permitted on it."""
+    """Those that read and change files. `may_read` says of a path whether `read` would be permitted on it,
+    `hidden_files` which files commands do not see, `programs` what the person's git runs there."""
     return (
         ReadTool(workspace),
-        WriteTool(workspace, linters),
-        EditTool(workspace, linters),
+        WriteTool(workspace, linters, programs),
+        EditTool(workspace, linters, programs),
         ListTool(workspace),
         GlobTool(workspace),
-        GrepTool(workspace, may_read),
+        GrepTool(workspace, may_read, hidden_files),
     )
 
 

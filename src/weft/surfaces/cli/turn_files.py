@@ -15,11 +15,12 @@ from msgspec import Struct
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import FileKind, ResourceCapability, ResourceKind, RestoreOutcome, VolumeMode
 from weft.kernel.errors import WeftError
-from weft.kernel.permission_subjects import self_running, self_running_words
+from weft.kernel.permission_subjects import self_running_words
 from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.progress import counted, size_text
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.turn_lists import short
+from weft.surfaces.cli.work.sandbox_access import git_programs
 from weft.surfaces.plain_text import safe
 from weft.surfaces.wire.exchange_answers import ChangedFile, PlannedCopy
 
@@ -70,11 +71,17 @@ def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedF
     )
 
 
-def self_running_changes(changes: Iterable[ChangedPath]) -> dict[str, str]:
-    """Those of the changed paths that are still there and that something runs by itself."""
+def self_running_changes(changes: Iterable[ChangedPath], places: Iterable[str]) -> dict[str, str]:
+    """Those of the changed paths of these directories that are still there and that something runs by itself."""
     from weft.runtime.folder_snapshots.snapshot_objects import ChangeStatus, readable_path
 
-    return self_running(readable_path(one.path) for one in changes if one.status is not ChangeStatus.DELETED)
+    paths = [readable_path(one.path) for one in changes if one.status is not ChangeStatus.DELETED]
+    if not paths:
+        return {}
+    runners: dict[str, str] = {}
+    for place in places:
+        runners |= git_programs(place).self_running(paths)
+    return {path: runners[path] for path in paths if path in runners}
 
 
 class TurnNotes(Struct, frozen=True):
@@ -106,12 +113,13 @@ def turn_notes_of(call: Call, ledger: Ledger, turns: Iterable[str]) -> TurnNotes
     try:
         files = turn_files(ledger)
         changes = [change for turn in with_calls for change in files.changes_of_turn(turn)]
+        places = dict.fromkeys(place for turn in with_calls for place in files.places_of_turn(turn))
         not_kept = dict.fromkeys(path for turn in with_calls for path in files.not_kept_before(turn))
     except WeftError as error:
         call.note(f"whether it changed what runs by itself is not known: {safe(str(error))}")
         return TurnNotes()
     git_changes = git_changes_since(call, files, with_calls)
-    return TurnNotes(dict(sorted(self_running_changes(changes).items())), tuple(not_kept), tuple(git_changes))
+    return TurnNotes(dict(sorted(self_running_changes(changes, places).items())), tuple(not_kept), tuple(git_changes))
 
 
 def git_changes_since(call: Call, files: TurnFiles, turns: Sequence[str]) -> list[str]:

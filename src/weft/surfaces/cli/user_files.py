@@ -50,8 +50,16 @@ def find_ledger(option: str | None) -> str:
 
 
 def _own(ledger: Path) -> Path:
-    """A ledger that was come across, unless another user could have laid it there."""
+    """A ledger that was come across, unless another user could have laid it there, or a link leads to another one: it
+    may be trusted, and its agents would act in this folder."""
     for place in (ledger, ledger.parent):
+        if place.is_symlink():
+            raise NotTrusted(
+                str(ledger),
+                "be used unasked",
+                f"{place} is a link",
+                f"name the ledger that it leads to with --ledger or {LEDGER_VARIABLE} if you mean it",
+            )
         if os.stat(place).st_uid != os.geteuid():
             raise NotTrusted(
                 str(ledger),

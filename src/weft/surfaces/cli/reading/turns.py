@@ -469,17 +469,18 @@ def _show_changed_files(call: Call, ledger: Ledger, session: str, *, patch: bool
     kept.snapshot_of(turn.id)  # or nothing is known of its files
     changes = kept.changes_of_turn(turn.id)
     git_changes = git_changes_since(call, kept, [turn.id])
-    ids = (turn.parent_id, turn.id)
-    return _show_changes(call, kept, ids, changes, git_changes, patch=patch, exit_code=exit_code)
+    ids, places = (turn.parent_id, turn.id), kept.places_of_turn(turn.id)
+    return _show_changes(call, kept, ids, changes, places, git_changes, patch=patch, exit_code=exit_code)
 
 
 def _compare_files(call: Call, ledger: Ledger, left: str, right: str, *, patch: bool, exit_code: bool) -> int:
     from weft.surfaces.cli.turn_files import turn_files
 
     kept = turn_files(ledger)
-    changes = kept.changes(kept.snapshot_of(left), kept.snapshot_of(right))
+    snapshots = kept.snapshot_of(left), kept.snapshot_of(right)
+    changes, places = kept.changes(*snapshots), kept.places_of(*snapshots)
     ids = (ledger.resolve(left), ledger.resolve(right))
-    return _show_changes(call, kept, ids, changes, patch=patch, exit_code=exit_code)
+    return _show_changes(call, kept, ids, changes, places, patch=patch, exit_code=exit_code)
 
 
 def _show_changes(
@@ -487,6 +488,7 @@ def _show_changes(
     kept: TurnFiles,
     ids: tuple[str | None, str],
     changed_paths: Sequence[ChangedPath],
+    places: Sequence[str],
     git_changes: Sequence[str] = (),
     *,
     patch: bool,
@@ -503,7 +505,7 @@ def _show_changes(
     from weft.surfaces.wire.exchange_answers import FilesDiff
 
     changes = [file_change(one, kept.text_diff(one) if patch else None) for one in changed_paths]
-    running = self_running_changes(changed_paths)
+    running = self_running_changes(changed_paths, places)
     left_id, right_id = ids
     if call.json:
         call.document(

@@ -209,7 +209,9 @@ def merge_command(call: Call, branch: str, into: str, text: str | None, file: st
             turn = ledger.merges.cherry_pick(branch, onto=into)[0]
         else:
             turn = ledger.merges.summarize(branch, into=into, text=summary)
-        running = {} if merged is None else self_running_changes(files.changes_of_merge(merged))
+        running = (
+            {} if merged is None else self_running_changes(files.changes_of_merge(merged), [merged.resource.place])
+        )
         done = None if merged is None else files.apply_merge(merged, turn.id)
         label = ledger.session(into).label
     place = None if merged is None else merged.resource.place

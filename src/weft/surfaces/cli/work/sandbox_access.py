@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from weft.runtime.resources.kept_files import KeptFiles
     from weft.runtime.resources.local_drivers import DirectoryDriver
     from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.runtime.sandbox.git_programs import GitPrograms
     from weft.runtime.sandbox.git_settings import GitIdentity
     from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
 
@@ -121,7 +122,6 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
     `readable` beside what the person's configuration names."""
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
     from weft.runtime.sandbox.command_runner import CommandRunner
-    from weft.runtime.sandbox.git_settings import SYSTEM_SETTINGS, person_settings
     from weft.runtime.sandbox.sandbox_plan import PersonFolders
     from weft.runtime.sandbox.toolchain_places import manager_variables
 
@@ -137,7 +137,7 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
             covered_places=state_folder() / SANDBOX_PLACES,
             variables=manager_variables(os.environ.get),
             identity=git_identity(),
-            git_settings=(*SYSTEM_SETTINGS, *person_settings(os.environ.get, Path.home())),
+            git_settings=git_settings(),
             command_notes=command_notes(),
         ),
     )
@@ -146,6 +146,21 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
 def sandbox_caches() -> Path:
     """Where it lies what package managers fetched inside sandboxes."""
     return user_cache() / SANDBOX_CACHES
+
+
+def git_settings() -> tuple[Path, ...]:
+    """The files of this person's own configuration of git and the machine's, also those that do not exist."""
+    from weft.runtime.sandbox.git_settings import SYSTEM_SETTINGS, person_settings
+
+    return *SYSTEM_SETTINGS, *person_settings(os.environ.get, Path.home())
+
+
+def git_programs(folder: str) -> GitPrograms:
+    """What of a folder this person's git runs."""
+    from weft.runtime.sandbox.git_programs import GitPrograms
+    from weft.runtime.sandbox.git_view import GitPerson
+
+    return GitPrograms(Path(folder), GitPerson(settings=tuple(map(str, git_settings())), home=Path.home()))
 
 
 def git_identity() -> GitIdentity:
