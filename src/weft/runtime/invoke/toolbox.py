@@ -54,6 +54,7 @@ from weft.runtime.resources.local_drivers import DirectoryDriver
 from weft.runtime.resources.workspace_snapshots import WorkspaceSnapshots
 from weft.runtime.sandbox.command_runner import CODE_LIMITS, CodeOutcome, CommandRunner, Language, run_code
 from weft.runtime.sandbox.git_programs import GitPrograms
+from weft.runtime.sandbox.hidden_places import HiddenFiles
 from weft.runtime.sandbox.processes import Ending, Limits
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, SandboxProfile
 from weft.runtime.tool.gate import Containment, IsTrusted, ToolGate
@@ -72,7 +73,6 @@ from weft.runtime.tool.tool_contract import (
 from weft.runtime.tool.toolsets import find_toolset, is_offered
 from weft.runtime.tool.workspace import WorkspaceFolder
 from weft.runtime.tools.fetch_url import FetchUrlTool
-from weft.runtime.tools.hidden_files import HiddenFiles
 from weft.runtime.tools.mcp_servers import McpServers
 from weft.runtime.tools.shell import ShellTool
 from weft.runtime.tools.workspace_tools import Linters, LinterSettings, session_tools, workspace_tools

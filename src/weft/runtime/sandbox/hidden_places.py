@@ -18,12 +18,12 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import DecodeError, Struct, structs
 
 from weft.kernel.errors import InvalidInput, StoreFailed, quoted
 from weft.runtime.sandbox.processes import StartAgain
 from weft.runtime.sandbox.profiles import Mount, MountKind, cover, is_beneath
-from weft.runtime.sandbox.remembered_places import RememberedPlace
+from weft.runtime.sandbox.remembered_places import RememberedPlace, remembered_files
 from weft.store.private_files import PRIVATE_FOLDER, open_private
 
 # --- Files of a workspace that commonly hold secrets: by their names, some only where they hold what looks like one.
@@ -859,3 +859,50 @@ def ledger_files(ledger: Path) -> Iterator[Path]:
 def _real_places(path: Path) -> tuple[str, ...]:
     """The path with the links on its way resolved; where it is a link itself, also what that leads to."""
     return tuple(dict.fromkeys((str(path.parent.resolve() / path.name), os.path.realpath(path))))
+
+
+# --- Which files of a workspace are hidden from commands in the sandbox, for the tools that read files outside of it.
+
+
+class HiddenFiles:
+    """Those of one workspace."""
+
+    def __init__(self, workspace: Path, secrets: SecretFiles, covered_places: Path | None) -> None:
+        """`covered_places`: beneath it is noted what was covered; see `PersonFolders`."""
+        self._workspace, self._secrets, self._noted = os.path.realpath(workspace), secrets, covered_places
+
+    def is_hidden(self, path: str, asked: str | None = None) -> bool:
+        """Whether commands do not see a file, by its path from the workspace on, without links. `asked` is how it was
+        named."""
+        if asked is not None:
+            named = os.path.relpath(os.path.join(self._workspace, asked), self._workspace)
+            if is_linked_secret(self._workspace, named, self._secrets):
+                return True
+        return self.look()(path)
+
+    def look(self) -> Callable[[str], bool]:
+        """The same of many files: what was covered is read once."""
+        numbers = self._covered()
+
+        def is_hidden(path: str) -> bool:
+            if numbers is None or self._secrets.hides(self._workspace, path):
+                return True
+            return bool(numbers) and _number(os.path.join(self._workspace, path)) in numbers
+
+        return is_hidden
+
+    def _covered(self) -> frozenset[int] | None:
+        """None where it cannot be known."""
+        if self._noted is None:
+            return frozenset()
+        try:
+            return remembered_files(self._noted, Path(self._workspace))
+        except (OSError, DecodeError):
+            return None
+
+
+def _number(place: str) -> int | None:
+    try:
+        return os.lstat(place).st_ino
+    except OSError:  # it is gone
+        return None

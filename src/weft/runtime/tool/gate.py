@@ -30,7 +30,7 @@ from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.policies.policy_decisions import PolicyCall, PolicyContext, PolicyDecision
 from weft.runtime.sandbox.git_repositories import lies_in_git_folder
 from weft.runtime.sandbox.git_view import GitPerson, obeyed_settings, repository_settings
-from weft.runtime.sandbox.hidden_places import SecretFiles
+from weft.runtime.sandbox.hidden_places import HiddenFiles, SecretFiles
 from weft.runtime.tool.tool_contract import (
     CallAnswer,
     CallPlan,
@@ -45,7 +45,6 @@ from weft.runtime.tool.tool_contract import (
     WorkspaceKeeper,
     in_thread,
 )
-from weft.runtime.tools.hidden_files import HiddenFiles
 
 # --- Whether a call stays where its person lets agents work without asking: the facts that the approval policy is
 # told.

@@ -22,9 +22,9 @@ from weft.kernel.errors import LimitExceeded, Unsupported
 from weft.kernel.foreign_input import MIB, ReadBudget
 from weft.ledger.model import FileNote, ImagePart
 from weft.runtime.policies.default_policy import is_secret
+from weft.runtime.sandbox.hidden_places import HiddenFiles
 from weft.runtime.tool.tool_contract import CallPlan, StructTool, ToolCallContext, ToolFailure, ToolOutput, in_thread
 from weft.runtime.tool.workspace import ANY_FOLDERS, FolderWalk, PathPattern, States, WorkspaceFolder, parts_of
-from weft.runtime.tools.hidden_files import HiddenFiles
 
 # --- The difference between two versions of a file, line by line, in the unified form that people know.
 

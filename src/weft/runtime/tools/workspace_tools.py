@@ -22,6 +22,7 @@ from weft.kernel.foreign_input import MIB, ReadBudget, ReadLimits, check_json
 from weft.kernel.permission_subjects import self_running, self_running_words
 from weft.ledger.model import FileNote, LintNote
 from weft.runtime.sandbox.git_programs import GitPrograms
+from weft.runtime.sandbox.hidden_places import HiddenFiles
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
 from weft.runtime.tool.recorded_results import ReadResultTool, RecordedCalls, TodoTool, recordable
 from weft.runtime.tool.tool_contract import (
@@ -34,7 +35,6 @@ from weft.runtime.tool.tool_contract import (
     in_thread,
 )
 from weft.runtime.tool.workspace import ANY_FOLDERS, FileBytes, PathPattern, WorkspaceFolder, digest_of
-from weft.runtime.tools.hidden_files import HiddenFiles
 from weft.runtime.tools.reading_tools import FileDifference, GlobTool, GrepTool, ListTool, ReadTool
 
 # --- Linters that run after a file was written: which, on what, and what they found.
