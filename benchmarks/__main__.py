@@ -16,7 +16,7 @@ from benchmarks.graph import measure_graph
 from benchmarks.imports import measure_import
 from benchmarks.machine import IN_MEMORY, describe_machine, file_system, versions
 from benchmarks.measure import NotMeasured, say
-from benchmarks.page import ALONE, RAN, write_page
+from benchmarks.page import ALONE, RAN, write_bars, write_page
 from benchmarks.peers import BARE, PEERS
 from benchmarks.plan import FULL, QUICK, SECTIONS, Sizes, bare_depths, peer_depths, weft_depths
 from benchmarks.plot import write_plot
@@ -77,7 +77,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, default=ROOT / "build", help="where the stores are built and removed")
     whole = "written after a whole run, or where this is given"
     parser.add_argument("--results", type=Path, metavar="FILE", help=f"benchmarks/results.json: {whole}")
-    parser.add_argument("--page", type=Path, metavar="FILE", help=f"docs/performance.md: {whole}")
+    parser.add_argument("--page", type=Path, metavar="FILE", help=f"benchmarks/RESULTS.md: {whole}")
+    parser.add_argument("--bars", type=Path, metavar="FILE", help=f"docs/proofs.md: {whole}")
     parser.add_argument("--plot", type=Path, metavar="FILE", help=f"docs/images/append-cost.svg: {whole}")
     return parser.parse_args(arguments)
 
@@ -204,12 +205,15 @@ def draw_curves(stages: Stages, results: Results) -> None:
 def write_files(results: Results, options: argparse.Namespace, *, whole: bool) -> None:
     """A partial run must not replace the figures of a whole one."""
     json_file = options.results or (ROOT / "benchmarks/results.json" if whole else None)
-    page = options.page or (ROOT / "docs/performance.md" if whole else None)
+    page = options.page or (ROOT / "benchmarks/RESULTS.md" if whole else None)
+    bars_page = options.bars or (ROOT / "docs/proofs.md" if whole else None)
     plot = options.plot or (ROOT / "docs/images/append-cost.svg" if whole else None)
     if json_file:
         json_file.write_text(json.dumps(results.as_json(), indent=1) + "\n")
     if page:
         write_page(results, page)
+    if bars_page:
+        write_bars(results, bars_page)
     if plot and results.curves:
         write_plot(results, plot)
 

@@ -1,10 +1,15 @@
-"""docs/performance.md: its results block is written by a run; the words around it are kept as they are."""
+"""benchmarks/RESULTS.md, whose blocks of results are written by a run, and the bars of docs/proofs.md.
+
+The words around them are kept as they are.
+"""
 
 from pathlib import Path
 
+from benchmarks.bars import bars
 from benchmarks.broker_report import broker_tables
 from benchmarks.postgres import PACKAGES
 from benchmarks.report import (
+    bar_table_of,
     graph_tables,
     notes,
     postgres_tables,
@@ -21,6 +26,8 @@ from benchmarks.report import (
 from benchmarks.results import Results
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
+BEGIN_BARS, END_BARS = "<!-- bars -->", "<!-- /bars -->"
+MACHINE = "Machine of the last run: "
 ALONE = {
     "search": search_tables,
     "similarity": similarity_tables,
@@ -50,7 +57,7 @@ RAN = {
 }
 OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "command_line", "clones", "fsyncs")
 
-FRAME = f"""# Performance
+FRAME = f"""# Results of the benchmarks
 
 What Weft costs, measured in one run beside the engine below it and beside the stores that other tools use:
 
@@ -116,11 +123,11 @@ more.
 - *Graph* fills the agent graph of ledgers of different sizes, and asks the same questions of all of them.
 
 A bar says where Weft should be. One that is missed is printed as FAIL; what stands in its way is told in the decisions
-on [turns and contexts](decisions/0027-the-ordinary-turn-in-one-pass.md),
-[PostgreSQL](decisions/0037-one-call-to-postgresql.md),
-[imports](decisions/0038-import-in-two-processes.md) and [brokers](decisions/0039-many-brokers.md).
+on [turns and contexts](../docs/decisions/0027-the-ordinary-turn-in-one-pass.md),
+[PostgreSQL](../docs/decisions/0037-one-call-to-postgresql.md),
+[imports](../docs/decisions/0038-import-in-two-processes.md) and [brokers](../docs/decisions/0039-many-brokers.md).
 
-![Append cost against depth](images/append-cost.svg)
+![Append cost against depth](../docs/images/append-cost.svg)
 
 The plot shows the appends that built the stores, one after another, not interleaved: its shape is the point.
 
@@ -146,6 +153,18 @@ def write_page(results: Results, path: Path) -> None:
             text = _put(text, begin, end, block_alone(results, name), path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def write_bars(results: Results, path: Path) -> None:
+    """The bars that this run measured, each in the place of what an earlier run said of it."""
+    text = path.read_text()
+    _, _, rest = text.partition(BEGIN_BARS)
+    old = [line for line in rest.partition(END_BARS)[0].splitlines() if line.startswith("| ")]
+    made = bar_table_of("Bars", [bar for bar in bars(results) if bar.value is not None])
+    lines = made.as_markdown().splitlines()[2:]
+    rows = {line.split(" | ")[0]: line for line in (*old, *lines)}
+    machine = "; ".join(f"{name}: {value}" for name, value in results.machine.items() if name != "load average")
+    path.write_text(_put(text, BEGIN_BARS, END_BARS, "\n".join([f"{MACHINE}{machine}.", "", *rows.values()]), path))
 
 
 def _put(text: str, begin: str, end: str, words: str, path: Path) -> str:

@@ -367,7 +367,7 @@ def opened(names: Names) -> str:
 
 
 ABOUT = {
-    "__init__": "The asynchronous mirror of the public API: the same verbs, awaited. docs/async.md says how.",
+    "__init__": "The asynchronous mirror of the public API: the same verbs, awaited. docs/python.md says how.",
     "ledger": "The ledger and its groups of verbs, awaited.",
     "objects": "What the verbs of the ledger return that has verbs of its own, awaited.",
     "programs": "The programs of a ledger, and what is similar in it, awaited.",

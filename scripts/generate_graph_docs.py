@@ -1,4 +1,4 @@
-"""Writes the tables of docs/graph.md from the rules of the graph. `make docs` runs it; a test compares the two."""
+"""Writes the tables of docs/concepts.md from the rules of the graph. `make docs` runs it; a test compares the two."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from weft.graph.nodes import NODE_EVENTS, NODE_KINDS_OF
 from weft.ledger.views.edges import EDGE_FACTS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "graph.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "concepts.md"
 BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as benchmarking
+from benchmarks.bars import Bar
 from benchmarks.measure import NotMeasured, Run, figure, paired_ratio
+from benchmarks.page import write_bars
 from benchmarks.plan import QUICK, SECTIONS
 from benchmarks.rates import Rate, middle, rate_of
 from benchmarks.results import Results
@@ -50,3 +52,22 @@ def test_an_interrupted_run_keeps_what_it_measured_and_says_so(tmp_path: Path, m
     assert list(results.settings) == ["load", "read", "verify", "fork"]
     assert "not measured" in benchmarking.shown(results)
     assert not benchmarking.run({"load"}, QUICK, (), tmp_path).cut_short
+
+
+def test_a_run_writes_the_bars_that_it_measured_and_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "proofs.md"
+    old = "| a | 1 x | at most 2 x | pass |\n| b | 1 x | at most 2 x | pass |"
+    page.write_text(f"Before\n<!-- bars -->\n{old}\n<!-- /bars -->\nAfter\n")
+    made = [Bar("b", 3.0, 2.0, "x"), Bar("c", None, 2.0, "x")]
+    monkeypatch.setattr("benchmarks.page.bars", lambda _: made)
+    results = benchmarking.run({"load"}, QUICK, (), tmp_path)
+    write_bars(results, page)
+    written = page.read_text()
+    assert written.startswith("Before\n<!-- bars -->\nMachine of the last run: CPU: ")
+    assert "| a | 1 x | at most 2 x | pass |\n| b | 3 x | at most 2 x | FAIL |" in written
+    assert "| c " not in written
+    assert written.endswith("<!-- /bars -->\nAfter\n")
+    write_bars(results, page)
+    assert page.read_text() == written

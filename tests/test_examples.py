@@ -34,7 +34,7 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("weft.ledger.api.upkeep.load_scanner", scanner)  # its rules are compiled once for all tests
     names: dict[str, Any] = {"__name__": "__main__"}
-    if "postgresql://" in page.read_text():
+    if any("postgresql://" in code for _, code in examples(page)):
         monkeypatch.setenv("PGHOST", str(shared_server().folder))
         monkeypatch.setenv("PGUSER", "weft")
     for line, code in examples(page):

@@ -22,7 +22,7 @@ def names_in(text: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", ["erasing", "import-traps", "proofs", "secrets"])
+@pytest.mark.parametrize("page", ["importing", "proofs", "security"])
 def test_every_test_that_the_page_names_exists(page: str) -> None:
     named = set(re.findall(r"`((?:Test\w+\.)?test_\w+)`", (ROOT.parent / "docs" / f"{page}.md").read_text()))
     found = {name for file in FILES for name in names_in(file.read_text())}
@@ -32,7 +32,7 @@ def test_every_test_that_the_page_names_exists(page: str) -> None:
 
 def test_every_file_of_tests_that_the_page_of_proofs_names_exists() -> None:
     named = set(re.findall(r"tests/[\w/]+(?:\.py)?", (ROOT.parent / "docs" / "proofs.md").read_text()))
-    assert len(named) > 20
+    assert len(named) > 10
     assert {name for name in named if not (ROOT.parent / name).exists()} == set()
 
 

@@ -21,7 +21,7 @@ WEFT = Path(sys.executable).with_name("weft")
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where nobody used Weft before, with the samples in it and the installed `weft` on the path."""
-    for name in os.environ.keys() - {"PATH", "WEFT_TEST_PATHS"}:
+    for name in os.environ.keys() - {"PATH", "PYTHONPATH", "WEFT_TEST_PATHS"}:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{WEFT.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path))

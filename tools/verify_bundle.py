@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Verifies a Weft bundle after docs/bundles.md with the standard library alone: FILE [TRUSTED_PUBLIC_KEY_IN_HEX ...]"""
+"""Verifies a Weft bundle after docs/sharing.md with the standard library alone: FILE [TRUSTED_PUBLIC_KEY_IN_HEX ...]"""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""docs/threats.md has a row for every threat, and every test that it names exists."""
+"""docs/security.md has a row for every threat, and every test that it names exists."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "threats.md").read_text()
+PAGE = (ROOT / "docs" / "security.md").read_text()
 ROWS = dict(re.findall(r"^\| (T\d+) \|(.*)\|$", PAGE, re.M))
 
 

@@ -27,7 +27,7 @@ from weft.ledger.imports.imported_turns import NativeCompaction, NativeSession
 
 TOOLS = tuple(FORMATS)
 NOW = LONG_AGO * 1_000
-PAGE = (Path(__file__).parents[2] / "docs" / "resuming.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "branches.md").read_text()
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
 

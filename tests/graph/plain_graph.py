@@ -1,6 +1,6 @@
 """The graph in its plainest form: every event is looked at in order, and every edge that stands is looked through.
 
-Written from docs/graph.md, without the code that it is compared with. It knows the kinds of event that `stories` tells.
+Written from docs/concepts.md, without the code it is compared with. It knows the kinds of event that `stories` tells.
 """
 
 from collections.abc import Iterable

@@ -348,7 +348,7 @@ def test_an_event_on_behalf_of_nobody_or_of_plain_words_is_refused(told: Ledger,
 
 
 def test_the_page_lists_every_right_with_its_verbs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reading.md").read_text()
     table = page.partition("## Who acts")[2]
     rows = [row.split(" | ") for row in table.splitlines() if row.startswith("| `")]
     documented = {verb: row[0].strip("|` ") for row in rows for verb in re.findall(r"`([a-z_.]+)`", row[1])}

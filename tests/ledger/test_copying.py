@@ -228,7 +228,7 @@ def test_a_damaged_fact_is_not_copied(full: Ledger, target: Path, damage: str) -
 
 
 def test_every_table_of_the_page_is_copied_made_again_or_its_own() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "state.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
     kinds = re.findall(r"^\| (`.*?`) \| (fact|immediate view|lagging view|local state) \|", page, re.M)
     tables = {name: kind for names, kind in kinds for name in re.findall(r"`(\w+)`", names)}
     packs = {"pack", "packed"}  # a copy holds every content in rows of its own

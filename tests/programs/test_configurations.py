@@ -357,7 +357,7 @@ def test_a_permission_that_fits_no_right_is_refused(world: Programs) -> None:
 
 
 def test_the_rights_that_can_be_given_are_those_of_the_verbs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reading.md").read_text()
     verbs = set(re.findall(r"^\| `([a-z]+:[a-z]+)` \|", page, re.MULTILINE))
     assert {*RIGHTS_BY_NAME, *WHOLE_RIGHTS} == verbs | {"session:read", "program:read", "ledger:read"}
 

@@ -1,4 +1,4 @@
-"""docs/programs.md: its examples run, and its tables say what the code says."""
+"""docs/agents.md: its examples run, and its tables say what the code says."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from weft.kernel.enums import CriterionType, ProgramKind
 from weft.programs.kind_table import KINDS
 from weft.programs.tasks import CRITERION_FIELDS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
 
 
 @pytest.mark.load("local model")

@@ -20,7 +20,8 @@ from weft.kernel.contents import dumps
 from weft.ledger.api import Runs
 from weft.surfaces.cli.work.approvals import EXACTLY, waiting_words
 
-PAGE = (Path(__file__).parents[2] / "docs" / "approvals.md").read_text()
+PERMISSIONS = (Path(__file__).parents[2] / "docs" / "permissions.md").read_text()
+PAGE = PERMISSIONS.partition("\n## Approvals\n")[2].partition("\n## ")[0]
 ID_ON_THE_PAGE = "5d0c6f4a1b2e"
 HOSTILE = (
     "\x1b[2J\x1b]0;safe\x07rm -rf /",

@@ -28,7 +28,7 @@ from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.programs.program_call import acting_person
 from weft.surfaces.cli.work.broker_call import EmbeddedNote
 
-PAGE = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
 PATIENCE_SECONDS = 60.0
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010806000000")
 
@@ -308,7 +308,8 @@ def test_messages_are_answered_in_the_name_of_their_senders(weft: Shell) -> None
 
 def test_the_examples_of_the_page_do_what_it_says(shell: Shell) -> None:
     times = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}")
-    (block,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    section = PAGE.split("## The way of a message\n")[1].split("\n## ")[0]
+    (block,) = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
     for line, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
         answer = run_example(shell, line)
         assert answer.code == 0, answer.err

@@ -13,12 +13,13 @@ from weft.kernel.authority import Vouched
 from weft.kernel.errors import NotTrusted
 from weft.ledger.api import Ledger
 
-PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 
 
 def run_page(shell: Shell) -> None:
     """The examples of the page, each with the output that it shows."""
-    (block,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    section = PAGE.split("## Configuration of a turn\n")[1].split("\n## ")[0]
+    (block,) = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
     for line, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
         answer = run_example(shell, line)
         assert answer.code == 0, f"{line}\n{answer.err}"

@@ -16,7 +16,7 @@ from weft.ledger.api import Ledger, StreamPosition
 from weft.surfaces.cli.screen import Screen
 from weft.surfaces.cli.work.messages import StreamPrinter
 
-PAGE = (Path(__file__).parents[2] / "docs" / "streams.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
 
 
 @pytest.fixture
@@ -109,7 +109,8 @@ def test_a_void_answer_is_announced_on_a_line_of_its_own(capsys: pytest.CaptureF
 
 
 def test_the_page_names_every_item_and_its_example_runs() -> None:
-    names = set(re.findall(r"`(\w+)` \(`\w+`\)", PAGE))
+    section = PAGE.split("## Following a session\n")[1].split("\n## ")[0]
+    names = set(re.findall(r"`(\w+)` \(`\w+`\)", section))
     assert names == {item.__name__ for item in weft.ledger.api.ITEMS}
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(code, "docs/streams.md", "exec"), {})
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    exec(compile(code, "docs/agents.md", "exec"), {})

@@ -1,4 +1,4 @@
-"""`weft policy`, and docs/policies.md, whose policy and commands are run."""
+"""`weft policy`, and docs/permissions.md, whose policy and commands are run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.surfaces.test_cli_docs import run_example
 from weft.runtime.policies.policy_decisions import DECISION_SECONDS, POLICY_LIMITS, RATIONALE_CHARACTERS, default_source
 from weft.runtime.sandbox.processes import MIB
 
-PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+PERMISSIONS = (Path(__file__).parents[2] / "docs" / "permissions.md").read_text()
+PAGE = PERMISSIONS.partition("\n## Approval policies\n")[2].partition("\n## ")[0]
 READER = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
 EXAMPLES = [
     example

@@ -38,7 +38,7 @@ def record(weft: Shell, session: str = "main") -> list[str]:
 
 
 def write_reader(file: str) -> None:
-    """The policy of docs/policies.md that allows nothing but reading."""
+    """The policy of docs/permissions.md that allows nothing but reading."""
     assert READER is not None
     Path(file).write_text(READER[1])
 
@@ -236,7 +236,7 @@ def test_bisect_names_the_first_turn_after_which_the_check_fails(weft: Shell) ->
 
 
 def test_the_commands_of_the_page_are_understood() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "branches.md").read_text()
     lines = re.findall(r"^weft (replay|bisect) (.*)$", page, re.MULTILINE)
     assert len(lines) >= 8
     for name, arguments in lines:

@@ -175,7 +175,7 @@ def test_in_another_name_nothing_outside_of_the_ledger_is_touched(shell: Shell, 
 
 
 def test_the_page_says_what_the_commands_do(shell: Shell, folder: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "resources.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "branches.md").read_text()
     (folder / "notes").mkdir()
     (folder / "notes" / "a.md").write_text("milk\n")
     (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)

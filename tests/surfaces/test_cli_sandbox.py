@@ -136,7 +136,7 @@ def test_a_hidden_file_is_named_shown_and_hidden_again(shell: Shell, tmp_path: P
     assert shell.json("trust", str(space), "--revoke", "deep/.env")["is_shown"] is False
     assert shell(*reading).out == ""
     settings.write_text("secret_file = 1\n")
-    assert "docs/sandbox.md shows how it is written" in shell(*reading).err
+    assert "docs/tools.md shows how it is written" in shell(*reading).err
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_prices_that_cannot_be_read_are_refused_with_their_path(spent: Shell, tm
     answer = spent("usage", "--prices", str(path))
     assert answer.code == 5
     assert answer.err.startswith(f"weft: {path}: ")
-    assert "docs/usage.md" in answer.err
+    assert "docs/reading.md" in answer.err
     assert spent("usage", "--prices", str(tmp_path / "none.toml")).code == 7
 
 

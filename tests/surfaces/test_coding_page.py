@@ -1,4 +1,4 @@
-"""docs/coding.md is played on a terminal, with a model that answers by script and an agent that commits."""
+"""The second part of docs/start.md is played on a terminal: a model answers by script, an agent commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.surfaces.test_newcomer import play, words_of
 from tests.transcripts import masked, steps
 
 ON_DISK = True  # no sandbox takes a workspace in memory
-PAGE = (Path(__file__).parents[2] / "docs" / "coding.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "start.md").read_text().partition("\n## Work on code with an agent\n")[2]
 DIFFERING = (
     (re.compile(r"\b[0-9a-f]{8}\b"), "<commit>"),
     (re.compile(r"\b\d+ s\b"), "<seconds>"),

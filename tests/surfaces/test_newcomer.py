@@ -1,4 +1,4 @@
-"""docs/newcomer.md is played on a terminal, and what it shows is compared with what the commands print."""
+"""The first part of docs/start.md is played on a terminal, and compared with what the commands print."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.surfaces.talking import screen_of, typing
 from tests.transcripts import masked, steps
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "newcomer.md").read_text()
+PAGE = (ROOT / "docs" / "start.md").read_text().partition("\n## Work on code with an agent\n")[0]
 FILE = re.compile(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
 PROMPT = re.compile(r"^([\w-]+> |.*\[y/N\]: )(.+)$", re.MULTILINE)
 """A line of a transcript where the person typed: what was asked, and what was typed."""

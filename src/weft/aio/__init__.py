@@ -1,4 +1,4 @@
-"""The asynchronous mirror of the public API: the same verbs, awaited. docs/async.md says how.
+"""The asynchronous mirror of the public API: the same verbs, awaited. docs/python.md says how.
 
 `make docs` writes this module from the synchronous API, and a test compares the two.
 """

@@ -320,7 +320,7 @@ def _edge_types(names: Sequence[str]) -> tuple[EdgeType, ...]:
     wanted = [name.lower().replace("-", "_") for name in checked_names(names, "types")]
     for name in wanted:
         if name not in known:
-            raise InvalidInput(f"{quoted(name)} is no type of edge", "use one of docs/graph.md, such as DERIVED_FROM")
+            raise InvalidInput(f"{quoted(name)} is no type of edge", "docs/concepts.md has them, such as DERIVED_FROM")
     return tuple(known[name] for name in wanted)
 
 

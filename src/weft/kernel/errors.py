@@ -98,7 +98,7 @@ class Action(StrEnum):
     ASK_FOR_BUNDLE_AGAIN = "ask_for_bundle_again", "ask for it again; what it says cannot be relied upon"
     READ_PROGRAM_SETTINGS = (
         "read_program_settings",
-        "docs/programs.md says what each kind of program is configured by",
+        "docs/agents.md says what each kind of program is configured by",
     )
     SET_VARIABLE = "set_variable", "set {variable} and try again"
     CORRECT_VALUE_OR_SCHEMA = "correct_value_or_schema", "mend the value, or the schema"
@@ -338,7 +338,7 @@ class Action(StrEnum):
     CORRECT_CODE = "correct_code", "mend the program; what it printed is told beside the error"
     NAME_SERVER_URL = (
         "name_server_url",
-        "name the server by the URL that is meant; docs/inference.md tells which addresses may be reached",
+        "name the server by the URL that is meant; docs/models.md tells which addresses may be reached",
     )
     CORRECT_MODEL_REQUEST = (
         "correct_model_request",

@@ -1,4 +1,4 @@
-"""Checking a bundle as docs/bundles.md specifies, and taking it in. Everything in it is a
+"""Checking a bundle as docs/sharing.md specifies, and taking it in. Everything in it is a
 stranger's.
 
 - The form of its lines, and the file around them.
@@ -367,7 +367,7 @@ class BundleReport(Struct, frozen=True, kw_only=True):
         return (*unsigned, *DOES_NOT_PROVE, *linked, *excerpts)
 
 
-# --- Checking a bundle line by line, as docs/bundles.md specifies.
+# --- Checking a bundle line by line, as docs/sharing.md specifies.
 
 MOST_UNNAMED = 10_000
 """So many events of a ledger's own stream may wait for the substitution that names them."""

@@ -260,7 +260,7 @@ def prices_from(data: Any, where: str) -> PriceTable:
     try:
         file = msgspec.convert(data, _PriceFile)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{where}: {error}{_unquoted(data)}", "docs/usage.md shows how prices are written") from None
+        raise InvalidInput(f"{where}: {error}{_unquoted(data)}", "docs/reading.md shows how to write prices") from None
     exact: dict[str, tuple[Price, ...]] = {}
     beginnings: dict[str, tuple[Price, ...]] = {}
     for name, entry in file.models.items():

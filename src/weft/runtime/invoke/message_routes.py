@@ -126,7 +126,7 @@ def unknown_words(words: Sequence[QueryWord]) -> list[str]:
 # all.
 
 DEFAULT_THRESHOLD = 0.25
-"""Chosen with the labelled set of the benchmark: docs/routing.md has its figures."""
+"""Chosen with the labelled set of the benchmark: docs/concepts.md has its figures."""
 DEFAULT_ALTERNATIVES = 3
 LEFT_BEHIND_TURNS = 20
 """A turn that its session has left so far behind is entered where it stands, unless what came later fits too."""

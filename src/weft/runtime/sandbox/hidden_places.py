@@ -686,7 +686,7 @@ def _joined(path: str, name: str) -> str:
 BESIDE_LEDGERS = (
     "-wal", "-shm", "-journal", "-lock", "-head", "-near-", "-import.", "-files", ".replaced-", ".schema-",
 )  # fmt: skip
-"""How the names of what lies beside a ledger go on after its own; docs/state.md lists them."""
+"""How the names of what lies beside a ledger go on after its own; docs/concepts.md lists them."""
 _MADE_FILES = ("-wal", "-shm", "-journal", "-lock", "-head", "-import.lock")
 _REPLACED = ("-near-", "-import.json", "-import.log", ".replaced-", ".schema-")
 _MADE_FOLDER = "-files"

@@ -170,7 +170,7 @@ def _loaded(path: Path) -> Any:
 
         return tomllib.loads(data.decode())
     except ValueError as error:  # not TOML or JSON, or not UTF-8
-        raise InvalidInput(f"{path}: {error}", "docs/usage.md shows how prices are written") from None
+        raise InvalidInput(f"{path}: {error}", "docs/reading.md shows how to write prices") from None
 
 
 PASSPHRASE_VARIABLE = "WEFT_KEY_PASSPHRASE"

@@ -73,7 +73,7 @@ def load_sandbox_settings() -> SandboxSettings:
     try:
         settings = msgspec.convert(tomllib.loads(text), SandboxSettings)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise InvalidInput(f"{path}: {error}", "docs/sandbox.md shows how it is written") from None
+        raise InvalidInput(f"{path}: {error}", "docs/tools.md shows how it is written") from None
     for place in settings.readable:
         if not os.path.isabs(place) or not os.path.exists(place):
             raise InvalidInput(
@@ -245,7 +245,7 @@ def load_resource_settings() -> ResourceSettings:
     try:
         settings = msgspec.convert(tomllib.loads(text), ResourceSettings)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise InvalidInput(f"{path}: {error}", "docs/resources.md shows how it is written") from None
+        raise InvalidInput(f"{path}: {error}", "docs/branches.md shows how it is written") from None
     kept = settings.snapshots
     if min(kept.file_bytes, kept.total_bytes, kept.files) < 1:
         raise InvalidInput(f"{path}: a limit of snapshots is below 1", "give numbers from 1 on")
