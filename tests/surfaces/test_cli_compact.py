@@ -86,7 +86,7 @@ def test_a_summary_that_a_model_could_not_write_is_an_extract_and_says_so(weft: 
         stock(weft, server.url)
         made = weft("compact", "work", "--keep", "1")
     assert made.code == 0
-    assert "the model failed, so the summary is an extract: RequestRefused" in made.err
+    assert "the model failed, so the summary is an extract: request_refused" in made.err
     (told,) = weft.json("compact", "work", "--list")
     assert told["is_extract"] is True
     assert "src/date_parser.py" in told["survived"]
