@@ -408,9 +408,9 @@ def test_a_content_that_is_looked_up_and_gone_is_told_as_such(open_ledger: OpenL
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small ledger is read in many goes."""
-    for name, size in (("ROWS", 5), ("LOG_ROWS", 2), ("FILLED_EVENTS", 7)):
+    for name, size in (("COMPARED_ROWS", 5), ("APPLIED_LOG_ROWS", 2), ("FILLED_EVENTS", 7)):
         monkeypatch.setattr(verify, name, size)
-    for name in ("ROWS", "LOG_ROWS"):
+    for name in ("VERIFIED_ROWS", "VERIFIED_LOG_ROWS"):
         monkeypatch.setattr(verify, name, 3)
 
 

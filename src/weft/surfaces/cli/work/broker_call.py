@@ -235,10 +235,9 @@ def _again(ledger: Ledger, message_id: str) -> str:
 def _note_left(call: Call, ledger: Ledger, admission: Admission) -> None:
     """What can be done with the turn of a message whose sender has gone."""
     if (turn := ledger.inbox.get(admission.message).turn) is not None:
-        label = shell_word(admission.session)
         call.note(
-            f"`weft show {shell_word(turn)}` shows what had come, `weft send --session {label} TEXT` goes on after it,"
-            f" `weft undo {label}` takes it back"
+            f"`weft show {shell_word(turn)}` shows what had come, `weft send --session {shell_word(admission.session)}"
+            f" TEXT` goes on after it, `weft undo {shell_word(admission.session)}` takes it back"
         )
 
 
