@@ -580,7 +580,7 @@ def test_a_remote_that_is_gone_is_no_reason_to_make_a_ledger(shell: Shell) -> No
     shell.record("alone")
     shell("remote", "add", "gone", "gone.db")
     missing = shell("pull", "gone", "--json").error
-    assert (missing["type"], missing["action"]) == ("LedgerMissing", "check_address")
+    assert (missing["code"], missing["action"]) == ("ledger_missing", "check_address")
 
 
 def test_the_doctor_says_whether_the_ledger_may_act(shell: Shell) -> None:
