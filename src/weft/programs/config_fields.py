@@ -1,7 +1,8 @@
 """Fields of configurations: each is checked and brought to one form, or refused with its path.
 
 What a configuration names of the machine (folders, commands, variables, hosts, sandboxes,
-credentials, toolsets) is marked here as such: who set a name decides whether it may be used.
+credentials, toolsets) is marked here as such. Whether whoever set a name may use it is decided in
+`program_writer`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one place where outgoing connections are opened.
+"""The one place from which models and tools connect to the outside.
 
 Also one GET request without keys, and the proxy for programs without a network of their own.
 """

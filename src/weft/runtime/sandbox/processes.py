@@ -1,4 +1,4 @@
-"""The one place where processes are started, and how they are spoken with.
+"""The one place where commands are started, and how processes are spoken with.
 
 A process runs to its end within limits; another is spoken with in lines, or serves until it is
 stopped.

@@ -1,7 +1,7 @@
 """What may be done with a tool call: permissions, then the approval policy, then perhaps a person.
 
-The policy is told whether the call stays where its person lets agents work without asking. A call
-that a person approved has its folder for itself. Whoever watches a turn hears what was decided.
+Whether a call stays where its person lets agents work without asking is decided here, and the policy
+is told. A call that a person approved has its folder for itself. Whoever watches a turn hears what was decided.
 """
 
 from __future__ import annotations

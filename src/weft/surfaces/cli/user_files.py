@@ -1,4 +1,7 @@
-"""Where the user's own files lie: the ledger that is meant, and under the configuration folder prices and keys."""
+"""Where the user's own files lie: the ledger that is meant, and under the configuration folder prices and keys.
+
+A ledger that is found behind a link, or in a folder of another user, is refused.
+"""
 
 from __future__ import annotations
 
