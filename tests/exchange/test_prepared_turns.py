@@ -1,6 +1,7 @@
 """Turns that somebody prepared without the ledger: what was made of them is taken where it fits, and nothing is made
 twice; where it does not fit, the ledger is the same."""
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,19 @@ Change = Callable[[TurnDraft], TurnDraft]
 
 def not_needed(*_: Any, **__: Any) -> Any:
     raise AssertionError("it was prepared")
+
+
+def not_when_written(made: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which a writer must not call: what it makes was prepared."""
+
+    def guarded(*args: Any, **options: Any) -> Any:
+        caller = sys._getframe(1).f_code.co_qualname
+        assert caller.partition(".")[0] in ("PreparedTranscript", "prepare_session"), (
+            f"{caller} makes what was prepared"
+        )
+        return made(*args, **options)
+
+    return guarded
 
 
 class Preparing(ClaudeCode):
@@ -86,7 +100,7 @@ def test_what_was_prepared_is_not_made_again(folder: Path, tmp_path: Path, monke
     with opened(tmp_path / "one.db") as one:
         expected = imported(one, source, 1)
         for name in ("encoded_chain", "encoded_sighting", "pack"):
-            monkeypatch.setattr(import_writer, name, not_needed)
+            monkeypatch.setattr(import_writer, name, not_when_written(getattr(import_writer, name)))
         two, importer, summary = take(tmp_path / "two.db", source)
         with two:
             assert summary == expected

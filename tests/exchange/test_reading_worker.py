@@ -13,7 +13,7 @@ from weft.exchange.importing.reading_ahead import FrameKind, ReadOrder, WorkerLo
 
 HEEDLESS = """
 import os, resource, subprocess, sys, tempfile, time
-from weft.exchange.importing import reading_worker
+from weft.exchange.importing import reading_ahead
 from weft.exchange.importing.reading_ahead import FrameKind
 
 def read(self, order):
@@ -41,8 +41,8 @@ def read(self, order):
         except BaseException:
             pass
 
-reading_worker.ReadingWorker.read = read
-reading_worker.main(sys.argv[1])
+reading_ahead.ReadingWorker.read = read
+reading_ahead.main(sys.argv[1])
 """
 
 

@@ -41,9 +41,9 @@ if os.fork() == 0:
         except Unsupported:
             refused += 1
     store.close()
-    from weft.store.sqlite import files
+    from weft.store import private_files
     device = os.stat(sys.argv[1]).st_dev
-    files._inherited.update((device, n) for n in range(2**20))  # as if numbers were used again
+    private_files._inherited.update((device, n) for n in range(2**20))  # as if numbers were used again
     another = SqliteStore(sys.argv[1] + "-of-the-child")
     append(another, "child")
     another.close()
