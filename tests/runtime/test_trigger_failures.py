@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.triggering import HOUR_MS, NOON, TriggerWorld, open_world
-from weft.kernel.errors import Damaged, StoreFailed
+from weft.kernel.errors import Damaged, StoreFailed, error_code, error_text
 from weft.ledger.api import CursorMove, FiringOutcome, NewFiring, TriggerLog
 from weft.runtime.invoke import trigger_firing as sender_module
 from weft.runtime.invoke.trigger_firing import compose
@@ -53,10 +53,10 @@ def test_a_defect_of_one_trigger_stops_no_other_and_is_recorded(
     for place in ("file", "log", "clock"):
         assert world.texts(f"trigger:good-{place}") == ["good"], place
         firing = world.programs.trigger_firings(f"bad-{place}")[-1]
-        assert (firing.error_code, firing.error) == (type(error).__name__, str(error))
+        assert (firing.error_code, firing.error) == (error_code(error), error_text(error))
     assert "bad" not in world.texts()
     assert world.programs.get("bad-clock").state == "paused"
-    assert f"its last 3 firings failed: {error}" in (world.programs.history("bad-clock")[0].reason or "")
+    assert f"its last 3 firings failed: {error_text(error)}" in (world.programs.history("bad-clock")[0].reason or "")
 
 
 def test_what_a_folder_trigger_remembers_and_cannot_read_is_an_error_of_it(world: TriggerWorld, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def wait_until_queued(thread: threading.Thread) -> None:
 
 def is_queued(thread: threading.Thread) -> bool:
     frame = sys._current_frames().get(thread.ident or 0)
-    return frame is not None and frame.f_code.co_name == "wait" and "group_commit" in frame.f_code.co_filename
+    return frame is not None and frame.f_code.co_name == "wait" and "sql_store" in frame.f_code.co_filename
 
 
 def lead_and_queue(

@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.enums import MessageSource, ParticipantKind, ProgramKind, RoomMessageKind
-from weft.kernel.errors import Action, NotApplicable, NotFound
+from weft.kernel.errors import Action, NotApplicable, NotFound, error_code, error_text
 from weft.kernel.events import ErrorFact, MentionFact, event_id, program_stream
 from weft.kernel.program_events import TriggerFired, TriggerMissed, TriggerPaused
 from weft.ledger.broker.admission import (
@@ -427,8 +427,8 @@ def errors_in_a_row(sql: Sql, trigger: str, since_n: int, most: int) -> int:
         (trigger, since_n, *values, most),
     )
     count = 0
-    for error_code, state in rows:
-        if error_code is None and state != "dead":
+    for code, state in rows:
+        if code is None and state != "dead":
             break
         count += 1
     return count
@@ -698,8 +698,8 @@ def record_error(writer: LedgerWriter, new: NewFiring, error: Exception) -> Firi
         now = append.now_ms
         failed = sha256(f"weft.occasion.error.1 {new.occasion.digest} {now}".encode()).hexdigest()
         digest, _ = _own_occasion(append, row.id, failed)
-        words = str(error) or type(error).__name__
-        fact = ErrorFact(code=append.named(type(error).__name__, "code"), message=append.put_text(words, "message"))
+        words = error_text(error)
+        fact = ErrorFact(code=append.named(error_code(error), "code"), message=append.put_text(words, "message"))
         _add(append, row, new.principals, TriggerFired, **_fields(new.occasion, digest), error=fact)
         reason = None
         if errors_in_a_row(append.sql, row.id, since_n, new.breaker) >= new.breaker:

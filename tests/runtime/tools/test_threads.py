@@ -46,10 +46,11 @@ def test_a_plan_is_made_outside_of_the_event_loop() -> None:
 
 def test_a_command_is_looked_at_outside_of_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[int] = []
+    found = shell.named_files
 
     def noted(*arguments: Any) -> shell.NamedFiles:
         places.append(threading.get_ident())
-        return shell.named_files(*arguments)
+        return found(*arguments)
 
     monkeypatch.setattr(shell, "named_files", noted)
     tool = ShellTool(tmp_path, runner=CommandRunner(UNPROTECTED, sandbox=machine_sandbox()))

@@ -78,23 +78,21 @@ def session(name: str = "session", **details: Any) -> Callable[[F], F]:
 
 
 def after_option() -> Callable[[F], F]:
-    return click.option("--after", metavar="CURSOR", help="The next page: from the cursor that the page before gave.")
+    return click.option("--after", metavar="CURSOR", help="Start after this cursor, which the page before gave.")
 
 
 def session_option(help: str) -> Callable[[F], F]:
     return click.option("--session", metavar="SESSION", shell_complete=complete_labels, help=help)
 
 
-expected_option = click.option(
-    "--expected", metavar="REV", help="Only if the session's head is this turn; else nothing is done."
-)
+expected_option = click.option("--expected", metavar="REV", help="Fail unless the session's head is REV.")
 key_option = click.option(
-    "--key", metavar="KEY", help="A name for this command: repeated with it, it does nothing more."
+    "--key", metavar="KEY", help="Idempotency key: a retry with the same key has no further effect."
 )
 
 
 def original_option(command: F) -> F:
-    return click.option("--original", is_flag=True, help="What was recorded, whatever was substituted since.")(command)
+    return click.option("--original", is_flag=True, help="Show the recorded text, ignoring substitutions.")(command)
 
 
 def expected_head(ledger: Ledger, rev: str | None) -> str | UnsetType:

@@ -347,8 +347,8 @@ def shared_options() -> list[click.Parameter]:
         ),
         click.Option(["--json"], is_flag=True, help="Answer with one JSON document."),
         click.Option(["-q", "--quiet"], is_flag=True, help="No notes, hints or progress; only what is waited for."),
-        click.Option(["--no-color"], is_flag=True, help="No colours, as with NO_COLOR."),
-        click.Option(["--no-pager"], is_flag=True, help="Long output straight to the terminal."),
+        click.Option(["--no-color"], is_flag=True, help="Disable colours (or set NO_COLOR)."),
+        click.Option(["--no-pager"], is_flag=True, help="Do not use a pager."),
     ]
 
 
@@ -505,10 +505,10 @@ EXIT_CODES = {
     5: "the input cannot be recorded as it is",
     6: "the ledger is damaged: something stored is not what was written",
     7: "the file, the disk or the permissions are in the way, or there is no ledger",
-    8: "something outside was not had: a key, a server, a model's reply",
+    8: "an external dependency failed: a key, a server, a model's reply",
     UNFINISHED: "it was done in part: agent run or task run ended before the work did, or files of a fork, an undo or a"
     " merge could not be written",
-    BUG: "a fault of weft itself; the traceback is worth a report",
+    BUG: "internal error; please report the traceback",
     INTERRUPTED: "interrupted from the keyboard",
 }
 CODE_OF: dict[type[BaseException], int] = {

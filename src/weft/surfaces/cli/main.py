@@ -48,7 +48,7 @@ COMMANDS = {
         "show": "Show one turn: messages, tool calls, usage.",
         "tree": "Show the whole tree that a turn belongs to.",
         "graph": "Ask what relates to what: turns, events, tools, resources, policies, forks.",
-        "diff": "Show where two threads part, or how their files differ.",
+        "diff": "Show where two threads diverge, or how their files differ.",
         "bisect": "Find the first turn after which a check fails.",
         "context": "Show what an agent saw at a turn, or would see next.",
         "sessions": "List sessions and where they stand.",
@@ -290,12 +290,12 @@ def show_version(call: Call) -> None:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("-V", "--version", is_flag=True, help="Show the version and exit.")
-@click.option("--as", "actor", metavar="NAME", default=OWNER, help="In whose name: a person or an agent of the ledger.")
+@click.option("--as", "actor", metavar="NAME", default=OWNER, help="Act as this person or agent of the ledger.")
 @click.option(
     "--token-file",
     type=click.Path(),
     metavar="FILE",
-    help="Act with the token in FILE, or in /dev/fd/N, and nothing more; else with WEFT_TOKEN, if it is set.",
+    help="Act with the token in FILE, or in /dev/fd/N, and nothing more; else with WEFT_TOKEN.",
 )
 @click.pass_context
 def weft(ctx: click.Context) -> None:

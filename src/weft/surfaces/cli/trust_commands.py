@@ -285,9 +285,7 @@ out_option = click.option(
 @allow_option
 @deny_option
 @credential_option
-@click.option(
-    "--expires", type=Duration(), default="1h", metavar="TIME", help="How long it counts: 30m, 8h, 7d. Default: 1h."
-)
+@click.option("--expires", type=Duration(), default="1h", metavar="TIME", help="Lifetime: 30m, 8h, 7d. Default: 1h.")
 @out_option
 def create_token(
     call: Call,
@@ -320,7 +318,7 @@ def create_token(
 @allow_option
 @deny_option
 @credential_option
-@click.option("--expires", type=Duration(), metavar="TIME", help="Let it count for less long: 30m, 8h, 7d.")
+@click.option("--expires", type=Duration(), metavar="TIME", help="Shorten its lifetime: 30m, 8h, 7d.")
 @out_option
 def attenuate_token(
     call: Call,
@@ -368,7 +366,7 @@ def show_token(call: Call, file: str | None) -> None:
 @click.argument("id", required=False)
 @click.option("--file", type=click.Path(), metavar="FILE", help="Revoke the token in this file.")
 def revoke_token_id(call: Call, id: str | None, file: str | None) -> None:
-    """Let nobody act with a token any more, nor with one that was made from it.
+    """Revoke a token, nor with one that was made from it.
 
     ID is the one that `weft token show` and `weft token create` tell.
     """
@@ -680,7 +678,7 @@ def export_key(call: Call, name: str) -> None:
 @click.argument("file", type=click.Path(), required=False)
 @click.option("--name", metavar="NAME", help="Know it by another name than its own.")
 def trust_key(call: Call, file: str | None, name: str | None) -> None:
-    """Believe somebody's signatures from now on.
+    """Trust somebody's public key.
 
     FILE holds the line that their `weft key export` printed; - or none is standard input. Make sure that it comes from
     them: nothing in a key says whose it is.
@@ -692,7 +690,7 @@ def trust_key(call: Call, file: str | None, name: str | None) -> None:
 
 @weft_command("delete")
 @click.argument("name", shell_complete=complete_keys)
-@click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation prompt.")
 def delete_key(call: Call, name: str, yes: bool) -> None:
     """Delete a key of yours, or trust somebody's no longer.
 

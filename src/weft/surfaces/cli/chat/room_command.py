@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @room_argument()
 @in_persons_name
 def chat(call: Call, room: str) -> None:
-    """Sit down in a room: say things, see what others say, and answers while they are written.
+    """Chat in a room: say things, see what others say, and answers while they are written.
 
     `@name` mentions somebody, and Tab completes it; agents that are mentioned answer, several at once. What you say is
     answered in this process, unless a broker is quicker. Tool calls that wait for a person are asked about here.

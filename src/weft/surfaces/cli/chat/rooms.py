@@ -261,7 +261,7 @@ def create(
 @named("agents", "agent", nargs=-1, required=True, metavar="AGENT...")
 @in_persons_name
 def add(call: Call, room: str, agents: tuple[str, ...]) -> None:
-    """Let agents into a room: public ones, and private ones that work for you."""
+    """Add agents to a room: public ones, and private ones that work for you."""
     _let_in(call, room, agents, lambda ledger, id, agent: ledger.rooms.add(id, agent))
 
 
@@ -323,7 +323,7 @@ def remove(call: Call, room: str, who: str) -> None:
 @room_argument()
 @in_persons_name
 def leave(call: Call, room: str) -> None:
-    """Take part in a room no longer. What was said until then you can still read."""
+    """Leave a room. What was said until then you can still read."""
     with call.writing() as ledger:
         record = ledger.rooms.get(room)
         participants = ledger.rooms.participants(record.id)
@@ -353,7 +353,7 @@ def title(call: Call, room: str, title: str) -> None:
 @room_argument()
 @in_persons_name
 def archive(call: Call, room: str) -> None:
-    """Put a room away: nothing more is said in it, and lists leave it out. Whoever made it does that."""
+    """Archive a room: nothing more is said in it, and lists leave it out. Whoever made it does that."""
     with call.writing() as ledger:
         archived = ledger.rooms.archive(room)
     call.answer(archived, room_line(archived, " is archived"))

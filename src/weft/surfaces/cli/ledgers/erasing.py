@@ -251,7 +251,7 @@ APPLIED = "the erasure of another ledger, applied here"
 @click.option("--everywhere", is_flag=True, help="Contents that other turns use too; by default they stay.")
 @as_actor
 @click.option("--dry-run", is_flag=True, help="Show what would go and what would stay, and stop.")
-@click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation prompt.")
 @click.option("--list", "listed", is_flag=True, help="Show what was erased, by whom, when and why.")
 @click.option("--pending", is_flag=True, help="Show erasures of other ledgers that wait for your word.")
 @click.option("--apply", "applied", is_flag=True, help="Carry those out.")

@@ -53,9 +53,9 @@ def _formats(context: click.Context, parameter: click.Parameter, begun: str) -> 
     help="Take every file as this tool's, instead of recognising it.",
 )
 @click.option("--since", metavar="WHEN", help="Only files changed since: yesterday, '2 weeks ago', 2026-11-01.")
-@click.option("--dry-run", is_flag=True, help="Read everything, write nothing, and say what there is.")
+@click.option("--dry-run", is_flag=True, help="Dry run: read everything, write nothing, and report.")
 @click.option("--remap", is_flag=True, help="Read again what an older version of an importer has read.")
-@click.option("--discover", is_flag=True, help="Only say which files lie in the usual places; nothing is read.")
+@click.option("--discover", is_flag=True, help="List the files in the usual places; nothing is read.")
 @click.option("--watch", is_flag=True, help="Go on: follow sessions while they are written, until interrupted.")
 @click.option(
     "--files",
@@ -71,7 +71,7 @@ def _formats(context: click.Context, parameter: click.Parameter, begun: str) -> 
     help="With 2 another process reads while this one writes; without this, whichever is quicker.",
 )
 @click.option("--background", is_flag=True, help="Import in a process of its own, which goes on by itself.")
-@click.option("--status", is_flag=True, help="Say how far the import in the background is.")
+@click.option("--status", is_flag=True, help="Show the status of the background import.")
 @click.option("--stop", is_flag=True, help="End the import in the background; what it has read stays.")
 def import_command(
     call: Call,

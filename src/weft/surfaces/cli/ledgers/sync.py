@@ -45,7 +45,7 @@ silence_option = click.option(
     type=click.FloatRange(min=1),
     default=300.0,
     metavar="SECONDS",
-    help="Give the other side up when it says nothing for so long; without it 300.",
+    help="Time out after so long without data; without it 300.",
 )
 
 
@@ -458,7 +458,7 @@ def _lines(item: PendingItem, counted_config: object) -> list[Line]:
 @click.argument("names", nargs=-1, metavar="[NAME|ID]...", shell_complete=complete_pending)
 @_kind
 @_source
-@click.option("-y", "--yes", is_flag=True, help="Without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation prompt.")
 @as_actor
 def take_over_pending(
     call: Call, names: tuple[str, ...], kind: str | None, source: str | None, yes: bool, actor: str

@@ -59,7 +59,7 @@ MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
 
 @agent_command.verb("create")
 @click.argument("name")
-@click.option("--prompt", metavar="TEXT", help="Its soul: who it is and how it works.")
+@click.option("--prompt", metavar="TEXT", help="System prompt: who it is and how it works.")
 @click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
 @click.option("--toolset", metavar="NAME", help=TOOLSET)
 @click.option("--tool", "tools", metavar="NAME", multiple=True, help="A tool, or @(id) of a code program; repeatable.")
@@ -85,7 +85,7 @@ def create_agent(
 
 @agent_command.verb("configure")
 @named("name", "agent")
-@click.option("--prompt", metavar="TEXT", help="Its soul: who it is and how it works.")
+@click.option("--prompt", metavar="TEXT", help="System prompt: who it is and how it works.")
 @click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
 @click.option("--toolset", metavar="NAME", help=TOOLSET)
 @set_fields
@@ -607,7 +607,7 @@ def show_toolset(call: Call, name: str) -> None:
 @_name
 @click.option("--allow", metavar="PATTERN", multiple=True, help="In place of all that it has; repeatable.")
 @click.option("--deny", metavar="PATTERN", multiple=True, help="In place of all that it denies; repeatable.")
-@click.option("--deny-nothing", is_flag=True, help="Take away all that it denies.")
+@click.option("--deny-nothing", is_flag=True, help="Clear the deny list.")
 @click.option("--sandbox", metavar="PROFILE", help=SANDBOX)
 @click.option("--description", metavar="TEXT", help="What it is for.")
 @expecting

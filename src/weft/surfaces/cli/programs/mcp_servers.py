@@ -126,8 +126,12 @@ def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> 
 @click.option("--folder", metavar="DIR", help="Where it starts, and what it works on.")
 @click.option("--readable", multiple=True, metavar="PATH", help="What it may read beside: where it is installed.")
 @click.option("--profile", metavar="PROFILE", help="How it is confined: workspace, read-only, network:HOST,…")
-@click.option("--no-sandbox", is_flag=True, help="Let it do whatever you may. It sees all your files and keys.")
-@click.option("--trust-hints", is_flag=True, help="Believe it which of its tools only read.")
+@click.option(
+    "--no-sandbox",
+    is_flag=True,
+    help="Run it without a sandbox, with your full access. It sees all your files and keys.",
+)
+@click.option("--trust-hints", is_flag=True, help="Trust what it says of which tools only read.")
 @click.option("--subscribe", multiple=True, metavar="URI", help="A resource whose changes are recorded.")
 @click.option("--call-seconds", type=float, metavar="SECONDS", help="How long a call may take. Default: 120.")
 @click.option("--no-start", is_flag=True, help="Add it without starting it; `approve` it later.")

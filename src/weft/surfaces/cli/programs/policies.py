@@ -36,7 +36,7 @@ GROUPS = ("calls", "tool", "before", "after", "for example", "why")
 SHORT_ID, SHORT_DIGEST = 8, 12
 READ_FIRST = "read what it shows and say --yes"
 READ_IT = "`weft policy show` prints it"
-YES = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+YES = click.option("-y", "--yes", is_flag=True, help="Skip the confirmation prompt.")
 AGENT = click.option("--agent", metavar="NAME", help="The one of this agent, instead of the one for all of them.")
 
 

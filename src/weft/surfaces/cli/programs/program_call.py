@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # --- What the commands about programs have in common: who acts, fields of a configuration, how programs are invoked
 # and how they are shown.
 
-KEY = "A name for this command: repeated with it, it does nothing more."
+KEY = "Idempotency key: a retry with the same key has no further effect."
 F = TypeVar("F", bound=Callable[..., Any])
 STATE_STYLES = {
     "published": "good", "active": "good", "completed": "good", "available": "good", "draft": "dim", "archived": "dim",
@@ -94,9 +94,7 @@ def as_actor(function: F) -> F:
             raise click.UsageError(f"--as names {other} and {name}: name one")
         return name or other
 
-    return click.option("--as", "actor", metavar="NAME", callback=actor, help="Who acts: a person or an agent.")(
-        function
-    )
+    return click.option("--as", "actor", metavar="NAME", callback=actor, help="Act as this person or agent.")(function)
 
 
 def message_text(text: str | None) -> str | None:

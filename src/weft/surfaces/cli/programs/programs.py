@@ -169,8 +169,8 @@ def _step(verb: str, help: str) -> None:
     program_command.verb(verb)(step)
 
 
-_step("publish", "Let a draft be used.")
-_step("deprecate", "Say that a program should not be used any longer.")
+_step("publish", "Publish a draft.")
+_step("deprecate", "Mark a program as deprecated.")
 _step("delete", "Hide a program and free its name; its history stays.")
 
 
@@ -336,7 +336,7 @@ MAKE_PROVIDER = "make one with `weft provider create NAME --type TYPE`"
 @provider_command.verb("create")
 @click.argument("name")
 @click.option("--type", "kind", metavar="TYPE", required=True, help=f"One of {TYPES}.")
-@click.option("--base-url", metavar="URL", help="Where it answers.")
+@click.option("--base-url", metavar="URL", help="Base URL.")
 @click.option("--key-env", metavar="VAR", help="The variable that holds its key; the key itself is never stored.")
 @set_fields
 @click.option("--draft", is_flag=True, help="Do not publish it yet.")
@@ -363,7 +363,7 @@ def create_provider(
 
 @provider_command.verb("configure")
 @named("name", "provider")
-@click.option("--base-url", metavar="URL", help="Where it answers.")
+@click.option("--base-url", metavar="URL", help="Base URL.")
 @click.option("--key-env", metavar="VAR", help="The variable that holds its key.")
 @set_fields
 @expecting
@@ -423,8 +423,8 @@ MAKE_MODEL = "make one with `weft model create NAME --backend MODEL --provider P
 def parameters(function: F) -> F:
     for option in (
         click.option("--top-p", type=float, help="Nucleus sampling, 0 to 1."),
-        click.option("--max-tokens", type=int, help="The longest answer."),
-        click.option("--temperature", type=float, help="How freely it speaks, 0 to 2."),
+        click.option("--max-tokens", type=int, help="Maximum output tokens."),
+        click.option("--temperature", type=float, help="Sampling temperature, 0 to 2."),
     ):
         function = option(function)
     return function
@@ -697,7 +697,7 @@ def create_info(
     actor: str,
     retry_key: str | None,
 ) -> None:
-    """Keep something that is known."""
+    """Create information."""
     config = {"infoType": kind, "content": json_of(content, "content"), **given(schema=schema, sources=list(sources))}
     with changing(call, actor) as programs:
         answer(call, programs.create("information", name, with_fields(config, fields), draft=draft, key=retry_key))
@@ -716,9 +716,9 @@ def _information_step(verb: str, help: str) -> None:
     info_command.verb(verb)(step)
 
 
-_information_step("validate", "Hold a draft against its schema.")
+_information_step("validate", "Validate a draft against its schema.")
 _information_step("activate", "Put information in use: what was validated, or put away.")
-_information_step("archive", "Put information away.")
+_information_step("archive", "Archive information.")
 
 
 @info_command.verb("list")

@@ -261,7 +261,7 @@ def detach(call: Call, resource: str, session: str | None) -> None:
     "--from", "former", metavar="SESSION", shell_complete=complete_labels, help="Only while this session owns it."
 )
 def migrate(call: Call, resource: str, session: str, former: str | None) -> None:
-    """Let another session own a resource. One that cannot change hands is refused as unsupported."""
+    """Transfer a resource to another session. One that cannot change hands is refused as unsupported."""
     with call.writing() as ledger:
         changed = ledger.resources.migrate(resource, session=session, former=former)
     call.answer(changed, [Span(changed.name, "label"), f" belongs to {owner_text(changed.owner)}"])
@@ -269,9 +269,9 @@ def migrate(call: Call, resource: str, session: str, former: str | None) -> None
 
 @weft_command("discard")
 @resource_argument
-@click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation prompt.")
 def discard(call: Call, resource: str, yes: bool) -> None:
-    """Let nobody own or use a resource any more.
+    """Release a resource from its owners and users.
 
     What weft made itself, as a copy for a fork, is removed; everything else stays where it is. Snapshots stay.
     """

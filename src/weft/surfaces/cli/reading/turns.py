@@ -64,7 +64,7 @@ NAME_COLUMNS = 9
 
 @weft_command("show")
 @arguments.rev(required=False)
-@click.option("--full", is_flag=True, help="Fold nothing: whole results, arguments and thinking.")
+@click.option("--full", is_flag=True, help="Show results, arguments and thinking in full.")
 @arguments.original_option
 def show_command(call: Call, rev: str | None, full: bool, original: bool) -> None:
     """Show one turn: messages, tool calls, usage.
@@ -433,7 +433,7 @@ def _context_lines(context: Context, columns: int) -> Iterator[Line]:
 @click.option("--files", is_flag=True, help="Compare the files of the two turns, not what was said.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
 def diff_command(call: Call, left: str | None, right: str | None, patch: bool, files: bool, exit_code: bool) -> int:
-    """Show where two threads part, or how their files differ.
+    """Show where two threads diverge, or how their files differ.
 
     Turns that only LEFT has are marked with -, turns that only RIGHT has with +. Without RIGHT it is the latest
     session. With --files: A added, D deleted, M modified, P another mode, T another type; with -p the lines, too.

@@ -45,9 +45,9 @@ NO_TURN = "no turn was given: pipe it as JSON, name a FILE, or use --query and -
 @weft_command("record")
 @click.argument("file", required=False, type=click.Path())
 @arguments.session_option("The session to record in; made if it does not exist. Default: main.")
-@click.option("--query", metavar="TEXT", help="What was asked.")
-@click.option("--response", metavar="TEXT", help="What was answered.")
-@click.option("--model", metavar="NAME", help="Who answered.")
+@click.option("--query", metavar="TEXT", help="Text of the prompt.")
+@click.option("--response", metavar="TEXT", help="Text of the response.")
+@click.option("--model", metavar="NAME", help="Model that answered.")
 @key_option
 def record_command(call: Call, file: str | None, **options: str | None) -> None:
     """Record a turn, from JSON or from options.

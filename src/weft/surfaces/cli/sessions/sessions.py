@@ -433,8 +433,8 @@ def _step(verb: str, help: str) -> None:
     session_command.verb(verb)(step)
 
 
-_step("pause", "Let a session take no turns for now.")
-_step("resume", "Let a paused session go on.")
+_step("pause", "Pause a session: it takes no turns.")
+_step("resume", "Resume a paused session.")
 _step("complete", "Let a session take no more turns; it can be forked.")
 
 

@@ -441,7 +441,7 @@ def list_(call: Call) -> None:
 @click.argument("presence", type=click.Choice(["available", "busy", "away", "offline"]))
 @acting
 def presence(call: Call, name: str, presence: str, actor: str, retry_key: str | None) -> None:
-    """Say whether a person is there."""
+    """Set a person's presence."""
     with changing(call, actor) as programs:
         answer(call, programs.set_presence(name, presence, key=retry_key))
 

@@ -71,7 +71,7 @@ STATES = ("pending", "active", "blocked", "completed", "failed")
 @task_command.verb("create")
 @click.argument("title")
 @click.option("--name", metavar="NAME", help="The name to address it by; else one is made of the title.")
-@click.option("--assignee", metavar="NAME", shell_complete=complete_programs("agent", "human"), help="Whose it is.")
+@click.option("--assignee", metavar="NAME", shell_complete=complete_programs("agent", "human"), help="Assignee.")
 @click.option("--priority", metavar="P0-P4", help="How urgent it is; P0 is most.")
 @click.option("--depends-on", "needs", metavar="TASK", multiple=True, help="A task to wait for; repeatable.")
 @click.option("--criterion", "criteria", metavar="JSON", multiple=True, help="A success criterion; repeatable.")
@@ -156,7 +156,7 @@ def configure_task(
 @named("assignee", "agent", "human")
 @acting
 def assign_task(call: Call, name: str, assignee: str, actor: str, retry_key: str | None) -> None:
-    """Make a task somebody's, without anybody beginning it."""
+    """Assign a task without starting it."""
     with changing(call, actor) as programs:
         answer(call, programs.assign_task(name, assignee, key=retry_key))
 
@@ -240,7 +240,7 @@ def _report(report: dict[str, Any]) -> list[Line]:
 @click.option("--reason", metavar="TEXT", help="Why.")
 @acting
 def fail_task(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
-    """Say that a task will not be done."""
+    """Mark a task as failed."""
     with changing(call, actor) as programs:
         answer(call, programs.fail_task(name, reason=reason, key=retry_key))
 
