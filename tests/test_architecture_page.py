@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 from tests.architecture.test_layers import LAYERS, LEDGER_ORDER, RUNTIME_ORDER
+from tests.sources import LOAD, shipped
+
+pytestmark = LOAD
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "weft"
@@ -56,3 +59,9 @@ def test_its_orders_are_those_that_are_held() -> None:
 
 def test_it_is_read_in_ten_minutes() -> None:
     assert len(PAGE.read_text().splitlines()) <= MOST_LINES
+
+
+def test_pages_that_the_program_names_exist() -> None:
+    named = {(module.path, page) for module in shipped() for page in re.findall(r"\bdocs/([\w/-]+\.md)", module.source)}
+    assert len(named) > 3
+    assert sorted((path, page) for path, page in named if not (ROOT / "docs" / page).exists()) == []
