@@ -21,7 +21,7 @@ test: setup ## Check the code and run every test
 	@$(MAKE) --no-print-directory --jobs=2 lint suite
 
 suite: setup
-	@test -d tests/kernel/__pycache__ || $(python) -m pytest -qq --collect-only >/dev/null || true # or each worker compiles all tests
+	@test -d tests/kernel/__pycache__ || $(python) scripts/compile_tests.py || true # or each worker compiles all tests
 	$(python) -m pytest -q -n auto --dist worksteal
 
 lint: setup
@@ -44,6 +44,7 @@ bench: ## Measure Weft against its peers, in an environment of its own
 
 docs: setup ## Write the generated pages again
 	$(python) scripts/generate_docs.py
+	$(python) scripts/generate_cli_docs.py
 	$(python) scripts/generate_graph_docs.py
 	$(python) -m scripts.generate_json_docs
 	$(python) -m scripts.generate_library_docs

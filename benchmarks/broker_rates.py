@@ -128,7 +128,7 @@ def _admit(address: str, sessions: int, amount: int) -> None:
 async def _broker(address: str, url: str, number: int, ready: Callable[[], None], stop: Any) -> None:
     import weft.aio
     from benchmarks.broker_subject import PERSON, model_at
-    from weft.ledger.api import Setting
+    from weft.ledger.api import RunConfig
     from weft.runtime.broker.broker import Broker, OutgoingMessage, send
     from weft.runtime.broker.turn_plans import TurnPlan
     from weft.runtime.egress.execution_context import context_for
@@ -140,7 +140,7 @@ async def _broker(address: str, url: str, number: int, ready: Callable[[], None]
         model, acting = model_at(url), context_for(PERSON)
 
         async def plan(*_: object) -> TurnPlan:
-            return TurnPlan(model=model, inference=inference, acting=acting, setting=Setting(), tools=tools)
+            return TurnPlan(model=model, inference=inference, acting=acting, setting=RunConfig(), tools=tools)
 
         broker = Broker(ledger.sync, ledger.crossing, plan)
         first = OutgoingMessage(message=FIRST, model=model, tools=tools)

@@ -20,7 +20,7 @@ from typing import Any
 import weft.aio
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.enums import Decision
-from weft.ledger.api import Approval, SessionStanding, Setting
+from weft.ledger.api import Approval, RunConfig, SessionStanding
 from weft.ledger.model import Part, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
@@ -30,10 +30,11 @@ from weft.runtime.inference.model_requests import (
     ModelSettings,
     ProviderKind,
     ProviderSettings,
+    TokenCount,
     ToolSpec,
 )
 from weft.runtime.policies.policy_decisions import PolicyCall, PolicyDecision
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.replies import FinishReason, Reply
 from weft.runtime.tool.gate import ToolGate
 from weft.runtime.tool.tool_contract import CallPlan, PlannedTool, ToolCallContext, ToolOutput
 from weft.runtime.tool.workspace import WorkspaceFolder
@@ -78,13 +79,16 @@ class ScriptedModel:
         self._parts = tuple(ToolUsePart(f"call-{path}", tool, {"path": path}) for path in paths)
         self._is_asking = True
 
+    async def count(self, request: InferenceRequest, **_: Any) -> TokenCount:
+        return TokenCount(tokens=1)
+
     def sendable(self, model: ModelSettings, parameters: Any) -> Any:
         return parameters
 
     async def infer(self, request: InferenceRequest, **_: Any) -> Reply:
         self._is_asking, is_asking = not self._is_asking, self._is_asking
         parts: tuple[Part, ...] = self._parts if is_asking else (TextPart("done"),)
-        finish = Finish.TOOL_CALL if is_asking else Finish.STOP
+        finish = FinishReason.TOOL_CALL if is_asking else FinishReason.STOP
         return Reply(parts=parts, finish=finish, model_id="m", model="m-1", provider="there")
 
 
@@ -109,7 +113,7 @@ class ToolTurns:
         model, gate, acting = ScriptedModel(name, paths), ToolGate(tools, allow, NoHistory()), context_for(PERSON)
 
         async def plan(standing: SessionStanding, messages: Sequence[Any]) -> TurnPlan:
-            return TurnPlan(model=MODEL, inference=model, acting=acting, setting=Setting(), tools=tools, gate=gate)  # type: ignore[arg-type]
+            return TurnPlan(model=MODEL, inference=model, acting=acting, setting=RunConfig(), tools=tools, gate=gate)  # type: ignore[arg-type]
 
         self._broker = Broker(self._ledger, ledger.crossing, plan)
 

@@ -121,7 +121,7 @@ def _answer(ledger: "Ledger", session: str, text: str) -> None:
     """What a broker records of a turn with one answer."""
     from weft.kernel.enums import MessageRole
     from weft.kernel.events import ModelRequest
-    from weft.ledger.api import Finished, ModelAnswered, ModelAsked, Runs
+    from weft.ledger.api import FinishedRun, ModelAnswered, ModelAsked, Runs
     from weft.ledger.model import NewMessage
 
     runs = Runs(ledger)
@@ -133,7 +133,7 @@ def _answer(ledger: "Ledger", session: str, text: str) -> None:
     assert isinstance(request.event, ModelRequest)
     message = NewMessage(role=MessageRole.ASSISTANT, content=text)
     answer = ModelAnswered(message=message, correlation=request.event.correlation_id, request=request.id)
-    writer.record([answer, Finished()])
+    writer.record([answer, FinishedRun()])
 
 
 def _cpu(action: Callable[[], object]) -> float:

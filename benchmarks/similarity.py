@@ -80,9 +80,9 @@ def compared(sizes: Sizes, place: Path, kept: Path) -> Compared:
         _record(ledger, stored)
         store = _cpu(lambda: Similarity(ledger, known).embed_missing("message"))
         say("ask")
-        first = _cpu(lambda: Similarity(ledger, known, few=few).similar_to_text(asked[0]))
+        first = _cpu(lambda: Similarity(ledger, known, few=few).find_similar_to_text(asked[0]))
         search, whole = Similarity(ledger, known, few=few), Similarity(ledger, model, few=few)
-        again = _cpu(lambda: search.similar_to_text(asked[0]))
+        again = _cpu(lambda: search.find_similar_to_text(asked[0]))
         ways = {
             "search": _ask(search, asked),
             "embed and search": _ask(whole, asked),
@@ -106,11 +106,11 @@ def _record(ledger: "Ledger", texts: Sequence[str]) -> None:
 
 def _ask(similarity: "Similarity", texts: Sequence[str]) -> Asked:
     """The first answer is not counted: it finds nothing loaded."""
-    similarity.similar_to_text(texts[0], limit=NEAREST)
+    similarity.find_similar_to_text(texts[0], limit=NEAREST)
     walls, cpus, found = [], [], []
     for text in texts:
         cpu, wall = time.process_time(), time.perf_counter()
-        near = similarity.similar_to_text(text, limit=NEAREST)
+        near = similarity.find_similar_to_text(text, limit=NEAREST)
         walls.append(time.perf_counter() - wall)
         cpus.append(time.process_time() - cpu)
         found.append(tuple(one.node.id for one in near))

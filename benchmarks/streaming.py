@@ -152,7 +152,7 @@ def _stub(pieces: int) -> Any:
     """A model that says the time, twice a second; no two sessions at the same moment."""
     from weft.ledger.model import TextPart
     from weft.runtime.inference.inference import Inference
-    from weft.runtime.replies import Finish, Reply, ReplyToken
+    from weft.runtime.replies import FinishReason, Reply, ReplyToken
 
     class Stub(Inference):
         def __init__(self) -> None:
@@ -176,7 +176,7 @@ def _stub(pieces: int) -> Any:
             if self._answers == SESSIONS:
                 self.all_answered.set()
             parts = (TextPart("".join(texts)),)
-            return Reply(parts=parts, finish=Finish.STOP, model_id="m", model="stub", provider="stub")
+            return Reply(parts=parts, finish=FinishReason.STOP, model_id="m", model="stub", provider="stub")
 
     return Stub()
 

@@ -1,8 +1,8 @@
 """Which modules write which kinds of event, read off the source.
 
-A module writes a kind where it makes an event of its class, or hands the class to a call of `add`, `_add` or `step`: by
-name, by a variable that holds it, or as a column of the table of program kinds. The kernel defines the kinds; views and
-readers only tell them apart.
+A module writes a kind where it makes an event of its class, or hands the class to a call of `add`, `step` or a name
+that begins with `_add`: by name, by a variable that holds it, or as a column of the table of program kinds. The kernel
+defines the kinds; views and readers only tell them apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.kernel.program_events import PROGRAM_KINDS, KindFacts
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "weft"
 READERS = ("kernel", "ledger/views", "ledger/read", "aio")
-WRITING_CALLS = frozenset({"add", "_add", "step"})
+WRITING_CALL = re.compile(r"add|step|_add\w*")
 KIND_OF_CLASS = {kind.__name__: name for name, kind in EVENT_KINDS.items()}
 MENTION = re.compile(r"\bevents\b|_events\b|\bPROGRAM_KINDS\b|\.facts\.")
 """What the source of a module that writes events holds: most modules need not be parsed."""
@@ -51,7 +51,7 @@ def classes_written(tree: ast.Module) -> Iterator[str]:
     for node in nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called), args=arguments) if (
-                called in WRITING_CALLS
+                WRITING_CALL.fullmatch(called)
             ):
                 for argument in arguments:
                     yield from _meant(argument, scope, modules)

@@ -46,7 +46,7 @@ STREAMS = {
 ENVELOPE = {
     "v": "the form of the event: this envelope, RFC 8785, SHA-256",
     "kind": "one of the kinds below; a kind or a field that a reader does not know is kept, chained and shown raw",
-    "ts": "null where the origin gave no usable time; absent in imported chains",
+    "ts": "null where the origin gave no usable time; absent in imported chains, but those of ingested events",
     "stream": "the stream it belongs to",
     "prev": "the event before it in that stream; null for the first",
     "actor": "the agent or person that acted: `local`, `imported`, or a ulid",

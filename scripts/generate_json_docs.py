@@ -76,6 +76,7 @@ OWN_CODES = {
     INTERNAL_ERROR: "a defect, of Weft or of a tool",
     "usage": "the command line is wrong",
     "declined": "the person at the terminal answered no",
+    "nobody_to_ask": "a person has to answer, and nobody is at a terminal",
     "interrupted": "interrupted from the keyboard",
 }
 

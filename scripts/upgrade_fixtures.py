@@ -150,6 +150,7 @@ def make_ledger(address: str, folder: Path) -> dict[str, Any]:
 def run_weft(address: str, *arguments: str) -> None:
     """The command line, in the neutral folder, with a home there."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(PROJECT), "LANG": "C.UTF-8"}
+    environment |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # this very version
     command = [str(Path(sys.executable).with_name("weft")), "--ledger", address, "--quiet", *arguments]
     subprocess.run(command, cwd=PROJECT, env=environment, check=True, stdout=subprocess.DEVNULL)
 

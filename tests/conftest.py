@@ -1,6 +1,5 @@
 """Two sizes of every property: repeatable and quick by default, random and long under WEFT_PROVE=1."""
 
-import gc
 import os
 import re
 import shutil
@@ -18,9 +17,10 @@ from tests.collector import count_no_memory, paused_collector
 from tests.faults.results import Counted, table
 from tests.memory_folders import MEMORY, has_memory, remove_leftovers
 from tests.postgres import shared_server
+from tests.scratch_databases import keep_scratch_databases
 from tests.sizes import PROVING, SEED, points, share, sized
 
-pytest_plugins = ["tests.leaks", "tests.schedule", "tests.turn_paths"]
+pytest_plugins = ["tests.leaks", "tests.schedule", "tests.turn_paths", "tests.worker_messages"]
 
 TESTS = Path(__file__).parent
 
@@ -37,6 +37,7 @@ settings.register_profile(
 settings.register_profile("prove", parent=settings.get_profile("test"), derandomize=False, max_examples=5_000)
 settings.load_profile("prove" if PROVING else "test")
 if not PROVING:
+    keep_scratch_databases()
     # Constants of the sources that happen to be loaded would go into the examples: those of one test would depend on
     # the tests before it, and reading all sources takes each process seconds.
     providers._get_local_constants = lambda: providers._local_constants
@@ -46,9 +47,7 @@ if not PROVING:
 def pytest_collection() -> Generator[None, object, object]:
     """What is collected lives until the end: the garbage collector does not walk through it, then or later."""
     with paused_collector():
-        result = yield
-        gc.collect()
-    return result
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,15 +73,23 @@ STORES = ("disk", "postgres")
 
 
 def one_store_each(items: list[pytest.Item], folder: Path, fixture: str) -> None:
-    """Tests of a folder that run on several stores run on one of them in `make test`, by turns, and on all in
-    `make prove`. Where the stores differ is shown by their contract."""
+    """Tests of a folder that run on several stores run on one of them in `make test`: a quarter of them on PostgreSQL,
+    which takes several times as long as a file, and each of them by turns. In `make prove` they run on all. Where the
+    stores differ is shown by their contract."""
     by_test: dict[str, list[pytest.Item]] = {}
     for item in items:
-        stores: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+        stores = _params_of(item)
         if stores.get(fixture) in STORES and folder in item.path.parents:
             by_test.setdefault(item.nodeid.replace(str(stores[fixture]), "", 1), []).append(item)
-    pairs = [item for number, pair in enumerate(by_test.values()) for item in (pair if number % 2 else pair[::-1])]
-    leave_to_proof(pairs, share(pairs, test=max(-(-len(pairs) // 2), 1)))
+    on_server = points(len(by_test), test=max(-(-len(by_test) // 4), 1))
+    for number, variants in enumerate(by_test.values()):
+        store = "postgres" if number in on_server else "disk"
+        leave_to_proof(variants, [item for item in variants if _params_of(item)[fixture] == store] or variants)
+
+
+def _params_of(item: pytest.Item) -> dict[str, object]:
+    params: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    return params
 
 
 def leave_to_proof(items: Iterable[pytest.Item], taken: Iterable[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 
 from weft.kernel.errors import EngineObjectMissing, EngineUnreachable
-from weft.runtime.resources.container_engine import About, ContainerEngine, image_path
+from weft.runtime.resources.container_engine import ContainerEngine, EngineSubject, image_path
 
 PREFIX = "weft-engine-"
 IMAGE = "weft.test/busybox"
@@ -204,7 +204,7 @@ def image_of(address: str) -> str:
     with ContainerEngine(address) as engine:
         try:
             found = engine.call(
-                "GET", image_path(IMAGE) + "/json", asked="look for busybox", about=About("image", IMAGE)
+                "GET", image_path(IMAGE) + "/json", asked="look for busybox", about=EngineSubject("image", IMAGE)
             )
         except EngineObjectMissing:
             query = {"fromSrc": "-", "repo": IMAGE}

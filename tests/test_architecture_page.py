@@ -38,6 +38,17 @@ def test_every_package_has_a_line() -> None:
     assert len(rows) == len(set(rows))
 
 
+def test_modules_in_brackets_lie_in_the_package_of_their_row() -> None:
+    named = [
+        (row, name)
+        for row, text in re.findall(r"^\| `(\S+)/` \| (.*) \|$", PAGE.read_text(), re.M)
+        for bracket in re.findall(r"\(((?:[^()`]|`[^`]*`)*)\)", text)
+        for name in re.findall(r"`(\w+)`", bracket)
+    ]
+    assert len(named) > 100
+    assert [(row, name) for row, name in named if not (SOURCE / row / f"{name}.py").is_file()] == []
+
+
 def test_every_path_that_is_named_exists() -> None:
     text = PAGE.read_text()
     traced = [path for path in TRACED.findall(text) if "/" in path]

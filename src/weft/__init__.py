@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weft.graph.edge_reader import PolicyStep as PolicyStep
     from weft.graph.edge_reader import ResourceState as ResourceState
     from weft.graph.edge_reader import RunHistory as RunHistory
+    from weft.graph.event_lines import IngestedEvents as IngestedEvents
     from weft.graph.graph import Graph as Graph
     from weft.kernel.authority import Authority as Authority
     from weft.kernel.authority import Layer as Layer
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from weft.kernel.enums import SubresourcePart as SubresourcePart
     from weft.kernel.enums import ToolCallStatus as ToolCallStatus
     from weft.kernel.errors import Advice as Advice
+    from weft.kernel.errors import ApprovalNeeded as ApprovalNeeded
     from weft.kernel.errors import WeftError as WeftError
     from weft.kernel.events import Event as Event
     from weft.kernel.events import PolicyTests as PolicyTests
@@ -133,6 +135,8 @@ if TYPE_CHECKING:
     from weft.ledger.read.content_uses import Tombstone as Tombstone
     from weft.ledger.read.contexts import Context as Context
     from weft.ledger.read.contexts import ContextCut as ContextCut
+    from weft.ledger.read.contexts import PromptChange as PromptChange
+    from weft.ledger.read.contexts import PromptPart as PromptPart
     from weft.ledger.read.contexts import VouchedMessage as VouchedMessage
     from weft.ledger.read.contexts import Voucher as Voucher
     from weft.ledger.read.contexts import VoucherKind as VoucherKind
@@ -214,6 +218,7 @@ if TYPE_CHECKING:
     from weft.ledger.write.session_merges import Provenance as Provenance
     from weft.ledger.write.session_merges import Unification as Unification
     from weft.ledger.write.turn_writer import TurnWriter as TurnWriter
+    from weft.programs.lookups import Node as Node
     from weft.programs.program_changes import PlannedProgram as PlannedProgram
     from weft.programs.program_records import CriterionVerdict as CriterionVerdict
     from weft.programs.program_records import Difference as Difference
@@ -225,14 +230,30 @@ if TYPE_CHECKING:
     from weft.programs.program_records import TaggedNode as TaggedNode
     from weft.programs.program_records import UnvouchedName as UnvouchedName
     from weft.programs.programs import Programs as Programs
+    from weft.programs.similarity import Embedded as Embedded
+    from weft.programs.similarity import ModelCount as ModelCount
+    from weft.programs.similarity import Similar as Similar
+    from weft.programs.similarity import Similarity as Similarity
+    from weft.runtime.egress.credentials import Credential as Credential
+    from weft.runtime.egress.execution_context import ExecutionContext as ExecutionContext
+    from weft.runtime.egress.execution_context import current_context as current_context
+    from weft.runtime.egress.execution_context import run_with_context as run_with_context
     from weft.runtime.invoke.invocation import InvocationResult as InvocationResult
+    from weft.runtime.tool.tool_contract import Answer as Answer
+    from weft.runtime.tool.tool_contract import DeclaredTool as DeclaredTool
+    from weft.runtime.tool.tool_contract import PendingCall as PendingCall
+    from weft.runtime.tool.tool_contract import allow as allow
+    from weft.runtime.tool.tool_contract import deny as deny
+    from weft.runtime.tool.tool_contract import tool as tool
     from weft.store.port import Diagnosis as Diagnosis
     from weft.store.port import DiagnosisSeverity as DiagnosisSeverity
     from weft.store.replicas import LedgerIdentity as LedgerIdentity
     from weft.store.replicas import TrustedLedger as TrustedLedger
     from weft.store.replicas import TrustStore as TrustStore
     from weft.store.sqlite.examination import RestoreResult as RestoreResult
+    from weft.surfaces.acting_ledger import AnsweredTurn as AnsweredTurn
     from weft.surfaces.opening import OpenLedger as OpenLedger
+    from weft.surfaces.opening import context_from_env as context_from_env
     from weft.surfaces.opening import copy as copy
     from weft.surfaces.opening import examine as examine
     from weft.surfaces.opening import open as open
@@ -244,7 +265,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "weft.kernel.errors": "Advice WeftError",
+    "weft.kernel.errors": "Advice ApprovalNeeded WeftError",
     "weft.kernel.authority": "Authority Layer LedgerTrust Principal PrincipalKind Rights",
     "weft.kernel.enums": (
         "AgentRole EventClass FileKind HandleCapability LinkReason LintSeverity MessageRole MessageSource MountMode "
@@ -253,6 +274,7 @@ _NAMES = {
     ),
     "weft.kernel.events": "Event PolicyTests Receipt UnknownEvent Usage",
     "weft.graph.graph": "Graph",
+    "weft.graph.event_lines": "IngestedEvents",
     "weft.graph.edge_reader": (
         "Ancestry AncestryStep CallPair GraphEdge GraphNode GraphPath GraphWalk Neighbours PathsFound PolicyStep "
         "ResourceState RunHistory"
@@ -284,7 +306,7 @@ _NAMES = {
         "NewMessage NewToolCall ReasoningPart RecordedTurn RevisionTarget Session SessionAlias SessionMove "
         "StoredContent TextPart ToolCall ToolResultPart ToolUsePart Turn"
     ),
-    "weft.ledger.read.contexts": "Context ContextCut VouchedMessage Voucher VoucherKind",
+    "weft.ledger.read.contexts": "Context ContextCut PromptChange PromptPart VouchedMessage Voucher VoucherKind",
     "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn MessageReply ThreadsSpan TurnLine TurnRange",
     "weft.ledger.read.session_list": "ListReader ListedSession SessionList Touch",
     "weft.ledger.read.sessions": "Page",
@@ -311,15 +333,21 @@ _NAMES = {
     "weft.ledger.upkeep.verify": "Problem",
     "weft.ledger.views.rows": "Lease StoredEvent",
     "weft.ledger.write.turn_writer": "TurnWriter",
-    "weft.surfaces.opening": "OpenLedger copy examine open restore salvage",
+    "weft.surfaces.opening": "OpenLedger context_from_env copy examine open restore salvage",
+    "weft.surfaces.acting_ledger": "AnsweredTurn",
     "weft.surfaces.program_handles": "LedgerPrograms ProgramHandle",
     "weft.programs.program_changes": "PlannedProgram",
     "weft.programs.program_records": (
         "CriterionVerdict Difference PendingItem PersonRequest Program ProgramChange RecordedVerdict TaggedNode "
         "UnvouchedName"
     ),
+    "weft.programs.lookups": "Node",
     "weft.programs.programs": "Programs",
+    "weft.programs.similarity": "Embedded ModelCount Similar Similarity",
+    "weft.runtime.egress.credentials": "Credential",
+    "weft.runtime.egress.execution_context": "ExecutionContext current_context run_with_context",
     "weft.runtime.invoke.invocation": "InvocationResult",
+    "weft.runtime.tool.tool_contract": "Answer DeclaredTool PendingCall allow deny tool",
     "weft.store.port": "Diagnosis DiagnosisSeverity",
     "weft.store.sqlite.examination": "RestoreResult",
     "weft.store.replicas": "LedgerIdentity TrustStore TrustedLedger",

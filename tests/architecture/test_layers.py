@@ -302,7 +302,7 @@ importers and sync are written with."""
 
 
 OPEN_TO_THE_GRAPH = frozenset(
-    "read.turns resource_reading room_records upkeep.verify views.edges views.sightings views.turns"
+    "read.contexts read.turns resource_reading room_records upkeep.verify views.edges views.sightings views.turns"
     " write.approvals".split()
 )
 """What the graph alone may import beside it: it reads the rows of the views that its nodes stand in."""

@@ -40,6 +40,7 @@ MAY_CONNECT = {
     "weft/runtime/egress/connection_rules.py": "whether a port of this machine takes connections; nothing is sent",
     "weft/store/postgres/": "the ledger's own database, whose driver connects by itself",
     "weft/runtime/resources/engine_transport.py": "the container engine of this machine, over its socket",
+    "weft/runtime/sandbox/hidden_places.py": "whether a program answers at a socket of the workspace; nothing is sent",
     "weft/exchange/importing/sources.py": "a database that the user names to import from",
 }
 

@@ -7,21 +7,21 @@ from typing import Any
 from msgspec import Struct
 
 from tests.exchange.sync.wire import Wire
-from weft.exchange.sync.commands import Asking, Manners, Serving
+from weft.exchange.sync.commands import ServePermissions, SyncClient, SyncServer
 from weft.exchange.sync.frames import (
     BatchEnd,
     Frame,
-    Hello,
-    Kind,
+    HelloFrame,
     KnownLog,
-    Push,
-    Ready,
-    Served,
+    LocalConversation,
+    PushRequest,
+    ReceiverReady,
+    SyncFrameKind,
     Talk,
     flags_of,
     framed,
-    hear,
     message_in,
+    receive_frame,
 )
 from weft.kernel import contents
 from weft.kernel.events import GENESIS, extend
@@ -48,8 +48,8 @@ def place_after(lines: Sequence[bytes]) -> BatchEnd:
     return BatchEnd(n=len(lines), chain=extend(GENESIS, ids_of(lines)).hex())
 
 
-def hello_as(replica: str, n: int = MOST) -> Hello:
-    return Hello(replica=replica, n=n, chain="ab" * 32)
+def hello_as(replica: str, n: int = MOST) -> HelloFrame:
+    return HelloFrame(replica=replica, n=n, chain="ab" * 32)
 
 
 def changed(line: bytes, **fields: object) -> bytes:
@@ -72,48 +72,48 @@ def rechained(lines: Sequence[bytes], at: int, **fields: object) -> list[bytes]:
 
 def sending(batches: Sequence[Batch], empty: bool) -> Talk[None]:
     """What a sender says to a receiver that is ready."""
-    lacking = yield from hear(Kind.LACK)
+    lacking = yield from receive_frame(SyncFrameKind.LACK)
     if lacking.body:
-        yield framed(Kind.MARK, BatchEnd())
-        yield from hear(Kind.TAKEN)
+        yield framed(SyncFrameKind.MARK, BatchEnd())
+        yield from receive_frame(SyncFrameKind.TAKEN)
     for batch in batches:
         lines = list(batch.lines)
         if lines and not empty:
-            yield Frame(Kind.OFFER, b"".join(ids_of(lines)))
-            flags = flags_of((yield from hear(Kind.WANT)).body, len(lines))
+            yield Frame(SyncFrameKind.OFFER, b"".join(ids_of(lines)))
+            flags = flags_of((yield from receive_frame(SyncFrameKind.WANT)).body, len(lines))
             lines = [line for line, flag in zip(lines, flags, strict=True) if flag]
         if lines:
-            yield Frame(Kind.EVENTS, b"\n".join(lines))
-            yield from hear(Kind.NEED)
-        yield framed(Kind.MARK, batch.mark)
-        yield from hear(Kind.TAKEN)
-    yield Frame(Kind.DONE)
+            yield Frame(SyncFrameKind.EVENTS, b"\n".join(lines))
+            yield from receive_frame(SyncFrameKind.NEED)
+        yield framed(SyncFrameKind.MARK, batch.mark)
+        yield from receive_frame(SyncFrameKind.TAKEN)
+    yield Frame(SyncFrameKind.DONE)
 
 
-def served_by_liar(hello: Hello, batches: Sequence[Batch]) -> Talk[None]:
-    yield from hear(Kind.HELLO)
-    yield framed(Kind.HELLO, hello)
-    yield framed(Kind.KNOWN, KnownLog())
-    yield from hear(Kind.KNOWN)
-    ready = message_in((yield from hear(Kind.PULL)), Ready)
+def served_by_liar(hello: HelloFrame, batches: Sequence[Batch]) -> Talk[None]:
+    yield from receive_frame(SyncFrameKind.HELLO)
+    yield framed(SyncFrameKind.HELLO, hello)
+    yield framed(SyncFrameKind.KNOWN, KnownLog())
+    yield from receive_frame(SyncFrameKind.KNOWN)
+    ready = message_in((yield from receive_frame(SyncFrameKind.PULL)), ReceiverReady)
     yield from sending(batches, ready.empty)
-    yield from hear(Kind.BYE)
+    yield from receive_frame(SyncFrameKind.BYE)
 
 
-def asked_by_liar(hello: Hello, batches: Sequence[Batch]) -> Talk[None]:
-    yield framed(Kind.HELLO, hello)
-    yield from hear(Kind.HELLO)
-    yield from hear(Kind.KNOWN)
-    yield framed(Kind.KNOWN, KnownLog())
-    yield framed(Kind.PUSH, Push())
-    ready = message_in((yield from hear(Kind.READY)), Ready)
+def asked_by_liar(hello: HelloFrame, batches: Sequence[Batch]) -> Talk[None]:
+    yield framed(SyncFrameKind.HELLO, hello)
+    yield from receive_frame(SyncFrameKind.HELLO)
+    yield from receive_frame(SyncFrameKind.KNOWN)
+    yield framed(SyncFrameKind.KNOWN, KnownLog())
+    yield framed(SyncFrameKind.PUSH, PushRequest())
+    ready = message_in((yield from receive_frame(SyncFrameKind.READY)), ReceiverReady)
     yield from sending(batches, ready.empty)
-    yield Frame(Kind.BYE)
+    yield Frame(SyncFrameKind.BYE)
 
 
-def pull_from_liar(here: Ledger, hello: Hello, *batches: Batch) -> None:
+def pull_from_liar(here: Ledger, hello: HelloFrame, *batches: Batch) -> None:
     """A ledger pulls from whoever says this."""
-    asking = Asking(store_of(here))
+    asking = SyncClient(store_of(here))
     store_of(here).catch_up()
     wire = Wire(served_by_liar(hello, batches))
     try:
@@ -125,9 +125,9 @@ def pull_from_liar(here: Ledger, hello: Hello, *batches: Batch) -> None:
         rebuild_if_stale(here)
 
 
-def push_from_liar(here: Ledger, hello: Hello, *batches: Batch) -> None:
+def push_from_liar(here: Ledger, hello: HelloFrame, *batches: Batch) -> None:
     """A ledger serves whoever says this and pushes."""
-    served = Served(Serving(store_of(here), Manners()).serve())
+    served = LocalConversation(SyncServer(store_of(here), ServePermissions()).serve())
     try:
         served.converse(asked_by_liar(hello, batches))
     finally:

@@ -24,7 +24,7 @@ from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.enums import Decision
 from weft.ledger.model import ToolUsePart
 from weft.runtime.egress.execution_context import context_for
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.replies import FinishReason, Reply
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
 from weft.runtime.sandbox.profiles import SandboxProfile
@@ -247,7 +247,7 @@ def test_the_answer_of_a_person_is_what_has_files_held(folder: Path) -> None:
         with open_ledger(":memory:") as ledger:
             calling = Reply(
                 parts=(ToolUsePart("call-1", "shell", {"cmd": "sh build.sh"}),),
-                finish=Finish.TOOL_CALL,
+                finish=FinishReason.TOOL_CALL,
                 model_id="m",
                 model="m-1",
                 provider="there",

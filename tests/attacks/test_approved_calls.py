@@ -30,7 +30,7 @@ from weft.programs import Program, Programs
 from weft.runtime.egress.execution_context import context_for
 from weft.runtime.invoke import toolbox
 from weft.runtime.invoke.toolbox import CodeProgramTool
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.replies import FinishReason, Reply
 from weft.runtime.sandbox import bubblewrap, command_runner, processes
 from weft.runtime.sandbox.command_runner import CodeOutcome, CommandRunner
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
@@ -39,7 +39,7 @@ from weft.runtime.tool.gate import ToolGate
 from weft.runtime.tool.tool_contract import (
     CallAnswer,
     CallPlan,
-    Later,
+    LaterResult,
     PlannedTool,
     ToolCallContext,
     ToolFailure,
@@ -101,7 +101,7 @@ class World:
     async def definitions(self, *, again: bool) -> Sequence[ToolDefinition]:
         return [self.served]
 
-    async def call(self, name: str, arguments: Any) -> Any:
+    async def call(self, name: str, arguments: Any, run: str) -> Any:
         self.ran.append((name, arguments))
         raise ToolFailure("failed", "the server was called")
 
@@ -135,7 +135,7 @@ class _Recited:
     async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
         return await self.inner.plan({**arguments, **self.world.changes}, context)
 
-    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | LaterResult:
         return await self.inner.perform(plan, context)
 
 
@@ -232,7 +232,7 @@ class Approving(Gated):
 
     def __init__(self, world: World, case: Case) -> None:
         call = ToolUsePart("call-1", case.tool, case.arguments)
-        calling = Reply(parts=(call,), finish=Finish.TOOL_CALL, model_id="m", model="m-1", provider="there")
+        calling = Reply(parts=(call,), finish=FinishReason.TOOL_CALL, model_id="m", model="m-1", provider="there")
         super().__init__(world.ledger, FixedClock(SystemClock().now_ms()), Decision.ASK, calling, saying("I see"))
         self.gate = ToolGate(world.tools, self.policy, History(world.ledger), clock=self.clock)
         self.bench.options |= {"tools": world.tools, "gate": self.gate, "acting": ACTING}

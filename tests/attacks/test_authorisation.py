@@ -26,7 +26,7 @@ from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, pa
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import RunExit
 from weft.kernel.errors import ContentMissing, InvalidInput, LabelTaken, NotAllowed, NotFound, WeftError
-from weft.ledger.api import Finished, Ledger, Runs, RunWriter
+from weft.ledger.api import FinishedRun, Ledger, Runs, RunWriter
 from weft.ledger.model import NewError, StoredContent
 from weft.ledger.read.turns import Thread
 from weft.programs import Programs
@@ -247,7 +247,7 @@ def prepare_inboxes(ledger: Ledger) -> None:
     PREPARED["x cancel"] = ledger.inbox.admit("x", session="x cancel").message
     for name in ("x send again", "x retry"):
         turn = begun_turn(ledger, name)
-        turn.record([Finished(exit=RunExit.ERROR, error=NewError(code="down", message="the server is away"))])
+        turn.record([FinishedRun(exit=RunExit.ERROR, error=NewError(code="down", message="the server is away"))])
         PREPARED[name] = turn.id
     (dead,) = ledger.inbox.list(session="x send again", states=["dead"])
     PREPARED["x send again"] = dead.id

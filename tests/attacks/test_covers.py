@@ -259,6 +259,30 @@ def test_another_name_of_a_secret_file_is_hidden(run: Run, workspace: Path, plac
     assert (workspace / "apps/web/.env").read_text() == CANARY
 
 
+@pytest.mark.parametrize("place", ["notes.db", "node_modules/fetched/x"])
+@pytest.mark.parametrize("remembers", [True, False])
+@pytest.mark.parametrize("where", ["outside", "in the workspace", "in its .weft", "in another .weft"])
+def test_another_name_of_a_ledger_is_hidden(
+    run: Run, workspace: Path, tmp_path: Path, place: str, remembers: bool, where: str
+) -> None:
+    """A program without a sandbox, or a person, gave it that name."""
+    ledgers = {
+        "outside": tmp_path / "own.db",
+        "in the workspace": workspace / "own.db",
+        "in its .weft": workspace / ".weft" / "ledger.db",
+        "in another .weft": workspace / "a/b/c/d/deep/.weft/ledger.db",
+    }
+    ledger = ledgers[where]
+    ledger.parent.mkdir(exist_ok=True)
+    ledger.write_text(CANARY)
+    os.link(ledger, workspace / place)
+    protected = ProtectedPlaces(ledgers=() if where == "in another .weft" else (ledger,), folders=())
+    outcome = run(f"{LOOK}; echo planted > {place}; false", protected, remembers=remembers)
+    assert CANARY.encode() not in outcome.stdout
+    assert ledger.read_text() == CANARY
+    assert outcome.hidden == (place,)
+
+
 @pytest.mark.slow("thousands of files are made, looked through and gathered")
 @pytest.mark.parametrize(
     "script", ["mkdir -p $(seq -f 'x/%.0f/.weft' 2100)", "mkdir x; cd x; touch $(seq -f .env.%.0f 2100)"]

@@ -424,3 +424,35 @@ def test_a_ledger_with_a_policy_of_its_own_keeps_it(weft: Shell, project: Path) 
         tests = package.PolicyTests(total=1, passed=1, failed=0)
         ledger.policies.activate(policy.id, digest=policy.digest, tests=tests)
     assert rationales(begin(weft, running("echo x > made.txt"))) == ["ours"]
+
+
+IGNORED = (
+    ("mkdir .vscode && echo {} > .vscode/tasks.json && echo .vscode/ >> .gitignore", ".vscode/tasks.json"),
+    ("mkdir a && echo all: > a/Makefile && printf '*' > a/.gitignore", "a/Makefile"),
+    ("mkdir fetched && echo x > fetched/.envrc", "fetched/.envrc"),
+    ("echo changed > kept.sqlite.mk", "kept.sqlite.mk"),
+    ("mv plain .husky && echo .husky >> .gitignore", ".husky/pre-commit"),
+    ("ln -s plain .idea && echo .idea >> .gitignore", ".idea"),
+    ("mkdir .hg && echo '[hooks]' > .hg/hgrc && echo .hg >> .gitignore", ".hg/hgrc"),
+)
+
+
+@pytest.mark.parametrize(("command", "path"), IGNORED, ids=[path for _, path in IGNORED])
+def test_what_runs_by_itself_is_named_also_where_rules_that_the_command_wrote_ignore_it(
+    weft: Shell, project: Path, command: str, path: str
+) -> None:
+    (project / ".gitignore").write_text("*.sqlite\n*.sqlite.mk\nfetched/\n.weft/\nours/\n.envrc\n")
+    (project / "kept.sqlite.mk").write_text("all:\n")
+    (project / ".envrc").write_text("export KEY=secret\n")
+    (project / "ours").mkdir()
+    (project / "ours" / "Makefile").write_text("all:\n")
+    (project / "plain").mkdir()
+    (project / "plain" / "pre-commit").write_text("#!/bin/sh\n")
+    with serving(running(command), chat(), running("echo x > b.txt"), chat()) as server, refusing(weft) as asked:
+        assert weft("provider", "configure", "there", "--base-url", server.url).code == 0
+        first = weft.json("send", "--session", "talk", "Begin")
+        shown = weft.json("diff", "--files")["runs_by_itself"]
+        second = weft.json("send", "--session", "talk", "Go on")
+    assert asked == []
+    assert (first["runs_by_itself"].keys(), shown.keys()) == ({path}, {path})
+    assert second["runs_by_itself"] == {}

@@ -19,7 +19,7 @@ from tests.runtime.broker.bench import Bench, run, saying
 from tests.runtime.inference.asking import model
 from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import Principal, PrincipalKind
-from weft.ledger.api import Ledger, Setting
+from weft.ledger.api import Ledger, RunConfig
 from weft.ledger.model import ToolUsePart
 from weft.programs import Programs
 from weft.runtime.assembly.configuration_layers import ConfigLayer, LayerName, merge
@@ -27,7 +27,7 @@ from weft.runtime.assembly.turn_configuration import TurnConfiguration
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.egress.execution_context import context_for
 from weft.runtime.invoke.toolbox import Toolbox
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.replies import FinishReason, Reply
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.hidden_places import ProtectedPlaces
 from weft.runtime.tool.toolsets import find_toolset
@@ -101,7 +101,7 @@ class HostileBench(Bench):
             model=model("http://127.0.0.1:9"),
             inference=self.provider,  # type: ignore[arg-type]
             acting=acting,
-            setting=Setting(workspace=str(self.workspace)),
+            setting=RunConfig(workspace=str(self.workspace)),
         )
         await self.toolbox.equip(plan, configuration, standing)
         return plan
@@ -109,7 +109,7 @@ class HostileBench(Bench):
 
 def asking_for(tool: str, arguments: dict[str, Any]) -> Reply:
     use = ToolUsePart("call", tool, arguments)
-    return Reply(parts=(use,), finish=Finish.TOOL_CALL, model_id="m", model="m-1", provider="there")
+    return Reply(parts=(use,), finish=FinishReason.TOOL_CALL, model_id="m", model="m-1", provider="there")
 
 
 def allow_everything(ledger: Ledger) -> None:

@@ -14,8 +14,8 @@ from tests.exchange.fixtures.cursor import sessions as cursor
 from tests.sizes import sized
 from weft.exchange.importers import databases
 from weft.exchange.importers.cursor import Cursor
-from weft.exchange.importers.cursor.database import COMPOSERS, folders, sessions_in
-from weft.exchange.importers.databases import UNREADABLE, Database, opened, peek
+from weft.exchange.importers.cursor.database import COMPOSERS, sessions_in, workspace_folders
+from weft.exchange.importers.databases import UNREADABLE, Database, open_database, peek
 from weft.exchange.importers.foreign_values import SOURCE_LIMITS
 from weft.exchange.importers.langgraph import LangGraph
 from weft.exchange.importers.llm import Llm
@@ -37,7 +37,7 @@ def database(path: Path) -> Iterator[apsw.Connection]:
 @contextmanager
 def read(path: Path, budget: ReadBudget | None = None) -> Iterator[Database]:
     report = Report(str(path), budget=budget or ReadBudget(SOURCE_LIMITS))
-    with opened(path, report) as found:
+    with open_database(path, report) as found:
         assert found is not None
         yield found
 
@@ -185,7 +185,7 @@ def test_workspaces_that_are_links_or_pipes_harm_no_session(tmp_path: Path) -> N
     os.mkfifo(user / "workspaceStorage" / "pipe" / "state.vscdb")
     secret = cursor.write_state(tmp_path / "elsewhere", {}, {COMPOSERS: {"allComposers": [{"composerId": "x"}]}})
     (user / "workspaceStorage" / "linked" / "state.vscdb").symlink_to(secret)
-    assert folders(user / "globalStorage" / "state.vscdb") == {}
+    assert workspace_folders(user / "globalStorage" / "state.vscdb") == {}
     summary, turns = imported(tmp_path, user / "globalStorage", importer=Cursor())
     assert turns > 0
     assert summary.problems == []

@@ -15,11 +15,13 @@ import pytest
 
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from weft.kernel.errors import StoreFailed
-from weft.runtime.sandbox import remembered_places
+from weft.runtime.sandbox import bubblewrap, remembered_places, sandbox_plan
 from weft.runtime.sandbox.bubblewrap import SandboxGuard
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.processes import ProcessOutcome
+from weft.runtime.sandbox.confinement import ConfinedRun
+from weft.runtime.sandbox.processes import Ending, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
+from weft.runtime.sandbox.remembered_places import WorkspaceTurn
 from weft.runtime.sandbox.sandbox_plan import PersonFolders
 
 CANARY = b"canary-3fd0"
@@ -216,6 +218,57 @@ def test_commands_of_workspaces_side_by_side_do_not_wait_for_one_another(
             paused.may_go_on.set()
 
 
+def test_nothing_is_cleaned_while_another_sandbox_is_made_in_the_same_tree(
+    run: Run, upper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cleaning would come between that one's look and its mounts."""
+    marker, order = upper / "started", list[str]()
+    cleaned = ConfinedRun.after_end
+    waits = threading.Event()
+
+    def clean(ended: ConfinedRun, ending: Ending, before_cleaning: Any = None) -> Ending:
+        def begin() -> None:
+            waits.set()
+            before_cleaning()
+            order.append("cleaned")
+
+        return cleaned(ended, ending, None if before_cleaning is None else begin)
+
+    with beside(lambda: run(upper, WAIT)) as running:
+        while not marker.exists() and running.is_alive():
+            running.join(0.01)
+        monkeypatch.setattr(ConfinedRun, "after_end", clean)
+        paused = Paused(upper / "sub", monkeypatch, "ensure_unchanged")
+        with beside(lambda: run(upper / "sub", "true")):
+            try:
+                assert paused.reached.wait(60)
+                marker.unlink()
+                assert waits.wait(60)
+                running.join(0.2)
+                order.append("was made")
+            finally:
+                paused.may_go_on.set()
+    assert order == ["was made", "cleaned", "cleaned"]
+
+
+def test_a_command_is_cleaned_also_where_another_start_does_not_come_to_its_end(
+    run: Run, upper: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered_places, "LONGEST_CLEANING_WAIT_SECONDS", 0.1)
+    marker, outcomes = upper / "started", list[ProcessOutcome]()
+    words = [sys.executable, "-c", HOLDER, str(state), str(upper)]
+    with beside(lambda: outcomes.append(run(upper, WAIT))) as running:
+        while not marker.exists() and running.is_alive():
+            running.join(0.01)
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            marker.unlink()
+            running.join(60)
+            holder.kill()
+    assert [outcome.succeeded for outcome in outcomes] == [True]
+
+
 HOLDER = """
 import sys
 from pathlib import Path
@@ -263,6 +316,61 @@ def test_no_command_starts_while_another_could_have_moved_what_is_hidden_ahead_o
             marker.unlink()
     assert not (workspace / "ran").exists()
     assert CANARY not in run(workspace).stdout
+
+
+def test_what_is_missing_is_looked_for_twice_and_waited_for_once(
+    run: Run, upper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bubblewrap, "_ENDING_SECONDS", 0.2)
+    workspace, ahead = upper / "sub", upper.with_name("ahead")
+    marker = upper / "started"
+    run(workspace, "true")
+    waits: list[float] = []
+    looks: list[str] = []
+    wait, look = WorkspaceTurn.wait_to_be_alone, sandbox_plan.plan_sandbox
+
+    def waited(turn: WorkspaceTurn, seconds: float) -> None:
+        waits.append(seconds)
+        wait(turn, seconds)
+
+    def looked(*words: Any) -> Any:
+        looks.append("looked")
+        return look(*words)
+
+    with beside(lambda: run(upper, WAIT)) as running:
+        while not marker.exists() and running.is_alive():
+            running.join(0.01)
+        monkeypatch.setattr(WorkspaceTurn, "wait_to_be_alone", waited)
+        monkeypatch.setattr(bubblewrap, "plan_sandbox", looked)
+        try:
+            (workspace / "api").rename(ahead)
+            with pytest.raises(StoreFailed, match=r"^api/\.env, which is hidden from commands, is not found"):
+                run(workspace, "true")
+            assert waits == [0.2]
+            assert len(looks) == 2
+            ahead.rename(workspace / "api")
+        finally:
+            marker.unlink()
+
+
+def test_a_command_starts_as_soon_as_the_one_ended_that_could_have_moved_what_is_missing(
+    run: Run, upper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bubblewrap, "_ENDING_SECONDS", 60.0)
+    workspace, marker = upper / "sub", upper / "started"
+    run(workspace, "true")
+    wait = WorkspaceTurn.wait_to_be_alone
+
+    def ended_meanwhile(turn: WorkspaceTurn, seconds: float) -> None:
+        marker.unlink()
+        wait(turn, seconds)
+
+    monkeypatch.setattr(WorkspaceTurn, "wait_to_be_alone", ended_meanwhile)
+    with beside(lambda: run(upper, WAIT)) as running:
+        while not marker.exists() and running.is_alive():
+            running.join(0.01)
+        (workspace / "api").rename(upper.with_name("ahead"))
+        assert run(workspace, "true").succeeded
 
 
 def test_what_another_command_makes_and_removes_keeps_none_from_starting(run: Run, upper: Path) -> None:

@@ -25,21 +25,21 @@ from tests.attacks.lying_peer import (
 from tests.exchange.sync.wire import Wire, events, pull, push
 from tests.ledger.histories import grow, lines, problems, queries
 from weft.exchange import sync
-from weft.exchange.sync.commands import Asking, Manners, Serving, start
+from weft.exchange.sync.commands import ServePermissions, SyncClient, SyncServer, start
 from weft.exchange.sync.frames import (
     PREAMBLE,
     BatchEnd,
     Channel,
     Frame,
-    Hello,
-    Kind,
+    HelloFrame,
     KnownLog,
-    Served,
+    LocalConversation,
     SkippedRun,
+    SyncFrameKind,
     Talk,
     encode,
     framed,
-    hear,
+    receive_frame,
 )
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.errors import ConnectionCut, NotTrusted, ProtocolBroken, ReplicaDiverged
@@ -90,11 +90,11 @@ def sync_patiently(here: Ledger, there: Ledger, refusals: int = 3) -> int:
     raise AssertionError("it is refused for ever")
 
 
-def stranger(after_hello: Talk[None], hello: Hello) -> Talk[None]:
-    yield from hear(Kind.HELLO)
-    yield framed(Kind.HELLO, hello)
-    yield framed(Kind.KNOWN, KnownLog())
-    yield from hear(Kind.KNOWN)
+def stranger(after_hello: Talk[None], hello: HelloFrame) -> Talk[None]:
+    yield from receive_frame(SyncFrameKind.HELLO)
+    yield framed(SyncFrameKind.HELLO, hello)
+    yield framed(SyncFrameKind.KNOWN, KnownLog())
+    yield from receive_frame(SyncFrameKind.KNOWN)
     yield from after_hello
 
 
@@ -323,7 +323,7 @@ def test_a_program_that_takes_nothing_in_is_given_up_and_ended() -> None:
     channel = start([sys.executable, "-c", "import time; time.sleep(1000)"], SystemClock(), 0.2)
     try:
         with pytest.raises(ConnectionCut, match=r"took nothing in for 0\.2 seconds"):
-            channel.write(Frame(Kind.OFFER, bytes(1 << 20)))
+            channel.write(Frame(SyncFrameKind.OFFER, bytes(1 << 20)))
     finally:
         channel.close()
 
@@ -348,7 +348,7 @@ class Trickle:
 
 def test_a_frame_that_comes_byte_by_byte_is_given_up() -> None:
     clock = FixedClock(0)
-    stream = Trickle(PREAMBLE + encode(Frame(Kind.OFFER, bytes(64_000))), clock)
+    stream = Trickle(PREAMBLE + encode(Frame(SyncFrameKind.OFFER, bytes(64_000))), clock)
     with pytest.raises(ConnectionCut, match="6 bytes and no whole frame in 300 seconds"):
         Channel(stream, clock).read()
     assert clock.monotonic() < 1000
@@ -357,27 +357,27 @@ def test_a_frame_that_comes_byte_by_byte_is_given_up() -> None:
 @pytest.mark.parametrize(
     "frames",
     [
-        [framed(Kind.MARK, BatchEnd())],
-        [framed(Kind.MARK, BatchEnd(n=1, chain=JUNK))],
+        [framed(SyncFrameKind.MARK, BatchEnd())],
+        [framed(SyncFrameKind.MARK, BatchEnd(n=1, chain=JUNK))],
         ["known"],
-        [Frame(Kind.PULL)],
+        [Frame(SyncFrameKind.PULL)],
     ],
 )
 def test_small_frames_without_end_are_refused(alice: Ledger, frames: list[Frame | str]) -> None:
-    known = Frame(Kind.OFFER, b"".join(ids_of(lines(alice))))
+    known = Frame(SyncFrameKind.OFFER, b"".join(ids_of(lines(alice))))
 
     def endless() -> Talk[None]:
-        yield from hear(Kind.PULL)
-        yield from hear(Kind.LACK)
+        yield from receive_frame(SyncFrameKind.PULL)
+        yield from receive_frame(SyncFrameKind.LACK)
         for _ in range(10_000):
             for frame in frames:
                 if isinstance(frame, str):
                     yield known
-                    yield from hear(Kind.WANT)
-                    yield framed(Kind.MARK, BatchEnd())
+                    yield from receive_frame(SyncFrameKind.WANT)
+                    yield framed(SyncFrameKind.MARK, BatchEnd())
                 else:
                     yield frame
-                yield from hear(Kind.TAKEN)
+                yield from receive_frame(SyncFrameKind.TAKEN)
         raise AssertionError("nobody stopped it")
 
     with pytest.raises(ProtocolBroken):
@@ -386,14 +386,14 @@ def test_small_frames_without_end_are_refused(alice: Ledger, frames: list[Frame 
 
 def test_contents_that_hold_nothing_are_refused(alice: Ledger, carol: Ledger) -> None:
     def endless() -> Talk[None]:
-        yield from hear(Kind.PULL)
-        yield from hear(Kind.LACK)
-        yield Frame(Kind.OFFER, b"".join(ids_of(lines(carol))))
-        yield from hear(Kind.WANT)
-        yield Frame(Kind.EVENTS, b"\n".join(lines(carol)))
-        yield from hear(Kind.NEED)
+        yield from receive_frame(SyncFrameKind.PULL)
+        yield from receive_frame(SyncFrameKind.LACK)
+        yield Frame(SyncFrameKind.OFFER, b"".join(ids_of(lines(carol))))
+        yield from receive_frame(SyncFrameKind.WANT)
+        yield Frame(SyncFrameKind.EVENTS, b"\n".join(lines(carol)))
+        yield from receive_frame(SyncFrameKind.NEED)
         for _ in range(10_000):
-            yield Frame(Kind.CONTENTS)
+            yield Frame(SyncFrameKind.CONTENTS)
         raise AssertionError("nobody stopped it")
 
     before = events(alice)
@@ -404,21 +404,21 @@ def test_contents_that_hold_nothing_are_refused(alice: Ledger, carol: Ledger) ->
 
 def test_requests_without_end_are_refused(alice: Ledger) -> None:
     def endless() -> Talk[None]:
-        yield framed(Kind.HELLO, hello_as(LIAR))
-        yield from hear(Kind.HELLO)
-        yield from hear(Kind.KNOWN)
-        yield framed(Kind.KNOWN, KnownLog())
+        yield framed(SyncFrameKind.HELLO, hello_as(LIAR))
+        yield from receive_frame(SyncFrameKind.HELLO)
+        yield from receive_frame(SyncFrameKind.KNOWN)
+        yield framed(SyncFrameKind.KNOWN, KnownLog())
         for _ in range(10_000):
-            yield Frame(Kind.IMPORTS)
-            yield from hear(Kind.IMPORTS)
+            yield Frame(SyncFrameKind.IMPORTS)
+            yield from receive_frame(SyncFrameKind.IMPORTS)
         raise AssertionError("nobody stopped it")
 
     with pytest.raises(ProtocolBroken, match="requests in one conversation"):
-        Served(Serving(store_of(alice), Manners()).serve()).converse(endless())
+        LocalConversation(SyncServer(store_of(alice), ServePermissions()).serve()).converse(endless())
 
 
 def ask(here: Ledger, after_hello: Talk[None]) -> None:
-    asking, wire = Asking(store_of(here)), Wire(stranger(after_hello, hello_as(LIAR)))
+    asking, wire = SyncClient(store_of(here)), Wire(stranger(after_hello, hello_as(LIAR)))
     wire.converse(asking.greeting())
     wire.converse(asking.pulling())
 
@@ -477,9 +477,11 @@ def test_a_ledger_that_is_not_trusted_starts_no_program_opens_no_address_and_sha
             for act in (sync.pull, sync.push, sync.share_imports, sync.clone):
                 with pytest.raises(NotTrusted):
                     act(ledger, address, never)
-        wire = Served(Serving(store_of(ledger), Manners(), partial(ledger.trust.ensure, "share")).serve())
+        wire = LocalConversation(
+            SyncServer(store_of(ledger), ServePermissions(), partial(ledger.trust.ensure, "share")).serve()
+        )
         with weft.open(":memory:") as other:
-            asking = Asking(store_of(other))
+            asking = SyncClient(store_of(other))
             wire.converse(asking.greeting())
             with pytest.raises(NotTrusted):
                 wire.converse(asking.sharing())

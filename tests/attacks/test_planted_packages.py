@@ -1,4 +1,5 @@
-"""What an agent, or another server, leaves in a cache is not what an MCP server starts with its keys."""
+"""What an agent, or another server, leaves in a cache is not what an MCP server starts with its keys; nor is what
+lies in a folder loaded by a process that Weft starts there."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from tests.runtime.homes import program
 from tests.runtime.mcp.configured import PYTHON, SCRIPT
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
+from weft.kernel.clock import SystemClock
+from weft.surfaces.cli.ledgers.import_job import ImportJob
 
 ON_DISK = True  # no sandbox takes a workspace in memory
 UVX = f"""#!/bin/sh
@@ -70,3 +73,20 @@ def test_a_server_plants_nothing_for_a_later_one_of_its_name(shell: Shell, works
     assert "planted" not in add(shell, "tracker")
     add(shell, "other", command=("sh", "-c", script))
     assert shell.json("mcp-server", "tools", "tracker")[0]["state"] == "approved"
+
+
+@pytest.mark.parametrize("name", ["weft/__init__.py", "msgspec.py", "json.py"])
+def test_an_import_in_the_background_loads_nothing_of_the_folder_that_the_person_is_in(
+    shell: Shell, workspace: Path, tmp_path: Path, name: str
+) -> None:
+    mark, sessions = tmp_path / "loaded", tmp_path / "sessions"
+    sessions.mkdir()
+    (workspace / name).parent.mkdir(exist_ok=True)
+    (workspace / name).write_text(f"open({str(mark)!r}, 'w').close()")
+    assert shell("init").code == 0
+    begun = shell("import", "--background", str(sessions))
+    job = ImportJob(str(workspace / ".weft" / "ledger.db"))
+    while job.is_held():
+        SystemClock().sleep(0.02)
+    assert not mark.exists()
+    assert begun.code == 0, begun.err

@@ -27,7 +27,7 @@ from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
 from weft.programs.program_changes import wanted_in
 from weft.runtime.broker.broker import answer_admitted
-from weft.runtime.broker.turn_plans import Sending
+from weft.runtime.broker.turn_plans import SenderContext
 from weft.runtime.egress.credentials import Keyring
 from weft.runtime.egress.execution_context import context_for
 from weft.runtime.invoke.handlers import invoke
@@ -423,7 +423,7 @@ def test_a_stranger_has_no_turn_run_by_a_private_agent(tmp_path: Path) -> None:
                 with pytest.raises(NotFound):
                     await invoke(acting, program, Invocation(message="hello"))
         with pytest.raises(NotFound, match="no agent 'spy'"):
-            await answer_admitted(bench.shop.ledger, waiting, Sending(planner=bench.shop.planner()))
+            await answer_admitted(bench.shop.ledger, waiting, SenderContext(planner=bench.shop.planner()))
         assert programs.ledger.inbox.get(waiting.message).state == "dead"
         assert len(bench.server.received) == 2
 

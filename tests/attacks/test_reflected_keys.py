@@ -120,7 +120,7 @@ def recorded(folder: Path, scripts: list[Script], *, stream: bool) -> list[str]:
 
 @pytest.mark.parametrize("place", ANSWERS)
 def test_a_key_that_a_server_sends_back_is_not_recorded(place: str, tmp_path: Path) -> None:
-    writings = share([(answer, writing) for answer in ANSWERS for writing in WRITINGS], test=40)
+    writings = share([(answer, writing) for answer in ANSWERS for writing in WRITINGS], test=22)
     reflected = [WRITINGS[writing](KEY) for answer, writing in writings if answer == place]
     texts = recorded(tmp_path, [ANSWERS[place](text) for text in reflected], stream="stream" in place)
     assert len(texts[-1]) > 1000

@@ -19,7 +19,7 @@ from weft.exchange.importers.copilot_cli import _title_beside
 from weft.exchange.importers.cursor.importer import _attached_paths, unwrapped_prompt
 from weft.exchange.importers.gemini_cli import LOGGED
 from weft.exchange.importers.opencode.importer import _subagent
-from weft.exchange.importers.swe_agent import _fenced, patched
+from weft.exchange.importers.swe_agent import _fenced, patched_files
 from weft.exchange.importing.sources import is_likely
 from weft.kernel.authority import pattern_matcher
 from weft.ledger.read.session_list import _ANNOUNCED, message_passages, spoken
@@ -27,6 +27,7 @@ from weft.ledger.secrets.scan import _breaks, without_escapes
 from weft.ledger.views.turns import _FENCE
 
 MILLION = 1_000_000
+DOCSTRINGS = "over single lines of docstrings, by whoever wrote the program"
 LINES_ONLY = "`^` lets it begin at a line's beginning alone, and `.` ends with the line"
 STRINGS = "a string is possessive, and one without an end is taken, too: each character is read once"
 RUNS = "it begins at the first of a run alone (the look behind it), and takes the run as a whole"
@@ -43,7 +44,7 @@ LINEAR = {
     ),
     r"weft.exchange.file_reconstruction: \bgit[ \t]++(?:-\S++[ \t]++)*+(?:am|apply|checkout|cherry-pick|clean|merge|"
     r"pull|rebase|reset|restore|revert|stash|switch)\b": "what was taken is never given back; it begins at one word",
-    r"weft.runtime.invoke.trigger_firing: \$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}": (
+    r"weft.programs.triggers: \$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}": (
         "each name begins with a full stop, which none contains: there is one way to divide them"
     ),
     r'weft.exchange.exporters.html.page:  (?:href|title)="([^"]*)"': (
@@ -62,6 +63,12 @@ LINEAR = {
     r'weft.runtime.sandbox.git_settings: \s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\[^\n])*)")?\s*\]': (
         "behind a run of blanks stands a letter, a quote or a bracket: it is tried once for each"
     ),
+    r"weft.programs.triggers: \$\{[^{}]*\}": "a run ends at the next brace, and nothing begins before that",
+    r"weft.runtime.tool.tool_contract: ^\s*:param\s+(?:[^:]*\s)?(\w+):\s*(.*)$": DOCSTRINGS,
+    r"weft.runtime.tool.tool_contract: ^\s+\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)$": DOCSTRINGS,
+    r"weft.surfaces.program_handles: \A\s*```[\w-]*\n(.*)\n```\s*\Z": (
+        "it goes back once over the text, and the blanks behind each fence are looked at once"
+    ),
     r"weft.runtime.tools.mcp_server_settings: (?m)^[ \t]*registry[ \t]*=[ \t]*(\S+)[ \t]*$": LINES_ONLY,
     r"weft.runtime.assembly.summaries: (:[0-9]+)+$": "over words of at most LONGEST_TERM_CHARACTERS characters",
     r"weft.runtime.assembly.summaries: [A-Za-z][a-z0-9]*([A-Z][a-z0-9]+)+": (
@@ -74,7 +81,8 @@ LINEAR = {
     r"weft.runtime.inference.dialects.server_answers: (prompt|input|request|messages?) (is|are) too long\b|"
     r"exceeds? (the )?(available |maximum |model'?s? )?context|context (length|window|size|limit).{0,40}\bexceed|"
     r"exceed\w* .{0,20}"
-    r"context (length|window|size|limit)|maximum context length|too many (input |prompt )?tokens|reduce the length of "
+    r"context (length|window|size|limit)|maximum context length|token count.{0,30} exceeds|"
+    r"too many (input |prompt )?tokens|reduce the length of "
     r"the (messages|prompt)|request (is )?too large|request exceeds the maximum size": (
         "over at most _LONGEST characters of what a provider says"
     ),
@@ -163,6 +171,9 @@ MADE = {
     "weft.kernel.message_text: re.sub('[SMU]', lambda letter: inside[letter[0]], form)": "classes without an overlap",
     "weft.ledger.secrets.scan: expression": (
         "from the table in the same module: each begins with a word of its own; repeats are bounded or possessive"
+    ),
+    "weft.kernel.permission_subjects: '|'.join((f\"({'|'.join(of_runner)})\" for of_runner in patterns.values()))": (
+        "from a table of names in the same module"
     ),
     "weft.ledger.secrets.scan: pattern.encode()": "from a table whose patterns have a test of their own",
     "weft.programs.program_changes: f'^(?:{pattern})$'": "numbers and words of YAML, from a table in the same module",
@@ -333,10 +344,10 @@ def test_fenced_commands_are_found_at_once() -> None:
 
 
 def test_paths_of_a_patch_are_read_once() -> None:
-    assert [note.path for note in patched('+++ "b/a b.py"  \nrename to c"\n+++ b/d.py\n+++ /dev/null')] == [
+    assert [note.path for note in patched_files('+++ "b/a b.py"  \nrename to c"\n+++ b/d.py\n+++ /dev/null')] == [
         "a b.py",
         'c"',
         "d.py",
     ]
-    (note,) = patched("+++ b/" + " " * MILLION + "x")
+    (note,) = patched_files("+++ b/" + " " * MILLION + "x")
     assert sha256((note.path or "").encode()).hexdigest() == sha256(b" " * MILLION + b"x").hexdigest()

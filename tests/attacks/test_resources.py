@@ -38,7 +38,16 @@ from weft.kernel.ledger_events import (
     SnapshotDiscarded,
     SnapshotRequested,
 )
-from weft.ledger.api import Failure, Lease, NewResource, NewSnapshot, Owner, PlannedResource, Resource, ResourceLog
+from weft.ledger.api import (
+    Lease,
+    NewResource,
+    NewSnapshot,
+    Owner,
+    PlannedResource,
+    Resource,
+    ResourceFailure,
+    ResourceLog,
+)
 from weft.ledger.api.resources import Resources
 from weft.ledger.resource_changes import UndoneMove, add_declared, stream_of_resource
 from weft.ledger.write.sessions import require_session, stream_of
@@ -273,7 +282,7 @@ def test_a_wish_of_another_ledger_does_not_keep_what_is_to_be_thrown_away(world:
     assert world.log.is_quiet()
     wish = world.log.request_snapshot(world.ledger.resources.get("project").id)
     assert not world.log.is_quiet()
-    world.log.record_snapshot("project", Failure("x", "y"), snapshot=wish)
+    world.log.record_snapshot("project", ResourceFailure("x", "y"), snapshot=wish)
     assert world.log.is_quiet()
 
 
@@ -327,7 +336,7 @@ def arguments(
         "provider_id": "p",
         "path": "/x",
         "status": "dead",
-        "taken": Failure("x", "y"),
+        "taken": ResourceFailure("x", "y"),
         "outcome": "ok",
         "plan": [PlannedResource(resource=resource.id, mode=VolumeMode.DISCARD)],
         "label": "eves",
@@ -345,6 +354,8 @@ def arguments(
     if verb.__name__ in ("mount", "unmount"):
         del chosen["container"]
         chosen["run"] = values["turn"]
+    if verb.__name__ == "record_unsupported_restore":
+        chosen["failure"] = values["taken"]
     return chosen
 
 

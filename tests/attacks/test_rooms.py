@@ -28,14 +28,14 @@ from weft.kernel.enums import Decision, DecisionSource, MessageRole, Participant
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.kernel.events import TextFact, conversation_stream, program_stream
 from weft.kernel.ledger_events import AgentCreated
-from weft.ledger.api import ApprovalAsked, Ledger, Parked, Runs, ToolDecision
+from weft.ledger.api import ApprovalAsked, Ledger, ParkedRun, Runs, ToolDecision
 from weft.ledger.broker.admission import scope_of
 from weft.ledger.model import NewMessage, Part, ReasoningPart, TextPart, ToolUsePart
 from weft.ledger.room_records import ROOM_LIMITS
 from weft.ledger.write.transaction import Append
 from weft.programs import Programs
 from weft.runtime.inference.model_requests import ToolSpec
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.replies import FinishReason, Reply
 from weft.surfaces.cli.chat.rooms import message_lines
 
 _HEADER = re.compile(r"\[([0-9a-f]{10})\] ([^\n]*):\n")
@@ -212,13 +212,17 @@ def test_what_tools_code_and_thoughts_mention_reaches_nobody(people: Cast) -> No
     hidden = f"`{reviewer}`\n\n```\n{reviewer}\n```\n\\{reviewer}"
     calling = Reply(
         parts=(ReasoningPart(reviewer), ToolUsePart("c1", "echo", {"text": reviewer})),
-        finish=Finish.TOOL_CALL,
+        finish=FinishReason.TOOL_CALL,
         model_id="m",
         model="m-1",
         provider="there",
     )
     final = Reply(
-        parts=(ReasoningPart(reviewer), TextPart(hidden)), finish=Finish.STOP, model_id="m", model="m", provider="p"
+        parts=(ReasoningPart(reviewer), TextPart(hidden)),
+        finish=FinishReason.STOP,
+        model_id="m",
+        model="m",
+        provider="p",
     )
     bench = Bench(people.ledger, calling, final)
     bench.options["tools"] = {"echo": Echo()}
@@ -235,7 +239,7 @@ def test_forged_ids_bring_nobody_in(people: Cast) -> None:
     triage = next(one for one in alice.rooms.participants("plans") if one.system_kind)
     helper = people.ids["helper"]
     ids = [f"user:{people.ids['secret']}", f"agent:{people.ids['bob']}", f"agent:{room.id}", f"agent:{triage.id}"]
-    ids += [f"agent:{helper.lower()}", f"agent:{helper[:-1]}", "user:local2", "agent:local", "agent:helper"]
+    ids += [f"agent:{helper.lower()}", f"agent:{helper[:-1]}", "user:local2", "agent:local"]
     posted = alice.rooms.post("plans", " ".join(f"@[helper]({id})" for id in ids))
     assert (posted.reached, posted.joined, posted.invited) == ((), (), ())
     alice.rooms.post("plans", f"{mention('helper')} go")
@@ -369,7 +373,7 @@ def test_whoever_came_late_is_not_told_what_agents_asked_before(people: Cast) ->
     (call,) = called(turn, "shell")
     ask = ToolDecision(call=call.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound=BOUND)
     request = ApprovalAsked(call=call.id, bound=BOUND, shown="cat secret-plan")
-    asked = turn.record([ask, request, Parked(calls=(call.id,))]).events[1].id
+    asked = turn.record([ask, request, ParkedRun(calls=(call.id,))]).events[1].id
     assert [one.id for one in people.ledger_of("carol").approvals.list()] == [asked]
     ledger.approvals.grant(asked, bound=BOUND)
     alice.rooms.invite(room, "bob")
@@ -400,7 +404,11 @@ def test_a_removed_agents_running_turn_posts_nothing(people: Cast) -> None:
     async def infer(request: Any, **_: Any) -> Reply:
         alice.rooms.remove("plans", "helper")
         return Reply(
-            parts=(TextPart(f"{mention('reviewer')} late"),), finish=Finish.STOP, model_id="m", model="m", provider="p"
+            parts=(TextPart(f"{mention('reviewer')} late"),),
+            finish=FinishReason.STOP,
+            model_id="m",
+            model="m",
+            provider="p",
         )
 
     bench.provider.infer = infer  # type: ignore[method-assign]

@@ -14,11 +14,10 @@ from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_broker import beside
 from tests.surfaces.test_cli_self_running import approving, calling, equip
-from weft.runtime.sandbox.git_programs import GitPrograms
-from weft.runtime.sandbox.git_view import GitPerson
+from weft.runtime.sandbox.git_view import GitPerson, GitPrograms
 
 WAYS = {
-    "core.hooksPath": ("tools/githooks", "tools/githooks/pre-commit"),
+    "core.hooksPath": ("tools/checks", "tools/checks/pre-commit"),
     "core.fsmonitor": ("./tools/watch", "tools/watch"),
     "core.sshCommand": ("tools/ssh -4", "tools/ssh"),
     "filter.own.clean": ("python3 tools/clean.py %f", "tools/clean.py"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,8 +12,10 @@ import pytest
 from msgspec import structs
 
 from tests.sandbox import run_python, run_shell
+from weft.runtime.sandbox import confinement, sandbox_plan
 from weft.runtime.sandbox import leftovers as leftovers_module
 from weft.runtime.sandbox.leftovers import ChangedFiles, StartTime
+from weft.runtime.sandbox.sandbox_plan import MACHINE_DEVICES
 
 SPECIAL = stat.S_ISUID | stat.S_ISGID
 
@@ -96,6 +99,56 @@ def test_a_device_node_is_removed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     ChangedFiles(str(tmp_path), started).remove_privileges()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+def test_the_nodes_that_root_makes_for_a_run_are_its_own_and_gone_with_their_folder(tmp_path: Path) -> None:
+    first, second = sandbox_plan.make_devices(True), sandbox_plan.make_devices(True)
+    try:
+        assert first != second
+        assert MACHINE_DEVICES not in (first, second)
+        assert stat.S_IMODE(first.stat().st_mode) == 0o700
+        assert {path.name: path.stat().st_rdev for path in first.iterdir()} == {
+            name: (MACHINE_DEVICES / name).stat().st_rdev for name in ("null", "zero", "full", "urandom")
+        }
+        assert {stat.S_IMODE(path.stat().st_mode) for path in first.iterdir()} == {0o666}
+    finally:
+        sandbox_plan.remove_devices(first)
+        sandbox_plan.remove_devices(second)
+    assert not first.exists()
+    assert not second.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+def test_no_node_of_a_run_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def noted(is_root: bool) -> Path:
+        made.append(sandbox_plan.make_devices(is_root))
+        return made[-1]
+
+    monkeypatch.setattr(confinement, "make_devices", noted)
+    assert run_shell("echo x > /dev/null", tmp_path).succeeded
+    assert made
+    assert not any(folder.exists() for folder in made if folder != MACHINE_DEVICES)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+def test_where_no_node_can_be_made_beside_the_machines_they_are_made_among_temporary_files_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox_plan, "MACHINE_DEVICES", tmp_path / "missing")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    devices = sandbox_plan.make_devices(True)
+    assert devices.parent == tmp_path
+    sandbox_plan.remove_devices(devices)
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(os, "mknod", refused)
+    assert sandbox_plan.make_devices(True) == sandbox_plan.MACHINE_DEVICES
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root becomes somebody else")

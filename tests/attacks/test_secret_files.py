@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,23 @@ def test_no_command_changes_or_moves_one(workspace: Path) -> None:
     run(workspace, f"{changes}; cp .env copy; cat copy")
     assert {name: (workspace / name).read_text() for name in SECRETS} == SECRETS
     assert not any(CANARY in path.read_text() for path in workspace.glob("[xyc]*") if path.is_file())
+
+
+@pytest.mark.parametrize("name", [".env", "server.pem", "deploy/.npmrc", ".env.link"])
+def test_no_command_reads_a_pipe_into_which_a_manager_of_secrets_writes(tmp_path: Path, name: str) -> None:
+    place = tmp_path / ("real" if name == ".env.link" else name)
+    place.parent.mkdir(exist_ok=True)
+    os.mkfifo(place)
+    if name == ".env.link":
+        (tmp_path / name).symlink_to("real")
+    pipe = os.open(place, os.O_RDWR)
+    try:
+        os.write(pipe, CANARY.encode())
+        outcome = run(tmp_path, f"timeout 1 cat {name}; mv {name} x; timeout 1 cat x; ln {name} y; timeout 1 cat y")
+        assert CANARY.encode() not in outcome.stdout
+        assert os.read(pipe, 100) == CANARY.encode()
+    finally:
+        os.close(pipe)
 
 
 LEFT_BY_EDITORS = (

@@ -175,6 +175,13 @@ async def content(ledger: weft.aio.AsyncLedger, ref: str) -> bytes:
     return b"".join([piece async for piece in ledger.read_content(ref)])
 
 
+def without_cache_marks(said: Any) -> Any:
+    """They move to the newest message, and say nothing."""
+    if isinstance(said, dict):
+        return {name: without_cache_marks(part) for name, part in said.items() if name != "cache_control"}
+    return [without_cache_marks(part) for part in said] if isinstance(said, list) else said
+
+
 @pytest.mark.parametrize("kind", [ProviderKind.OPENAI_COMPATIBLE, ProviderKind.ANTHROPIC])
 def test_later_requests_say_the_same_words_whatever_the_rules_are_by_then(
     path: Path, kind: ProviderKind, monkeypatch: pytest.MonkeyPatch
@@ -184,15 +191,15 @@ def test_later_requests_say_the_same_words_whatever_the_rules_are_by_then(
 
     async def body(session: Printing) -> None:
         await session.send({"stdout": PROFILE})
-        first = session.body()["messages"]
+        first = without_cache_marks(session.body()["messages"])
         session.forget()
         scan.load_rules.cache_clear()
         monkeypatch.setattr(ledger_secrets, "load_rules", lambda folder: OtherRules())
         await session.send({"stdout": "nothing to hide, is there"})
-        assert session.body()["messages"][: len(first)] == first
+        assert without_cache_marks(session.body()["messages"])[: len(first)] == first
         await session.ledger.fork(session.turns[0], label="aside")
         await session.send({"stdout": "nothing to hide, is there"}, session="aside")
-        assert session.body()["messages"][: len(first)] == first
+        assert without_cache_marks(session.body()["messages"])[: len(first)] == first
         assert not session.has_sent(KEY)
 
     run(path, body, asks, says, asks, says, asks, says, kind=kind)

@@ -16,7 +16,7 @@ from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.enums import Decision
 from weft.ledger.api import Ledger
 from weft.ledger.model import ToolUsePart
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.replies import FinishReason, Reply
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
 from weft.runtime.sandbox.processes import ProcessOutcome
@@ -169,7 +169,7 @@ def test_the_approval_names_the_file_and_only_the_answer_of_a_person_uncovers_it
 
 def calls(number: int) -> Reply:
     part = ToolUsePart(f"call-{number}", "shell", {"cmd": "cat .env"})
-    return Reply(parts=(part,), finish=Finish.TOOL_CALL, model_id="m", model="m-1", provider="there")
+    return Reply(parts=(part,), finish=FinishReason.TOOL_CALL, model_id="m", model="m-1", provider="there")
 
 
 def test_without_a_sandbox_nothing_is_said_to_be_hidden(folder: Path) -> None:

@@ -186,6 +186,22 @@ def test_a_new_ledger_is_not_made_through_links_of_a_repository(shell: Shell, fo
     assert list(outside.iterdir()) == []
 
 
+@pytest.mark.parametrize("linked", [".weft", ".weft/ledger.db"])
+@pytest.mark.parametrize("words", [("init",), ("init", "."), ("init", ".weft/ledger.db")])
+def test_no_ledger_that_a_link_of_a_repository_leads_to_is_taken_for_its_own(
+    shell: Shell, folder: Path, tmp_path: Path, linked: str, words: tuple[str, ...]
+) -> None:
+    trusted = tmp_path / "other" / ".weft" / "ledger.db"
+    assert shell("init", str(tmp_path / "other")).code == 0
+    (folder / linked).parent.mkdir(exist_ok=True)
+    (folder / linked).symlink_to(trusted if linked.endswith(".db") else trusted.parent)
+    refused = shell(*words)
+    assert refused.code != 0
+    assert f"{folder / linked} is a link" in " ".join(refused.err.split())
+    assert not (folder / ".weft" / ".gitignore").exists() or linked == ".weft"
+    assert shell("--ledger", ".weft/ledger.db", "init").code == 0  # who names it means it
+
+
 def test_a_strangers_backup_brings_no_trust_and_a_refused_clone_leaves_nothing(
     shell: Shell, folder: Path, stranger: Path
 ) -> None:

@@ -16,8 +16,9 @@ import pytest
 from tests.runtime.triggering import NOON, TriggerWorld, open_world
 from weft.kernel.errors import InboxFull, InvalidInput, NotAllowed, NotApplicable, VariableMissing, WeftError
 from weft.ledger import triggers
-from weft.ledger.api import Finished, InboxMessage, Ledger, Runs, TriggerLog
+from weft.ledger.api import FinishedRun, InboxMessage, Ledger, Runs, TriggerLog
 from weft.ledger.broker.inbox import QueueLimits
+from weft.ledger.model import TextPart
 from weft.runtime.invoke.trigger_firing import WebhookDelivery, canonical_body, deliver, json_value, read_delivery
 
 SECRET = "it's nobody's business"
@@ -197,7 +198,7 @@ def answer(runs: Runs, message: InboxMessage) -> str:
     standing = runs.standing(message.session_id)
     expected = (standing.head, standing.head_events)
     run, _ = runs.begin(standing.id, expected=expected, messages=[message.id])
-    ended = run.record([Finished()]).ended
+    ended = run.record([FinishedRun()]).ended
     assert ended is not None
     return ended.id
 
@@ -244,6 +245,28 @@ def test_what_is_delivered_is_a_strangers_word(world: TriggerWorld) -> None:
     _, events = TriggerLog(world.ledger).events_after(0, 1000)
     (admitted,) = [fields for _, fields in events if fields["kind"] == "message_admitted"]
     assert admitted["untrusted"] is True
+
+
+def test_nobody_comes_into_the_session_of_another_sender_by_a_name(world: TriggerWorld) -> None:
+    """A name that is not plain is told by its digest: a sender may take that digest for a name."""
+    hook(world, "github", message="${payload.text}", to={"sender": "from"})
+
+    def session_of(name: str, text: str) -> str:
+        send(world, "github", github(json.dumps({"from": name, "text": text}).encode()))
+        (message,) = [one for one in world.ledger.inbox.list() if one.content == (TextPart(text),)]
+        return message.session_id
+
+    victim = session_of("Bob Smith", "my account is 12")
+    digest = sha256(b"Bob Smith").hexdigest()
+    names = [digest[:digits] for digits in (8, 16, 32, 64)]
+    names += [sha256(name.encode()).hexdigest()[:16] for name in names] + [
+        digest[:16].upper(),
+        " Bob Smith",
+        "bob smith",
+    ]
+    others = [session_of(name, f"what did I say? {number}") for number, name in enumerate(names)]
+    assert len({victim, *others}) == len(names) + 1
+    assert session_of("Bob Smith", "it is me") == victim
 
 
 def test_bodies_of_one_value_have_one_form_and_others_are_themselves() -> None:

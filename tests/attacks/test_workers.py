@@ -32,7 +32,7 @@ from weft.kernel.events import (
     session_stream,
 )
 from weft.kernel.ledger_events import MessageAdmitted, MessageDead, RunParked, SessionCreated
-from weft.ledger.api import Finished, Ledger, NewWorker, Price, Runs, RunWriter, Worker
+from weft.ledger.api import FinishedRun, Ledger, NewWorker, Runs, RunWriter, TokenPrice, WorkerSession
 from weft.ledger.broker import workers as rules
 from weft.ledger.broker.workers import workers_below
 from weft.ledger.write.sessions import stream_of
@@ -40,7 +40,7 @@ from weft.ledger.write.transaction import Append
 from weft.programs import Programs
 from weft.programs.program_records import Program
 from weft.runtime.agent_work import TurnLimits, WorkFacts, WorkReader, turn_limits
-from weft.runtime.inference.model_requests import Parameters
+from weft.runtime.inference.model_requests import ModelParameters
 
 Forged = tuple[type, dict[str, Any]]
 
@@ -121,7 +121,7 @@ class Peer:
         self.ledger.rooms._writer.write(work)
 
 
-def ready(ledger: Ledger, worker: Worker) -> tuple[str, ...]:
+def ready(ledger: Ledger, worker: WorkerSession) -> tuple[str, ...]:
     found = Runs(ledger).worker(worker.session)
     assert found is not None
     return found.ready
@@ -243,7 +243,7 @@ def test_another_ledger_does_not_go_on_with_a_turn_that_is_answered_here(ledger:
 def test_another_ledger_ends_no_call_of_ours_after_its_turn(ledger: Ledger, peer: Peer) -> None:
     """A result that comes late is read by later turns as that of our tool."""
     run, (call,) = calling(ledger, "main", "shell")
-    run.record([ended(call, ToolCallStatus.INTERRUPTED), Finished()])
+    run.record([ended(call, ToolCallStatus.INTERRUPTED), FinishedRun()])
     peer.pull()
     peer.in_own_stream(result_of(call, peer))
     peer.push()
@@ -322,7 +322,7 @@ def test_workers_spend_the_budget_of_the_work_that_they_belong_to(ledger: Ledger
 def test_workers_that_run_at_the_same_time_share_the_money_of_their_work(ledger: Ledger) -> None:
     """Both are planned when nothing is spent; what one spends then is not there for the other, or for the spawner. What
     another ledger says that workers of its spent is nothing to them."""
-    programs, price = Programs(ledger), Price(input=1_000_000, output=1_000_000)
+    programs, price = Programs(ledger), TokenPrice(input=1_000_000, output=1_000_000)
     agent = programs.create("agent", "lead", {"harness": {"maxCost": 1.0}})
     programs.create("task", "shop", {"title": "Shop"})
     programs.assign("lead", "shop", session="work")
@@ -334,7 +334,7 @@ def test_workers_that_run_at_the_same_time_share_the_money_of_their_work(ledger:
     def left(limit: TurnLimits) -> int:
         assert limit.budget is not None
         asyncio.run(limit.budget.refresh())
-        return int(limit.budget.within(Parameters(), price, 0, "m").max_tokens or 0)
+        return int(limit.budget.within(ModelParameters(), price, 0, "m").max_tokens or 0)
 
     assert [left(limit) for limit in limits] == [1_000_000] * 3
     below, _ = begun(ledger, workers[0].label)

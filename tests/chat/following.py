@@ -19,7 +19,7 @@ from weft.chat.room_stream import (
     RoomParticipantChanged,
     follow_room,
 )
-from weft.ledger.api import InboxMessage, SessionStanding, Setting
+from weft.ledger.api import InboxMessage, RunConfig, SessionStanding
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
 
@@ -34,7 +34,7 @@ class Room:
 
     async def _plan(self, standing: SessionStanding, _: Sequence[InboxMessage]) -> TurnPlan:
         speaker = self.speakers[standing.label.rpartition(":")[2]]
-        return TurnPlan(model=model(URL), inference=speaker, acting=person(URL), setting=Setting())
+        return TurnPlan(model=model(URL), inference=speaker, acting=person(URL), setting=RunConfig())
 
     def post(self, person: str, text: str) -> None:
         self.people.ledger_of(person).rooms.post("plans", text)

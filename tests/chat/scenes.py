@@ -17,7 +17,7 @@ from weft.kernel.message_text import write_mention
 from weft.ledger.api import Ledger, PostedMessage, RoomMessage
 from weft.programs import Programs
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.session_turns import Collecting
+from weft.runtime.broker.session_turns import CollectRules
 from weft.runtime.egress.credentials import Keyring
 from weft.runtime.egress.execution_context import context_for
 from weft.runtime.inference.inference import Inference
@@ -74,7 +74,7 @@ class Scene:
             acting=lambda message: sender_context(self.person, self.programs, message),
             equip=self.equip,
         )
-        return Broker(self.ledger.sync, self.ledger.crossing, planner, collecting=Collecting(quiet_ms=0))
+        return Broker(self.ledger.sync, self.ledger.crossing, planner, collecting=CollectRules(quiet_ms=0))
 
     async def settle(self, posted: PostedMessage, broker: Broker | None = None) -> None:
         """Have everybody whom a message reached answer it, one after another."""

@@ -21,7 +21,7 @@ from weft.kernel.errors import NotAllowed, NotFound
 from weft.ledger.api import Approval, Runs
 from weft.ledger.model import TextPart
 from weft.programs import Programs
-from weft.runtime.inference.model_requests import Budget
+from weft.runtime.inference.model_requests import RequestBudget
 from weft.runtime.tool.gate import ToolGate
 
 ROOMS, PROFILES = "tests.ledger.test_rooms", "tests.ledger.test_room_profiles"
@@ -309,7 +309,7 @@ def test_a_budget_holds_in_a_room_and_is_told_there(tmp_path: Path) -> None:
             scene.agent("alice", "AgentA", "I am AgentA.")
 
             async def equip(plan: Any, configuration: Any, standing: Any) -> None:
-                plan.budget = Budget(money=1)
+                plan.budget = RequestBudget(money=1)
 
             scene.equip = equip
             alice = scene.as_("alice")

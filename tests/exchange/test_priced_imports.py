@@ -19,7 +19,7 @@ from tests.postgres import new_name, shared_server
 from tests.upgrades import description
 from weft import Ledger
 from weft.exchange.importers import langgraph
-from weft.exchange.importers.atif import tokens as atif_tokens
+from weft.exchange.importers.atif import metrics_tokens as atif_tokens
 from weft.exchange.importers.port import Tokens
 from weft.ledger.imports import imported_turns
 from weft.ledger.views import sightings

@@ -24,6 +24,7 @@ from weft.kernel.clock import FixedClock, system_random
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.imports import ImportCounts
 from weft.ledger.imports.imported_turns import NativeCompaction, NativeSession
+from weft.ledger.model import ANTHROPIC, SealedItem, sealed_metadata
 
 TOOLS = tuple(FORMATS)
 NOW = LONG_AGO * 1_000
@@ -124,6 +125,25 @@ def rich(ledger: Ledger) -> Ledger:
         turn.tool_call("slow", {"n": 1}, id="open")
         turn.interrupt("canceled")
     return ledger
+
+
+def test_claude_code_is_given_the_thoughts_that_its_vendor_signed(ledger: Ledger, tmp_path: Path) -> None:
+    items = [SealedItem(0, 1, {"signature": "c2ln"}), SealedItem(1, 0, {"redacted": "ZGF0YQ=="})]
+    parts = [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "a dot"}]
+    answer = {"content": parts, "metadata": sealed_metadata(ANTHROPIC, items)}
+    ledger.record_turn(session="main", query="look", response=answer, model="claude-x", workspace="/srv/work")
+    made = resume(ledger, "main", "claude-code", tmp_path / "tool")
+    checked(made)
+    answers = [record["message"]["content"][0] for record in records(made) if record["type"] == "assistant"]
+    assert answers == [
+        {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+        {"type": "redacted_thinking", "data": "ZGF0YQ=="},
+        {"type": "text", "text": "a dot"},
+    ]
+    assert "thinking" not in made.lost
+    before = [turn.digest for turn in ledger.log()]
+    take(ledger, made.path)
+    assert [turn.digest for turn in ledger.log()] == before
 
 
 def checked(made: Resume) -> None:

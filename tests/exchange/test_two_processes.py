@@ -46,7 +46,7 @@ from weft.exchange.importing.reading_ahead import (
 from weft.exchange.importing.run import ImportRun, ImportStep, ImportSummary
 from weft.exchange.importing.sources import SourceCandidate, digests, file_state
 from weft.kernel.clock import FixedClock, SystemClock
-from weft.kernel.contents import Prepared
+from weft.kernel.contents import PreparedContent
 from weft.kernel.enums import AgentRole, EventClass, TurnType
 from weft.kernel.errors import InvalidInput
 from weft.kernel.events import Event, RunStarted
@@ -186,7 +186,7 @@ def test_two_processes_import_samples_of_all_formats_alike(tmp_path: Path) -> No
     assert {contract.importer.origin for contract in contracts} == {importer.origin for importer in load_importers()}
     plain = [contract for contract in contracts if not callable(vars(contract).get(TWO_PROCESSES))]
     folder, origins = tmp_path / "samples", set[str]()
-    for contract in share(plain, test=6):
+    for contract in share(plain, test=3):
         place = folder / f"{contract.__module__}.{contract.__name__}"
         place.mkdir(parents=True)
         damage(contract().samples(place))
@@ -416,7 +416,7 @@ def test_what_exceeds_a_limit_is_told_alike(tmp_path: Path) -> None:
 def test_what_the_worker_says_makes_records_and_nothing_else() -> None:
     turn = NativeTurn(key="k\ud800", records=())
     assert unpack(pack([turn])) == [turn]
-    prepared = Prepared(b"said", b"", b"salt", b"ref", None)
+    prepared = PreparedContent(b"said", b"", b"salt", b"ref", None)
     made = EncodedEvents((prepared,), (b"{}",), (b"id",))
     draft = TurnDraft("t", None, (None, None), "s", "f", made, made)
     stretch = PackedStretch(0, 4, b"packed")

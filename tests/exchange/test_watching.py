@@ -16,7 +16,14 @@ from tests.surfaces.test_cli_import import SESSION as SESSION_ID
 from tests.surfaces.test_cli_import import line
 from weft import Ledger
 from weft.exchange.importers.port import Report, Source, Transcript, load_importers
-from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched
+from weft.exchange.importing.watch import (
+    SourceGone,
+    SourceImported,
+    SourceTroubled,
+    WatchBegan,
+    WatchCaughtUp,
+    WatchEvent,
+)
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import ERASED
 
@@ -41,8 +48,8 @@ def texts(ledger: Ledger, session: str = "s1") -> list[str]:
     return [message.text for message in ledger.thread(session).messages]
 
 
-def imported(happened: list[Happening]) -> list[tuple[int, int]]:
-    return [(each.turns, each.open_turns) for each in happened if isinstance(each, Imported)]
+def imported(happened: list[WatchEvent]) -> list[tuple[int, int]]:
+    return [(each.turns, each.open_turns) for each in happened if isinstance(each, SourceImported)]
 
 
 def noted(*things: object) -> tuple[list[object], Action]:
@@ -58,9 +65,9 @@ def noted(*things: object) -> tuple[list[object], Action]:
 def test_a_watch_takes_what_is_there_and_then_what_comes(stage: Stage) -> None:
     stage.write("a.jsonl", SESSION, ONE)()
     happened = stage.follow((5, stage.add("a.jsonl", TWO)), end=8)
-    assert isinstance(happened[0], Began)
+    assert isinstance(happened[0], WatchBegan)
     assert happened[0].files == 1
-    assert [type(each) for each in happened] == [Began, Imported, Watched, Imported]
+    assert [type(each) for each in happened] == [WatchBegan, SourceImported, WatchCaughtUp, SourceImported]
     assert texts(stage.ledger) == ["hi", "yo", "and?", "so"]
 
 
@@ -195,7 +202,7 @@ def test_every_byte_is_kept_once_the_tail_is_closed(stage: Stage) -> None:
 def test_half_a_line_is_left_until_it_is_whole(stage: Stage) -> None:
     stage.write("a.jsonl", SESSION, ONE, '{"id": "t2", "parent"')()
     happened = stage.follow((5, stage.add("a.jsonl", ': "t1", "ask": "and?", "answer": "so"}\n')), end=8)
-    assert not [each for each in happened if isinstance(each, Troubled)]
+    assert not [each for each in happened if isinstance(each, SourceTroubled)]
     assert texts(stage.ledger) == ["hi", "yo", "and?", "so"]
 
 
@@ -214,7 +221,7 @@ def test_of_a_deleted_file_its_turns_stay_and_its_tail_goes(stage: Stage) -> Non
         return [stage.folder / "a.jsonl"]
 
     happened = stage.follow((5, delete), end=8)
-    assert happened[-1] == Gone(str(stage.folder / "a.jsonl"))
+    assert happened[-1] == SourceGone(str(stage.folder / "a.jsonl"))
     assert stage.ledger.imports.provisional() == []
     assert texts(stage.ledger) == ["hi", "yo"]
 
@@ -278,7 +285,7 @@ def test_an_error_in_one_file_is_told_once_and_the_others_go_on(ledger: Ledger, 
         (8, stage.write("bad.jsonl", SESSION, TWO)),
         end=11,
     )
-    (trouble,) = [each for each in happened if isinstance(each, Troubled)]
+    (trouble,) = [each for each in happened if isinstance(each, SourceTroubled)]
     assert "a stone" in trouble.what
     assert texts(ledger, "s2") == ["hi", "yo"]
     assert texts(ledger) == ["and?", "so"]

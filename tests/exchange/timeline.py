@@ -9,7 +9,7 @@ from typing import Any
 from tests.exchange.toy import Toy
 from weft import Ledger
 from weft.exchange.importers.port import Importer
-from weft.exchange.importing.watch import Happening, watch
+from weft.exchange.importing.watch import WatchEvent, watch
 from weft.kernel.clock import FixedClock
 
 START_MS = 1_700_000_000_000
@@ -72,9 +72,9 @@ class Stage:
     def add(self, name: str, *lines: Any, told: bool = True) -> Action:
         return self.write(name, *lines, told=told, more=True)
 
-    def follow(self, *actions: tuple[float, Action], end: float) -> list[Happening]:
+    def follow(self, *actions: tuple[float, Action], end: float) -> list[WatchEvent]:
         """What a watch tells until the end."""
-        found: list[Happening] = []
+        found: list[WatchEvent] = []
         timeline = self.timeline = Timeline(self.clock, *actions, end=end)
         watching = watch(
             self.ledger, [self.folder], importers=self.importers, clock=self.clock, waiting=lambda _: timeline

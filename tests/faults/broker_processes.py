@@ -26,10 +26,10 @@ from weft.ledger.api import (
     Ledger,
     MessageAdded,
     QueueLimits,
+    RunConfig,
     Runs,
     RunWriter,
     SessionStanding,
-    Setting,
     StreamItem,
     StreamPosition,
     TextAdded,
@@ -41,8 +41,14 @@ from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.egress.execution_context import context_for
-from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings, ProviderKind, ProviderSettings
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.inference.model_requests import (
+    InferenceRequest,
+    ModelSettings,
+    ProviderKind,
+    ProviderSettings,
+    TokenCount,
+)
+from weft.runtime.replies import FinishReason, Reply
 from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 MODEL = ModelSettings(
@@ -56,6 +62,9 @@ OPENING_TRIES = 600
 class EchoProvider:
     """Asks for a tool at first, then answers with the last thing that a person said."""
 
+    async def count(self, request: InferenceRequest, **_: Any) -> TokenCount:
+        return TokenCount(tokens=1)
+
     def sendable(self, model: ModelSettings, parameters: Any) -> Any:
         return parameters
 
@@ -66,7 +75,7 @@ class EchoProvider:
         question = next(one for one in reversed(request.messages) if str(one.role) == "user")
         words = question.text if isinstance(question, Message) else text_of(question)
         parts = (TextPart(f"re: {words}"),) if is_told else (ToolUsePart("call-1", "look", {}),)
-        finish = Finish.STOP if is_told else Finish.TOOL_CALL
+        finish = FinishReason.STOP if is_told else FinishReason.TOOL_CALL
         return Reply(parts=parts, finish=finish, model_id="m", model="m-1", provider="there")
 
 
@@ -133,7 +142,7 @@ async def _serve(address: str, lease_seconds: float) -> None:
             model=MODEL,
             inference=EchoProvider(),  # type: ignore[arg-type]
             acting=context_for(Principal(PrincipalKind.HUMAN, "tester")),
-            setting=Setting(),
+            setting=RunConfig(),
             tools=tools_of(FunctionTool(look, is_read_only=True)),
         )
 
@@ -222,16 +231,16 @@ class Screen:
 
     def __init__(self, session: str) -> None:
         self.session = session
-        self._questions: list[str] = []
+        self._likely_questions: list[str] = []
         self._text = self._answer = ""
 
     def shown(self, item: StreamItem) -> ToldTurn | None:
         """The turn, where this is its end."""
         match item:
             case TurnStarted():
-                self._questions, self._text, self._answer = [], "", ""
+                self._likely_questions, self._text, self._answer = [], "", ""
             case MessageAdded(admitted=True):
-                self._questions.append(item.text)
+                self._likely_questions.append(item.text)
             case TextAdded(kind="text"):
                 self._text += item.text
             case AnswerEnded():
@@ -239,5 +248,5 @@ class Screen:
             case AttemptReset():
                 self._text = ""
             case TurnEnded():
-                return ToldTurn(self.session, item.position.n, item.exit, tuple(self._questions), self._answer)
+                return ToldTurn(self.session, item.position.n, item.exit, tuple(self._likely_questions), self._answer)
         return None

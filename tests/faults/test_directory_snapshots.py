@@ -219,13 +219,13 @@ def as_nobody() -> Iterator[Path]:
         pytest.skip("only root becomes somebody else")
     place = Path(tempfile.mkdtemp())
     os.chown(place, NOBODY, NOBODY)
-    os.setegid(NOBODY)
-    os.seteuid(NOBODY)
+    os.setresgid(NOBODY, NOBODY, 0)  # the real ids, too: they decide whose processes it may limit
+    os.setresuid(NOBODY, NOBODY, 0)
     try:
         yield place
     finally:
-        os.seteuid(0)
-        os.setegid(0)
+        os.setresuid(0, 0, 0)
+        os.setresgid(0, 0, 0)
         shutil.rmtree(place)
 
 

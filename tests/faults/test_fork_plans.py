@@ -17,7 +17,7 @@ from tests.ledger.histories import grow, problems, select
 from tests.sizes import PROVING, Record, chance, points, sized
 from weft.kernel.enums import SnapshotState, VolumeMode
 from weft.kernel.errors import NotFound
-from weft.ledger.api import Restore
+from weft.ledger.api import ResourceRestore
 from weft.runtime.resources.turn_files import PlanLine
 
 GUESSED_STEPS = 60
@@ -266,7 +266,7 @@ def test_a_restore_that_was_left_does_not_overwrite_later_turns_undos_or_owners(
 def test_a_copy_that_is_discarded_is_gone_wherever_the_process_was_killed(
     tmp_path: Path, record_property: Record
 ) -> None:
-    def prepared(path: Path) -> Restore:
+    def prepared(path: Path) -> ResourceRestore:
         prepared_undo(path, 0, "undo")
         with opened(path) as world:
             (snapshot, *_) = world.ledger.resources.snapshots("project")

@@ -130,3 +130,16 @@ def test_a_fault_of_a_reader_is_not_called_damage(tmp_path: Path, source: Path) 
     ledger = weft.open(copy_ledger(source, tmp_path / "ledger.db"))
     with ledger, pytest.raises(ZeroDivisionError), ledger._store.read():
         _ = 1 // 0
+
+
+@pytest.mark.parametrize("odd", ["odd", "3", "[1]", '["a", 0, 0, null, 0]', b"\xff"])
+def test_totals_are_counted_anew_where_nobody_can_read_by_what_they_were_counted(
+    tmp_path: Path, source: Path, odd: Any
+) -> None:
+    path = copy_ledger(source, tmp_path / "ledger.db")
+    with weft.open(path) as ledger:
+        before = ledger.usage.report("session")
+    assert Change("local", "value", (("key", "usage_totals"),), odd).make(path)
+    with weft.open(path) as ledger:
+        assert ledger.usage.report("session") == before
+        assert list(ledger.verify()) == []

@@ -18,15 +18,15 @@ from tests.faults.processes import Process, Say
 from tests.sizes import Record, chance, sized
 from weft.kernel.authority import LOCAL
 from weft.kernel.message_text import write_mention
-from weft.ledger.api import SessionStanding, Setting
+from weft.ledger.api import RunConfig, SessionStanding
 from weft.ledger.model import Message, TextPart
 from weft.programs import Programs
 from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.egress.execution_context import context_for
-from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings, TokenCount
+from weft.runtime.replies import FinishReason, Reply
 
 PEOPLE, AGENTS = 10, 4
 MESSAGES = sized(test=2, prove=40)
@@ -41,6 +41,9 @@ _NUMBER = re.compile(r"number \d+-\d+\Z")
 class PassingProvider:
     """Asks the agent whose id stands in code at the end of the last message; answers where there is none."""
 
+    async def count(self, request: InferenceRequest, **_: Any) -> TokenCount:
+        return TokenCount(tokens=1)
+
     def sendable(self, model: ModelSettings, parameters: Any) -> Any:
         return parameters
 
@@ -53,7 +56,7 @@ class PassingProvider:
             text = f"{write_mention('agent', asked[2], 'next')} {asked[1]}"
         else:
             text = f"done {'' if number is None else number[0]}"
-        return Reply(parts=(TextPart(text),), finish=Finish.STOP, model_id="m", model="m-1", provider="there")
+        return Reply(parts=(TextPart(text),), finish=FinishReason.STOP, model_id="m", model="m-1", provider="there")
 
 
 def serve(say: Say, path: str) -> None:
@@ -69,7 +72,7 @@ async def _serve(path: str) -> None:
             model=MODEL,
             inference=PassingProvider(),  # type: ignore[arg-type]
             acting=context_for(LOCAL.principal),
-            setting=Setting(),
+            setting=RunConfig(),
         )
 
     async with weft.aio.open(path, lease_ttl=LEASE_SECONDS) as ledger:

@@ -18,7 +18,7 @@ from weft.kernel.authority import LOCAL
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import Decision
 from weft.kernel.events import Usage
-from weft.ledger.api import Approval, Ledger, Runs, SessionStanding, Setting
+from weft.ledger.api import Approval, Ledger, RunConfig, Runs, SessionStanding
 from weft.ledger.model import Message, TextPart, ToolUsePart
 from weft.ledger.reports.usage import TurnUsage
 from weft.runtime.assembly.configuration_layers import WorkerConstraints
@@ -27,10 +27,10 @@ from weft.runtime.broker import turn_state
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.egress.execution_context import context_for
-from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings
+from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings, TokenCount
 from weft.runtime.invoke.toolbox import AwaitTool, SessionWorkers, SpawnTool
 from weft.runtime.policies.policy_decisions import PolicyCall, PolicyDecision
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.replies import FinishReason, Reply
 from weft.runtime.tool.gate import ToolGate
 from weft.runtime.tool.tool_contract import PlannedTool
 
@@ -44,6 +44,9 @@ LEASE_SECONDS = 1.0
 class LeadingProvider:
     """A manager spawns its workers and waits for them; each third worker has one of its own."""
 
+    async def count(self, request: InferenceRequest, **_: Any) -> TokenCount:
+        return TokenCount(tokens=1)
+
     def sendable(self, model: ModelSettings, parameters: Any) -> Any:
         return parameters
 
@@ -55,9 +58,11 @@ class LeadingProvider:
         parts = tuple(ToolUsePart(f"c{k}", name, given) for k, (name, given) in enumerate(calls))
         usage = Usage(input_tokens=7, output_tokens=3, total_tokens=10)
         if parts:
-            return Reply(parts=parts, finish=Finish.TOOL_CALL, model_id="m", model="m-1", provider="there", usage=usage)
+            return Reply(
+                parts=parts, finish=FinishReason.TOOL_CALL, model_id="m", model="m-1", provider="there", usage=usage
+            )
         said = TextPart(f"done: {texts[0]}")
-        return Reply(parts=(said,), finish=Finish.STOP, model_id="m", model="m-1", provider="there", usage=usage)
+        return Reply(parts=(said,), finish=FinishReason.STOP, model_id="m", model="m-1", provider="there", usage=usage)
 
     def _calls(self, task: str, said: int) -> list[tuple[str, dict[str, Any]]]:
         if task.startswith("lead"):
@@ -108,7 +113,7 @@ async def planned(ledger: weft.aio.AsyncLedger, standing: SessionStanding, messa
         model=MODEL,
         inference=LeadingProvider(),  # type: ignore[arg-type]
         acting=context_for(LOCAL.principal),
-        setting=Setting(),
+        setting=RunConfig(),
         tools=tools,
         gate=ToolGate(tools, allow, Gateless()),
     )

@@ -1,8 +1,11 @@
 """The edges of the graph: which events open and close them, and that they can be made again from the facts."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from numpy import array, float32
 
 import weft
 from scripts.generate_graph_docs import PAGE, graph_page
@@ -14,13 +17,15 @@ from weft.graph.edge_reader import EdgeReader
 from weft.graph.nodes import NODE_EVENTS, NODE_KINDS_OF, NodeReader
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import OwnershipReason
+from weft.kernel.errors import NotFound
 from weft.kernel.events import import_stream, resource_stream
 from weft.kernel.foreign_input import KINDS
 from weft.kernel.ledger_events import ResourceOwned, Sighting
+from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.resources import ResourceLog
 from weft.ledger.views import edges
-from weft.ledger.views.edges import EDGE_FACTS, NODE_KINDS, SEED_TYPES, EdgeType
+from weft.ledger.views.edges import EDGE_FACTS, EVENT_BACKED, NODE_KINDS, SEED_TYPES, EdgeType
 from weft.ledger.views.rows import fields_of
 from weft.ledger.write.transaction import Append
 from weft.store.fact_log import VIEW_RULES
@@ -46,6 +51,31 @@ def test_there_are_the_22_types_of_the_schema() -> None:
 def test_one_history_has_every_type_of_edge(told: Path) -> None:
     there = {row["type"] for row in select(told, "SELECT DISTINCT type FROM edge")}
     assert there == {type.value for type in EdgeType}
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_a_summary_names_all_turns_that_it_stands_for_and_the_summary_before_it(
+    engine: str, tmp_path: Path, new_postgres_ledger: NewPostgresLedger
+) -> None:
+    with weft.open(tmp_path / "ledger.db" if engine == "sqlite" else new_postgres_ledger()) as ledger:
+        first = grow(ledger, "main", *"abcd")
+        ledger.compactions.record(session="main", summary="a to c", first_kept=first[3])
+        earlier = ledger.session("main").head
+        later = grow(ledger, "main", *"ef")
+        ledger.compactions.record(session="main", summary="d and e, and before", first_kept=later[1])
+        summaries = [
+            event
+            for turn in (earlier, ledger.session("main").head)
+            for event in ledger.graph.history(f"run:{turn}").events
+            if event.properties["kind"] == "compaction_recorded"
+        ]
+        told = [
+            [edge.target for edge in ledger.graph.neighbours(f"summary:{each.name[6:]}", types=["SUMMARIZES"]).edges]
+            for each in summaries
+        ]
+        assert sorted(told[0]) == sorted(f"run:{turn}" for turn in first[:3])
+        assert sorted(told[1]) == sorted([summaries[0].name, *(f"run:{turn}" for turn in (first[3], later[0]))])
+        assert problems(ledger) == []
 
 
 def test_one_history_has_every_type_of_node(told: Path) -> None:
@@ -200,4 +230,42 @@ def test_a_session_that_was_recorded_here_has_no_turn_because_a_source_says_so()
         ledger._writer.write(claim)
         sources = [edge.source for edge in ledger.graph.neighbours(f"run:{theirs}", ["SESSION_HAS_RUN"]).edges]
         assert sources == [f"session:{ledger.session('theirs').id}"]
+        assert problems(ledger) == []
+
+
+@pytest.mark.parametrize("store", ["disk", "postgres"])
+def test_a_node_of_every_kind_takes_tags_and_a_vector(
+    store: str, tmp_path: Path, new_postgres_ledger: NewPostgresLedger
+) -> None:
+    class Same:
+        name, dimensions = "same", 2
+
+        def embed(self, texts: Sequence[str]) -> Any:
+            return array([[1.0, 0.0]] * len(texts), float32)
+
+    address = tmp_path / "ledger.db" if store == "disk" else new_postgres_ledger()
+    with weft.open(address) as ledger:
+        tell_everything(ledger)
+        graph, programs = ledger.graph, ledger.programs
+        graph.catch_up()
+        with store_of(ledger).read() as txn:
+            reader = EdgeReader(txn, txn.sql)
+            keys = {key for row in txn.sql.all("SELECT source, target FROM edge") for key in row}
+            names = {
+                key.partition(":")[0]: reader.name_of(key)
+                for key in sorted(keys - {"program:local", "program:imported"})
+            }
+        with pytest.raises(NotFound):
+            programs.add_tags("program:local", "nobody")
+        assert set(names) == set(NODE_KINDS)
+        for kind, name in names.items():
+            tag = f"is-{kind.replace('_', '-')}"
+            programs.add_tags(name, tag)
+            assert tag in programs.tags(name)
+            (tagged,) = programs.tagged(tag)
+            assert tag in programs.tags(f"@({tagged.id})")
+            embedded = weft.Similarity(ledger, Same()).embed(name, text="words of one's own")
+            assert embedded.node.id == tagged.id
+            same = {"run": "turn", **dict.fromkeys(EVENT_BACKED, "event")}
+            assert tagged.kind == same.get(kind, kind)
         assert problems(ledger) == []

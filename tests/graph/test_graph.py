@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 
 import weft
+from tests.conftest import NewPostgresLedger
 from tests.graph.histories import new, tell_everything
 from tests.ledger.histories import grow, problems
 from tests.ledger.imported import native_turn, rich_import, take
@@ -14,7 +15,7 @@ from weft.graph import edge_reader
 from weft.graph.edge_reader import GraphEdge
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound
-from weft.kernel.events import PolicyTests
+from weft.kernel.events import PolicyTests, ToolCallRequested, ToolResult
 from weft.ledger.api.resources import ResourceLog
 from weft.ledger.views.edges import EdgeType
 from weft.surfaces.opening import OpenLedger
@@ -270,7 +271,7 @@ def test_edges_are_counted_as_they_are_read(told: Told) -> None:
     assert len(ends) > 20
     directions: tuple[Literal["out", "in"], ...] = ("out", "in")
     for at, known_at in ((None, None), (None, middle), (middle, None)):
-        with ledger.graph._reading(at, known_at) as (queries, _):
+        with ledger.graph._queries_at(at, known_at) as (queries, _):
             for key, type in ends:
                 for direction in directions:
                     read = len(list(queries.reader.of(key, (EdgeType(type),), direction)))
@@ -334,3 +335,85 @@ def test_what_was_known_is_well_defined_where_the_clock_went_back(tmp_path: Path
             2: [True, True, True, False],
             3: [True, True, True, True],
         }
+
+
+def sent_with(ledger: OpenLedger, turn: str) -> list[list[object]]:
+    """What each request of a turn was sent, as the graph shows it."""
+    nodes = [ledger.graph.node(f"event:{event.id}") for event in ledger.events(turn)]
+    return [node.properties["input_refs"] for node in nodes if node.properties["kind"] == "model_request"]
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_a_request_shows_all_that_it_was_sent(
+    engine: str, tmp_path: Path, new_postgres_ledger: NewPostgresLedger
+) -> None:
+    with weft.open(tmp_path / "ledger.db" if engine == "sqlite" else new_postgres_ledger()) as ledger:
+        earlier = grow(ledger, "main", "a", "b")
+        said: list[object] = [message.id for turn in earlier for message in ledger.messages(turn)]
+        with ledger.begin_turn(session="main") as writer:
+            asked = writer.message("c")
+            writer.request("m")
+            answer = writer.response("I look")
+            writer.tool_result(writer.tool_call("look", {}), "seen")
+            writer.request("m")
+            writer.response("done")
+            writer.finish()
+        calls: list[object] = [
+            {"event_id": event.id}
+            for event in ledger.events(writer.id)
+            if isinstance(event.event, ToolCallRequested | ToolResult)
+        ]
+        first, second = sent_with(ledger, writer.id)
+        assert first == [*said, asked]
+        assert second == [*said, asked, answer, *calls]
+        context = ledger.context(writer.id)
+        assert context.observed
+        assert [message.id for message in context.messages] == first
+        with ledger.begin_turn(session="main") as writer:
+            more = writer.message("d")
+            writer.request("m", input=[more])
+            writer.message("e", role="system")
+            writer.request("m")
+            writer.finish()
+        first, second = sent_with(ledger, writer.id)
+        assert first == [more]
+        assert len(second) == 2
+        assert problems(ledger) == []
+
+
+def test_a_request_that_does_not_say_what_it_was_sent_shows_what_its_turn_saw(tmp_path: Path) -> None:
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        first, second = grow(ledger, "main", "a", "b")
+        (sent,) = sent_with(ledger, second)
+        assert sent == [*(message.id for message in ledger.messages(first)), ledger.messages(second)[0].id]
+        (request,) = (
+            event for event in ledger.graph.history(second).events if event.properties["kind"] == "model_request"
+        )
+        assert request.properties["input_observed"] is False
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_a_policy_is_active_or_a_proposal_and_says_where_its_source_is_and_how_its_tests_ended(
+    engine: str, tmp_path: Path, new_postgres_ledger: NewPostgresLedger
+) -> None:
+    with weft.open(tmp_path / "ledger.db" if engine == "sqlite" else new_postgres_ledger()) as ledger:
+        first = ledger.policies.propose("first", "print(1)", docstring="Asks about all.")
+        second = ledger.policies.propose("second", "print(2)")
+        third = ledger.policies.propose("third", "print(3)")
+        ledger.policies.reject(third.id, reason="no")
+
+        def shown(name: str) -> tuple[object, ...]:
+            node = ledger.graph.node(f"policy:{name}").properties
+            assert node["source_digest"] == ledger.policies.get(node["id"]).digest
+            return node["kind"], node["state"], node["path_or_uri"]["uri"], node.get("tests_summary")
+
+        of_proposals = "resource://approval-policy/proposals"
+        assert shown("first") == ("proposal", "proposal", f"{of_proposals}/{first.id}/policy.py", None)
+        assert shown("third") == ("proposal", "rejected", f"{of_proposals}/{third.id}/policy.py", None)
+        passed = PolicyTests(total=3, passed=3, failed=0)
+        ledger.policies.activate(first.id, digest=first.digest, tests=passed)
+        counted = {"total": 3, "passed": 3, "failed": 0}
+        assert shown("first") == ("active", "active", "resource://approval-policy/policy.py", counted)
+        ledger.policies.activate(second.id, digest=second.digest, tests=passed)
+        assert shown("first") == ("proposal", "replaced", f"{of_proposals}/{first.id}/policy.py", counted)
+        assert ledger.graph.node("policy:first").properties["docstring"] == "Asks about all."

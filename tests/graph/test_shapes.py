@@ -66,6 +66,9 @@ class Contents:
     def put_json(self, value: Any) -> str:
         return self.put_text(json.dumps(value))
 
+    def put_name(self, name: str) -> str | None:
+        return None
+
     def text(self, ref: str) -> str:
         return self._kept[ref]
 

@@ -78,6 +78,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "EngineObjectMissing": ("volume", "x"),
     "EngineRefused": ("make a container", 500, "no space left"),
     "FilesElsewhere": ("01AAAAAAAAAAAAAAAAAAAAAAAA", "the ledger …AAAAAAAA has them", "check them out there"),
+    "ApprovalNeeded": ("01AAAAAAAAAAAAAAAAAAAAAAAA", "book", "01BBBBBBBBBBBBBBBBBBBBBBBB"),
     "NotTrusted": ("ledger.db", "run a program", "you did not make it", "trust it"),
 }
 
@@ -154,7 +155,7 @@ INSIDE = {
     "AttributeError": "what Python asks of a module",
     "RowsRefused": "the store asks itself to go again",
     "TransactionLost": "the store asks itself to go again",
-    "Malformed": "pages are read on",
+    "MalformedCell": "pages are read on",
     "TooManyCells": "the text is shown as it is written",
     "apsw.CorruptError": "becomes Damaged where it leaves the store",
     "DryRunDone": "a dry run takes everything back",
@@ -170,7 +171,7 @@ INSIDE = {
     "NotYet": "a call of a tool waits and is asked again",
     "psycopg.OperationalError": "the server is asked again",
     "WebPageAnswered": "becomes ReplyMalformed where a model is asked",
-    "Unusual": "a turn goes the general way",
+    "UnusualTurn": "a turn goes the general way",
     "WorkerLost": "the writer of an import reads on by itself",
     "ImporterFailed": "a problem of the source",
     "pickle.UnpicklingError": "becomes WorkerLost",
@@ -180,7 +181,9 @@ INSIDE = {
     "Stop": "of the contract's own tests",
     "KeyboardInterrupt": "of the contract's own tests",
     "msgspec.ValidationError": "a stored line that is none, told by whoever reads it",
+    "FunctionElsewhere": "a turn needs a function of another program: becomes NotApplicable in the broker",
     "Declined": "the person at the terminal answered no: exit code 4",
+    "NobodyToAsk": "a person has to answer, and none is at a terminal: exit code 4",
     "click.UsageError": "the command line is wrong: exit code 2",
     "httpcore2.ConnectError": "becomes ProviderUnreachable where a model is asked",
     "FileNotFoundError": "told by the command line as any other path",
@@ -188,7 +191,7 @@ INSIDE = {
     "UnreadableIndex": "of git's index: whoever looks after a command takes it away",
     "TimeoutError": "of a stream of bytes to another ledger: becomes ConnectionCut in its channel",
 }
-IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable")
+IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable", "UnreadableValue")
 """Within importers: a source that cannot be read is a finding of the import, not its end."""
 
 

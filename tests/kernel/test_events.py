@@ -229,7 +229,7 @@ def test_requests_responses_calls_and_results_all_carry_a_correlation() -> None:
         assert "correlation_id" in EVENT_KINDS[name].__struct_fields__
 
 
-@pytest.mark.parametrize("name", share(list(EVENT_KINDS), test=41))
+@pytest.mark.parametrize("name", share(list(EVENT_KINDS), test=25))
 @settings(max_examples=15)
 @given(st.data())
 def test_the_fast_encoding_of_an_event_is_its_canonical_form(name: str, data: st.DataObject) -> None:
@@ -261,7 +261,7 @@ def test_an_unknown_kind_is_kept_with_its_fields() -> None:
     assert contents.dumps(event.fields) == line
 
 
-@pytest.mark.parametrize("name", share(list(EVENT_KINDS), test=41))
+@pytest.mark.parametrize("name", share(list(EVENT_KINDS), test=25))
 @settings(max_examples=5)
 @given(st.data())
 def test_an_unknown_field_does_not_hide_a_known_kind(name: str, data: st.DataObject) -> None:

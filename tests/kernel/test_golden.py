@@ -45,6 +45,7 @@ def test_names_of_contents_and_of_imported_things() -> None:
         secret.prepare(data).ref for data in (b"hello", b"x" * 999)
     ]
     assert secret.session_id("session-1") == "586MK3MDJ1DGKMDK94J0CCKP9Z"
+    assert secret.node_id("resource", "res-1") == "2RVPY4NRTENG4111JK2T785D3R"
     assert source == "13938192fa13bfe3c888515d18ec71802c8be32eb0a72b6202800675ef6bbba0"
     assert imported_turn_id(None, "claude-code/1", source) == "7SHCV4YK9M9BRYJCRPKZ5W7586"
     assert imported_turn_id("0f" * 32, "claude-code/1", source) == "6X5NTD9NE86BKB39ZKCHDW7AA5"

@@ -46,9 +46,8 @@ ON_ALL_STORES = {
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs in memory and on PostgreSQL in `make prove` alone."""
-    ours = [item for item in items if Path(__file__).parent in item.path.parents]
-    for engine, size in (("memory", 50), ("postgres", 75)):
-        there = [item for item in ours if _engine(item) == engine]
+    for engine, size in (("memory", 20), ("postgres", 30)):
+        there = [item for item in items if _engine(item) == engine and Path(__file__).parent in item.path.parents]
         shared = [item for item in there if item.path.stem.removeprefix("test_") in ON_ALL_STORES]
         leave_to_proof(there, share(shared, test=size))
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from weft.kernel.enums import MessageRole, RunExit
 from weft.kernel.events import ModelRequest, Usage
 from weft.kernel.message_text import write_mention
-from weft.ledger.api import Finished, Ledger, ModelAnswered, ModelAsked, ReachedAgent, Runs, RunWriter
+from weft.ledger.api import FinishedRun, Ledger, ModelAnswered, ModelAsked, ReachedAgent, Runs, RunWriter
 from weft.ledger.model import NewError, NewMessage
 from weft.programs import Programs
 
@@ -54,7 +54,7 @@ def answer(
         then=None,
     )
     if error is not None:
-        writer.record([Finished(exit=RunExit.ERROR, error=NewError(message=error))])
+        writer.record([FinishedRun(exit=RunExit.ERROR, error=NewError(message=error))])
         return writer.id
     asked = writer.record([ModelAsked(model="m")])
     request = asked.events[-1]
@@ -67,7 +67,7 @@ def answer(
                 correlation=request.event.correlation_id,
                 request=request.id,
             ),
-            Finished(),
+            FinishedRun(),
         ]
     )
     return writer.id

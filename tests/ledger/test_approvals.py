@@ -17,10 +17,10 @@ from weft.ledger.api.broker import Runs
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.broker.inbox import (
     ApprovalAsked,
-    Finished,
+    FinishedRun,
     ModelAnswered,
     ModelAsked,
-    Parked,
+    ParkedRun,
     ToolAsked,
     ToolDecision,
     ToolEnded,
@@ -48,7 +48,7 @@ def asking(ledger: Ledger, session: str = "main", *, expires: int | None = None)
     (*_, called) = run.record([answer, call]).events
     ask = ToolDecision(call=called.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound=BOUND, rationale="new")
     request = ApprovalAsked(call=called.id, bound=BOUND, shown="ls", rationale="new", expires=expires)
-    events = run.record([ask, request, Parked(calls=(called.id,))]).events
+    events = run.record([ask, request, ParkedRun(calls=(called.id,))]).events
     return run, called, events[1].id
 
 
@@ -57,8 +57,16 @@ def ended(called: Any, status: ToolCallStatus = ToolCallStatus.OK, **fields: Any
     return ToolEnded(call=called.id, call_id=event.call_id, correlation=event.correlation_id, status=status, **fields)
 
 
+def status_in_sql(ledger: Ledger) -> str:
+    """The status of the only call."""
+    with ledger._store.read() as txn:
+        ((status,),) = txn.sql.all("SELECT status FROM tool_calls")
+    return str(status)
+
+
 def test_a_request_is_listed_and_answered_once_and_the_turn_comes_back(ledger: Ledger) -> None:
     run, called, request = asking(ledger)
+    assert status_in_sql(ledger) == ledger.tool_calls(run.id)[0].status == "pending"
     (approval,) = ledger.approvals.list()
     assert (approval.id, approval.tool, approval.arguments) == (request, "shell", {"cmd": "ls"})
     assert (approval.bound, approval.shown, approval.rationale, approval.session) == (BOUND, "ls", "new", "main")
@@ -74,7 +82,9 @@ def test_a_request_is_listed_and_answered_once_and_the_turn_comes_back(ledger: L
     assert writer is not None
     grant = ledger.events(run.id)[-1].id
     use = ToolDecision(call=called.id, decision=Decision.ALLOW, by=DecisionSource.GRANT, bound=BOUND, grant=grant)
-    writer.record([use, ended(called, result="x"), Finished()])
+    writer.record([use])
+    assert status_in_sql(ledger) == ledger.tool_calls(run.id)[0].status == "running"
+    writer.record([ended(called, result="x"), FinishedRun()])
     assert ledger.approvals.get(request).is_used
     assert [(one.decision, one.by) for one in ledger.approvals.decisions(run.id)] == [
         ("ask", "policy"),
@@ -90,7 +100,7 @@ def test_an_answer_that_came_before_the_turn_was_parked_is_not_slept_through() -
         ledger.approvals.deny(request)
         writer = Runs(ledger).adopt(run.id)
         assert writer is not None
-        writer.record([Parked(calls=(called.id,))])  # whoever parks it again has not heard of the answer
+        writer.record([ParkedRun(calls=(called.id,))])  # whoever parks it again has not heard of the answer
         assert [one.turn for one in Runs(ledger).waiting()] == [run.id]
 
 
@@ -115,7 +125,7 @@ def test_a_request_is_void_when_its_call_or_its_turn_is_over() -> None:
         assert ledger.approvals.get(request).state == "void"
         with pytest.raises(NotApplicable, match="void already"):
             ledger.approvals.grant(request)
-        writer.record([Finished()])
+        writer.record([FinishedRun()])
 
 
 def test_only_people_answer() -> None:
@@ -162,7 +172,7 @@ def test_files_lints_and_strangers_words_stand_with_the_message_that_asked() -> 
         assert writer is not None
         files = (FileNote(kind=FileKind.WRITTEN, path="a.py", line_start=1, line_end=3),)
         lints = (LintNote(path="a.py", message="unused", start_line=2),)
-        writer.record([ended(called, result="ok", files=files, lints=lints, is_untrusted=True), Finished()])
+        writer.record([ended(called, result="ok", files=files, lints=lints, is_untrusted=True), FinishedRun()])
         message = next(one for one in ledger.messages(run.id) if one.role == "assistant")
         with store_of(ledger).read() as txn:
             assert load_files(txn, [message.id]) == {message.id: list(files)}
@@ -290,7 +300,7 @@ def test_the_audit_counts_no_call_that_never_ran() -> None:
         assert writer is not None
         grant = ledger.events(run.id)[-1].id
         use = ToolDecision(call=called.id, decision=Decision.ALLOW, by=DecisionSource.GRANT, bound=BOUND, grant=grant)
-        writer.record([use, ended(called, result="x"), Finished()])
+        writer.record([use, ended(called, result="x"), FinishedRun()])
         assert [one.allow for one in ledger.audit.suggest()] == [("shell(ls)",)]
 
 

@@ -59,6 +59,15 @@ def test_a_compaction_is_a_turn_with_details(ledger: Ledger) -> None:
     assert problems(ledger) == []
 
 
+def test_a_compaction_may_be_of_a_type_of_its_own(ledger: Ledger) -> None:
+    grow(ledger, "main", "a", "b")
+    made = ledger.compactions.record(session="main", summary="s", compaction_type="by_topic/2")
+    assert ledger.compactions.get(made.id).compaction_type == "by_topic/2"
+    with ledger._store.read() as txn:
+        assert txn.sql.all("SELECT compaction_type FROM compactions") == [("by_topic/2",)]
+    assert problems(ledger) == []
+
+
 def test_a_compaction_without_details_says_so(ledger: Ledger) -> None:
     turns = grow(ledger, "main", "a", "b")
     details = ledger.compactions.get(ledger.compactions.record(session="main", summary="").id)
@@ -323,7 +332,7 @@ def test_a_compaction_belongs_to_its_thread(ledger: Ledger) -> None:
         ({"session": "nobody"}, NotFound),
         ({"parent": None}, NotApplicable),
         ({"session": "main", "through": "x"}, InvalidInput),
-        ({"session": "main", "compaction_type": "magic"}, InvalidInput),
+        ({"session": "main", "compaction_type": "by magic"}, InvalidInput),
         ({"session": "main", "trigger": "whim"}, InvalidInput),
         ({"session": "main", "tokens_before": 1.5}, InvalidInput),
         ({"session": "main", "tokens": 1}, TypeError),

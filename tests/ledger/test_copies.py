@@ -14,7 +14,7 @@ from tests.runtime.broker.bench import InlineCrossing
 from weft.exchange.sync import mark_as_copy
 from weft.kernel.errors import LogCut, NotApplicable
 from weft.kernel.events import Receipt
-from weft.ledger.api import Finished, QueueLimits, Runs
+from weft.ledger.api import FinishedRun, QueueLimits, Runs
 from weft.ledger.api.ledger import Ledger
 from weft.runtime.broker.broker import Broker
 
@@ -134,7 +134,7 @@ def test_what_waits_and_runs_in_the_origin_is_not_answered_again_in_the_copy(
         assert problems(copy) == []
     assert disk.inbox.get(waiting.id).is_elsewhere is False
     assert [one.session for one in Runs(disk).waiting()] == [disk.session(name).id for name in ("running", "waiting")]
-    run.record([Finished()])
+    run.record([FinishedRun()])
 
 
 def test_a_key_from_before_the_copy_gives_the_receipt_and_no_answer(ledger: Ledger, tmp_path: Path) -> None:

@@ -345,7 +345,7 @@ def erase_beside(
     """Erase a turn. Once that is committed, before it goes on, another thread's append runs as far as `step`, between
     two of its events; it goes on before the files are made clean. Returns what came of it."""
     begun, let_go, came = threading.Event(), threading.Event(), []
-    take_step, commit, clean = getattr(*step), ledger._store.write, erasing._finished
+    take_step, commit, clean = getattr(*step), ledger._store.write, erasing._try_finish
     plan = ledger.erasure.plan(turn)
 
     def stop(*arguments: Any, **fields: Any) -> Any:
@@ -376,7 +376,7 @@ def erase_beside(
     writer = threading.Thread(target=go_on)
     patch.setattr(*step, stop)
     patch.setattr(ledger._store, "write", commit_and_meet)
-    patch.setattr(erasing, "_finished", part_and_clean)
+    patch.setattr(erasing, "_try_finish", part_and_clean)
     assert ledger.erasure.erase(plan, reason=WHY).complete
     return came[0]
 

@@ -115,8 +115,8 @@ def test_views_are_made_anew_only_when_a_missing_content_came(
     events, contents = split(exported(disk))
     import_into(empty, b"".join(events))
     rebuilt: list[int] = []
-    rebuild = empty.upkeep._rebuild
-    monkeypatch.setattr(empty.upkeep, "_rebuild", lambda report: rebuilt.append(rebuild(report)))
+    rebuild = empty.upkeep._rebuild_views
+    monkeypatch.setattr(empty.upkeep, "_rebuild_views", lambda report: rebuilt.append(rebuild(report)))
     import_into(empty, content(b"of no event")[0])
     assert rebuilt == []
     for _ in range(2):

@@ -11,17 +11,26 @@ import weft
 from tests.ledger.histories import exported, import_into
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus
-from weft.kernel.errors import HeadMoved, InboxFull, InvalidInput, KeyTaken, LeaseLost, NotApplicable, SessionBusy
+from weft.kernel.errors import (
+    HeadMoved,
+    InboxFull,
+    InvalidInput,
+    KeyTaken,
+    LeaseLost,
+    NotApplicable,
+    NotFound,
+    SessionBusy,
+)
 from weft.ledger.api.broker import Runs
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.broker.inbox import (
-    Finished,
-    Interrupted,
+    FinishedRun,
     ModelAnswered,
     ModelAsked,
-    Parked,
+    ParkedRun,
     QueueLimits,
     RecordedEvent,
+    RunInterruption,
     ToolAsked,
     ToolEnded,
 )
@@ -47,7 +56,7 @@ def answered(ledger: Ledger, session: str, text: str = "answer") -> str:
     said = NewMessage(role=MessageRole.ASSISTANT, content=text)
     correlation = asked.event.correlation_id  # type: ignore[attr-defined]
     answer = ModelAnswered(request=asked.id, correlation=correlation, message=said)
-    ended = run.record([answer, Finished()]).ended
+    ended = run.record([answer, FinishedRun()]).ended
     assert ended is not None
     return ended.id
 
@@ -134,7 +143,7 @@ def test_a_message_can_be_cancelled_until_a_turn_has_it() -> None:
 def test_a_failed_turn_leaves_its_message_dead_and_it_can_be_sent_again(ledger: Ledger) -> None:
     message = ledger.inbox.admit("hello", session="main", priority=3, overrides={"model": "m"}).message
     run, _ = begun(ledger, "main")
-    run.record([Finished(exit=RunExit.ERROR, error=NewError(code="boom", message="it broke"))])
+    run.record([FinishedRun(exit=RunExit.ERROR, error=NewError(code="boom", message="it broke"))])
     dead = ledger.inbox.get(message)
     assert (dead.state, dead.error, ledger.session("main").head) == ("dead", "it broke", None)
     again = ledger.inbox.send_again(message)
@@ -164,8 +173,8 @@ def test_an_open_turn_of_a_broker_is_nobody_elses_to_end(path: Path) -> None:
         with pytest.raises(LeaseLost):
             adopted.renew()
         with pytest.raises(LeaseLost):
-            adopted.record([Finished()])
-        assert last.record([Finished()]).ended is not None
+            adopted.record([FinishedRun()])
+        assert last.record([FinishedRun()]).ended is not None
         assert Runs(ledger).adopt(run.id) is None
         assert list(ledger.verify()) == []
 
@@ -193,7 +202,7 @@ def test_a_parked_turn_waits_and_goes_on_with_its_outcome(ledger: Ledger) -> Non
         ]
     )
     call = record.events[-1]
-    run.record([Parked(calls=(call.id,), until=10**13, why="a person decides")])
+    run.record([ParkedRun(calls=(call.id,), until=10**13, why="a person decides")])
     runs = Runs(ledger)
     assert run.is_over
     assert runs.waiting() == []
@@ -216,7 +225,9 @@ def test_a_request_that_nobody_answers_does_not_interrupt_the_turn() -> None:
         ledger.inbox.admit("hello", session="main")
         run, _ = begun(ledger, "main")
         asked = run.record([ModelAsked(model="m")]).events[-1]
-        run.record([Interrupted(InterruptionReason.CRASH, (asked.id,)), ModelAsked(model="m", attempt=2), Finished()])
+        run.record(
+            [RunInterruption(InterruptionReason.CRASH, (asked.id,)), ModelAsked(model="m", attempt=2), FinishedRun()]
+        )
         assert ledger.turn(run.id).interruption_reason is None
 
 
@@ -264,3 +275,38 @@ def test_whoever_sends_is_the_source_and_reasoning_is_referred_to() -> None:
         assert response.event.reasoning_ref == response.event.output.id  # type: ignore[attr-defined]
         (turn,) = [ledger.turn(run.id)]
         assert ledger.messages(turn.id)[0].source == "human"
+
+
+def test_the_routing_key_of_an_agent_leads_to_its_main_session(ledger: Ledger) -> None:
+    programs = Programs(ledger)
+    programs.create("agent", "bobbot", {"soul": "You are Bob."})
+    first = ledger.inbox.admit("Hello", session="persona:bobbot")
+    assert (first.session, first.is_new_session, first.is_fork) == ("bobbot:main", True, False)
+    main = ledger.session("bobbot:main")
+    assert (main.persona_id, main.routing_key) == ("bobbot", "persona:bobbot")
+    again = ledger.inbox.admit("And?", session="persona:bobbot")
+    assert (again.session_id, again.is_new_session) == (first.session_id, False)
+    assert ledger.inbox.admit("Well?", persona="bobbot").session_id == first.session_id
+    recorded = ledger.record_turn(session="persona:bobbot", query="a", response="b")
+    assert recorded.session == "bobbot:main"
+    assert ledger.session("persona:bobbot").id == main.id
+    programs.create("agent", "eve", {"soul": "You are Eve."})
+    ledger.create_session("eve:main", persona="eve")
+    assert ledger.session("eve:main").routing_key == "persona:eve"
+    programs.create("agent", "ada", {"soul": "You are Ada."})
+    assert ledger.inbox.admit("Hi", persona="ada").is_new_session
+    assert ledger.session("persona:ada").label == "ada:main"
+
+
+def test_a_session_is_addressed_by_the_routing_key_that_it_alone_has(ledger: Ledger) -> None:
+    ledger.create_session("talk", routing_key="dm:chat:1")
+    assert ledger.inbox.admit("Hello", session="dm:chat:1").session == "talk"
+    ledger.create_session("other", routing_key="dm:chat:1")
+    shared = ledger.inbox.admit("Hello", session="dm:chat:1")
+    assert (shared.session, shared.is_new_session) == ("dm:chat:1", True)
+
+
+def test_the_routing_key_of_no_agent_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(NotFound, match="agent 'nobody'"):
+        ledger.inbox.admit("Hello", session="persona:nobody")
+    assert not any(session.label == "persona:nobody" for session in ledger.sessions())

@@ -23,7 +23,7 @@ from weft.ledger.reports.prices import (
     MaintainedPrices,
     PricePeriod,
     PriceSchedule,
-    _micro,
+    _micro_dollars,
     _schedule_of,
     kept_prices,
 )
@@ -39,9 +39,9 @@ def priced_by_the_package(model: ModelInfo, at: int, prompt: int) -> int | None:
     """A million tokens of input."""
     value = model.get_prices(datetime.fromtimestamp(at / 1000, UTC)).input_mtok
     if not isinstance(value, TieredPrices):
-        return None if value is None else _micro(value)
+        return None if value is None else _micro_dollars(value)
     tiers = sorted(value.tiers, key=lambda tier: -tier.start)
-    return next((_micro(tier.price) for tier in tiers if prompt > tier.start), _micro(value.base))
+    return next((_micro_dollars(tier.price) for tier in tiers if prompt > tier.start), _micro_dollars(value.base))
 
 
 @pytest.mark.slow("prices every model that the package knows, at several moments")

@@ -1,5 +1,7 @@
 """Messages: plain text or ordered parts, with everything recorded beside them, kept exactly."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
+from msgspec.structs import replace
 
 import weft
+from tests.conftest import NewPostgresLedger
 from tests.ledger.histories import lines, problems, select, texts
 from tests.sizes import sized
 from weft import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.clock import FixedClock, is_ulid
 from weft.kernel.errors import ContentMissing, InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.model import Codeblock
+from weft.ledger.model import Codeblock, Message
+from weft.surfaces.opening import OpenLedger as OpenedLedger
 
 ODD_TEXTS = ["", "\0", "a\0b", "\ud800 alone", "\U0001f9f5", "é", "line\r\nline\u2028", "﷽" * 2000]
 PARTS: list[Any] = [
@@ -234,10 +239,173 @@ def test_a_message_that_was_read_can_be_recorded_again(ledger: Ledger) -> None:
     first = ledger.record_turn(session="main", query=given, response="r")
     query, response = ledger.messages(first.id)
     again = ledger.record_turn(session="other", query=[query], response=response)
-    said = ("role", "content", "source", "parent_id", "model", "thinking_config", "context", "metadata")
+    said = ("role", "content", "source", "model", "thinking_config", "context", "metadata")
     for old, new in zip((query, response), ledger.messages(again.id), strict=True):
         assert [getattr(new, name) for name in said] == [getattr(old, name) for name in said]
         assert new.id != old.id
+
+
+def test_the_context_of_a_message_says_what_was_attached_to_it(ledger: Ledger) -> None:
+    files = [{"kind": "attached", "path": "a.txt"}, {"kind": "read", "path": "b.txt"}]
+    lines = {"kind": "attached", "path": "c.py", "line_start": 2, "line_end": 5}
+    query: list[dict[str, Any]] = [
+        {"content": "one", "files": files},
+        {"content": "two", "files": [lines], "context": {"workspace": "/w"}},
+        {"content": "three", "files": files, "context": {"attachments": "mine"}},
+        {"content": "four", "files": files, "context": ["a", "list"]},
+        {"content": "five", "files": files[1:]},
+    ]
+    ledger.record_turn(session="main", query=query, response="r")
+    admitted = ledger.inbox.admit(query[1], session="main")
+    wanted = [
+        {"attachments": [{"path": "a.txt"}]},
+        {"workspace": "/w"},
+        {"attachments": "mine"},
+        ["a", "list"],
+        None,
+    ]
+    assert [message.context for message in ledger.messages("main")] == [*wanted, None]
+    attached = [{"path": "c.py", "line_start": 2, "line_end": 5}]
+    assert ledger.inbox.get(admitted.message).context == {"workspace": "/w", "attachments": attached}
+    with ledger._store.read() as txn:
+        rows = txn.sql.all("SELECT context_json FROM messages WHERE role = 'user' ORDER BY sequence")
+    assert [None if text is None else json.loads(text) for (text,) in rows] == wanted
+
+
+def test_a_message_names_the_one_before_it(ledger: Ledger) -> None:
+    ledger.record_turn(session="main", system="rules", query=["a", "b"], response="c")
+    second = ledger.record_turn(session="main", query="d", response="e")
+    messages = list(ledger.thread("main").messages)
+    assert [m.parent_id for m in messages] == [None, *(m.id for m in messages[:-1])]
+    assert ledger.messages(second.id) == messages[-2:]
+    assert ledger.message(messages[-2].id).parent_id == messages[-3].id
+    said = [m for told in ledger.full_threads("main").turns for m in told.items if isinstance(m, Message)]
+    assert said == messages
+
+
+def test_the_first_message_of_a_fork_names_the_last_one_that_the_fork_shows(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as writer:
+        query = writer.message({"role": "user", "content": "a"})
+        writer.response("b")
+        writer.finish()
+    asked_in = next(event.id for event in ledger.events(writer.id) if b"history_append" in event.line)
+    ledger.fork(asked_in, label="other")
+    ledger.record_turn(session="other", query="c", response="d")
+    asked, answer = ledger.messages("other")
+    assert (asked.parent_id, answer.parent_id) == (query, asked.id)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def stored(
+    request: pytest.FixtureRequest, tmp_path: Path, new_postgres_ledger: NewPostgresLedger
+) -> Iterator[OpenedLedger]:
+    with weft.open(tmp_path / "stored.db" if request.param == "sqlite" else new_postgres_ledger()) as ledger:
+        yield ledger
+
+
+def test_the_readable_table_names_the_message_before_each_one(stored: OpenedLedger) -> None:
+    first = stored.record_turn(session="main", system="rules", query=["a", "b"], response="c")
+    with stored.begin_turn(session="main") as writer:
+        writer.message({"role": "user", "content": "d"})
+        writer.response("e")
+        writer.finish()
+    stored.record_turn(session="main", query={"content": "f", "parent": first.response_message_id}, response="g")
+    asked_in = next(event.id for event in stored.events(writer.id) if b"history_append" in event.line)
+    stored.fork(asked_in, label="other")
+    stored.record_turn(session="other", query="h", response="i")
+    with stored.begin_turn(session="main") as silent:
+        silent.finish()
+    stored.record_turn(session="main", query="j", response="k")
+    messages = [message for label in ("main", "other") for message in stored.thread(label).messages]
+    with stored._store.read() as txn:
+        parents: dict[str, str | None] = dict(txn.sql.all("SELECT id, parent_message_id FROM messages"))
+    assert parents == {message.id: message.parent_id for message in messages}
+    assert sum(parent is None for parent in parents.values()) == 1
+
+
+def test_an_answer_says_which_model_gave_it_whose_it_is_and_why_it_ended(stored: OpenedLedger) -> None:
+    given: Any = {"model": "m1", "provider": "anthropic", "finish_reason": "stop"}
+    stored.record_turn(session="main", query="a", response="b", **given)
+    stored.record_turn(session="main", query="c", response="d", **given)
+    answers = [{"role": "assistant", "content": "e"}, {"role": "assistant", "content": "f", "model": "m2"}]
+    stored.record_turn(session="main", query={"role": "assistant", "content": "as if"}, response=answers, **given)
+    with stored.begin_turn(session="main") as writer:
+        writer.request("m3", provider="openai")
+        writer.response("g", finish_reason="tool_use")
+        writer.request("m4")
+        writer.response("h")
+        writer.finish()
+    stored.record_turn(session="main", query="i", response="j")
+    wanted = {
+        **dict.fromkeys("bd", ("m1", "anthropic", "stop")),
+        "as if": (None, None, None),
+        "e": ("m1", "anthropic", None),
+        "f": ("m2", "anthropic", "stop"),
+        "g": ("m3", "openai", "tool_use"),
+        "h": ("m4", None, None),
+        "j": (None, None, None),
+    }
+    for messages in (stored.thread("main").messages, _full_messages(stored)):
+        said = {m.text: (m.model, m.provider, m.finish_reason) for m in messages if m.role == "assistant"}
+        assert said == wanted
+    with stored._store.read() as txn:
+        rows = txn.sql.all("SELECT content, model, provider, finish_reason FROM messages WHERE role = 'assistant'")
+    assert {content: tuple(row) for content, *row in rows} == wanted
+    assert problems(stored) == []
+
+
+def _full_messages(ledger: Ledger) -> list[Message]:
+    return [item for turn in ledger.full_threads("main").turns for item in turn.items if isinstance(item, Message)]
+
+
+def test_a_copied_message_follows_the_one_before_it_where_it_is_recorded(ledger: Ledger) -> None:
+    ledger.record_turn(session="main", query="a", response="b")
+    ledger.record_turn(session="main", query="c", response="d")
+    copied = ledger.record_turn(session="other", query=ledger.messages("main")[:1], response="e")
+    assert [m.parent_id for m in ledger.messages(copied.id)] == [None, ledger.messages(copied.id)[0].id]
+
+
+def test_a_turn_says_what_it_was_asked_what_it_answered_and_what_it_called(ledger: Ledger) -> None:
+    first = ledger.record_turn(
+        session="main", system="rules", query="a", tool_calls=[{"name": "read", "id": "c1", "result": 1}],
+        response="b", model="m", usage={"input_tokens": 3, "output_tokens": 2},
+    )  # fmt: skip
+    turn = ledger.turn(first.id)
+    assert [(m.role, m.text) for m in turn.query_messages] == [("system", "rules"), ("user", "a")]
+    assert turn.response_message is not None
+    assert (turn.response_message.id, turn.response_message.text) == (first.response_message_id, "b")
+    assert [call.call_id for call in turn.tool_calls] == ["c1"]
+    assert (turn.token_count, turn.timestamp, turn.has_children) == (5, turn.started_at, False)
+    second = ledger.record_turn(session="main", query="c")
+    assert ledger.turn(first.id).has_children
+    silent = ledger.turn(second.id)
+    assert (silent.response_message, silent.tool_calls, silent.token_count) == (None, (), None)
+    everywhere = [
+        *ledger.log(),
+        *ledger.thread("main").turns,
+        *ledger.tree.turns("main"),
+        *ledger.find_turns(role="unified"),
+    ]
+    assert all(each.query_messages for each in everywhere)
+    assert turn == ledger.turn(first.id)
+
+
+def test_a_turn_that_was_read_from_nowhere_says_so(ledger: Ledger) -> None:
+    made = ledger.record_turn(session="main", query="a")
+    alone = replace(ledger.turn(made.id))
+    with pytest.raises(InvalidInput, match="was not read from a ledger"):
+        alone.query_messages  # noqa: B018
+
+
+def test_a_thread_says_its_persona_its_prompt_and_its_key(ledger: Ledger) -> None:
+    ledger.record_turn(session="main", system="rules", query="a", response="b")
+    ledger.record_turn(session="main", query="c", response="d")
+    thread = ledger.thread("main")
+    assert thread.turn_id == thread.id
+    assert (thread.persona, thread.system_prompt, thread.thread_key) == ("local", "rules", "main#2")
+    assert ledger.turn(str(thread.thread_key)).id == thread.id
+    bare = ledger.record_turn(query="x")
+    assert (ledger.thread(bare.id).thread_key, ledger.thread(bare.id).system_prompt) == (None, None)
 
 
 def test_a_message_follows_one_that_is_here(ledger: Ledger) -> None:

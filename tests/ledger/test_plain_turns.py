@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import weft
-from tests.ledger.histories import PROPERTY_SCALE, grow, texts
+from tests.ledger.histories import grow, texts
 from tests.ledger.imported import native_call, native_turn, take
 from tests.ledger.test_late_results import cut_short
+from tests.sizes import share, sized
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import Damaged, FactDamaged, NotApplicable, NotFound, WeftError
 from weft.ledger.api.base import store_of
@@ -208,8 +209,8 @@ def tell(ledger: Ledger, told: list[tuple[str, int]]) -> None:
     assert_same(ledger, places_in(ledger))
 
 
-@pytest.mark.slow("reads all contexts six times after each step of ten histories")
-@settings(max_examples=10 * PROPERTY_SCALE, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow("reads all contexts six times after each step of five histories")
+@settings(max_examples=sized(test=5, prove=750), deadline=None, suppress_health_check=list(HealthCheck))
 @given(told=steps, damaged=st.integers(0, 200))
 def test_both_ways_tell_the_same_of_any_history(told: list[tuple[str, int]], damaged: int) -> None:
     with weft.open(":memory:", clock=FixedClock(1_794_700_800_000)) as ledger:
@@ -436,8 +437,8 @@ def tell_while_open(opened: Callable[[], Ledger], told: list[tuple[str, int]]) -
             assert_as_fresh(writer, opened)
 
 
-@pytest.mark.slow("reads all contexts after each step of eight histories")
-@settings(max_examples=8 * PROPERTY_SCALE, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow("reads all contexts after each step of four histories")
+@settings(max_examples=sized(test=4, prove=600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(told=later_steps)
 def test_a_ledger_that_stays_open_tells_what_a_fresh_one_tells(
     told: list[tuple[str, int]], memory_folder: Path | None
@@ -446,9 +447,9 @@ def test_a_ledger_that_stays_open_tells_what_a_fresh_one_tells(
         tell_while_open(partial(weft.open, f"{folder}/ledger.db", clock=FixedClock(1_794_700_800_000)), told)
 
 
-@pytest.mark.slow("reads all contexts after each of eleven steps, from PostgreSQL")
+@pytest.mark.slow("reads all contexts after each step, from PostgreSQL")
 def test_on_a_server_it_does_so_too(new_postgres_ledger: Callable[[], str], clock: FixedClock) -> None:
-    told = [(name, 5) for name in dict.fromkeys(LATER_STEPS)]
+    told = [(name, 5) for name in share(list(dict.fromkeys(LATER_STEPS)), test=4)]
     tell_while_open(partial(weft.open, new_postgres_ledger(), clock=clock), told)
 
 

@@ -163,7 +163,7 @@ def test_what_others_record_in_the_same_tree_changes_nothing_for_a_limited_reade
 def test_scattered_passages_are_looked_up_in_few_ranges() -> None:
     for count in (0, 1, MOST_WINDOWS, 300):
         numbers = [k * (WIDEST_GAP + 2) for k in range(count, 0, -1)]
-        ranges = list(turn_lookups._windows(numbers))
+        ranges = list(turn_lookups._number_windows(numbers))
         assert len(ranges) == min(count, MOST_WINDOWS)
         assert all(any(first <= n <= last for first, last in ranges) for n in numbers)
-    assert list(turn_lookups._windows([5, 4, 1])) == [(1, 5)]
+    assert list(turn_lookups._number_windows([5, 4, 1])) == [(1, 5)]

@@ -18,12 +18,12 @@ from weft.kernel import ledger_events as kinds
 from weft.kernel.enums import ResourceCapability, ResourceKind, VolumeMode
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotAllowed, NotApplicable, NotFound
 from weft.kernel.events import ResourceScope
-from weft.ledger.api import Failure, Ledger, NewResource, NewSnapshot, PlannedResource, Resource, ResourceLog
+from weft.ledger.api import Ledger, NewResource, NewSnapshot, PlannedResource, Resource, ResourceFailure, ResourceLog
 from weft.programs import Programs
 
 pytestmark = [pytest.mark.prove] if PROVING else []
 TREE = NewSnapshot(method="git_tree", external_kind="git", external_id="4b825dc6")
-FAILED = Failure("disk_full", "no room")
+FAILED = ResourceFailure("disk_full", "no room")
 REFUSALS = (NotApplicable, NotFound, InvalidInput, AmbiguousName, NotAllowed)
 ENGINES = ["sqlite", "postgresql"]
 
@@ -218,7 +218,7 @@ class Player:
         self.snapshots.append(self.log.request_snapshot(self.any(self.resources), run=self.run()))
 
     def record_snapshot(self) -> None:
-        taken: NewSnapshot | Failure = TREE if self.chosen.random() < 0.7 else FAILED
+        taken: NewSnapshot | ResourceFailure = TREE if self.chosen.random() < 0.7 else FAILED
         is_before = self.chosen.random() < 0.2
         wish = self.any(self.snapshots) if self.chosen.random() < 0.6 else None
         done = self.log.record_snapshot(

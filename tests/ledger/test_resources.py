@@ -15,7 +15,7 @@ from weft.kernel.events import AgentForked, kind_of
 from weft.kernel.ledger_events import ResourceDeclared, SnapshotCreated
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.api.resources import ResourceLog
-from weft.ledger.resource_reading import Failure, NewResource, NewSnapshot, PlannedResource, Resource
+from weft.ledger.resource_reading import NewResource, NewSnapshot, PlannedResource, Resource, ResourceFailure
 from weft.programs import Programs
 
 ALL = tuple(ResourceCapability)
@@ -261,14 +261,14 @@ def test_a_snapshot_is_wanted_and_then_taken_once(ledger: Ledger) -> None:
     taken = ResourceLog(ledger).record_snapshot("site", TREE, snapshot=wish, run=ledger.resolve("main"))
     assert (taken.id, taken.state, taken.external_id, taken.restorable) == (wish, SnapshotState.OK, "4b825dc6", True)
     assert ResourceLog(ledger).pending() == ([], [])
-    again = ResourceLog(ledger).record_snapshot("site", Failure("late", "too late"), snapshot=wish)
+    again = ResourceLog(ledger).record_snapshot("site", ResourceFailure("late", "too late"), snapshot=wish)
     assert again == taken, "the first outcome counts"
     assert ledger.resources.snapshots("site") == [taken]
 
 
 def test_a_snapshot_that_failed_says_why(ledger: Ledger) -> None:
     ResourceLog(ledger).declare(new("site", ResourceCapability.SNAPSHOT))
-    failed = ResourceLog(ledger).record_snapshot("site", Failure("disk_full", "no room"))
+    failed = ResourceLog(ledger).record_snapshot("site", ResourceFailure("disk_full", "no room"))
     assert (failed.state, failed.error_code, failed.error, failed.restorable) == (
         "error",
         "disk_full",
@@ -317,7 +317,7 @@ def test_a_restore_that_fails_is_recorded_with_what_was_undone(ledger: Ledger) -
     taken = ResourceLog(ledger).record_snapshot("site", TREE)
     wish = ResourceLog(ledger).request_restore(taken.id, place="/work/copy")
     failed = ResourceLog(ledger).record_restore(
-        wish.id, "error", failure=Failure("disk_full", "no room"), compensation="the folder was removed"
+        wish.id, "error", failure=ResourceFailure("disk_full", "no room"), compensation="the folder was removed"
     )
     assert (failed.outcome, failed.error) == ("error", "no room")
     assert kinds(ledger, site)[-2:] == ["restore_attempted", "compensation_recorded"]
@@ -343,6 +343,32 @@ def test_a_fork_decides_about_resources_in_one_fact(ledger: Ledger) -> None:
     assert forked.volume_plan is not UNSET
     assert [line.mode for line in forked.volume_plan] == ["keep", "keep", "snapshot", "discard"]
     assert forked.volume_plan[1].kept_by == fork.session
+
+
+@pytest.mark.parametrize("is_kept_by_fork", [False, True])
+def test_what_a_fork_kept_with_one_branch_is_taken_over_by_the_other_only_when_it_is_migrated(
+    ledger: Ledger, is_kept_by_fork: bool
+) -> None:
+    log = ResourceLog(ledger)
+    site = log.declare(new("site", *ALL))
+    plan = [PlannedResource(resource=site.id, mode=VolumeMode.KEEP, is_kept_by_fork=is_kept_by_fork)]
+    log.fork("main", plan, label="alt")
+    keeper, other = ("alt", "main") if is_kept_by_fork else ("main", "alt")
+    assert ([each.name for each in log.kept_from(other)], log.kept_from(keeper)) == (["site"], [])
+    log.take_over("site", keeper)
+    with pytest.raises(NotApplicable, match=f"kept 'site' with session '{keeper}'.*migrated") as refused:
+        log.take_over("site", other)
+    assert refused.value.advice.arguments == {"resource": "site", "session": other}
+    ledger.resources.migrate("site", session=other)
+    log.take_over("site", other)
+    with pytest.raises(NotApplicable, match=f"with session '{other}'"):
+        log.take_over("site", keeper)
+    grow(ledger, "other", "one")
+    log.take_over("site", "other")  # of another thread: the fork said nothing about it
+    ledger.resources.migrate("site", session=other)
+    ledger.labels.delete(other)
+    log.take_over("site", keeper)
+    assert list(ledger.verify()) == []
 
 
 @pytest.mark.parametrize(

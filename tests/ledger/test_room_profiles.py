@@ -151,3 +151,12 @@ def test_a_system_agent_of_another_ledger_is_none_here(people: Cast, tmp_path: P
     assert reached.agent == triage.agent_id
     alice.rooms.remove(room.id, forged)
     assert problems(people.ledger) == []
+
+
+def test_a_system_agent_is_taken_out_of_a_room_by_nobody(people: Cast) -> None:
+    alice = people.ledger_of("alice")
+    alice.rooms.create("plans")
+    with pytest.raises(NotApplicable, match="'triage' is a system agent") as refused:
+        alice.rooms.remove("plans", "triage")
+    assert refused.value.hint == "it stays in every room"
+    assert "triage" in [each.name for each in alice.rooms.participants("plans")]

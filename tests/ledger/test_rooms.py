@@ -470,3 +470,50 @@ def test_rooms_survive_a_backup_and_its_restoring(disk: Ledger, tmp_path: Path) 
         assert [message.text for message in bob.rooms.messages("plans")][-1] == "Two."
         assert bob.rooms.post("plans", f"{people.mention('helper')} three?").reached[0].name == "helper"
         assert problems(restored) == []
+
+
+def test_a_mention_takes_the_name_that_commands_take_and_is_stored_by_id(people: Cast) -> None:
+    bob = people.ledger_of("bob")
+    bob.rooms.create("plans")
+    posted = bob.rooms.post("plans", "@[Helper](agent:helper), @[A](user:alice) and @reviewer: ready?")
+    assert [one.name for one in posted.reached] == ["helper", "reviewer"]
+    assert (posted.joined, posted.invited) == (("helper", "reviewer"), ("alice",))
+    said = bob.rooms.messages("plans")[0]
+    ids = people.ids
+    assert said.text == (
+        f"@[Helper](agent:{ids['helper']}), @[A](user:{ids['alice']}) and {people.mention('reviewer')}: ready?"
+    )
+    assert [one.id for one in said.mentions] == [ids["helper"], ids["alice"], ids["reviewer"]]
+    again = bob.rooms.post("plans", "@[Helper](agent:helper) again")
+    assert ([one.name for one in again.reached], again.joined) == (["helper"], ())
+    answer(people.ledger, "helper", "@[R](agent:reviewer) knows.", session=again.reached[0].session)
+    assert bob.rooms.messages("plans")[-1].mentions[0].name == "reviewer"
+    assert problems(people.ledger) == []
+
+
+def test_a_name_that_means_nobody_to_its_author_is_answered_by_the_system_and_by_nobody_else(people: Cast) -> None:
+    alice, bob = people.ledger_of("alice"), people.ledger_of("bob")
+    bob.rooms.create("plans")
+    forms = ("@[x](agent:{})?", "@{} are you there?")
+    for form in forms:
+        answers = {}
+        for name in ("secret", "ghost"):
+            posted = bob.rooms.post("plans", form.format(name))
+            assert (posted.reached, posted.joined, posted.invited) == ((), (), ())
+            (answers[name],) = posted.notices
+            said = bob.rooms.messages("plans")[-2:]
+            assert (said[0].text, said[0].mentions, said[1].notice) == (form.format(name), (), "absent")
+        assert answers["secret"].replace("secret", "ghost") == answers["ghost"]
+    assert bob.rooms.post("plans", "@[x](user:helper)?").notices == (
+        "@helper is nobody who is here or can be brought in.",
+    )
+    assert bob.rooms.post("plans", "@[x](user:01ARZ3NDEKTSV4RRFFQ69G5FAV)?").notices == (
+        "The message mentions a person who is not here and cannot be invited.",
+    )
+    alice.rooms.create("hers", agents=["secret"], people=["bob"])
+    for form in forms:
+        assert (
+            "is private: it answers only those it was shared with"
+            in (bob.rooms.post("hers", form.format("secret")).notices[0])
+        )
+        assert alice.rooms.post("hers", form.format("secret")).reached[0].name == "secret"

@@ -207,14 +207,14 @@ def test_rules_are_compiled_for_what_they_may_find_and_not_again_for_what_is_kno
 class Undecided(Kingfisher):
     """Asks the patterns before every text, and has rules that were compiled elsewhere."""
 
-    def _ready(self) -> CompiledRules:
+    def _compiled_rules(self) -> CompiledRules:
         return CompiledRules(catalog(), native().scan)
 
 
 @pytest.mark.slow("compiles the rules")
 def test_a_text_that_the_patterns_are_asked_about_has_the_findings_of_the_rules() -> None:
     rules = fresh()
-    rules._ready()
+    rules._compiled_rules()
     found = {rule: rules.scan(text, KEY) for rule, text in examples().items()}
     assert sum(map(bool, found.values())) > 0.95 * len(found)
     assert {rule: Undecided(kingfisher_sdk, None).scan(text, KEY) for rule, text in examples().items()} == found

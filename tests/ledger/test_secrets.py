@@ -510,16 +510,17 @@ def test_credentials_in_names_are_found_and_can_be_ignored(ledger: Ledger) -> No
     report = find(ledger)
     assert not any(token in repr(report) + tables(ledger) for token in (model, tool, listed, both))
     kinds = {tuple(sorted({place.what for place in secret.places})): secret for secret in report.secrets}
-    in_both = ("history_append message.parts[0].text", "turn provider")
-    assert set(kinds) == {("turn model",), ("tool_call tool",), ("turn tools",), in_both}
-    assert kinds["turn model",].uses == 2
-    assert kinds["turn model",].contents == ()
+    in_both = ("history_append message.parts[0].text", "message provider", "turn provider")
+    named = ("message model", "turn model")
+    assert set(kinds) == {named, ("tool_call tool",), ("turn tools",), in_both}
+    assert kinds[named].uses == 4
+    assert kinds[named].contents == ()
     (place,) = kinds["tool_call tool",].places
     assert (place.content, place.session, place.turn_id) == ("", "main", turn.id)
     assert [secret.shown for secret in find(ledger, session="other").secrets] == ["ghp_…"]
-    mark = kinds["turn model",].fingerprint
+    mark = kinds[named].fingerprint
     assert ledger.secrets.ignore(mark[:8]) == mark
     assert (len(find(ledger).secrets), find(ledger).ignored) == (3, 1)
     assert [secret.fingerprint for secret in find(ledger, ignored=True).secrets] == [mark]
     ledger.secrets.ignore(mark, undo=True)
-    assert only(ledger, fingerprints=[mark]).uses == 2
+    assert only(ledger, fingerprints=[mark]).uses == 4

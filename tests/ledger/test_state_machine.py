@@ -466,7 +466,7 @@ def run_steps(
 
 @pytest.mark.slow("200 steps, and nine questions in SQL after each")
 @pytest.mark.usefixtures("turn_path")
-@pytest.mark.parametrize("shard", share(range(SHARDS), test=2))
+@pytest.mark.parametrize("shard", share(range(SHARDS), test=1))
 @pytest.mark.parametrize("turn_path", ["straight"], indirect=True)
 def test_whatever_is_done_in_whatever_order_the_invariants_hold(
     shard: int, memory_folder: Path | None, record_property: Callable[[str, object], None]

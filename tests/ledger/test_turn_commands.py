@@ -11,14 +11,14 @@ from weft.kernel.events import Interruption
 from weft.kernel.ledger_events import TurnRetried
 from weft.ledger.api.broker import Runs
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.broker.inbox import Finished, Interrupted, TurnRetry, retry_of
+from weft.ledger.broker.inbox import FinishedRun, RunInterruption, TurnRetry, retry_of
 from weft.ledger.model import FileNote, NewError, NewMessage
 from weft.runtime.broker.turn_state import Run
 
 
 def failed(ledger: Ledger, session: str) -> str:
     run, _ = begun(ledger, session)
-    run.record([Finished(exit=RunExit.ERROR, error=NewError(code="down", message="the server is away"))])
+    run.record([FinishedRun(exit=RunExit.ERROR, error=NewError(code="down", message="the server is away"))])
     return run.id
 
 
@@ -35,7 +35,7 @@ def test_a_running_turn_is_asked_to_stop_by_an_event_of_its_own(ledger: Ledger) 
     folded = Run(run.id).apply(runs.events(run.id))
     assert folded.stop is InterruptionReason.CANCELED  # whoever goes on with it after a crash knows
     assert len([one for one in runs.events(run.id) if isinstance(one.event, Interruption)]) == 1
-    run.record([Interrupted(InterruptionReason.CANCELED), Finished()])
+    run.record([RunInterruption(InterruptionReason.CANCELED), FinishedRun()])
     assert ledger.turn(run.id).interruption_reason == "canceled"
     assert ledger.inbox.list(states=["answered"])[0].turn == run.id
     assert list(ledger.verify()) == []
@@ -64,7 +64,7 @@ def test_a_failed_turn_is_retried_as_its_child_in_its_own_session(ledger: Ledger
     )
     (retried,) = [one.event for one in record.events if isinstance(one.event, TurnRetried)]
     assert (retried.turn, retried.of, retried.afresh) == (run.id, turn, False)
-    run.record([Finished()])
+    run.record([FinishedRun()])
     assert ledger.turn(run.id).parent_id == turn
     assert ledger.turn(turn).parent_id == head
     assert ledger.session("main").head == run.id
@@ -114,7 +114,7 @@ def test_files_go_with_a_message_however_often_it_is_sent(ledger: Ledger) -> Non
     other = Runs(ledger).adopt(run.id)  # another broker goes on with it
     assert other is not None
     assert ledger.inbox.get(first).files == files
-    other.record([Finished(exit=RunExit.ERROR, error=NewError(code="down", message="the server is away"))])
+    other.record([FinishedRun(exit=RunExit.ERROR, error=NewError(code="down", message="the server is away"))])
     again = ledger.inbox.send_again(first).message
     turn = failed(ledger, "main")
     retried = ledger.inbox.retry(turn).message

@@ -24,8 +24,8 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports.imported_turns import NativeLink, NativeMessage, NativeTurn, Tokens
 from weft.ledger.model import TextPart
 from weft.ledger.reports.prices import FREE, PRICED, KindCosts, PriceTable, Spending, prices_from, shipped_prices
-from weft.ledger.reports.responses import STANDING, Reach, Response, reported
-from weft.ledger.reports.usage import Survey, UsageReport
+from weft.ledger.reports.responses import STANDING, CountedResponse, ThreadReach, reported
+from weft.ledger.reports.usage import UsageReport, UsageSurvey
 
 HOUR, DAY = 3_600_000, 86_400_000
 PRICES = prices_from(
@@ -628,10 +628,10 @@ def test_a_part_of_the_ledger_is_counted_as_among_all_of_it(copies: list[tuple[i
             turn.records = (orjson.dumps([key, i]),)
             take(ledger, f"s{session}", turn, file=f"{session}.jsonl", reread=True)
         with ledger._store.read() as txn:
-            survey = Survey(txn, timezone.utc, None)  # noqa: UP017 - the alias hides what it is
+            survey = UsageSurvey(txn, timezone.utc, None)  # noqa: UP017 - the alias hides what it is
             everything = list(survey.responses())
             for head in survey.heads("1 = 1"):
-                own = Reach(survey.tree, [head])
+                own = ThreadReach(survey.tree, [head])
                 rows = [row for segment in own.segments for row in reported(txn.sql, segment)]
                 some = [one for one in survey.responses_of(rows, own.contains) if _lies_in(one, own)]
                 assert sorted(map(_told, some)) == sorted(_told(one) for one in everything if _lies_in(one, own))
@@ -640,11 +640,11 @@ def test_a_part_of_the_ledger_is_counted_as_among_all_of_it(copies: list[tuple[i
             assert ledger.usage.tree(made.id).root.own.total == sum(sum(one.tokens[:4]) for one in counted)
 
 
-def _lies_in(response: Response, own: Reach) -> bool:
+def _lies_in(response: CountedResponse, own: ThreadReach) -> bool:
     return any(own.contains(*place) for place in response.places)
 
 
-def _told(response: Response) -> tuple[Any, ...]:
+def _told(response: CountedResponse) -> tuple[Any, ...]:
     return response.first.turn.id, response.tokens, response.recorded or 0, sorted(response.places)
 
 

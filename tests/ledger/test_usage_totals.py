@@ -30,7 +30,7 @@ from weft.ledger.imports import ImportCounts
 from weft.ledger.imports.imported_turns import NativeLink, NativeMessage, NativeSession
 from weft.ledger.model import FileNote
 from weft.ledger.reports import usage, usage_totals
-from weft.ledger.reports.prices import Price, PriceSteps, PriceTable
+from weft.ledger.reports.prices import PriceSteps, PriceTable, TokenPrice
 from weft.store.sqlite.connection import SqliteSql
 
 MINUTE = 60_000
@@ -349,8 +349,8 @@ def test_prices_that_change_elsewhere_are_looked_up_response_by_response(ledger:
 
         steps_told = PriceSteps(frozenset({70}))
 
-        def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
-            return Price(input=2_000_000 if prompt > 70 else 1_000_000)
+        def find(self, names: list[str], at: int | None, prompt: int) -> TokenPrice | None:
+            return TokenPrice(input=2_000_000 if prompt > 70 else 1_000_000)
 
         def steps(self, names: list[str]) -> PriceSteps:
             return self.steps_told
@@ -358,8 +358,8 @@ def test_prices_that_change_elsewhere_are_looked_up_response_by_response(ledger:
     class Unsaid:
         """One that does not say by what its prices change: by the minute."""
 
-        def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
-            return Price(input=(at or 0) // MINUTE % 7 * 1_000_000)
+        def find(self, names: list[str], at: int | None, prompt: int) -> TokenPrice | None:
+            return TokenPrice(input=(at or 0) // MINUTE % 7 * 1_000_000)
 
     for tokens in (60, 70, 71, 80):
         grow(ledger, "main", "ask", model="m", usage=spent(tokens))

@@ -3,6 +3,7 @@
 import shutil
 import threading
 from contextlib import AbstractContextManager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,7 @@ def mends(ledger: Ledger, table: str) -> None:
     assert ledger.upkeep.rebuild() == 0
 
 
-@pytest.mark.parametrize("table", share(list(COLUMN), test=12))
+@pytest.mark.parametrize("table", share(list(COLUMN), test=6))
 def test_a_changed_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
     before = select(path, f"SELECT * FROM {table} ORDER BY 1, 2")
     where = " WHERE stream LIKE 'program:%'" if table == "stream_tip" else ""
@@ -247,14 +248,17 @@ def test_a_changed_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path
     assert select(path, f"SELECT * FROM {table} ORDER BY 1, 2") == before
 
 
-@pytest.mark.parametrize("table", share(list(COLUMN), test=12))
+@pytest.mark.parametrize("table", share(list(COLUMN), test=6))
 def test_a_lost_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
     first = ", ".join(VIEW_TABLES[table])
     change(path, f"DELETE FROM {table} WHERE ({first}) IN (SELECT {first} FROM {table} ORDER BY {first} DESC LIMIT 1)")
     mends(damaged, table)
 
 
-@pytest.mark.parametrize("table", ["alias", "program", "stream_tip", "message_file", "message_lint", "codeblock"])
+INVENTED = ("alias", "program", "stream_tip", "message_file", "message_lint", "codeblock")
+
+
+@pytest.mark.parametrize("table", share(INVENTED, test=2))
 def test_an_invented_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
     key = VIEW_TABLES[table][0]
     columns = [name for name in select(path, f"SELECT * FROM {table} LIMIT 1")[0] if name != key]
@@ -268,11 +272,13 @@ def test_an_invented_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Pa
     mends(damaged, table)
 
 
-@pytest.mark.parametrize("table", LOOKUPS)
-@pytest.mark.parametrize(
-    "damage",
-    ["DELETE FROM {0} WHERE n = (SELECT max(n) FROM {0})", "UPDATE {0} SET key = x'0011223344556677' WHERE n = 2"],
+LOST_OR_CHANGED = (
+    "DELETE FROM {0} WHERE n = (SELECT max(n) FROM {0})",
+    "UPDATE {0} SET key = x'0011223344556677' WHERE n = 2",
 )
+
+
+@pytest.mark.parametrize(("table", "damage"), share(list(product(LOOKUPS, LOST_OR_CHANGED)), test=2))
 def test_damage_to_what_finds_facts_by_their_hash_is_named_and_mended(
     damaged: Ledger, path: Path, table: str, damage: str
 ) -> None:

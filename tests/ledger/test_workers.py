@@ -18,20 +18,20 @@ from weft.kernel.ledger_events import RunParked, WorkersAnswered
 from weft.ledger.api import (
     ApprovalAsked,
     Entry,
-    Finished,
+    FinishedRun,
     InboxMessage,
-    Interrupted,
     Ledger,
     ModelAnswered,
     ModelAsked,
     NewWorker,
-    Parked,
+    ParkedRun,
     RecordedEvent,
+    RunInterruption,
     Runs,
     RunWriter,
     ToolAsked,
     ToolDecision,
-    Worker,
+    WorkerSession,
 )
 from weft.ledger.broker import workers as rules
 from weft.ledger.model import NewMessage, TextPart, ToolUsePart
@@ -70,23 +70,23 @@ def called(run: RunWriter, *tools: str) -> list[Any]:
     return list(run.record([answer, *calls]).events[1:])
 
 
-def spawned(ledger: Ledger, run: RunWriter, call: Any, name: str | None = None, **more: Any) -> Worker:
+def spawned(ledger: Ledger, run: RunWriter, call: Any, name: str | None = None, **more: Any) -> WorkerSession:
     """A worker, and the result of the call that says so."""
     worker = Runs(ledger).spawn(NewWorker(turn=run.id, call=call.id, task="look", name=name, **more))
     run.record([ended(call, result={"worker": worker.label}, spawned=worker.session)])
     return worker
 
 
-def with_workers(ledger: Ledger, count: int, session: str = "main") -> tuple[RunWriter, list[Worker], Any]:
+def with_workers(ledger: Ledger, count: int, session: str = "main") -> tuple[RunWriter, list[WorkerSession], Any]:
     """A turn with workers, and a call that can wait for them."""
     run, (*spawns, waiting) = calling(ledger, session, *["spawn"] * count, "await_workers")
     return run, [spawned(ledger, run, call) for call in spawns], waiting
 
 
-def waited(run: RunWriter, waiting: Any, *workers: Worker, is_any: bool = False) -> list[Any]:
+def waited(run: RunWriter, waiting: Any, *workers: WorkerSession, is_any: bool = False) -> list[Any]:
     """Park a turn until workers have answered: the events of that."""
     awaits = tuple(worker.session for worker in workers)
-    return [one.event for one in run.record([Parked(calls=(waiting.id,), awaits=awaits, is_any=is_any)]).events]
+    return [one.event for one in run.record([ParkedRun(calls=(waiting.id,), awaits=awaits, is_any=is_any)]).events]
 
 
 def spoken(run: RunWriter, text: str, usage: Usage | UnsetType = UNSET, model: str = "m") -> None:
@@ -94,7 +94,7 @@ def spoken(run: RunWriter, text: str, usage: Usage | UnsetType = UNSET, model: s
     asked = run.record([ModelAsked(model=model)]).events[-1]
     said = NewMessage(role=MessageRole.ASSISTANT, content=text)
     answer = ModelAnswered(request=asked.id, correlation=correlation_of(asked), message=said, usage=usage)
-    run.record([answer, Finished()])
+    run.record([answer, FinishedRun()])
 
 
 def inbox_texts(ledger: Ledger, session: str) -> list[str]:
@@ -146,7 +146,7 @@ def test_workers_spawn_workers_three_deep_and_no_deeper(ledger: Ledger, monkeypa
 
 def test_a_turn_that_is_over_spawns_nobody(ledger: Ledger) -> None:
     run, (call,) = calling(ledger, "main", "spawn")
-    run.record([ended(call, result="no"), Finished()])
+    run.record([ended(call, result="no"), FinishedRun()])
     with pytest.raises(NotApplicable, match="is over"):
         Runs(ledger).spawn(NewWorker(turn=run.id, call=call.id, task="look"))
 
@@ -221,8 +221,8 @@ def test_a_later_turn_of_the_spawner_talks_to_the_worker_and_waits_for_it(ledger
 
 def test_a_spawner_that_fails_or_is_cut_short_takes_its_workers_down(ledger: Ledger) -> None:
     endings: tuple[list[Entry], ...] = (
-        [Finished(exit=RunExit.ERROR)],
-        [Interrupted(InterruptionReason.CANCELED, ()), Finished()],
+        [FinishedRun(exit=RunExit.ERROR)],
+        [RunInterruption(InterruptionReason.CANCELED, ()), FinishedRun()],
     )
     for number, ending in enumerate(endings):
         session = f"main{number}"
@@ -232,7 +232,7 @@ def test_a_spawner_that_fails_or_is_cut_short_takes_its_workers_down(ledger: Led
         run.record([ended(waiting, result="x"), *ending])
         assert [one.state for one in ledger.inbox.list(session=waits.label, states=["cancelled"])] == ["cancelled"]
         assert Runs(ledger).standing(works.session).stop == "canceled"
-        below.record([Finished()])  # its broker hears of it
+        below.record([FinishedRun()])  # its broker hears of it
         assert [one.state for one in ledger.inbox.list(session=grandchild.label, states=["cancelled"])] == ["cancelled"]
         assert inbox_texts(ledger, session) == []
     assert problems(ledger) == []
@@ -264,7 +264,7 @@ def test_a_spawner_is_told_of_a_worker_whose_session_was_put_away(ledger: Ledger
     ledger.labels.delete(second.label)
     assert resumable(ledger) == [below.id]
     assert Runs(ledger).standing(second.session).stop == "canceled"
-    below.record([Finished()])  # its broker hears of it
+    below.record([FinishedRun()])  # its broker hears of it
     Programs(ledger).delete(third.label)
     assert resumable(ledger) == [run.id]
     woken = ledger.events(run.id)[-1].event
@@ -345,8 +345,15 @@ def test_people_in_a_room_see_what_the_workers_of_its_agents_ask_for(ledger: Led
     worker = spawned(ledger, run, run.record([answer, call]).events[-1])
     below, (shell,) = calling(ledger, worker.label, "shell")
     decision = ToolDecision(call=shell.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound="0" * 64)
-    below.record([decision, ApprovalAsked(call=shell.id, bound="0" * 64, shown="ls"), Parked(calls=(shell.id,))])
+    below.record([decision, ApprovalAsked(call=shell.id, bound="0" * 64, shown="ls"), ParkedRun(calls=(shell.id,))])
     assert [one.session for one in ledger.acting_as("ann").approvals.list()] == [worker.label]
     assert ledger.acting_as("carl").approvals.list() == []
     with pytest.raises(NotFound):
         ledger.acting_as("ann").session(worker.label)  # it is the ledger's own, as the agent's session is
+
+
+def test_a_worker_belongs_to_the_agent_of_its_spawner(ledger: Ledger) -> None:
+    ledger.create_session("lead", persona="ann")
+    run, (call,) = calling(ledger, "lead", "spawn")
+    worker = spawned(ledger, run, call)
+    assert ledger.session(worker.label).persona_id == ledger.session("lead").persona_id == "ann"

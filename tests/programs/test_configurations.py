@@ -323,7 +323,7 @@ def test_all_faults_of_a_file_are_told_at_once_and_nothing_is_done(world: Progra
         "a.yaml[1].config.temprature",
         "a.yaml[1].config.provider",
         "a.yaml[2].config.priority",
-        "the name 'researcher' is already a agent",
+        "the name 'researcher' is already an agent",
         "a.yaml[3].config.succesCriteria",
     ]
     assert [(one.name, one.version) for one in world.all()] == before
@@ -415,3 +415,12 @@ def test_the_next_request_of_a_session_is_shown_with_its_owners_prompt(world: Pr
     assert [message.text for message in ledger.context("talk").messages] == ["Be brief.", "q"]
     world.change("talk", {"owner": None})
     assert ledger.context(session="talk").messages[0].text == "Be brief."
+
+
+@pytest.mark.parametrize("field", ["temperature", "maxTokens", "topP"])
+def test_an_agent_has_no_parameters_of_a_model(world: Programs, field: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        world.create("agent", "new", {field: 1})
+    assert refused.value.path == f"config.{field}"
+    made = world.create("agent", "new", {"defaultModelConfig": {field: 1}})
+    assert made.config["defaultModelConfig"] == {field: 1}

@@ -27,7 +27,8 @@ EDGES: dict[str, set[tuple[str, str]]] = {
              ("blocked", "active")},
     "information": {("draft", "validated"), ("validated", "active"), ("active", "archived"), ("archived", "active")},
     "human": {("available", "busy"), ("busy", "available"), ("available", "away"), ("away", "available"),
-              ("available", "offline"), ("busy", "offline"), ("away", "offline"), ("offline", "available")},
+              ("available", "offline"), ("busy", "offline"), ("away", "offline"), ("offline", "available"),
+              ("busy", "away")},
 }  # fmt: skip
 WORK = {"idle", "thinking", "executing", "waiting", "error", "paused"}
 AGENT_EDGES = (

@@ -17,7 +17,7 @@ from weft.kernel.clock import FixedClock
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound, WeftError
 from weft.ledger.api import Ledger
 from weft.programs import Programs
-from weft.programs.config_fields import NOTHING, TEMPLATE, Fields, criterion_commands, text
+from weft.programs.config_fields import NOTHING, TEMPLATE, ConfigFields, criterion_commands, text
 from weft.programs.kind_table import KINDS, ROWS
 from weft.programs.program_changes import wanted_in
 from weft.programs.program_kinds import KindRow
@@ -42,9 +42,11 @@ COMMON: dict[str, Any] = {"name": "N", "description": "d", "visibility": "privat
 PARAMETERS: dict[str, Any] = {
     "temperature": "${T}", "maxTokens": 5, "topP": "${P}", "topK": "${K}", "minP": "${M}", "seed": "${S}",
     "stop": ["${X}"], "presencePenalty": "${A}", "frequencyPenalty": "${B}", "thinking": "${C}",
+    "thinkingConfig": {"level": "${C}"}, "responseSchema": {"type": "object", "title": "${D}"},
 }  # fmt: skip
 TURNS: dict[str, Any] = {
     "defaultModel": "@(fast)",
+    "fallback": "@(fast)",
     "defaultModelConfig.model": "@(fast)",
     "defaultModelConfig.situation": "${SITUATION}",
     **{f"defaultModelConfig.{name}": value for name, value in PARAMETERS.items()},
@@ -74,9 +76,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "model": {
         "modelId": "${M}", "provider": "@(there)", **PARAMETERS, "situations": {"s": {"temperature": "${T}"}},
-        "fallbacks": ["@(fast)"], "images": "${I}", "contextWindow": "${W}",
+        "fallbacks": ["@(fast)"], "images": "${I}", "contextWindow": "${W}", "api": "${F}",
+        "promptCache": "${P}",
     },
-    "session": {**TURNS, "owner": "@(scout)", "logFile": "/tmp/log", "workspace": "/home/owner"},
+    "session": {
+        **TURNS, "owner": "@(scout)", "logFile": "/tmp/log", "workspace": "/home/owner", "role": "manager",
+    },
     "agent": {
         **TURNS,
         "identity.name": "n", "identity.emoji": "e", "identity.avatar": "a", "identity.description": "d",
@@ -105,7 +110,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "on.webhook.scheme": "github", "on.webhook.toleranceSeconds": 9, "on.event.kind": "session_created",
         "on.event.filter": {}, "on.file.folder": "/home/owner", "on.file.patterns": ["*"], "on.task": "other",
         "on.room": "plans", "to.persona": "scout", "to.session": "s", "to.thread": "s~0", "to.smart": "s",
-        "to.room": "plans", "message": "n", "include.sessions": "today", "onMissed": "all", "breaker": 2,
+        "to.room": "plans", "to.sender": "event.user", "message": "n", "include.sessions": "today", "onMissed": "all",
+        "breaker": 2,
     },
 }  # fmt: skip
 """A value of every field that names what can be named in it. One that is not here fails the first test."""
@@ -180,10 +186,10 @@ def test_a_field_of_which_nobody_said_what_it_names_makes_no_kind() -> None:
     agent = KINDS["agent"]
     with pytest.raises(AssertionError, match="agent what it names of the machine: shell"):
         structs.replace(agent, fields={**agent.fields, "shell": text})
-    inner = Fields({"maxTurns": text, "shell": text})
+    inner = ConfigFields({"maxTurns": text, "shell": text})
     with pytest.raises(AssertionError, match=r"harness\.shell"):
         structs.replace(agent, fields={**agent.fields, "harness": inner})
-    sandbox = Fields({"sandbox": Fields({"files": text, "network": text, "hosts": text, "mounts": text})})
+    sandbox = ConfigFields({"sandbox": ConfigFields({"files": text, "network": text, "hosts": text, "mounts": text})})
     with pytest.raises(AssertionError, match=r"permissions\.sandbox\.mounts"):
         structs.replace(agent, fields={**agent.fields, "permissions": sandbox})
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.graph.histories import new
 from tests.ledger.histories import copy_in_memory, exported, import_into, lines, problems
 from tests.programs.stories import MODEL, PROVIDER
 from weft.kernel.clock import FixedClock
@@ -22,6 +23,7 @@ from weft.kernel.errors import (
 )
 from weft.kernel.program_events import PROGRAM_KINDS, legal_verbs
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.api.resources import ResourceLog
 from weft.programs import Programs
 
 
@@ -341,3 +343,18 @@ def test_two_ledgers_that_went_apart_keep_all_events_and_a_legal_state(disk: Led
     assert [one.config["title"] for one in here.all("task") if one.name.startswith("same (")] == ["theirs"]
     assert problems(disk) == []
     assert disk.upkeep.rebuild() == 0
+
+
+def test_an_address_names_a_session_a_room_a_resource_and_a_policy(ledger: Ledger) -> None:
+    turn = ledger.record_turn(session="main", query="Hi", response="Hello")
+    room = ledger.rooms.create("plans")
+    resource = ResourceLog(ledger).declare(new("site"))
+    policy = ledger.policies.propose("careful", "print(1)")
+    assert ledger.session("@(main)").head == turn.id
+    assert ledger.turn("@(main)").id == ledger.turn(f"@({turn.id})").id == turn.id
+    assert ledger.inbox.admit("more", session="@(main)").session == "main"
+    assert ledger.rooms.get("@(plans)").id == ledger.rooms.get(f"@({room.id})").id == room.id
+    assert ledger.resources.get("@(site)").id == ledger.resources.get(f"@({resource.id})").id == resource.id
+    assert ledger.policies.get("@(careful)").id == ledger.policies.get(f"@({policy.id})").id == policy.id
+    with pytest.raises(NotFound):
+        ledger.session("@(nobody)")

@@ -115,3 +115,20 @@ def test_a_right_is_for_one_kind_of_program(settled: Programs) -> None:
     with pytest.raises(NotAllowed, match="program:node:configure"):
         limited.create("code", "tagged", {"source": "x"}, tagged=["t"])
     assert exported(settled.ledger) == before
+
+
+@pytest.mark.parametrize("permission", ["approve", "assign", "configure"])
+def test_a_person_may_what_their_permissions_name(programs: Programs, permission: str) -> None:
+    programs.create("human", "ann", {"permissions": [permission]})
+    ann, request = programs.acting_as("ann"), programs.notify("ann", "may it?", asks=True).id
+    deeds: dict[str, Callable[[], Any]] = {
+        "approve": lambda: ann.approve(request),
+        "assign": lambda: ann.assign("researcher", TASK),
+        "configure": lambda: ann.create("code", "new", {"source": "x"}),
+    }
+    for needed, deed in deeds.items():
+        if needed == permission:
+            deed()
+        else:
+            with pytest.raises(NotAllowed):
+                deed()

@@ -128,10 +128,11 @@ def test_only_the_person_who_was_asked_and_may_can_answer(programs: Programs) ->
 
 def test_presence_goes_its_ways_and_no_others(programs: Programs) -> None:
     assert programs.set_presence("bln", "busy").state == "busy"
-    with pytest.raises(IllegalTransition) as refused:
-        programs.set_presence("bln", "away")
-    assert refused.value.legal == {"available": "available", "offline": "offline"}
+    assert programs.set_presence("bln", "away").state == "away"
     assert programs.set_presence("bln", "offline").state == "offline"
+    with pytest.raises(IllegalTransition) as refused:
+        programs.set_presence("bln", "busy")
+    assert refused.value.legal == {"available": "available"}
     assert programs.set_presence("bln", "available").state == "available"
     with pytest.raises(InvalidInput):
         programs.set_presence("bln", "asleep")
@@ -182,3 +183,9 @@ def test_variables_are_put_in_at_use_and_never_kept(world: Programs) -> None:
         resolve_config(nested, {"ONE": "the value"}.get)
     assert (refused.value.variable, refused.value.path) == ("TWO", "config.a[0]")
     assert "the value" not in str(refused.value)
+
+
+@pytest.mark.parametrize("info_type", ["fact", "schema", "workflow", "pattern"])
+def test_information_is_of_each_type(programs: Programs, info_type: str) -> None:
+    programs.create("information", "new", {"infoType": info_type, "content": {"type": "object"}})
+    assert "new" in [told.name for told in programs.query(info_type=info_type)]

@@ -25,7 +25,7 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import NewMessage
 from weft.programs import Programs
 from weft.programs.config_fields import RIGHTS
-from weft.programs.tasks import CommandResult, Workspace, judge_criterion
+from weft.programs.tasks import CommandResult, WorkspaceObservations, judge_criterion
 from weft.surfaces.wire.hints import phrase
 
 QUANTUM = "task-research-quantum"
@@ -141,7 +141,7 @@ def test_nothing_is_looked_at_for_whoever_may_not_complete_a_task(programs: Prog
     programs.create("human", "eve", {})
     looked: list[str] = []
 
-    class Watched(Workspace):
+    class Watched(WorkspaceObservations):
         def file_exists(self, path: str) -> bool:
             looked.append(path)
             return True
@@ -154,7 +154,7 @@ def test_nothing_is_looked_at_for_whoever_may_not_complete_a_task(programs: Prog
 def test_criteria_that_changed_while_they_were_looked_at_do_not_count(programs: Programs, tmp_path: Path) -> None:
     programs.start_task(QUANTUM)
 
-    class Slow(Workspace):
+    class Slow(WorkspaceObservations):
         def file_exists(self, path: str) -> bool:
             programs.change(QUANTUM, {"priority": "P0"})
             return True
@@ -171,7 +171,7 @@ def test_a_criterion_does_not_look_outside_of_the_workspace(tmp_path: Path, path
     (tmp_path / "secret").write_text("secret")
     (inside / "out").symlink_to(tmp_path)
     (inside / "link").symlink_to(tmp_path / "secret")
-    seen = Workspace(inside)
+    seen = WorkspaceObservations(inside)
     for look in (seen.file_exists, seen.read_text):
         with pytest.raises(InvalidInput, match="outside"):
             look(path)
@@ -180,8 +180,8 @@ def test_a_criterion_does_not_look_outside_of_the_workspace(tmp_path: Path, path
 def test_links_within_the_workspace_are_followed(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("three words here")
     (tmp_path / "b.md").symlink_to("a.md")
-    assert Workspace(tmp_path).read_text("b.md") == "three words here"
-    assert Workspace(tmp_path).file_exists("c.md") is False
+    assert WorkspaceObservations(tmp_path).read_text("b.md") == "three words here"
+    assert WorkspaceObservations(tmp_path).file_exists("c.md") is False
 
 
 NO_ARRAY = '$: {"a":1} is not of type "array"'
@@ -219,7 +219,7 @@ def test_a_criterion_is_judged_by_what_is_there(
         assert folder == tmp_path.resolve()
         return CommandResult(exit_code=0, stdout="fine")
 
-    (verdict,) = judge_criterion([criterion], Workspace(tmp_path, "ok", run))
+    (verdict,) = judge_criterion([criterion], WorkspaceObservations(tmp_path, "ok", run))
     assert verdict.passed is passed
     if observed is not None:
         assert verdict.observed == observed

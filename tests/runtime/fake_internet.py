@@ -35,7 +35,7 @@ class FakeInternet:
                 raise httpcore2.ConnectError("nobody there")
             return await REAL_CONNECT(backend, "127.0.0.1", internet.port, *words, **how)
 
-        monkeypatch.setattr("weft.runtime.egress.connections._resolved", resolved)
+        monkeypatch.setattr("weft.runtime.egress.connections._resolve_addresses", resolved)
         monkeypatch.setattr(httpcore2.AnyIOBackend, "connect_tcp", connect)
 
     async def resolve(self, host: str) -> list[str]:

@@ -13,8 +13,8 @@ from weft.kernel.errors import ProviderFailed
 from weft.ledger.api import (
     AttemptReset,
     InboxMessage,
+    RunConfig,
     SessionStanding,
-    Setting,
     StreamItem,
     StreamPosition,
     TextAdded,
@@ -24,7 +24,7 @@ from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import NO_PARAMETERS, InferenceRequest
-from weft.runtime.replies import Finish, Reply, ReplyToken, TokenKind
+from weft.runtime.replies import FinishReason, Reply, ReplyToken, TokenKind
 from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 URL = "http://127.0.0.1:9"
@@ -78,7 +78,7 @@ class Speaker(Inference):
         parts = [part for part in parts if part.text]  # type: ignore[union-attr]
         if has_call:
             parts.append(ToolUsePart(f"call-{self.requests}", "double", {"number": 4}))
-        finish = Finish.TOOL_CALL if has_call else Finish.STOP
+        finish = FinishReason.TOOL_CALL if has_call else FinishReason.STOP
         return Reply(parts=tuple(parts), finish=finish, model_id="m", model="m-1", provider="there")
 
 
@@ -94,7 +94,7 @@ async def brokered(ledger: weft.aio.AsyncLedger, speaker: Speaker) -> AsyncItera
     async def plan(_: SessionStanding, __: Sequence[InboxMessage]) -> TurnPlan:
         tools = tools_of(FunctionTool(double))
         acting = person(URL)
-        return TurnPlan(model=model(URL), inference=speaker, acting=acting, setting=Setting(), tools=tools)
+        return TurnPlan(model=model(URL), inference=speaker, acting=acting, setting=RunConfig(), tools=tools)
 
     broker = Broker(ledger.sync, ledger.crossing, plan, is_streamed=True)
     serving = asyncio.ensure_future(broker.serve())

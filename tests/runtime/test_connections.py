@@ -17,18 +17,18 @@ import pytest
 from tests.runtime.inference.asking import HI, model, person, provider
 from tests.runtime.scripted import HANG, Received, answer, scripted
 from weft.kernel.errors import ConnectionForbidden, InvalidInput, ProviderUnreachable
-from weft.runtime.egress.connection_rules import Rules, ensure_safe, is_public, may_reach
+from weft.runtime.egress.connection_rules import ConnectionRules, ensure_safe, is_public, may_reach
 from weft.runtime.egress.connections import Connections
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import InferenceRequest
 
 CANARY = "sk-canary-connection"
-OPEN = Rules()
+OPEN = ConnectionRules()
 
 
 async def get(
-    url: str, base: str, keys: Mapping[str, Secret] = MappingProxyType({}), rules: Rules = OPEN, **how: Any
+    url: str, base: str, keys: Mapping[str, Secret] = MappingProxyType({}), rules: ConnectionRules = OPEN, **how: Any
 ) -> httpx2.Response:
     connections = Connections()
     try:
@@ -98,7 +98,7 @@ def test_a_name_that_leads_to_this_machine_is_refused_unless_the_url_says_so(mon
             port = server.url.rpartition(":")[2]
             for base, rules in (
                 (f"http://localhost:{port}", OPEN),
-                (f"http://example.com:{port}", Rules(allow_private=True)),
+                (f"http://example.com:{port}", ConnectionRules(allow_private=True)),
             ):
                 assert (await get(f"{base}/x", base, rules=rules)).status_code == 200
 
@@ -122,7 +122,7 @@ def test_a_name_that_leads_to_this_machine_is_refused_unless_the_url_says_so(mon
 )
 def test_an_address_is_reached_only_if_the_url_means_it(host: str, address: str, allowed: bool) -> None:
     assert may_reach(host, address, OPEN) is allowed
-    assert may_reach(host, address, Rules(allow_private=True)) or host == "localhost"
+    assert may_reach(host, address, ConnectionRules(allow_private=True)) or host == "localhost"
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "100.64.0.1", "224.0.0.1", "fe80::1%eth0", "fd00::1", "2002:7f00:1::"])
@@ -141,7 +141,7 @@ def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
     async def run() -> None:
         async with scripted([HANG]) as server:
             with pytest.raises(httpx2.ReadTimeout):
-                await get(server.url, server.url, rules=Rules(read_seconds=0.1), timeout=None)
+                await get(server.url, server.url, rules=ConnectionRules(read_seconds=0.1), timeout=None)
 
     asyncio.run(run())
 
@@ -155,12 +155,14 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
         async with scripted(answer(200, {}), tls=context) as server:
             with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                 await get(server.url, server.url)
-            assert (await get(server.url, server.url, rules=Rules(ca_file=str(certificate)))).status_code == 200
+            assert (
+                await get(server.url, server.url, rules=ConnectionRules(ca_file=str(certificate)))
+            ).status_code == 200
 
     asyncio.run(run())
     for path in ("/no/such/file", str(key)):
         with pytest.raises(InvalidInput):
-            Connections().client("https://example.com", {}, Rules(ca_file=path))
+            Connections().client("https://example.com", {}, ConnectionRules(ca_file=path))
 
 
 def test_a_server_with_a_wrong_certificate_is_asked_once(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+from functools import partial
 from random import Random
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -13,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import weft
+import weft.aio
 from weft.kernel.authority import EVERYTHING, LONGEST_CHAIN, Layer, Principal, PrincipalKind, Rights, rights
 from weft.kernel.errors import CredentialMissing, CredentialWithheld, InvalidInput, NotAllowed
 from weft.runtime.egress.credentials import Credential, Keyring, Secret, origin_of
@@ -288,3 +292,81 @@ def test_a_key_in_place_of_a_variables_name_is_refused_without_being_shown() -> 
     with pytest.raises(InvalidInput, match="no name of a variable") as refused:
         Keyring([Credential(id="mine", origin="https://host", env="sk-live-0123456789")])
     assert "sk-live" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["human", "agent", "session", "system"])
+def test_each_kind_of_principal_acts_and_delegates(kind: str) -> None:
+    principal = Principal(PrincipalKind(kind), "name")
+    made = context_for(principal).delegate(AGENT)
+    assert [str(each) for each in made.chain] == [f"{kind}:name", "agent:scout"]
+    assert made.on_behalf_of == (principal,)
+
+
+def test_a_key_is_taken_from_the_context_then_from_its_credential_then_from_the_variable_of_its_name() -> None:
+    made = weft.context_from_env(PERSON, variable={"OTHER_KEY": "o" * 9, "ANTHROPIC_API_KEY": CANARY}.get)
+    assert made.get_credential("OTHER_KEY") == "o" * 9
+    known = context_for(PERSON, keyring=Keyring([KNOWN], {"ANTHROPIC_API_KEY": CANARY, KNOWN.env or "": CANARY}.get))
+    assert known.get_credential("anthropic") == CANARY
+    child = made.child(credentials={"OTHER_KEY": "given"})
+    assert (child.get_credential("OTHER_KEY"), made.get_credential("OTHER_KEY")) == ("given", "o" * 9)
+    assert child.child().get_credential("OTHER_KEY") == "given"
+    assert child.delegate(AGENT).get_credential("OTHER_KEY") == "given"
+    assert "given" not in repr(child)
+    with pytest.raises(CredentialWithheld):
+        child.get_credential("ANTHROPIC_API_KEY")
+    with pytest.raises(CredentialWithheld):
+        made.child(credentials=[]).child(credentials={"OTHER_KEY": "given"}).get_credential("OTHER_KEY")
+    with pytest.raises(CredentialMissing):
+        made.get_credential("NOWHERE")
+    with pytest.raises(CredentialMissing):
+        weft.context_from_env(variable=None).get_credential("PATH")
+    not_given = Credential(id="mine", origin=PLACE, env="OTHER_KEY", given_to=("human:*",))
+    held = weft.context_from_env(PERSON, variable={"OTHER_KEY": "o"}.get, credentials=[not_given])
+    assert held.get_credential("mine") == "o"
+    with pytest.raises(CredentialWithheld):
+        held.delegate(AGENT).get_credential("mine")
+
+
+def test_a_value_given_to_a_child_is_what_a_request_is_sent_with() -> None:
+    made, name = weft.context_from_env(PERSON, variable=None).key_in("ANTHROPIC_API_KEY", PLACE)
+    child = made.child(credentials={name: CANARY})
+    assert key_of(child, name) == CANARY
+
+
+def test_the_environment_is_read_where_nothing_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", CANARY)
+    assert weft.context_from_env().get_credential("SOME_KEY") == CANARY
+    assert str(weft.context_from_env().principal) == "human:local"
+
+
+def test_settings_are_asked_by_name() -> None:
+    made = weft.context_from_env(PERSON, config={"timeout": 30}).child(config={"depth": 2})
+    assert (made.get_config("timeout"), made.get_config("depth"), made.get_config("none"), made.get_config("x", 1)) == (
+        30,
+        2,
+        None,
+        1,
+    )
+
+
+def test_a_context_goes_on_through_what_is_awaited_and_into_threads() -> None:
+    made = weft.context_from_env(PERSON)
+
+    async def work() -> list[ExecutionContext]:
+        async with weft.aio.open(":memory:") as ledger:
+            return [
+                weft.current_context(),
+                await asyncio.create_task(asyncio.to_thread(weft.current_context)),
+                await ledger.crossing.run(weft.current_context),
+            ]
+
+    assert asyncio.run(weft.run_with_context(made, work)) == [made] * 3
+    assert asyncio.run(weft.run_with_context(made, partial(work))) == [made] * 3
+    seen: list[ExecutionContext] = []
+    thread = Thread(target=weft.run_with_context, args=(made, lambda: seen.append(weft.current_context())))
+    thread.start()
+    thread.join()
+    assert seen == [made]
+    assert weft.run_with_context(made, weft.current_context) == made
+    with pytest.raises(InvalidInput):
+        weft.current_context()

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.conftest import NewPostgresLedger
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.invoking import VARIABLES, Bench, as_tester, run
 from tests.runtime.scripted import HANG, answer, chat, failure
@@ -188,3 +189,53 @@ def test_a_command_is_one_of_this_machine_and_gets_the_text_on_its_input(
             await bench.invoke("bln", "It is done")
 
     run(path, body, chat())
+
+
+@pytest.mark.parametrize("store", ["disk", "postgres"])
+def test_a_list_of_messages_that_grows_goes_on_from_what_was_recorded_of_it(
+    store: str, path: Path, new_postgres_ledger: NewPostgresLedger
+) -> None:
+    async def body(bench: Bench) -> None:
+        ledger, messages, turns = bench.programs.ledger, list[dict[str, str]](), list[str]()
+        for text in ("Hi", "Who?", "And now?"):
+            messages.append({"role": "user", "content": text})
+            reply = await bench.invoke("fast", list(messages))
+            sent = bench.server.received[-1].body["messages"]
+            assert [one for one in sent if one["role"] != "system"] == messages
+            messages.append({"role": "assistant", "content": reply.result["text"]})
+            turns.append(reply.result["turn"])
+        assert await bench.shop.across(lambda: tuple(ledger.thread(turns[-1]).ancestry)) == tuple(turns)
+        again = await bench.invoke("fast", messages[:5])
+        assert await bench.shop.across(lambda: ledger.turn(again.result["turn"]).parent_id) == turns[1]
+        other = [*messages[:2], {"role": "user", "content": "Else?"}, *messages[3:4], messages[4]]
+        changed = await bench.invoke("fast", other)
+        ancestry = await bench.shop.across(lambda: tuple(ledger.thread(changed.result["turn"]).ancestry))
+        assert (ancestry[0], ancestry[1] in turns, len(ancestry)) == (turns[0], False, 3)
+        assert len(await bench.shop.across(lambda: list(ledger.find_turns()))) == 6
+
+    run(path if store == "disk" else new_postgres_ledger(), body, *(chat() for _ in range(5)))
+
+
+@pytest.mark.parametrize("store", ["disk", "postgres"])
+def test_what_came_before_a_list_of_messages_is_a_thread_of_the_ledger(
+    store: str, path: Path, new_postgres_ledger: NewPostgresLedger
+) -> None:
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": "Ada"},
+        {"role": "user", "content": "And now?"},
+    ]
+
+    async def body(bench: Bench) -> None:
+        reply = await bench.invoke("fast", messages)
+        ledger = bench.programs.ledger
+        thread = await bench.shop.across(lambda: list(ledger.messages(reply.result["session"])))
+        assert [one.role for one in thread if one.role != "system"] == ["user", "assistant"]
+        depth = await bench.shop.across(lambda: ledger.turn(reply.result["turn"]).depth)
+        assert depth == 3
+        sent = bench.server.received[-1].body["messages"]
+        assert [one for one in sent if one["role"] != "system"] == messages
+
+    run(path if store == "disk" else new_postgres_ledger(), body, chat())

@@ -15,18 +15,20 @@ from weft.runtime.assembly.configuration_layers import MessageOverrides, combine
 from weft.runtime.assembly.turn_configuration import ConfiguredModel
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
-from weft.runtime.inference.model_requests import Parameters
+from weft.runtime.inference.model_requests import ModelParameters
 from weft.runtime.invoke.turn_planner import ConfiguredPlanner, sender_context
 
 
 def test_overrides_of_messages_that_are_answered_together_are_one() -> None:
-    first = MessageOverrides(model="a", situation="s", parameters=Parameters(temperature=0.1, top_p=0.5), deny=("X",))
-    second = MessageOverrides(parameters=Parameters(temperature=0.9), deny=("Y", "X"), system="Be brief")
+    first = MessageOverrides(
+        model="a", situation="s", parameters=ModelParameters(temperature=0.1, top_p=0.5), deny=("X",)
+    )
+    second = MessageOverrides(parameters=ModelParameters(temperature=0.9), deny=("Y", "X"), system="Be brief")
     both = combined_overrides([first, second])
     assert both == MessageOverrides(
         model="a",
         situation="s",
-        parameters=Parameters(temperature=0.9, top_p=0.5),
+        parameters=ModelParameters(temperature=0.9, top_p=0.5),
         deny=("X", "Y"),
         system="Be brief",
     )

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from weft.aio.open_ledger import AsyncLedgerPrograms, AsyncProgramHandle
 from weft.kernel.authority import Principal, PrincipalKind, rights
 from weft.kernel.errors import (
     CredentialMissing,
+    CredentialWithheld,
     InvalidInput,
     NotAllowed,
     NotFound,
@@ -34,6 +37,7 @@ from weft.programs import Programs
 from weft.runtime.egress.credentials import Keyring
 from weft.runtime.egress.execution_context import acting, context_for
 from weft.runtime.sandbox.bubblewrap import Sandbox
+from weft.surfaces.opening import environment_variable
 from weft.surfaces.program_handles import LedgerPrograms, LoopThread, ProgramHandle
 
 MODELS = answer(200, {"object": "list", "data": [{"id": "m-1"}, {"id": "m-2"}]})
@@ -100,6 +104,59 @@ def test_a_model_answers(run: Form) -> None:
         assert bench.server.received[-1].body["max_completion_tokens"] == 90
 
     run(body)
+
+
+HISTORY = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello"},
+    {"role": "user", "content": "And now?"},
+]
+
+
+def test_a_model_takes_a_list_of_messages_and_streams_its_answer(run: Form) -> None:
+    async def body(bench: Bench) -> None:
+        pieces: list[str] = []
+        reply = await bench.invoke("fast", HISTORY, on_token=lambda token: pieces.append(token.text))
+        again = await bench.invoke("fast", HISTORY)
+        assert (reply.text, "".join(pieces), again.text) == ("Hello there", "Hello there", "Hello there")
+        for received in bench.server.received:
+            assert [(one["role"], one["content"]) for one in received.body["messages"]] == [
+                (one["role"], one["content"]) for one in HISTORY
+            ]
+        assert reply.result["session"].startswith("model:fast:")
+        assert reply.result["session"] != again.result["session"]
+        single = await bench.invoke("fast", [{"role": "user", "content": "Hi"}])
+        assert single.result["session"] == "model:fast"
+        for wrong in ([], HISTORY[:3], [*HISTORY[1:3], HISTORY[0], HISTORY[3]]):
+            with pytest.raises(InvalidInput):
+                await bench.invoke("fast", wrong)
+
+    run(body, CHAT_STREAM, chat(), chat())
+
+
+def test_a_message_narrows_the_permissions_of_its_turn(run: Form) -> None:
+    async def body(bench: Bench) -> None:
+        permissions = {"tools": {"allow": ["read", "shell"]}, "sandbox": {"network": True}}
+        await bench.do(lambda: bench.programs.create_session("main", model="fast", config={"permissions": permissions}))
+        limits = {"allow": ["read", "edit"], "deny": ["read(.env)"], "sandbox": "read-only"}
+        reply = await bench.invoke("main", "hello", credentials=["THERE_KEY"], **limits)
+        granted = (await bench.do(lambda: bench.ledger.turn(reply.sent.turn.id))).permissions_granted
+        assert granted["layers"][-1] == {
+            "layer": "message", "source": granted["layers"][-1]["source"],
+            "allow": ["read", "edit"], "deny": ["read(.env)"],
+        }  # fmt: skip
+        assert (granted["credentials"], granted["sandbox"]) == (
+            ["THERE_KEY"], {"files": "read-only", "network": False}
+        )  # fmt: skip
+        for refused in ({"sandbox": "none"}, {"allow": ["a:b"]}, {"credentials": 5}):
+            with pytest.raises(InvalidInput):
+                await bench.invoke("main", "hello", **refused)
+        for name in ("main", "fast"):
+            with pytest.raises(CredentialWithheld):
+                await bench.invoke(name, "hello", credentials=[])
+
+    run(body, chat(), chat())
 
 
 def test_a_session_answers_with_its_model_or_another(run: Form) -> None:
@@ -288,6 +345,20 @@ def test_an_agent_invokes_with_what_its_permissions_leave(run: Form) -> None:
     run(body)
 
 
+def test_keys_are_looked_up_in_the_environment_unless_that_is_switched_off(
+    run: Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+
+    async def body(bench: Bench) -> None:
+        assert (await bench.invoke("fast", "hello")).text == "Hello there"
+
+    run(body, variable=environment_variable)
+    assert signature(weft.open).parameters["variable"].default is environment_variable
+    assert signature(weft.aio.open).parameters["variable"].default is environment_variable
+
+
 def test_variable_must_be_a_function() -> None:
     with pytest.raises(InvalidInput, match="variable"):
         weft.open(":memory:", variable={"A": "b"})  # type: ignore[arg-type]
@@ -386,3 +457,18 @@ def test_opening_a_ledger_loads_neither_programs_nor_what_asks_models() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert re.sub(r"\s+", "", shown.stdout) == ""
+
+
+def test_a_turn_names_its_vendor_and_the_provider_that_was_asked(run: Form) -> None:
+    async def body(bench: Bench) -> None:
+        url = bench.server.url
+        await bench.create("provider", "ours", {"providerType": "openai", "baseUrl": url, "api": "chat"})
+        await bench.create("model", "theirs", {"modelId": "m-1", "provider": "ours"})
+        known = (await bench.invoke("theirs", "hello")).sent.turn.id
+        unknown = (await bench.invoke("fast", "hello")).sent.turn.id
+        turns = [await bench.do(partial(bench.ledger.turn, id)) for id in (known, unknown)]
+        assert [(turn.provider, turn.provider_program) for turn in turns] == [("openai", "ours"), (None, "there")]
+        report = await bench.do(lambda: bench.ledger.usage.report(by="provider"))
+        assert sorted(row.key for row in report.rows) == ["(unknown)", "openai"]
+
+    run(body, chat(), chat())

@@ -29,15 +29,21 @@ from tests.runtime.scripted import (
     scripted,
 )
 from weft.kernel.errors import InvalidInput, LeaseLost, ProviderFailed, ReplyCut, SessionBusy
-from weft.kernel.events import EventRef, ModelRequest, RequestInput, Usage
+from weft.kernel.events import EventRef, ModelRequest, ModelResponse, RequestInput, Usage
 from weft.ledger.broker.run_writer import RunWriter
 from weft.ledger.model import ImagePart, Message
 from weft.runtime.broker import broker
 from weft.runtime.broker.broker import OutgoingMessage, broker_of, invoke_model, send
-from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.connection_rules import ConnectionRules
 from weft.runtime.egress.execution_context import run_with_context
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.model_requests import ModelSettings, Parameters, ProviderKind, ProviderSettings, RetryPolicy
+from weft.runtime.inference.model_requests import (
+    ModelParameters,
+    ModelSettings,
+    ProviderKind,
+    ProviderSettings,
+    RetryPolicy,
+)
 from weft.runtime.replies import ReplyToken, TurnReply
 
 Body = Callable[["SendBench"], Awaitable[None]]
@@ -82,9 +88,9 @@ def run(address: str | Path, body: Body, *scripts: Script, attempts: int = 1, **
 
 def test_a_message_and_its_reply_are_a_turn_with_everything_that_is_known(address: str | Path) -> None:
     async def body(bench: SendBench) -> None:
-        sent = await bench.send("Say hello", system="Be brief", parameters=Parameters(temperature=0.5))
+        sent = await bench.send("Say hello", system="Be brief", parameters=ModelParameters(temperature=0.5))
         turn = await bench.ledger.turn(sent.turn.id)
-        assert (turn.status, turn.model, turn.provider) == ("completed", "m-1", "there")
+        assert (turn.status, turn.model, turn.provider_program) == ("completed", "m-1", "there")
         assert turn.usage == Usage(
             input_tokens=12,
             output_tokens=5,
@@ -277,6 +283,20 @@ def test_a_failure_is_a_failed_turn_and_the_head_stays(address: str | Path) -> N
     run(address, body, chat(), failure(500, "down"), chat())
 
 
+def test_an_answer_that_came_in_pieces_is_kept_whole_and_names_no_stream(path: Path) -> None:
+    async def body(bench: SendBench) -> None:
+        pieces: list[Any] = []
+        sent = await bench.send("hello", on_token=pieces.append)
+        assert len(pieces) > 1
+        (answer,) = (
+            one.event for one in await bench.ledger.events(sent.turn.id) if isinstance(one.event, ModelResponse)
+        )
+        assert (answer.stream_ref, sent.reply.text) == (UNSET, "Hello there")
+        assert "of an answer that came here in pieces `output` is kept" in ModelResponse.about
+
+    run(path, body, CHAT_STREAM)
+
+
 def test_what_had_come_of_a_cut_reply_is_kept_in_the_failed_turn(path: Path) -> None:
     async def body(bench: SendBench) -> None:
         with pytest.raises(ReplyCut):
@@ -291,7 +311,7 @@ def test_what_had_come_of_a_cut_reply_is_kept_in_the_failed_turn(path: Path) -> 
 
 def test_cancelling_completes_the_turn_with_what_had_come_and_frees_the_session(address: str | Path) -> None:
     async def body(bench: SendBench) -> None:
-        patient = model(bench.server.url, provider=provider(bench.server.url, rules=Rules(read_seconds=60)))
+        patient = model(bench.server.url, provider=provider(bench.server.url, rules=ConnectionRules(read_seconds=60)))
         heard = asyncio.Event()
 
         def listen(token: ReplyToken) -> None:
@@ -397,7 +417,7 @@ def test_a_lease_is_renewed_while_a_model_takes_its_time(path: Path, monkeypatch
             loop.call_soon_threadsafe(often.release)
 
         monkeypatch.setattr(RunWriter, "renew", counted)
-        patient = model(bench.server.url, provider=provider(bench.server.url, rules=Rules(read_seconds=60)))
+        patient = model(bench.server.url, provider=provider(bench.server.url, rules=ConnectionRules(read_seconds=60)))
         asking = asyncio.create_task(bench.send("hello", settings=patient))
         await bench.server.hanging.wait()
         for _ in range(3):
@@ -425,7 +445,7 @@ def test_a_turn_whose_lease_is_lost_is_gone_on_with_and_the_connection_closed(
             renew(run)
 
         monkeypatch.setattr(RunWriter, "renew", gone)
-        patient = model(bench.server.url, provider=provider(bench.server.url, rules=Rules(read_seconds=60)))
+        patient = model(bench.server.url, provider=provider(bench.server.url, rules=ConnectionRules(read_seconds=60)))
         sent = await bench.send("hello", settings=patient)
         assert (sent.turn.id, sent.reply.text) == (lost[0], "Hello there")
         await bench.server.left.wait()
@@ -461,15 +481,16 @@ def test_a_model_asked_by_many_at_once_answers_each(path: Path) -> None:
     run(path, body, chat())
 
 
-def test_calls_that_nobody_asked_for_are_kept_as_they_were_said(path: Path) -> None:
+def test_calls_that_nobody_offered_get_an_error_each(path: Path) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 
     async def body(bench: SendBench) -> None:
         sent = await bench.send("hello")
-        assert [item.id for item in sent.reply.calls] == ["c", "c"]
+        calls = await bench.ledger.tool_calls(sent.turn.id)
+        assert [(one.call_id, "offered" in str(one.error)) for one in calls] == [("c", True)] * 2
         assert (await bench.ledger.turn(sent.turn.id)).status == "completed"
 
-    run(path, body, chat_saying({"content": "x", "tool_calls": [call, call]}, "tool_calls"))
+    run(path, body, chat_saying({"content": "x", "tool_calls": [call, call]}, "tool_calls"), chat())
 
 
 def test_a_key_is_in_no_file_of_the_ledger(path: Path) -> None:
@@ -489,16 +510,16 @@ def test_a_thinking_setting_stands_as_sent_where_it_was_sent(path: Path) -> None
 
     async def body(bench: SendBench) -> None:
         bench.inference._on_note = notes.append
-        plain = model(bench.server.url)
+        plain = model(bench.server.url, name="gpt-4o")
         claude = model(
             bench.server.url,
             id="claude",
             name="claude-sonnet-4-5",
             provider=provider(bench.server.url, ProviderKind.ANTHROPIC),
-            parameters=Parameters(max_tokens=8000),
+            parameters=ModelParameters(max_tokens=8000),
         )
         for settings in (plain, claude):
-            await bench.send("q", settings=settings, parameters=Parameters(thinking="high"))
+            await bench.send("q", settings=settings, parameters=ModelParameters(thinking="high"))
         without, with_it = [turn async for turn in (await bench.ledger.thread("main")).turns]
         assert "thinking" not in str(bench.server.received[0].body)
         assert without.thinking_config is None
@@ -509,7 +530,7 @@ def test_a_thinking_setting_stands_as_sent_where_it_was_sent(path: Path) -> None
             (request,) = await requests(bench, turn.id)
             params = b"".join([piece async for piece in bench.ledger.read_content(str(request.params))])
             assert (b"thinking" in params) is is_sent
-        assert notes == ["m cannot be told how to think: the setting is not sent"]
+        assert notes == ["m cannot be told to think so: gpt-4o does not think; leave thinking out"]
 
     run(path, body, chat(), answer(200, MESSAGE))
 

@@ -102,7 +102,7 @@ def test_a_session_that_takes_no_turns_refuses_before_anything_is_asked(path: Pa
         assert "fork" in completed.value.hint
         with pytest.raises(NotApplicable, match="has no model"):
             await bench.invoke("bare", "two")
-        with pytest.raises(InvalidInput, match="with a message"):
+        with pytest.raises(InvalidInput, match="no message"):
             await bench.invoke("fast")
         assert len(bench.server.received) == 1
 

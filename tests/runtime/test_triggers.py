@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import NewPostgresLedger
+from tests.ledger.histories import problems
 from tests.programs.test_schedules import ZONES, MinuteCalendar
 from tests.runtime.triggering import HOUR_MS, MINUTE_MS, NOON, TriggerWorld, open_world
 from tests.sizes import share
 from weft.kernel.errors import InvalidConfig, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.ledger.api import CursorMove, TriggerLog
+from weft.ledger.model import TextPart
 from weft.ledger.triggers import TriggerCursor
 from weft.programs.triggers import single_time_ms
 from weft.runtime.assembly.turn_configuration import actor_context
@@ -53,10 +57,10 @@ def test_brokers_that_look_at_the_same_moment_fire_an_occasion_once(world: Trigg
     stale = [sender.all()[0] for sender in (first, second)]
     world.at(NOON + HOUR_MS)
     from weft.kernel.enums import MessageSource
-    from weft.ledger.api import Occasion
+    from weft.ledger.api import TriggerOccasion
     from weft.runtime.invoke.trigger_firing import occasion_digest
 
-    occasion = Occasion(digest=occasion_digest("time", NOON), source=MessageSource.CRON, due_ms=NOON)
+    occasion = TriggerOccasion(digest=occasion_digest("time", NOON), source=MessageSource.CRON, due_ms=NOON)
     outcomes = [sender.fire(trigger, occasion) for sender, trigger in zip((first, second), stale, strict=True)]
     assert [outcome.is_new for outcome in outcomes] == [True, False]
     assert outcomes[0].firing is not None
@@ -129,7 +133,7 @@ def test_a_missed_time_is_counted_once_however_many_brokers_look_and_clocks_are_
     world.create("hourly", **HOURLY)
     early, late = world.sender(), world.job()
     (stale,) = early.all()
-    late._triggers(NOON)  # it has read how far was looked
+    late._ready_triggers(NOON)  # it has read how far was looked
     cursor = CursorMove(stale.standing.version, NOON + 2 * HOUR_MS, str(stale.standing.since_n))
     early.log.record_missed(stale.id, [NOON + HOUR_MS, NOON + 2 * HOUR_MS], "nobody was there", cursor)
     late._by_time(stale, world.at(NOON + 3 * HOUR_MS + 2 * MINUTE_MS))
@@ -476,6 +480,42 @@ def test_configurations_that_mean_nothing_are_refused(world: TriggerWorld) -> No
             world.programs.create("trigger", "odd", dict(config))
 
 
+def test_a_message_with_a_place_that_stands_for_nothing_is_refused_when_it_is_written(world: TriggerWorld) -> None:
+    with pytest.raises(InvalidConfig, match=r"\$\{event\.user\}") as refused:
+        world.create("odd", on={"cron": "@daily"}, message="${trigger} asks ${event.user}")
+    assert "${trigger}, ${time}, ${payload}, ${sessions}" in (refused.value.hint or "")
+    world.create("plain", on={"cron": "@daily"}, message="${trigger} at ${time}: ${payload.event.user} $HOME")
+    with pytest.raises(InvalidConfig, match="stands for nothing"):
+        world.programs.change("plain", {"message": "${ payload }"})
+    world.programs.change("plain", {"message": "${sessions}", "include": {"sessions": "today"}})
+
+
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_a_turn_of_a_trigger_names_the_event_that_set_it_off(
+    tmp_path: Path, new_postgres_ledger: NewPostgresLedger, is_postgres: bool
+) -> None:
+    world = open_world(new_postgres_ledger() if is_postgres else tmp_path / "ledger.db")
+    try:
+        world.programs.create("agent", "writer", {"soul": "You write."})
+        world.ledger.rooms.create("team", agents=["writer"])
+        world.create("after", on={"event": {"kind": "run_finished", "filter": {"session": "notes"}}}, message="see")
+        world.create("hourly", **HOURLY)
+        world.create("posting", **HOURLY, to={"room": "team", "persona": "writer"})
+        world.record("hello", "notes")
+        world.job().run(world.at(NOON + HOUR_MS))
+        _, events = TriggerLog(world.ledger).events_after(0, 10_000)
+        finished = next(fields["event_id"] for _, fields in events if fields["kind"] == "run_finished")
+        fired = {fields["message"]: fields["event_id"] for _, fields in events if fields["kind"] == "trigger_fired"}
+        sources = {message.id: message.source_event_id for message in world.ledger.inbox.list()}
+        (after,) = [message.id for message in world.ledger.inbox.list() if message.session == "trigger:after"]
+        assert sources.pop(after) == finished
+        assert sources == {id: event for id, event in fired.items() if id != after}
+        assert len(sources) == 2
+        assert list(world.ledger.verify()) == []
+    finally:
+        world.ledger.close()
+
+
 def test_many_brokers_fire_each_occasion_once(tmp_path: Path, new_postgres_ledger: NewPostgresLedger) -> None:
     """Each with a ledger of its own opening, all at the same moments."""
     for where in (tmp_path / "shared.db", new_postgres_ledger()):
@@ -569,3 +609,70 @@ def test_whoever_fires_a_trigger_by_hand_lends_it_no_rights_and_gets_none(world:
     sender.fire_by_hand(sender.require("open-note"))
     (message,) = world.ledger.inbox.list()
     assert set(message.on_behalf_of) == {"local", world.programs.get("helper").id}
+
+
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_the_key_of_a_known_person_leads_by_itself_to_the_session_that_they_have_by_a_channel(
+    tmp_path: Path, new_postgres_ledger: NewPostgresLedger, is_postgres: bool
+) -> None:
+    world = open_world(new_postgres_ledger() if is_postgres else tmp_path / "ledger.db")
+    ledger, sender = world.ledger, world.sender()
+    try:
+        for name in ("chat", "mail"):
+            occasion = {"webhook": {"secret": "${S}", "scheme": "slack"}}
+            world.create(name, on=occasion, to={"sender": "user"}, message="${payload.text}")
+
+        def deliver(trigger: str, user: str) -> None:
+            world.clock.tick(1)
+            sender.fire_by_hand(sender.require(trigger), {"user": user, "text": "hello"})
+
+        deliver("chat", "Ann@Example.org")
+        assert ledger.labels.aliases() == []
+        world.programs.create("human", "ann", {"email": "ann@example.org"})
+        deliver("chat", "Ann@Example.org")
+        (alias,) = ledger.labels.aliases()
+        assert (alias.alias, alias.session, alias.reason) == (
+            "dm:ann",
+            "dm:chat:Ann@Example.org",
+            "identity_promotion",
+        )
+        deliver("mail", "ann")
+        assert ledger.labels.aliases() == [alias], "a key that leads somewhere stays as it is"
+        assert ledger.session("dm:mail:ann").id != alias.session_id
+        deliver("chat", "eve")
+        assert ledger.labels.aliases() == [alias]
+        assert problems(ledger) == []
+    finally:
+        ledger.close()
+
+
+def test_whoever_writes_by_a_channel_has_a_session_that_a_person_is_promoted_to(world: TriggerWorld) -> None:
+    world.programs.create("agent", "ada", {"soul": "You are Ada."})
+    occasion = {"webhook": {"secret": "${S}", "scheme": "slack"}}
+    world.create("chat", on=occasion, to={"persona": "ada", "sender": "event.user"}, message="${payload.event.text}")
+    ledger = world.ledger
+
+    def delivered(user: Any, text: str) -> str:
+        sender = world.sender()
+        payload = {"event": {"user": user, "text": text}}
+        sender.fire_by_hand(sender.require("chat"), payload)
+        world.clock.tick(1)
+        (message,) = [one for one in ledger.inbox.list() if one.content == (TextPart(text),)]
+        return message.session
+
+    assert delivered("U1", "hello") == "dm:chat:U1"
+    first = ledger.session("dm:chat:U1")
+    assert (first.persona_id, first.routing_key) == ("ada", "dm:chat:U1")
+    assert delivered("U2", "me, too") == "dm:chat:U2"
+    world.programs.create("human", "ann", {"email": "ann@example.org"})
+    ledger.labels.promote("dm:chat:U1", "dm:ann")
+    (alias,) = ledger.labels.aliases()
+    assert (alias.alias, alias.session, alias.reason) == ("dm:ann", "dm:chat:U1", "identity_promotion")
+    assert delivered("U1", "again") == "dm:chat:U1"
+    assert ledger.inbox.admit("from elsewhere", session="dm:ann").session_id == first.id
+    ledger.labels.rename("dm:chat:U1", "ann")
+    assert delivered("U1", "by its key") == "ann"
+    odd = delivered("two words\n#1", "odd")
+    assert re.fullmatch(r"dm:chat:[0-9a-f]{16}", odd)
+    assert delivered(None, "nobody") == "ada:main"
+    assert problems(ledger) == []

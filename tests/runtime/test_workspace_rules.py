@@ -11,6 +11,7 @@ import pytest
 from weft.kernel.errors import InvalidInput, LimitExceeded
 from weft.ledger.model import NewMessage
 from weft.runtime.assembly.system_prompts import RULES_FILE, SystemPrompt, WorkspaceRules, changed_prompt, read_rules
+from weft.runtime.sandbox.hidden_places import SecretFiles
 from weft.store.replicas import TrustStore
 
 
@@ -54,6 +55,20 @@ def test_what_cannot_be_taken_is_refused_with_a_word(tmp_path: Path, form: str) 
         read_rules(str(folder), trusted)
     assert "AGENTS.md" in str(refused.value)
     assert "a key" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "more"), [(".env", ()), ("deploy/id_rsa", ()), ("own.secret", ("*.secret",))])
+def test_rules_that_lead_to_a_file_of_secrets_are_not_read(tmp_path: Path, name: str, more: tuple[str, ...]) -> None:
+    """A command that cannot read the file can make the link, and the rules are sent with every request."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("a key")
+    (tmp_path / RULES_FILE).symlink_to(name)
+    with pytest.raises(InvalidInput, match="hidden from commands") as refused:
+        read_rules(str(tmp_path), trusted, lambda: (SecretFiles(more=more), None))
+    assert "a key" not in str(refused.value)
+    shown = SecretFiles(more=more, shown=lambda: [str(tmp_path / name)])
+    rules = read_rules(str(tmp_path), trusted, lambda: (shown, None))
+    assert rules is not None
 
 
 def test_a_folder_is_trusted_by_its_place_and_inode_beside_the_ledgers(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from weft.store.postgres.connection import (
     FLUSH,
     KEPT_READERS,
     PostgresSql,
-    Readers,
+    ReaderPool,
     changed_table,
     connect,
     parse_address,
@@ -59,7 +59,7 @@ class Opened:
 def test_a_reader_is_kept_for_the_next_and_those_of_a_rush_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_connection, "PATIENCE_SECONDS", 0.0)
     opened: list[Any] = []
-    pool = Readers(lambda: opened.append(Opened()) or opened[-1])  # type: ignore[func-returns-value]
+    pool = ReaderPool(lambda: opened.append(Opened()) or opened[-1])  # type: ignore[func-returns-value]
     pool.take_back(pool.lend())
     assert pool.lend() is opened[0]
     lent = [opened[0], *(pool.lend() for _ in range(KEPT_READERS + 1))]
@@ -73,7 +73,7 @@ def test_a_reader_is_kept_for_the_next_and_those_of_a_rush_are_closed(monkeypatc
 def test_whoever_finds_all_of_them_lent_waits_for_one_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_connection, "PATIENCE_SECONDS", 60.0)
     opened: list[Any] = []
-    pool = Readers(lambda: opened.append(Opened()) or opened[-1])  # type: ignore[func-returns-value]
+    pool = ReaderPool(lambda: opened.append(Opened()) or opened[-1])  # type: ignore[func-returns-value]
     begun = threading.Event()
 
     def wait_for_one() -> object:

@@ -208,13 +208,13 @@ def test_every_text_of_a_row_arrives_as_it_was_sent(addresses: tuple[str, str]) 
     columns, cast = ("k", "one", "two", "raw", "empty"), "(k BIGINT, one TEXT, two TEXT, raw BYTEA, empty TEXT)"
     with psycopg.connect(parse_address(addresses[0]).conninfo) as server:
         server.execute(f"CREATE TYPE pg_temp.sent AS {cast}".encode())
-        sent = straight_append._array(
-            straight_append._quoted(straight_append._composite(columns, row, frozenset())) for row in rows
+        sent = straight_append._array_text(
+            straight_append._quoted_value(straight_append._composite_text(columns, row, frozenset())) for row in rows
         )
         assert server.execute(b"SELECT (u).* FROM unnest(%s::pg_temp.sent[]) u", (sent,)).fetchall() == rows
     for text in ("a\0b", str(EVENTS_FROM + 1), str(CONTENTS_FROM + 1)):
-        with pytest.raises(straight_append.Unusual):
-            straight_append._composite(("one",), (text,), frozenset())
+        with pytest.raises(straight_append.UnusualTurn):
+            straight_append._composite_text(("one",), (text,), frozenset())
 
 
 def test_a_session_that_is_held_by_another_is_not_written_to(addresses: tuple[str, str]) -> None:

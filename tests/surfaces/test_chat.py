@@ -17,7 +17,7 @@ from weft.ledger.reports.prices import shipped_prices
 from weft.programs.program_records import Program
 from weft.runtime.egress.execution_context import ExecutionContext, context_for
 from weft.runtime.inference.local_models import MODEL_FILES
-from weft.runtime.inference.model_requests import Parameters, ProviderKind
+from weft.runtime.inference.model_requests import ModelParameters, ProviderKind
 from weft.runtime.replies import ReplyToken
 from weft.surfaces.cli.chat.conversation import Conversation
 from weft.surfaces.cli.chat.models import (
@@ -143,7 +143,7 @@ def test_a_model_program_is_asked_at_its_provider_with_its_key() -> None:
     choice = of_program(FAST, among(MINE), {"HOST": "127.0.0.1"}.get, acting())
     settings = choice.settings
     assert (settings.id, settings.name, settings.provider.id) == ("fast", "m-1", "mine")
-    assert settings.parameters == Parameters(temperature=0.5)
+    assert settings.parameters == ModelParameters(temperature=0.5)
     assert settings.provider.credential == "MINE_KEY"
     assert choice.context.key_of("http://127.0.0.1:1/v1") == "MINE_KEY"
     with pytest.raises(VariableMissing):

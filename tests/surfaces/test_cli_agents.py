@@ -76,3 +76,22 @@ def test_of_processes_that_begin_together_one_does_the_work(weft: Shell, talking
         assert sorted(program.wait() for program in both) == [0, 4], errors
     assert steps(weft) == ONE_RUN
     assert len(talking.received) == 1
+
+
+def test_who_can_mention_a_new_agent_is_shown_and_chosen_by_an_option(weft: Shell) -> None:
+    made = weft("agent", "create", "ada")
+    assert made.out == "agent ada is idle\n"
+    assert (
+        "public: everybody in this ledger can mention it; `--private` makes one that only its creator can" in made.err
+    )
+    assert "`weft agent visibility ada private` changes this one" in made.err
+    assert "public: everybody" in weft("agent", "create", "bea", "--public").err
+    hidden = weft("agent", "create", "cid", "--private")
+    assert "private: only its creator and those it is shared with can mention it" in hidden.err
+    assert {one["id"]: one["config"].get("visibility") for one in weft.json("agent", "list")} == {
+        "ada": None,
+        "bea": "public",
+        "cid": "private",
+    }
+    assert weft("human", "create", "bln", "--name", "Brian").code == 0
+    assert weft.json("program", "get", "bln")["config"]["name"] == "Brian"

@@ -21,12 +21,12 @@ from tests.runtime.scripted import HANG, chat, chat_saying, failure
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, masked, running
 from tests.surfaces.test_cli_docs import run_example
+from weft.kernel.events import ModelRequest
 from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
 from weft.surfaces.cli.chat.models import other_models
 from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.programs.program_call import acting_person
-from weft.surfaces.cli.work.broker_call import EmbeddedNote
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
 PATIENCE_SECONDS = 60.0
@@ -144,23 +144,70 @@ def test_a_message_is_answered_as_its_options_say(weft: Shell) -> None:
     assert weft("verify").code == 0
 
 
-def test_who_sends_is_told_once_that_the_embedded_model_answers(
-    weft: Shell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    call = Call()
+@pytest.mark.parametrize("variable", ["", "OPENAI_API_KEY"])
+def test_the_embedded_model_answers_unasked_only_in_conversations(weft: Shell, variable: str) -> None:
     with weft_package.open(weft.folder / ".weft" / "ledger.db") as ledger:
-        programs, none = Programs(ledger), dict[str, str]().get
-        find = other_models(programs, none, EmbeddedNote(call))
-        acting = acting_person(call, programs)
-        find("local", None, acting)
-        assert capsys.readouterr().err == ""
-        for _ in range(2):
-            configured = find(None, None, acting)
-            assert configured is not None
-            assert configured.model.provider.is_embedded
-    told = capsys.readouterr().err
-    assert told.count("nothing names a model, so the embedded model local answers, without tools") == 1
-    assert "`weft agent configure` and `weft session configure` name one with --model" in told
+        programs, variables = Programs(ledger), {variable: CANARY}.get
+        acting = acting_person(Call(), programs)
+        find = other_models(programs, variables)
+        asked, unasked = find("local", None, acting), find(None, None, acting)
+        in_chat = other_models(programs, variables, is_embedded_default=True)(None, None, acting)
+    assert asked is not None
+    assert asked.model.provider.is_embedded
+    assert (None if unasked is None else unasked.model.id) == ("openai" if variable else None)
+    assert in_chat is not None
+    assert in_chat.model.provider.is_embedded is not bool(variable)
+
+
+def test_a_message_that_no_model_can_answer_names_the_commands_that_give_it_one(
+    weft: Shell,
+) -> None:
+    """Also after a conversation with the embedded model, and after a name that was mistyped."""
+    make = "`weft model create NAME --backend MODEL --provider PROVIDER` makes a model"
+    weft.json("agent", "create", "ada")
+    weft.record("Hello", session="chat", effective_config={"model": "local", "provider": "local"})
+    for target, give in (
+        (("--session", "plans"), "`weft session configure plans --model NAME`"),
+        (("--session", "chat"), "`weft session configure chat --model NAME`"),
+        (("--persona", "ada"), "`weft agent configure ada --model NAME`"),
+    ):
+        sent = weft("send", *target, "What is the capital of France?")
+        assert (sent.code, sent.out) == (4, ""), sent.err
+        assert make in sent.err
+        assert give in sent.err
+    mistyped = weft("agent", "configure", "ada", "--model", "fsat")
+    assert mistyped.code != 0
+    assert weft("send", "--persona", "ada", "Hello").code == 4
+    assert weft("send", "--model", "fsat", "Hello").code == 3
+    assert "did you mean local?" in weft("send", "--model", "loca", "Hello").err
+    assert weft("agent", "run", "ada", "Say hello").code == 4
+    assert [message["state"] for message in weft.json("inbox", "--dead")] == ["dead"] * 7
+
+
+@pytest.mark.parametrize("kind", ["agent", "session"])
+def test_the_model_that_an_agent_or_a_session_names_as_fallback_answers_in_place_of_one_that_fails(
+    weft: Shell, kind: str
+) -> None:
+    with serving(failure(429, "come back tomorrow", retry_after="86400"), chat()) as server:
+        stock(weft, server.url, "talk")
+        weft.json("agent", "create", "ada", "--model", "fast")
+        name, target = ("ada", "--persona") if kind == "agent" else ("talk", "--session")
+        unknown = weft(kind, "configure", name, "--set", "fallback=@(gone)")
+        assert (unknown.code, "there is no program @(gone)" in unknown.err) == (5, True), unknown.err
+        weft.json(kind, "configure", name, "--set", "fallback=@(slow)")
+        sent = weft.json("send", target, name, "Hello")
+        turn = weft.json("show", sent["turn"])
+        assert [one.body["model"] for one in server.received] == ["m-1", "m-2"]
+    assert sent["text"] == "Hello there"
+    config = turn["effective_config"]
+    assert (config["model"], config["fallback"]) == ("fast", "@(slow)")
+    assert config["sources"]["fallback"]["source"] == name
+    with weft_package.open(weft.folder / ".weft" / "ledger.db") as ledger:
+        events = [one.event for one in ledger.events(turn["id"])]
+    asked = [(one.model, one.attempt) for one in events if isinstance(one, ModelRequest)]
+    assert asked == [("m-1", 1), ("m-2", 2)]
+    shown = weft.json("config", sent["session"])
+    assert ("fallback", "@(slow)") in [(value["key"], value["value"]) for value in shown["values"]]
 
 
 def test_files_go_with_a_message(weft: Shell) -> None:
@@ -173,6 +220,8 @@ def test_files_go_with_a_message(weft: Shell) -> None:
         text, attached, image = server.received[0].body["messages"][-1]["content"]
     assert (text["text"], attached["text"]) == ("Look", "File notes.md:\nremember the milk")
     assert image["image_url"]["url"].startswith("data:image/png;base64,")
+    asked = next(one for one in weft.json("show", sent["turn"])["messages"] if one["role"] == "user")
+    assert asked["context"]["attachments"] == [{"path": "notes.md"}, {"path": "dot.png"}]
     (touch,) = weft.json("files", "notes.md")
     assert (touch["turn_id"], touch["kind"]) == (sent["turn"], "attached")
     (weft.folder / "other.bin").write_bytes(b"\xff\x00\xfe")
@@ -188,7 +237,7 @@ def test_what_waits_is_listed_cancelled_and_answered_by_a_broker(weft: Shell) ->
         second = weft.json("send", "--session", "talk", "two", "--no-wait", "--priority", "5")
         third = weft("send", "--persona", "ada", "three", "--no-wait")
         assert (first["state"], first["turn"]) == ("queued", None)
-        assert third.out.endswith(" waits in session ada:main\n")
+        assert third.out.endswith(" waits in new session ada:main\n")
         assert "`weft broker` runs one" in third.err
         lines = [line.split("\t") for line in weft("inbox").out.splitlines()]
         assert [(line[1], line[2], line[-1]) for line in lines] == [
@@ -256,8 +305,8 @@ def test_a_failed_turn_is_retried_with_its_results_or_afresh(weft: Shell) -> Non
         call = {"name": "deploy", "id": "c1", "arguments": {"to": "production"}, "result": "done"}
         failed = weft.record("Ship it", session="talk", tool_calls=[call], error="it broke", response=None)
         refused = weft("retry", failed, "--afresh")
-        assert refused.code == 2
-        assert "1 tool call may run again: --yes does so" in refused.err
+        assert refused.code == 4
+        assert "1 tool call may run again\nhint: --yes does so without asking" in refused.err
         assert "deploy {'to': 'production'}" in refused.err
         afresh = weft.json("retry", failed, "--afresh", "--yes")
         assert (afresh["text"], afresh["session"]) == ("Afresh", "talk")

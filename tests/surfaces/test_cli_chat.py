@@ -80,7 +80,7 @@ def test_an_exchange_at_a_terminal_is_a_turn_with_real_counts(weft: Shell, talki
     assert person.end() == 0
     with ledger_of(weft) as ledger:
         turn = ledger.turn("chat")
-        assert (turn.depth, turn.status, turn.model, turn.provider) == (2, "completed", "m-1", "scripted-home")
+        assert (turn.depth, turn.status, turn.model, turn.provider_program) == (2, "completed", "m-1", "scripted-home")
         assert turn.usage == Usage(
             input_tokens=12, output_tokens=5, cached_input_tokens=8, cache_write_tokens=0, reasoning_tokens=0,
             total_tokens=25,

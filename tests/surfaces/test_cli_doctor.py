@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -130,3 +132,10 @@ def test_a_source_of_several_files_is_not_taken_for_one_that_was_cut(weft: Shell
     session.write_text(session.read_text().replace('"title": "t", ', ""))
     os.utime(session, ns=(after := session.stat().st_mtime_ns + 10**9, after))
     assert "1 of 1 sources are shorter than they were" in weft("doctor").out
+
+
+def test_one_link_waits_and_two_wait(weft: Shell, folder: Path) -> None:
+    for child, words in (("a", "1 link waits for history"), ("b", "2 links wait for history")):
+        with closing(sqlite3.connect(folder / ".weft" / "ledger.db")) as database, database:
+            database.execute("INSERT INTO import_wait (child, wants, why) VALUES (?, x'00', 'parent')", (child,))
+        assert words in weft("doctor").out

@@ -19,7 +19,7 @@ import weft as library
 from tests.surfaces.shell import PROGRAM, Shell, on_terminal, running, spawn
 from weft.exchange import importers
 from weft.kernel import errors
-from weft.surfaces.cli.command_line import EXIT_CODES, UNFINISHED, exit_code, hint_of
+from weft.surfaces.cli.command_line import EXIT_CODES, MOVED, UNFINISHED, exit_code, hint_of
 from weft.surfaces.cli.main import SUMMARIES, run
 from weft.surfaces.cli.main import weft as weft_command
 
@@ -29,12 +29,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) -> None:
     no_ledger = {"init", "import", "completion", "help", "doctor", "copy", "key", "clone", "credential", "sandbox"}
-    no_ledger |= {"mcp-server", "token"}
-    no_ledger |= {"token"}
+    no_ledger |= {"mcp", "token"}
     for name in SUMMARIES.keys() - no_ledger:
         needs = {"show": ["x"], "tree": ["x"], "diff": ["a", "b"], "reflog": ["x"], "fork": ["a", "b"], "delete": ["x"]}
         needs |= {"move": ["a", "b"], "restore": ["x"], "rename": ["a", "b"], "alias": ["a", "b"], "archive": ["x"]}
-        needs |= {"export-facts": ["f"], "import-facts": ["f"], "backup": ["f"], "compact": ["--summary", "x"]}
+        needs |= {"facts": ["export", "f"], "backup": ["f"], "compact": ["--summary", "x"]}
         needs |= {"record": ["--query", "x"], "files": ["f"], "blame": ["f"]}
         needs |= {
             "erase": ["x", "--dry-run"],
@@ -95,6 +94,17 @@ def test_the_hint_of_a_named_ledger_that_is_missing_makes_that_one(
     monkeypatch.delenv("WEFT_LEDGER")
     assert shell("init", name).code == 0
     assert shell("--ledger", name, "log").code == 0
+
+
+def test_the_place_of_a_new_ledger_is_shown_without_the_way_to_it(shell: Shell, folder: Path) -> None:
+    (folder / "inner").mkdir()
+    assert shell("init", "inner/../other.db").out == f"made a ledger at {folder.resolve() / 'other.db'}\n"
+    named = shell("--ledger", "inner/../named.db", "init")
+    assert named.out == f"made a ledger at {folder.resolve() / 'named.db'}\n"
+    (folder / "elsewhere").mkdir()
+    (folder / "inner" / ".weft").symlink_to(folder / "elsewhere")
+    assert shell("init", "inner/../inner").code != 0
+    assert not any((folder / "elsewhere").iterdir())
 
 
 def test_the_password_of_an_address_stands_in_no_hint() -> None:
@@ -211,7 +221,7 @@ def test_an_ambiguous_name_lists_what_it_could_mean(weft: Shell, monkeypatch: py
     monkeypatch.setattr("weft.ledger.api.ledger.Ledger.point", either)
     answer = weft("show", "4f9c2a1")
     assert answer.code == 3
-    assert answer.err == "weft: '4f9c2a1' could be one, two\nhint: type more characters of the id\n"
+    assert answer.err == "weft: '4f9c2a1' could be one, two\nhint: type more characters of it\n"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +229,7 @@ def test_an_ambiguous_name_lists_what_it_could_mean(weft: Shell, monkeypatch: py
     [
         (("lgo",), "did you mean log?"),
         (("log", "--grpah"), "--grpah"),
-        (("diff",), "Missing argument"),
+        (("diff",), "the argument LEFT is missing"),
         (("log", "-n", "many"), "many"),
         (("completion", "tcsh"), "tcsh"),
         (("help", "everything"), "topics are"),
@@ -373,7 +383,7 @@ def test_a_no_is_an_answer_and_no_interrupt(weft: Shell, folder: Path) -> None:
     assert (code, "weft: nothing was changed" in shown, "interrupted" in shown) == (4, True, False), shown
     assert weft.json("key", "list")
     refused = weft("key", "delete", "mine")
-    assert (refused.code, "nobody is there to say yes" in refused.err) == (5, True)
+    assert (refused.code, "nobody is there to say yes" in refused.err) == (4, True)
     code, shown = on_terminal(folder, "key", "delete", "mine", typed="\x04")
     assert (code, "weft: interrupted" in shown) == (130, True), shown
 
@@ -528,3 +538,141 @@ def test_the_help_names_every_variable_that_importers_go_by(weft: Shell) -> None
     }
     assert {"CODEX_HOME", "PI_CODING_AGENT_DIR"} <= named
     assert [name for name in sorted(named) if name not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("log", "-n", "many"), "'many' is no whole number"),
+        (("log", "-n", "-1"), "-1 is less than 0"),
+        (("graph", "history", "main", "-n", "0"), "0 is not between 1 and 10000"),
+        (("bisect", "main", "--timeout", "soon"), "'soon' is no number"),
+        (("bisect", "main", "--timeout", "0"), "0.0 is not more than 0"),
+    ],
+)
+def test_numbers_are_refused_in_plain_words(weft: Shell, arguments: tuple[str, ...], said: str) -> None:
+    answer = weft(*arguments)
+    assert (answer.code, said in answer.err, "x>" in answer.err) == (2, True, False), answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("merge", "plans"), "the option --into is missing"),
+        (("bundle", "create", "main"), "the option -o or --output is missing"),
+        (("completion",), "the argument {bash|zsh|fish} is missing: one of bash, zsh, fish"),
+        (("log", "main", "plans"), "there is one argument too many: plans"),
+        (("log", "main", "plans", "draft"), "there are too many arguments: plans draft"),
+        (("usage", "--by", "colour"), "invalid value for '--by': 'colour' is not one of 'day', 'week', 'month'"),
+        (("diff",), "the argument LEFT is missing; --files alone compares the latest turn"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_told_in_the_style_of_other_errors(
+    weft: Shell, arguments: tuple[str, ...], said: str
+) -> None:
+    answer = weft(*arguments)
+    first = answer.err.splitlines()[0]
+    assert (answer.code, first.startswith(f"weft: {said}"), first.endswith(".")) == (2, True, False), answer.err
+
+
+def test_a_deleted_session_is_restored_by_what_its_name_is_answered_with(weft: Shell) -> None:
+    weft.record("x", session="plans")
+    assert weft("delete", "plans").code == 0
+    for words in (("log", "plans"), ("rename", "plans", "y"), ("delete", "plans")):
+        answer = weft(*words)
+        assert (answer.code, "hint: `weft restore plans` brings it back" in answer.err) == (3, True), answer.err
+    assert weft("human", "create", "bob").code == 0
+    hidden = weft("--as", "bob", "log", "plans")
+    assert (hidden.code, "restore" in hidden.err) == (3, False), hidden.err
+
+
+def test_a_mistyped_session_is_answered_with_those_that_are_nearly_called_so(weft: Shell) -> None:
+    weft.record("x", session="plans")
+    weft.record("x", session="places")
+    for words in (("log", "plasn"), ("rename", "plasn", "y"), ("session", "pause", "plasn"), ("undo", "plasn")):
+        answer = weft(*words)
+        assert (answer.code, "hint: did you mean 'plans' or 'places'?" in answer.err) == (3, True), (words, answer.err)
+    assert "`weft sessions` lists them" in weft("undo", "zzzzzz").err
+    error = weft("log", "plasn", "--json").error
+    assert (error["action"], error["arguments"]) == ("choose_near_session", {"names": "'plans' or 'places'"})
+
+
+def test_a_session_that_cannot_be_read_is_not_named_beside_a_mistyped_one(weft: Shell) -> None:
+    weft.record("x", session="plans")
+    assert weft("agent", "create", "ada").code == 0
+    assert weft("human", "create", "bob").code == 0
+    hidden = weft("--as", "bob", "log", "plasn")
+    assert (hidden.code, "plans" in hidden.err) == (3, False), hidden.err
+
+
+def test_what_is_not_there_is_listed_by_the_command_of_its_kind(weft: Shell) -> None:
+    assert "hint: `weft agent list` lists them" in weft("agent", "status", "nobody").err
+    assert "hint: `weft task list` lists them" in weft("task", "show", "nothing").err
+    assert "hint: `weft mcp list` lists them" in weft("mcp-server", "remove", "nothing").err
+
+
+def test_a_person_who_is_needed_and_not_there_is_one_error(weft: Shell) -> None:
+    assert weft("key", "create", "mine").code == 0
+    refused = weft("key", "delete", "mine", "--json")
+    assert (refused.code, refused.error["code"]) == (4, "nobody_to_ask")
+    assert refused.error["hint"] == "say --yes; a private key is gone for good"
+
+
+def test_all_commands_are_listed_by_every_way_to_ask_for_them(shell: Shell) -> None:
+    listed = shell("help", "--all").out
+    for arguments in (("--help", "--all"), ("--all", "--help"), ("--all",)):
+        assert shell(*arguments).out == listed
+    assert (shell("--all", "log").code, shell("sessions", "--all", "--help").code) == (2, 0)
+    assert "\n  substitute " not in shell("--help").out
+
+
+def test_a_command_of_a_group_is_explained(shell: Shell) -> None:
+    assert shell("help", "agent", "run").out == shell("agent", "run", "--help").out
+    assert "did you mean run?" in shell("help", "agent", "rnu").err
+    assert "did you mean revisions?" in shell("help", "revison").err
+    assert "`weft log` has no commands" in shell("help", "log", "x").err
+    assert shell.json("help", "agent", "run")["topic"] == "agent run"
+
+
+def test_the_words_of_other_tools_lead_to_commands(shell: Shell) -> None:
+    from weft.surfaces.cli.main import MEANT
+
+    assert "did you mean record?" in shell("commit").err
+    assert MEANT.keys().isdisjoint(SUMMARIES)
+    assert {meant.split()[0] for words in MEANT.values() for meant in words.split(" or ")} <= SUMMARIES.keys()
+
+
+def test_a_mistyped_field_of_a_turn_is_answered_with_the_one_that_is_meant(weft: Shell) -> None:
+    answer = weft("record", stdin='{"qurey": "Hi"}')
+    assert (answer.code, answer.err) == (5, "weft: a turn has no field 'qurey'\nhint: did you mean 'query'?\n")
+
+
+def test_who_holds_a_session_is_told_as_a_process(weft: Shell) -> None:
+    with library.open(weft.folder / ".weft" / "ledger.db") as ledger:
+        ledger.begin_turn(session="busy")
+        refused = weft("record", "--session", "busy", "--query", "x")
+    assert f"(held by process {os.getpid()} of {os.uname().nodename})" in refused.err
+
+
+@pytest.mark.parametrize(("kind", "words"), [("agent", "an agent"), ("task", "a task"), ("information", "information")])
+def test_a_kind_stands_in_a_sentence_with_its_article(kind: str, words: str) -> None:
+    assert errors.with_article(kind) == words
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (("mcp-server",), ("mcp",)),
+        (("mcp-server", "list", "--json"), ("mcp", "list", "--json")),
+        (("export-facts",), ("facts", "export")),
+        (("import-facts", "gone.jsonl"), ("facts", "import", "gone.jsonl")),
+        (("help", "mcp-server"), ("help", "mcp")),
+    ],
+)
+def test_a_command_that_moved_still_answers_to_its_name(
+    weft: Shell, before: tuple[str, ...], now: tuple[str, ...]
+) -> None:
+    weft.record("one")
+    assert weft(*before) == weft(*now)
+    listed = weft("help", "--all").out
+    assert [name for name in MOVED if f"\n  {name} " in listed] == []

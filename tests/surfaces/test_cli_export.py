@@ -36,7 +36,7 @@ def test_a_page_tells_the_cost_at_ones_own_prices(
 def test_without_a_file_it_goes_to_stdout(weft: Shell) -> None:
     weft.record("hi")
     for arguments in ((), ("-o", "-")):
-        answer = weft("export", "main", "--as", "openai", *arguments)
+        answer = weft("export", "main", "--format", "openai", *arguments)
         assert [message["content"] for message in answer.json["messages"]] == ["hi", "re: hi"]
         assert answer.err == ""
 
@@ -48,16 +48,16 @@ def test_json_tells_what_was_written(weft: Shell, folder: Path) -> None:
         "file": "a.jsonl", "form": "jsonl", "bytes": (folder / "a.jsonl").stat().st_size, "turns": 1, "messages": 2,
         "tool_calls": 1, "left_out": {"tool call": 1}, "assets": 0,
     }  # fmt: skip
-    answer = weft("export", "main", "--as", "openai", "--json")
+    answer = weft("export", "main", "--format", "openai", "--json")
     assert answer.code == 2
     assert "name one with -o" in answer.error["message"]
 
 
 def test_what_is_left_out_is_told_beside(weft: Shell) -> None:
     weft.record("hi", tool_calls=[{"name": "x"}, {"name": "y"}], system="rules")
-    answer = weft("export", "main", "--as", "jsonl")
+    answer = weft("export", "main", "--format", "jsonl")
     assert answer.err == "left out: 1 system message, 2 tool calls\n"
-    assert weft("export", "main", "--as", "jsonl", "-q").err == ""
+    assert weft("export", "main", "--format", "jsonl", "-q").err == ""
 
 
 def test_what_is_left_out_is_counted_in_the_plural(weft: Shell) -> None:
@@ -65,9 +65,9 @@ def test_what_is_left_out_is_counted_in_the_plural(weft: Shell) -> None:
     for query in ("one", "two"):
         weft.record(query, response={"role": "assistant", "content": thought})
         assert weft("compact", "--summary", f"so far {query}").code == 0
-    answer = weft("export", "main", "--as", "jsonl")
+    answer = weft("export", "main", "--format", "jsonl")
     assert answer.err == "left out: 2 summaries, 2 passages of thinking\n"
-    assert weft("export", "main~2", "--as", "jsonl").err == "left out: 1 summary, 1 passage of thinking\n"
+    assert weft("export", "main~2", "--format", "jsonl").err == "left out: 1 summary, 1 passage of thinking\n"
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_nothing_is_replaced_without_force(weft: Shell, folder: Path) -> None:
 
 def test_one_says_what_and_in_which_form(weft: Shell) -> None:
     weft.record("hi")
-    assert "--as" in weft("export", "main").err
-    assert weft("export", "--as", "html").out.startswith("<!doctype html>")
-    assert weft("export", "main", "--all", "--as", "html").code == 2
-    answer = weft("export", "main", "--as", "word")
+    assert "--format" in weft("export", "main").err
+    assert weft("export", "--format", "html").out.startswith("<!doctype html>")
+    assert weft("export", "main", "--all", "--format", "html").code == 2
+    answer = weft("export", "main", "--format", "word")
     assert answer.code == 5
     assert "known: anthropic, html, jsonl, markdown, openai" in answer.err
-    assert weft("export", "nobody", "--as", "html").code == 3
-    assert weft("export", "main", "--tree", "--as", "openai").code == 5
+    assert weft("export", "nobody", "--format", "html").code == 3
+    assert weft("export", "main", "--tree", "--format", "openai").code == 5
 
 
 def test_what_is_missing_is_told_before_the_form_is_asked_for(weft: Shell, folder: Path) -> None:
@@ -112,25 +112,25 @@ def test_what_is_missing_is_told_before_the_form_is_asked_for(weft: Shell, folde
     for words in (("nobody",), ("main", "nobody"), ("nobody", "-o", "a.xyz")):
         missing = weft("export", *words)
         assert (missing.code, "'nobody'" in missing.err, "form" in missing.err) == (3, True, False), words
-    code, shown = on_terminal(folder, "export", "nobody", "--as", "markdown")
+    code, shown = on_terminal(folder, "export", "nobody", "--format", "markdown")
     assert (code, "'nobody'" in shown) == (3, True)
     assert weft("export", "--room", "nowhere").code == 3
     unformed: list[tuple[str, ...]] = [(), ("main",), ("main", "-o", "a.xyz")]
     for arguments in unformed:
         unsaid = weft("export", *arguments)
         assert unsaid.code == 2
-        assert "in which form? add --as markdown (or html, jsonl, openai, anthropic), or name a file" in unsaid.err
+        assert "in which form? add --format markdown (or html, jsonl, openai, anthropic), or name a file" in unsaid.err
     assert sorted(path.name for path in folder.iterdir()) == [".weft"]
 
 
 def test_every_session_is_exported_at_once(weft: Shell) -> None:
-    empty = weft("export", "--all", "--as", "markdown")
+    empty = weft("export", "--all", "--format", "markdown")
     assert (empty.code, "this ledger has no session with a turn" in empty.err) == (3, True)
     weft.record("one")
     weft.record("two", session="other")
     weft.json("fork", "main", "side")
     weft.record("three", session="side")
-    text = weft("export", "--all", "--as", "markdown").out
+    text = weft("export", "--all", "--format", "markdown").out
     assert [text.count(f"\n> {word}\n") for word in ("one", "two", "three")] == [1, 1, 1]
 
 
@@ -138,9 +138,9 @@ def test_a_tree_has_all_branches_and_a_context_the_summary(weft: Shell) -> None:
     weft.record("one")
     weft.json("fork", "main", "side")
     weft.record("three", session="side")
-    assert "> three" in weft("export", "main", "--tree", "--as", "markdown").out
+    assert "> three" in weft("export", "main", "--tree", "--format", "markdown").out
     weft.json("compact", "--summary", "all so far")
-    said = weft("export", "main", "--context", "--as", "openai").json["messages"]
+    said = weft("export", "main", "--context", "--format", "openai").json["messages"]
     assert said == [{"role": "user", "content": "all so far"}]
 
 
@@ -160,18 +160,18 @@ def test_an_export_is_named_when_something_is_erased(weft: Shell) -> None:
 
 def test_a_terminal_is_not_written_to(weft: Shell, folder: Path) -> None:
     weft.record("hi")
-    code, shown = on_terminal(folder, "export", "main", "--as", "markdown")
+    code, shown = on_terminal(folder, "export", "main", "--format", "markdown")
     assert (code, "name a file with -o" in shown) == (2, True)
 
 
 def test_a_pipe_gets_bytes(weft: Shell, folder: Path) -> None:
     weft.record("hé \ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
-    ran = spawn(folder, "export", "main", "--as", "jsonl", environment={"PYTHONIOENCODING": "ascii"})
+    ran = spawn(folder, "export", "main", "--format", "jsonl", environment={"PYTHONIOENCODING": "ascii"})
     assert json.loads(ran.stdout.splitlines()[0])["message"]["content"].startswith("hé ")
 
 
 def test_forms_are_completed(weft: Shell, folder: Path) -> None:
-    environment = {"_WEFT_COMPLETE": "bash_complete", "COMP_WORDS": "weft export main --as ", "COMP_CWORD": "4"}
+    environment = {"_WEFT_COMPLETE": "bash_complete", "COMP_WORDS": "weft export main --format ", "COMP_CWORD": "4"}
     ran = spawn(folder, environment=environment)
     assert {line.split(b",")[1] for line in ran.stdout.splitlines()} == {
         b"anthropic", b"html", b"jsonl", b"markdown", b"openai",

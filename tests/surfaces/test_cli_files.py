@@ -33,7 +33,7 @@ def test_blame_of_the_file_as_it_is(weft: Shell, folder: Path) -> None:
     found = weft("blame", "./notes.txt")
     assert [line.split()[-1] for line in found.out.splitlines()] == ["hand", "one", "2"]
     assert found.out.startswith("?")
-    assert "1 line of ./notes.txt: no turn is known to have written them" in found.err
+    assert "1 line of ./notes.txt: no turn is known to have written it" in found.err
     shown = weft.json("blame", "./notes.txt")
     assert [line["turn_id"] is None for line in shown] == [True, False, False]
     assert [line["text"] for line in weft.json("blame", "--recorded", "./notes.txt")] == ["one", "2", "three"]

@@ -81,15 +81,15 @@ def test_what_is_kept_beside_stays_when_an_older_backup_is_put_back(desk: Desk, 
 def test_a_backup_that_is_cut_short_is_no_backup_and_is_made_again(
     desk: Desk, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep = FileStore._keep
+    keep = FileStore._keep_snapshots
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(FileStore, "_keep", die)
+    monkeypatch.setattr(FileStore, "_keep_snapshots", die)
     assert desk.weft("backup", "copy.db").code != 0
     assert not (folder / "copy.db").exists(), "what has not all its files is not there"
-    monkeypatch.setattr(FileStore, "_keep", keep)
+    monkeypatch.setattr(FileStore, "_keep_snapshots", keep)
     assert desk.weft("backup", "copy.db").code == 0
     assert checked_out(desk, "copy.db", "main~1") == ONE
 
@@ -140,15 +140,15 @@ def test_a_copy_has_the_files_of_turns(desk: Desk, folder: Path) -> None:
 def test_a_copy_that_lost_its_way_among_the_files_is_not_finished(
     desk: Desk, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep = FileStore._keep
+    keep = FileStore._keep_snapshots
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(FileStore, "_keep", die)
+    monkeypatch.setattr(FileStore, "_keep_snapshots", die)
     assert desk.weft("copy", ".", "copy.db").code != 0
     assert "not finished" in desk.weft("log", "--ledger", "copy.db").err
-    monkeypatch.setattr(FileStore, "_keep", keep)
+    monkeypatch.setattr(FileStore, "_keep_snapshots", keep)
     assert desk.weft("copy", ".", "copy.db").code == 0
     assert desk.weft("trust", "--ledger", "copy.db").code == 0
     assert checked_out(desk, "copy.db") == TWO

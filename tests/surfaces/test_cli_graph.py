@@ -11,7 +11,7 @@ import weft
 from tests.graph.histories import tell_everything
 from tests.surfaces.shell import Shell, on_terminal
 from weft.graph.edge_reader import GraphEdge, GraphNode
-from weft.graph.graph import Picture, to_dot, to_svg
+from weft.graph.graph import GraphPicture, to_dot, to_svg
 from weft.ledger.views.edges import EdgeType
 
 
@@ -146,7 +146,7 @@ def edge(source: str, target: str, number: int = 0) -> GraphEdge:
 
 def test_what_stands_in_a_ledger_is_escaped_in_pictures() -> None:
     evil = '</text><script>alert(1)</script>"];\n} \\" \x00\x1b[31m'
-    picture = Picture([node("program:" + evil, evil)], [])
+    picture = GraphPicture([node("program:" + evil, evil)], [])
     svg, dot = to_svg(picture), to_dot(picture)
     assert "<script" not in svg
     ElementTree.fromstring(svg)
@@ -157,9 +157,62 @@ def test_what_stands_in_a_ledger_is_escaped_in_pictures() -> None:
 def test_pictures_are_bounded_and_circles_are_drawn() -> None:
     names = [f"program:{number}" for number in range(300)]
     edges = [edge(left, right) for left, right in zip(names, [*names[1:], names[0]], strict=True)]
-    picture = Picture(map(node, names), edges)
+    picture = GraphPicture(map(node, names), edges)
     assert (len(picture.nodes), picture.left_out) == (200, 100)
     assert "100 more nodes are not drawn" in to_svg(picture)
-    circle = Picture([node("a:1"), node("a:2")], [edge("a:1", "a:2"), edge("a:2", "a:1"), edge("a:1", "a:1")])
+    circle = GraphPicture([node("a:1"), node("a:2")], [edge("a:1", "a:2"), edge("a:2", "a:1"), edge("a:1", "a:1")])
     assert sorted(name for column in circle.columns() for name in column) == ["a:1", "a:2"]
-    assert to_svg(Picture([], []))
+    assert to_svg(GraphPicture([], []))
+
+
+def test_events_go_out_as_lines_and_come_into_another_ledger(told: Shell, folder: Path) -> None:
+    shown = json.loads(ask(told, "history", "main~2", "--json"))
+    ask(told, "emit", "events.jsonl")
+    assert told("--ledger", "ledger.db", "graph", "emit", "events.jsonl").code != 0
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    assert {json.loads(line)["kind"] for line in lines} > {"run_started", "policy_activated", "resource_declared"}
+    with weft.open(folder / "other.db"):
+        pass
+    taken = told("--ledger", "other.db", "graph", "ingest", "events.jsonl")
+    assert taken.code == 0
+    contents = {ref for line in lines for ref in json.loads(line).get("salts", {})}
+    assert taken.out == (
+        f"{len(lines)} new events, {len(contents)} new contents, 0 new turns of other programs, 0 known already\n"
+    )
+    assert "weft pending" in taken.err
+    there = told("--ledger", "other.db", "graph", "history", shown["run"]["name"], "--json")
+    assert [event["name"] for event in json.loads(there.out)["events"]] == [event["name"] for event in shown["events"]]
+    again = told("--ledger", "other.db", "graph", "ingest", "events.jsonl", "--json")
+    assert json.loads(again.out)["events"] == 0
+    assert json.loads(again.out)["known"] == len(lines) + len(contents)
+    (folder / "bad.jsonl").write_text("\n".join([lines[0], lines[1].replace(":", ": ", 1), lines[2] + "}"]))
+    bad = told("--ledger", "other.db", "graph", "ingest", "bad.jsonl")
+    assert bad.code != 0
+    assert "line 3" in bad.err
+    (folder / "foreign.jsonl").write_text('{"a": 1}\n')
+    foreign = told("--ledger", "other.db", "graph", "ingest", "foreign.jsonl")
+    assert foreign.err == (
+        "weft: line 1: has no kind\n"
+        "hint: nothing was taken in; docs/events.md lists the kinds of events and their fields\n"
+    )
+
+
+def test_events_of_another_program_become_turns(shell: Shell, folder: Path) -> None:
+    of_run = {"ts": "2026-11-15T01:58:12.123Z", "run_id": "r1", "agent_id": "coder"}
+    events = [
+        {"kind": "history_append", **of_run, "message": {"role": "user", "content": "hello"}},
+        {"kind": "policy_activated", "ts": of_run["ts"], "agent_id": "coder", "policy_ref": "p1"},
+    ]
+    (folder / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
+    with weft.open(folder / "ledger.db"):
+        pass
+    taken = shell("--ledger", "ledger.db", "graph", "ingest", "events.jsonl", "--origin", "elsewhere")
+    assert "1 new turn of other programs" in taken.out
+    assert "1 event " in taken.err
+    with weft.open(folder / "ledger.db") as ledger:
+        assert ledger.session("coder").origin == "elsewhere"
+        assert ledger.messages("coder")[0].text == "hello"
+        assert ledger.policies.active() is None
+        assert [(policy.name, policy.is_own) for policy in ledger.policies.list()] == [("p1", False)]
+    steps = shell("--ledger", "ledger.db", "graph", "policies", "--json")
+    assert '"ACTIVATES_POLICY"' in steps.out

@@ -14,6 +14,7 @@ from weft.exchange.importing.run import ImportRun, ImportSummary, OriginTotals
 from weft.surfaces.cli.ledgers.import_job import ORIGINS_HEADER, _summary_notes
 
 LONG_AGO = 1_000_000_000
+NO_FILES = "no sessions were found: there are no files there; without PATH the usual places of every tool are searched"
 SESSION = "0a1b2c3d-1111-4111-8111-000000000001"
 
 
@@ -141,7 +142,7 @@ def test_a_place_without_sessions_says_what_was_looked_at(shell: Shell, dry: lis
     last = ["dry run: nothing was written"] if dry else []
     empty = shell("import", "empty", *dry)
     assert (empty.code, empty.out) == (0, "")
-    assert empty.err.splitlines() == ["no sessions were found: there are no files there", *last]
+    assert empty.err.splitlines() == [NO_FILES, *last]
     images = shell("import", "images", *dry)
     assert (images.code, images.out) == (0, "")
     assert images.err.splitlines() == [
@@ -231,6 +232,21 @@ def test_numbers_are_for_programs_in_a_pipe_and_for_people_on_a_terminal(shell: 
     assert row.split() == ["claude-code", "1", "0", "1", "1", "0", "0", "2", str(size), "B"]
     assert len(header) == len(row)
     assert row[header.index("FILES") + len("FILES") - 1] == "1"
+
+
+BAR_OF_AN_IMPORT = """
+from types import SimpleNamespace
+from weft.exchange.importing.run import ImportStep
+from weft.surfaces.cli.ledgers.import_job import import_progress
+with import_progress(SimpleNamespace(quiet=False, json=False)) as show:
+    show(ImportStep(files=1, of_files=2, bytes=1, of_bytes=2, sessions=1, name="a"))
+"""
+
+
+def test_the_bar_of_an_import_counts_one_session_as_one(folder: Path) -> None:
+    code, shown = on_terminal(folder, script=BAR_OF_AN_IMPORT, NO_COLOR="1")
+    assert code == 0
+    assert "import 1 session " in shown
 
 
 def test_a_narrow_terminal_gets_the_columns_that_matter(shell: Shell, claude: Path) -> None:

@@ -247,10 +247,10 @@ def test_times_are_told_as_people_guess_them() -> None:
 
 
 def test_a_guess_learns_from_what_was_measured() -> None:
-    from weft.exchange.importing.run import USUAL_RATE, Pace
+    from weft.exchange.importing.run import USUAL_RATE, ReadingPace
 
     clock = FixedClock()
-    pace = Pace(clock)
+    pace = ReadingPace(clock)
     assert pace.seconds_left(0, int(USUAL_RATE * 60)) == 60
     clock.sleep(1000)
     slow = pace.rate(int(USUAL_RATE * 100))

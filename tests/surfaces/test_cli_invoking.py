@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.scripted import CHAT_STREAM, Scripted, answer, chat, failure, message_stream
+from tests.runtime.scripted import CHAT_STREAM, MESSAGE, Scripted, answer, chat, chat_saying, failure, message_stream
 from tests.sandbox import machine_sandbox
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
@@ -227,3 +227,64 @@ def test_whoever_waits_is_told_of_tries_that_failed(weft: Shell) -> None:
     assert "slow down" in found.err
     assert "; claude-fast is asked again in 0." in found.err
     assert CANARY not in found.err
+
+
+def test_a_context_says_how_many_tokens_it_is_and_who_counted_them(weft: Shell) -> None:
+    counted, broken = answer(200, {"input_tokens": 1234}), failure(404, "no such place")
+    with serving(answer(200, MESSAGE), counted, counted, broken) as server:
+        created = f"provider create there --type anthropic --base-url {server.url} --key-env THERE_KEY"
+        assert weft(*created.split()).code == 0
+        assert weft(*"model create fast --backend claude-x --provider there".split()).code == 0
+        assert weft("send", "Hello", "--model", "fast", "--session", "main").code == 0
+        assert weft("session", "configure", "main", "--set", "defaultModel=fast").code == 0
+        plain = weft("context").out.splitlines()[0]
+        assert plain.startswith("2 messages, ")
+        assert plain.endswith(" tokens (estimated)")
+        assert len(server.received) == 1
+        assert weft("context", "--count").out.splitlines()[0] == "2 messages, 1,234 tokens (counted by there)"
+        asked = server.received[1]
+        assert (asked.path, asked.headers["x-api-key"]) == ("/v1/messages/count_tokens", CANARY)
+        told = weft.json("context", "--count")
+        assert (told["tokens"], told["counted_by"], len(told["messages"])) == (1234, "there", 2)
+        failed = weft("context", "--count")
+    assert failed.out.splitlines()[0] == plain
+    assert "the tokens are estimated: there: 404: no such place" in failed.err
+    assert weft.json("context", "main")["tokens"] is None
+    assert weft("context", "main", "--count").code == 2
+
+
+def test_an_answer_by_a_schema_is_configured_sent_and_held_to(weft: Shell) -> None:
+    schema = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
+    fitting, wrong = chat_saying({"content": '{"city": "Paris"}'}), chat_saying({"content": "Paris"})
+    with serving(fitting, wrong, chat()) as server:
+        stock(weft, server.url)
+        assert weft("model", "configure", "claude-fast", "--set", f"responseSchema={schema}").code == 0
+        found = weft("send", "Which?", "--model", "claude-fast", "--session", "main", "--quiet")
+        assert (found.code, found.out) == (0, '{"city": "Paris"}\n'), found.err
+        assert server.received[0].body["response_format"]["type"] == "json_schema"
+        unfit = weft("send", "Which?", "--model", "claude-fast", "--session", "main")
+        assert (unfit.code, len(server.received)) == (8, 2)
+        assert "there: the answer is not the JSON that its schema asks for" in unfit.err
+        plain = weft("send", "Hi", "--model", "claude-fast", "--session", "main", "--set", "responseSchema=null")
+        assert plain.code == 0, plain.err
+        assert "response_format" not in server.received[2].body
+        shown = weft("config", "main", "--model", "claude-fast").out
+        assert any(line.startswith("responseSchema\t") for line in shown.splitlines())
+        assert weft("verify").code == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ('{"type": "object", "properties": 5}', "is no JSON Schema"),
+        ('{"type": "string"}', "is not object"),
+        ("[]", "is no object"),
+        ('{"type": "object"}', "claude-3-5-haiku-latest takes no schema of its answer"),
+    ],
+)
+def test_a_schema_that_cannot_be_sent_is_refused_when_it_is_configured(weft: Shell, schema: str, why: str) -> None:
+    assert weft("provider", "create", "claudes", "--type", "anthropic", "--base-url", "http://127.0.0.1:9").code == 0
+    named = ("--backend", "claude-3-5-haiku-latest", "--provider", "claudes", "--set", f"responseSchema={schema}")
+    refused = weft("model", "create", "old", *named)
+    assert refused.code != 0
+    assert why in refused.err

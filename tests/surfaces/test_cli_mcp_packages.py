@@ -1,4 +1,4 @@
-"""`weft mcp-server add NAME -- uvx …`: the first start may fetch, where a person agreed; later ones have no network."""
+"""`weft mcp add NAME -- uvx …`: the first start may fetch, where a person agreed; later ones have no network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_toolchains import install_node, linked
 from weft.runtime.sandbox.toolchain_places import MANAGERS
 from weft.runtime.tools.mcp_server_settings import CommandServer, PackageSource, package_caches
-from weft.surfaces.cli.programs.mcp_servers import find_server, load_mcp_servers
+from weft.surfaces.cli.credentials import find_server, load_mcp_servers
 from weft.surfaces.cli.work.sandbox_access import sandbox_caches
 
 ON_DISK = True  # no sandbox takes a workspace in memory
@@ -53,7 +53,7 @@ def starts(name: str) -> list[str]:
 
 def test_the_hosts_are_named_and_nothing_is_fetched_unasked(shell: Shell) -> None:
     refused = shell("mcp-server", "add", "time", *READABLE, "--", "uvx", "mcp-time", "--yes")
-    assert refused.code == 5
+    assert refused.code == 4
     assert (
         "uvx mcp-time --yes fetches packages: its first start reaches pypi.org, files.pythonhosted.org" in refused.err
     )
@@ -160,5 +160,5 @@ def test_a_real_server_starts_by_npx_as_people_write_it(shell: Shell, home: Path
 
 
 def test_what_takes_no_yes_says_so(shell: Shell) -> None:
-    assert "remove takes no --yes" in shell("mcp-server", "remove", "time", "--yes").err
-    assert "list takes no --variable" in shell("mcp-server", "list", "--variable", "X").err
+    assert "weft mcp remove has no option '--yes'" in shell("mcp-server", "remove", "time", "--yes").err
+    assert "weft mcp list has no option '--variable'" in shell("mcp-server", "list", "--variable", "X").err

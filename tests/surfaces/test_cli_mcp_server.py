@@ -1,4 +1,4 @@
-"""`weft mcp-server`: servers of the user's configuration, whose tools a person approves."""
+"""`weft mcp`: servers of the user's configuration, whose tools a person approves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from tests.runtime.mcp.configured import PYTHON, SCRIPT
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
-from weft.surfaces.cli.programs.mcp_servers import complete_servers, load_mcp_servers
+from weft.surfaces.cli.credentials import load_mcp_servers
+from weft.surfaces.cli.programs.mcp_servers import complete_servers
 
 
 def command(way: str) -> list[str]:
@@ -65,7 +66,7 @@ def test_a_changed_definition_is_shown_and_approved_by_a_person_alone(shell: She
     assert refused.code != 0
     assert '-  "description": "As it was\\u202e before."' in refused.err
     assert '+  "description": "Say a text again."' in refused.err
-    assert "needs a person at a terminal" in refused.err
+    assert "nobody is there to approve the tools" in refused.err
     assert shell.json("mcp-server", "tools")[0]["state"] == "changed"
     assert shell("mcp-server", "approve", "other", "nothing", "--yes").code != 0
     assert shell.json("mcp-server", "approve", "other", "other/say", "--yes") == {

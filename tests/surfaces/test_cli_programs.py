@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.surfaces.shell import Shell
+from tests.postgres import shared_server
+from tests.surfaces.shell import Answer, Shell
 from weft.runtime.inference.model_requests import ProviderKind
 from weft.surfaces.cli.programs.programs import TYPES
 
@@ -64,7 +65,7 @@ def test_the_commands_of_the_program_types_work_as_written(weft: Shell) -> None:
 
 
 def test_a_draft_is_not_published(weft: Shell) -> None:
-    assert weft.json("provider", "create", "p", "--type", "x", "--draft")["lifecycle"] == "draft"
+    assert weft.json("provider", "create", "p", "--type", "google", "--draft")["lifecycle"] == "draft"
     assert weft.json("program", "publish", "p")["lifecycle"] == "published"
     again = weft("program", "publish", "p")
     assert again.code == 4
@@ -78,15 +79,26 @@ def test_a_local_server_is_named_with_the_variable_of_its_key(weft: Shell) -> No
         "baseUrl": "http://localhost:1/v1",
         "apiKey": "${MY_KEY}",
     }
-    refused = weft("provider", "create", "other", "--type", "x", "--set", "apiKey=sk-123")
+    refused = weft("provider", "create", "other", "--type", "google", "--set", "apiKey=sk-123")
     assert refused.code == 5
     assert "sk-123" not in refused.err
 
 
-def test_types_of_providers_are_told_and_others_are_noticed(weft: Shell) -> None:
+def test_types_of_providers_are_told_and_others_are_refused(weft: Shell) -> None:
     assert TYPES.split(", ") == list(ProviderKind)
     answer = weft("provider", "create", "odd", "--type", "open-ai")
-    assert (answer.code, "nothing here speaks" in answer.err) == (0, True)
+    assert (answer.code, "nothing here speaks" in answer.err) == (5, True)
+    assert "did you mean openai?" in answer.err
+    assert weft.json("provider", "list") == []
+
+
+def test_each_kind_shows_its_own_programs_and_no_others(stocked: Shell) -> None:
+    stocked("agent", "create", "ada", "--model", "claude-fast")
+    stocked("human", "create", "ann")
+    for kind, name in (("provider", "cf-gateway"), ("model", "claude-fast"), ("agent", "ada"), ("human", "ann")):
+        assert stocked.json(kind, "show", name) == stocked.json("program", "get", name)
+    refused = stocked("model", "show", "cf-gateway")
+    assert (refused.code, "cf-gateway" in refused.err) != (0, True)
 
 
 def test_a_key_that_is_left_behind_is_told(weft: Shell) -> None:
@@ -216,7 +228,7 @@ def test_what_is_piped_in_is_applied(weft: Shell, folder: Path) -> None:
 
 
 def test_applying_changes_what_differs_and_prunes_what_is_gone(weft: Shell, folder: Path) -> None:
-    weft("provider", "create", "by-hand", "--type", "x")
+    weft("provider", "create", "by-hand", "--type", "google")
     (folder / "programs.yaml").write_text(PROGRAMS)
     weft("apply", "programs.yaml")
     less = {
@@ -297,6 +309,30 @@ def test_every_kind_goes_its_ways_by_verbs(stocked: Shell) -> None:
     assert weft.json("task", "list", "--status", "failed")[0]["config"]["assignee"] == "@(ada)"
 
 
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_a_session_in_which_something_was_said_is_switched_to_its_first_model(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch, is_postgres: bool
+) -> None:
+    if is_postgres:
+        monkeypatch.setenv("WEFT_LEDGER", shared_server().address())
+    weft("init")
+    weft("provider", "create", "gate", "--type", "cloudflare-ai-gateway")
+    for name in ("fast", "slow"):
+        assert weft("model", "create", name, "--backend", name, "--provider", "gate").code == 0
+    weft("record", "--session", "talk", "--query", "hello", "--response", "hi")
+    weft("session", "create", "new", "--model", "fast")
+
+    def switches(session: str) -> list[str]:
+        changes = weft.json("program", "history", session)
+        return [change["kind"] for change in changes if change["kind"] == "session_model_switched"]
+
+    for model in ("fast", "slow"):
+        assert weft("session", "configure", "talk", "--set", f"defaultModel=@({model})").code == 0
+    assert len(switches("talk")) == 2
+    assert switches("new") == []
+    assert weft("verify").code == 0
+
+
 def test_a_session_is_given_to_another_and_its_log_is_written(stocked: Shell, folder: Path) -> None:
     weft = stocked
     weft("agent", "create", "researcher", "--prompt", "You research.")
@@ -318,6 +354,12 @@ def test_a_session_is_given_to_another_and_its_log_is_written(stocked: Shell, fo
     refused = weft("session", "history", "talk", "--write")
     assert (refused.code, "is no log of a session" in refused.err) == (5, True)
     assert (folder / "talk.jsonl").read_text() == "my notes\n"
+    weft("session", "configure", "talk", "--set", "logFile=sessions/talk.jsonl")
+    assert weft("session", "history", "talk", "--write").code == 0
+    assert (folder / "sessions" / "talk.jsonl").read_bytes().splitlines()
+    weft("session", "configure", "talk", "--set", "logFile=talk.jsonl/deeper/talk.jsonl")
+    refused = weft("session", "history", "talk", "--write")
+    assert (refused.code, "cannot be made" in refused.err) == (5, True), refused.err
 
 
 def test_all_faults_are_told_line_by_line(weft: Shell) -> None:
@@ -349,3 +391,31 @@ def test_information_is_listed(weft: Shell) -> None:
     assert [one["id"] for one in weft.json("info", "list", "--type", "schema")] == ["person"]
     assert [one["id"] for one in weft.json("info", "list", "--all")] == ["ada", "idea", "person"]
     assert weft("info", "list").out.startswith("ada\tactive")
+
+
+def test_thinking_that_a_model_cannot_be_told_is_refused_before_it_is_written(weft: Shell) -> None:
+    assert weft("provider", "create", "vendor", "--type", "openai", "--key-env", "VENDOR_KEY").code == 0
+    assert weft("provider", "create", "claudes", "--type", "anthropic", "--base-url", "http://127.0.0.1:9").code == 0
+
+    def make(name: str, backend: str, provider: str, thinking: str) -> Answer:
+        return weft(
+            "model", "create", name, "--backend", backend, "--provider", provider, "--set", f"thinking={thinking}"
+        )
+
+    assert "does not think" in make("plain", "gpt-4o", "vendor", "high").err
+    assert "takes no budget" in make("sized", "gpt-5", "vendor", "4000").err
+    assert weft.json("model", "list") == []
+    assert make("deep", "claude-sonnet-4-5", "claudes", "4000").code == 0
+    assert make("new", "gpt-11", "vendor", "high").code == 0
+    refused = weft("model", "configure", "deep", "--max-tokens", "4000")
+    assert (refused.code != 0, "no less than maxTokens" in refused.err) == (True, True)
+    budget = 'thinkingConfig={"budgetTokens": 4000}'
+    words = ("--backend", "claude-sonnet-4-5", "--provider", "claudes", "--max-tokens", "4000", "--set", budget)
+    assert "no less than maxTokens" in weft("model", "create", "spent", *words).err
+    assert weft("model", "configure", "new", "--backend", "gpt-4o").code != 0
+    assert weft("model", "configure", "new", "--backend", "gpt-4o", "--set", "thinking=null").code == 0
+    assert weft("model", "configure", "new", "--set", "api=chat").code == 0
+    assert "cannot be told '1h'" in weft("model", "configure", "new", "--set", "promptCache=1h").err
+    assert weft("model", "configure", "deep", "--set", "promptCache=1h").code == 0
+    assert weft("session", "create", "notes", "--model", "new").code == 0
+    assert "protocol\topenai-chat\tprovider vendor" in weft("config", "notes").out

@@ -13,7 +13,7 @@ import pytest
 from tests.surfaces.shell import Shell, on_terminal
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.write.record_turn import NewTurn
-from weft.ledger.write.turn_events import Setting
+from weft.ledger.write.turn_events import RunConfig
 from weft.surfaces.cli.sessions.recording import TurnInput
 
 
@@ -221,7 +221,7 @@ def test_record_takes_a_conversation_of_messages_turn_by_turn(weft: Shell) -> No
 def test_every_field_of_record_turn_can_be_given_as_json() -> None:
     accepted = {"session", "query", "response", "parent", "expected", "wait", "key"}
     accepted.add("messages")  # which become a query and a response for each prompt
-    for source in (NewTurn, Setting):
+    for source in (NewTurn, RunConfig):
         accepted |= {name for name, p in inspect.signature(source).parameters.items() if p.kind is p.KEYWORD_ONLY}
     accepted.remove("setting")  # its fields are given one by one
     assert set(TurnInput.__struct_fields__) == accepted

@@ -159,7 +159,7 @@ def test_what_does_not_go_together_is_refused(weft: Shell) -> None:
     ):  # fmt: skip
         assert weft("replay", *arguments).code == 2, arguments
     asked = weft("replay", "--model", "x", "--ask")
-    assert (asked.code, "nobody is there" in asked.err) == (5, True)
+    assert (asked.code, "nobody is there" in asked.err) == (4, True)
 
 
 def test_a_model_that_is_unknown_or_has_no_price_for_a_budget_is_refused_before_anything_is_recorded(
@@ -173,8 +173,10 @@ def test_a_model_that_is_unknown_or_has_no_price_for_a_budget_is_refused_before_
         assert (by_name.code, "model 'fast' has no price" in by_name.err) == (8, True), by_name.err
         weft.json("agent", "create", "ada", "--set", "defaultModel=fast")
         weft.record("hello", session="of-ada", persona="ada")
-        by_agent = weft("replay", "main", "of-ada", "--prompt", "Be brief", "--max-cost", "1", "--skip")
+        by_agent = weft("replay", "of-ada", "--prompt", "Be brief", "--max-cost", "1", "--skip")
         assert (by_agent.code, "model 'fast' has no price" in by_agent.err) == (8, True), by_agent.err
+        by_nothing = weft("replay", "main", "--prompt", "Be brief", "--max-cost", "1", "--skip")
+        assert (by_nothing.code, "nothing names a model" in by_nothing.err) == (4, True), by_nothing.err
         assert (len(weft.json("sessions")), server.received) == (2, [])
 
 

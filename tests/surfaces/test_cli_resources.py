@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pytest
 
 import weft
 from tests.container_engine import EngineMissing, engine_address, image_of
+from tests.ledger.histories import grow
 from tests.postgres import shared_server
 from tests.runtime.resources.docker.running import Runner
 from tests.surfaces.shell import Shell, masked, on_terminal
@@ -54,7 +56,7 @@ def test_a_folder_is_kept_changed_and_brought_back(shell: Shell, folder: Path, w
     (work / "a.txt").write_text("two\n")
     (work / "b.txt").write_text("more\n")
     refused = shell("resource", "restore", taken["id"])
-    assert (refused.code, "2 paths would change: say --yes" in refused.err) == (5, True)
+    assert (refused.code, "2 paths would change: say --yes" in refused.err) == (4, True)
     assert "  write a.txt\n  remove b.txt\n" in refused.err
     assert (work / "a.txt").read_text() == "two\n"
     done = shell("resource", "restore", taken["id"][-6:], "--yes")
@@ -91,7 +93,7 @@ def test_a_copy_goes_beside_for_another_session(shell: Shell, folder: Path, work
     (listed,) = shell.json("resource", "list", "--session", "alt")
     assert (listed["is_made"], listed["place"]) == (True, copy["place"])
     gone = shell("resource", "discard", listed["id"])
-    assert (gone.code, Path(copy["place"]).exists()) == (5, True), "nobody said yes"
+    assert (gone.code, Path(copy["place"]).exists()) == (4, True), "nobody said yes"
     assert shell("resource", "discard", listed["id"], "--yes").code == 0
     assert not Path(copy["place"]).exists()
     assert shell("resource", "discard", "work").out == f"work is discarded; {work} stays as it is\n"
@@ -104,6 +106,9 @@ def test_owners_are_told_from_when_to_when(shell: Shell, work: Path) -> None:
     shell("fork", "main", "alt")
     shell("resource", "add", "work", "--session", "main")
     assert shell("resource", "migrate", "work", "--session", "alt").out == "work belongs to session alt\n"
+    assert shell("resource", "migrate", "work", "--session", "alt").err == (
+        "weft: 'alt' owns 'work' already\nhint: `weft resource list` lists them\n"
+    )
     first, second = shell.json("resource", "owners", "work")
     assert (first["owner"]["kind"], first["owner"]["name"], first["why"]) == ("session", "main", "declared")
     assert (second["owner"]["name"], second["why"]) == ("alt", "migrate")
@@ -250,6 +255,27 @@ def test_a_folder_on_another_machine_is_left_to_it(
     assert shell.json("resource", "add", "work", "--name", "mine")["id"] != added["id"]
 
 
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_an_attempt_to_restore_what_nothing_is_kept_of_is_recorded_as_unsupported(
+    shell: Shell, work: Path, monkeypatch: pytest.MonkeyPatch, is_postgres: bool
+) -> None:
+    if is_postgres:
+        monkeypatch.setenv("WEFT_LEDGER", shared_server().address())
+        assert shell("init").code == 0
+    added = shell.json("resource", "add", str(work / "a.txt"))
+    (work / "a.txt").unlink()
+    assert shell("resource", "snapshot", added["id"]).code != 0
+    (failed,) = shell.json("resource", "show", added["id"])["snapshots"]
+    refused = shell("resource", "restore", failed["id"], "--yes")
+    assert (refused.code, "nothing is kept of it; the attempt is recorded" in refused.err) == (7, True), refused.err
+    events = [json.loads(line) for line in shell("graph", "emit").out.splitlines()]
+    (attempt,) = [event for event in events if event["kind"] == "restore_attempted"]
+    assert (attempt["snapshot_ref"], attempt["outcome"]) == (failed["id"], "unsupported")
+    assert not (work / "a.txt").exists()
+    assert "nothing is open" in shell("resource", "reconcile").out
+    assert shell("verify").code == 0
+
+
 def test_a_container_is_acted_on_through_its_handle(shell: Shell, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         address = engine_address()
@@ -286,3 +312,32 @@ def test_no_tool_sees_what_is_kept(folder: Path) -> None:
         for path in ("project.db-files/trees", "project.db-files", "link", "link/new.txt"):
             with pytest.raises(ToolFailure):
                 workspace.resolve(path)
+
+
+def test_a_terminal_offers_to_migrate_the_folder_that_a_fork_kept_with_the_other_branch(
+    shell: Shell, folder: Path
+) -> None:
+    site = folder / "site"
+    site.mkdir()
+    with weft.open(folder / "ledger.db") as ledger:
+        grow(ledger, "main", "one")
+    for words in (
+        ("resource", "add", "site", "--session", "main"),
+        ("fork", "main", "alt", "--files", "keep"),
+    ):
+        assert shell("--ledger", "ledger.db", *words).code == 0, words
+    send = ("--ledger", "ledger.db", "send", "--session", "alt", "--workspace", str(site), "--no-wait", "hello")
+
+    def owner() -> str | None:
+        with weft.open(folder / "ledger.db") as ledger:
+            (resource,) = ledger.resources.list()
+            return None if resource.owner is None else resource.owner.name
+
+    quiet = shell(*send)
+    assert (quiet.code, owner()) == (0, "main")
+    code, screen = on_terminal(folder, *send, typed="n\n")
+    assert (code, owner()) == (0, "main")
+    assert "with main: migrate it to alt?" in " ".join(screen.split())
+    code, screen = on_terminal(folder, *send, typed="y\n")
+    assert (code, owner()) == (0, "alt")
+    assert "migrate it" not in on_terminal(folder, *send)[1]

@@ -82,7 +82,7 @@ def test_without_a_tool_it_is_the_one_that_the_session_comes_from(
 
 def test_a_fork_names_a_command_to_go_on_with_that_runs(weft: Shell, homes: Path, branched: list[str]) -> None:
     noted = weft("fork", "side", "by hand").err
-    assert "or in Claude Code with `weft resume 'by hand' --as claude-code` (Codex: `--as codex`)" in noted
+    assert "or in Claude Code with `weft resume 'by hand' --tool claude-code` (Codex: `--tool codex`)" in noted
     assert weft("resume", "by hand", "--as", "claude-code").code == 0
     made = weft.json("resume", "side", "--as", "codex")
     Path(made["path"]).write_text(Path(made["path"]).read_text().replace("at line 42", "at line 43"))

@@ -313,7 +313,7 @@ def test_errors_say_what_to_do_next(rooms: Shell) -> None:
     missing = rooms("room", "read", "nowhere")
     assert (missing.code, missing.err) == (
         3,
-        "weft: no room 'nowhere' in this ledger\nhint: `weft room list` shows them\n",
+        "weft: no room 'nowhere' in this ledger\nhint: `weft room list` lists them\n",
     )
     outside = rooms("room", "post", "plans", "hello", "--no-wait")
     assert (outside.code, "hint: `weft room invite plans local` lets you in" in outside.err) == (4, True), outside.err
@@ -440,7 +440,7 @@ def test_refusals_and_hints_name_people_and_say_what_to_do(rooms: Shell) -> None
     for words, hint in (
         (("invite", "plans", "reviewer", "--as", "bob"), "it is an agent: `weft room add` lets it in"),
         (("add", "plans", "bob", "--as", "alice"), "that is a person: `weft room invite` lets them in"),
-        (("invite", "plans", "secret", "--as", "bob"), "`weft program list` shows what there is"),
+        (("invite", "plans", "secret", "--as", "bob"), "`weft program list` lists them"),
         (("archive", "plans", "--as", "bob"), "bob may not archive the room"),
         (("post", "plans", "hi", "--no-wait"), "local may not post to the room"),
         (("list", "--as", "nobody"), "`weft human create` makes a person"),
@@ -470,3 +470,40 @@ def test_at_a_terminal_a_failed_answer_is_told_once(
     with click.Context(click.Command("post")), pytest.raises(click.exceptions.Exit) as ended:
         _end_with(call, failures)
     assert (ended.value.exit_code, capsys.readouterr().err) == (3, "hint: choose another\n" * 2)
+
+
+def test_a_mention_reaches_the_channel_that_a_person_prefers(
+    rooms: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told, script = tmp_path / "told.txt", tmp_path / "tell"
+    script.write_text(f"#!/bin/sh\ncat >> {told}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("WEFT_NOTIFY_COMMAND", str(script))
+    assert rooms("program", "configure", "bob", "--set", "preferences.notificationChannel=command").code == 0
+    assert rooms("human", "create", "carol", "--channel", "command").code == 0
+    assert rooms("room", "post", "plans", "@bob see this, @carol", "--as", "alice").code == 0
+    assert told.read_text().splitlines() == [
+        "alice mentions you in the room “plans”: @bob see this, @carol",
+        "alice mentions you in the room “plans”. You take no part in it: a participant can let you in.",
+    ]
+    requests = rooms.json("human", "requests", "bob")
+    assert [(one["status"], one["asks"]) for one in requests] == [("told", False)]
+    with serving(chat_saying({"content": "Ask @bob."})) as server:
+        give_models(rooms, server.url, "helper")
+        assert rooms("room", "post", "plans", "@helper who?", "--as", "bob").code == 0
+    assert told.read_text().splitlines()[2:] == ["helper mentions you in the room “plans”: Ask @bob."]
+
+
+def test_an_agent_whose_owner_keeps_it_and_a_system_agent_stay_and_it_is_said_why(rooms: Shell) -> None:
+    assert rooms("agent", "configure", "helper", "--set", "removal=owner", "--as", "alice").code == 0
+    kept = rooms("room", "remove", "plans", "helper", "--as", "bob")
+    assert kept.code != 0
+    assert "its owner restricted that" in kept.err
+    system = rooms("room", "remove", "plans", "triage", "--as", "alice")
+    assert system.code != 0
+    assert "'triage' is a system agent" in system.err
+    assert rooms("room", "remove", "plans", "triage").code != 0
+    shown = rooms("room", "show", "plans", "--as", "alice").out
+    assert "helper" in shown
+    assert "triage" in shown
+    assert rooms("room", "remove", "plans", "helper", "--as", "alice").code == 0

@@ -113,4 +113,4 @@ def test_without_a_form_those_of_rooms_are_told(weft: Shell, posted: Posted) -> 
     named = weft("export", "--room", "plans", "--as", "alice", "-o", "plans.md")
     assert (named.code, "weft --as alice export --room plans -o plans.md" in named.err) == (2, True), named.err
     unclear = weft("export", "--room", posted.room)
-    assert (unclear.code, "add --as markdown (or html, jsonl)" in unclear.err) == (2, True), unclear.err
+    assert (unclear.code, "add --format markdown (or html, jsonl)" in unclear.err) == (2, True), unclear.err

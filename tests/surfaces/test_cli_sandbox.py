@@ -86,11 +86,13 @@ def test_a_command_runs_where_a_ledger_was_made_and_sees_neither_it_nor_what_is_
     shell.json("init", ".")
     own = tmp_path / "home" / ".config" / "weft"
     own.mkdir(parents=True, exist_ok=True)
-    (own / "credentials.json").write_text("canary")
+    (own / "credentials.json").write_text('{"credentials": []}\n')
+    (own / "notes").write_text("canary")
     script = "find . -type f; cat home/.config/weft/* work/.weft/*; echo end"
     answer = shell("sandbox", "run", "--in", str(tmp_path), "--", "sh", "-c", script)
     assert answer.code == 0, answer
     assert "canary" not in answer.out
+    assert "credentials" not in answer.out
     assert "ledger.db" not in answer.out
     assert answer.out.endswith("end\n")
 

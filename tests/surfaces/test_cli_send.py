@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgres import shared_server
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import HANG, chat, chat_saying, failure
 from tests.surfaces.serving import serving
@@ -42,6 +43,38 @@ def test_a_message_is_answered_in_its_situation_without_what_it_denies(weft: She
         assert len(server.received) == 1
 
 
+def test_a_message_narrows_every_permission_of_its_turn(weft: Shell) -> None:
+    limits = (
+        "--allow", "read", "--allow", "shell(git *)", "--deny", "shell(git push *)", "--sandbox",
+        "read-only+network:example.org", "--credential", "THERE_KEY", "--thinking", "low",
+    )  # fmt: skip
+    with serving(chat(), chat()) as server:
+        stock(weft, server.url, "talk")
+        open_network = (
+            "--set",
+            "permissions.sandbox.network=true",
+            "--set",
+            'permissions.credentials=["THERE_KEY","two"]',
+        )
+        assert weft("session", "configure", "talk", *open_network).code == 0
+        shown = weft.json("config", "talk", *limits)
+        sent = weft.json("send", "--session", "talk", "Begin", *limits)
+        own = weft.json("send", "--session", "talk", "Go on")
+    assert (shown["files"], shown["hosts"], shown["credentials"]) == ("read-only", ["example.org"], ["THERE_KEY"])
+    assert {value["key"]: value["value"] for value in shown["values"]}["thinking"] == "low"
+    turn = weft.json("show", sent["turn"])
+    granted = turn["permissions_granted"]
+    (message,) = [layer for layer in granted["layers"] if layer["layer"] == "message"]
+    assert (message["allow"], message["deny"]) == (["read", "shell(git *)"], ["shell(git push *)"])
+    assert granted["credentials"] == ["THERE_KEY"]
+    assert granted["sandbox"] == {"files": "read-only", "network": True, "hosts": ["example.org"]}
+    assert turn["effective_config"]["sources"]["thinking"]["layer"] == "message"
+    after = weft.json("show", own["turn"])["permissions_granted"]
+    assert (after["credentials"], after["sandbox"]) == (["THERE_KEY", "two"], {"network": True})
+    refused = weft("send", "--session", "talk", "Begin", "--sandbox", "none")
+    assert (refused.code, "no sandbox" in refused.err) == (5, True), refused.err
+
+
 def test_a_session_is_made_for_an_agent_that_answers_in_it(weft: Shell) -> None:
     with serving(chat()) as server:
         stock(weft, server.url)
@@ -50,6 +83,84 @@ def test_a_session_is_made_for_an_agent_that_answers_in_it(weft: Shell) -> None:
         assert server.received[0].body["messages"][0] == {"role": "system", "content": "You are Ada."}
     assert sent["session"] == "plans"
     assert weft.json("show", sent["turn"])["effective_config"]["chain"] == ["human:tester", "agent:ada"]
+
+
+def test_a_routing_key_reaches_the_session_of_its_agent(weft: Shell) -> None:
+    with serving(chat(), chat(), chat(), chat()) as server:
+        stock(weft, server.url)
+        weft.json("agent", "create", "bobbot", "--model", "slow", "--set", "identity.soul=You are Bob.")
+        sent = weft.json("send", "--session", "persona:bobbot", "Begin")
+        assert server.received[0].body["messages"][0] == {"role": "system", "content": "You are Bob."}
+        assert (sent["session"], sent["is_new_session"]) == ("bobbot:main", True)
+        again = weft.json("send", "--session", "persona:bobbot", "Go on")
+        assert (again["session_id"], again["is_new_session"]) == (sent["session_id"], False)
+        listed = {session["label"]: session for session in weft.json("sessions")}
+        assert listed["bobbot:main"]["routing_key"] == "persona:bobbot"
+        refused = weft("send", "--session", "persona:bobot", "Begin")
+        assert refused.code != 0
+        assert "no agent 'bobot'" in refused.err
+
+
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_a_session_works_in_the_folder_that_it_is_configured_for_whatever_was_restored_beside(
+    weft: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch, is_postgres: bool
+) -> None:
+    if is_postgres:
+        monkeypatch.setenv("WEFT_LEDGER", shared_server().address())
+        assert weft("init").code == 0
+    (folder / "site").mkdir()
+    (folder / "site" / "page").write_text("one")
+    with serving(chat(), chat(), chat()) as server:
+        stock(weft, server.url, "talk")
+        assert weft("session", "configure", "talk", "--set", f"workspace={folder / 'site'}").code == 0
+        weft.json("resource", "add", str(folder / "site"), "--session", "talk")
+        taken = weft.json("resource", "snapshot", "site")["id"]
+        assert weft("resource", "restore", taken, "--to", str(folder / "copy")).code == 0
+
+        def place(*options: str) -> str:
+            turn = weft.json("send", "--session", "talk", "Begin", *options)["turn"]
+            return str(weft.json("show", turn)["workspace_path"])
+
+        assert place() == str(folder / "site")
+        assert place("--in", str(folder / "copy")) == str(folder / "copy")
+        assert weft("session", "configure", "talk", "--set", "workspace=null").code == 0
+        assert place() == str(folder / "copy"), "nothing is configured: its own copy"
+    assert weft("verify").code == 0
+
+
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_a_message_to_an_agent_that_works_on_a_task_goes_to_the_session_of_the_task_however_it_is_addressed(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch, is_postgres: bool
+) -> None:
+    if is_postgres:
+        monkeypatch.setenv("WEFT_LEDGER", shared_server().address())
+    weft("init")
+    weft.json("agent", "create", "bobbot", "--prompt", "You are Bob.")
+    targets = (("--persona", "bobbot"), ("--session", "persona:bobbot"))
+
+    def reached() -> list[str]:
+        return [weft.json("send", *target, "Hello", "--no-wait")["session"] for target in targets]
+
+    assert reached() == ["bobbot:main"] * 2
+    weft.json("task", "create", "Write")
+    assigned = weft.json("agent", "assign", "bobbot", "task-write")
+    task_session = weft.json("program", "get", "bobbot")["config"]["currentSession"]
+    assert reached() == [task_session] * 2, assigned
+    told = weft("send", "--persona", "bobbot", "Hello", "--no-wait").err
+    assert "bobbot works there; `--session bobbot:main` is its main session" in told
+    assert weft.json("send", "--session", "bobbot:main", "Hello", "--no-wait")["session"] == "bobbot:main"
+
+
+def test_a_session_that_was_named_and_not_there_is_said_to_be_made(weft: Shell) -> None:
+    with serving(chat(), chat(), chat()) as server:
+        stock(weft, server.url, "talk")
+        assert "there was no session" not in weft("send", "--session", "talk", "Begin").err
+        left = weft("send", "--session", "tlak", "Begin", "--no-wait")
+        assert "waits in new session tlak" in left.out
+        weft("agent", "create", "ada", "--model", "slow")
+        made = weft("send", "--session", "plans", "--persona", "ada", "Begin")
+        assert made.code == 0, made.err
+        assert "there was no session of that name: made plans" in made.err
 
 
 @pytest.mark.usefixtures("one_minilm")

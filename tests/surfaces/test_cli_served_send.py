@@ -28,7 +28,7 @@ from tests.surfaces.test_approval_prompts import equip
 from tests.surfaces.test_cli_broker import stock, wait_until
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.kernel.enums import Decision, DecisionSource
-from weft.ledger.api import ApprovalAsked, Ledger, Parked, Runs, ToolDecision
+from weft.ledger.api import ApprovalAsked, Ledger, ParkedRun, Runs, ToolDecision
 from weft.ledger.api.inbox import Inbox
 from weft.runtime import replies
 from weft.runtime.replies import await_served, leave_message
@@ -52,9 +52,9 @@ def answers_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     inner, answered = broker_call._answered_here, []
 
-    def noted(call: object, admit: object, on_token: object, ledger: object, waiting: object) -> object:
+    def noted(call: Any, admit: Any, on_token: Any, ledger: Any, waiting: Any, on_call: Any) -> object:
         answered.append("new" if waiting is None else "waiting")
-        return inner(call, admit, on_token, ledger, waiting)  # type: ignore[arg-type]
+        return inner(call, admit, on_token, ledger, waiting, on_call)
 
     monkeypatch.setattr(broker_call, "_answered_here", noted)
     monkeypatch.setattr(replies, "TAKING_SECONDS", 300)
@@ -370,7 +370,7 @@ def test_a_message_whose_worker_waits_for_a_person_is_left_to_whoever_can_ask_on
         _, (worker,), _ = with_workers(ledger, 1)
         below, (shell,) = calling(ledger, worker.label, "shell")
         decision = ToolDecision(call=shell.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound="0" * 64)
-        below.record([decision, ApprovalAsked(call=shell.id, bound="0" * 64, shown="ls"), Parked(calls=(shell.id,))])
+        below.record([decision, ApprovalAsked(call=shell.id, bound="0" * 64, shown="ls"), ParkedRun(calls=(shell.id,))])
         Runs(ledger).announce_broker()
         (message,) = ledger.inbox.list(session="main")
         assert await_served(ledger, message.id, message.session_id) is None

@@ -58,6 +58,13 @@ def test_a_text_finds_them_too(weft: Shell) -> None:
     assert weft.json("similar", "--text", "cream", "--words", "--limit", "1")[0]["node"]["id"] == turns[1]
 
 
+def test_a_node_is_embedded_by_a_text_of_ones_own(weft: Shell) -> None:
+    turns = told(weft)
+    weft("embed", "--all", "turn")
+    assert weft("embed", turns[2], "--text", "cats drink milk").code == 0
+    assert weft.json("similar", turns[0], "--limit", "1")[0]["node"]["id"] == turns[2]
+
+
 def test_what_was_embedded_is_counted_and_can_be_forgotten(weft: Shell) -> None:
     turns = told(weft)
     weft("embed", "--all", "turn", "--limit", "2")

@@ -15,6 +15,7 @@ import click
 import pytest
 
 import weft as library
+from tests.sizes import share
 from tests.surfaces.shell import PATIENT, Shell, masked, on_terminal, spawn
 from weft.ledger.read.session_list import first_line
 from weft.surfaces.cli.main import MODULE_OF, SUMMARIES
@@ -211,38 +212,38 @@ def complete(folder: Path, *words: str, shell: str = "bash") -> list[str]:
     return shown.stdout.decode().split()
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (
-            ("re",),
-            {
-                "read",
-                "record",
-                "reflog",
-                "restore",
-                "rename",
-                "rebuild",
-                "recover",
-                "resume",
-                "reject",
-                "remote",
-                "replay",
-                "replica",
-                "resource",
-                "retry",
-            },
-        ),
-        (("show", "a"), {"alt", "apart"}),
-        (("log", "m"), {"main"}),
-        (("move", "main", "al"), {"alt"}),
-        (("log", "--session", "ap"), {"apart"}),
-        (("fork", ""), {"main", "alt", "apart"}),
-        (("graph", "neighbours", "m"), {"main"}),
-        (("log", "--gr"), {"--graph"}),
-        (("import", "--format", "openc"), {"opencode"}),
-    ],
-)
+COMPLETED = [
+    (
+        ("re",),
+        {
+            "read",
+            "record",
+            "reflog",
+            "restore",
+            "rename",
+            "rebuild",
+            "recover",
+            "resume",
+            "reject",
+            "remote",
+            "replay",
+            "replica",
+            "resource",
+            "retry",
+        },
+    ),
+    (("show", "a"), {"alt", "apart"}),
+    (("log", "m"), {"main"}),
+    (("move", "main", "al"), {"alt"}),
+    (("log", "--session", "ap"), {"apart"}),
+    (("fork", ""), {"main", "alt", "apart"}),
+    (("graph", "neighbours", "m"), {"main"}),
+    (("log", "--gr"), {"--graph"}),
+    (("import", "--format", "openc"), {"opencode"}),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), [COMPLETED[0], *share(COMPLETED[1:], test=2)])
 def test_commands_options_and_labels_are_completed(forked: Shell, words: tuple[str, ...], expected: set[str]) -> None:
     forked("fork", "main", "apart")
     assert {line.split(",", 1)[1] for line in complete(forked.folder, *words)} == expected
@@ -399,21 +400,21 @@ main.main()
 """The command line, with bars that appear before the work begins."""
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("stats",),
-        ("story", "all"),
-        ("projects",),
-        ("reflog",),
-        ("context",),
-        ("audit",),
-        ("audit", "--list"),
-        ("audit", "--suggest"),
-        ("doctor",),
-        ("secrets",),
-    ],
-)
+LONG_COMMANDS = [
+    ("stats",),
+    ("story", "all"),
+    ("projects",),
+    ("reflog",),
+    ("context",),
+    ("audit",),
+    ("audit", "--list"),
+    ("audit", "--suggest"),
+    ("doctor",),
+    ("secrets",),
+]
+
+
+@pytest.mark.parametrize("command", share(LONG_COMMANDS, test=4))
 def test_a_command_that_may_take_long_shows_that_it_works(
     forked: Shell, folder: Path, command: tuple[str, ...]
 ) -> None:

@@ -16,6 +16,7 @@ from tests.surfaces.approving import opened
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
+from tests.surfaces.test_cli_self_running import approving
 from weft.ledger.api import Ledger, Runs
 from weft.programs.program_kinds import BUILT_IN_TOOLSETS
 from weft.runtime.sandbox.profiles import parse_profile
@@ -105,6 +106,44 @@ def test_the_tools_of_a_turn_are_told_with_what_permissions_leave_of_them(weft: 
     assert "write" not in {one["name"] for one in narrowed["tools"]}
     assert {one["name"]: one["use"] for one in narrowed["tools"]}["shell"] == "none"
     assert weft("tools", "--agent", "ada", "--toolset", "nothing").code == 3
+
+
+def test_the_code_programs_that_an_agent_lists_are_tools_where_a_toolset_has_them(weft: Shell) -> None:
+    weft.json("code", "create", "double", "--language", "python", "--source", "def main(input):\n    return 2 * input")
+    weft.json("agent", "create", "ada", "--set", 'tools=["@(double)"]')
+    offered = {
+        toolset: {
+            one["name"]: one["use"] for one in weft.json("tools", "--agent", "ada", "--toolset", toolset)["tools"]
+        }
+        for toolset in ("worker", "manager")
+    }
+    assert (offered["worker"]["code/double"], offered["manager"]["code/double"]) == ("all", "none")
+
+
+def test_an_agent_without_a_toolset_has_the_tools_that_it_lists_and_no_others(weft: Shell) -> None:
+    weft.json("code", "create", "double", "--language", "python", "--source", "def main(input):\n    return 2 * input")
+    with serving(calling("code/double", input=21), chat(), chat()) as server:
+        stock(weft, server.url)
+        weft.json("agent", "create", "ada", "--model", "fast", "--set", 'tools=["@(double)"]')
+        assert [one["name"] for one in weft.json("tools", "--agent", "ada")["tools"]] == ["code/double"]
+        assert "what the agent itself lists" in weft("tools", "--agent", "ada").err
+        shown: list[str] = []
+        with beside(weft, approving(shown)):
+            answer = weft("send", "--persona", "ada", "Double it")
+        sent = {"turn": weft.json("log", "-n", "1")[0]["id"]}
+        assert (answer.out, "tool code/double ok, allowed by a person" in answer.err) == (
+            "Hello there\n",
+            True,
+        ), answer.err
+        assert "their files are equal" in weft("diff", "--files").err
+        assert shown[0].startswith("code/double version 1")
+        assert [tool["function"]["name"] for tool in server.received[0].body["tools"]] == ["code--double"]
+        assert "42" in json.dumps(server.received[1].body["messages"][-1])
+        turn = weft.json("show", sent["turn"])
+        assert (turn["tools_available"], turn["toolset_name"]) == (["code/double"], None)
+        assert weft.json("send", "--persona", "ada", "Nothing", "--deny", "code/*")["text"] == "Hello there"
+        assert "tools" not in server.received[2].body
+    assert weft("verify").code == 0
 
 
 def test_an_agent_works_in_a_folder_and_its_calls_are_told(weft: Shell) -> None:

@@ -185,6 +185,9 @@ def test_the_nightly_summary_of_the_examples_is_answered(weft: Shell) -> None:
     assert "The parser is fixed." in texts[-1]
     (firing,) = weft.json("trigger", "history", "nightly-summary")
     assert (firing["state"], firing["source"]) == ("answered", "trigger")
+    fired = weft.json("show", firing["turn"])["source_event_id"]
+    emitted = [json.loads(line) for line in weft("graph", "emit").out.splitlines()]
+    assert [event["kind"] for event in emitted if event["event_id"] == fired] == ["trigger_fired"]
     assert "A quiet day." in weft("show", firing["turn"]).out
     assert weft("verify").code == 0
 

@@ -69,6 +69,14 @@ def test_a_sum_over_sessions_is_told_where_it_would_say_more(shell: Shell, folde
         assert "by itself would say" not in shell("usage").err
 
 
+def test_a_sum_over_sessions_says_nothing_of_a_cost_that_is_not_known(shell: Shell, folder: Path) -> None:
+    (folder / ".weft").mkdir()
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        ledger.record_turn(session="main", query="a", response="b", usage=usage(1000), model="my-model")
+        ledger.fork("main", label="other")
+    assert "by itself would say 2,000 tokens, 2.00 times as much" in shell("usage").err
+
+
 def test_days_are_the_viewers_and_those_of_json_are_utc(spent: Shell, zone: Callable[[str], None]) -> None:
     zone("Europe/Berlin")
     assert [line.split("\t")[0] for line in spent("usage").out.splitlines()] == ["2026-03-03"]
@@ -136,7 +144,7 @@ def test_a_branch_alone_and_what_was_abandoned(spent: Shell) -> None:
     (row,) = spent.json("usage", "--abandoned")["rows"]
     assert (row["key"], row["status"], row["turns"], row["total"], row["cost"]) == ("alt", "deleted", 1, 1000, None)
     assert spent("usage", "--abandoned").out.startswith("alt\tdeleted\t1\t1000\t\t")
-    assert "1,000 tokens (?) are in no session any more" in spent("usage").err
+    assert "1,000 tokens (cost unknown) are in no session any more" in spent("usage").err
 
 
 @pytest.mark.parametrize(
@@ -210,7 +218,7 @@ def test_a_terminal_gets_a_chart(spent: Shell, folder: Path) -> None:
     code, shown = on_terminal(folder, "usage", "--by", "model", "--no-color", COLUMNS="120")
     assert code == 0
     assert shown.startswith(CHART.format(bar="█" * 30))
-    assert "75% of all input came from caches" in shown
+    assert "75% of all input came from caches, which saved $13.50" in shown
     assert "prices from genai-prices 0." in shown
     plain = on_terminal(folder, "usage", "--by", "model", "--no-color", PYTHONIOENCODING="ascii", COLUMNS="120")[1]
     assert plain.startswith(CHART.format(bar="#" * 30))
@@ -332,3 +340,10 @@ def test_totals_are_stored_again_by_the_first_report_after_an_erasure(shell: She
     assert uncounted_events(uncounted) > 0
     assert shell("usage").code == 0
     assert uncounted_events(uncounted) == 0
+
+
+def test_usage_by_provider_says_of_whom_no_vendor_is_known(spent: Shell) -> None:
+    shown = spent("usage", "--by", "provider")
+    assert "(unknown)" in shown.out
+    assert "(unknown): a server of your own, or a source that names no vendor" in shown.out + shown.err
+    assert "(unknown):" not in (answer := spent("usage", "--by", "model")).out + answer.err

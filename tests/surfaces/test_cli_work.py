@@ -127,7 +127,7 @@ def test_what_cannot_begin_is_refused_before_anything_is_recorded(weft: Shell) -
         assert weft("agent", "resume", "ada").code == 0
         assert weft("task", "create", "Write", "--criterion", '{"type": "file_exists", "path": "a"}').code == 0
         refused = weft("agent", "assign", "ada", "task-write")
-        assert (refused.code, "`weft task configure task-write --workspace " in refused.err) == (4, True)
+        assert (refused.code, "`weft task configure task-write --in " in refused.err) == (4, True)
         assert weft("agent", "assign", "ada", "greet").code == 0
         (line,) = weft("agent", "status").out.splitlines()
         assert line.startswith("ada on greet: has not begun; "), line

@@ -102,7 +102,7 @@ def test_a_message_to_a_server_that_speaks_as_openai_does(weft: Shell) -> None:
     with serving(chat()) as server:
         stock(weft, server.url, "talk")
         loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE | HTTP | PRICES, 68_790)
+    loaded.check(STORE | HTTP | PRICES, 75_080)
     assert not loaded.packages & MODEL_LIBRARIES
     assert loaded.has("weft.runtime.inference.dialects.google", "weft.runtime.inference.dialects.anthropic") == []
 
@@ -127,7 +127,7 @@ def test_a_message_to_anthropic(weft: Shell) -> None:
         ):
             assert weft(*line.split()).code == 0
         loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE | HTTP | PRICES, 68_623)
+    loaded.check(STORE | HTTP | PRICES, 74_830)
 
 
 def test_a_message_beside_a_broker_that_runs(weft: Shell) -> None:
@@ -135,7 +135,7 @@ def test_a_message_beside_a_broker_that_runs(weft: Shell) -> None:
         stock(weft, server.url, "talk")
         with broker(weft):
             loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE, 33_050)
+    loaded.check(STORE, 33_850)
     heavy = ("weft.programs", "weft.runtime.broker", "weft.runtime.egress", "weft.runtime.sandbox", "weft.runtime.tool")
     assert loaded.has(*heavy, "weft.runtime.inference.dialects", "weft.runtime.inference.inference", "weft.aio") == []
     assert loaded.has("weft.runtime") == ["weft.runtime", "weft.runtime.replies"]

@@ -5,6 +5,7 @@ below stand in the ledgers of every schema folder: they are never changed.
 """
 
 import json
+from functools import cache
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -55,6 +56,7 @@ class SteppingClock:
         self._now_ms += round(seconds * 1_000)
 
 
+@cache
 def shipped_schema_number() -> int:
     """The schema number of a ledger that this version makes."""
     with TemporaryDirectory() as folder:

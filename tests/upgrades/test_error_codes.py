@@ -15,6 +15,8 @@ import weft
 from weft.kernel.errors import INTERNAL_ERROR, SYSTEM_ERROR, TIMED_OUT, WeftError, current_code, error_code
 
 FIXTURE = Path(__file__).parent / "error-codes"
+NEWER = {"answer_unfit", "approval_needed", "reply_unfit"}
+"""Of classes that the version of the fixture did not have."""
 
 
 def kinds(root: type[WeftError] = WeftError) -> Iterator[type[WeftError]]:
@@ -45,7 +47,7 @@ def test_an_error_of_others_has_a_code_that_is_no_name_of_a_class() -> None:
 
 
 def test_what_an_old_ledger_holds_is_read_as_the_code_of_today(old_ledger: Path) -> None:
-    codes = {kind.code for kind in kinds()} | {TIMED_OUT}
+    codes = ({kind.code for kind in kinds()} | {TIMED_OUT}) - NEWER
     with weft.open(old_ledger) as ledger:
         turns = list(ledger.find_turns(limit=200))
         for turn in turns:

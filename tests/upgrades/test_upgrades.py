@@ -29,6 +29,8 @@ SOME = [FOLDERS[0], *FOLDERS[-2:]]
 """What `make test` takes of them: the oldest, which all steps upgrade, the one before this schema, and this one."""
 MORE = [*SOME, *share(FOLDERS[1:-2], test=1)]
 """Where it takes some more."""
+IN_POSTGRESQL = share(SOME, test=1)
+"""Those whose ledger in PostgreSQL it restores, too: each of them in turn."""
 VERIFIER = Path(__file__).parents[2] / "tools" / "verify_bundle.py"
 
 
@@ -122,11 +124,11 @@ def file(folder: Path, tmp_path: Path) -> Promise:
 
 
 def kept_ledgers(files: Sequence[Path] = SOME) -> list[ParameterSet]:
-    """Each folder with each engine. `make test` takes these files, and few of PostgreSQL."""
+    """Each folder with each engine. `make test` takes these files, and one ledger of PostgreSQL."""
     return [
         pytest.param((folder, engine), id=f"{folder.name}-{engine}", marks=marks_of(folder, taken))
         for folder in FOLDERS
-        for engine, taken in (("sqlite", files), ("postgres", SOME))
+        for engine, taken in (("sqlite", files), ("postgres", IN_POSTGRESQL))
     ]
 
 

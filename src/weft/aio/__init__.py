@@ -27,7 +27,7 @@ from weft.store.port import Diagnosis, Progress
 from weft.store.replicas import TrustStore
 from weft.store.sqlite.examination import RestoreResult
 from weft.surfaces import opening
-from weft.surfaces.opening import StagedProgress
+from weft.surfaces.opening import StagedProgress, environment_variable
 
 
 class Opening:
@@ -70,7 +70,7 @@ def open(
     random_bytes: RandomBytes = system_random,
     lease_ttl: float = LEASE_TTL,
     zone: tzinfo = UTC,
-    variable: Callable[[str], str | None] | None = None,
+    variable: Callable[[str], str | None] | None = environment_variable,
     trust: TrustStore | None = None,
     acting_as: Authority | str | None = None,
     repository_of: RepositoryOf | None = None,
@@ -79,11 +79,12 @@ def open(
 ) -> Opening:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
-    programs name, such as `os.environ.get`; without it none is set. `trust` knows which ledgers a person
-    trusts: another one can be read and recorded in, and nothing else; a new one joins them. `acting_as` names somebody
-    in whose name it is read and changed, as `Ledger.acting_as` does. `repository_of` gives the repository of a folder,
-    so that its worktrees are one project; without it, only what sessions recorded is used. `progress` is told how far
-    it is with the views that an older version computed by other rules, which are made anew once.
+    programs name and that keys are kept in: those of the environment, unless it is another function; with None none is
+    set. `trust` knows which ledgers a person trusts: another one can be read and recorded in, and nothing else; a new
+    one joins them. `acting_as` names somebody in whose name it is read and changed, as `Ledger.acting_as` does.
+    `repository_of` gives the repository of a folder, so that its worktrees are one project; without it, only what
+    sessions recorded is used. `progress` is told how far it is with the views that an older version computed by other
+    rules, which are made anew once.
 
     At most so many `threads` work for it at once."""
     return Opening(

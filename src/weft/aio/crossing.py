@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -37,15 +38,16 @@ class Pool:
         """What those share who use these threads."""
 
     def start(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Begin a call. It goes on to its end, also if nobody waits for it any longer."""
+        """Begin a call. It goes on to its end, also if nobody waits for it any longer. It runs with the context
+        variables of whoever begins it, so in their execution context."""
         if self._closed:
             raise StoreError("the ledger is closed", "open it again")
-        future = asyncio.ensure_future(asyncio.wrap_future(self._threads.submit(call)))
+        future = asyncio.ensure_future(asyncio.wrap_future(self._threads.submit(copy_context().run, call)))
         self._under_way.add(future)
-        future.add_done_callback(self._done)
+        future.add_done_callback(self._note_done)
         return future
 
-    def _done(self, ended: asyncio.Future[Any]) -> None:
+    def _note_done(self, ended: asyncio.Future[Any]) -> None:
         self._under_way.discard(ended)
         if not ended.cancelled():
             ended.exception()  # whoever was cancelled does not hear of it, and nobody else must
@@ -63,14 +65,14 @@ class Pool:
         waits for that: a ledger is closed or it is not."""
         if self._closed:
             return
-        ending = asyncio.ensure_future(self._end(last))
+        ending = asyncio.ensure_future(self._run_last(last))
         try:
             await asyncio.shield(ending)
         except asyncio.CancelledError:
             await asyncio.wait({ending})
             raise
 
-    async def _end(self, last: Callable[[], None]) -> None:
+    async def _run_last(self, last: Callable[[], None]) -> None:
         await self.rest()
         try:
             await self.run(last)
@@ -97,7 +99,7 @@ async def each(pool: Pool, make: Callable[[], Iterator[T]]) -> AsyncGenerator[T,
     iterator = await pool.run(make)
     try:
         while True:
-            step = pool.start(partial(_some, iterator))
+            step = pool.start(partial(_take_some, iterator))
             try:
                 items, is_end = await asyncio.shield(step)
             finally:
@@ -112,7 +114,7 @@ async def each(pool: Pool, make: Callable[[], Iterator[T]]) -> AsyncGenerator[T,
             await pool.run(iterator.close)
 
 
-def _some(items: Iterator[T]) -> tuple[list[T], bool]:
+def _take_some(items: Iterator[T]) -> tuple[list[T], bool]:
     found: list[T] = []
     until = time.monotonic() + TOGETHER_SECONDS
     for item in items:
@@ -144,7 +146,7 @@ async def begun(pool: Pool, wait: float, begin: Callable[[], TurnWriter]) -> Tur
         writer = begin()
         writers.append(writer)
         if given_up:
-            _fail(writer)
+            _fail_writer(writer)
         return writer
 
     try:
@@ -152,11 +154,11 @@ async def begun(pool: Pool, wait: float, begin: Callable[[], TurnWriter]) -> Tur
     except asyncio.CancelledError:
         given_up = True
         for writer in writers:
-            pool.start(partial(_fail, writer))
+            pool.start(partial(_fail_writer, writer))
         raise
 
 
-def _fail(writer: TurnWriter) -> None:
+def _fail_writer(writer: TurnWriter) -> None:
     try:
         writer.fail("cancelled before its first step")
     except WeftError:  # it has ended already; nothing holds the session

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from weft.aio import crossing
@@ -24,7 +25,8 @@ from weft.graph.edge_reader import (
     ResourceState,
     RunHistory,
 )
-from weft.graph.graph import FEW_PATHS, LIMIT, LONGEST_PATH, Graph, When
+from weft.graph.event_lines import IngestedEvents
+from weft.graph.graph import FEW_PATHS, GRAPH_ORIGIN, LIMIT, LONGEST_PATH, Graph, When
 
 
 class AsyncGraph(crossing.Mirror[Graph]):
@@ -121,3 +123,18 @@ class AsyncGraph(crossing.Mirror[Graph]):
     async def ancestry(self, name: str, *, known_at: When = None, limit: int = LIMIT) -> Ancestry:
         """Of which sessions a session is a fork or a subagent, and they in turn; of a turn, those of its session."""
         return await self._run(partial(self._sync.ancestry, name=name, known_at=known_at, limit=limit))
+
+    async def emit(self, target: str | Path | Any, *, turn: str | None = None) -> int:
+        """Write events in the shapes of the agent graph's schema, as JSON lines to a new file or an open binary one:
+        all of them, or those of a turn's thread. Each carries its stream, what it follows and the salts of its texts,
+        so that `ingest` can hold it against its id. Returns the number of lines."""
+        return await self._run(partial(self._sync.emit, target=target, turn=turn))
+
+    async def ingest(
+        self, events: str | Path | Iterable[bytes | str | dict[str, Any]], *, origin: str = GRAPH_ORIGIN
+    ) -> IngestedEvents:
+        """Take events in: of a file of JSON lines, or as they are given. One that carries what `emit` writes is held
+        against its id. Of other programs' events, runs become imported turns of this origin, known by their native ids,
+        and others become nodes and edges. One that is bad is refused with its line, and nothing is written. What comes
+        in has no authority."""
+        return await self._run(partial(self._sync.ingest, events=events, origin=origin))

@@ -682,7 +682,7 @@ class AsyncLabels(crossing.Mirror[Labels]):
         return await self._run(partial(self._sync.archivable, names=names, tree=tree, older_than=older_than, back=back))
 
     async def delete(self, session: str, *, reason: str | None = None) -> Session:
-        """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
+        """The pointer goes, its turns stay; `ledger.heads.restore` by its id brings it back."""
         return await self._run(partial(self._sync.delete, session=session, reason=reason))
 
     async def unarchive(self, session: str, *, reason: str | None = None) -> Session:

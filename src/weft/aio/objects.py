@@ -16,9 +16,10 @@ from msgspec import UNSET
 from weft.aio import crossing
 from weft.kernel.contents import ImportSecret
 from weft.ledger.imports.import_writer import ImportWriter
-from weft.ledger.imports.imported_turns import NativeSession, NativeTurn
+from weft.ledger.imports.imported_turns import EncodedEvents, NativeSession, NativeTurn
 from weft.ledger.imports.sources import ImportCounts, ImportSource, OpenTail, RawFile, TranscriptTurn
 from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
+from weft.ledger.read.contexts import PromptChange
 from weft.ledger.read.full_threads import FullThreads, FullTurn, ThreadsSpan, TurnLine, TurnRange
 from weft.ledger.read.session_list import ListReader, SessionFilter, SessionList
 from weft.ledger.read.sessions import Page
@@ -61,8 +62,9 @@ class AsyncTurnWriter(crossing.Mirror[TurnWriter]):
         tools_spec: Any = None,
         attempt: int | None = None,
     ) -> str:
-        """The model is about to be asked. `input` says what it is sent: a context, message ids, or {base, keep, then}.
-        Returns the event, a base for later inputs."""
+        """The model is about to be asked. `input` says what it is sent: a context, message ids, or {base, keep, then};
+        without it, the turn's context and what the turn has said and done so far. Returns the event, a base for later
+        inputs."""
         return await self._run(
             partial(
                 self._sync.request,
@@ -162,8 +164,28 @@ class AsyncThread(crossing.Mirror[Thread]):
         return self._sync.id
 
     @property
+    def turn_id(self) -> Coroutine[Any, Any, str]:
+        """The turn that it ends at, which is its id, too."""
+        return self._run(lambda: self._sync.turn_id)
+
+    @property
     def depth(self) -> int:
         return self._sync.depth
+
+    @property
+    def persona(self) -> Coroutine[Any, Any, str]:
+        """The agent that answered in its last turn."""
+        return self._run(lambda: self._sync.persona)
+
+    @property
+    def system_prompt(self) -> Coroutine[Any, Any, str | None]:
+        """The system prompt that its last turn was recorded with, or that a turn before it was; None where none was."""
+        return self._run(lambda: self._sync.system_prompt)
+
+    @property
+    def thread_key(self) -> Coroutine[Any, Any, str | None]:
+        """Its address, `LABEL#DEPTH` of the session that made its last turn; None where that names another turn."""
+        return self._run(lambda: self._sync.thread_key)
 
     @property
     def digest(self) -> Coroutine[Any, Any, str]:
@@ -250,6 +272,11 @@ class AsyncListReader(crossing.Mirror[ListReader]):
         """By turn the names of those on whose behalf it was run, the nearest first; others are left out."""
         return await self._run(partial(self._sync.on_behalf_of, turns=turns))
 
+    async def prompt_changes(self, turn: str) -> list[PromptChange]:
+        """Of the requests of a turn, those that did not begin with all of the request before them, and from where on;
+        none where it cannot be read."""
+        return await self._run(partial(self._sync.prompt_changes, turn=turn))
+
     async def sources(self) -> dict[str, list[tuple[str, str]]]:
         """Every turn that was picked or summed up and can be read: which way, and from which turns that can."""
         return await self._run(self._sync.sources)
@@ -334,6 +361,10 @@ class AsyncImportWriter(crossing.Mirror[ImportWriter]):
     async def refuses(self, session: NativeSession) -> bool:
         """Was something of this session passed over, because it was erased?"""
         return await self._run(partial(self._sync.refuses, session=session))
+
+    async def add_apart(self, made: Sequence[EncodedEvents]) -> int:
+        """Events that belong to no turn, each once, in one transaction. Returns how many are new."""
+        return await self._run(partial(self._sync.add_apart, made=made))
 
     async def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
         """A stretch of a source, verbatim: whatever no turn is made of is not lost."""

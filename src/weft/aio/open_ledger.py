@@ -1,12 +1,14 @@
 """An open ledger with its programs, awaited: `await ledger.programs["researcher"].invoke("hello")`.
 
 What reaches outside (connections to providers, the embedded model) is made when a program is first invoked, and closed
-with the ledger. Of the environment nothing is read: variables are looked up by the function that `open` was given.
+with the ledger. Variables are looked up by the function that `open` was given, and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,22 +22,24 @@ from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.errors import InvalidInput
 from weft.kernel.typed_names import Site
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.arguments import checked_record
+from weft.ledger.arguments import checked_names, checked_record, checked_text
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.rows import Lease
 from weft.programs.program_records import Difference, Program, ProgramChange, Resolver
 
 if TYPE_CHECKING:
+    from weft.aio.programs import AsyncSimilarity
     from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.inference.inference import Inference
-    from weft.runtime.inference.model_requests import Parameters
+    from weft.runtime.inference.model_requests import ModelParameters
     from weft.runtime.invoke.invocation import Invocation, InvocationResult, Show
     from weft.runtime.replies import OnToken
     from weft.runtime.sandbox.command_runner import CommandRunner
+    from weft.surfaces.acting_ledger import AnsweredTurn, Approve, OnError, StreamPart
 
 
 def no_variables(name: str) -> str | None:
-    """Where `open` was given no function: no variable is set."""
+    """Where `open` was given None: no variable is set."""
     return None
 
 
@@ -104,9 +108,135 @@ class AsyncOpenLedger(AsyncLedger):
     def graph(self) -> AsyncGraph:
         return AsyncGraph(self)
 
+    @cached_property
+    def similarity(self) -> AsyncSimilarity:
+        """By the model that comes with Weft; `weft.aio.programs.AsyncSimilarity` takes another one."""
+        from weft.aio.programs import AsyncSimilarity
+        from weft.programs.minilm import LazyMiniLM
+
+        return AsyncSimilarity(self, LazyMiniLM())
+
     @property
     def programs(self) -> AsyncLedgerPrograms:
         return AsyncLedgerPrograms(self)
+
+    async def send(
+        self,
+        text: str,
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        thread: str | None = None,
+        smart: bool = False,
+        model: str | None = None,
+        situation: str | None = None,
+        thinking: str | None = None,
+        toolset: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        approve: Approve | None = None,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        sandbox: str | None = None,
+        credentials: Sequence[str] = (),
+        workspace: str | None = None,
+        returns: Any = None,
+        key: str | None = None,
+    ) -> AnsweredTurn:
+        """Send a message as the command line does, and await the answer: to a session, made if there is none, by
+        default main; to an agent, where it works; after a turn; or with `smart` to the thread that it belongs to. What
+        is configured is narrowed by `allow`, `deny`, `sandbox` and `credentials`, for this once. `tools` are functions
+        of this program, which run in its process. `approve` is called with each `weft.PendingCall` and gives
+        `weft.allow()` or `weft.deny()`; without it such a call raises ApprovalNeeded, and the turn stays parked.
+        `workspace` is the folder that is worked in. `returns` is a type: the answer is asked for as one, in `value`.
+        Whoever is cancelled has the turn cut short."""
+        invoker = self._invoker()
+        message = invoker.message(
+            text,
+            session=session,
+            agent=agent,
+            thread=thread,
+            smart=smart,
+            model=model,
+            situation=situation,
+            thinking=thinking,
+            toolset=toolset,
+            tools=tools,
+            approve=approve,
+            allow=allow,
+            deny=deny,
+            sandbox=sandbox,
+            credentials=credentials,
+            workspace=workspace,
+            returns=returns,
+            key=key,
+        )
+        answered: AnsweredTurn = await invoker.send_awaited(self.sync, message)
+        return answered
+
+    def stream(
+        self,
+        text: str,
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        thread: str | None = None,
+        smart: bool = False,
+        model: str | None = None,
+        situation: str | None = None,
+        thinking: str | None = None,
+        toolset: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        approve: Approve | None = None,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        sandbox: str | None = None,
+        credentials: Sequence[str] = (),
+        workspace: str | None = None,
+        returns: Any = None,
+        key: str | None = None,
+    ) -> AsyncGenerator[StreamPart, None]:
+        """Send a message as `send` does, and give what comes of it as it comes: `weft.TextAdded`, `weft.AttemptReset`,
+        `weft.ToolStarted`, `weft.ToolFinished`, `weft.PendingCall`, and at the end the `weft.AnsweredTurn`. Whoever
+        takes no more of it has the turn cut short."""
+        invoker = self._invoker()
+        message = invoker.message(
+            text,
+            session=session,
+            agent=agent,
+            thread=thread,
+            smart=smart,
+            model=model,
+            situation=situation,
+            thinking=thinking,
+            toolset=toolset,
+            tools=tools,
+            approve=approve,
+            allow=allow,
+            deny=deny,
+            sandbox=sandbox,
+            credentials=credentials,
+            workspace=workspace,
+            returns=returns,
+            key=key,
+        )
+        parts: AsyncGenerator[StreamPart, None] = invoker.stream_awaited(self.sync, message)
+        return parts
+
+    def broker(
+        self, *, tools: Sequence[Callable[..., Any]] = (), on_error: OnError | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Meanwhile answer the messages of every session, rooms and triggers among them, and finish the turns that
+        run. With `tools`, also turns that were given the same functions. `on_error` hears what failed beside
+        answering; without it that is logged."""
+        serving: AbstractAsyncContextManager[None] = self._invoker().serving_awaited(self.sync, tools, on_error)
+        return serving
+
+    def _invoker(self) -> Any:
+        """What acts for the open ledger beneath, from whatever event loop: a `weft.surfaces` `Invoker`."""
+        invoker = getattr(self.sync, "_used_invoker", None)
+        if invoker is None:
+            raise InvalidInput("this ledger was not opened by weft.open", "open it with weft.aio.open")
+        return invoker
 
     def acting_as(self, who: Authority | str) -> AsyncOpenLedger:
         """The same open ledger, changed in the name of somebody else, as the synchronous one. Reads nothing."""
@@ -201,7 +331,11 @@ class AsyncProgramHandle:
         input: Any | UnsetType = UNSET,
         model: str | None = None,
         situation: str | None = None,
-        parameters: Parameters | None = None,
+        parameters: ModelParameters | None = None,
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
+        sandbox: str | None = None,
+        credentials: Sequence[str] | None = None,
         task: str | None = None,
         workspace: str | None = None,
         asks: bool = False,
@@ -211,7 +345,8 @@ class AsyncProgramHandle:
         show: Show | None = None,
         context: ExecutionContext | None = None,
     ) -> InvocationResult:
-        """Put it to work; each kind takes what it needs. `on_token` is called with a model's answer as it comes, `show`
+        """Put it to work; each kind takes what it needs. `allow`, `deny`, `sandbox` and `credentials` narrow what is
+        configured, for this once. `on_token` is called with a model's answer as it comes, `show`
         with the name of a person and what they are told on a terminal. Without a `context` it is invoked in that which
         the caller runs in, else in that of whoever opened the ledger."""
         from weft.runtime.inference.model_requests import NO_PARAMETERS
@@ -223,6 +358,10 @@ class AsyncProgramHandle:
             model=model,
             situation=situation,
             parameters=NO_PARAMETERS if parameters is None else parameters,
+            allow=None if allow is None else tuple(checked_names(allow, "allow")),
+            deny=tuple(checked_names(deny, "deny")),
+            sandbox=None if sandbox is None else checked_text(sandbox, "sandbox"),
+            credentials=None if credentials is None else tuple(checked_names(credentials, "credentials")),
             task=task,
             workspace=workspace,
             asks=asks,

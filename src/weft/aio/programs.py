@@ -31,7 +31,7 @@ from weft.programs.program_records import (
 )
 from weft.programs.programs import Programs
 from weft.programs.similarity import FEW, Embedded, Embedder, ModelCount, Similar, Similarity
-from weft.programs.tasks import Observations, RunCommand
+from weft.programs.tasks import CriterionObservations, RunCommand
 from weft.store.port import Progress
 
 
@@ -224,7 +224,7 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         """Work begins; while something it waits for is not done, it is blocked."""
         return await self._run(partial(self._sync.start_task, task=task, reason=reason, key=key))
 
-    async def check_task(self, task: str, seen: Observations) -> list[CriterionVerdict]:
+    async def check_task(self, task: str, seen: CriterionObservations) -> list[CriterionVerdict]:
         """Its success criteria held against what is there. Nothing is recorded."""
         return await self._run(partial(self._sync.check_task, task=task, seen=seen))
 
@@ -235,7 +235,7 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         answer: str | None = None,
         workspace: str | Path | None = None,
         run: RunCommand | None = None,
-        seen: Observations | None = None,
+        seen: CriterionObservations | None = None,
         agent: str | None = None,
         turn: str | None = None,
         key: str | None = None,
@@ -398,15 +398,19 @@ class AsyncSimilarity(crossing.Mirror[Similarity]):
         those that stay behind once all is embedded."""
         return await self._run(partial(self._sync.count_missing, kind=kind))
 
-    async def similar(self, name: str, *, limit: int = 10, kind: str | None = None) -> list[Similar]:
+    async def find_similar_to_node(self, name: str, *, limit: int = 10, kind: str | None = None) -> list[Similar]:
         """The nodes nearest to one that has a vector."""
-        return await self._run(partial(self._sync.similar, name=name, limit=limit, kind=kind))
+        return await self._run(partial(self._sync.find_similar_to_node, name=name, limit=limit, kind=kind))
 
-    async def similar_to_text(
+    async def find_similar(self, vector: Sequence[float], *, limit: int = 10, kind: str | None = None) -> list[Similar]:
+        """The nodes nearest to a vector of this model, of any length."""
+        return await self._run(partial(self._sync.find_similar, vector=vector, limit=limit, kind=kind))
+
+    async def find_similar_to_text(
         self, text: str, *, limit: int = 10, kind: str | None = None, words: bool = False
     ) -> list[Similar]:
         """The nodes nearest to a text; with `words`, those that also hold its words come further forward."""
-        return await self._run(partial(self._sync.similar_to_text, text=text, limit=limit, kind=kind, words=words))
+        return await self._run(partial(self._sync.find_similar_to_text, text=text, limit=limit, kind=kind, words=words))
 
     async def nearest_turns(self, text: str, *, limit: int = 50) -> dict[str, float]:
         """The turns nearest to a text that can be read, by their own vectors or those of their messages, each with its

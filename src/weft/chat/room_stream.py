@@ -31,8 +31,8 @@ from weft.ledger.arguments import checked_seconds
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.access import Access, access_of
 from weft.ledger.views.rows import PROGRAM, ProgramRow, load_program
-from weft.runtime.answer_streams import Bell, StreamHub, hub_of
-from weft.runtime.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.answer_streams import StreamHub, WakeSignal, hub_of
+from weft.runtime.ledger_port import Executor, RuntimeLedger
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
 
@@ -142,7 +142,7 @@ async def follow_room(
 class _RoomFollower:
     """One subscriber in this process, and what it was told until now."""
 
-    def __init__(self, crossing: Crossing, hub: StreamHub, feed: RoomFeed, bell: Bell) -> None:
+    def __init__(self, crossing: Executor, hub: StreamHub, feed: RoomFeed, bell: WakeSignal) -> None:
         self._crossing, self._hub, self._feed, self._bell = crossing, hub, feed, bell
         self._position = feed.position
         self._state: tuple[str | None, str] | None = None
@@ -250,7 +250,7 @@ class _RoomFollower:
                 continue
             if text and attempt >= self._attempts.get(turn, (0, 0))[0]:
                 self._attempts[turn] = (attempt, start + len(text))
-                yield self._piece(answer, start, text)
+                yield self._answer_text(answer, start, text)
             if clock() - read_at >= HELD_SECONDS:  # whether they still take part is asked again
                 self._bell.ring()
                 return
@@ -260,7 +260,7 @@ class _RoomFollower:
         sent_attempt, letters = self._attempts.get(turn, (0, 0))
         return letters if attempt == sent_attempt else 0
 
-    def _piece(self, answer: OpenAnswer, start: int, text: str) -> RoomAnswerText:
+    def _answer_text(self, answer: OpenAnswer, start: int, text: str) -> RoomAnswerText:
         return RoomAnswerText(
             position=self._position,
             participant=answer.participant,
@@ -320,10 +320,10 @@ class NameIndex:
     """Names in the order in which they are suggested."""
 
     def __init__(self, names: Iterable[IndexedName]) -> None:
-        entries = [((-name.active_at, _forms(name.name)[0], name.id), name) for name in names]
+        entries = [((-name.active_at, _name_forms(name.name)[0], name.id), name) for name in names]
         entries.sort(key=lambda entry: entry[0])
         self._names = [name for _, name in entries]
-        forms = [_forms(name.name) for name in self._names]
+        forms = [_name_forms(name.name) for name in self._names]
         self._keys = _NameLines(key for key, _, _ in forms)
         self._words = _NameLines(words for _, words, _ in forms)
         self._initials = _NameLines(initials for _, _, initials in forms)
@@ -337,14 +337,14 @@ class NameIndex:
         if limit <= 0:
             return []
         places: dict[int, None] = {}
-        for place in self._places(folded_name(letters[:LONGEST_QUERY])):
+        for place in self._places_of_query(folded_name(letters[:LONGEST_QUERY])):
             if place not in places and self._names[place].id not in skipped:
                 places[place] = None
                 if len(places) == limit:
                     break
         return [self._names[place] for place in places]
 
-    def _places(self, query: str) -> Iterator[int]:
+    def _places_of_query(self, query: str) -> Iterator[int]:
         if not query:
             yield from range(len(self._names))
             return
@@ -357,7 +357,7 @@ class NameIndex:
 
 
 @lru_cache(maxsize=FORMS_KEPT)
-def _forms(name: str) -> tuple[str, str, str]:
+def _name_forms(name: str) -> tuple[str, str, str]:
     """A name as it is compared: whole, as words with a space before each, and the initials of these. `camelCase` has
     two words."""
     key = folded_name(name)
@@ -386,7 +386,7 @@ class _NameLines:
         while at >= 0:
             number = bisect_right(self._starts, at + 1) - 1
             yield number
-            at = self._text.find(letters, self._end(number))
+            at = self._text.find(letters, self._line_end(number))
 
     def holding_in_order(self, letters: str) -> Iterator[int]:
         """The numbers of the lines that hold the letters in this order, with others between them."""
@@ -394,7 +394,7 @@ class _NameLines:
         for match in re.finditer("\n" + between, self._text):
             yield bisect_right(self._starts, match.start() + 1) - 1
 
-    def _end(self, number: int) -> int:
+    def _line_end(self, number: int) -> int:
         """Where the line break behind a line stands."""
         is_last = number + 1 == len(self._starts)
         return len(self._text) - 1 if is_last else self._starts[number + 1] - 1
@@ -450,9 +450,9 @@ class MentionSuggester:
     def suggest(self, room: str, letters: str, limit: int = DEFAULT_SUGGESTIONS) -> list[Suggestion]:
         """At most `limit`, the best first. Raises NotFound for a room that whoever asks takes no part in."""
         here = self._room_names(room)
-        found = [_suggestion(name, True) for name in here.index.matches(letters, limit, here.own)]
+        found = [_suggestion_of(name, True) for name in here.index.matches(letters, limit, here.own)]
         for index in (self._agents, self._people):
-            found += [_suggestion(name, False) for name in index.matches(letters, limit - len(found), here.skipped)]
+            found += [_suggestion_of(name, False) for name in index.matches(letters, limit - len(found), here.skipped)]
         return found
 
     def _room_names(self, room: str) -> _RoomNames:
@@ -462,7 +462,7 @@ class MentionSuggester:
             return self._here[2]
         participants = self._ledger.rooms.participants(room)
         with self._store.read() as txn:
-            self._refresh(txn)
+            self._read_newer_programs(txn)
             access = access_of(txn)
             own = frozenset(access.ids or (DEFAULT_AGENT,))
             offered = [one for one in participants if _is_offered(txn.sql, access, one)]
@@ -472,7 +472,7 @@ class MentionSuggester:
         self._here = (room, newest, names)
         return names
 
-    def _refresh(self, txn: ReadTxn) -> None:
+    def _read_newer_programs(self, txn: ReadTxn) -> None:
         """Take up what became of programs since the last call."""
         (newest,) = txn.sql.one("SELECT coalesce(max(n), 0) FROM program_history") or (0,)
         if newest == self._read_up_to:
@@ -485,10 +485,10 @@ class MentionSuggester:
         else:
             for id in changed:
                 self._names.pop(id, None)
-            rows = _programs(txn.sql, changed)
+            rows = _program_rows(txn.sql, changed)
         for row in rows:
             if _is_suggested(txn, row):
-                self._names[row.id] = IndexedName(_kind(row), row.id, row.name, _active_at(txn.sql, row))
+                self._names[row.id] = IndexedName(_participant_kind(row), row.id, row.name, _active_at(txn.sql, row))
         by_kind = {kind: [name for name in self._names.values() if name.kind == kind] for kind in ParticipantKind}
         self._agents, self._people = NameIndex(by_kind[ParticipantKind.AGENT]), NameIndex(by_kind[ParticipantKind.USER])
         self._read_up_to = newest
@@ -499,7 +499,7 @@ def suggestions(ledger: Ledger, room: str, letters: str, limit: int = DEFAULT_SU
     return MentionSuggester(ledger).suggest(room, letters, limit)
 
 
-def _suggestion(name: IndexedName, is_participant: bool) -> Suggestion:
+def _suggestion_of(name: IndexedName, is_participant: bool) -> Suggestion:
     return Suggestion(kind=name.kind, id=name.id, name=name.name, is_participant=is_participant)
 
 
@@ -524,7 +524,7 @@ def _is_suggested(txn: ReadTxn, row: ProgramRow) -> bool:
     return access.may_read_program(row) and access.may_use(row)
 
 
-def _kind(row: ProgramRow) -> str:
+def _participant_kind(row: ProgramRow) -> str:
     return (ParticipantKind.AGENT if row.kind == ProgramKind.AGENT else ParticipantKind.USER).value
 
 
@@ -545,5 +545,5 @@ def _all_programs(sql: Sql) -> list[ProgramRow]:
     return [ProgramRow(*row) for row in rows]
 
 
-def _programs(sql: Sql, ids: Iterable[str]) -> list[ProgramRow]:
+def _program_rows(sql: Sql, ids: Iterable[str]) -> list[ProgramRow]:
     return [ProgramRow(*row) for row in rows_in(sql, f"{PROGRAM.select} WHERE id IN", list(ids))]

@@ -28,8 +28,8 @@ from weft.ledger.api import (
     PostedMessage,
     ReachedAgent,
     RoomMessage,
+    RunConfig,
     SessionStanding,
-    Setting,
     is_private,
     principals_of,
     retry_of,
@@ -42,21 +42,23 @@ from weft.ledger.views.rows import load_program
 from weft.programs.program_records import Program
 from weft.programs.programs import Programs
 from weft.runtime.broker.broker import answer_admitted, broker_of
-from weft.runtime.broker.turn_plans import Planner, Sending, TurnPlan
+from weft.runtime.broker.turn_plans import Planner, SenderContext, TurnPlan
 from weft.runtime.egress.execution_context import ExecutionContext
-from weft.runtime.inference.inference import Before, Inference
+from weft.runtime.inference.inference import Before, Inference, OnUsage
 from weft.runtime.inference.model_requests import (
-    Budget,
     InferenceRequest,
+    ModelParameters,
     ModelSettings,
-    Parameters,
     ProviderKind,
     ProviderSettings,
+    RequestBudget,
+    TokenCount,
+    request_tokens,
 )
 from weft.runtime.invoke.message_routes import VECTOR_SHARE, length_factor, nearness
 from weft.runtime.invoke.turn_planner import ConfiguredPlanner
-from weft.runtime.ledger_port import Crossing, RuntimeLedger
-from weft.runtime.replies import Finish, Reply, ReplyToken, TurnReply
+from weft.runtime.ledger_port import Executor, RuntimeLedger
+from weft.runtime.replies import FinishReason, Reply, ReplyToken, TurnReply
 from weft.runtime.tool.tool_contract import NO_TOOLS
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
@@ -196,7 +198,7 @@ class ProfileIndex:
                 AgentScore(
                     agent=id,
                     name=self.profiles[id].name,
-                    score=round(self._score(id, shares[id], near, id in present), 4),
+                    score=round(self._profile_score(id, shares[id], near, id in present), 4),
                     words=tuple(stems[stem] for stem in words[:SHOWN_WORDS]),
                     cosine=near.get(id),
                     is_present=id in present,
@@ -204,7 +206,7 @@ class ProfileIndex:
             )
         return sorted(scores, key=lambda one: (-one.score, not one.is_present, one.name, one.agent))
 
-    def _score(self, id: str, share: float, cosines: Mapping[str, float], is_present: bool) -> float:
+    def _profile_score(self, id: str, share: float, cosines: Mapping[str, float], is_present: bool) -> float:
         words = min(1.0, length_factor(len(self.profiles[id].stems)) * share)
         score = (1 - VECTOR_SHARE) * words + VECTOR_SHARE * nearness(cosines.get(id)) if cosines else words
         return score if is_present else ABSENT_SHARE * score
@@ -256,15 +258,15 @@ class CandidateReader:
         """For a text in the room that the triage agent answers in by this session. `authors` are the ids of everybody
         in whose name each of the messages was written; `erasures` as the session's standing has it."""
         with self._store.read() as txn:
-            self._refresh(txn, erasures)
+            self._read_newer_programs(txn, erasures)
             room = _room_of(txn.sql, session)
-        present = set() if room is None else self._present(room)
+        present = set() if room is None else self._present_agents(room)
         principals = {one for names in authors for one in names} - {DEFAULT_AGENT}
         profiles = self._index.profiles
         allowed = {id for id in profiles if id not in self._users or self._may_answer(id, present, principals)}
         here = frozenset(present) & allowed
         with self._store.read() as txn:
-            cosines = self._cosines(txn.sql, text, allowed)
+            cosines = self._cosines_to(txn.sql, text, allowed)
         return Candidates(
             profiles={id: profiles[id] for id in allowed},
             present=here,
@@ -273,7 +275,7 @@ class CandidateReader:
             by_vectors=bool(cosines),
         )
 
-    def _present(self, room: str) -> set[str]:
+    def _present_agents(self, room: str) -> set[str]:
         participants = self._ledger.rooms.participants(room)
         return {one.node for one in participants if one.kind == ParticipantKind.AGENT}
 
@@ -282,7 +284,7 @@ class CandidateReader:
 
     # --- what agents are compared by -----------------------------------------------------------------------------
 
-    def _refresh(self, txn: ReadTxn, erasures: int) -> None:
+    def _read_newer_programs(self, txn: ReadTxn, erasures: int) -> None:
         (newest,) = txn.sql.one("SELECT coalesce(max(n), 0) FROM program_history") or (0,)
         tags_read = _tag_counts(txn.sql)
         read_up_to, erased = self._read_up_to
@@ -296,13 +298,13 @@ class CandidateReader:
             if tags_read != self._tags_read:
                 tags = _tags_of_agents(txn.sql)
                 changed |= {id for id, one in self._index.profiles.items() if tags.get(id, ()) != one.tags}
-            found = [self._dropped(id) for id in changed]
+            found = [self._drop_and_reload(id) for id in changed]
             programs = [program for program in found if program is not None]
         for program in programs:
             self._take_up(txn, program)
         self._read_up_to, self._tags_read = (newest, erasures), tags_read
 
-    def _dropped(self, id: str) -> Program | None:
+    def _drop_and_reload(self, id: str) -> Program | None:
         """An agent as it is now, where there still is one."""
         self._index.drop(id)
         self._users.pop(id, None)
@@ -321,7 +323,7 @@ class CandidateReader:
 
     # --- vectors -------------------------------------------------------------------------------------------------
 
-    def _cosines(self, sql: Sql, text: str, allowed: set[str]) -> Mapping[str, float]:
+    def _cosines_to(self, sql: Sql, text: str, allowed: set[str]) -> Mapping[str, float]:
         """How near agents are to the text that have a vector of the model that comes with Weft. Empty where none has
         one, or the model is not installed."""
         from weft.programs.minilm import NAME
@@ -498,11 +500,11 @@ def triage_prompt(candidates: Candidates) -> str:
     absent = [one.agent for one in candidates.scores if one.agent not in candidates.present]
     rest = sorted(candidates.profiles.keys() - candidates.present - set(absent))
     listed = [*sorted(candidates.present), *sorted([*absent, *rest][: max(0, MOST_LISTED - len(candidates.present))])]
-    lines = [_listed(candidates, id) for id in listed[:MOST_LISTED]]
+    lines = [_listed_candidate(candidates, id) for id in listed[:MOST_LISTED]]
     return INSTRUCTIONS.format(most=MOST_CHOSEN, agents="\n".join(lines))
 
 
-def _listed(candidates: Candidates, id: str) -> str:
+def _listed_candidate(candidates: Candidates, id: str) -> str:
     profile = candidates.profiles[id]
     facts: dict[str, Any] = {"id": id, "name": profile.name, "present": id in candidates.present}
     if id not in candidates.private:
@@ -518,52 +520,59 @@ class TriageInference(Inference):
         self, candidates: Candidates, by_scores: TriageChoice, inference: Inference | None, *, seconds: float
     ) -> None:
         super().__init__()
-        self._candidates, self._by_scores = candidates, by_scores
+        self._triage_candidates, self._by_scores = candidates, by_scores
         self._model_inference, self._seconds = inference, seconds
 
-    def sendable(self, model: ModelSettings, parameters: Parameters) -> Parameters:
-        return Parameters() if self._model_inference is None else self._model_inference.sendable(model, parameters)
+    def sendable(self, model: ModelSettings, parameters: ModelParameters) -> ModelParameters:
+        return ModelParameters() if self._model_inference is None else self._model_inference.sendable(model, parameters)
+
+    async def count(self, request: InferenceRequest, *, context: ExecutionContext | None = None) -> TokenCount:
+        if self._model_inference is None:
+            return TokenCount(tokens=request_tokens(request), why="no model is asked")
+        return await self._model_inference.count(request, context=context)
 
     async def infer(
         self,
         request: InferenceRequest,
         *,
         on_token: OnToken | None = None,
-        budget: Budget | None = None,
+        budget: RequestBudget | None = None,
         context: ExecutionContext | None = None,
         before: Before | None = None,
+        on_usage: OnUsage | None = None,
     ) -> Reply:
         """What the turn says. Followers are given it whole: what the model says is not for them."""
         reply, choice = None, self._by_scores
         if self._model_inference is not None:
-            reply, choice = await self._model_choice(self._model_inference, request, budget, context, before)
+            reply, choice = await self._model_choice(self._model_inference, request, budget, context, before, on_usage)
         if reply is None:
             reply = Reply(
-                parts=(), finish=Finish.STOP, model_id=WORDS_MODEL.id, model=WORDS_MODEL.name, provider="weft"
+                parts=(), finish=FinishReason.STOP, model_id=WORDS_MODEL.id, model=WORDS_MODEL.name, provider="weft"
             )
         if on_token is not None:
             on_token(ReplyToken(choice.text))
         parts = (ReasoningPart(choice.explanation), TextPart(choice.text))
-        return replace(reply, parts=parts, finish=Finish.STOP, metadata={"triage": choice.record()})
+        return replace(reply, parts=parts, finish=FinishReason.STOP, metadata={"triage": choice.record()})
 
     async def _model_choice(
         self,
         inference: Inference,
         request: InferenceRequest,
-        budget: Budget | None,
+        budget: RequestBudget | None,
         context: ExecutionContext | None,
         before: Before | None,
+        on_usage: OnUsage | None,
     ) -> tuple[Reply | None, TriageChoice]:
         try:
             async with asyncio.timeout(self._seconds):
-                reply = await inference.infer(request, budget=budget, context=context, before=before)
+                reply = await inference.infer(request, budget=budget, context=context, before=before, on_usage=on_usage)
         except TimeoutError:
             return None, replace(self._by_scores, failure=f"it took longer than {self._seconds:g} s")
         except (LeaseLost, StoreError):  # this broker's own trouble
             raise
         except WeftError as error:
             return None, replace(self._by_scores, failure=error.code)
-        return reply, choose_by_answer(reply.text, self._candidates, self._by_scores)
+        return reply, choose_by_answer(reply.text, self._triage_candidates, self._by_scores)
 
 
 class TriagePlanner:
@@ -573,7 +582,7 @@ class TriagePlanner:
         self,
         planner: ConfiguredPlanner,
         ledger: Ledger,
-        crossing: Crossing,
+        crossing: Executor,
         inference: Inference,
         *,
         seconds: float = MODEL_SECONDS,
@@ -589,7 +598,7 @@ class TriagePlanner:
         if not self._is_triage[standing.persona]:
             return await self._planner(standing, messages)
         async with self._reading:
-            candidates = await self._crossing.run(lambda: self._candidates(standing, messages))
+            candidates = await self._crossing.run(lambda: self._triage_candidates(standing, messages))
         by_scores = choose_by_scores(candidates)
         failure = None
         has_model = await self._crossing.run(lambda: self._has_model(standing.persona))
@@ -597,13 +606,13 @@ class TriagePlanner:
             try:
                 plan = await self._planner(standing, messages)
                 plan.system = triage_prompt(candidates)
-                return self._adapted(plan, candidates, by_scores, self._inference)
+                return self._adapted_plan(plan, candidates, by_scores, self._inference)
             except StoreError:
                 raise
             except WeftError as error:  # as the model is configured it cannot be asked
                 failure = error.code
-        plan = await self._crossing.run(lambda: self._plain(messages))
-        return self._adapted(plan, candidates, replace(by_scores, failure=failure), None)
+        plan = await self._crossing.run(lambda: self._plan_without_model(messages))
+        return self._adapted_plan(plan, candidates, replace(by_scores, failure=failure), None)
 
     def _has_kind(self, persona: str) -> bool:
         with store_of(self._ledger).read() as txn:
@@ -613,21 +622,21 @@ class TriagePlanner:
         config = Programs(self._ledger).get(persona, ProgramKind.AGENT).config
         return isinstance(config, dict) and config.get("defaultModel") is not None
 
-    def _candidates(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> Candidates:
+    def _triage_candidates(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> Candidates:
         text = "\n".join(map(written_text, messages))
         return self._reader.candidates(standing.id, standing.erasures, map(principals_of, messages), text)
 
-    def _plain(self, messages: Sequence[InboxMessage]) -> TurnPlan:
+    def _plan_without_model(self, messages: Sequence[InboxMessage]) -> TurnPlan:
         """A turn that asks no model."""
         return TurnPlan(
             model=WORDS_MODEL,
             inference=self._inference,
             acting=self._planner.acting(messages[0]),
-            setting=Setting(effective_config={"model": WORDS_MODEL.id, "provider": WORDS_MODEL.provider.id}),
+            setting=RunConfig(effective_config={"model": WORDS_MODEL.id, "provider": WORDS_MODEL.provider.id}),
             retry=next((retry for retry in map(retry_of, messages) if retry is not None), None),
         )
 
-    def _adapted(
+    def _adapted_plan(
         self, plan: TurnPlan, candidates: Candidates, by_scores: TriageChoice, inference: Inference | None
     ) -> TurnPlan:
         """The plan as triage needs it: without tools, and without what was said in the session before."""
@@ -668,7 +677,7 @@ class PendingAnswers:
         self, ledger: RuntimeLedger, reader: Ledger, posted: PostedMessage, planner: Planner, on_message: OnMessage
     ) -> None:
         self._ledger, self._reader, self._room, self._root = ledger, reader, posted.conversation_id, posted.message
-        self._sending, self._on_message = Sending(planner=planner), on_message
+        self._sending, self._on_message = SenderContext(planner=planner), on_message
         self._tasks: dict[asyncio.Task[TurnReply], ReachedAgent] = {}
         self._begun: set[str] = set()
         self.failures: list[FailedAnswer] = []
@@ -683,7 +692,7 @@ class PendingAnswers:
                 if not self._tasks:
                     return
                 done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-                self.failures += self._ended(done)
+                self.failures += self._ended_answers(done)
         finally:
             await self._give_up()
 
@@ -708,7 +717,7 @@ class PendingAnswers:
                 return after
             after = page[-1].position
 
-    def _ended(self, done: set[asyncio.Task[TurnReply]]) -> Iterator[FailedAnswer]:
+    def _ended_answers(self, done: set[asyncio.Task[TurnReply]]) -> Iterator[FailedAnswer]:
         for task in done:
             reached, error = self._tasks.pop(task), task.exception()
             if isinstance(error, WeftError):

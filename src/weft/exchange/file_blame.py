@@ -35,18 +35,18 @@ class _Entry(Struct):
 def blame(text: str, edits: Iterable[tuple[K, FileEdit]]) -> Blame[K]:
     """Who wrote which line, of edits that come newest first."""
     lines = lines_of(text)
-    found: Blame[K] = Blame([None] * len(lines), [])
+    blamed: Blame[K] = Blame([None] * len(lines), [])
     undoing = _Undoing([_Entry(line, n) for n, line in enumerate(lines)])
     for key, edit in edits:
-        own, placed = undoing.take_back(edit)
-        for n in own:
-            if found.lines[n] is None:
-                found.lines[n] = key
+        own_lines, placed = undoing.take_back(edit)
+        for n in own_lines:
+            if blamed.lines[n] is None:
+                blamed.lines[n] = key
         if not placed:
-            found.unplaced.append(key)
+            blamed.unplaced.append(key)
         if edit.whole is not None or edit.deleted:
             break
-    return found
+    return blamed
 
 
 def last_text(edits: Iterable[FileEdit]) -> str | None:
@@ -68,11 +68,11 @@ def _applied(text: str, edit: FileEdit) -> str | None:
     lines, ended = lines_of(text), text.endswith("\n")
     shift = 0
     for hunk in edit.hunks:
-        wanted = None if hunk.old_start is None else hunk.old_start - 1 + shift
-        at = _place(lines, hunk.before, wanted)
-        if at is None:
+        expected = None if hunk.old_start is None else hunk.old_start - 1 + shift
+        position = _place(lines, hunk.before, expected)
+        if position is None:
             return None
-        lines[at : at + len(hunk.before)] = hunk.after
+        lines[position : position + len(hunk.before)] = hunk.after
         shift += len(hunk.after) - len(hunk.before)
     return "\n".join(lines) + ("\n" if ended else "")
 
@@ -89,105 +89,109 @@ class _Undoing:
             return [], True
         if edit.whole is not None:
             return self._unwrite(lines_of(edit.whole))
-        own: list[int] = []
+        own_lines: list[int] = []
         placed = True
         for hunk in reversed(edit.hunks):
-            placed &= self._unpatch(hunk, own)
+            placed &= self._unpatch(hunk, own_lines)
         for swap in reversed(edit.swaps):
-            placed &= self._unswap(swap, own)
-        return own, placed
+            placed &= self._unswap(swap, own_lines)
+        return own_lines, placed
 
     def _unwrite(self, lines: list[str]) -> tuple[list[int], bool]:
         """A whole text: every line that is still there is its own; before it lies nothing that is known."""
         now = [entry.text for entry in self._entries]
         blocks = SequenceMatcher(None, now, lines, autojunk=False).get_matching_blocks()
-        kept = [entry for block in blocks for entry in self._entries[block.a : block.a + block.size]]
-        own = [entry.last for entry in kept if entry.last is not None]
+        kept_entries = [entry for block in blocks for entry in self._entries[block.a : block.a + block.size]]
+        own_lines = [entry.last for entry in kept_entries if entry.last is not None]
         self._entries = []
-        return own, bool(own) or now == lines
+        return own_lines, bool(own_lines) or now == lines
 
-    def _unpatch(self, hunk: Hunk, own: list[int]) -> bool:
+    def _unpatch(self, hunk: Hunk, own_lines: list[int]) -> bool:
         now = [entry.text for entry in self._entries]
-        at = _place(now, hunk.after, None if hunk.new_start is None else hunk.new_start - 1)
-        if at is None:
+        position = _place(now, hunk.after, None if hunk.new_start is None else hunk.new_start - 1)
+        if position is None:
             return False
-        here = iter(self._entries[at : at + len(hunk.after)])
+        entries_here = iter(self._entries[position : position + len(hunk.after)])
         before: list[_Entry] = []
         for sign, text in hunk.lines:
             if sign == "-":
                 before.append(_Entry(text, None))
             elif sign == "+":
-                _note(next(here), own)
+                _note(next(entries_here), own_lines)
             else:
-                before.append(next(here))
-        self._entries[at : at + len(hunk.after)] = before
+                before.append(next(entries_here))
+        self._entries[position : position + len(hunk.after)] = before
         return True
 
-    def _unswap(self, swap: Swap, own: list[int]) -> bool:
+    def _unswap(self, swap: Swap, own_lines: list[int]) -> bool:
         """A text that only went leaves nothing to find, and nothing that anybody wrote."""
         if not swap.new:
             return True
-        found = False
-        while (at := self._standing(swap)) is not None:
-            self._swap_back(swap, at, own)
-            found = True
+        is_found = False
+        while (position := self._position_of(swap)) is not None:
+            self._swap_back(swap, position, own_lines)
+            is_found = True
             if not swap.everywhere or swap.new in swap.old:
                 break
-        return found
+        return is_found
 
-    def _standing(self, swap: Swap) -> int | None:
+    def _position_of(self, swap: Swap) -> int | None:
         """Where the new text stands; of several places one where the old text, put back, would stand alone."""
         text = self._text
         places = list(_occurrences(text, swap.new))
-        alone = (at for at in places if swap.old and swap.old not in f"{text[:at]}\0{text[at + len(swap.new) :]}")
+        alone = (
+            position
+            for position in places
+            if swap.old and swap.old not in f"{text[:position]}\0{text[position + len(swap.new) :]}"
+        )
         return next(alone, next(iter(places), None))
 
-    def _swap_back(self, swap: Swap, at: int, own: list[int]) -> None:
+    def _swap_back(self, swap: Swap, position: int, own_lines: list[int]) -> None:
         text = self._text
-        end = at + len(swap.new)
-        first = text.count("\n", 0, at)
+        end = position + len(swap.new)
+        first = text.count("\n", 0, position)
         last = first + swap.new.count("\n")
-        lead, tail = text[text.rfind("\n", 0, at) + 1 : at], text[end:].split("\n", 1)[0]
+        lead, tail = text[text.rfind("\n", 0, position) + 1 : position], text[end:].split("\n", 1)[0]
         before = f"{lead}{swap.old}{tail}".split("\n")
         after = self._entries[first : last + 1]
-        made: list[_Entry] = []
+        rebuilt: list[_Entry] = []
         compared = SequenceMatcher(None, [entry.text for entry in after], before, autojunk=False)
         for kind, a, b, c, d in compared.get_opcodes():
             if kind == "equal":
-                made += after[a:b]
+                rebuilt += after[a:b]
             else:
                 for entry in after[a:b]:
-                    _note(entry, own)
-                made += [_Entry(line, None) for line in before[c:d]]
-        self._entries[first : last + 1] = made
+                    _note(entry, own_lines)
+                rebuilt += [_Entry(line, None) for line in before[c:d]]
+        self._entries[first : last + 1] = rebuilt
 
     @property
     def _text(self) -> str:
         return "\n".join(entry.text for entry in self._entries) + "\n"
 
 
-def _note(entry: _Entry, own: list[int]) -> None:
+def _note(entry: _Entry, own_lines: list[int]) -> None:
     if entry.last is not None:
-        own.append(entry.last)
+        own_lines.append(entry.last)
 
 
-def _occurrences(text: str, part: str) -> Iterator[int]:
-    at = text.find(part)
-    while at >= 0:
-        yield at
-        at = text.find(part, at + 1)
+def _occurrences(text: str, needle: str) -> Iterator[int]:
+    position = text.find(needle)
+    while position >= 0:
+        yield position
+        position = text.find(needle, position + 1)
 
 
-def _place(lines: Sequence[str], block: Sequence[str], wanted: int | None) -> int | None:
+def _place(lines: Sequence[str], block: Sequence[str], expected: int | None) -> int | None:
     """Where these lines stand together: at the wanted place, else at the nearest to it, else at the first."""
     if not block:
-        return None if wanted is None else min(wanted + 1, len(lines))
+        return None if expected is None else min(expected + 1, len(lines))
     size, sought = len(block), [*block]
-    firsts = (at for at in range(len(lines) - size + 1) if lines[at] == sought[0])
-    places = [at for at in firsts if [*lines[at : at + size]] == sought]
-    if wanted is None:
+    firsts = (position for position in range(len(lines) - size + 1) if lines[position] == sought[0])
+    places = [position for position in firsts if [*lines[position : position + size]] == sought]
+    if expected is None:
         return next(iter(places), None)
-    return min(places, key=lambda at: abs(at - wanted), default=None)
+    return min(places, key=lambda position: abs(position - expected), default=None)
 
 
 # --- A file's edits as the ledger knows them, the newest first.
@@ -210,7 +214,7 @@ class FileBlame(Struct, frozen=True):
 
 def edits_to(ledger: Ledger, path: str) -> Iterator[TurnEdit]:
     """The edits of turns that noted to have written this file, the newest first."""
-    wanted = WantedPath(path)
+    wanted_path = WantedPath(path)
     turns = dict.fromkeys(touch.turn_id for touch in ledger.files(path) if touch.kind == FileKind.WRITTEN)
     for turn_id in turns:
         turn = ledger.turn(turn_id)
@@ -218,7 +222,7 @@ def edits_to(ledger: Ledger, path: str) -> Iterator[TurnEdit]:
             if call.outcome not in (None, "ok"):
                 continue
             for edit in reversed(edits_of(call.arguments, call.metadata)):
-                if edit.path is not None and wanted.fits(edit.path, turn.workspace_path):
+                if edit.path is not None and wanted_path.fits(edit.path, turn.workspace_path):
                     yield TurnEdit(turn, call, edit)
 
 
@@ -227,7 +231,7 @@ def blame_file(ledger: Ledger, path: str, text: str | None) -> FileBlame | None:
     nothing that is known as a whole."""
     edits = list(edits_to(ledger, path))
     if text is None:
-        text = last_text(each.edit for each in reversed(edits))
+        text = last_text(turn_edit.edit for turn_edit in reversed(edits))
     if text is None:
         return None
-    return FileBlame(lines_of(text), blame(text, ((each, each.edit) for each in edits)))
+    return FileBlame(lines_of(text), blame(text, ((turn_edit, turn_edit.edit) for turn_edit in edits)))

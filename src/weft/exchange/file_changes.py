@@ -71,14 +71,14 @@ class FileChange(Struct):
 
 def changes_of(arguments: Any, detail: Any) -> list[FileChange]:
     """What a call changed, as its outcome or its arguments tell; empty where it changed nothing."""
-    return patched(arguments, detail) or [change for change in (_asked(arguments),) if change.lines]
+    return patched_changes(arguments, detail) or [change for change in (_asked_change(arguments),) if change.lines]
 
 
-def patched(arguments: Any, detail: Any) -> list[FileChange]:
+def patched_changes(arguments: Any, detail: Any) -> list[FileChange]:
     """What a patch tells, line by line: the tool's own, or the one it was given."""
     path = text_at(arguments, PATHS)
-    for found in (_from_detail(detail, path), _given(arguments, path)):
-        changes = [change for change in found if change.lines]
+    for candidates in (_from_detail(detail, path), _patch_changes(arguments, path)):
+        changes = [change for change in candidates if change.lines]
         if changes:
             return changes
     return []
@@ -95,7 +95,7 @@ def _from_detail(detail: Any, path: str | None) -> Iterator[FileChange]:
         if not isinstance(holder, dict):
             continue
         if isinstance(by_path := holder.get("changes"), dict):
-            yield from (_one_of(each, change) for each, change in by_path.items())
+            yield from (_one_of(changed_path, change) for changed_path, change in by_path.items())
         elif isinstance(text := holder.get("diff") or holder.get("unified_diff"), str):
             yield from parse_patch(text, path)
 
@@ -113,7 +113,7 @@ def _one_of(path: str, change: Any) -> FileChange:
         return next(iter(parse_patch(text, path)), FileChange(path))
     content = inner.get("content")
     sign = "-" if change.get("type") == "delete" or "delete" in change else "+"
-    return FileChange(path, _signed(sign, content) if isinstance(content, str) else [])
+    return FileChange(path, _signed_lines(sign, content) if isinstance(content, str) else [])
 
 
 def _structured(hunks: list[Any], path: str | None) -> Iterator[FileChange]:
@@ -129,7 +129,7 @@ def _structured(hunks: list[Any], path: str | None) -> Iterator[FileChange]:
     yield change
 
 
-def _given(arguments: Any, path: str | None) -> Iterator[FileChange]:
+def _patch_changes(arguments: Any, path: str | None) -> Iterator[FileChange]:
     if isinstance(arguments, str):
         yield from _patch_in(arguments)
     elif isinstance(arguments, dict):
@@ -139,14 +139,14 @@ def _given(arguments: Any, path: str | None) -> Iterator[FileChange]:
             yield from parse_patch(text, path)
 
 
-def _asked(arguments: Any) -> FileChange:
+def _asked_change(arguments: Any) -> FileChange:
     """Texts that were to be exchanged, or a whole one that was to be written."""
     change = FileChange(text_at(arguments, PATHS))
     for swap in swaps_in(arguments):
-        change.lines += _swapped(swap)
+        change.lines += _swapped_lines(swap)
     text = text_at(arguments, WRITTEN)
     if not change.lines and change.path is not None and text is not None:
-        change.lines, change.start = _signed("+", text), None
+        change.lines, change.start = _signed_lines("+", text), None
     return change
 
 
@@ -180,22 +180,22 @@ def parse_patch(text: str, path: str | None) -> Iterator[FileChange]:
     change = FileChange(path)
     sign = ""
     for line in _lines(text):
-        if found := _FILE.match(line):
+        if file_match := _FILE.match(line):
             yield change
-            change, sign = FileChange(found[2].strip()), "-" if found[1] == "Delete" else ""
+            change, sign = FileChange(file_match[2].strip()), "-" if file_match[1] == "Delete" else ""
         elif line.startswith("diff --git ") and change.lines:
             yield change
             change = FileChange(line.rpartition(" b/")[2] or path)
         elif not line.startswith(("*** ", *HEADERS)):
             change.lines.append(line)
-            if change.start is None and (at := _NEW_START.match(line)):
-                change.start = int(at[1])
+            if change.start is None and (start_match := _NEW_START.match(line)):
+                change.start = int(start_match[1])
     if sign and not change.lines:
         change.lines.append(DELETED)
     yield change
 
 
-def _swapped(swap: Any) -> list[str]:
+def _swapped_lines(swap: Any) -> list[str]:
     """An exchange of one text for another, line by line."""
     old, new = text_at(swap, OLD), text_at(swap, NEW)
     if old is None or new is None:
@@ -211,17 +211,17 @@ def _compared(before: list[str], after: list[str]) -> Iterator[str]:
 
     for kind, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":
-            yield from _around(before[a:b], first=a == 0, last=b == len(before))
+            yield from _context_around(before[a:b], first=a == 0, last=b == len(before))
         else:
             yield from (f"-{line}" for line in before[a:b])
             yield from (f"+{line}" for line in after[c:d])
 
 
-def _around(lines: list[str], *, first: bool, last: bool, keep: int = 2) -> Iterable[str]:
+def _context_around(lines: list[str], *, first: bool, last: bool, context_lines: int = 2) -> Iterable[str]:
     """Lines that did not change: those beside a change, and a mark for the others."""
     if first and last:
         return []
-    head, tail = (0 if first else keep), (0 if last else keep)
+    head, tail = (0 if first else context_lines), (0 if last else context_lines)
     if len(lines) <= head + tail:
         return [f" {line}" for line in lines]
     kept_tail = lines[len(lines) - tail :] if tail else []
@@ -229,7 +229,7 @@ def _around(lines: list[str], *, first: bool, last: bool, keep: int = 2) -> Iter
     return [f" {line}" for line in lines[:head]] + between + [f" {line}" for line in kept_tail]
 
 
-def _signed(sign: str, text: str) -> list[str]:
+def _signed_lines(sign: str, text: str) -> list[str]:
     return [f"{sign}{line}" for line in _lines(text)]
 
 
@@ -283,15 +283,15 @@ class FileEdit(Struct, frozen=True):
 def edits_of(arguments: Any, detail: Any) -> list[FileEdit]:
     """What a call did to files, as exactly as its outcome or its arguments tell."""
     arguments = opened(arguments)
-    changes = patched(arguments, detail)
+    changes = patched_changes(arguments, detail)
     if changes:
         return [patch_edit(change) for change in changes]
     path = text_at(arguments, PATHS)
-    swaps = tuple(swap for each in swaps_in(arguments) if (swap := _swap(each)) is not None)
+    swaps = tuple(swap for swap_fields in swaps_in(arguments) if (swap := _swap(swap_fields)) is not None)
     if swaps:
         return [FileEdit(path, swaps=swaps)]
-    whole = text_at(arguments, WRITTEN)
-    return [FileEdit(path, whole=whole)] if path is not None and whole is not None else []
+    whole_text = text_at(arguments, WRITTEN)
+    return [FileEdit(path, whole=whole_text)] if path is not None and whole_text is not None else []
 
 
 def patch_edit(change: FileChange) -> FileEdit:
@@ -304,8 +304,8 @@ def patch_edit(change: FileChange) -> FileEdit:
         if line.startswith("@@"):
             if lines:
                 hunks.append(Hunk(tuple(lines), *starts))
-            found = _START.match(line)
-            lines, starts = [], (int(found[1]), int(found[2])) if found else (None, None)
+            start_match = _START.match(line)
+            lines, starts = [], (int(start_match[1]), int(start_match[2])) if start_match else (None, None)
         elif line[:1] in ("+", "-", " "):
             lines.append((line[0], line[1:]))
         elif not line:
@@ -316,11 +316,11 @@ def patch_edit(change: FileChange) -> FileEdit:
     return FileEdit(change.path, hunks=tuple(hunks))
 
 
-def _swap(given: Any) -> Swap | None:
-    old, new = text_at(given, OLD), text_at(given, NEW)
+def _swap(fields: Any) -> Swap | None:
+    old, new = text_at(fields, OLD), text_at(fields, NEW)
     if old is None or new is None:
         return None
-    return Swap(old, new, any(given.get(name) is True for name in EVERYWHERE))
+    return Swap(old, new, any(fields.get(name) is True for name in EVERYWHERE))
 
 
 def lines_of(text: str) -> list[str]:

@@ -70,37 +70,37 @@ class FileAccess(Struct, frozen=True, kw_only=True):
 
 def file_accesses(name: str, arguments: Any, result: Any, detail: Any) -> list[FileAccess]:
     """What a call that ended well did to files, and the texts of those that it read whole."""
-    given = opened(arguments)
+    opened_arguments = opened(arguments)
     detail = detail if isinstance(detail, dict) else {}
-    found = [*_in_table(detail)] or [*_in_patches(given)]
-    if found:
-        return found
-    path = text_at(given, PATHS)
+    accesses = [*_in_table(detail)] or [*_in_patches(opened_arguments)]
+    if accesses:
+        return accesses
+    path = text_at(opened_arguments, PATHS)
     if path is None:
         return []
     if _CHANGES.search(name):
-        return [_changed(path, given, detail)]
+        return [_changed(path, opened_arguments, detail)]
     text = _read_whole(result, detail)
     return [] if text is None else [FileAccess(path=path, whole=text, is_read=True)]
 
 
-def _changed(path: str, given: Any, detail: dict[str, Any]) -> FileAccess:
+def _changed(path: str, arguments: Any, detail: dict[str, Any]) -> FileAccess:
     """A text that somebody changed before it was written is not the one that was asked for: then the patch counts."""
     hunks = tuple(_structured(detail.get("structuredPatch")))
     if detail.get("userModified") is True:
         return FileAccess(path=path, hunks=hunks)
-    swaps = tuple(swap for one in swaps_in(given) if (swap := _swap(one)) is not None)
+    swaps = tuple(swap for swap_fields in swaps_in(arguments) if (swap := _swap(swap_fields)) is not None)
     if swaps:
         return FileAccess(path=path, swaps=swaps, hunks=hunks)
-    whole = text_at(given, WRITTEN)
-    return FileAccess(path=path, whole=whole) if whole is not None else FileAccess(path=path, hunks=hunks)
+    whole_text = text_at(arguments, WRITTEN)
+    return FileAccess(path=path, whole=whole_text) if whole_text is not None else FileAccess(path=path, hunks=hunks)
 
 
-def _swap(given: Any) -> Swap | None:
-    old, new = text_at(given, OLD), text_at(given, NEW)
+def _swap(fields: Any) -> Swap | None:
+    old, new = text_at(fields, OLD), text_at(fields, NEW)
     if old is None or new is None:
         return None
-    return Swap(old, new, any(given.get(name) is True for name in EVERYWHERE))
+    return Swap(old, new, any(fields.get(name) is True for name in EVERYWHERE))
 
 
 def _structured(hunks: Any) -> Iterator[Hunk]:
@@ -149,9 +149,9 @@ def _hunks(diff: str, path: str) -> tuple[Hunk, ...]:
     return tuple(hunk for change in parse_patch(diff, path) for hunk in patch_edit(change).hunks)
 
 
-def _in_patches(given: Any) -> Iterator[FileAccess]:
-    for text in _patch_texts(given):
-        for head, lines in _parts(text):
+def _in_patches(arguments: Any) -> Iterator[FileAccess]:
+    for text in _patch_texts(arguments):
+        for head, lines in _file_sections(text):
             kind, path = head
             body = "\n".join(lines)
             if kind == "Delete":
@@ -165,36 +165,36 @@ def _in_patches(given: Any) -> Iterator[FileAccess]:
                 yield FileAccess(path=path, hunks=_hunks(body, path))
 
 
-def _patch_texts(given: Any) -> Iterator[str]:
+def _patch_texts(arguments: Any) -> Iterator[str]:
     """Patches between their marks: in any argument, as a word of a command, or quoted in a program."""
-    for text in _strings(given):
+    for text in _strings(arguments):
         quoted = list(_QUOTED.finditer(text))
-        for one in quoted:
+        for quotation in quoted:
             try:
-                yield json.loads(f'"{one[1]}"')
+                yield json.loads(f'"{quotation[1]}"')
             except ValueError:
                 continue
         if not quoted and BEGIN in text:
             yield text[text.index(BEGIN) :].split(_END, 1)[0]
 
 
-def _strings(given: Any) -> Iterable[str]:
-    if isinstance(given, str):
-        return [given]
-    values = list(given.values()) if isinstance(given, dict) else []
+def _strings(arguments: Any) -> Iterable[str]:
+    if isinstance(arguments, str):
+        return [arguments]
+    values = list(arguments.values()) if isinstance(arguments, dict) else []
     words = [word for value in values if isinstance(value, list) for word in value]
     return [value for value in (*values, *words) if isinstance(value, str)]
 
 
-def _parts(text: str) -> Iterator[tuple[tuple[str, str], list[str]]]:
+def _file_sections(text: str) -> Iterator[tuple[tuple[str, str], list[str]]]:
     head, lines = None, list[str]()
     for line in text.split("\n"):
         if line.startswith(_END):
             break
-        if found := _FILE.match(line):
+        if file_match := _FILE.match(line):
             if head is not None:
                 yield head, lines
-            head, lines = (found[1], found[2].strip()), []
+            head, lines = (file_match[1], file_match[2].strip()), []
         elif head is not None:
             lines.append(line)
     if head is not None:
@@ -212,16 +212,18 @@ def _read_whole(result: Any, detail: dict[str, Any]) -> str | None:
     count, lines = file.get("totalLines"), (_text(result) or "").split("\n")
     if not isinstance(count, int) or not 0 < count <= len(lines):
         return None
-    found = [_NUMBERED.fullmatch(line) for line in lines[:count]]
-    texts = [one[2] for number, one in enumerate(found, 1) if one is not None and int(one[1]) == number]
+    matches = [_NUMBERED.fullmatch(line) for line in lines[:count]]
+    texts = [match[2] for number, match in enumerate(matches, 1) if match is not None and int(match[1]) == number]
     return "\n".join(texts) if len(texts) == count and all(len(text) < _CUT_LINE for text in texts) else None
 
 
 def _text(result: Any) -> str | None:
     if isinstance(result, str):
         return result
-    parts = result if isinstance(result, list) else []
-    return next((part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)), None)
+    blocks = result if isinstance(result, list) else []
+    return next(
+        (block["text"] for block in blocks if isinstance(block, dict) and isinstance(block.get("text"), str)), None
+    )
 
 
 # --- What a shell command may have done to files, told by its words alone: nothing, something to paths that it names,
@@ -268,10 +270,14 @@ def shell_command(name: str, arguments: Any) -> str | None:
     """The words of a command, where a call ran one."""
     if name.lower() not in _SHELLS:
         return None
-    given = opened(arguments)
-    if isinstance(given, str):
-        return given
-    value = next((given[key] for key in ("command", "cmd", "chars") if key in given), "") if given else ""
+    opened_arguments = opened(arguments)
+    if isinstance(opened_arguments, str):
+        return opened_arguments
+    value = (
+        next((opened_arguments[key] for key in ("command", "cmd", "chars") if key in opened_arguments), "")
+        if opened_arguments
+        else ""
+    )
     if isinstance(value, list):
         words = [word for word in value if isinstance(word, str)]
         return words[-1] if len(words) == 3 and words[1] in ("-lc", "-c") else " ".join(words)
@@ -280,17 +286,17 @@ def shell_command(name: str, arguments: Any) -> str | None:
 
 def effect_of(command: str) -> ShellEffect:
     plain = _HARMLESS.sub(" ", command)
-    if not _ACTS.search(plain) and all(_is_reader(part) for part in _PARTS.split(plain)):
+    if not _ACTS.search(plain) and all(_is_reader(command_part) for command_part in _PARTS.split(plain)):
         return ShellEffect(True)
-    paths = [found[1] for found in _TARGETS.finditer(plain)]
-    for part in _PARTS.split(plain):
-        if _NAMED.search(part):
-            paths += _WORD.findall(part)
+    paths = [match[1] for match in _TARGETS.finditer(plain)]
+    for command_part in _PARTS.split(plain):
+        if _NAMED.search(command_part):
+            paths += _WORD.findall(command_part)
     return ShellEffect(False, bool(_ALL.search(plain)), tuple(dict.fromkeys(paths)))
 
 
-def _is_reader(part: str) -> bool:
-    words = [word for word in part.split() if not _ASSIGNMENT.fullmatch(word)]
+def _is_reader(command_part: str) -> bool:
+    words = [word for word in command_part.split() if not _ASSIGNMENT.fullmatch(word)]
     if not words:
         return True
     if words[0] == "git":
@@ -358,12 +364,12 @@ def reconstruct(ledger: Ledger, rev: str) -> Reconstruction:
 
 def _workspace(turns: Iterable[Turn]) -> str | None:
     """The folder that the turns worked in: of one inside of the other the outer one, else the first."""
-    found: str | None = None
+    folder: str | None = None
     for turn in turns:
         place = None if turn.workspace_path is None else _posix(turn.workspace_path)
-        if place is not None and (found is None or PurePosixPath(found).is_relative_to(place)):
-            found = place
-    return found
+        if place is not None and (folder is None or PurePosixPath(folder).is_relative_to(place)):
+            folder = place
+    return folder
 
 
 class _KnownFile(Struct):
@@ -416,7 +422,7 @@ class _WorkspaceFiles:
         if command is not None:
             self._run(turn, command)
         for access in accesses if call.outcome != ToolCallStatus.ERROR else ():
-            self._take(turn, access, is_sure=call.outcome == ToolCallStatus.OK)
+            self._apply_access(turn, access, is_sure=call.outcome == ToolCallStatus.OK)
 
     def _follow_subagent(self, turn: Turn, session: str, depth: int) -> None:
         try:
@@ -425,8 +431,8 @@ class _WorkspaceFiles:
             turns = None
         if turns is None:
             self._leave(turn, None, GapReason.SUBAGENT)
-        for each in turns or ():
-            self.follow(each, depth + 1)
+        for inner_turn in turns or ():
+            self.follow(inner_turn, depth + 1)
 
     def _run(self, turn: Turn, command: str) -> None:
         effect = effect_of(command)
@@ -436,11 +442,11 @@ class _WorkspaceFiles:
         if effect.changes_all:
             for path in self._files:
                 self._files[path] = _KnownFile(gap=Gap(path=path, why=GapReason.SHELL, turn=turn.id))
-        named = {place for word in effect.paths if (place := self._place(turn, word)) is not None}
-        for path in [path for path in self._files if path in named or not named.isdisjoint(_above(path))]:
+        named_paths = {place for word in effect.paths if (place := self._place(turn, word)) is not None}
+        for path in [path for path in self._files if path in named_paths or not named_paths.isdisjoint(_above(path))]:
             self._files[path] = _KnownFile(gap=Gap(path=path, why=GapReason.SHELL, turn=turn.id))
 
-    def _take(self, turn: Turn, access: FileAccess, *, is_sure: bool) -> None:
+    def _apply_access(self, turn: Turn, access: FileAccess, *, is_sure: bool) -> None:
         path = self._place(turn, access.path)
         if path is None:
             if not access.is_read:
@@ -451,8 +457,8 @@ class _WorkspaceFiles:
             return
         if access.is_read and not is_sure:
             return
-        known = self._files.get(path)
-        after = _after(known, access) if is_sure else GapReason.NO_OUTCOME
+        known_file = self._files.get(path)
+        after = _after(known_file, access) if is_sure else GapReason.NO_OUTCOME
         if isinstance(after, str) and not isinstance(after, GapReason) and len(after) > MOST_TEXT:
             after = GapReason.TOO_LARGE
         if isinstance(after, GapReason):
@@ -467,15 +473,15 @@ class _WorkspaceFiles:
 
     def _place(self, turn: Turn, path: str) -> str | None:
         """The path below the workspace; None where it lies elsewhere, or in the store of a repository."""
-        own = turn.workspace_path or self._workspace
-        if self._workspace is None or own is None or "\0" in path:
+        own_folder = turn.workspace_path or self._workspace
+        if self._workspace is None or own_folder is None or "\0" in path:
             return None
-        place = PurePosixPath(os.path.normpath(os.path.join(_posix(own), _posix(path))))
+        place = PurePosixPath(os.path.normpath(os.path.join(_posix(own_folder), _posix(path))))
         if not place.is_relative_to(self._workspace):
             return None
-        parts = place.relative_to(self._workspace).parts
-        is_fine = bool(parts) and not any(part.lower() == _REPOSITORY or part == ".." for part in parts)
-        return "/".join(parts) if is_fine else None
+        names = place.relative_to(self._workspace).parts
+        is_fine = bool(names) and not any(name.lower() == _REPOSITORY or name == ".." for name in names)
+        return "/".join(names) if is_fine else None
 
 
 def _posix(path: str) -> str:
@@ -490,7 +496,7 @@ def _above(path: str) -> Iterator[str]:
 # --- edits -----------------------------------------------------------------------------------------------------------
 
 
-def _after(known: _KnownFile | None, access: FileAccess) -> str | GapReason | None:
+def _after(known_file: _KnownFile | None, access: FileAccess) -> str | GapReason | None:
     """The text after what a call tells; None: the file is gone."""
     if access.is_deleted:
         return None
@@ -498,14 +504,14 @@ def _after(known: _KnownFile | None, access: FileAccess) -> str | GapReason | No
         return access.whole
     if access.is_vague:
         return GapReason.CHANGE_UNKNOWN
-    text = _base(known, access)
+    text = _base(known_file, access)
     return GapReason.BASE_UNKNOWN if text is None else _edited(text, access)
 
 
-def _base(known: _KnownFile | None, access: FileAccess) -> str | None:
+def _base(known_file: _KnownFile | None, access: FileAccess) -> str | None:
     """The text before an edit: nothing, where the edit says that there was nothing, and nobody knows better."""
-    if known is not None and (known.text is not None or known.gap is not None):
-        return known.text
+    if known_file is not None and (known_file.text is not None or known_file.gap is not None):
+        return known_file.text
     return "" if access.swaps and not access.swaps[0].old else None
 
 
@@ -545,23 +551,23 @@ def _patched(text: str, hunks: Iterable[Hunk]) -> str | None:
     for hunk in hunks:
         is_any = True
         before, after = hunk.before, hunk.after
-        wanted = None if hunk.old_start is None else hunk.old_start - 1 + shift
-        at = _place_of(lines, before, wanted)
-        if at is None:
+        expected = None if hunk.old_start is None else hunk.old_start - 1 + shift
+        position = _place_of(lines, before, expected)
+        if position is None:
             return None
-        lines[at : at + len(before)] = after
+        lines[position : position + len(before)] = after
         shift += len(after) - len(before)
     return "\n".join(lines) if is_any else None
 
 
-def _place_of(lines: list[str], block: list[str], wanted: int | None) -> int | None:
+def _place_of(lines: list[str], block: list[str], expected: int | None) -> int | None:
     if not block:
         return None  # where it goes is told by a number that means the line before or after it, by whose it is
     size = len(block)
-    if wanted is not None and wanted >= 0 and lines[wanted : wanted + size] == block:
-        return wanted
-    firsts = [at for at, line in enumerate(lines[: len(lines) - size + 1]) if line == block[0]]
-    places = [at for at in firsts[:_MOST_PLACES] if lines[at : at + size] == block]
+    if expected is not None and expected >= 0 and lines[expected : expected + size] == block:
+        return expected
+    firsts = [position for position, line in enumerate(lines[: len(lines) - size + 1]) if line == block[0]]
+    places = [position for position in firsts[:_MOST_PLACES] if lines[position : position + size] == block]
     return places[0] if len(places) == 1 and len(firsts) <= _MOST_PLACES else None
 
 
@@ -601,19 +607,19 @@ def write_reconstruction(reconstruction: Reconstruction, folder: Path) -> None:
 
 
 def _ensure_below(path: str) -> None:
-    parts = path.split("/")
-    if "\0" in path or any(part in ("", ".", "..") for part in parts):
+    names = path.split("/")
+    if "\0" in path or any(name in ("", ".", "..") for name in names):
         raise InvalidInput(f"{path!r} is no path below a folder", "leave it out")
 
 
-def _write(root: int, parts: list[str], data: bytes) -> None:
+def _write(root: int, names: list[str], data: bytes) -> None:
     with ExitStack() as stack:
         folder = root
-        for part in parts[:-1]:
+        for name in names[:-1]:
             with suppress(FileExistsError):  # made for another file; what it is shows when it is opened
-                os.mkdir(part, _ANY_FOLDER, dir_fd=folder)
-            folder = os.open(part, _FOLDER, dir_fd=folder)
+                os.mkdir(name, _ANY_FOLDER, dir_fd=folder)
+            folder = os.open(name, _FOLDER, dir_fd=folder)
             stack.callback(os.close, folder)
-        descriptor = os.open(parts[-1], _NEW_FILE, _ANY_FILE, dir_fd=folder)
+        descriptor = os.open(names[-1], _NEW_FILE, _ANY_FILE, dir_fd=folder)
         with open(descriptor, "wb") as file:
             file.write(data)

@@ -43,6 +43,10 @@ class GraphNode(Struct, frozen=True, kw_only=True):
     name: str
     type: str
     properties: dict[str, Any]
+    valid_from: int | None = None
+    """Since when it is what it is, in Unix milliseconds: of programs, policies, resources and handles; else None."""
+    valid_to: int | None = None
+    """Until when: it was deleted, replaced, found dead or closed. None: it still is, or no event tells."""
 
 
 class GraphEdge(Struct, frozen=True, kw_only=True):
@@ -174,17 +178,17 @@ class NodeAccess:
         if seen is None:
             self._seen[key] = False  # of a circle nothing is seen
             kind, _, id = key.partition(":")
-            seen = self._seen[key] = self._checks[kind](id) if kind in self._checks else False
+            seen = self._seen[key] = self._checks_by_kind[kind](id) if kind in self._checks_by_kind else False
         return seen
 
     def may_see_prompt(self, n: int) -> bool:
         """Whether the configuration that the turn of an event ran with may be seen: it goes with its agent."""
-        event = None if self._access.is_unlimited else self._event(n)
+        event = None if self._access.is_unlimited else self._event_at(n)
         turn = load_turn(self._txn.sql, event.stream[4:]) if event is not None and event.stream[:4] == "run:" else None
         return turn is None or self._access.may_read_prompt(turn.n)
 
     @cached_property
-    def _checks(self) -> dict[str, Callable[[str], bool]]:
+    def _checks_by_kind(self) -> dict[str, Callable[[str], bool]]:
         return {
             kinds.RUN: self._may_see_run,
             kinds.SESSION: self._may_see_session,
@@ -251,12 +255,12 @@ class NodeAccess:
 
     # --- events -------------------------------------------------------------------------------------------------
 
-    def _event(self, n: int) -> Event | UnknownEvent | None:
+    def _event_at(self, n: int) -> Event | UnknownEvent | None:
         line = self._txn.facts.line(n)
         return None if line is None else decoded(n, line)
 
     def _may_see_event(self, number: str) -> bool:
-        event = self._event(int(number)) if number.isdecimal() and len(number) < 16 else None
+        event = self._event_at(int(number)) if number.isdecimal() and len(number) < 16 else None
         if event is None:
             return False
         stream, _, id = event.stream.partition(":")
@@ -298,10 +302,10 @@ class NodeAccess:
 
     def _may_see_ledger_event(self, event: Event | UnknownEvent) -> bool:
         """Events of the ledger's own stream go with what they are about; those about all of it, with the whole."""
-        about = self._about(event)
+        about = self._subject_keys(event)
         return self._access.may_whole(READ_LEDGER) if about is None else all(self.may_see(key) for key in about)
 
-    def _about(self, event: Event | UnknownEvent) -> tuple[str, ...] | None:
+    def _subject_keys(self, event: Event | UnknownEvent) -> tuple[str, ...] | None:
         """The keys of what an event of the ledger's own stream is about; None: the whole ledger."""
         about: tuple[str, ...] | None = None
         match event:
@@ -319,6 +323,8 @@ class NodeAccess:
             case own.TurnRetried():
                 about = f"run:{event.turn}", f"run:{event.of}"
             case kernel_events.SnapshotMaterialized() if event.run is not UNSET:
+                about = (f"run:{event.run}",)
+            case kernel_events.McpResourceUpdated() | kernel_events.McpResourceListChanged() if event.run is not UNSET:
                 about = (f"run:{event.run}",)
         return about
 
@@ -384,9 +390,9 @@ class EdgeReader:
         for end in self.keys_of(key):
             for type in wanted:
                 if direction in ("out", "both"):
-                    yield from self._ends("source", end, type, after, newest_first)
+                    yield from self._edges_of_end("source", end, type, after, newest_first)
                 if direction in ("in", "both"):
-                    for row in self._ends("target", end, type, after, newest_first):
+                    for row in self._edges_of_end("target", end, type, after, newest_first):
                         if direction == "in" or row.source != row.target:
                             yield row
 
@@ -410,7 +416,7 @@ class EdgeReader:
             return key, f"{kinds.EVENT}:{self.event_id(int(id))}"
         return (key,)
 
-    def _ends(self, column: str, key: str, type: EdgeType, after: int, newest_first: bool) -> Iterator[EdgeRow]:
+    def _edges_of_end(self, column: str, key: str, type: EdgeType, after: int, newest_first: bool) -> Iterator[EdgeRow]:
         """Those of one end and one type that were known, held, and may be seen."""
         low, high = after, (self.newest + 1) * ROWS_PER_EVENT
         order = "DESC" if newest_first else "ASC"
@@ -562,7 +568,7 @@ def arrival_of(txn: ReadTxn, n: int) -> int:
 # --- Walks through the graph: lineage and ancestry.
 
 
-class Walk(Struct, frozen=True):
+class EdgeWalk(Struct, frozen=True):
     """Edges in the order in which they were followed, with the node that each led to; whether there were more."""
 
     steps: list[tuple[EdgeRow, str | None]]
@@ -573,32 +579,32 @@ class Walk(Struct, frozen=True):
         return [edge for edge, _ in self.steps]
 
 
-def _followed(start: str, edges_of: Callable[[str], Iterable[tuple[EdgeRow, str | None]]], limit: int) -> Walk:
+def _walk_from(start: str, edges_of: Callable[[str], Iterable[tuple[EdgeRow, str | None]]], limit: int) -> EdgeWalk:
     """Breadth first from a node: `edges_of` gives the edges of one, and where each leads, if anywhere."""
     steps: list[tuple[EdgeRow, str | None]] = []
     seen, waiting = {start}, deque([start])
     while waiting:
         for edge, end in edges_of(waiting.popleft()):
             if len(steps) == limit:
-                return Walk(steps, True)
+                return EdgeWalk(steps, True)
             steps.append((edge, end))
             if end is not None and end not in seen:
                 seen.add(end)
                 waiting.append(end)
-    return Walk(steps, False)
+    return EdgeWalk(steps, False)
 
 
-def lineage(reader: EdgeReader, start: str, limit: int) -> Walk:
+def lineage(reader: EdgeReader, start: str, limit: int) -> EdgeWalk:
     """What a node was derived from, and what that was derived from, and so on."""
 
     def sources(key: str) -> Iterator[tuple[EdgeRow, str]]:
         for edge in reader.of(key, (EdgeType.DERIVED_FROM,), "out"):
             yield edge, edge.target
 
-    return _followed(start, sources, limit)
+    return _walk_from(start, sources, limit)
 
 
-def ancestry(reader: EdgeReader, start: str, limit: int) -> Walk:
+def ancestry(reader: EdgeReader, start: str, limit: int) -> EdgeWalk:
     """Of which sessions a session is a fork or a subagent, and they in turn."""
 
     def parents(session: str) -> Iterator[tuple[EdgeRow, str | None]]:
@@ -607,7 +613,7 @@ def ancestry(reader: EdgeReader, start: str, limit: int) -> Walk:
         for edge in reader.of(session, (EdgeType.SPAWNED_FROM,), "out"):
             yield edge, None
 
-    return _followed(start, parents, limit)
+    return _walk_from(start, parents, limit)
 
 
 def _session_of_fork(reader: EdgeReader, edge: EdgeRow) -> str | None:
@@ -647,7 +653,7 @@ Label = tuple[int, int]
 """The cost of a way to the end, and of how many edges it is."""
 
 
-class Way(Struct, frozen=True):
+class NodePath(Struct, frozen=True):
     """A way between two nodes: its nodes in order, the edges between them, and what they cost together."""
 
     nodes: tuple[str, ...]
@@ -655,14 +661,14 @@ class Way(Struct, frozen=True):
     cost: int
 
 
-class Ways(Struct, frozen=True):
+class NodePaths(Struct, frozen=True):
     """Ways of equal cost. `is_cut`: not everything could be looked at, so there may be others."""
 
-    ways: list[Way]
+    ways: list[NodePath]
     is_cut: bool
 
 
-class Bundle(Struct, frozen=True):
+class EdgeBundle(Struct, frozen=True):
     """The edges of one type that lead from a node (`out`), or to it (`in`)."""
 
     key: str
@@ -687,36 +693,36 @@ class PathFinder:
 
     def __init__(self, reader: EdgeReader, types: Sequence[EdgeType]) -> None:
         self._reader, self._types, self._left = reader, types or tuple(EdgeType), PATH_EDGES
-        self._farness: dict[Bundle, int | None] = {}
+        self._farness: dict[EdgeBundle, int | None] = {}
 
-    def find(self, start: str, end: str, limit: int, longest: int) -> Ways:
+    def find(self, start: str, end: str, limit: int, longest: int) -> NodePaths:
         """The first so many of the ways that cost least, those with older edges first."""
         if start == end:
-            return Ways([Way((start,), (), 0)], False)
+            return NodePaths([NodePath((start,), (), 0)], False)
         search = _Search(self, start, end, longest)
         try:
             label = search.run()
         except _NothingLeft:
-            return Ways([], True)
-        return Ways([] if label is None else list(islice(search.ways(label), limit)), False)
+            return NodePaths([], True)
+        return NodePaths([] if label is None else list(islice(search.ways(label), limit)), False)
 
-    def bundles(self, key: str) -> Iterator[Bundle]:
+    def bundles(self, key: str) -> Iterator[EdgeBundle]:
         """All that a node of its kind can have."""
         kind = key.partition(":")[0]
         for type in self._types:
             if kind in EDGE_FACTS[type].sources:
-                yield Bundle(key, type, "out")
+                yield EdgeBundle(key, type, "out")
             if kind in EDGE_FACTS[type].targets:
-                yield Bundle(key, type, "in")
+                yield EdgeBundle(key, type, "in")
 
-    def edges(self, bundle: Bundle) -> Iterator[EdgeRow]:
+    def edges(self, bundle: EdgeBundle) -> Iterator[EdgeRow]:
         for edge in self._reader.of(bundle.key, (bundle.type,), bundle.leading):
             if self._left == 0:
                 raise _NothingLeft
             self._left -= 1
             yield edge
 
-    def far(self, bundle: Bundle) -> int | None:
+    def far(self, bundle: EdgeBundle) -> int | None:
         """The binary logarithm of how many edges it has, rounded down; None: it has none."""
         if bundle not in self._farness:
             count = self._reader.count(bundle.key, bundle.type, bundle.leading, min(COUNTED_EDGES, self._left + 1))
@@ -730,14 +736,14 @@ class PathFinder:
 class _EdgesNear(Struct, frozen=True):
     """The edges of a node are near enough to be followed; the way from the node on has this label."""
 
-    bundle: Bundle
+    bundle: EdgeBundle
     label: Label
 
 
 class _EdgeFollowed(Struct, frozen=True):
     """An edge was followed; of how many it is one at its other end is not yet known."""
 
-    bundle: Bundle
+    bundle: EdgeBundle
     link: WayLink
 
 
@@ -759,7 +765,7 @@ class _Search:
 
     def run(self) -> Label | None:
         """The label of the start; None: no way leads there."""
-        self._push((0, 0), _NodeReached(self._end, None))
+        self._push_item((0, 0), _NodeReached(self._end, None))
         while self._waiting:
             label, _, item = heappop(self._waiting)
             found = self._labels.get(self._start)
@@ -767,28 +773,28 @@ class _Search:
                 break
             match item:
                 case _EdgesNear():
-                    self._leave(label, item)
+                    self._leave_node(label, item)
                 case _EdgeFollowed():
                     far = self._finder.far(item.bundle) or 0
-                    self._push((label[0] + far, label[1]), _NodeReached(item.bundle.key, item.link))
+                    self._push_item((label[0] + far, label[1]), _NodeReached(item.bundle.key, item.link))
                 case _NodeReached():
-                    self._settle(label, item)
+                    self._settle_node(label, item)
         return self._labels[self._start][0] if self._start in self._labels else None
 
-    def _push(self, label: Label, item: _EdgesNear | _EdgeFollowed | _NodeReached) -> None:
+    def _push_item(self, label: Label, item: _EdgesNear | _EdgeFollowed | _NodeReached) -> None:
         self._pushed += 1
         heappush(self._waiting, (label, self._pushed, item))
 
-    def _leave(self, label: Label, item: _EdgesNear) -> None:
+    def _leave_node(self, label: Label, item: _EdgesNear) -> None:
         bundle = item.bundle
         for edge in self._finder.edges(bundle):
             other = edge.target if bundle.leading == "out" else edge.source
             link = WayLink(edge, bundle.key, item.label)
-            self._push(
-                (label[0], label[1] + 1), _EdgeFollowed(Bundle(other, bundle.type, _OTHER[bundle.leading]), link)
+            self._push_item(
+                (label[0], label[1] + 1), _EdgeFollowed(EdgeBundle(other, bundle.type, _OTHER[bundle.leading]), link)
             )
 
-    def _settle(self, label: Label, item: _NodeReached) -> None:
+    def _settle_node(self, label: Label, item: _NodeReached) -> None:
         labels = self._labels.setdefault(item.key, [])
         if label not in labels:
             if any(label[1] >= edges for _, edges in labels):
@@ -798,17 +804,17 @@ class _Search:
                 for bundle in self._finder.bundles(item.key):
                     far = self._finder.far(bundle)
                     if far is not None:
-                        self._push((label[0] + 1 + far, label[1]), _EdgesNear(bundle, label))
+                        self._push_item((label[0] + 1 + far, label[1]), _EdgesNear(bundle, label))
         if item.link is not None:
             self._links.setdefault((item.key, label), []).append(item.link)
 
-    def ways(self, whole: Label) -> Iterator[Way]:
+    def ways(self, whole: Label) -> Iterator[NodePath]:
         """All ways from the start with this label, those with older edges first."""
         stack: list[tuple[Label, tuple[str, ...], tuple[EdgeRow, ...]]] = [(whole, (self._start,), ())]
         while stack:
             label, nodes, edges = stack.pop()
             if nodes[-1] == self._end:
-                yield Way(nodes, edges, whole[0])
+                yield NodePath(nodes, edges, whole[0])
                 continue
             oldest: dict[str, WayLink] = {}
             for link in self._links[nodes[-1], label]:

@@ -20,6 +20,7 @@ from weft.graph.edge_reader import (
     Direction,
     EdgeReader,
     EdgeRow,
+    EdgeWalk,
     GraphEdge,
     GraphNode,
     GraphWalk,
@@ -27,16 +28,17 @@ from weft.graph.edge_reader import (
     PolicyStep,
     ResourceState,
     RunHistory,
-    Walk,
 )
 from weft.kernel import events as kernel_events
 from weft.kernel import ledger_events as own
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import MAX_INTEGER
-from weft.kernel.enums import MessageRole, PolicyState
+from weft.kernel.enums import MessageRole, PolicyState, ResourceLiveness
 from weft.kernel.errors import InvalidInput, NotApplicable, quoted
 from weft.kernel.events import Event, MessageFact, UnknownEvent, Words, kind_of
 from weft.kernel.foreign_input import KINDS, field_types, markers
+from weft.ledger.model import OWN_SERVER
+from weft.ledger.read.contexts import inputs_of_request
 from weft.ledger.read.sessions import to_session
 from weft.ledger.read.turns import to_turn
 from weft.ledger.resource_reading import find_resource, find_snapshot
@@ -51,6 +53,7 @@ from weft.ledger.views.rows import (
     name_of,
     shown_text,
     text_of,
+    usage_total,
 )
 from weft.ledger.write.approvals import load_policy
 from weft.store.port import ReadTxn
@@ -87,6 +90,9 @@ class NewContents(Protocol):
 
     def put_json(self, value: Any) -> str: ...
 
+    def put_name(self, name: str) -> str | None:
+        """None for a name that stands in the event itself."""
+
 
 # --- from events ---------------------------------------------------------------------------------------------------
 
@@ -94,19 +100,19 @@ class NewContents(Protocol):
 def shape_of(contents: ContentTexts, n: int, event_id: str, line: bytes, event: Event | UnknownEvent) -> dict[str, Any]:
     """An event as the schema has it: `run_id` and `agent_id` in the place of its stream and actor, which stay too."""
     fields = fields_of(n, line)
-    shown = _resolved(contents, fields, type(event)) if isinstance(event, Event) else fields
+    shown = _resolved_shape(contents, fields, type(event)) if isinstance(event, Event) else fields
     shape: dict[str, Any] = {"kind": fields.get("kind"), "event_id": event_id, "ts": fields.get("ts")}
     stream, _, id = str(fields.get("stream", "")).partition(":")
     if stream in _STREAM_IDS:
         shape[_STREAM_IDS[stream]] = id
     shape["agent_id"] = fields.get("actor")
     renamed = {**shown}
-    _rename(renamed)
+    _rename_fields(renamed)
     shape.update((name, value) for name, value in renamed.items() if name not in shape)
     return shape
 
 
-def _rename(shape: dict[str, Any]) -> None:
+def _rename_fields(shape: dict[str, Any]) -> None:
     """The schema's names beside ours where they differ."""
     if isinstance(request := shape.get("input"), dict) and shape["kind"] == "model_request":
         shape["input_refs"] = list(request.get("then", ()))
@@ -133,29 +139,31 @@ def _usage_of(usage: dict[str, Any]) -> dict[str, int]:
 
 def message_shape(contents: ContentTexts, message: Struct, created_at: str | None) -> dict[str, Any]:
     """A message as the schema has it."""
-    shown = _resolved(contents, msgspec.to_builtins(message), type(message))
+    shown = _resolved_shape(contents, msgspec.to_builtins(message), type(message))
     shown["content"] = shown.pop("parts", [])
     return {**shown, "created_at": created_at}
 
 
-def _resolved(contents: ContentTexts, value: dict[str, Any], record: type[Struct]) -> dict[str, Any]:
+def _resolved_shape(contents: ContentTexts, value: dict[str, Any], record: type[Struct]) -> dict[str, Any]:
     types = field_types(record)
-    return {name: _shown(contents, name, item, types[name]) if name in types else item for name, item in value.items()}
+    return {
+        name: _shown_value(contents, name, item, types[name]) if name in types else item for name, item in value.items()
+    }
 
 
-def _shown(contents: ContentTexts, name: str, value: Any, annotation: Any) -> Any:
+def _shown_value(contents: ContentTexts, name: str, value: Any, annotation: Any) -> Any:
     if isinstance(value, str):
         if markers(annotation) != {"content"}:
             return value
         return contents.json(value) if name in JSON_CONTENTS else contents.text(value)
-    if isinstance(value, list):
-        return [_shown(contents, name, item, annotation) for item in value]
+    if isinstance(value, list | tuple):  # `to_builtins` leaves tuples as they are
+        return [_shown_value(contents, name, item, annotation) for item in value]
     if not isinstance(value, dict):
         return value
     record = _record_of(annotation, value)
     if record is Words:
         return contents.text(value["content"])
-    return value if record is None else _resolved(contents, value, record)
+    return value if record is None else _resolved_shape(contents, value, record)
 
 
 def _records_in(annotation: Any) -> list[type[Struct]]:
@@ -188,38 +196,36 @@ def event_from_shape(shape: dict[str, Any], contents: NewContents, **envelope: A
     if kind is None:
         raise InvalidInput(f"{quoted(shape.get('kind'))} is no kind of event", "use one of docs/events.md")
     given = dict(shape)
-    if kind_of(kind) == "model_request" and "input_refs" in given:
+    is_told = "input" not in given and given.get("input_observed") is not False
+    if kind_of(kind) == "model_request" and "input_refs" in given and is_told:
         given["input"] = {"base": None, "keep": 0, "then": given.pop("input_refs")}
-    types, put = field_types(kind), _putter(contents)
+    types = field_types(kind)
     fields: dict[str, Any] = {"kind": kind_of(kind), "ts": shape.get("ts"), "actor": shape.get("agent_id"), **envelope}
     for name, value in given.items():
         if name in types and name not in fields:
-            fields[name] = _stored(put, name, value, types[name])
+            fields[name] = _stored_value(contents, name, value, types[name])
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the shape is no {kind_of(kind)}: {error}", "see docs/events.md for its fields") from error
 
 
-def _putter(contents: NewContents) -> Callable[[str, Any], str]:
-    def put(name: str, value: Any) -> str:
-        if name in JSON_CONTENTS:
-            return contents.put_json(value)
-        return contents.put_text(value if isinstance(value, str) else str(value))
-
-    return put
-
-
-def _stored(put: Callable[[str, Any], str], name: str, value: Any, annotation: Any) -> Any:
+def _stored_value(contents: NewContents, name: str, value: Any, annotation: Any) -> Any:
     if markers(annotation) == {"content"} and (name in JSON_CONTENTS or isinstance(value, str)):
-        return put(name, value)
+        return contents.put_json(value) if name in JSON_CONTENTS else contents.put_text(value)
     if isinstance(value, list):
-        return [_stored(put, name, item, annotation) for item in value]
+        return [_stored_value(contents, name, item, annotation) for item in value]
+    if isinstance(value, str) and Words in _records_in(annotation):
+        ref = contents.put_name(value)
+        return value if ref is None else {"content": ref}
     if isinstance(value, dict):
         record = _record_of(annotation, value)
         if record is not None:
             types = field_types(record)
-            return {key: _stored(put, key, item, types[key]) if key in types else item for key, item in value.items()}
+            return {
+                key: _stored_value(contents, key, item, types[key]) if key in types else item
+                for key, item in value.items()
+            }
     return value
 
 
@@ -227,6 +233,8 @@ def _stored(put: Callable[[str, Any], str], name: str, value: Any, annotation: A
 
 Properties = dict[str, Any]
 POLICY_URI = "resource://approval-policy/policy.py"
+PROPOSALS_URI = "resource://approval-policy/proposals/"
+"""Before the id of a policy that is not active."""
 _EVENT_TYPES = {
     kinds.EVENT: "Event",
     kinds.GENERATION: "Generation",
@@ -280,14 +288,45 @@ class ReadableContents:
     def __init__(self, txn: ReadTxn) -> None:
         self._txn = txn
 
-    def _number(self, ref: str) -> int:
+    def _content_number(self, ref: str) -> int:
         return self._txn.facts.find_content(bytes.fromhex(ref)) or 0
 
     def text(self, ref: str) -> str:
-        return shown_text(self._txn.facts, self._number(ref))
+        return shown_text(self._txn.facts, self._content_number(ref))
 
     def json(self, ref: str) -> Any:
-        return json_of(self._txn, self._number(ref))
+        return json_of(self._txn, self._content_number(ref))
+
+
+def inputs_shown(txn: ReadTxn, event: kernel_events.ModelRequest, event_id: str) -> Properties:
+    """All that a request was sent; the event itself holds what is new since the request before."""
+    stream, _, run = event.stream.partition(":")
+    if stream != kinds.RUN or load_turn(txn.sql, run) is None:
+        return {}
+    inputs = inputs_of_request(txn, run, event_id, event.input)
+    if inputs is None:
+        return {}
+    shown: Properties = {"input_refs": [msgspec.to_builtins(ref) for ref in inputs.refs]}
+    if not inputs.is_recorded:
+        shown["input_observed"] = False
+    return {**shown, "input_refs_missing": inputs.missing} if inputs.missing else shown
+
+
+def _server_of(tool: str) -> str:
+    """Where a tool ran whose call names no server: other programs write `mcp__SERVER__TOOL`; all else is their own."""
+    prefix, _, rest = tool.partition("__")
+    server, separator, _ = rest.partition("__")
+    return server if prefix == "mcp" and separator and server else OWN_SERVER
+
+
+def run_of_original(txn: ReadTxn, event: kernel_events.Substitution) -> Properties:
+    """The run that a substitution is about: the event itself stands in the ledger's own stream."""
+    n = txn.facts.find_event(bytes.fromhex(event.original_event.event_id))
+    line = None if n is None else txn.facts.line(n)
+    if n is None or line is None:
+        return {}
+    stream, _, run = str(fields_of(n, line).get("stream", "")).partition(":")
+    return {"run_id": run} if stream == kinds.RUN else {}
 
 
 class NodeReader:
@@ -298,23 +337,49 @@ class NodeReader:
         self._reader, self._txn = reader, reader.txn if views is None else views
         self._contents = ReadableContents(reader.txn)
         self._readers: dict[str, Callable[[str], tuple[str, Properties]]] = {
-            kinds.PROGRAM: self._program,
-            kinds.RUN: self._run,
-            kinds.SESSION: self._session,
-            kinds.MESSAGE: self._message,
-            kinds.RESOURCE: self._resource,
-            kinds.URI: self._uri,
-            kinds.SNAPSHOT: self._snapshot,
-            kinds.HANDLE: self._handle,
-            kinds.POLICY: self._policy,
-            kinds.MATERIALIZATION: self._materialization,
+            kinds.PROGRAM: self._program_properties,
+            kinds.RUN: self._run_properties,
+            kinds.SESSION: self._session_properties,
+            kinds.MESSAGE: self._message_properties,
+            kinds.RESOURCE: self._resource_properties,
+            kinds.URI: self._uri_properties,
+            kinds.SNAPSHOT: self._snapshot_properties,
+            kinds.HANDLE: self._handle_properties,
+            kinds.POLICY: self._policy_properties,
+            kinds.MATERIALIZATION: self._materialization_properties,
         }
 
     def node(self, key: str) -> GraphNode:
         kind, _, id = key.partition(":")
         read = self._readers.get(kind)
         type, properties = self._event_node(kind, id) if read is None else read(id)
-        return GraphNode(name=self._reader.name_of(key), type=type, properties=properties)
+        since, until = (None, None) if properties.get("missing") else self._validity(kind, id)
+        name = self._reader.name_of(key)
+        return GraphNode(name=name, type=type, properties=properties, valid_from=since, valid_to=until)
+
+    def _validity(self, kind: str, id: str) -> tuple[int | None, int | None]:
+        """Since when and until when the events of a node say that it holds."""
+        match kind:
+            case kinds.PROGRAM:
+                program = load_program(self._txn.sql, id)
+                if program is None or not program.created_at:
+                    return None, None
+                return program.created_at, program.updated_at if program.deleted else None
+            case kinds.POLICY:
+                rows = self._reader.of(node_key(kind, id), (EdgeType.ACTIVATES_POLICY,), "in")
+                active = [self._reader.to_edge(row) for row in rows]
+                return (active[0].valid_from, active[-1].valid_to) if active else (None, None)
+            case kinds.RESOURCE:
+                resource = find_resource(self._txn, id)
+                if resource is None:
+                    return None, None
+                is_dead = resource.liveness is ResourceLiveness.DEAD
+                return resource.declared_at or None, resource.probed_at if is_dead else None
+            case kinds.HANDLE:
+                query = "SELECT opened_at, closed_at FROM resource_handle WHERE id = ?"
+                row = self._txn.sql.one(query, (id,))
+                return (None, None) if row is None else (row[0], row[1])
+        return None, None
 
     def nodes(self, keys: Iterable[str]) -> dict[str, GraphNode]:
         """By their names."""
@@ -336,9 +401,17 @@ class NodeReader:
         shape = shape_of(self._contents, n, self._reader.event_id(n), line, event)
         if isinstance(event, kernel_events.RunStarted) and not self._reader.access.may_see_prompt(n):
             shape.pop("effective_config", None)
+        if isinstance(event, kernel_events.ModelRequest):
+            shape.update(inputs_shown(self._txn, event, shape["event_id"]))
+        if isinstance(event, kernel_events.Substitution):
+            shape.update(run_of_original(self._txn, event))
+        if isinstance(event, kernel_events.ModelResponse) and event.usage is not UNSET and shape["usage"]:
+            shape["usage"].setdefault("total_tokens", usage_total(event.usage))
+        if isinstance(event, kernel_events.ToolCallRequested):
+            shape.setdefault("server", _server_of(str(shape.get("tool"))))
         return type, shape
 
-    def _program(self, id: str) -> tuple[str, Properties]:
+    def _program_properties(self, id: str) -> tuple[str, Properties]:
         row = load_program(self._txn.sql, id)
         if row is None:
             is_later = load_program(self._reader.txn.sql, id) is not None
@@ -355,7 +428,7 @@ class NodeReader:
         }
         return "Agent" if row.kind == "agent" else "Program", properties
 
-    def _run(self, id: str) -> tuple[str, Properties]:
+    def _run_properties(self, id: str) -> tuple[str, Properties]:
         row = load_turn(self._txn.sql, id)
         if row is None:
             return "Run", {"run_id": id, "missing": True}
@@ -363,7 +436,7 @@ class NodeReader:
         shown = msgspec.to_builtins(turn)
         return "Run", {"run_id": id, "agent_id": row.persona, **shown}
 
-    def _session(self, id: str) -> tuple[str, Properties]:
+    def _session_properties(self, id: str) -> tuple[str, Properties]:
         row = load_session(self._txn.sql, id)
         if row is None:
             return "Branch", {"id": id, "missing": True}
@@ -377,10 +450,10 @@ class NodeReader:
             shown["constraints"] = self._contents.json(constraints)
         return "Subagent", {**shown, "parent_agent_id": spawned.target.partition(":")[2]}
 
-    def _message(self, id: str) -> tuple[str, Properties]:
+    def _message_properties(self, id: str) -> tuple[str, Properties]:
         """By the first event that brought it and may be seen."""
         access = self._reader.access
-        for source in self._producers(f"message:{id}"):
+        for source in self._producing_events(f"message:{id}"):
             if access.may_see(source):
                 event = self._reader.event(int(source.partition(":")[2]))
                 shape = self._message_in(event)
@@ -388,7 +461,7 @@ class NodeReader:
                     return "Message", {**shape, "id": id}
         return "Message", {"id": id, "missing": True}
 
-    def _producers(self, key: str) -> list[str]:
+    def _producing_events(self, key: str) -> list[str]:
         """The events that brought a node, as far as they are known."""
         sources = self._reader.access.producers(key)
         return [source for source in sources if int(source.partition(":")[2]) <= self._reader.newest]
@@ -408,7 +481,7 @@ class NodeReader:
                 return {**message_shape(self._contents, fact, ts), "conversation_id": event.stream.partition(":")[2]}
         return None
 
-    def _resource(self, id: str) -> tuple[str, Properties]:
+    def _resource_properties(self, id: str) -> tuple[str, Properties]:
         resource = find_resource(self._txn, id)
         if resource is None:
             return "Resource", {"id": id, "missing": True}
@@ -421,13 +494,13 @@ class NodeReader:
         scope = {f"{word}_id": value for word, value in (shown.pop("scope", None) or {}).items()}
         return "Resource", {**shown, **({"scope": scope} if scope else {})}
 
-    def _uri(self, ref: str) -> tuple[str, Properties]:
+    def _uri_properties(self, ref: str) -> tuple[str, Properties]:
         if next(self._reader.of(f"{kinds.URI}:{ref}", direction="in"), None) is None:
             return "Resource", {"id": ref, "kind": "uri", "missing": True}
         text = self._contents.text(ref)
         return "Resource", {"id": ref, "kind": "uri", "name": text, "capabilities": []}
 
-    def _snapshot(self, id: str) -> tuple[str, Properties]:
+    def _snapshot_properties(self, id: str) -> tuple[str, Properties]:
         snapshot = find_snapshot(self._txn, id)
         if snapshot is None:
             return "Snapshot", {"id": id, "missing": True}
@@ -439,7 +512,7 @@ class NodeReader:
         shown["created_at"] = iso_from_ms(shown["created_at"])
         return "Snapshot", {name: value for name, value in shown.items() if value is not None}
 
-    def _handle(self, id: str) -> tuple[str, Properties]:
+    def _handle_properties(self, id: str) -> tuple[str, Properties]:
         row = self._txn.sql.one(
             "SELECT resource, provider, provider_id, capabilities, opened_at, closed_at FROM resource_handle"
             " WHERE id = ?",
@@ -459,22 +532,22 @@ class NodeReader:
         }
         return "Handle", shown if closed_at is None else {**shown, "closed_at": iso_from_ms(closed_at)}
 
-    def _policy(self, id: str) -> tuple[str, Properties]:
+    def _policy_properties(self, id: str) -> tuple[str, Properties]:
         if self._txn.sql.one("SELECT 1 FROM policy WHERE id = ?", (id,)) is None:
             return "Policy", {"id": id, "missing": True}
         policy = load_policy(self._txn, id)
         shown: Properties = msgspec.to_builtins(policy)
-        shown["kind"] = shown.get("state")
+        is_active = policy.state == PolicyState.ACTIVE.value
+        shown["kind"] = "active" if is_active else "proposal"
         shown["source_digest"] = shown.pop("digest", None)
-        if policy.state == PolicyState.ACTIVE.value:
-            shown["path_or_uri"] = {"uri": POLICY_URI}
+        shown["path_or_uri"] = {"uri": POLICY_URI if is_active else f"{PROPOSALS_URI}{id}/policy.py"}
         tests = {word: shown.pop(f"tests_{word}") for word in ("total", "passed", "failed")}
         if tests["total"] is not None:
             shown["tests_summary"] = tests
         return "Policy", {name: value for name, value in shown.items() if value is not None}
 
-    def _materialization(self, id: str) -> tuple[str, Properties]:
-        for source in self._producers(f"{kinds.MATERIALIZATION}:{id}"):
+    def _materialization_properties(self, id: str) -> tuple[str, Properties]:
+        for source in self._producing_events(f"{kinds.MATERIALIZATION}:{id}"):
             event = self._reader.event(int(source.partition(":")[2]))
             if isinstance(event, kernel_events.SnapshotMaterialized) and self._reader.access.may_see(source):
                 kind = event.content_ref.kind
@@ -512,7 +585,7 @@ class GraphQueries:
             node=self.node(key), edges=self.edges(shown), nodes=self.nodes.nodes(ends), is_cut=len(rows) > limit
         )
 
-    def walk(self, start: str, walk: Walk) -> GraphWalk:
+    def walk(self, start: str, walk: EdgeWalk) -> GraphWalk:
         ends = [start, *(end for row in walk.edges for end in (row.source, row.target))]
         return GraphWalk(
             start=self.reader.name_of(start),
@@ -521,7 +594,7 @@ class GraphQueries:
             is_cut=walk.is_cut,
         )
 
-    def ancestry(self, start: str, walk: Walk) -> Ancestry:
+    def ancestry(self, start: str, walk: EdgeWalk) -> Ancestry:
         name_of = self.reader.name_of
         ends = [start, *(end for row, parent in walk.steps for end in (row.source, row.target, parent) if end)]
         return Ancestry(
@@ -545,7 +618,7 @@ class GraphQueries:
 
     def calls(self, key: str, limit: int) -> list[CallPair]:
         """The tool calls of a run or of a generation, or one call, each with its results."""
-        return [self._pair(call) for call in islice(self._calls_of(key), limit)]
+        return [self._call_pair(call) for call in islice(self._calls_of(key), limit)]
 
     def _calls_of(self, key: str) -> Iterator[str]:
         kind = key.partition(":")[0]
@@ -562,7 +635,7 @@ class GraphQueries:
                 if isinstance(self.reader.event(int(n)), kernel_events.ToolCallRequested):
                     yield node_key(kinds.TOOL_CALL, n)
 
-    def _pair(self, call: str) -> CallPair:
+    def _call_pair(self, call: str) -> CallPair:
         asked = next(self.reader.of(call, (EdgeType.CALLS_TOOL,), "in"), None)
         results = self.reader.of(call, (EdgeType.RETURNS_RESULT,), "out")
         return CallPair(
@@ -580,17 +653,17 @@ class GraphQueries:
     def resources(self, key: str | None, limit: int) -> list[ResourceState]:
         """Resources at the time that is asked about: all of them, one, or those that somebody owned or used."""
         keys = self._all_resources() if key is None else self._resources_of(key)
-        return [self._state(resource) for resource in islice(keys, limit)]
+        return [self._resource_state(resource) for resource in islice(keys, limit)]
 
     def _all_resources(self) -> Iterator[str]:
         query = "SELECT id FROM resource WHERE n <= ? AND declared_at <= ? ORDER BY n"
-        for (id,) in self.reader.txn.sql.all(query, (self.reader.newest, self._until)):
+        for (id,) in self.reader.txn.sql.all(query, (self.reader.newest, self._declared_until)):
             key = node_key(kinds.RESOURCE, id)
             if self.reader.access.may_see(key):
                 yield key
 
     @property
-    def _until(self) -> int:
+    def _declared_until(self) -> int:
         """Resources that were declared after this time were not there yet."""
         return MAX_INTEGER if self.reader.at is None else self.reader.at
 
@@ -598,14 +671,14 @@ class GraphQueries:
         kind, _, id = key.partition(":")
         if kind == kinds.RESOURCE:
             query = "SELECT 1 FROM resource WHERE id = ? AND n <= ? AND declared_at <= ?"
-            if self.reader.txn.sql.one(query, (id, self.reader.newest, self._until)) is not None:
+            if self.reader.txn.sql.one(query, (id, self.reader.newest, self._declared_until)) is not None:
                 yield key
             return
         self._ensure_kind(key, (kinds.RUN, kinds.SESSION, kinds.PROGRAM), "a turn, a session or an agent has resources")
         rows = list(self.reader.of(key, _OF_RESOURCES))
         yield from dict.fromkeys(row.source if row.target == key else row.target for row in rows)
 
-    def _state(self, key: str) -> ResourceState:
+    def _resource_state(self, key: str) -> ResourceState:
         owners = list(self.reader.of(key, (EdgeType.OWNS_RESOURCE,), "in", newest_first=True))
         return ResourceState(
             resource=self.node(key),

@@ -84,7 +84,7 @@ def subject_matches(pattern: str, subject: str) -> bool:
     """Whether a use of a tool fits the pattern in `NAME(PATTERN)`: `domain:HOST` for URLs of a host, `WORDS:*` and
     `WORDS *` for commands that begin with these words, else by `*` and `?`."""
     if pattern.startswith("domain:"):
-        host, wanted = _host(subject), pattern[7:]
+        host, wanted = _url_host(subject), pattern[7:]
         return host == wanted or host.endswith(f".{wanted}")
     if pattern.endswith(":*"):
         return subject == pattern[:-2] or subject.startswith(pattern[:-2] + " ")
@@ -93,7 +93,7 @@ def subject_matches(pattern: str, subject: str) -> bool:
     return pattern_matcher(pattern)(subject)
 
 
-def _host(url: str) -> str:
+def _url_host(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -145,7 +145,7 @@ def strictest_files(files: Iterable[SandboxFiles | None]) -> SandboxFiles | None
 
 
 @lru_cache(maxsize=4096)
-def _split(pattern: str) -> tuple[Callable[[str], bool], Callable[[str], bool] | None]:
+def _name_and_use(pattern: str) -> tuple[Callable[[str], bool], Callable[[str], bool] | None]:
     """How a pattern of a layer is compared: its name, and in brackets what it is used on."""
     if pattern.startswith(TOOL_PREFIX) and pattern.endswith(")"):
         rule = split_tool_rule(pattern.removeprefix(TOOL_PREFIX))
@@ -161,7 +161,7 @@ def _split(pattern: str) -> tuple[Callable[[str], bool], Callable[[str], bool] |
 def covers(pattern: str, right: str, subject: str | None = None) -> bool | None:
     """Whether a pattern covers a right. `tool:NAME(PATTERN)` covers those uses of a tool whose subject fits, and
     `session:read(PATTERN)` sessions whose labels do; None: the subject was not given, so it cannot be said."""
-    name_matches, fits_subject = _split(pattern)
+    name_matches, fits_subject = _name_and_use(pattern)
     if not name_matches(right):
         return False
     if fits_subject is None:
@@ -217,10 +217,10 @@ EVERYTHING = Rights()
 
 def rights(allow: Iterable[str] = ("*",), deny: Iterable[str] = ()) -> Rights:
     """One layer: all that fits a pattern of `allow` and none of `deny`."""
-    return Rights((Layer(_patterns(allow, "allow"), _patterns(deny, "deny")),))
+    return Rights((Layer(_checked_patterns(allow, "allow"), _checked_patterns(deny, "deny")),))
 
 
-def _patterns(patterns: Any, what: str) -> tuple[str, ...]:
+def _checked_patterns(patterns: Any, what: str) -> tuple[str, ...]:
     listed = () if isinstance(patterns, str) else tuple(patterns)
     if isinstance(patterns, str) or not all(isinstance(pattern, str) and pattern for pattern in listed):
         raise InvalidInput(f"{what} is not a list of patterns", "give texts such as 'tool:*' or 'model:claude-*'")

@@ -76,22 +76,26 @@ def dumps(value: object) -> bytes:
     if oddity == _EXACT or (not text.isascii() and _key_order_is_open(text, value)):
         return _exact_dumps(value)
     if oddity == _RESPELL:
-        return orjson.dumps(_respelled(value), option=_SORTED)
+        return orjson.dumps(_with_canonical_floats(value), option=_SORTED)
     return text
 
 
 def loads(data: bytes | str) -> Any:
     """The value of a JSON text. Raises InvalidJson for its grammar, NoCanonicalForm for a value in it."""
-    text = data if isinstance(data, bytes) else _utf8(data)
+    text = data if isinstance(data, bytes) else _utf8_bytes(data)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        _refuse(text, error)
+        _refuse_json(text, error)
     try:
         again = orjson.dumps(value, option=_AS_GIVEN)
     except TypeError:
         return _exact_loads(text.decode())
-    if again == text or _packed(again) == _packed(text) or _skeleton(again) == _skeleton(text):
+    if (
+        again == text
+        or _without_space(again) == _without_space(text)
+        or _without_strings(again) == _without_strings(text)
+    ):
         return value
     return _exact_loads(text.decode())
 
@@ -143,7 +147,7 @@ def _key_order_is_open(text: bytes, value: object) -> bool:
     return False
 
 
-def _respelled(value: object) -> object:
+def _with_canonical_floats(value: object) -> object:
     """A copy in which orjson writes every float as ECMAScript does."""
     root: list[Any] = [value]
     boxes: list[Any] = [root]
@@ -168,10 +172,10 @@ def _float_for_orjson(number: float) -> float | orjson.Fragment:
         return number
     if number.is_integer() and abs(number) <= MAX_INTEGER:
         return int(number)
-    return orjson.Fragment(_ecmascript(number))
+    return orjson.Fragment(_ecmascript_number(number))
 
 
-def _ecmascript(number: float) -> str:
+def _ecmascript_number(number: float) -> str:
     """Number::toString of ECMAScript; Python's repr already finds the shortest digits."""
     if number == 0:
         return "0"
@@ -181,10 +185,10 @@ def _ecmascript(number: float) -> str:
     padded = (whole + fraction).rstrip("0")
     digits = padded.lstrip("0")
     point = len(whole) + int(exponent or 0) - (len(padded) - len(digits))
-    return sign + _placed(digits, point)
+    return sign + _place_decimal_point(digits, point)
 
 
-def _placed(digits: str, point: int) -> str:
+def _place_decimal_point(digits: str, point: int) -> str:
     """The digits with the decimal point after the first `point` of them."""
     if len(digits) <= point <= 21:
         return digits.ljust(point, "0")
@@ -203,12 +207,12 @@ def _exact_dumps(value: object) -> bytes:
     boxes: list[tuple[Iterator[_Member], bytes]] = []
     while True:
         if type(value) in (dict, list, tuple):
-            opening, members, closing = _opened(value, labels)
+            opening, members, closing = _open_box(value, labels)
             out += opening
             boxes.append((members, closing))
             labels.append(None)
         else:
-            out += _scalar(value, labels)
+            out += _scalar_bytes(value, labels)
         while boxes and (member := next(boxes[-1][0], None)) is None:
             out += boxes.pop()[1]
             labels.pop()
@@ -218,11 +222,11 @@ def _exact_dumps(value: object) -> bytes:
         out += lead
 
 
-def _opened(box: Any, labels: list[_Label]) -> tuple[bytes, Iterator[_Member], bytes]:
+def _open_box(box: Any, labels: list[_Label]) -> tuple[bytes, Iterator[_Member], bytes]:
     if len(labels) == MAX_DEPTH:
-        raise NoCanonicalForm(_path(labels), _TOO_DEEP)
+        raise NoCanonicalForm(_json_path(labels), _TOO_DEEP)
     if type(box) is dict:
-        return b"{", _object_members(_ordered(box, labels)), b"}"
+        return b"{", _object_members(_ordered_members(box, labels)), b"}"
     return b"[", _array_members(box), b"]"
 
 
@@ -240,67 +244,67 @@ def _object_members(members: list[tuple[bytes, str, object]]) -> Iterator[_Membe
         lead = b","
 
 
-def _ordered(box: dict[object, object], labels: list[_Label]) -> list[tuple[bytes, str, object]]:
+def _ordered_members(box: dict[object, object], labels: list[_Label]) -> list[tuple[bytes, str, object]]:
     """The members by the UTF-16 units of their names."""
     members: dict[bytes, tuple[bytes, str, object]] = {}
     for key, item in box.items():
         if not isinstance(key, str):
-            raise NoCanonicalForm(_path(labels), f"a key of type {type(key).__name__}, not str")
+            raise NoCanonicalForm(_json_path(labels), f"a key of type {type(key).__name__}, not str")
         name = str.__str__(key)
         try:
             units = name.encode("utf-16-be")
         except UnicodeEncodeError:
-            raise NoCanonicalForm(_path([*labels, name]), f"{_LONE_SURROGATE} in the key") from None
+            raise NoCanonicalForm(_json_path([*labels, name]), f"{_LONE_SURROGATE} in the key") from None
         if units in members:
-            raise NoCanonicalForm(_path([*labels, name]), "the key is given twice")
+            raise NoCanonicalForm(_json_path([*labels, name]), "the key is given twice")
         members[units] = units, name, item
     return sorted(members.values(), key=itemgetter(0))
 
 
-def _scalar(value: object, labels: list[_Label]) -> bytes:
+def _scalar_bytes(value: object, labels: list[_Label]) -> bytes:
     if isinstance(value, str):
         try:
             return orjson.dumps(str.__str__(value))
         except TypeError:
-            raise NoCanonicalForm(_path(labels), _LONE_SURROGATE) from None
+            raise NoCanonicalForm(_json_path(labels), _LONE_SURROGATE) from None
     if value is None or value is True or value is False:
         return orjson.dumps(value)
     if type(value) is int:
         if abs(value) > MAX_INTEGER:
-            raise NoCanonicalForm(_path(labels), _TOO_LARGE)
+            raise NoCanonicalForm(_json_path(labels), _TOO_LARGE)
         return b"%d" % value
     if type(value) is float:
         if not isfinite(value):
-            raise NoCanonicalForm(_path(labels), f"{value} is not a JSON number")
-        return _ecmascript(value).encode()
-    raise NoCanonicalForm(_path(labels), f"{type(value).__name__} is not a JSON type")
+            raise NoCanonicalForm(_json_path(labels), f"{value} is not a JSON number")
+        return _ecmascript_number(value).encode()
+    raise NoCanonicalForm(_json_path(labels), f"{type(value).__name__} is not a JSON type")
 
 
-def _path(labels: list[_Label]) -> str:
-    return "$" + "".join(_step(label) for label in labels if label is not None)
+def _json_path(labels: list[_Label]) -> str:
+    return "$" + "".join(_path_step(label) for label in labels if label is not None)
 
 
-def _step(label: str | int) -> str:
+def _path_step(label: str | int) -> str:
     if isinstance(label, int):
         return f"[{label}]"
     return f".{label}" if _IDENTIFIER.fullmatch(label) else f"[{json.dumps(label)}]"
 
 
-def _utf8(text: str) -> bytes:
+def _utf8_bytes(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise InvalidJson(_LONE_SURROGATE, len(text[: error.start].encode())) from None
 
 
-def _packed(text: bytes) -> bytes:
+def _without_space(text: bytes) -> bytes:
     """The text without its white space, also in strings: it has the same tokens in the same order."""
     return text.translate(None, _WHITE)
 
 
-def _skeleton(text: bytes) -> bytes:
+def _without_strings(text: bytes) -> bytes:
     """The text without what its strings say: it has the same members, and the same numbers in them."""
-    return _packed(_STRING.sub(b'"', text))
+    return _without_space(_STRING.sub(b'"', text))
 
 
 def _exact_loads(text: str) -> Any:
@@ -311,7 +315,7 @@ def _exact_loads(text: str) -> Any:
     return reader.value
 
 
-def _refuse(data: bytes, error: json.JSONDecodeError) -> NoReturn:
+def _refuse_json(data: bytes, error: json.JSONDecodeError) -> NoReturn:
     """Whatever comes first in the text is the error: a value without canonical form, or the grammar."""
     try:
         text = data.decode()
@@ -360,7 +364,7 @@ class _Reader:
             return orjson.loads(token)
         except orjson.JSONDecodeError:
             if _NUMBER.fullmatch(token):
-                raise NoCanonicalForm(_path(self._labels), "a number beyond the range of a double") from None
+                raise NoCanonicalForm(_json_path(self._labels), "a number beyond the range of a double") from None
             raise
 
     def _string(self, token: str) -> Any:
@@ -369,21 +373,21 @@ class _Reader:
         except orjson.JSONDecodeError:
             text = json.loads(token)
         if self._at_key():
-            raise NoCanonicalForm(_path([*self._labels, text]), f"{_LONE_SURROGATE} in the key")
-        raise NoCanonicalForm(_path(self._labels), _LONE_SURROGATE)
+            raise NoCanonicalForm(_json_path([*self._labels, text]), f"{_LONE_SURROGATE} in the key")
+        raise NoCanonicalForm(_json_path(self._labels), _LONE_SURROGATE)
 
     def _integer(self, token: str) -> int | float:
         if len(token) <= _LONGEST_INTEGER:
             number = int(token)
             if abs(number) <= MAX_INTEGER:
                 return number
-            if _ecmascript(float(number)) == token:
+            if _ecmascript_number(float(number)) == token:
                 return float(number)
-        raise NoCanonicalForm(_path(self._labels), _TOO_LARGE)
+        raise NoCanonicalForm(_json_path(self._labels), _TOO_LARGE)
 
     def _open(self, box: _Box, label: _Label) -> None:
         if len(self._boxes) == MAX_DEPTH:
-            raise NoCanonicalForm(_path(self._labels), _TOO_DEEP)
+            raise NoCanonicalForm(_json_path(self._labels), _TOO_DEEP)
         self._place(box)
         self._boxes.append(box)
         self._labels.append(label)
@@ -399,7 +403,7 @@ class _Reader:
             return
         self._labels[-1] = value
         if value in self._boxes[-1]:
-            raise NoCanonicalForm(_path(self._labels), "the key is given twice")
+            raise NoCanonicalForm(_json_path(self._labels), "the key is given twice")
 
     def _at_key(self) -> bool:
         return bool(self._labels) and self._labels[-1] is None
@@ -432,7 +436,7 @@ def content_ref(salt: bytes, data: bytes) -> bytes:
     return sha256(CONTENT_DOMAIN + salt + data).digest()
 
 
-class Prepared(Struct, frozen=True, gc=False):
+class PreparedContent(Struct, frozen=True, gc=False):
     """Bytes to be kept, with all that can be known of them before they have a place."""
 
     data: bytes
@@ -442,14 +446,14 @@ class Prepared(Struct, frozen=True, gc=False):
     shown: str | None
 
 
-def prepare(data: bytes, salt: bytes) -> Prepared:
+def prepare(data: bytes, salt: bytes) -> PreparedContent:
     if len(data) > MAX_CONTENT_BYTES:
         raise ContentTooLarge(MAX_CONTENT_BYTES)
     ref = sha256(CONTENT_DOMAIN + salt + data).digest()
-    return Prepared(data, sha256(data).digest(), salt, ref, readable(data))
+    return PreparedContent(data, sha256(data).digest(), salt, ref, readable(data))
 
 
-class Salts:
+class SaltSource:
     """Fresh random bytes, drawn for many contents at a time; safe to share between threads."""
 
     AT_ONCE = 16
@@ -472,10 +476,10 @@ class Salts:
         self._drawn += reversed(drawn)
 
 
-class BorrowedSalts(Salts):
+class BorrowedSalts(SaltSource):
     """Salts of another one, which gets them back where nothing came of them."""
 
-    def __init__(self, source: Salts) -> None:
+    def __init__(self, source: SaltSource) -> None:
         self._source = source
         self._borrowed: list[bytes] = []
 
@@ -611,13 +615,13 @@ def _plain_floats(value: Any) -> bool:
     return isinstance(value, str | int | None)
 
 
-def _exact(value: Any) -> bytes:
+def _exact_json(value: Any) -> bytes:
     return exact_dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
 def _slow_json_bytes(value: Any, what: str) -> bytes:
     check_json(value, what)
-    return _exact(value)
+    return _exact_json(value)
 
 
 def check_json(value: Any, path: str) -> None:
@@ -681,6 +685,7 @@ def decode_utf8(data: bytes, what: str) -> str:
 
 TURN_DOMAIN = b"weft.turn.1\n"
 SESSION_DOMAIN = b"weft.session.1\n"
+NODE_DOMAIN = b"weft.node.1\n"
 SOURCE_DOMAIN = b"weft.source.1\n"
 UNDIGESTED = 256
 """An imported content up to this size is found by its reference alone, which its bytes determine."""
@@ -700,22 +705,22 @@ class ImportSecret:
     def __init__(self, secret: bytes, origin: str) -> None:
         self._secret = self.key = secret
         self._origin = origin.encode() + b"\0"
-        self._repeated: dict[bytes, Prepared] = {}
+        self._repeated: dict[bytes, PreparedContent] = {}
 
     def salt(self, digest: bytes) -> bytes:
         """The salt of a content with this plain digest."""
         return self._mac(self._origin + digest)[:SALT_BYTES]
 
-    def prepare(self, data: bytes) -> Prepared:
+    def prepare(self, data: bytes) -> PreparedContent:
         """A content of this origin. The same bytes are one content in every ledger that shares the secret."""
         if len(data) > UNDIGESTED:
             digest = sha256(data).digest()
             salt = self.salt(digest)
-            return Prepared(data, digest, salt, content_ref(salt, data), readable(data))
+            return PreparedContent(data, digest, salt, content_ref(salt, data), readable(data))
         known = self._repeated.get(data)
         if known is None:
             salt = self.salt(sha256(data).digest())
-            known = Prepared(data, b"", salt, content_ref(salt, data), readable(data))
+            known = PreparedContent(data, b"", salt, content_ref(salt, data), readable(data))
             if len(self._repeated) >= REPEATED_CONTENTS:
                 self._repeated.clear()
             self._repeated[data] = known
@@ -727,6 +732,11 @@ class ImportSecret:
 
     def session_id(self, native: str) -> str:
         return from_digest(self._mac(SESSION_DOMAIN + self._origin + native.encode("utf-8", "surrogatepass")))
+
+    def node_id(self, kind: str, native: str) -> str:
+        """The id of a node of the graph that the origin calls so."""
+        named = f"{kind}\0{native}".encode("utf-8", "surrogatepass")
+        return from_digest(self._mac(NODE_DOMAIN + self._origin + named))
 
     def source(self, records: Iterable[bytes]) -> str:
         """The digest of a turn's normalised records; lengths keep neighbours apart."""

@@ -300,7 +300,7 @@ class AliasReason(StrEnum):
 
 
 class CompactionType(StrEnum):
-    """How a compaction was made: summary, sliding window or selective."""
+    """How a compaction was made: summary, sliding window or selective. Strategies of others have names of their own."""
 
     SUMMARY = "summary"
     SLIDING_WINDOW = "sliding_window"

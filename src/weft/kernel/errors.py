@@ -105,13 +105,14 @@ class Action(StrEnum):
     PASS_MESSAGE = "pass_message", "give it as message"
     PASS_TEXT = "pass_text", "give its text"
     FETCH_MODEL = "fetch_model", "fetch {model} with fetch_model"
-    SET_BASE_URL = "set_base_url", "give its server as base_url"
+    SET_BASE_URL = "set_base_url", "give provider {provider} its server as base_url"
     CHOOSE_ONE_KEY_SOURCE = "choose_one_key_source", "give env or command, not both"
     READ_HELP = "read_help", "read how {command} is used"
 
     # names and lists
     LIST_HISTORY = "list_history", "list the sessions, or the turns of one, to see what there is"
     LIST_SESSIONS = "list_sessions", "list the sessions"
+    CHOOSE_NEAR_SESSION = "choose_near_session", "did you mean {names}?"
     LIST_PERSONAS = "list_personas", "list the sessions: each says which persona it has"
     LIST_KEYS = "list_keys", "list the keys that there are"
     LIST_ERASURES = "list_erasures", "the tombstones say who erased what, when and why"
@@ -126,7 +127,7 @@ class Action(StrEnum):
     LIST_CREDENTIALS = "list_credentials", "list the credentials, or add one that says where its key is"
     LIST_ALL_PROBLEMS = "list_all_problems", "verify lists all of them"
     FIND_REFUSED_REPLICA = "find_refused_replica", "the refusal of a pull or a push names the replica it means"
-    USE_LONGER_ID = "use_longer_id", "type more characters of the id"
+    USE_LONGER_ID = "use_longer_id", "type more characters of it"
     CHOOSE_ANOTHER_NAME = "choose_another_name", "choose another name"
     NAME_KEY = "name_key", "give it a name"
     CHOOSE_ANOTHER_KEY_NAME = "choose_another_key_name", "give it another name"
@@ -154,6 +155,8 @@ class Action(StrEnum):
     ADD_AGENT = "add_agent", "it is an agent: add it to the room"
     INVITE_PERSON = "invite_person", "that is a person: let them in"
     NAME_WHO_ACTS = "name_who_acts", "who acts is a person, an agent, or 'local', whoever opened the ledger"
+    ANSWER_APPROVAL = "answer_approval", "grant or deny approval {approval}, or send with approve="
+    ASK_OTHERWISE = "ask_otherwise", "ask in other words, for a simpler type, or another model"
     LIST_APPROVALS = "list_approvals", "list the calls that wait for a person"
     LIST_TOOLSETS = "list_toolsets", "list the toolsets"
     LIST_POLICIES = "list_policies", "list the approval policies"
@@ -182,7 +185,7 @@ class Action(StrEnum):
     RESTORE_SESSION = "restore_session", "restore session {session!r}"
     SET_SESSION_MODEL = (
         "set_session_model",
-        "configure session {session!r} with a model, or name one for this message",
+        "make a model, then configure session {session!r} with it, or name one for this message",
     )
     SUMMARIZE_BRANCH = "summarize_branch", "bring a summary of the branch instead"
     NAME_TURN_OF_THREAD = "name_turn_of_thread", "name a turn of that thread"
@@ -196,6 +199,11 @@ class Action(StrEnum):
     REVIEW_ERASURES = "review_erasures", "look at the pending erasures, then apply them"
     WITHHOLD_MORE_OR_FORCE = "withhold_more_or_force", "withhold those places too, or force it"
     CHOOSE_ANOTHER_FILE_OR_FORCE = "choose_another_file_or_force", "choose another file, or replace this one with force"
+
+    MIGRATE_RESOURCE = (
+        "migrate_resource",
+        "migrate resource {resource!r} to session {session!r}, or let it work in another folder",
+    )
 
     # programs
     COMPLETE_MISSING_PARTS = "complete_missing_parts", "see to what is missing, then complete it again"
@@ -224,7 +232,7 @@ class Action(StrEnum):
     RESUME_WORK = "resume_work", "run task {task!r} again: its agent goes on then"
     RESUME_AGENT = "resume_agent", "resume agent {agent!r}: it goes on then"
     RESET_AGENT = "reset_agent", "reset agent {agent!r}: it is idle then"
-    SET_AGENT_MODEL = "set_agent_model", "configure agent {agent!r} with a model"
+    SET_AGENT_MODEL = "set_agent_model", "make a model, then configure agent {agent!r} with it"
     ASSIGN_TASK = "assign_task", "assign task {task!r} to somebody first"
     READ_REQUEST = "read_request", "it is kept among the requests of {human!r}"
     READ_REQUEST_AFTER = "read_request_after", "{hint}; it is kept among the requests of {human!r}"
@@ -686,6 +694,10 @@ class OutsideError(WeftError):
     partial: str = ""
     """What had come of a reply until then."""
 
+    def say_more(self, words: str) -> None:
+        """Say this as well, behind what was said outside."""
+        self.args = (f"{str(self).rstrip('.')}; {words}", *self.args[1:])
+
 
 class CredentialMissing(OutsideError):
     """There is no such credential, or nothing is found where it should lie."""
@@ -802,6 +814,16 @@ class ReplyCut(ProviderFailed):
     code = "reply_cut"
 
 
+class ReplyUnfit(OutsideError):
+    """The reply is whole, and does not fit the schema that the model was given. It was paid for: `reply` is all of
+    it."""
+
+    code = "reply_unfit"
+    acts = "the provider"
+    usual_action = Action.RETRY_LATER
+    reply: Any = None
+
+
 class InferenceFault(OutsideError):
     """Something broke on our side of the connection."""
 
@@ -916,8 +938,8 @@ class InvalidFact(InvalidInput):
     code = "invalid_fact"
     usual_action = Action.EXPORT_FACTS_AGAIN
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
+    def __init__(self, where: str, reason: str, hint: Hint = "") -> None:
+        super().__init__(f"{where}: {reason}", hint)
         self.where, self.reason = where, reason
 
 
@@ -1087,6 +1109,11 @@ class ErasureChanged(Conflict):
     usual_action = Action.PLAN_ERASURE_AGAIN
 
 
+def with_article(noun: str) -> str:
+    """A kind of program as it stands in a sentence: an agent, a task, information."""
+    return noun if noun == "information" else f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
 class LabelTaken(Conflict):
     """A label or name belongs to something else."""
 
@@ -1139,6 +1166,27 @@ class NotApplicable(LedgerError):
 
     code = "not_applicable"
     usual_action = Action.COMPARE_BOTH
+
+
+class ApprovalNeeded(NotApplicable):
+    """A tool call waits for a person, and whoever sent the message gave nothing that answers for one. The turn stays
+    parked until somebody answers."""
+
+    code = "approval_needed"
+    usual_action = Action.LIST_APPROVALS
+
+    def __init__(self, approval: str, tool: str, turn: str) -> None:
+        words = f"the call of {tool!r} waits for a person, and turn {turn} with it"
+        super().__init__(words, Action.ANSWER_APPROVAL.of(approval=approval))
+        self.approval, self.tool, self.turn = approval, tool, turn
+
+
+class AnswerUnfit(NotApplicable):
+    """A model was asked for an answer of a given type, and its answer is none, also when it was told what is wrong. The
+    turns are recorded."""
+
+    code = "answer_unfit"
+    usual_action = Action.ASK_OTHERWISE
 
 
 class WithheldShows(NotApplicable):

@@ -300,7 +300,8 @@ class Reference(Struct, frozen=True, gc=False, kw_only=True):
 class Event(Struct, frozen=True, gc=False, kw_only=True, tag_field="kind"):
     """The envelope. A run's events carry its turn id in `stream`, its agent in `actor`.
 
-    `ts` says when it happened; null when the origin gave no usable time, absent in imported chains, as is `replica`.
+    `ts` says when it happened; null when the origin gave no usable time, absent in imported
+    chains, unless their origin tells of events, and so is `replica`.
     `on_behalf_of` names everybody for whom the actor acted, the nearest first; absent where it acted for itself.
     """
 
@@ -477,12 +478,22 @@ class ModelRequest(Event, frozen=True, gc=False, kw_only=True, tag="model_reques
     input: RequestInput | UnsetType = UNSET
     tools_spec: Content | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
+    vendor: Named | UnsetType = UNSET
+    """Whose model it is, where `provider` names a program."""
+
+
+BROKEN_OFF = "error"
+"""The finish reason of an answer that broke off."""
 
 
 class ModelResponse(Event, frozen=True, gc=False, kw_only=True, tag="model_response"):
     """A model answered, with usage and the response message."""
 
-    about: ClassVar[str] = "A model answered."
+    about: ClassVar[str] = (
+        "A model answered. `stream_ref` is set where another program's events tell it: of an answer that came here in"
+        " pieces `output` is kept, not the pieces. Without `output` and with the finish reason `error` it says what an"
+        " answer cost that broke off."
+    )
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
     correlation_id: Ulid
@@ -494,6 +505,11 @@ class ModelResponse(Event, frozen=True, gc=False, kw_only=True, tag="model_respo
     reasoning_ref: Ulid | UnsetType = UNSET
     stream_ref: ExtRef | UnsetType = UNSET
     latency_ms: int | UnsetType = UNSET
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether it tells only what an answer cost that broke off: another request follows, or the turn has ended."""
+        return self.output is UNSET and self.finish_reason == BROKEN_OFF
 
 
 class HistoryAppend(Event, frozen=True, gc=False, kw_only=True, tag="history_append"):
@@ -567,31 +583,41 @@ class ToolResult(Event, frozen=True, gc=False, kw_only=True, tag="tool_result"):
 
 
 class McpResourceUpdated(Event, frozen=True, gc=False, kw_only=True, tag="mcp.resource_updated"):
-    about: ClassVar[str] = "An MCP server said that a resource changed."
+    about: ClassVar[str] = "An MCP server said that a resource changed; `run` is the turn whose call it came in."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
     server: Named
     uri: Content
+    run: Ulid | UnsetType = UNSET
+    """The turn whose call of the server it came in."""
     etag: Content | UnsetType = UNSET
     hash: Content | UnsetType = UNSET
     summary: Content | UnsetType = UNSET
 
 
 class McpResourceListChanged(Event, frozen=True, gc=False, kw_only=True, tag="mcp.resource_list_changed"):
-    about: ClassVar[str] = "An MCP server said that its list of resources changed."
+    about: ClassVar[str] = (
+        "An MCP server said that its list of resources changed; `run` is the turn whose call it came in."
+    )
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
     server: Named
+    run: Ulid | UnsetType = UNSET
 
 
 class Interruption(Event, frozen=True, gc=False, kw_only=True, tag="interruption"):
     """A run was interrupted, and why."""
 
-    about: ClassVar[str] = "Something under way was cut short; `affects` names the open calls."
+    about: ClassVar[str] = (
+        "Something under way was cut short; `affects` names the open calls. `goes_on`: calls ended by it, and the turn"
+        " goes on."
+    )
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
     reason: InterruptionReason
     affects: tuple[EventRef, ...]
+    goes_on: bool | UnsetType = UNSET
+    """Calls ended by it, and the turn goes on without whoever performed them."""
 
 
 class Substitution(Event, frozen=True, gc=False, kw_only=True, tag="substitution"):
@@ -770,13 +796,17 @@ class PolicyRejected(Event, frozen=True, gc=False, kw_only=True, tag="policy_rej
 
 
 class PolicyActivated(Event, frozen=True, gc=False, kw_only=True, tag="policy_activated"):
-    about: ClassVar[str] = "An approval policy became the active one; `digest` is that of the source that was read."
+    about: ClassVar[str] = (
+        "An approval policy became the active one; `digest` is that of the source that was read. People do that outside"
+        " of turns; `run` is the one in which another program did it."
+    )
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
     policy_ref: NodeId
     notes: Content | UnsetType = UNSET
     digest: Digest | UnsetType = UNSET
     tests: PolicyTests | UnsetType = UNSET
+    run: Ulid | UnsetType = UNSET
 
 
 class PolicyRolledBack(Event, frozen=True, gc=False, kw_only=True, tag="policy_rolled_back"):

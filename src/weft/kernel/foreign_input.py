@@ -180,24 +180,24 @@ def markers(annotation: Any) -> frozenset[str]:
 
 
 @lru_cache(maxsize=256)
-def _plan(record: type[Struct]) -> tuple[tuple[str, frozenset[str]], ...]:
+def _struct_plan(record: type[Struct]) -> tuple[tuple[str, frozenset[str]], ...]:
     return tuple((name, markers(annotation)) for name, annotation in field_types(record).items())
 
 
 def strings(value: Struct, path: str = "$") -> Iterator[tuple[str, str, frozenset[str]]]:
     """Every string of an event with its path and what it may be."""
-    for name, kinds in _plan(type(value)):
+    for name, kinds in _struct_plan(type(value)):
         found = getattr(value, name)
         if found is not UNSET and found is not None:
-            yield from _strings(found, f"{path}.{name}", kinds)
+            yield from _strings_in(found, f"{path}.{name}", kinds)
 
 
-def _strings(found: Any, path: str, kinds: frozenset[str]) -> Iterator[tuple[str, str, frozenset[str]]]:
+def _strings_in(found: Any, path: str, kinds: frozenset[str]) -> Iterator[tuple[str, str, frozenset[str]]]:
     if isinstance(found, Struct):
         yield from strings(found, path)
     elif isinstance(found, tuple):
         for i, item in enumerate(found):
-            yield from _strings(item, f"{path}[{i}]", kinds)
+            yield from _strings_in(item, f"{path}[{i}]", kinds)
     elif isinstance(found, int) and abs(found) > MAX_INTEGER:
         raise InvalidFact(path, "an integer beyond ±(2^53-1)")
     elif isinstance(found, str) and not isinstance(found, Enum):
@@ -274,21 +274,21 @@ def _check_shape(found: dict[str, Any], record: type[Struct], path: str) -> None
     types = field_types(record)
     for field in struct_fields(record):
         if field.name in found:
-            if field.name != "stream" and not _fits(found[field.name], types[field.name]):
+            if field.name != "stream" and not _fits_type(found[field.name], types[field.name]):
                 raise InvalidFact(f"{path}.{field.name}", f"{quoted(found[field.name])} is no value of this field")
         elif field.required:
             raise InvalidFact(f"{path}.{field.name}", "is missing")
 
 
-def _fits(found: Any, annotation: Any) -> bool:
+def _fits_type(found: Any, annotation: Any) -> bool:
     """Is this JSON value one of the type, or one that a newer program may have added to it?"""
     origin = get_origin(annotation)
     if origin in (Union, UnionType):
-        return any(_fits(found, part) for part in get_args(annotation)) or _is_newer_shape(found, annotation)
+        return any(_fits_type(found, part) for part in get_args(annotation)) or _is_newer_shape(found, annotation)
     if origin is Annotated:
         return isinstance(found, str) and any(CHECKS[kind](found) for kind in markers(annotation))
     if origin is tuple:
-        return isinstance(found, list) and all(_fits(item, get_args(annotation)[0]) for item in found)
+        return isinstance(found, list) and all(_fits_type(item, get_args(annotation)[0]) for item in found)
     if origin is Literal:
         return found in get_args(annotation)
     if annotation is int:

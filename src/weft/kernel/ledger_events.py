@@ -13,7 +13,6 @@ from weft.kernel.enums import (
     AgentRole,
     AliasReason,
     CompactionTrigger,
-    CompactionType,
     EventClass,
     HandleCapability,
     LinkReason,
@@ -150,7 +149,8 @@ class CompactionRecorded(Event, frozen=True, gc=False, kw_only=True, tag="compac
 
     summary: Content
     summarized_through: Ulid
-    compaction_type: CompactionType
+    compaction_type: Name
+    """One of `CompactionType`, or what a strategy of somebody else calls itself."""
     model: Named
     first_kept: Ulid | UnsetType = UNSET
     turns_summarized: int | UnsetType = UNSET

@@ -232,7 +232,7 @@ class IndexedWords:
     def _spelled_of_texts(self) -> str:
         if not self._texts:
             return ""
-        pieces = self._pieces()
+        pieces = self._letter_runs()
         if all(map(str.isascii, self._texts)):
             return b" ".join(pieces).decode()
         plain = set(filter(bytes.isascii, pieces))
@@ -244,7 +244,7 @@ class IndexedWords:
     def words(self) -> set[str]:
         return set(self.spelled().split())
 
-    def _pieces(self) -> set[bytes]:
+    def _letter_runs(self) -> set[bytes]:
         """What stands between spaces, signs and controls of ASCII, in lower case; what is too long is left out."""
         pieces = set("\n".join(self._texts).encode("utf-8", "surrogatepass").translate(_LOWER).split())
         if max(map(len, pieces), default=0) <= MAX_LETTERS:
@@ -288,10 +288,14 @@ def indexed(found: Iterable[WordToken]) -> Iterator[str]:
         yield before.word
 
 
-# --- Mentions in the text of a message: `@[Name](kind:ID)`.
+# --- Mentions in the text of a message: `@[Name](kind:ID)`. What stands for the id may also be a name that commands
+# take, until the message is posted: what is stored has the id.
 
 NAME_LIMIT = 200
-_MENTION = re.compile(r"@\[((?:\\[^\n\r]|[^\\\[\]\n\r]){1,400})\]\((user|agent):([0-9A-Za-z]{1,26})\)")
+_MENTION = re.compile(
+    r"@\[((?:\\[^\n\r]|[^\\\[\]\n\r]){1,400})\]"
+    r"\((user|agent):([^()\[\]`\\\s](?:[^()\[\]`\\\n\r]{0,198}[^()\[\]`\\\s])?)\)"
+)
 _LINE = re.compile(r"[^\n\r]*+(?:\r\n?|\n)?")
 _FENCE = re.compile(r" {0,3}(`{3,}+|~{3,}+)([^\n\r]*)")
 _TICKS = re.compile(r"`+")
@@ -391,18 +395,18 @@ def _is_escaped(text: str, at: int) -> bool:
 def _code_ranges(text: str) -> list[tuple[int, int]]:
     """Where code lies: fenced blocks, and spans between two equally long runs of backticks in one paragraph."""
     ranges: list[tuple[int, int]] = []
-    for start, end, is_code in _blocks(text):
+    for start, end, is_code in _text_blocks(text):
         if is_code:
             ranges.append((start, end))
         else:
-            ranges += _spans(text, start, end)
+            ranges += _code_spans(text, start, end)
     return ranges
 
 
-def _blocks(text: str) -> Iterator[tuple[int, int, bool]]:
+def _text_blocks(text: str) -> Iterator[tuple[int, int, bool]]:
     """Fenced blocks, and the paragraphs between them, in order. A fence that is not closed reaches to the end."""
     fence, begun, paragraph, at = "", 0, 0, 0
-    for line in _lines(text):
+    for line in _text_lines(text):
         match = _FENCE.match(line)
         if fence:
             closes = match is not None and match[1][0] == fence[0] and len(match[1]) >= len(fence)
@@ -419,12 +423,12 @@ def _blocks(text: str) -> Iterator[tuple[int, int, bool]]:
     yield (begun, at, True) if fence else (paragraph, at, False)
 
 
-def _lines(text: str) -> Iterator[str]:
+def _text_lines(text: str) -> Iterator[str]:
     """Every line with its end. A line ends with a line feed, a carriage return, or both, and with nothing else."""
     return (match[0] for match in _LINE.finditer(text))
 
 
-def _spans(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _code_spans(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Code spans: from a run of backticks to the next one of the same length. A backslash takes the first backtick of a
     run that begins a span, and means nothing within one."""
     runs = [(run.start(), run.end()) for run in _TICKS.finditer(text, start, end)]
@@ -474,14 +478,14 @@ class _Names:
         self._exact: dict[str, list[Addressee]] = {}
         self._folded: dict[str, list[Addressee]] = {}
         for addressee in addressees:
-            self._exact.setdefault(_composed(addressee.name), []).append(addressee)
-            self._folded.setdefault(_composed(addressee.name).casefold(), []).append(addressee)
+            self._exact.setdefault(_composed_name(addressee.name), []).append(addressee)
+            self._folded.setdefault(_composed_name(addressee.name).casefold(), []).append(addressee)
         self.longest = max((len(unicodedata.normalize("NFD", name)) for name in self._folded), default=0)
         """No more letters than these can be typed for any of the names."""
 
     def matching(self, name: str) -> Sequence[Addressee]:
         """Those who take part, else the others."""
-        composed = _composed(name)
+        composed = _composed_name(name)
         all_matching = self._exact.get(composed) or self._folded.get(composed.casefold()) or []
         distinct = list({(one.kind, one.id): one for one in all_matching}.values())
         return [one for one in distinct if one.is_present] or distinct
@@ -529,5 +533,5 @@ def _is_word(character: str) -> bool:
     return character == "_" or unicodedata.category(character)[0] in "LNM"
 
 
-def _composed(name: str) -> str:
+def _composed_name(name: str) -> str:
     return unicodedata.normalize("NFC", name)

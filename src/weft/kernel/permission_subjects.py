@@ -8,7 +8,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -73,16 +74,16 @@ class _LineReader:
         self._line, self._at = line, 0
 
     def commands(self) -> list[SimpleCommand]:
-        commands = [self._command()]
+        commands = [self._read_command()]
         while self._at < len(self._line):
-            self._take(_OPERATOR)
-            commands.append(self._command())
+            self._take_pattern(_OPERATOR)
+            commands.append(self._read_command())
         return commands
 
-    def _command(self) -> SimpleCommand:
+    def _read_command(self) -> SimpleCommand:
         """Behind it the line ends, or an operator stands."""
         self._skip_blanks()
-        name = self._take(_WORD_OF_COMMAND)
+        name = self._take_pattern(_WORD_OF_COMMAND)
         if name in _GRAMMAR_WORDS:
             raise NotPlain
         words: list[str] = [name]
@@ -91,22 +92,22 @@ class _LineReader:
         self._skip_blanks()
         while self._at < len(self._line) and _OPERATOR.match(self._line, self._at) is None:
             if _COPY.match(self._line, self._at) is not None:
-                self._take(_COPY)
+                self._take_pattern(_COPY)
                 is_behind_words = True
             elif _REDIRECTION.match(self._line, self._at) is not None:
-                redirections += self._redirection()
+                redirections += self._read_redirection()
                 is_behind_words = True
             elif is_behind_words:
                 raise NotPlain
             else:
-                words.append(_unquoted(self._take(_WORD)))
+                words.append(_unquoted_word(self._take_pattern(_WORD)))
             self._skip_blanks()
         return SimpleCommand(tuple(words), redirections=tuple(redirections))
 
-    def _redirection(self) -> Iterator[Redirection]:
-        operator = self._take(_REDIRECTION).lstrip("12")
+    def _read_redirection(self) -> Iterator[Redirection]:
+        operator = self._take_pattern(_REDIRECTION).lstrip("12")
         self._skip_blanks()
-        target = _unquoted(self._take(_WORD))
+        target = _unquoted_word(self._take_pattern(_WORD))
         if not target or (target.startswith("/") and target != NULL_DEVICE) or ".." in target.split("/"):
             raise NotPlain
         if target != NULL_DEVICE:
@@ -116,7 +117,7 @@ class _LineReader:
         blanks = _BLANKS.match(self._line, self._at)
         self._at = self._at if blanks is None else blanks.end()
 
-    def _take(self, pattern: re.Pattern[str]) -> str:
+    def _take_pattern(self, pattern: re.Pattern[str]) -> str:
         """What stands here, and go on behind it. Raises NotPlain where the pattern does not fit."""
         match = pattern.match(self._line, self._at)
         if match is None:
@@ -125,7 +126,7 @@ class _LineReader:
         return match[0]
 
 
-def _unquoted(word: str) -> str:
+def _unquoted_word(word: str) -> str:
     return _QUOTED.sub(r"\2", word)
 
 
@@ -160,7 +161,7 @@ def line_subjects(line: str, environment: Mapping[str, str] | None = None) -> tu
     try:
         if not all(map(is_plain_value, (environment or {}).values())):
             raise NotPlain
-        return tuple(dict.fromkeys(_of_line(line, _assigned(environment), 0)))
+        return tuple(dict.fromkeys(_of_line(line, _assigned_words(environment), 0)))
     except NotPlain:
         return None
 
@@ -168,12 +169,12 @@ def line_subjects(line: str, environment: Mapping[str, str] | None = None) -> tu
 def command_subjects(words: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
     """The subjects of a command that no shell reads: its words are what they are."""
     try:
-        return tuple(dict.fromkeys(_of_command(SimpleCommand(tuple(words), _assigned(environment)), 0)))
+        return tuple(dict.fromkeys(_of_command(SimpleCommand(tuple(words), _assigned_words(environment)), 0)))
     except NotPlain:
         return None
 
 
-def _assigned(environment: Mapping[str, str] | None) -> tuple[str, ...]:
+def _assigned_words(environment: Mapping[str, str] | None) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in sorted((environment or {}).items()))
 
 
@@ -322,13 +323,13 @@ def host_name(text: str) -> str:
     """A host in its one form: lower case, without a dot at its end, addresses as Python writes them."""
     name = text.strip().lower().removesuffix(".")
     if name.startswith("[") and name.endswith("]"):
-        return _address(text, name[1:-1])
+        return _host_address(text, name[1:-1])
     if not name.isascii() or len(name) > _LONGEST_NAME or not _HOST_NAME.fullmatch(name):
         raise _no_host(text)
-    return _address(text, name) if _NUMBER.fullmatch(name.rpartition(".")[2]) else name
+    return _host_address(text, name) if _NUMBER.fullmatch(name.rpartition(".")[2]) else name
 
 
-def _address(text: str, address: str) -> str:
+def _host_address(text: str, address: str) -> str:
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:
@@ -341,10 +342,10 @@ def _no_host(text: str) -> InvalidInput:
 
 def endpoints_of(hosts: Iterable[str]) -> frozenset[Endpoint]:
     """The endpoints that a list of hosts stands for."""
-    return frozenset(endpoint for host in hosts for endpoint in _endpoints(host))
+    return frozenset(endpoint for host in hosts for endpoint in _endpoints_of(host))
 
 
-def _endpoints(text: str) -> list[Endpoint]:
+def _endpoints_of(text: str) -> list[Endpoint]:
     parts = _WITH_PORT.fullmatch(text.strip())
     if parts is None:
         raise _no_host(text)
@@ -381,59 +382,193 @@ def host_texts(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
 MOST_NAMED = 10
 """So many of them are named where people look; the rest are counted."""
 
-_RUNNER_OF_FILE = {
-    ".envrc": "direnv, when a shell enters the folder",
-    ".mise.toml mise.toml .tool-versions .mise/ shell.nix flake.nix default.nix": "the tool that makes the environment",
-    ".bashrc .bash_profile .profile .zshrc .zshenv .inputrc": "a shell, when it starts there",
-    "makefile gnumakefile *.mk cmakelists.txt *.cmake meson.build configure build.ninja build.bazel sconstruct wscript "
-    "justfile .justfile taskfile.yml taskfile.yaml rakefile build.gradle build.gradle.kts settings.gradle "
-    "settings.gradle.kts gradlew gradle/ pom.xml mvnw .mvn/ build.rs cargo.toml .cargo/ setup.py setup.cfg "
-    "pyproject.toml composer.json gemfile *.gemspec build.sbt mix.exs dune-project": (
-        "a build tool, when the project is built or installed"
+_FILES_OF_RUNNER = {
+    "direnv, when a shell enters the folder": ".envrc .envrc.local .envrc.private",
+    "the tool that makes the environment": (
+        "mise.toml mise.*.toml .mise.toml .mise.*.toml .mise/ .config/mise/ .config/mise.toml .rtx.toml "
+        ".tool-versions .asdfrc .prototools .proto/ .sdkmanrc aqua.yaml aqua.yml .aqua.yaml .aqua.yml pkgx.yml "
+        "pkgx.yaml .pkgx.yml .pkgx.yaml .hermit/ *.nix devenv.yaml devenv.yml devbox.json .devbox/ .flox/ pixi.toml "
+        "environment.yml environment.yaml spack.yaml manifest.scm guix.scm brewfile .autoenv .autoenv.zsh .autoenv/ "
+        ".env.enter .env.leave .ondirrc pyvenv.cfg"
     ),
-    "package.json .npmrc .yarnrc .yarnrc.yml .yarn/ .pnpmfile.cjs deno.json deno.jsonc bunfig.toml": (
-        "a package manager of JavaScript, when it installs or runs a script"
+    "a shell or terminal, when it starts there": (
+        ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin "
+        ".zlogout .kshrc .mkshrc .cshrc .tcshrc .login .inputrc .config/fish/ config.fish .screenrc .tmux.conf "
+        ".tmuxinator.yml .tmuxp.yaml .tmuxp.yml .wezterm.lua .mc.menu profile.ps1 microsoft.powershell_profile.ps1 "
+        ".xinitrc .xsession .xprofile"
     ),
-    "conftest.py noxfile.py tox.ini pytest.ini": "the tests, when they are run",
-    "*.config.js *.config.cjs *.config.mjs *.config.ts *.config.mts .eslintrc.js .eslintrc.cjs .babelrc.js "
-    ".prettierrc.js .mocharc.js gulpfile.js gruntfile.js .gdbinit .lldbinit .pdbrc .rprofile .irbrc .pryrc .ipython/": (
-        "the tool that it configures, when that is run"
+    "the desktop, ssh or a timer of the system": ".config/autostart/ .config/systemd/ .ssh/ autorun.inf desktop.ini",
+    "a build tool, when the project is built or installed": (
+        "makefile gnumakefile bsdmakefile makefile.am makefile.in makefile.win makevars makevars.win *.mk *.mak "
+        "cmakelists.txt *.cmake cmakepresets.json cmakeuserpresets.json meson.build *.wrap configure configure.ac "
+        "configure.in aclocal.m4 acinclude.m4 autogen.sh *.ninja sconstruct sconscript wscript tupfile tupfile.lua "
+        "tuprules.tup tuprules.lua conanfile.py conanfile.txt vcpkg.json vcpkg-configuration.json premake4.lua "
+        "premake5.lua xmake.lua *.pro *.pri *.qbs *.gyp *.gypi *.gn *.gni *.do BUILD build.plz build.pants build.sc "
+        "build.mill WORKSPACE workspace.bazel workspace.bzlmod module.bazel *.bzl *.bazel *.bazelrc .bazeliskrc "
+        ".bazelversion *.bazelproject BUCK TARGETS *.bxl .buckconfig .buckconfig.local .buckconfig.d/ pants.toml "
+        "pants.*.toml .pants.rc .pants.bootstrap .plzconfig .plzconfig.* justfile .justfile *.just taskfile.* "
+        ".taskrc.yml .taskrc.yaml maskfile.md makefile.toml magefile.go magefiles/ tasks.py fabfile.py dodo.py "
+        "duties.py pavement.py poe_tasks.toml snakefile *.smk nextflow.config dvc.yaml .dvc .dvc/config "
+        ".dvc/config.local .moon/ moon.yml earthfile dagger.json .dagger/ bacon.toml .air.toml nodemon.json "
+        "process-compose.yml process-compose.yaml mprocs.yaml *.gradle *.gradle.kts *.gradle.dcl .gradle "
+        ".gradle/init.gradle .gradle/init.d/ .gradle/gradle.properties .gradle/config.properties gradle.properties "
+        "local.properties gradlew gradlew.bat gradle/ buildsrc/ pom.xml mvnw mvnw.cmd .mvn/ build.xml ivy.xml *.sbt "
+        ".sbtopts .jvmopts .mill-jvm-opts .scalafix.conf .bsp/ project.clj deps.edn bb.edn build.boot shadow-cljs.edn "
+        "jbang-catalog.json jreleaser.yml *.csproj *.fsproj *.vbproj *.vcxproj *.shproj *.sqlproj *.esproj *.njsproj "
+        "*.pyproj *.wapproj *.wixproj *.proj *.projitems *.props *.targets *.tasks *.sln *.slnx *.slnf *.user *.suo "
+        "*.resx *.rsp *.cake nuget.config global.json packages.config dotnet-tools.json launchsettings.json .paket/ "
+        "paket.dependencies .nuke/ psakefile.ps1 *.build.ps1 setup.py setup.cfg pyproject.toml hatch.toml "
+        "hatch_build.py pdm.toml .pdm.toml poetry.toml uv.toml pip.conf pip.ini pipfile build.rs cargo.toml .cargo/ "
+        "rust-toolchain rust-toolchain.toml cross.toml trunk.toml dioxus.toml go.work .goreleaser.yml "
+        ".goreleaser.yaml goreleaser.yml goreleaser.yaml wails.json buf.gen.yaml gemfile gemfile.* gems.rb *.gemspec "
+        "rakefile rakefile.rb *.rake thorfile *.thor capfile appraisals .bundle/ composer.json robofile.php "
+        "deploy.php castor.php makefile.pl build.pl cpanfile dist.ini mix.exs rebar.config rebar.config.script dune "
+        "dune-project dune-workspace *.opam myocamlbuild.ml *.cabal cabal.project cabal.project.* setup.hs setup.lhs "
+        "stack.yaml package.yaml hie.yaml shakefile.hs build.zig build.zig.zon *.nimble *.nims nim.cfg *.rockspec "
+        "dub.json dub.sdl shard.yml pubspec.yaml package.swift *.podspec podfile cartfile fastfile fastlane/ "
+        "project.pbxproj *.xcscheme *.xcconfig *.xcworkspacedata tuist/ *.asd _targets.r renv renv/activate.r "
+        "renv/settings.json latexmkrc .latexmkrc texmf.cnf arara.yaml .arararc.yaml mkdocs.yml mkdocs.yaml conf.py "
+        "_plugins/"
     ),
-    "sitecustomize.py usercustomize.py *.pth": "every Python that finds it on its path",
-    ".pre-commit-config.yaml .pre-commit-hooks.yaml .husky/ .githooks/ .git/ .gitconfig .gitmodules lefthook.yml "
-    ".lefthook.yml .lefthook/ .overcommit.yml .lintstagedrc .lintstagedrc.json": (
-        "git, when somebody commits, pushes or pulls"
+    "a package manager of JavaScript, when it installs or runs a script": (
+        "package.json package.json5 .npmrc .yarnrc .yarnrc.yml .yarn/ .pnpmfile.cjs .pnpmfile.mjs pnpmfile.js "
+        "pnpm-workspace.yaml .pnp.cjs .pnp.js .pnp.loader.mjs deno.json deno.jsonc bunfig.toml .bowerrc bower.json "
+        "lerna.json nx.json project.json turbo.json turbo.jsonc rush.json .rush/ angular.json"
     ),
-    ".vscode/ .idea/ .fleet/ .zed/ .vs/ *.code-workspace .exrc .nvimrc .nvim.lua .lvimrc .vimrc .dir-locals.el "
-    ".devcontainer/ .devcontainer.json": "an editor, when the folder is opened",
-    ".claude/ .cursor/ .codex/ .gemini/ .mcp.json": "coding agents, when they start there",
-    "dockerfile dockerfile.* *.dockerfile containerfile compose.yml compose.yaml docker-compose.yml "
-    "docker-compose.yaml docker-compose.*.yml vagrantfile procfile tiltfile": (
-        "the tool that makes containers, when they are built"
+    "the tests, when they are run": (
+        "conftest.py noxfile.py tox.ini tox.toml pytest.ini .pytest.ini pytest.toml .pytest.toml behave.ini .behaverc "
+        "robot.toml .rspec .rspec-local cucumber.yml .mocharc.* .taprc .nycrc .nycrc.* .c8rc.json .testcaferc.* "
+        "testem.js testem.json nightwatch.json .busted .proverc phpunit.xml phpunit.xml.dist phpunit.dist.xml "
+        "*.runsettings nextest.toml locustfile.py .coveragerc .coveragerc.* .kitchen.yml kitchen.yml"
     ),
-    ".github/workflows/ .github/actions/ .gitlab-ci.yml .gitlab/ .circleci/ .buildkite/ .drone.yml .travis.yml "
-    "jenkinsfile azure-pipelines.yml bitbucket-pipelines.yml .woodpecker/ .woodpecker.yml .forgejo/ .gitea/": (
-        "the server that builds, when it is pushed"
+    "the tool that it configures, when that is run": (
+        "*.config.js *.config.cjs *.config.mjs *.config.ts *.config.mts *.config.cts *.conf.js *.conf.cjs *.conf.mjs "
+        "*.conf.ts *.conf.mts .*rc.js .*rc.cjs .*rc.mjs .*rc.ts .*rc.mts .*rc.cts gulpfile.* gruntfile.* jakefile "
+        "jakefile.js knexfile.* .sequelizerc ember-cli-build.js .storybook/ tsconfig.json tsconfig.*.json "
+        "jsconfig.json .parcelrc .babelrc .babelrc.json .eslintrc .eslintrc.* .oxlintrc.json tslint.json .prettierrc "
+        ".prettierrc.* .stylelintrc .stylelintrc.* .postcssrc .postcssrc.* .textlintrc .textlintrc.* .remarkrc "
+        ".remarkrc.* .markdownlint-cli2.* .spectral.* .secretlintrc .secretlintrc.* .release-it.* .releaserc "
+        ".releaserc.* .versionrc .versionrc.* .pylintrc pylintrc .pylintrc.toml pylintrc.toml .flake8 mypy.ini "
+        ".mypy.ini .sqlfluff .importlinter .gitlint .ansible-lint .rubocop.yml .rubocop_todo.yml .standard.yml "
+        ".erb-lint.yml .erb_lint.yml .simplecov .yardopts .solargraph.yml guardfile dangerfile steepfile "
+        ".golangci.yml .golangci.yaml .golangci.toml .golangci.json .custom-gcl.yml .luacheckrc .luacov config.ld "
+        ".php-cs-fixer.php .php-cs-fixer.dist.php .php_cs .php_cs.dist phpstan.neon phpstan.neon.dist "
+        "phpstan.dist.neon psalm.xml psalm.xml.dist rector.php ecs.php phpcs.xml phpcs.xml.dist .phpcs.xml "
+        ".phpcs.xml.dist .phan/ .formatter.exs .credo.exs .tflint.hcl .trunk .trunk/trunk.yaml .trunk/plugins/ "
+        "sgconfig.yml .mega-linter.yml .arcconfig .arclint analysis_options.yaml .gdbinit .lldbinit .radare2rc "
+        "*-gdb.py *-gdb.gdb *-gdb.scm .pdbrc .pdbrc.py .byebugrc .perldb .rprofile .renviron *.rproj .irbrc .pryrc "
+        ".iex.exs .ghci .ocamlinit .erlang .guile .sbclrc .replyrc .ipython/ ipython_config.py .jupyter/ "
+        "jupyter_*_config.py gunicorn.conf.py uwsgi.ini celeryconfig.py config.ru .htaccess .user.ini project.godot "
+        "plugin.cfg"
+    ),
+    "every Python that finds it on its path": "sitecustomize.py usercustomize.py *.pth *._pth",
+    "a version control, when somebody looks at the state, commits, pushes or pulls": (
+        ".hg .hg/hgrc .hg/hgrc-not-shared .hg/sharedpath .hg/requires .hgrc .hgsub .hgsubstate .sl .sl/config .jj "
+        ".jj/repo .jj/repo/config.toml .jj/repo/config-id .jj/config.toml .jj/workspace-config.toml .svn/ .bzr/ "
+        "_darcs/prefs/ .pijul/config .fossil-settings/ .fslckout _fossil_ cvs/ .repo/ .datalad/"
+    ),
+    "git, when somebody commits, pushes or pulls": (
+        ".pre-commit-config.yaml .pre-commit-config.yml .pre-commit-hooks.yaml prek.toml .husky/ .huskyrc .huskyrc.* "
+        ".githooks/ .git-hooks/ .hooks/ githooks/ git-hooks/ .git/ .gitconfig .gitmodules lefthook.* .lefthook.* "
+        "lefthook-local.* .lefthook-local.* .lefthook/ .lefthook-local/ .overcommit.yml .lintstagedrc .lintstagedrc.* "
+        ".simple-git-hooks.* simple-git-hooks.* .commitlintrc .commitlintrc.* .czrc .cz.json .cz.toml .cz.yaml "
+        "cog.toml hk.pkl .rusty-hook.toml .cargo-husky/ captainhook.json grumphp.yml grumphp.yml.dist "
+        ".bumpversion.cfg .bumpversion.toml"
+    ),
+    "an editor, when the folder is opened": (
+        ".vscode/ .idea/ .run/ .fleet/ .zed/ .vs/ .helix/ .nova/ .theia/ .vim/ .nvim/ .settings/ "
+        ".externaltoolbuilders/ .bloop/ .swiftpm/ nbproject/ .project .classpath .factorypath *.launch *.iml *.ipr "
+        "*.iws *.code-workspace *.sublime-project *.sublime-workspace .exrc _exrc .nvimrc .nvim.lua .lazy.lua "
+        ".neoconf.json .luarc.json .luarc.jsonc .lvimrc .local.vimrc .vimrc _vimrc .vimrc.local .vimspector.json "
+        ".ycm_extra_conf.py .dir-locals.el .dir-locals-2.el .emacs .emacs.d/ .emacs.desktop .kateproject "
+        "rust-project.json rust-analyzer.toml .rust-analyzer.toml .devcontainer/ .devcontainer.json devfile.yaml "
+        ".devfile.yaml .gitpod.yml .gitpod.dockerfile .ona/ .idx/ .replit replit.nix .codesandbox/ .stackblitzrc "
+        ".vscode-test.*"
+    ),
+    "coding agents, when they start there": (
+        ".claude/ .cursor/ .codex/ .gemini/ .qwen/ .kiro/ .amazonq/ .windsurf/ .trae/ .roo/ .continue/ .opencode/ "
+        ".factory/ .junie/ .augment/ .goose/ .copilot/ .github/hooks/ .pi/ .agents/ .mcp.json mcp.json opencode.json "
+        "opencode.jsonc crush.json .crush.json .aider.conf.yml"
+    ),
+    "coding agents, which take it for instructions": (
+        "agents.md agents.override.md claude.md claude.local.md gemini.md qwen.md copilot-instructions.md "
+        "*.instructions.md .cursorrules .windsurfrules .clinerules .clinerules/ .roorules .goosehints .rules"
+    ),
+    "the tool that makes containers, when they are built": (
+        "dockerfile dockerfile.* *.dockerfile containerfile containerfile.* compose.yml compose.yaml compose.*.yml "
+        "compose.*.yaml docker-compose.yml docker-compose.yaml docker-compose.*.yml docker-compose.*.yaml "
+        "docker-bake.hcl docker-bake.json docker-bake.override.* vagrantfile procfile procfile.* tiltfile "
+        "skaffold.yaml skaffold.yml devspace.yaml okteto.yml garden.yml werf.yaml Singularity nixpacks.toml"
+    ),
+    "the tool that deploys, when it looks or changes something": (
+        "ansible.cfg .ansible.cfg *.tf *.tf.json *.tofu *.tofu.json .terraform/ .terraformrc terragrunt.hcl "
+        "terragrunt.hcl.json *.pkr.hcl *.pkr.json pulumi.yaml pulumi.*.yaml cdk.json cdktf.json serverless.yml "
+        "serverless.yaml serverless.json serverless.ts samconfig.toml helmfile.yaml helmfile.yml helmfile.yaml.gotmpl "
+        "helmfile.d/ saltfile puppetfile policyfile.rb berksfile knife.rb .chef/ firebase.json netlify.toml "
+        "vercel.json now.json wrangler.toml wrangler.json wrangler.jsonc fly.toml render.yaml railway.json "
+        "railway.toml app.json amplify.yml"
+    ),
+    "the server that builds, when it is pushed": (
+        ".github/workflows/ .github/actions/ action.yml action.yaml .gitlab-ci.yml *.gitlab-ci.yml .gitlab/ "
+        ".circleci/ .buildkite/ .drone.yml .drone.star .drone.jsonnet .travis.yml jenkinsfile jenkinsfile.* "
+        "*.jenkinsfile azure-pipelines*.yml azure-pipelines*.yaml .azure-pipelines/ .pipelines/ "
+        "bitbucket-pipelines.yml .woodpecker/ .woodpecker.yml .woodpecker.yaml .forgejo/ .gitea/ appveyor.yml "
+        ".appveyor.yml .appveyor/ cloudbuild.yaml cloudbuild.yml buildspec.yml buildspec.yaml .semaphore/ .cirrus.yml "
+        ".cirrus.star codefresh.yml .teamcity/ wercker.yml bamboo-specs/ .harness/ .tekton/ screwdriver.yaml .builds/ "
+        ".build.yml .readthedocs.yml .readthedocs.yaml .prow.yaml .zuul.yaml zuul.yaml .zuul.d/ zuul.d/ "
+        ".onedev-buildspec.yml codemagic.yaml bitrise.yml .taskcluster.yml .packit.yml .packit.yaml .copr/"
     ),
 }
-"""By the names of files, with `*` for any characters, and of folders with a slash behind them, in small letters."""
+"""By what runs them, names of files: `*` stands for any characters, a slash behind a name says that it is a folder and
+means all that lies in it. A name in small letters means any letters; one in capitals only itself, as `build` is also
+what people call other things. Of folders in which tools note what they do, only what runs something is named."""
 
 
-def _by_name() -> tuple[dict[str, str], dict[str, str], tuple[tuple[str, str], ...]]:
-    """Who runs them: by the whole name, by the name of a folder on the way, and by patterns."""
-    runners = {name: runner for names, runner in _RUNNER_OF_FILE.items() for name in names.split()}
-    files = {name: runner for name, runner in runners.items() if not name.endswith("/") and "*" not in name}
-    folders = {name: runner for name, runner in runners.items() if name.endswith("/")}
-    return files, folders, tuple((name, runner) for name, runner in runners.items() if "*" in name)
+class _RunnersByName(NamedTuple):
+    """Who runs files: by the whole name; by a folder, or folders, on the way; by the end of the path; by the end of the
+    name from a dot on, or its beginning up to one; and by other patterns, one group for each of `runners`."""
+
+    files: dict[str, str]
+    folders: dict[str, str]
+    ways: dict[str, str]
+    ends: dict[str, str]
+    endings: dict[str, str]
+    beginnings: dict[str, str]
+    pattern: re.Pattern[str]
+    runners: list[str]
 
 
-_FILES, _FOLDERS, _PATTERNS = _by_name()
+def _by_name() -> _RunnersByName:
+    patterns: dict[str, list[str]] = {}
+    names = _RunnersByName({}, {}, {}, {}, {}, {}, re.compile(""), [])
+    for runner, written in _FILES_OF_RUNNER.items():
+        for name in written.split():
+            if name.startswith("*.") and "*" not in name[1:]:
+                names.endings[name[1:]] = runner
+            elif name.endswith(".*") and "*" not in name[:-1]:
+                names.beginnings[name[:-1]] = runner
+            elif "*" in name:
+                patterns.setdefault(runner, []).append(translate(name))
+            elif name.endswith("/") and "/" in name[:-1]:
+                names.ways[f"/{name}"] = runner
+            elif name.endswith("/"):
+                names.folders[name[:-1]] = runner
+            elif "/" in name:
+                names.ends[f"/{name}"] = runner
+            else:
+                names.files[name] = runner
+    pattern = re.compile("|".join(f"({'|'.join(of_runner)})" for of_runner in patterns.values()))
+    return names._replace(pattern=pattern, runners=list(patterns))
+
+
+_NAMES = _by_name()
+_ENDS = tuple(_NAMES.ends)
 
 
 def self_running(paths: Iterable[str], programs: Mapping[str, str] = {}) -> dict[str, str]:
     """Those of these paths that something runs by itself, in their order, each with what runs it. `programs`: by path,
     with a slash before it and in small letters, what else is run there; a slash behind it says a folder."""
-    runners = ((path, _runner(path) or _runner_of(f"/{path.lower()}", programs)) for path in paths)
+    runners = ((path, _self_runner(path) or _runner_of(f"/{path.lower()}", programs)) for path in paths)
     return {path: runner for path, runner in runners if runner is not None}
 
 
@@ -442,20 +577,45 @@ def _runner_of(place: str, programs: Mapping[str, str]) -> str | None:
     return programs.get(place) or next(folders, None)
 
 
-def _runner(path: str) -> str | None:
-    """File systems that take large letters for small ones are common, so they count as the same."""
-    place = f"/{path.lower()}"
-    for folder, runner in _FOLDERS.items():
-        if f"/{folder}" in place:
-            return runner
-    name = place.rpartition("/")[2]
-    return _FILES.get(name) or next((runner for pattern, runner in _PATTERNS if fnmatchcase(name, pattern)), None)
+def _self_runner(path: str) -> str | None:
+    """File systems that take large letters for small ones are common, so they count as the same. What has the name of a
+    hidden folder counts like what lies in it: a link by that name leads to another folder. Names such as `gradle` are
+    also words of commands."""
+    small = path.lower()
+    *above, name = small.split("/")
+    for folder in (*above, name) if name.startswith(".") else above:
+        if folder in _NAMES.folders:
+            return _NAMES.folders[folder]
+    runner = _NAMES.files.get(name) or _NAMES.files.get(path.rpartition("/")[2])
+    return runner or _runner_by_way(f"/{small}") or _runner_by_form(name)
+
+
+def _runner_by_way(place: str) -> str | None:
+    if place.endswith(_ENDS):
+        return next(runner for end, runner in _NAMES.ends.items() if place.endswith(end))
+    return next((runner for way, runner in _NAMES.ways.items() if way in f"{place}/"), None)
+
+
+def _runner_by_form(name: str) -> str | None:
+    for place, sign in enumerate(name):
+        if sign == ".":
+            runner = _NAMES.endings.get(name[place:]) or _NAMES.beginnings.get(name[: place + 1])
+            if runner is not None:
+                return runner
+    match = _NAMES.pattern.fullmatch(name)
+    return None if match is None or match.lastindex is None else _NAMES.runners[match.lastindex - 1]
 
 
 def self_running_words(runners: Mapping[str, str], most: int = MOST_NAMED) -> str:
-    """`runs by itself: .envrc (direnv, when a shell enters the folder)`; nothing where there is none."""
+    """`runs by itself: .envrc (direnv, when a shell enters the folder)`; nothing where there is none. Of each runner
+    the first file comes before the second of any, so that many harmless ones do not keep another out of sight."""
     if not runners:
         return ""
-    named = [f"{path} ({runner})" for path, runner in list(runners.items())[:most]]
+    count_of_runner: dict[str, int] = {}
+    rank_of_path: dict[str, int] = {}
+    for path, runner in runners.items():
+        rank_of_path[path] = count_of_runner.get(runner, 0)
+        count_of_runner[runner] = rank_of_path[path] + 1
+    named = [f"{path} ({runners[path]})" for path in sorted(runners, key=rank_of_path.__getitem__)[:most]]
     more = [f"and {len(runners) - most} more"] if len(runners) > most else []
     return f"runs by itself: {', '.join([*named, *more])}"

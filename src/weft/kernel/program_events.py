@@ -554,7 +554,7 @@ HUMAN = KindFacts(
     verbs={
         "available": dict.fromkeys(("busy", "away", "offline"), "available"),
         "busy": {"available": "busy"},
-        "away": {"available": "away"},
+        "away": dict.fromkeys(("available", "busy"), "away"),
         "offline": dict.fromkeys(("available", "busy", "away"), "offline"),
     },
     is_activity=True,

@@ -30,6 +30,17 @@ def shell_line(words: Iterable[str]) -> str:
     return " ".join(map(shell_word, words))
 
 
+# --- An address, `@(name)`, as it stands for a name wherever one is given.
+
+_ADDRESS = re.compile(r"@\(([^()]+)\)")
+
+
+def name_in_address(text: str) -> str:
+    """The name in `@(name)`; any other text as it is. A name cannot look like an address."""
+    match = _ADDRESS.fullmatch(text.strip())
+    return text if match is None else match[1]
+
+
 # --- Names that people type: one normal form, and which characters of a name would be taken for others.
 
 REPLACEMENT = "\ufffd"
@@ -93,16 +104,16 @@ def look_alikes(text: str) -> frozenset[str]:
         return frozenset()
     if (plain := _as_ascii(text)) is not None:
         return frozenset(letter for letter, twin in zip(text, plain, strict=True) if letter != twin)
-    return frozenset().union(*(_mixed(word) for word in _WORD.findall(text)))
+    return frozenset().union(*(_mixed_script_letters(word) for word in _WORD.findall(text)))
 
 
 def _as_ascii(text: str) -> str | None:
     """What it reads as if every character of it reads as one of ASCII."""
-    letters = [_shape(letter) for letter in text]
+    letters = [_letter_shape(letter) for letter in text]
     return "".join(letters) if all(letter.isascii() and len(letter) == 1 for letter in letters) else None
 
 
-def _shape(letter: str) -> str:
+def _letter_shape(letter: str) -> str:
     if letter.isascii():
         return letter
     if (twin := ASCII_TWINS.get(ord(letter))) is not None:
@@ -111,18 +122,18 @@ def _shape(letter: str) -> str:
     return chr(int(code, 16)) if shape in _SHAPES and " " not in code else letter
 
 
-def _mixed(word: str) -> frozenset[str]:
+def _mixed_script_letters(word: str) -> frozenset[str]:
     """The letters of a word that have a twin in another script, if the word has letters of two."""
-    scripts = {script for letter in word if (script := _script(letter)) is not None}
+    scripts = {script for letter in word if (script := _letter_script(letter)) is not None}
     if len(scripts) < 2:
         return frozenset(letter for letter in word if decomposition(letter).startswith(_SHAPES))
-    return frozenset(letter for letter in word if not letter.isascii() and _shape(letter) != letter) | frozenset(
+    return frozenset(letter for letter in word if not letter.isascii() and _letter_shape(letter) != letter) | frozenset(
         letter for letter in word if letter in _TWINNED_LATIN
     )
 
 
 @lru_cache(maxsize=4096)
-def _script(letter: str) -> str | None:
+def _letter_script(letter: str) -> str | None:
     first = name(letter, "").partition(" ")[0]
     return first if first in _SCRIPTS else None
 

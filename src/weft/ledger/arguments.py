@@ -343,7 +343,7 @@ def _copied_message(message: Message, what: str) -> NewMessage:
     """A message that was read, to be recorded as a new one: all of it but its id, its place and its time."""
     fields = "content source model thinking_config context metadata".split()
     values = {name: getattr(message, name) for name in fields}
-    return as_record({"role": message.role, "parent": message.parent_id, **values}, NewMessage, what)
+    return as_record({"role": message.role, **values}, NewMessage, what)
 
 
 def as_usage(value: Any) -> Usage | UnsetType:

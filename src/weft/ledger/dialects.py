@@ -80,7 +80,7 @@ def foreign_usage(value: Mapping[str, Any]) -> ForeignUsage | None:
     if "output_tokens" in tokens and _is_beside(value, reasoning := tokens.get("reasoning_tokens", 0)):
         tokens["output_tokens"] += reasoning
     total = sum(count for name, count in tokens.items() if name not in _PARTS)
-    return ForeignUsage(Usage(**tokens), _rest(value, total))
+    return ForeignUsage(Usage(**tokens), _uncounted_fields(value, total))
 
 
 def _is_beside(value: Mapping[str, Any], reasoning: int) -> bool:
@@ -91,7 +91,7 @@ def _is_beside(value: Mapping[str, Any], reasoning: int) -> bool:
     return value.get("total_tokens") == sum(part for part in parts if isinstance(part, int)) + reasoning
 
 
-def _rest(value: Mapping[str, Any], total: int) -> dict[str, Any]:
+def _uncounted_fields(value: Mapping[str, Any], total: int) -> dict[str, Any]:
     """The fields that say more than the counts: costs, audio, tiers, a total that is another one."""
     rest: dict[str, Any] = {}
     for name, counts in value.items():
@@ -105,12 +105,12 @@ def _rest(value: Mapping[str, Any], total: int) -> dict[str, Any]:
 def chat_counts(usage: Any) -> Counts | None:
     """Chat completions' count, as LiteLLM gives it for every provider: what was cached or written to the cache lies
     inside the prompt, reasoning inside the completion. Another API's count where it is none."""
-    counts = _mapping(usage)
-    prompt, output = _whole(counts.get("prompt_tokens")), _whole(counts.get("completion_tokens"))
+    counts = _mapping_or_empty(usage)
+    prompt, output = _whole_number(counts.get("prompt_tokens")), _whole_number(counts.get("completion_tokens"))
     if prompt is None and output is None:
         return response_counts(counts)
-    prompt_details = _mapping(counts.get("prompt_tokens_details"))
-    output_details = _mapping(counts.get("completion_tokens_details"))
+    prompt_details = _mapping_or_empty(counts.get("prompt_tokens_details"))
+    output_details = _mapping_or_empty(counts.get("completion_tokens_details"))
     cached = _first_count(prompt_details.get("cached_tokens"), counts.get("cache_read_input_tokens"))
     written = _first_count(
         counts.get("cache_creation_input_tokens"),
@@ -123,17 +123,20 @@ def chat_counts(usage: Any) -> Counts | None:
         "cached": cached,
         "cache_write": written,
         "cache_write_1h": one_hour_writes(counts),
-        "reasoning": _whole(output_details.get("reasoning_tokens")),
+        "reasoning": _whole_number(output_details.get("reasoning_tokens")),
     }
 
 
 def response_counts(usage: Mapping[str, Any]) -> Counts | None:
     """The count of OpenAI's responses (the cache lies inside the input) or of Anthropic's messages (beside it)."""
-    prompt, output = _whole(usage.get("input_tokens")), _whole(usage.get("output_tokens"))
+    prompt, output = _whole_number(usage.get("input_tokens")), _whole_number(usage.get("output_tokens"))
     if prompt is None and output is None:
         return None
-    inside, output_details = _mapping(usage.get("input_tokens_details")), _mapping(usage.get("output_tokens_details"))
-    cached, written = _whole(inside.get("cached_tokens")), _whole(inside.get("cache_write_tokens"))
+    inside, output_details = (
+        _mapping_or_empty(usage.get("input_tokens_details")),
+        _mapping_or_empty(usage.get("output_tokens_details")),
+    )
+    cached, written = _whole_number(inside.get("cached_tokens")), _whole_number(inside.get("cache_write_tokens"))
     return {
         "input": uncached_input(prompt, cached, written),
         "output": output,
@@ -146,9 +149,9 @@ def response_counts(usage: Mapping[str, Any]) -> Counts | None:
 
 def one_hour_writes(usage: Mapping[str, Any]) -> int | None:
     """Anthropic's count of what was written to the cache for an hour; LiteLLM gives it inside the prompt's details."""
-    details = _mapping(usage.get("prompt_tokens_details")).get("cache_creation_token_details")
-    durations = _mapping(usage.get("cache_creation")) or _mapping(details)
-    return _whole(durations.get("ephemeral_1h_input_tokens"))
+    details = _mapping_or_empty(usage.get("prompt_tokens_details")).get("cache_creation_token_details")
+    durations = _mapping_or_empty(usage.get("cache_creation")) or _mapping_or_empty(details)
+    return _whole_number(durations.get("ephemeral_1h_input_tokens"))
 
 
 def one_hour_part(one_hour: int, written: int | None) -> int:
@@ -165,10 +168,10 @@ def uncached_input(total: int | None, cached: int | None, written: int | None) -
 
 
 def _first_count(*values: Any) -> int | None:
-    return next((number for value in values if (number := _whole(value)) is not None), None)
+    return next((number for value in values if (number := _whole_number(value)) is not None), None)
 
 
-def _whole(value: Any) -> int | None:
+def _whole_number(value: Any) -> int | None:
     """A whole number, also one that is written as a fraction (`3.0`)."""
     if isinstance(value, bool):
         return None
@@ -177,7 +180,7 @@ def _whole(value: Any) -> int | None:
     return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -230,7 +233,7 @@ class ForeignContent(Struct):
             self.parts.append(TextPart(block))
             return
         if (part := native_part(block)) is not None:
-            self._append(part)
+            self._append_part(part)
             return
         kind = block.get("type") if isinstance(block, Mapping) else None
         add = _HANDLERS.get(kind) if isinstance(kind, str) else None
@@ -265,7 +268,7 @@ class ForeignContent(Struct):
             notes += [{"at": number, "signature": words} for number, words in signed if words is not None]
         return {**metadata, "beside": notes} if notes else metadata
 
-    def _append(self, part: Part, signature: str | None = None) -> None:
+    def _append_part(self, part: Part, signature: str | None = None) -> None:
         self.parts.append(part)
         if isinstance(part, ReasoningPart):
             self.signatures.append(signature)
@@ -283,15 +286,15 @@ class ForeignContent(Struct):
         if rest or notes:
             self.notes.append({"at": len(self.parts), **rest, **notes})
         signature = block.get("signature") or None
-        self._append(part, signature if isinstance(signature, str) else None)
+        self._append_part(part, signature if isinstance(signature, str) else None)
 
-    def _text(self, block: Mapping[str, Any], where: str) -> None:
-        self.take(TextPart(_words(block, "text", where)), block, ("type", "text"), where)
+    def _take_text(self, block: Mapping[str, Any], where: str) -> None:
+        self.take(TextPart(_words_of_block(block, "text", where)), block, ("type", "text"), where)
 
-    def _refusal(self, block: Mapping[str, Any], where: str) -> None:
-        self.take(TextPart(_words(block, "refusal", where)), block, ("type", "refusal"), where, refusal=True)
+    def _take_refusal(self, block: Mapping[str, Any], where: str) -> None:
+        self.take(TextPart(_words_of_block(block, "refusal", where)), block, ("type", "refusal"), where, refusal=True)
 
-    def _thought(self, block: Mapping[str, Any], where: str) -> None:
+    def _take_thought(self, block: Mapping[str, Any], where: str) -> None:
         words, spelled = thought_text(block), _reasoning_text(block)
         if words is None and spelled is None and not block.get("signature"):
             self.note_block(block)  # only an encrypted form of it was sent
@@ -300,7 +303,7 @@ class ForeignContent(Struct):
         notes = {} if spelled is None or words is None else {"summary": block.get("summary")}
         self.take(ReasoningPart(spelled or words or ""), block, fields, where, **notes)
 
-    def _image(self, block: Mapping[str, Any], where: str) -> None:
+    def _take_image(self, block: Mapping[str, Any], where: str) -> None:
         url = image_url(block)
         if url is None:
             is_stored = block.get("file_id") or _dict_or_empty(block.get("source")).get("file_id")
@@ -319,15 +322,15 @@ class ForeignContent(Struct):
     def _tool_result(self, block: Mapping[str, Any], where: str) -> None:
         output = "" if block.get("content") is None else result_of(block["content"])
         failed = True if block.get("is_error") is True else UNSET
-        part = ToolResultPart(_words(block, "tool_use_id", where), output, failed)
+        part = ToolResultPart(_words_of_block(block, "tool_use_id", where), output, failed)
         self.take(part, block, ("type", "tool_use_id", "content", "is_error"), where)
 
 
 _HANDLERS: dict[str, Callable[[ForeignContent, Mapping[str, Any], str], None]] = {
-    **dict.fromkeys(TEXTS, ForeignContent._text),
-    **dict.fromkeys(THOUGHTS, ForeignContent._thought),
-    **dict.fromkeys(("image", "image_url", "input_image"), ForeignContent._image),
-    "refusal": ForeignContent._refusal,
+    **dict.fromkeys(TEXTS, ForeignContent._take_text),
+    **dict.fromkeys(THOUGHTS, ForeignContent._take_thought),
+    **dict.fromkeys(("image", "image_url", "input_image"), ForeignContent._take_image),
+    "refusal": ForeignContent._take_refusal,
     "tool_use": ForeignContent._tool_use,
     "tool_result": ForeignContent._tool_result,
 }
@@ -344,7 +347,7 @@ def native_part(block: Any) -> Part | None:
     return part
 
 
-def _words(block: Mapping[str, Any], name: str, where: str) -> str:
+def _words_of_block(block: Mapping[str, Any], name: str, where: str) -> str:
     if not isinstance(words := block.get(name), str):
         raise InvalidInput(f"{where}: its {name!r} is {quoted(words)}, not text")
     return words
@@ -356,16 +359,22 @@ def tool_use(call: Any, where: str) -> ToolUsePart:
     kind = fields.get("type")
     if isinstance(function := fields.get("function"), Mapping):
         return ToolUsePart(
-            _words(fields, "id", where), _words(function, "name", where), arguments_of(function.get("arguments"))
+            _words_of_block(fields, "id", where),
+            _words_of_block(function, "name", where),
+            arguments_of(function.get("arguments")),
         )
     if isinstance(custom := fields.get("custom"), Mapping):
-        return ToolUsePart(_words(fields, "id", where), _words(custom, "name", where), custom.get("input"))
+        return ToolUsePart(
+            _words_of_block(fields, "id", where), _words_of_block(custom, "name", where), custom.get("input")
+        )
     if kind in ("function_call", "custom_tool_call"):
         arguments = fields.get("input") if kind == "custom_tool_call" else arguments_of(fields.get("arguments"))
-        return ToolUsePart(_words(fields, "call_id", where), _words(fields, "name", where), arguments)
+        return ToolUsePart(_words_of_block(fields, "call_id", where), _words_of_block(fields, "name", where), arguments)
     if kind == "tool_use":
         return ToolUsePart(
-            _words(fields, "id", where), _words(fields, "name", where), arguments_of(fields.get("input"))
+            _words_of_block(fields, "id", where),
+            _words_of_block(fields, "name", where),
+            arguments_of(fields.get("input")),
         )
     raise InvalidInput(
         f"{where}: a tool call of type {quoted(kind)} is not understood",
@@ -407,15 +416,17 @@ def _reasoning_text(block: Mapping[str, Any]) -> str | None:
 def image_url(block: Mapping[str, Any]) -> str | None:
     """OpenAI's `image_url`, Anthropic's `source`, LangChain's `base64` or `url`."""
     value = block.get("image_url")
-    if (url := _text(value) or _text(_dict_or_empty(value).get("url"))) is not None:
+    if (url := _text_or_none(value) or _text_or_none(_dict_or_empty(value).get("url"))) is not None:
         return url
     if block.get("type") != "image":
         return None
     source = _dict_or_empty(block.get("source")) or block
-    if (url := _text(source.get("url"))) is not None:
+    if (url := _text_or_none(source.get("url"))) is not None:
         return url
-    data = _text(source.get("data")) or _text(source.get("base64"))
-    mime = _text(source.get("media_type")) or _text(source.get("mime_type")) or "application/octet-stream"
+    data = _text_or_none(source.get("data")) or _text_or_none(source.get("base64"))
+    mime = (
+        _text_or_none(source.get("media_type")) or _text_or_none(source.get("mime_type")) or "application/octet-stream"
+    )
     return None if data is None else f"data:{mime};base64,{data}"
 
 
@@ -423,7 +434,7 @@ def plain_result(content: Any) -> Any:
     """What a tool gave back: one text where there is nothing else, or what there is."""
     if isinstance(content, list) and len(content) == 1:
         only = content[0]
-        if isinstance(only, dict) and _text(only.get("type")) in TEXTS and isinstance(only.get("text"), str):
+        if isinstance(only, dict) and _text_or_none(only.get("type")) in TEXTS and isinstance(only.get("text"), str):
             return only["text"]
     return content
 
@@ -436,7 +447,7 @@ def result_of(content: Any) -> Any:
     return content
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
@@ -504,17 +515,17 @@ class TranslatedMessage(NewMessage, frozen=True, kw_only=True):
 def plain(value: Any) -> Any:
     """The same value with the objects of the vendors' libraries as plain dicts."""
     try:
-        return _plain(value)
+        return _plain_value(value)
     except RecursionError:
         raise InvalidInput("a message is nested too deeply", "record the inner part as text") from None
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
         return dump(mode="json")
     if isinstance(value, Mapping):
-        return {name: _plain(field) for name, field in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: _plain_value(field) for name, field in value.items()}
+    return [_plain_value(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def translated(
@@ -587,10 +598,10 @@ class _Translation:
             )
         choice = choices[0]
         (message,) = self.message({"role": "assistant", **choice["message"]})
-        rest = _filled(value, "choices", "usage", "model", "object")
-        if beside := _filled(choice, "message", "finish_reason", "index"):
+        rest = _filled_fields(value, "choices", "usage", "model", "object")
+        if beside := _filled_fields(choice, "message", "finish_reason", "index"):
             rest["choice"] = beside
-        return [self._answered(message, value, choice.get("finish_reason"), rest)]
+        return [self._with_answer(message, value, choice.get("finish_reason"), rest)]
 
     def response(self, value: Mapping[str, Any]) -> list[TranslatedMessage]:
         """An answer of OpenAI's Responses API: all its items are one message."""
@@ -600,13 +611,13 @@ class _Translation:
         messages = [message for message in together if isinstance(message, TranslatedMessage)] or [_empty_answer()]
         details = value.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, Mapping) else None
-        rest = _filled(value, "output", "usage", "model", "object")
-        return [*messages[:-1], self._answered(messages[-1], value, reason or value.get("status"), rest)]
+        rest = _filled_fields(value, "output", "usage", "model", "object")
+        return [*messages[:-1], self._with_answer(messages[-1], value, reason or value.get("status"), rest)]
 
-    def _answered(
+    def _with_answer(
         self, message: TranslatedMessage, answer: Mapping[str, Any], reason: Any, rest: dict[str, Any]
     ) -> TranslatedMessage:
-        usage, more = self._usage(answer.get("usage"))
+        usage, more = self._usage_of(answer.get("usage"))
         fields = {**({"response": rest} if rest else {}), **({"usage": more} if more else {})}
         return replace(
             message,
@@ -617,7 +628,7 @@ class _Translation:
             is_item=False,
         )
 
-    def _usage(self, value: Any) -> tuple[Usage | UnsetType, dict[str, Any]]:
+    def _usage_of(self, value: Any) -> tuple[Usage | UnsetType, dict[str, Any]]:
         if not isinstance(value, Mapping):
             return UNSET, {}
         usage = api_usage(value)
@@ -653,7 +664,7 @@ class _Translation:
         )
 
     def _output_item(self, value: Mapping[str, Any], content: ForeignContent) -> None:
-        part = ToolResultPart(_name(value, "call_id", self._where), result_of(value.get("output")))
+        part = ToolResultPart(_required_name(value, "call_id", self._where), result_of(value.get("output")))
         content.take(part, value, ("type", "call_id", "output"), self._where)
 
     def shared(self, value: Mapping[str, Any]) -> list[TranslatedMessage] | None:
@@ -661,13 +672,15 @@ class _Translation:
         speaker = value["from"].lower()
         if speaker not in _SPEAKERS:
             return None
-        return self.message({**_filled(value, "from", "value"), "role": _SPEAKERS[speaker], "content": value["value"]})
+        return self.message(
+            {**_filled_fields(value, "from", "value"), "role": _SPEAKERS[speaker], "content": value["value"]}
+        )
 
     def message(self, value: Mapping[str, Any]) -> list[TranslatedMessage]:
         """A message of a chat, of either vendor."""
         role = self._role_of(value.get("role"))
         content = ForeignContent(self._where, self._keeps_unknown)
-        self._thoughts(value, content)
+        self._take_thoughts(value, content)
         call_id = value.get("tool_call_id") or (_function_id(value) if value.get("role") == "function" else None)
         if role == MessageRole.TOOL and isinstance(call_id, str):
             content.parts.append(ToolResultPart(call_id, _given_result(value.get("content"))))
@@ -677,7 +690,7 @@ class _Translation:
             content.add({"type": "refusal", "refusal": refusal}, self._where)
         for number, call in enumerate(_calls_of(value)):
             content.add_call(call, f"{self._where}.tool_calls[{number}]")
-        return self._messages(value, role, content)
+        return self._translated_messages(value, role, content)
 
     def _role_of(self, name: Any) -> MessageRole:
         if name is None:
@@ -688,18 +701,18 @@ class _Translation:
             )
         return _ROLES[name]
 
-    def _thoughts(self, value: Mapping[str, Any], content: ForeignContent) -> None:
+    def _take_thoughts(self, value: Mapping[str, Any], content: ForeignContent) -> None:
         """Reasoning beside the content, as servers of open models send it."""
         words = [value.get(name) for name in ("reasoning_content", "reasoning")]
         thought = next((text for text in words if isinstance(text, str) and text), None)
         if thought is not None:
             content.add({"type": "reasoning", "text": thought}, self._where)
 
-    def _messages(
+    def _translated_messages(
         self, value: Mapping[str, Any], role: MessageRole, content: ForeignContent
     ) -> list[TranslatedMessage]:
-        usage, more = self._usage(value.get("usage"))
-        fields = {**content.metadata(), **self._beside(value), **({"usage": more} if more else {})}
+        usage, more = self._usage_of(value.get("usage"))
+        fields = {**content.metadata(), **self._fields_beside(value), **({"usage": more} if more else {})}
         if value.get("role") == "developer":
             fields["role"] = "developer"
         metadata = self._with_fields(_own_metadata(value), fields)
@@ -711,11 +724,11 @@ class _Translation:
             model=value["model"] if isinstance(value.get("model"), str) else None,
             usage=usage,
             finish_reason=reason if isinstance(reason, str) else None,
-            **self._native(value),
+            **self._native_fields(value),
         )
         return _results_apart(message, content.parts) if role == MessageRole.USER else [message]
 
-    def _native(self, value: Mapping[str, Any]) -> dict[str, Any]:
+    def _native_fields(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of the ledger's own form: who started it, files and the like."""
         names = _NATIVE_FIELDS & value.keys() - {"model"}
         if not names:
@@ -727,9 +740,9 @@ class _Translation:
             raise InvalidInput(f"{self._where}: {error}") from error
         return {name: getattr(message, name) for name in names}
 
-    def _beside(self, value: Mapping[str, Any]) -> dict[str, Any]:
+    def _fields_beside(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a message that its metadata keeps beside what that has itself."""
-        rest = _filled(value, *_READ_FIELDS, *_NATIVE_FIELDS)
+        rest = _filled_fields(value, *_READ_FIELDS, *_NATIVE_FIELDS)
         unknown = [name for name in rest if name not in _KEPT_FIELDS]
         if unknown and not self._keeps_unknown:
             raise InvalidInput(
@@ -805,7 +818,7 @@ def _function_id(value: Mapping[str, Any]) -> str:
     return f"function:{value.get('name')}"
 
 
-def _name(value: Mapping[str, Any], name: str, where: str) -> str:
+def _required_name(value: Mapping[str, Any], name: str, where: str) -> str:
     if not isinstance(words := value.get(name), str) or not words:
         raise InvalidInput(f"{where}: its {name!r} is {quoted(words)}, not text")
     return words
@@ -815,7 +828,7 @@ def _given_result(content: Any) -> Any:
     return "" if content is None else result_of(content)
 
 
-def _filled(value: Mapping[str, Any], *without: str) -> dict[str, Any]:
+def _filled_fields(value: Mapping[str, Any], *without: str) -> dict[str, Any]:
     return {name: field for name, field in value.items() if name not in without and field not in EMPTY}
 
 
@@ -829,7 +842,7 @@ def joined(messages: Iterable[NewMessage]) -> list[NewMessage]:
     for message in messages:
         last = result[-1] if result else None
         if isinstance(last, TranslatedMessage) and isinstance(message, TranslatedMessage) and _is_one(last, message):
-            result[-1] = _together(last, message)
+            result[-1] = _join_messages(last, message)
         else:
             result.append(message)
     return result
@@ -839,11 +852,11 @@ def _is_one(last: TranslatedMessage, message: TranslatedMessage) -> bool:
     return last.is_item and message.is_item and last.role == message.role == MessageRole.ASSISTANT
 
 
-def _together(first: TranslatedMessage, second: TranslatedMessage) -> TranslatedMessage:
-    parts = _parts(first)
-    notes = [{**note, "at": note["at"] + len(parts)} for note in _notes(second)]
-    beside = [*_notes(first), *notes]
-    return replace(first, content=(*parts, *_parts(second)), metadata={"beside": beside} if beside else None)
+def _join_messages(first: TranslatedMessage, second: TranslatedMessage) -> TranslatedMessage:
+    parts = _message_parts(first)
+    notes = [{**note, "at": note["at"] + len(parts)} for note in _beside_notes(second)]
+    beside = [*_beside_notes(first), *notes]
+    return replace(first, content=(*parts, *_message_parts(second)), metadata={"beside": beside} if beside else None)
 
 
 def _as_item(message: TranslatedMessage) -> TranslatedMessage:
@@ -851,16 +864,18 @@ def _as_item(message: TranslatedMessage) -> TranslatedMessage:
     if message.role != MessageRole.ASSISTANT:
         return message
     rest = {name: value for name, value in (message.metadata or {}).items() if name != "beside"}
-    notes = [{"at": 0, "message": rest}, *_notes(message)] if rest else _notes(message)
-    return replace(message, content=tuple(_parts(message)), metadata={"beside": notes} if notes else None, is_item=True)
+    notes = [{"at": 0, "message": rest}, *_beside_notes(message)] if rest else _beside_notes(message)
+    return replace(
+        message, content=tuple(_message_parts(message)), metadata={"beside": notes} if notes else None, is_item=True
+    )
 
 
-def _notes(message: TranslatedMessage) -> list[dict[str, Any]]:
+def _beside_notes(message: TranslatedMessage) -> list[dict[str, Any]]:
     notes: list[dict[str, Any]] = (message.metadata or {}).get("beside", [])
     return notes
 
 
-def _parts(message: TranslatedMessage) -> tuple[Part, ...]:
+def _message_parts(message: TranslatedMessage) -> tuple[Part, ...]:
     return message.content if isinstance(message.content, tuple) else (TextPart(message.content),)
 
 
@@ -924,7 +939,7 @@ def with_outcomes(
         return list(response), list(calls)
     answer = _Answer({call.id for call in calls if call.id is not None})
     messages = [rest for message in response if (rest := answer.without_outcomes(message)) is not None]
-    return messages, [*calls, *(_call(use, result) for use, result in answer.uses if result is not None)]
+    return messages, [*calls, *(_new_tool_call(use, result) for use, result in answer.uses if result is not None)]
 
 
 class _Answer:
@@ -945,14 +960,14 @@ class _Answer:
                     self.uses.append((part, None))
         if not isinstance(message, TranslatedMessage):
             return message
-        rest = tuple(part for part in parts if not (isinstance(part, ToolResultPart) and self._answers(part)))
+        rest = tuple(part for part in parts if not (isinstance(part, ToolResultPart) and self._answers_call(part)))
         if len(rest) == len(parts):
             return message
         names = [{"name": use.name} for use, result in self.uses if result in parts]
         is_metadata_known = message.metadata is None or message.metadata in names
         return None if is_metadata_known and not rest else replace(message, content=rest)
 
-    def _answers(self, result: ToolResultPart) -> bool:
+    def _answers_call(self, result: ToolResultPart) -> bool:
         waiting = self._waiting.get(result.tool_call_id)
         if not waiting:
             return False
@@ -961,7 +976,7 @@ class _Answer:
         return True
 
 
-def _call(use: ToolUsePart, result: ToolResultPart) -> NewToolCall:
+def _new_tool_call(use: ToolUsePart, result: ToolResultPart) -> NewToolCall:
     status = ToolCallStatus.ERROR if result.is_error is True else None
     return NewToolCall(name=use.name, id=use.id, arguments=use.input, result=result.output, status=status)
 

@@ -22,11 +22,11 @@ from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.read.content_uses import (
     About,
     ContentUse,
+    ContentUses,
     Report,
     Resolve,
     TaggedNodes,
     Target,
-    Uses,
     find_target,
     find_uses,
     references,
@@ -51,7 +51,14 @@ from weft.ledger.views.rows import (
 from weft.ledger.write.sessions import require_session
 from weft.ledger.write.sessions import stream_of as stream_of_session
 from weft.ledger.write.transaction import Append, LedgerWriter, forget_requests
-from weft.store.fact_log import IN_LOG, ErasedContents, is_husk, note_finished, note_rewritten, unfinished
+from weft.store.fact_log import (
+    IN_LOG,
+    ErasedContents,
+    is_erased_content,
+    note_finished,
+    note_rewritten,
+    unfinished_erasure,
+)
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.replicas import counts
 from weft.store.sql import Sql, rows_in
@@ -70,11 +77,11 @@ def copies_that_need(txn: ReadTxn, refs: set[bytes]) -> Iterator[int]:
     """Numbers of the stretches that were compressed against one of these contents."""
     for (n,) in txn.sql.all("SELECT DISTINCT content FROM kept ORDER BY content"):
         row = txn.sql.one("SELECT salt FROM content WHERE n = ?", (n,))
-        if row is not None and row[0] and not refs.isdisjoint(_dictionary(txn, n)):
+        if row is not None and row[0] and not refs.isdisjoint(_dictionary_references(txn, n)):
             yield n
 
 
-def _dictionary(txn: ReadTxn, n: int) -> list[bytes]:
+def _dictionary_references(txn: ReadTxn, n: int) -> list[bytes]:
     """The references at the head of a stretch, without reading all of it where that can be."""
     row = txn.sql.one("SELECT substr(bytes, 1, ?) FROM content WHERE n = ?", (HEAD_BYTES, n))
     head = bytes(row[0]) if row and row[0] is not None else txn.facts.content(n)
@@ -195,38 +202,40 @@ def make_plan(
     store.catch_up()
     with store.read() as txn:
         target = find_target(txn, names, tree, resolve)
-        nodes = _nodes(txn.sql, target)
-        about = _admissions(txn.sql, target) | _substitutions(txn, target)
+        nodes = _tagged_nodes(txn.sql, target)
+        about = _admission_events(txn.sql, target) | _substitution_events(txn, target)
         uses = find_uses(txn.facts, target.streams(), target.contents, everywhere, report, nodes, about)
-        return _plan(store, txn, target, uses, everywhere)
+        return _erasure_plan(store, txn, target, uses, everywhere)
 
 
-def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bool) -> ErasurePlan:
-    sizes, erased = _sizes(txn, uses.inside)
-    shared = _shared(txn, uses, everywhere, target.contents)
+def _erasure_plan(store: Store, txn: ReadTxn, target: Target, uses: ContentUses, everywhere: bool) -> ErasurePlan:
+    sizes, erased = _content_sizes(txn, uses.inside)
+    shared = _shared_contents(txn, uses, everywhere, target.contents)
     going = [ref for ref in sizes if ref not in shared]
     reached = _reached_turns(txn.sql, target, uses)
-    sessions = tuple(_affected(txn, target, [*target.turns, *reached], uses))
-    copies = _verbatim(txn, going, sessions, [*target.turns, *reached])
-    remainders = _remainders(txn, uses.inside)
+    sessions = tuple(_affected_sessions(txn, target, [*target.turns, *reached], uses))
+    copies = _verbatim_copies(txn, going, sessions, [*target.turns, *reached])
+    remainders = _remainder_sizes(txn, uses.inside)
     sizes |= copies | remainders
     going += [ref for ref in (*copies, *remainders) if ref not in going]
-    messages, calls = _counted(txn.sql, target.turns)
+    messages, calls = _message_counts(txn.sql, target.turns)
     return ErasurePlan(
-        contents=tuple(_doomed(ref, sizes[ref], uses, is_remainder=ref in remainders) for ref in going),
+        contents=tuple(_content_to_erase(ref, sizes[ref], uses, is_remainder=ref in remainders) for ref in going),
         bytes=sum(sizes[ref] for ref in going),
         turns=tuple(target.turns),
         reached=reached,
         messages=messages,
         tool_calls=calls,
         sessions=sessions,
-        rooms=tuple(sorted(name for kind, _, name in map(_split, uses.reached) if kind == CONVERSATION)),
-        subagents=tuple(_subagents(txn, target)),
+        rooms=tuple(sorted(name for kind, _, name in map(_split_stream, uses.reached) if kind == CONVERSATION)),
+        subagents=tuple(_subagent_labels(txn, target)),
         held=tuple(SharedTurn(id=turn, sessions=sessions) for turn, sessions in target.held.items()),
-        stays=tuple(_staying(txn, ref, sizes[ref], uses) for ref in sizes if ref in shared and ref not in copies),
+        stays=tuple(
+            _shared_content(txn, ref, sizes[ref], uses) for ref in sizes if ref in shared and ref not in copies
+        ),
         erased_already=erased,
-        copies=_copies(store, txn, going),
-        untagged=tuple(_untagged(txn.sql, uses, set(going), sizes)),
+        copies=_known_copies(store, txn, going),
+        untagged=tuple(_untagged_nodes(txn.sql, uses, set(going), sizes)),
         until=txn.facts.tip().n,
         named_sessions=tuple(target.sessions),
         renames=any(ref in uses.names for ref in going),
@@ -235,7 +244,7 @@ def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bo
     )
 
 
-def _shared(txn: ReadTxn, uses: Uses, everywhere: bool, named: Collection[bytes]) -> set[bytes]:
+def _shared_contents(txn: ReadTxn, uses: ContentUses, everywhere: bool, named: Collection[bytes]) -> set[bytes]:
     """Contents that others use, too. A turn that was erased itself uses nothing any more: it left them to others."""
     if everywhere:
         return set()
@@ -252,13 +261,13 @@ def _shared(txn: ReadTxn, uses: Uses, everywhere: bool, named: Collection[bytes]
     return {ref for ref, outside in uses.outside.items() if ref not in named and not all(map(is_erased, outside))}
 
 
-def _admissions(sql: Sql, target: Target) -> dict[int, tuple[str | None, str | None]]:
+def _admission_events(sql: Sql, target: Target) -> dict[int, tuple[str | None, str | None]]:
     """The events that admitted the messages which these turns took: they hold the same words."""
     rows = rows_in(sql, "SELECT n, turn FROM inbox WHERE turn IN", list(target.turns))
     return {n: (turn, None) for n, turn in rows}
 
 
-def _substitutions(txn: ReadTxn, target: Target) -> dict[int, tuple[str | None, str | None]]:
+def _substitution_events(txn: ReadTxn, target: Target) -> dict[int, tuple[str | None, str | None]]:
     """The events that substituted what these turns say, and those that are shown instead; but for what another turn
     says or shows, too."""
     of_number = {turn.n: turn.id for turn in target.turns.values()}
@@ -286,7 +295,7 @@ def _is_of_run(txn: ReadTxn, n: int) -> bool:
     return line is not None and stream_of(n, line).startswith("run:")
 
 
-def _nodes(sql: Sql, target: Target) -> TaggedNodes:
+def _tagged_nodes(sql: Sql, target: Target) -> TaggedNodes:
     """What is named and can have tags: turns with their messages, and sessions."""
     nodes: dict[str, About] = {turn: (turn, None) for turn in target.turns}
     of_number = {turn.n: turn.id for turn in target.turns.values()}
@@ -296,14 +305,14 @@ def _nodes(sql: Sql, target: Target) -> TaggedNodes:
     return TaggedNodes(frozenset(node for (node,) in sql.all("SELECT DISTINCT node FROM node_tag")), nodes)
 
 
-def _untagged(sql: Sql, uses: Uses, going: set[bytes], sizes: dict[bytes, int]) -> Iterator[UntaggedNode]:
+def _untagged_nodes(sql: Sql, uses: ContentUses, going: set[bytes], sizes: dict[bytes, int]) -> Iterator[UntaggedNode]:
     for node, tags in uses.tags.items():
         has_tags = sql.one("SELECT 1 FROM node_tag WHERE node = ?", (node,)) is not None
         if has_tags and (left := tuple(ref.hex() for ref in tags if ref in sizes and ref not in going)):
             yield UntaggedNode(node=node, tags=left)
 
 
-def _reached_turns(sql: Sql, target: Target, uses: Uses) -> tuple[str, ...]:
+def _reached_turns(sql: Sql, target: Target, uses: ContentUses) -> tuple[str, ...]:
     streams = (stream.partition(":") for stream in uses.reached)
     found = list(
         rows_in(sql, "SELECT id FROM turn WHERE id IN", [name for kind, _, name in streams if kind in TURN_STREAMS])
@@ -312,7 +321,7 @@ def _reached_turns(sql: Sql, target: Target, uses: Uses) -> tuple[str, ...]:
     return tuple(sorted({id for (id,) in found if id not in target.turns}))
 
 
-def _outside_runs(uses: Uses) -> list[int]:
+def _outside_runs(uses: ContentUses) -> list[int]:
     """Events of ledgers' own streams that use a content which goes wherever it is used."""
     return [
         use.n
@@ -323,7 +332,7 @@ def _outside_runs(uses: Uses) -> list[int]:
     ]
 
 
-def _verbatim(
+def _verbatim_copies(
     txn: ReadTxn, going: Sequence[bytes], sessions: Sequence[AffectedSession], turns: Sequence[str]
 ) -> dict[bytes, int]:
     """The verbatim copies that go along, with their sizes."""
@@ -335,7 +344,7 @@ def _verbatim(
     return {bytes(ref): size for ref, size in rows}
 
 
-def _split(stream: str) -> tuple[str, str, str]:
+def _split_stream(stream: str) -> tuple[str, str, str]:
     return stream.partition(":")
 
 
@@ -343,7 +352,7 @@ def _is_file(use: ContentUse) -> bool:
     return (use.kind, use.path) == ("sighting", "file")
 
 
-def _sizes(txn: ReadTxn, refs: Iterable[bytes]) -> tuple[dict[bytes, int], int]:
+def _content_sizes(txn: ReadTxn, refs: Iterable[bytes]) -> tuple[dict[bytes, int], int]:
     """The sizes of contents that are here, and how many are erased already."""
     sizes: dict[bytes, int] = {}
     erased = 0
@@ -356,16 +365,16 @@ def _sizes(txn: ReadTxn, refs: Iterable[bytes]) -> tuple[dict[bytes, int], int]:
     return sizes, erased
 
 
-def _remainders(txn: ReadTxn, refs: Iterable[bytes]) -> dict[bytes, int]:
+def _remainder_sizes(txn: ReadTxn, refs: Iterable[bytes]) -> dict[bytes, int]:
     """What is shown in place of contents that are erased already, with its sizes."""
     numbers = (txn.facts.find_content(ref) for ref in refs)
-    erased = [n for n in numbers if n is not None and is_husk(txn.sql, n)]
+    erased = [n for n in numbers if n is not None and is_erased_content(txn.sql, n)]
     remainders = [remainder for n in erased if (remainder := remainder_of(txn.facts, n)) is not None]
     rows = rows_in(txn.sql, "SELECT ref, size FROM content WHERE length(salt) > 0 AND n IN", remainders)
     return {bytes(ref): size for ref, size in rows}
 
 
-def _copies(store: Store, txn: ReadTxn, going: Sequence[bytes]) -> tuple[KnownCopy, ...]:
+def _known_copies(store: Store, txn: ReadTxn, going: Sequence[bytes]) -> tuple[KnownCopy, ...]:
     """Where backups lie is told to whoever may read the whole ledger."""
     if not access_of(txn).may_whole(READ_LEDGER):
         return ()
@@ -373,20 +382,20 @@ def _copies(store: Store, txn: ReadTxn, going: Sequence[bytes]) -> tuple[KnownCo
     return tuple(known_copies(store, txn, min(numbers))) if numbers else ()
 
 
-def _doomed(ref: bytes, size: int, uses: Uses, *, is_remainder: bool) -> ContentToErase:
+def _content_to_erase(ref: bytes, size: int, uses: ContentUses, *, is_remainder: bool) -> ContentToErase:
     turn, session = uses.about.get(ref, (None, None))
-    what = "content_erased remainder" if is_remainder else _what(ref, uses)
+    what = "content_erased remainder" if is_remainder else _use_words(ref, uses)
     return ContentToErase(ref=ref.hex(), size=size, what=what, turn_id=turn, session_id=session)
 
 
-def _what(ref: bytes, uses: Uses) -> str:
+def _use_words(ref: bytes, uses: ContentUses) -> str:
     found = uses.inside.get(ref) or uses.outside.get(ref)
     return f"{found[0].kind} {found[0].path}" if found else "sighting raw"
 
 
-def _staying(txn: ReadTxn, ref: bytes, size: int, uses: Uses) -> SharedContent:
-    users = tuple(dict.fromkeys(_user(use) for use in uses.outside[ref] if _is_readable(txn, use)))
-    return SharedContent(ref=ref.hex(), size=size, what=_what(ref, uses), used_by=users)
+def _shared_content(txn: ReadTxn, ref: bytes, size: int, uses: ContentUses) -> SharedContent:
+    users = tuple(dict.fromkeys(_user_words(use) for use in uses.outside[ref] if _is_readable(txn, use)))
+    return SharedContent(ref=ref.hex(), size=size, what=_use_words(ref, uses), used_by=users)
 
 
 def _is_readable(txn: ReadTxn, use: ContentUse) -> bool:
@@ -399,17 +408,19 @@ def _is_readable(txn: ReadTxn, use: ContentUse) -> bool:
     return kind in ("session", "import") and access.readable(load_session(txn.sql, name)) is not None
 
 
-def _user(use: ContentUse) -> str:
+def _user_words(use: ContentUse) -> str:
     kind, _, name = use.stream.partition(":")
     return f"turn {name}" if kind == "run" else f"{kind} {name}"
 
 
-def _counted(sql: Sql, turns: Iterable[str]) -> tuple[int, int]:
+def _message_counts(sql: Sql, turns: Iterable[str]) -> tuple[int, int]:
     rows = list(rows_in(sql, "SELECT messages, calls FROM turn WHERE id IN", turns))
     return sum(row[0] for row in rows), sum(row[1] for row in rows)
 
 
-def _affected(txn: ReadTxn, target: Target, turns: Sequence[str], uses: Uses) -> Iterable[AffectedSession]:
+def _affected_sessions(
+    txn: ReadTxn, target: Target, turns: Sequence[str], uses: ContentUses
+) -> Iterable[AffectedSession]:
     """Those named first, then those that ever contained one of the turns, or tell a content of their own."""
     places = sorted(rows_in(txn.sql, "SELECT segment, depth FROM turn WHERE id IN", turns))
     found: dict[str, SessionRow] = dict(target.sessions)
@@ -425,7 +436,7 @@ def _affected(txn: ReadTxn, target: Target, turns: Sequence[str], uses: Uses) ->
         yield AffectedSession(id=row.id, label=row.label, status=row.status, named=row.id in target.sessions)
 
 
-def _subagents(txn: ReadTxn, target: Target) -> Iterable[str]:
+def _subagent_labels(txn: ReadTxn, target: Target) -> Iterable[str]:
     query = f"{SESSION.select} WHERE status <> 'deleted' AND parent_session IN"
     rows = (SessionRow(*row) for row in rows_in(txn.sql, query, target.sessions))
     return (row.label for row in rows if row.id not in target.sessions and access_of(txn).may_read(row))
@@ -479,7 +490,7 @@ Remainders = Mapping[str, str]
 def erase(writer: LedgerWriter, plan: ErasurePlan, reason: str, remainders: Remainders) -> Erasure:
     """Carry a plan out, if it still says the truth."""
     if not plan.is_done:
-        writer.write(lambda append: _write(writer.store, append, plan, reason, remainders))
+        writer.write(lambda append: _write_erasure(writer.store, append, plan, reason, remainders))
     return Erasure(
         contents=len(plan.contents),
         bytes=plan.bytes,
@@ -488,11 +499,11 @@ def erase(writer: LedgerWriter, plan: ErasurePlan, reason: str, remainders: Rema
         erased_already=plan.erased_already,
         stays=len(plan.stays),
         copies=plan.copies,
-        complete=_finished(writer.store),
+        complete=_try_finish(writer.store),
     )
 
 
-def _finished(store: Store) -> bool:
+def _try_finish(store: Store) -> bool:
     """The erasure itself is done by now; a disk that has no room to write the files anew only delays the rest."""
     try:
         return finish(store)
@@ -500,7 +511,7 @@ def _finished(store: Store) -> bool:
         return False
 
 
-def _write(store: Store, append: Append, plan: ErasurePlan, reason: str, remainders: Remainders) -> None:
+def _write_erasure(store: Store, append: Append, plan: ErasurePlan, reason: str, remainders: Remainders) -> None:
     _ensure_allowed(append, plan)
     _ensure_unchanged(append, plan)
     renames = plan.renames or _names_spawn_calls(append, plan)
@@ -632,7 +643,7 @@ def finish(store: Store, patience: float = 5.0) -> bool:
     The database is written anew once; where somebody then still reads from before it, only the log waits.
     """
     with store.read() as txn:
-        what = unfinished(txn.sql)
+        what = unfinished_erasure(txn.sql)
         stale = txn.sql.one("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
     if what is None:
         return True

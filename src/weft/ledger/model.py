@@ -19,6 +19,7 @@ from weft.kernel.enums import (
     MessageSource,
     ToolCallStatus,
 )
+from weft.kernel.errors import InvalidInput
 from weft.kernel.events import Receipt, Usage
 
 T = TypeVar("T")
@@ -177,6 +178,9 @@ class Message(Struct, frozen=True, gc=False):
     """The id that the tool gave it that it was imported from."""
     substituted: AppliedSubstitution | UnsetType = UNSET
     """Left out where it is shown as it was recorded."""
+    provider: str | None = None
+    """The vendor of the model that gave it, as far as its turn tells."""
+    finish_reason: str | None = None
 
     @property
     def turn_id(self) -> str:
@@ -194,6 +198,75 @@ class Message(Struct, frozen=True, gc=False):
     def thinking(self) -> str | None:
         texts = [str(part.text) for part in self.content if isinstance(part, ReasoningPart)]
         return "\n".join(texts) if texts else None
+
+
+# --- What a provider sealed with an answer, and wants back: signatures of thinking, encrypted thinking, ids of items.
+
+SEALED = "sealed"
+"""Where it lies in the metadata of a message."""
+ANTHROPIC, OPENAI, GOOGLE = "anthropic", "openai", "google"
+"""Vendors: whoever opens what was sealed."""
+
+
+class SealedItem(Struct, frozen=True):
+    """What a provider sealed with so many parts of an answer, from the part `at` on; with none of them, it stands alone
+    before that part."""
+
+    at: int
+    parts: int
+    fields: dict[str, Any]
+
+
+class _SealedItems(Struct, frozen=True):
+    vendor: str
+    items: tuple[SealedItem, ...]
+
+
+def sealed_metadata(vendor: str, items: Sequence[SealedItem]) -> dict[str, Any]:
+    """What is recorded with an answer of what was sealed with it."""
+    return {SEALED: {"vendor": vendor, "items": msgspec.to_builtins(list(items))}} if items else {}
+
+
+def sealed_items(message: Message | NewMessage, vendor: str) -> tuple[SealedItem, ...]:
+    """What this vendor sealed with an answer, in the order of its parts. Nothing of one that was substituted: a seal
+    holds for the words that it came with. Nothing where it does not fit the parts: a stranger may have written it."""
+    metadata, content = message.metadata, message.content
+    is_changed = isinstance(message, Message) and message.substituted is not UNSET
+    if is_changed or message.role != MessageRole.ASSISTANT or not isinstance(metadata, dict):
+        return ()
+    parts = content if isinstance(content, tuple) else (TextPart(content),)
+    if SEALED not in metadata:
+        is_claude = vendor == ANTHROPIC and (message.model or "").startswith("claude")
+        return _imported_signatures(metadata, parts) if is_claude else ()
+    try:
+        sealed = msgspec.convert(metadata[SEALED], _SealedItems)
+    except msgspec.ValidationError:
+        return ()
+    end = 0
+    for item in sealed.items:
+        if not end <= item.at <= item.at + item.parts <= len(parts) or item.parts < 0:
+            return ()
+        end = item.at + item.parts
+    return sealed.items if sealed.vendor == vendor else ()
+
+
+def _imported_signatures(metadata: dict[str, Any], parts: Sequence[Part]) -> tuple[SealedItem, ...]:
+    """Of an answer of Anthropic's that was imported: a signature for each thought, also where no thought is shown.
+    Where some are shown and others are not, nobody knows which signature is whose."""
+    signatures, blocks = metadata.get("signatures") or [], metadata.get("blocks") or []
+    if not isinstance(signatures, list) or not isinstance(blocks, list):
+        return ()
+    redacted = [block for block in blocks if isinstance(block, dict) and block.get("type") == "redacted_thinking"]
+    thoughts = [number for number, part in enumerate(parts) if isinstance(part, ReasoningPart)]
+    if redacted and not signatures and not thoughts:
+        return tuple(SealedItem(0, 0, {"redacted": block.get("data")}) for block in redacted)
+    if redacted or (thoughts and len(thoughts) != len(signatures)):
+        return ()
+    places = [(number, 1) for number in thoughts] or [(0, 0)] * len(signatures)
+    return tuple(
+        SealedItem(at, count, {"signature": signature})
+        for (at, count), signature in zip(places, signatures, strict=True)
+    )
 
 
 class SentResult(Struct, frozen=True):
@@ -235,7 +308,23 @@ def repeated_id(native: str, earlier: int) -> str:
     return f"{native}~{earlier + 1}" if earlier or "~" in native else native
 
 
-class Turn(Struct, frozen=True, kw_only=True):
+READ_FROM = "_read_from"
+"""Beside the fields of a turn: where what it holds is read. No part of what it equals."""
+
+
+class TurnContents(Protocol):
+    """Where what a turn holds is read, and whether it has children."""
+
+    def has_children(self, turn: str) -> bool: ...
+
+    def query_messages(self, turn: str) -> tuple[Message, ...]: ...
+
+    def response_message(self, turn: str) -> Message | None: ...
+
+    def tool_calls(self, turn: str) -> tuple[ToolCall, ...]: ...
+
+
+class Turn(Struct, frozen=True, kw_only=True, dict=True):
     """One exchange, addressable for ever."""
 
     id: str
@@ -251,6 +340,9 @@ class Turn(Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     model: str | None = None
     provider: str | None = None
+    """The vendor: `anthropic`, `openai`, `google`, `local`, … Null where nothing tells it."""
+    provider_program: str | None = None
+    """The provider that was asked, where a broker asked: a program."""
     toolset_name: str | None = None
     tools_available: tuple[str, ...] | None = None
     permissions_granted: Any = None
@@ -279,6 +371,44 @@ class Turn(Struct, frozen=True, kw_only=True):
     """False: its origin gave no time, and that of its arrival is shown."""
     substitutions: int | UnsetType = UNSET
     """How many of its messages and results are shown with other words than were recorded; left out where none is."""
+
+    @property
+    def token_count(self) -> int | None:
+        """The tokens of this turn alone; None where nobody counted them."""
+        total = self.usage.total_tokens
+        return None if total is UNSET else total
+
+    @property
+    def timestamp(self) -> int:
+        """When it began, in Unix ms."""
+        return self.started_at
+
+    @property
+    def has_children(self) -> bool:
+        """Whether another turn goes on from it. This and what follows is read from the ledger whenever it is asked
+        for; in an event loop, ask `await ledger.messages(turn.id)` and its like."""
+        return self._contents().has_children(self.id)
+
+    @property
+    def query_messages(self) -> tuple[Message, ...]:
+        """What it was asked: messages of users and systems, and of tools before it answered."""
+        return self._contents().query_messages(self.id)
+
+    @property
+    def response_message(self) -> Message | None:
+        """The last message of the assistant; None where there is none."""
+        return self._contents().response_message(self.id)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls that it made, in order."""
+        return self._contents().tool_calls(self.id)
+
+    def _contents(self) -> TurnContents:
+        contents: TurnContents | None = self.__dict__.get(READ_FROM)
+        if contents is None:
+            raise InvalidInput(f"turn {self.id} was not read from a ledger", f'ask ledger.messages("{self.id}")')
+        return contents
 
 
 class RecordedTurn(Struct, frozen=True, gc=False, kw_only=True):
@@ -422,6 +552,15 @@ ErrorInput = str | NewError | Mapping[str, Any]
 
 DEFAULT_AGENT = "local"
 IMPORTED_AGENT = "imported"
+OWN_SERVER = "runtime"
+"""The server of tools that run in no other one."""
+
+
+def other_server(server: str | None, tool: str) -> str | None:
+    """The server of a tool whose name does not tell it already; None for one of whoever ran it."""
+    return None if not server or server == OWN_SERVER or tool.startswith(f"{server}/") else server
+
+
 COMPACTION_MEASURES = (
     "tokens_before",
     "tokens_after",

@@ -20,6 +20,7 @@ from weft.kernel.enums import (
     ResourceCapability,
     ResourceLiveness,
     RestoreOutcome,
+    SessionStatus,
     SnapshotOutcome,
     SnapshotState,
     SubresourcePart,
@@ -27,6 +28,7 @@ from weft.kernel.enums import (
 )
 from weft.kernel.errors import Action, Conflict, HeadMoved, InvalidInput, LeaseLost, NotApplicable, NotFound
 from weft.kernel.events import (
+    AgentForked,
     ErrorFact,
     Event,
     EventRef,
@@ -63,15 +65,15 @@ from weft.ledger.read.sessions import head_event
 from weft.ledger.resource_reading import (
     CHANGE_RESOURCE,
     READ_RESOURCE,
-    Failure,
     KeptState,
     NewResource,
     NewSnapshot,
     Owner,
     PlannedResource,
     Resource,
+    ResourceFailure,
+    ResourceRestore,
     ResourceUse,
-    Restore,
     Snapshot,
     free_name,
     is_begun,
@@ -96,7 +98,7 @@ from weft.ledger.views.rows import (
     load_turn,
 )
 from weft.ledger.write.sessions import NewFork, OpenFork, begin_fork, require_session, stream_of
-from weft.ledger.write.transaction import Append, EventStream, LedgerWriter, Patience
+from weft.ledger.write.transaction import Append, EventStream, LeasePatience, LedgerWriter
 from weft.ledger.write.turn_events import ensure_free, free_epoch, is_run_of_broker, load_parent, release, renew, take
 from weft.store.port import ReadTxn
 from weft.store.replicas import is_written_here
@@ -239,7 +241,7 @@ def migrate(writer: LedgerWriter, name: str, session: str, former: str | None = 
         owner = Owner("session", require_session(append, session, CHANGE_RESOURCE).id)
         present = resource.owner
         if present is not None and owner.id == present.id:
-            raise NotApplicable(f"{session!r} owns {resource.name!r} already")
+            raise NotApplicable(f"{session!r} owns {resource.name!r} already", Action.LIST_RESOURCES)
         if former is not None and present is not None:
             expected = require_session(append, former, READ_SESSION)
             if present.id != expected.id:
@@ -252,15 +254,46 @@ def migrate(writer: LedgerWriter, name: str, session: str, former: str | None = 
 
 
 def take_over(writer: LedgerWriter, name: str, session: str) -> None:
-    """A session that works with a resource owns it from now on, whoever did before."""
+    """A session that works with a resource owns it from now on, whoever did before. NotApplicable for the other branch
+    of a fork that kept it with its owner: that one is told so by `migrate` alone."""
 
     def work(append: Append) -> None:
         resource = require_resource(append, name)
-        owner = Owner("session", require_session(append, session, CHANGE_RESOURCE).id)
+        row = require_session(append, session, CHANGE_RESOURCE)
+        owner = Owner("session", row.id)
+        keeper = other_keeper(ReadTxn(append.sql, append.txn.facts), resource, row)
+        if keeper is not None:
+            raise NotApplicable(
+                f"a fork kept {resource.name!r} with session {keeper.label!r}: {row.label!r} changes it once it"
+                " is migrated",
+                Action.MIGRATE_RESOURCE.of(resource=resource.name, session=row.label),
+            )
         add_owned(append, resource, owner, OwnershipReason.MIGRATE)
         append.seal()
 
     writer.write(work)
+
+
+def other_keeper(txn: ReadTxn, resource: Resource, session: SessionRow) -> SessionRow | None:
+    """The session that owns a resource, where it and this one are the branches of a fork whose plan kept it."""
+    present = resource.owner
+    owner = None if present is None or present.kind != "session" else load_session(txn.sql, present.id)
+    if owner is None or owner.id == session.id or owner.status == SessionStatus.DELETED.value:
+        return None
+    pairs = ((owner, session), (session, owner))
+    return owner if any(_kept_at_fork(txn, branch, origin.id, resource.id) for branch, origin in pairs) else None
+
+
+def _kept_at_fork(txn: ReadTxn, branch: SessionRow, origin: str, resource: str) -> bool:
+    """Whether a session began as a fork of another one whose plan kept the resource."""
+    query = "SELECT n FROM history WHERE session = ? AND why = 'fork' ORDER BY k LIMIT 1"
+    for (n,) in txn.sql.all(query, (branch.n,)):
+        line = txn.facts.line(n)
+        event = None if line is None else decoded(n, line)
+        if isinstance(event, AgentForked) and event.to_branch == branch.id and event.from_branch == origin:
+            plan = event.volume_plan or ()
+            return any(planned.resource == resource and planned.mode is VolumeMode.KEEP for planned in plan)
+    return False
 
 
 def discard(writer: LedgerWriter, name: str, reason: str | None = None) -> None:
@@ -360,7 +393,7 @@ def attach(writer: LedgerWriter, name: str, mode: MountMode, session: str | None
 
     def work(append: Append) -> None:
         resource = require_standing(append, name)
-        user = _user(append, session, run)
+        user = _owner_of_use(append, session, run)
         _ensure_attachable(append, resource, mode, user)
         stream_of_resource(append, resource.id).add(
             ResourceAttached, resource_ref=resource.id, mode=mode, **_attachment_fields(user)
@@ -373,7 +406,7 @@ def attach(writer: LedgerWriter, name: str, mode: MountMode, session: str | None
 def detach(writer: LedgerWriter, name: str, session: str | None, run: str | None) -> None:
     def work(append: Append) -> None:
         resource = require_resource(append, name)
-        user = _user(append, session, run)
+        user = _owner_of_use(append, session, run)
         if not any(_is_use(use, ATTACHED, user) for use in resource.uses):
             raise NotApplicable(f"{resource.name!r} is not attached there")
         stream_of_resource(append, resource.id).add(
@@ -384,7 +417,7 @@ def detach(writer: LedgerWriter, name: str, session: str | None, run: str | None
     writer.write(work)
 
 
-def _user(append: Append, session: str | None, run: str | None) -> Owner:
+def _owner_of_use(append: Append, session: str | None, run: str | None) -> Owner:
     if run is not None:
         turn = append.view.find_turn(run)
         if turn is None:
@@ -457,7 +490,7 @@ def _mounting_fields(append: Append, run: str | None, container: str | None) -> 
     if (run is None) == (container is None):
         raise InvalidInput("a mount is a run's or a container's", "name one of them")
     if run is not None:
-        return {"run": _user(append, None, run).id}
+        return {"run": _owner_of_use(append, None, run).id}
     assert container is not None
     return {"container": require_resource(append, container).id}
 
@@ -487,7 +520,7 @@ class BusyResource(Struct, frozen=True):
 
 
 def hold(
-    writer: LedgerWriter, name: str, owner: str, patience: Patience, *, in_place: bool = False
+    writer: LedgerWriter, name: str, owner: str, patience: LeasePatience, *, in_place: bool = False
 ) -> Lease | BusyResource:
     """The lease of a resource, where nobody else who is alive has it; to change it in place, also where no turn works
     with it."""
@@ -507,7 +540,7 @@ def hold(
         return BusyResource(str(error))
 
 
-def _ensure_no_turn(append: Append, resource: Resource, patience: Patience) -> None:
+def _ensure_no_turn(append: Append, resource: Resource, patience: LeasePatience) -> None:
     """No turn of its owner is under way, nor one that may have changed it, whoever owns it since."""
     owner = None if resource.owner is None else resource.owner.id
     for lease in held_leases(append.sql, LeaseKind.SESSION):
@@ -517,7 +550,7 @@ def _ensure_no_turn(append: Append, resource: Resource, patience: Patience) -> N
             raise _Held(f"session {lease.key if session is None else session.label!r}")
 
 
-def is_worked_on(sql: Sql, resource: str, patience: Patience) -> bool:
+def is_worked_on(sql: Sql, resource: str, patience: LeasePatience) -> bool:
     """Whether somebody who is alive acts on a resource."""
     lease = find_lease(sql, LeaseKind.RESOURCE, resource)
     return lease is not None and lease.purpose is not None and not patience.judge_stale(lease)
@@ -575,7 +608,7 @@ def request_snapshot(writer: LedgerWriter, name: str, run: str | None, method: s
 def record_snapshot(
     writer: LedgerWriter,
     resource: str,
-    taken: NewSnapshot | Failure,
+    taken: NewSnapshot | ResourceFailure,
     *,
     snapshot: str | None = None,
     run: str | None = None,
@@ -595,7 +628,7 @@ def record_snapshot(
 def add_snapshot(
     append: Append,
     name: str,
-    taken: NewSnapshot | Failure,
+    taken: NewSnapshot | ResourceFailure,
     *,
     snapshot: str | None = None,
     run: str | None = None,
@@ -640,7 +673,7 @@ def _add_outcome(
     append: Append,
     resource: str,
     id: str,
-    taken: NewSnapshot | Failure,
+    taken: NewSnapshot | ResourceFailure,
     *,
     run: str | None,
     after: str | None = None,
@@ -654,8 +687,8 @@ def _add_outcome(
         "after": UNSET if after is None else EventRef(after),
         "before": is_before or UNSET,
     }
-    if isinstance(taken, Failure):
-        stream.add(SnapshotCreated, outcome=SnapshotOutcome.ERROR, error=_error(append, taken), **common)
+    if isinstance(taken, ResourceFailure):
+        stream.add(SnapshotCreated, outcome=SnapshotOutcome.ERROR, error=_error_fact(append, taken), **common)
         return id
     stream.add(
         SnapshotCreated,
@@ -674,7 +707,7 @@ def _add_outcome(
     return id
 
 
-def _error(append: Append, failure: Failure) -> ErrorFact:
+def _error_fact(append: Append, failure: ResourceFailure) -> ErrorFact:
     return ErrorFact(code=append.named(failure.code, "code"), message=append.put_text(failure.message, "message"))
 
 
@@ -726,6 +759,12 @@ def add_restore_request(append: Append, snapshot: Snapshot, place: str | None, o
     resource = require_resource(append, snapshot.resource)
     if place is None and resource.owner is None:
         raise NotApplicable(f"resource {resource.name!r} is discarded", "restore it beside")
+    return _add_restore_wish(append, snapshot, resource, place, owner)
+
+
+def _add_restore_wish(
+    append: Append, snapshot: Snapshot, resource: Resource, place: str | None, owner: Owner | None
+) -> str:
     id = append.ulids.mint()
     owner = owner or resource.owner or Owner("agent", append.acting_ids[0])
     new: dict[str, object] = {"owner": scope_of_owner(owner)}
@@ -736,19 +775,39 @@ def add_restore_request(append: Append, snapshot: Snapshot, place: str | None, o
     return id
 
 
+def record_unsupported_restore(writer: LedgerWriter, snapshot: str, failure: ResourceFailure) -> ResourceRestore:
+    """A wish for what cannot be restored, and that it was not: in one transaction, so that nobody tries it."""
+
+    def work(append: Append) -> ResourceRestore:
+        found = _own_snapshot(append, snapshot)
+        id = _add_restore_wish(append, found, require_resource(append, found.resource), None, None)
+        stream_of_resource(append, found.resource).add(
+            RestoreAttempted,
+            snapshot_ref=found.id,
+            outcome=RestoreOutcome.UNSUPPORTED,
+            restore=id,
+            resource_ref=found.resource,
+            error=_error_fact(append, failure),
+        )
+        append.seal()
+        return load_restore(ReadTxn(append.sql, append.txn.facts), id)
+
+    return writer.write(work)
+
+
 def record_restore(
     writer: LedgerWriter,
     restore: str,
     outcome: RestoreOutcome,
     *,
     new: NewResource | None = None,
-    failure: Failure | None = None,
+    failure: ResourceFailure | None = None,
     compensation: str | None = None,
-) -> Restore:
+) -> ResourceRestore:
     """The outcome of a wish, and in the same transaction the resource that came of it, with its owner and a name that
     no other has; or what was undone after a failure. An outcome that is known already stays as it is."""
 
-    def work(append: Append) -> Restore:
+    def work(append: Append) -> ResourceRestore:
         txn = ReadTxn(append.sql, append.txn.facts)
         wish = load_restore(txn, restore)
         if wish.outcome is not None:
@@ -763,7 +822,7 @@ def record_restore(
             restore=wish.id,
             new_resource_ref=UNSET if made is None or wish.new_resource is None else wish.new_resource,
             resource_ref=snapshot.resource,
-            error=UNSET if failure is None else _error(append, failure),
+            error=UNSET if failure is None else _error_fact(append, failure),
         )
         if made is not None and wish.new_resource is not None:
             made = replace(made, name=free_name(txn, made.name))
@@ -785,7 +844,7 @@ def record_restore(
 # wanted.
 
 
-class Fork(Struct, frozen=True, kw_only=True):
+class ResourceFork(Struct, frozen=True, kw_only=True):
     """A session that began at a turn, and the restores that its copies of resources will come from."""
 
     session: str
@@ -801,23 +860,23 @@ class _Decision(Struct, frozen=True):
     snapshot: Snapshot | None
 
 
-def fork_with_resources(writer: LedgerWriter, new: NewFork, plan: Sequence[PlannedResource]) -> Fork:
-    def work(append: Append) -> Fork:
-        decisions = [_decide(append, planned) for planned in plan]
+def fork_with_resources(writer: LedgerWriter, new: NewFork, plan: Sequence[PlannedResource]) -> ResourceFork:
+    def work(append: Append) -> ResourceFork:
+        decisions = [_decide_planned(append, planned) for planned in plan]
         ids = [decision.resource.id for decision in decisions]
         if len(set(ids)) != len(ids):
             raise InvalidInput("the plan names a resource twice", "decide about each resource once")
         _ensure_given_by_owner(append, new, decisions)
         fork = begin_fork(append, new)
-        session = fork.add(tuple(_fact(append, fork, decision) for decision in decisions))
+        session = fork.add(tuple(_volume_plan(append, fork, decision) for decision in decisions))
         restores = [_carry_out(append, fork, decision) for decision in decisions]
         append.seal()
-        return Fork(session=session, restores=tuple(id for id in restores if id is not None))
+        return ResourceFork(session=session, restores=tuple(id for id in restores if id is not None))
 
     return writer.write(work)
 
 
-def _decide(append: Append, planned: PlannedResource) -> _Decision:
+def _decide_planned(append: Append, planned: PlannedResource) -> _Decision:
     resource = require_resource(append, planned.resource)
     if resource.owner is None:
         raise NotApplicable(f"resource {resource.name!r} is discarded", "leave it out of the plan")
@@ -852,7 +911,7 @@ def _ensure_given_by_owner(append: Append, new: NewFork, decisions: Sequence[_De
             )
 
 
-def _fact(append: Append, fork: OpenFork, decision: _Decision) -> VolumePlan:
+def _volume_plan(append: Append, fork: OpenFork, decision: _Decision) -> VolumePlan:
     snapshot, mode = decision.snapshot, decision.planned.mode
     kept_by: str | None = None
     if mode is VolumeMode.KEEP:
@@ -946,7 +1005,7 @@ def undo_with_files(
     kept: Sequence[str],
     snapshots: Sequence[str],
     held: Sequence[Lease],
-    patience: Patience,
+    patience: LeasePatience,
 ) -> tuple[str, ...]:
     """Take the turn back that a head stands at, and wish that these snapshots be restored over their resources, of
     which `kept` tells what they are like now. `held` are the leases
@@ -954,7 +1013,7 @@ def undo_with_files(
 
     def work(append: Append) -> tuple[str, ...]:
         session = _free_session(append, name, expected, patience)
-        _renew(append, held)
+        _renew_leases(append, held)
         turn = None if to is None else load_parent(append, to)
         stream_of(append, session).add(
             SessionMoved,
@@ -966,7 +1025,7 @@ def undo_with_files(
             undoes=expected,
             kept=tuple(kept) or UNSET,
         )
-        return _wished(append, snapshots)
+        return _wished_snapshots(append, snapshots)
 
     return patience.keep_trying(lambda: writer.write(work))
 
@@ -978,7 +1037,7 @@ def redo_with_files(
     *,
     kept: Sequence[str],
     held: Sequence[Lease],
-    patience: Patience,
+    patience: LeasePatience,
 ) -> tuple[str, ...]:
     """Take an undo back: the head stands where it stood, and what was kept then is to be restored. The ids of the
     wishes. Raises NotApplicable where it is not the undo that can be taken back any more."""
@@ -986,7 +1045,7 @@ def redo_with_files(
     def work(append: Append) -> tuple[str, ...]:
         session = require_session(append, name, "session:move")
         ensure_free(append, session, patience)
-        _renew(append, held)
+        _renew_leases(append, held)
         if last_undone(ReadTxn(append.sql, append.txn.facts), session) != undone:
             raise NotApplicable(f"session {session.label!r} was moved in between", "look where it stands")
         turn = load_parent(append, undone.turn)
@@ -1001,12 +1060,12 @@ def redo_with_files(
             redoes=EventRef(undone.event),
             kept=tuple(kept) or UNSET,
         )
-        return _wished(append, undone.kept)
+        return _wished_snapshots(append, undone.kept)
 
     return patience.keep_trying(lambda: writer.write(work))
 
 
-def _free_session(append: Append, name: str, expected: str, patience: Patience) -> SessionRow:
+def _free_session(append: Append, name: str, expected: str, patience: LeasePatience) -> SessionRow:
     session = require_session(append, name, "session:move")
     ensure_free(append, session, patience)
     if session.head != expected:
@@ -1014,13 +1073,13 @@ def _free_session(append: Append, name: str, expected: str, patience: Patience) 
     return session
 
 
-def _renew(append: Append, leases: Sequence[Lease]) -> None:
+def _renew_leases(append: Append, leases: Sequence[Lease]) -> None:
     """Whoever is about to act still may."""
     for lease in leases:
         renew(append, lease)
 
 
-def _wished(append: Append, snapshots: Sequence[str]) -> tuple[str, ...]:
+def _wished_snapshots(append: Append, snapshots: Sequence[str]) -> tuple[str, ...]:
     txn = ReadTxn(append.sql, append.txn.facts)
     wishes = tuple(add_restore_request(append, load_snapshot(txn, name), None, None) for name in snapshots)
     append.seal()

@@ -24,6 +24,7 @@ from weft.kernel.enums import (
     VolumeMode,
 )
 from weft.kernel.errors import Action, AmbiguousName, NotFound
+from weft.kernel.typed_names import name_in_address
 from weft.ledger.read.access import READ_SESSION, Access, access_of
 from weft.ledger.views.programs import text_digest
 from weft.ledger.views.rows import LeaseKind, TurnRow, error_code_of, held_leases, load_session, load_turn, text_of
@@ -142,7 +143,7 @@ class KeptReference(Struct, frozen=True, kw_only=True):
     """Whether it is of a resource that this ledger declared."""
 
 
-class Restore(Struct, frozen=True, kw_only=True):
+class ResourceRestore(Struct, frozen=True, kw_only=True):
     """A wish that a snapshot be restored, and what came of it."""
 
     id: str
@@ -187,7 +188,7 @@ class NewSnapshot(Struct, frozen=True, kw_only=True):
     skipped: Any = None
 
 
-class Failure(Struct, frozen=True):
+class ResourceFailure(Struct, frozen=True):
     """Why something could not be done."""
 
     code: str
@@ -198,7 +199,7 @@ class KeptState(Struct, frozen=True, kw_only=True):
     """What a resource was like after a call of a turn, or before the first one that could change it."""
 
     resource: str
-    taken: NewSnapshot | Failure
+    taken: NewSnapshot | ResourceFailure
     is_before: bool = False
 
 
@@ -265,11 +266,11 @@ def listed_resources(
 
 def load_resource(txn: ReadTxn, name: str) -> Resource:
     """By its id or the end of it, else by its name or place."""
-    text = name.strip()
-    found = _readable(txn, rows_of_id(txn, _RESOURCE, "id", text))
+    text = name_in_address(name.strip())
+    found = _readable_resources(txn, rows_of_id(txn, _RESOURCE, "id", text))
     if not any(one.is_own or one.id == text.upper() for one in found):
         # another ledger chooses the ids of its resources: the end of one does not hide a name of this ledger
-        found = list({one.id: one for one in (*found, *_readable(txn, _rows_of_name(txn, text)))}.values())
+        found = list({one.id: one for one in (*found, *_readable_resources(txn, _rows_of_name(txn, text)))}.values())
     standing = [resource for resource in found if resource.owner is not None and resource.is_own] or found
     if not standing:
         raise NotFound("resource", name, Action.LIST_RESOURCES)
@@ -278,7 +279,7 @@ def load_resource(txn: ReadTxn, name: str) -> Resource:
     return standing[0]
 
 
-def _readable(txn: ReadTxn, rows: Sequence[Row]) -> list[Resource]:
+def _readable_resources(txn: ReadTxn, rows: Sequence[Row]) -> list[Resource]:
     return [resource for resource in (to_resource(txn, row) for row in rows) if may_read(txn, resource)]
 
 
@@ -352,9 +353,9 @@ def to_resource(txn: ReadTxn, row: Sequence[Any]) -> Resource:
         declared_by=declared_by,
         declared_at=declared_at,
         machine=machine,
-        parts=_parts(txn, id),
-        uses=_uses(txn, id),
-        handles=_handles(txn, id),
+        parts=_resource_parts(txn, id),
+        uses=_resource_uses(txn, id),
+        handles=_resource_handles(txn, id),
     )
 
 
@@ -368,12 +369,12 @@ def owner_of(txn: ReadTxn, kind: str | None, id: str | None) -> Owner | None:
     return Owner(kind, id, None if row is None else row[0])
 
 
-def _parts(txn: ReadTxn, id: str) -> tuple[ResourcePart, ...]:
+def _resource_parts(txn: ReadTxn, id: str) -> tuple[ResourcePart, ...]:
     rows = txn.sql.all("SELECT part_ref, part FROM resource_part WHERE resource = ? ORDER BY n, part_ref", (id,))
     return tuple(ResourcePart(resource=part, part=SubresourcePart(word)) for part, word in rows)
 
 
-def _uses(txn: ReadTxn, id: str) -> tuple[ResourceUse, ...]:
+def _resource_uses(txn: ReadTxn, id: str) -> tuple[ResourceUse, ...]:
     rows = txn.sql.all(
         "SELECT way, user_kind, user_id, mode, since, mount FROM resource_use WHERE resource = ? ORDER BY n", (id,)
     )
@@ -389,7 +390,7 @@ def _uses(txn: ReadTxn, id: str) -> tuple[ResourceUse, ...]:
     )
 
 
-def _handles(txn: ReadTxn, id: str) -> tuple[ResourceHandle, ...]:
+def _resource_handles(txn: ReadTxn, id: str) -> tuple[ResourceHandle, ...]:
     rows = txn.sql.all(
         "SELECT id, provider, provider_id, capabilities, opened_at, closed_at FROM resource_handle WHERE resource = ?"
         " AND closed_at IS NULL ORDER BY n",
@@ -437,7 +438,7 @@ _RESTORE = (
 )
 
 
-def _skipped(txn: ReadTxn, number: int | None) -> list[dict[str, Any]] | None:
+def _skipped_paths(txn: ReadTxn, number: int | None) -> list[dict[str, Any]] | None:
     """What is not in a snapshot: paths, each with why, and how many more; what says neither is left out."""
     listed = json_of_content(txn, number)
     lines = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
@@ -495,7 +496,7 @@ def to_snapshot(txn: ReadTxn, row: Sequence[Any]) -> Snapshot:
         after=after,
         is_before=bool(before),
         is_inferred=bool(inferred),
-        skipped=_skipped(txn, skipped),
+        skipped=_skipped_paths(txn, skipped),
         error=text_of(txn, error),
         error_code=error_code_of(txn, error_code),
     )
@@ -640,7 +641,7 @@ def pending_snapshots(txn: ReadTxn) -> list[Snapshot]:
     return [one for one in (to_snapshot(txn, row) for row in rows) if _may_act_on(txn, one.resource)]
 
 
-def pending_restores(txn: ReadTxn) -> list[Restore]:
+def pending_restores(txn: ReadTxn) -> list[ResourceRestore]:
     rows = txn.sql.all(f"{_RESTORE} WHERE outcome IS NULL ORDER BY n", ())
     found = []
     for row in rows:
@@ -658,7 +659,7 @@ def _may_act_on(txn: ReadTxn, id: str) -> bool:
     return may_use_resource(access_of(txn), txn, resource, CHANGE_RESOURCE)
 
 
-def is_superseded(txn: ReadTxn, restore: Restore) -> bool:
+def is_superseded(txn: ReadTxn, restore: ResourceRestore) -> bool:
     """Whether, since a restore over a resource was wished for, it was given to another, another such wish came, or a
     turn kept what it had made of it."""
     resource, n, owner = txn.sql.all(
@@ -679,7 +680,7 @@ def is_superseded(txn: ReadTxn, restore: Restore) -> bool:
     return worked_with is not None or wished_for is not None or is_given
 
 
-def load_restore(txn: ReadTxn, id: str) -> Restore:
+def load_restore(txn: ReadTxn, id: str) -> ResourceRestore:
     row = txn.sql.one(f"{_RESTORE} WHERE id = ?", (id,))
     snapshot = None if row is None else txn.sql.one(f"{_SNAPSHOT} WHERE s.id = ?", (row[1],))
     may_read = snapshot is not None and _may_read_snapshot(access_of(txn), txn, to_snapshot(txn, snapshot))
@@ -688,9 +689,9 @@ def load_restore(txn: ReadTxn, id: str) -> Restore:
     return to_restore(txn, row)
 
 
-def to_restore(txn: ReadTxn, row: Sequence[Any]) -> Restore:
+def to_restore(txn: ReadTxn, row: Sequence[Any]) -> ResourceRestore:
     (id, snapshot, requested_at, new_resource, place, owner_kind, owner, outcome, error, error_code, ended_at) = row
-    return Restore(
+    return ResourceRestore(
         id=id,
         snapshot=snapshot,
         requested_at=requested_at,

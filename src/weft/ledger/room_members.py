@@ -55,7 +55,7 @@ from weft.ledger.room_records import (
 )
 from weft.ledger.views.rows import ProgramRow, find_program, load_program, text_of
 from weft.ledger.write.approvals import ensure_person
-from weft.ledger.write.transaction import Answer, Append, LedgerWriter, keyed_command, once
+from weft.ledger.write.transaction import Append, CommandAnswer, LedgerWriter, keyed_command, once
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
@@ -71,7 +71,7 @@ EMOJI_LIMIT = 16
 def agent_profile(txn: ReadTxn, name: str) -> AgentProfile:
     """Of an agent, by name or id; a deleted one is found by its id."""
     row = _readable_program(txn, name, ProgramKind.AGENT, "agent")
-    config = _config(txn, row)
+    config = _counted_config(txn, row)
     identity = config.get("identity")
     identity = identity if isinstance(identity, dict) else {}
     kind = system_kind_of(txn, row)
@@ -80,17 +80,17 @@ def agent_profile(txn: ReadTxn, name: str) -> AgentProfile:
     return AgentProfile(
         id=row.id,
         name=row.name,
-        description=_text(identity.get("description")),
-        personality=_text(identity.get("soul")),
+        description=_text_or_none(identity.get("description")),
+        personality=_text_or_none(identity.get("soul")),
         tools=tuple(tool for tool in tools if isinstance(tool, str)) if isinstance(tools, list) else (),
-        toolset=_text(config.get("toolset")),
+        toolset=_text_or_none(config.get("toolset")),
         created_by=row.created_by,
         created_by_name=agent_names(txn.sql, [row.created_by])[row.created_by],
         created_at=row.created_at,
         kind=AgentKind.USER_AGENT.value if kind is None else AgentKind.SYSTEM_AGENT.value,
         system_agent_kind=kind,
-        avatar_url=_picture(identity.get("avatar")),
-        emoji=_emoji(identity.get("emoji")) or (AGENT_EMOJI if kind is None else SYSTEM_EMOJI),
+        avatar_url=_picture_address(identity.get("avatar")),
+        emoji=_emoji_or_none(identity.get("emoji")) or (AGENT_EMOJI if kind is None else SYSTEM_EMOJI),
         last_active_time=last_active(txn.sql, row.id),
         public=not is_hidden,
         private=is_hidden,
@@ -105,12 +105,12 @@ def person_profile(txn: ReadTxn, name: str) -> PersonProfile:
             id=name, name=name, emoji=PERSON_EMOJI, last_active_time=last_active(txn.sql, name, has_turns=False)
         )
     row = _readable_program(txn, name, ProgramKind.HUMAN, "person")
-    config = _config(txn, row)
+    config = _counted_config(txn, row)
     return PersonProfile(
         id=row.id,
         name=row.name,
-        email=_text(config.get("email")),
-        image=_picture(config.get("image")),
+        email=_text_or_none(config.get("email")),
+        image=_picture_address(config.get("image")),
         emoji=PERSON_EMOJI,
         presence=row.state,
         last_active_time=last_active(txn.sql, row.id, has_turns=False),
@@ -136,22 +136,22 @@ def _readable_program(txn: ReadTxn, name: str, kind: ProgramKind, noun: str) -> 
     return row
 
 
-def _config(txn: ReadTxn, row: ProgramRow) -> dict[str, Any]:
+def _counted_config(txn: ReadTxn, row: ProgramRow) -> dict[str, Any]:
     """What counts here: another ledger's words about somebody are not shown as theirs."""
     config = counted_config(txn, row.id)
     return config if isinstance(config, dict) else {}
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
 
 
-def _picture(value: Any) -> str | None:
+def _picture_address(value: Any) -> str | None:
     """An address that a picture can be loaded from; nothing that could run."""
     return value if isinstance(value, str) and value.lower().startswith(PICTURE_ADDRESSES) else None
 
 
-def _emoji(value: Any) -> str | None:
+def _emoji_or_none(value: Any) -> str | None:
     text = value.strip() if isinstance(value, str) else ""
     return text if 0 < len(text) <= EMOJI_LIMIT and text.isprintable() else None
 
@@ -176,38 +176,38 @@ def create(writer: LedgerWriter, new: NewRoom, *, key: str | None) -> str:
     command = keyed_command("create_room", key, [new], writer.authority)
 
     def work(append: Append) -> str:
-        answer = once(append, command, lambda: Answer(_created(append, new)))
+        answer = once(append, command, lambda: CommandAnswer(_create_room(append, new)))
         append.seal()
         return answer.node
 
     return writer.write(work)
 
 
-def _created(append: Append, new: NewRoom) -> str:
+def _create_room(append: Append, new: NewRoom) -> str:
     person = ensure_person(append, "room:create", "make a room")
     id = append.ulids.mint()
-    _begin(append, id, title=_title(append, id, new.title), history=new.history)
-    room = _loaded(append, id)
+    _begin_conversation(append, id, title=_title_content(append, id, new.title), history=new.history)
+    room = _load_room(append, id)
     room.add_person(person)
-    room.add_agent(_triage(append))
+    room.add_agent(_triage_agent(append))
     for name in new.people:
-        _let_in(room, _person(append, name))
+        _let_in(room, _person_id(append, name))
     for name in new.agents:
         _add_agent(room, name)
     return id
 
 
-def _begin(append: Append, id: str, **fields: str | UnsetType) -> None:
+def _begin_conversation(append: Append, id: str, **fields: str | UnsetType) -> None:
     append.stream(conversation_stream(id), None, DEFAULT_AGENT).add(ConversationCreated, **fields)
 
 
-def _loaded(append: Append, id: str) -> OpenRoom:
+def _load_room(append: Append, id: str) -> OpenRoom:
     row = load_conversation(append.sql, id)
     assert row is not None, "it was made right now, or somebody was invited to it"
     return OpenRoom(append, row)
 
 
-def _title(append: Append, id: str, title: str | None) -> str | UnsetType:
+def _title_content(append: Append, id: str, title: str | None) -> str | UnsetType:
     return UNSET if title is None else append.contents_of(scope_of(id)).put_text(title_text(title), "title")
 
 
@@ -219,7 +219,7 @@ def title_text(title: str) -> str:
     return text
 
 
-def _triage(append: Append) -> ProgramRow:
+def _triage_agent(append: Append) -> ProgramRow:
     """The one triage agent of this ledger, made when the first conversation is."""
     agent = find_system_agent(ReadTxn(append.sql, append.txn.facts), SystemAgentKind.TRIAGE)
     if agent is not None:
@@ -264,7 +264,7 @@ def _add_agent(room: OpenRoom, name: str) -> None:
     append = room.append
     row = find_program(append.sql, name)
     if row is None or row.kind != ProgramKind.AGENT or row.deleted or room.system_kind(row) is not None:
-        raise NotFound("agent", name, _hint(append, row, ProgramKind.HUMAN, Action.INVITE_PERSON))
+        raise NotFound("agent", name, _other_kind_hint(append, row, ProgramKind.HUMAN, Action.INVITE_PERSON))
     append.access.ensure_usable(row, name)
     if not room.works_for(row, append.acting_ids):
         raise NotFound("agent", name, Action.LIST_PROGRAMS)
@@ -281,7 +281,7 @@ def invite(writer: LedgerWriter, name: str, person: str) -> str:
         room = OpenRoom.named(append, name)
         room.ensure_open()
         ensure_person(append, "room:invite", "let somebody in")
-        node = _person(append, person)
+        node = _person_id(append, person)
         if not (append.access.is_unlimited and node == DEFAULT_AGENT):
             room.ensure_member("room:invite", "let somebody in")
         _let_in(room, node)
@@ -302,7 +302,7 @@ def decline(writer: LedgerWriter, name: str, person: str) -> str:
     """End an invitation without anybody joining: by a participant, or by whoever is invited."""
 
     def work(append: Append) -> str:
-        node = _person(append, person)
+        node = _person_id(append, person)
         if append.acting_ids[0] == node:
             room = _room_inviting(append, name, node)
         else:
@@ -326,19 +326,19 @@ def _room_inviting(append: Append, name: str, node: str) -> OpenRoom:
         raise NotFound("open invitation to", name, "list the invitations")
     if len(ids) > 1:
         raise ambiguous_room(name, ids)
-    return _loaded(append, ids[0])
+    return _load_room(append, ids[0])
 
 
-def _person(append: Append, name: str) -> str:
+def _person_id(append: Append, name: str) -> str:
     if name == DEFAULT_AGENT:
         return DEFAULT_AGENT
     row = find_program(append.sql, name)
     if row is None or row.kind != ProgramKind.HUMAN or row.deleted:
-        raise NotFound("person", name, _hint(append, row, ProgramKind.AGENT, Action.ADD_AGENT))
+        raise NotFound("person", name, _other_kind_hint(append, row, ProgramKind.AGENT, Action.ADD_AGENT))
     return row.id
 
 
-def _hint(append: Append, row: ProgramRow | None, kind: ProgramKind, action: Action) -> Action:
+def _other_kind_hint(append: Append, row: ProgramRow | None, kind: ProgramKind, action: Action) -> Action:
     """How somebody is let in who is of the other kind, if whoever acts can see them."""
     is_other = row is not None and row.kind == kind and not row.deleted and append.access.may_read_program(row)
     return action if is_other else Action.LIST_PROGRAMS
@@ -350,7 +350,7 @@ def remove(writer: LedgerWriter, name: str, who: str | None) -> str:
     def work(append: Append) -> str:
         room = OpenRoom.named(append, name)
         room.ensure_open()
-        participant = _own_part(room) if who is None else _participant(room, who)
+        participant = _own_part(room) if who is None else _present_participant(room, who)
         is_self = participant.node == append.acting_ids[0]
         if not is_self:
             ensure_person(append, "room:remove", "remove somebody")
@@ -368,7 +368,7 @@ def remove(writer: LedgerWriter, name: str, who: str | None) -> str:
     return writer.write(work)
 
 
-def _participant(room: OpenRoom, who: str) -> ParticipantRow:
+def _present_participant(room: OpenRoom, who: str) -> ParticipantRow:
     """Somebody present, by name or id."""
     row = None if who == DEFAULT_AGENT else find_program(room.append.sql, who)
     participant = room.present(who if row is None else row.id)
@@ -408,7 +408,7 @@ def _ensure_removable(room: OpenRoom, participant: ParticipantRow) -> None:
 def retitle(writer: LedgerWriter, name: str, title: str) -> str:
     def work(append: Append) -> str:
         room = _room_of_member(append, name, "room:title", "change the title")
-        ref = _title(append, room.row.id, title)
+        ref = _title_content(append, room.row.id, title)
         assert isinstance(ref, str)
         room.stream().add(ConversationRetitled, title=ref)
         mention = room.mention(append.acting_ids[0])
@@ -453,29 +453,31 @@ def fork(writer: LedgerWriter, name: str, position: int | None, *, title: str | 
             raise NotFound(
                 f"message {at} in room", room_name, f"the newest message there that you can read is {newest}"
             )
-        id = _forked(append, row, at, person, title)
+        id = _fork_room(append, row, at, person, title)
         append.seal()
         return id
 
     return writer.write(work)
 
 
-def _forked(append: Append, row: ConversationRow, at: int, person: str, title: str | None) -> str:
+def _fork_room(append: Append, row: ConversationRow, at: int, person: str, title: str | None) -> str:
     origin, message = _message_at(append, row, at)
     id = append.ulids.mint()
-    own_title = _title(append, id, title)
+    own_title = _title_content(append, id, title)
     if own_title is UNSET and row.title is not None:
         ref = append.sql.one("SELECT ref FROM content WHERE n = ?", (row.title,))
         own_title = UNSET if ref is None else bytes(ref[0]).hex()
-    _begin(append, id, title=own_title, history=RoomHistory(row.history), forked_from=origin.id, at_message=message)
-    room = _loaded(append, id)
+    _begin_conversation(
+        append, id, title=own_title, history=RoomHistory(row.history), forked_from=origin.id, at_message=message
+    )
+    room = _load_room(append, id)
     ranges = readable_ranges(append.sql, append.access, row, room.own)
     since = next(low for low, high in ranges if low < at <= high)
     room.add_person(person, since=since)
     for participant in _agents_at(append, row, room, at):
         _fork_agent(room, participant, row, at, since)
     if room.triage_agent() is None:
-        room.add_agent(_triage(append), since=since, seen=at)
+        room.add_agent(_triage_agent(append), since=since, seen=at)
     room.notice(RoomNotice.FORKED, f"{room.mention(person)} forked the room here.")
     return id
 

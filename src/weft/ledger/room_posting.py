@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
+from weft.kernel.clock import is_ulid
 from weft.kernel.enums import (
     InboxState,
     InterruptionReason,
@@ -39,8 +40,16 @@ from weft.kernel.events import (
     conversation_stream,
 )
 from weft.kernel.ledger_events import MessageCancelled
-from weft.kernel.message_text import Addressee, mentioned, write_mention, write_typed_mentions
-from weft.ledger.broker.admission import Delivery, cut_open_turn, deliver, scope_of
+from weft.kernel.message_text import (
+    Addressee,
+    Mention,
+    mentioned,
+    render_mentions,
+    shown_name,
+    write_mention,
+    write_typed_mentions,
+)
+from weft.ledger.broker.admission import RoomDelivery, cut_open_turn, deliver, scope_of
 from weft.ledger.broker.inbox import DEFAULT_LIMITS, EndedRun, admission_event, principals, response_of
 from weft.ledger.broker.workers import content_mark
 from weft.ledger.model import DEFAULT_AGENT, NewMessage, TextPart
@@ -61,10 +70,10 @@ from weft.ledger.room_records import (
     participants_of,
     present,
 )
-from weft.ledger.views.rows import ProgramRow, SessionRow, load_program, text_of
+from weft.ledger.views.rows import ProgramRow, SessionRow, find_program, load_program, text_of
 from weft.ledger.write.record_turn import weigh
 from weft.ledger.write.sessions import stream_of
-from weft.ledger.write.transaction import Answer, Append, EventStream, LedgerWriter, keyed_command, once
+from weft.ledger.write.transaction import Append, CommandAnswer, EventStream, LedgerWriter, keyed_command, once
 from weft.ledger.write.turn_events import TurnEvents, create_session
 from weft.store.port import ReadTxn
 from weft.store.replicas import OwnEvents
@@ -293,22 +302,22 @@ def delivered_parts(
     written any of them. A system agent is sent the message alone."""
     agent = load_program(room.append.sql, participant.node)
     is_system = room.system_kind(agent) is not None
-    missed, left_out = ([], 0) if is_system else _missed(room, participant, position, limits.missed)
+    missed, left_out = ([], 0) if is_system else _missed_messages(room, participant, position, limits.missed)
     parts: list[PartFact] = []
     is_first = _is_first(room, participant)
     last = None if is_system or is_first else _last_sent(room, participant)
     if not is_system and is_first:
-        parts.append(_text(room, _introduction(room, participant)))
+        parts.append(_text_fact(room, _introduction_text(room, participant)))
     if left_out:
-        parts.append(_text(room, f"({left_out} earlier messages are left out.)"))
+        parts.append(_text_fact(room, f"({left_out} earlier messages are left out.)"))
     is_untrusted = False
     for number in (*missed, n):
         event = room.posted(number)
-        speaker = f"{_speaker(room, event)}:"
+        speaker = f"{_speaker_of(room, event)}:"
         if not is_system:
             before = "" if last is None else f"[/{content_mark(last.message, last.parts)}] "
             speaker = f"{before}[{content_mark(event.message, event.parts)}] {speaker}"
-        parts += [_text(room, speaker), *event.parts]
+        parts += [_text_fact(room, speaker), *event.parts]
         last, is_untrusted = event, is_untrusted or _is_agents(room, event)
     context = {
         "room": room.row.id,
@@ -320,11 +329,11 @@ def delivered_parts(
     return tuple(parts), context, is_untrusted
 
 
-def _text(room: OpenRoom, text: str) -> TextFact:
+def _text_fact(room: OpenRoom, text: str) -> TextFact:
     return TextFact(text=room.contents.put_text(text))
 
 
-def _speaker(room: OpenRoom, event: MessagePosted) -> str:
+def _speaker_of(room: OpenRoom, event: MessagePosted) -> str:
     """Whose a message is: nobody but the ledger itself speaks as the system."""
     if event.message_kind is RoomMessageKind.SYSTEM or not isinstance(event.author, str):
         return "The system" if event.actor == DEFAULT_AGENT else f"The trigger {room.name_of(event.actor)}"
@@ -352,7 +361,7 @@ def _last_sent(room: OpenRoom, participant: ParticipantRow) -> MessagePosted | N
     return None if row is None else room.posted(row[0])
 
 
-def _missed(room: OpenRoom, participant: ParticipantRow, position: int, most: int) -> tuple[list[int], int]:
+def _missed_messages(room: OpenRoom, participant: ParticipantRow, position: int, most: int) -> tuple[list[int], int]:
     """The arrival numbers of what was said behind the last message that the agent was sent, its own words excepted; and
     how many older ones are left out."""
     numbers: list[int] = []
@@ -378,7 +387,7 @@ def _position_of(room: OpenRoom, n: int) -> int:
     return 0 if row is None else int(row[0])
 
 
-def _introduction(room: OpenRoom, participant: ParticipantRow) -> str:
+def _introduction_text(room: OpenRoom, participant: ParticipantRow) -> str:
     append = room.append
     title = text_of(ReadTxn(append.sql, append.txn.facts), room.row.title)
     others = [
@@ -485,16 +494,16 @@ def post(
     def work(append: Append) -> PostedMessage:
         room = OpenRoom.named(append, conversation)
         reach = MessageReach.nobody()
-        answer = once(append, command, lambda: _posted(room, id, new, limits, reach))
+        answer = once(append, command, lambda: _post_message(room, id, new, limits, reach))
         append.seal()
-        return _outcome(append, answer, reach, room)
+        return _posted_outcome(append, answer, reach, room)
 
     if weight.large:
         writer.put_large(weight.large, scope_of(conversation))
     return writer.write(work, weight.size)
 
 
-def _outcome(append: Append, answer: Answer, reach: MessageReach, room: OpenRoom) -> PostedMessage:
+def _posted_outcome(append: Append, answer: CommandAnswer, reach: MessageReach, room: OpenRoom) -> PostedMessage:
     return PostedMessage(
         message=answer.node,
         conversation_id=room.row.id,
@@ -506,18 +515,22 @@ def _outcome(append: Append, answer: Answer, reach: MessageReach, room: OpenRoom
     )
 
 
-def _posted(room: OpenRoom, id: str, new: NewPost, limits: RoomLimits, reach: MessageReach) -> Answer:
+def _post_message(room: OpenRoom, id: str, new: NewPost, limits: RoomLimits, reach: MessageReach) -> CommandAnswer:
     append = room.append
     room.ensure_open()
     author = room.ensure_member(POST, "post to the room")
     is_person = author.kind == ParticipantKind.USER
     if is_person and any(_is_agent(append, principal) for principal in append.acting_ids):
         raise append.refusal(POST, "post in a person's name", "an agent posts as itself")
-    parts = TurnEvents(append, id, actor=DEFAULT_AGENT, scope=room.scope).parts(new.message.content)
+    content: Any = new.message.content
+    unresolved: tuple[str, ...] = ()
+    if is_person:
+        content, unresolved = with_resolved_mentions(room, content)
+    text = _text_of(content)
+    mentions = message_mentions(text) if is_person else mentions_by_agent(room, text)
+    parts = TurnEvents(append, id, actor=DEFAULT_AGENT, scope=room.scope).parts(content)
     if not all(isinstance(part, TextFact | ImageFact) for part in parts):
         raise InvalidInput("a message of a room holds text and images", "leave the other parts out")
-    text = _text_of(new.message.content)
-    mentions = message_mentions(text) if is_person else mentions_by_agent(room, text)
     place = room.say(
         id,
         RoomMessageKind.PARTICIPANT,
@@ -539,9 +552,11 @@ def _posted(room: OpenRoom, id: str, new: NewPost, limits: RoomLimits, reach: Me
         mode=new.mode,
     )
     reach_mentioned(room, message, mentions, limits, reach)
-    if is_person and not mentions:
+    for name in unresolved[: limits.mentions]:
+        _notice_once(room, message, RoomNotice.ABSENT, f"@{name} is nobody who is here or can be brought in.")
+    if is_person and not mentions and not unresolved:
         reach_triage(room, message, limits, reach)
-    return Answer(id, str(place.position))
+    return CommandAnswer(id, str(place.position))
 
 
 def _is_agent(append: Append, principal: str) -> bool:
@@ -555,22 +570,88 @@ def _text_of(content: Any) -> str:
     return "\n\n".join(part.text for part in content if isinstance(part, TextPart) and isinstance(part.text, str))
 
 
+def with_resolved_mentions(room: OpenRoom, content: Any) -> tuple[Any, tuple[str, ...]]:
+    """What a person says with every name that stands for an id replaced by the id, `@name` written out; and the names
+    that mean nobody whom whoever acts can reach. Whether there is an agent of such a name cannot be told from it."""
+    unresolved: dict[str, None] = {}
+    if isinstance(content, str):
+        return _resolved_text(room, content, unresolved), tuple(unresolved)
+    parts = tuple(
+        structs.replace(part, text=_resolved_text(room, part.text, unresolved))
+        if isinstance(part, TextPart) and isinstance(part.text, str)
+        else part
+        for part in content
+    )
+    return parts, tuple(unresolved)
+
+
+def _resolved_text(room: OpenRoom, text: str, unresolved: dict[str, None]) -> str:
+    if "@" not in text:
+        return text
+
+    def resolved(mention: Mention) -> str:
+        written = text[mention.start : mention.end]
+        if mention.id == DEFAULT_AGENT or is_ulid(mention.id):
+            return written
+        addressee = _addressee_named(room, mention.id, mention.kind)
+        if addressee is None:
+            unresolved[shown_name(mention.id)] = None
+            return written
+        return write_mention(addressee.kind, addressee.id, mention.name)
+
+    written = render_mentions(text, resolved)
+    addressees = _present_addressees(room)
+    typed = write_typed_mentions(written, addressees)
+    if typed.unknown:
+        absent = [addressee for name in typed.unknown if (addressee := _addressee_named(room, name)) is not None]
+        typed = write_typed_mentions(written, [*addressees, *absent])
+    unresolved.update(dict.fromkeys((*typed.unknown, *typed.ambiguous)))
+    return typed.text
+
+
+def _present_addressees(room: OpenRoom) -> list[Addressee]:
+    return [
+        Addressee(kind=row.kind, id=row.node, name=room.name_of(row.node), is_present=True)
+        for row in participants_of(room.append.sql, room.row.id, room.own)
+        if row.removed_n is None
+    ]
+
+
+def _addressee_named(room: OpenRoom, name: str, kind: ParticipantKind | None = None) -> Addressee | None:
+    """The person or agent of this name, if they take part or whoever acts may bring them in; None for any other."""
+    row = find_program(room.append.sql, name)
+    if row is None or row.deleted or row.kind not in (ProgramKind.AGENT, ProgramKind.HUMAN):
+        return None
+    own_kind = ParticipantKind.AGENT if row.kind == ProgramKind.AGENT else ParticipantKind.USER
+    if kind not in (None, own_kind):
+        return None
+    is_present = room.present(row.id) is not None
+    if not is_present and not room.append.access.may_read_program(row):
+        return None
+    is_absent_agent = not is_present and own_kind is ParticipantKind.AGENT
+    if is_absent_agent and (room.system_kind(row) is not None or not room.works_for(row, room.append.acting_ids)):
+        return None
+    return Addressee(kind=own_kind, id=row.id, name=row.name, is_present=is_present)
+
+
 def message_mentions(text: str) -> tuple[MentionFact, ...]:
-    """Whom a text mentions, each once."""
-    return tuple(MentionFact(kind=kind, id=id) for kind, id in mentioned(text))
+    """Whom a text mentions by id, each once."""
+    return tuple(MentionFact(kind=kind, id=id) for kind, id in mentioned(text) if id == DEFAULT_AGENT or is_ulid(id))
 
 
 def mentions_by_agent(room: OpenRoom, text: str) -> tuple[MentionFact, ...]:
     """Whom a text of an agent mentions, each once: by id, or as `@name` where exactly one participant is called so."""
     if "@" not in text:
         return ()
-    participants = participants_of(room.append.sql, room.row.id, room.own)
-    addressees = [
-        Addressee(kind=row.kind, id=row.node, name=room.name_of(row.node), is_present=True)
-        for row in participants
-        if row.removed_n is None
-    ]
-    return message_mentions(write_typed_mentions(text, addressees).text)
+    addressees = _present_addressees(room)
+
+    def by_id(mention: Mention) -> str:
+        named = [one for one in addressees if (one.kind, one.name) == (mention.kind, mention.id)]
+        return (
+            text[mention.start : mention.end] if not named else write_mention(mention.kind, named[0].id, mention.name)
+        )
+
+    return message_mentions(write_typed_mentions(render_mentions(text, by_id), addressees).text)
 
 
 def text_of_parts(append: Append, parts: Sequence[PartFact]) -> str:
@@ -601,6 +682,8 @@ def _reach_person(room: OpenRoom, message: RoomPost, node: str, reach: MessageRe
     row = load_program(room.append.sql, node)
     is_person = node == DEFAULT_AGENT or (row is not None and row.kind == ProgramKind.HUMAN and not row.deleted)
     if not is_person:
+        text = "The message mentions a person who is not here and cannot be invited."
+        _notice_once(room, message, RoomNotice.ABSENT, text)
         return
     if not has_open_invitation(room.append.sql, room.row.id, node):
         room.stream().add(ParticipantInvited, node=node, message=message.id)
@@ -635,7 +718,7 @@ def _reach_agent(room: OpenRoom, message: RoomPost, node: str, limits: RoomLimit
             return
         participant = bring_in(room, agent, message)
         reach.joined.append(agent.name)
-    _deliver(room, message, agent, participant, limits, reach)
+    _deliver_to_agent(room, message, agent, participant, limits, reach)
 
 
 def _notice_once(room: OpenRoom, message: RoomPost, notice: RoomNotice, text: str) -> None:
@@ -662,10 +745,10 @@ def reach_triage(room: OpenRoom, message: RoomPost, limits: RoomLimits, reach: M
     triage = room.triage_agent()
     participant = None if triage is None else room.present(triage.id)
     if triage is not None and participant is not None:
-        _deliver(room, message, triage, participant, limits, reach)
+        _deliver_to_agent(room, message, triage, participant, limits, reach)
 
 
-def _deliver(
+def _deliver_to_agent(
     room: OpenRoom,
     message: RoomPost,
     agent: ProgramRow,
@@ -684,7 +767,7 @@ def _deliver(
             f"{room.mention(agent.id)} has somebody else to answer: the message waits until that is done."
         )
     parts, context, is_untrusted = delivered_parts(room, participant, message.position, message.n, limits)
-    delivery = Delivery(
+    delivery = RoomDelivery(
         posted=message.id,
         parts=parts,
         senders=message.principals,
@@ -757,7 +840,7 @@ class PostedRow(Struct, frozen=True):
 def post_answer(append: Append, run: EndedRun) -> None:
     """Post what an ended turn says to the conversation whose messages it answers; other turns are left alone."""
     participant = participant_of_session(append.sql, run.session, OwnEvents(append.sql))
-    answered = [] if participant is None else _answered(append, run.messages)
+    answered = [] if participant is None else _answered_messages(append, run.messages)
     if participant is None or not answered or participant.removed_n is not None:
         return
     row = load_conversation(append.sql, participant.conversation)
@@ -775,7 +858,7 @@ def post_answer(append: Append, run: EndedRun) -> None:
         text = f"{room.mention(participant.node)} ended without an answer."
         room.notice(RoomNotice.ERROR, text, root=last.root, answers=last.id, turn=run.turn or UNSET)
         return
-    _post(room, participant, run, answered, parts)
+    _post_answer(room, participant, run, answered, parts)
 
 
 def _one_line(error: str) -> str:
@@ -784,7 +867,7 @@ def _one_line(error: str) -> str:
     return text if len(text) <= ERROR_CHARACTERS else f"{text[:ERROR_CHARACTERS]}…"
 
 
-def _post(
+def _post_answer(
     room: OpenRoom,
     participant: ParticipantRow,
     run: EndedRun,
@@ -796,7 +879,11 @@ def _post(
     is_triage = room.system_kind(agent) == SystemAgentKind.TRIAGE
     mentions = message_mentions(text) if is_triage else mentions_by_agent(room, text)
     hops, id = max(message.hops for message in answered) + 1, append.ulids.mint()
-    cuts = [recorded.event.reason for recorded in run.events if isinstance(recorded.event, Interruption)]
+    cuts = [
+        recorded.event.reason
+        for recorded in run.events
+        if isinstance(recorded.event, Interruption) and recorded.event.goes_on is not True
+    ]
     senders = (participant.node, *(principal for principal in run.principals if principal != participant.node))
     with append.in_name_of(senders):
         place = room.say(
@@ -815,7 +902,7 @@ def _post(
         return
     if is_triage:
         for message in answered:
-            reach_mentioned(room, _triaged(room, message, id), mentions, ROOM_LIMITS, MessageReach.nobody())
+            reach_mentioned(room, _triaged_post(room, message, id), mentions, ROOM_LIMITS, MessageReach.nobody())
         return
     answer = RoomPost(
         id=id,
@@ -830,7 +917,7 @@ def _post(
     reach_mentioned(room, answer, mentions, ROOM_LIMITS, MessageReach.nobody())
 
 
-def _triaged(room: OpenRoom, message: PostedRow, chosen_by: str) -> RoomPost:
+def _triaged_post(room: OpenRoom, message: PostedRow, chosen_by: str) -> RoomPost:
     """A person's message that triage has found somebody for, in its author's name; `chosen_by` is the id of what triage
     answered. It brings nobody in for a person who takes part no longer."""
     event = room.posted(message.n)
@@ -850,7 +937,7 @@ def _triaged(room: OpenRoom, message: PostedRow, chosen_by: str) -> RoomPost:
     )
 
 
-def _answered(append: Append, messages: Sequence[str]) -> list[PostedRow]:
+def _answered_messages(append: Append, messages: Sequence[str]) -> list[PostedRow]:
     """The messages of the conversation behind messages of the inbox, in order."""
     rows = []
     for message in messages:

@@ -29,8 +29,8 @@ from weft.ledger.broker.session_stream import PartialReply, load_partial
 from weft.ledger.model import DEFAULT_AGENT, TextPart
 from weft.ledger.read.access import access_of, system_kind_of
 from weft.ledger.read.search_index import EntryPlace
-from weft.ledger.read.search_matches import Hit, Query, look_through, snippet
-from weft.ledger.read.sessions import Cursor, Position, agent_names
+from weft.ledger.read.search_matches import Hit, SearchQuery, look_through, snippet
+from weft.ledger.read.sessions import PageCursor, Position, agent_names
 from weft.ledger.read.turns import to_part
 from weft.ledger.room_records import (
     ConversationRow,
@@ -57,7 +57,7 @@ from weft.ledger.room_records import (
 )
 from weft.ledger.views.rows import decoded, json_of, load_program, load_turn, text_of
 from weft.ledger.views.turns import part_columns
-from weft.store.fact_log import is_husk
+from weft.store.fact_log import is_erased_content
 from weft.store.port import ReadTxn, Store
 from weft.store.replicas import OwnEvents, is_dead
 from weft.store.sql import Sql, rows_in
@@ -93,7 +93,7 @@ def listed_rooms(txn: ReadTxn, *, status: str | None, limit: int) -> list[Room]:
 
 def _to_room(txn: ReadTxn, row: ConversationRow, ranges: Ranges, own: OwnEvents) -> Room:
     reader = reader_of(txn)
-    unread, mentions = _unread(txn, row, ranges, reader)
+    unread, mentions = _unread_counts(txn, row, ranges, reader)
     end = _reading_end(txn, row)
     (count,) = txn.sql.one(
         "SELECT count(*) FROM participant WHERE conversation = ? AND n <= ? AND (removed_n IS NULL OR removed_n > ?)",
@@ -131,7 +131,7 @@ def read_position(txn: ReadTxn, conversation: str, node: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-def _unread(txn: ReadTxn, row: ConversationRow, ranges: Ranges, reader: str) -> tuple[int, int]:
+def _unread_counts(txn: ReadTxn, row: ConversationRow, ranges: Ranges, reader: str) -> tuple[int, int]:
     """What others said behind the last message that was read, and where it mentions the reader."""
     since = max(read_position(txn, row.id, reader), row.forked_at)
     unread = mentions = 0
@@ -334,7 +334,7 @@ def _author_meta(txn: ReadTxn, event: MessagePosted) -> dict[str, Any]:
 def _is_erased(txn: ReadTxn, part: PartFact) -> bool:
     ref = part.text if isinstance(part, TextFact) else part.url if isinstance(part, ImageFact) else None
     n = None if ref is None else txn.facts.find_content(bytes.fromhex(ref))
-    return n is not None and is_husk(txn.sql, n)
+    return n is not None and is_erased_content(txn.sql, n)
 
 
 def pending_answers(txn: ReadTxn, name: str, root: str | None) -> list[ReachedAgent]:
@@ -472,7 +472,7 @@ class RoomFeed:
             messages = (
                 room_messages(txn, row.id, after=low, before=high + 1, limit=BATCH_MESSAGES) if high > low else []
             )
-            ended, has_more = self._end(txn), high < row.position
+            ended, has_more = self._feed_end(txn), high < row.position
             self.scanned = high
             is_whole = ended is None and not has_more
             return RoomNews(
@@ -482,7 +482,7 @@ class RoomFeed:
                 has_more=has_more,
                 participants=tuple(room_participants(txn, row.id, removed=True)) if is_whole else (),
                 answers=tuple(_open_answers(txn, row)) if is_whole else (),
-                sessions=tuple(_sessions(txn, row)) if is_whole else (),
+                sessions=tuple(_participant_sessions(txn, row)) if is_whole else (),
                 ended=None if has_more else ended,
             )
 
@@ -494,12 +494,12 @@ class RoomFeed:
         """By turn what the brokers of other processes kept of their answers. None: whoever follows takes part no
         longer, and is told nothing more of any answer."""
         with self._store.read() as txn:
-            if self._end(txn) is not None:
+            if self._feed_end(txn) is not None:
                 return None
             partials = ((turn, load_partial(txn, turn)) for turn in turns)
             return {turn: partial for turn, partial in partials if partial is not None}
 
-    def _end(self, txn: ReadTxn) -> str | None:
+    def _feed_end(self, txn: ReadTxn) -> str | None:
         rows = [load_participant(txn.sql, id) for id in self._memberships]
         for row in rows:
             if row is None or row.removed_n is not None:
@@ -541,7 +541,7 @@ def _open_requests(txn: ReadTxn, turn: str) -> tuple[str, ...]:
     return tuple(request for (request,) in txn.sql.all(query, (turn, ApprovalState.OPEN.value)))
 
 
-def _sessions(txn: ReadTxn, row: ConversationRow) -> list[str]:
+def _participant_sessions(txn: ReadTxn, row: ConversationRow) -> list[str]:
     query = "SELECT session FROM participant WHERE conversation = ? AND session IS NOT NULL AND removed_n IS NULL"
     return [session for (session,) in txn.sql.all(query, (row.id,))]
 
@@ -555,7 +555,7 @@ Bounds = tuple[int, int]
 """Positions behind the first number, up to the second."""
 
 
-class Stretch(Struct, frozen=True):
+class RoomRange(Struct, frozen=True):
     """Messages of a conversation that are read in it, or in a fork of it."""
 
     room: ConversationRow
@@ -571,17 +571,17 @@ class FoundMessages(Struct, frozen=True):
     stopped: Position | None
 
 
-def search_messages(txn: ReadTxn, query: Query, room: str | None, start: Cursor, limit: int) -> FoundMessages:
+def search_messages(txn: ReadTxn, query: SearchQuery, room: str | None, start: PageCursor, limit: int) -> FoundMessages:
     """Of the newest conversation first, and in each the newest message first."""
     rooms = [find_conversation(txn, access_of(txn), room)[0]] if room is not None else _readable_rooms(txn)
     hits: list[tuple[Position, RoomHit]] = []
     looked = 0
-    for stretch, rows in _chunks(txn, _stretches(txn, rooms), start):
-        texts = _texts(txn, rows)
+    for stretch, rows in _message_chunks(txn, _readable_ranges(txn, rooms), start):
+        texts = _message_texts(txn, rows)
         for row in rows:
             place = (stretch.room.n, row[0])
             looked += 1
-            hit = _hit(txn, query, stretch.room, row, texts.get(row[1], ""))
+            hit = _room_hit(txn, query, stretch.room, row, texts.get(row[1], ""))
             if hit is not None:
                 hits.append((place, hit))
             if len(hits) == limit or looked == MOST_MESSAGES:
@@ -596,25 +596,25 @@ def _readable_rooms(txn: ReadTxn) -> list[ConversationRow]:
     return conversations_of(txn, access, OwnEvents(txn.sql))
 
 
-def _stretches(txn: ReadTxn, rooms: Sequence[ConversationRow]) -> list[Stretch]:
+def _readable_ranges(txn: ReadTxn, rooms: Sequence[ConversationRow]) -> list[RoomRange]:
     """What can be read, each position once, in the order of the search."""
     access, own = access_of(txn), OwnEvents(txn.sql)
     covered: dict[str, list[Bounds]] = {}
-    stretches: list[list[Stretch]] = []
+    stretches: list[list[RoomRange]] = []
     for room in sorted(rooms, key=lambda row: row.n):
         ranges = readable_ranges(txn.sql, access, room, own)
-        of_room: list[Stretch] = []
+        of_room: list[RoomRange] = []
         for conversation, low, high in message_places(txn, room, 0, room.position + 1, is_forward=False):
             for since, until in ranges[::-1]:
                 bounds = max(low, since), min(high - 1, until)
-                free = _without(bounds, covered.get(conversation, ()))
+                free = _bounds_without(bounds, covered.get(conversation, ()))
                 covered.setdefault(conversation, []).append(bounds)
-                of_room += (Stretch(room, conversation, first, last) for first, last in free[::-1])
+                of_room += (RoomRange(room, conversation, first, last) for first, last in free[::-1])
         stretches.append(of_room)
     return [stretch for of_room in stretches[::-1] for stretch in of_room]
 
 
-def _without(bounds: Bounds, others: Sequence[Bounds]) -> list[Bounds]:
+def _bounds_without(bounds: Bounds, others: Sequence[Bounds]) -> list[Bounds]:
     """The parts of a range that lie in none of these others, in order."""
     free = [bounds] if bounds[0] < bounds[1] else []
     for low, high in others:
@@ -623,9 +623,9 @@ def _without(bounds: Bounds, others: Sequence[Bounds]) -> list[Bounds]:
     return free
 
 
-def _chunks(
-    txn: ReadTxn, stretches: Sequence[Stretch], start: Cursor
-) -> Iterator[tuple[Stretch, list[tuple[Any, ...]]]]:
+def _message_chunks(
+    txn: ReadTxn, stretches: Sequence[RoomRange], start: PageCursor
+) -> Iterator[tuple[RoomRange, list[tuple[Any, ...]]]]:
     """The messages of the stretches behind a cursor, some at once, that had arrived when the first page was read."""
     room_number, position = start.position or (None, None)
     own, is_unlimited = OwnEvents(txn.sql), access_of(txn).is_unlimited
@@ -650,7 +650,7 @@ def _chunks(
             )
 
 
-def _texts(txn: ReadTxn, rows: Sequence[Sequence[Any]]) -> dict[str, str]:
+def _message_texts(txn: ReadTxn, rows: Sequence[Sequence[Any]]) -> dict[str, str]:
     """What each message says, by its id, as people read it; nothing of what was erased."""
     events = {row[1]: posted_event(txn, row[2]) for row in rows}
     refs = {
@@ -669,17 +669,19 @@ def _texts(txn: ReadTxn, rows: Sequence[Sequence[Any]]) -> dict[str, str]:
         return f"@{shown_name(mention.name if name == mention.id else name) or mention.id}"
 
     return {
-        id: render_mentions("\n\n".join(_text(txn, numbers[ref]) for ref in of_message if ref in numbers), shown)
+        id: render_mentions(
+            "\n\n".join(_message_text(txn, numbers[ref]) for ref in of_message if ref in numbers), shown
+        )
         for id, of_message in refs.items()
     }
 
 
-def _text(txn: ReadTxn, n: int) -> str:
+def _message_text(txn: ReadTxn, n: int) -> str:
     text = text_of(txn, n) or ""
-    return "" if text == ERASED and is_husk(txn.sql, n) else text
+    return "" if text == ERASED and is_erased_content(txn.sql, n) else text
 
 
-def _hit(txn: ReadTxn, query: Query, room: ConversationRow, row: Sequence[Any], text: str) -> RoomHit | None:
+def _room_hit(txn: ReadTxn, query: SearchQuery, room: ConversationRow, row: Sequence[Any], text: str) -> RoomHit | None:
     match = look_through(query, ((EntryPlace.TEXT, text),))
     if match is None:
         return None

@@ -14,6 +14,7 @@ from weft.kernel.clock import is_ulid, is_ulid_ending
 from weft.kernel.enums import InvitationState, RoomHistory, RoomNotice, RoomStatus
 from weft.kernel.errors import Action, AmbiguousName, FactDamaged, NotFound
 from weft.kernel.events import ConversationCreated, ConversationRetitled
+from weft.kernel.typed_names import name_in_address
 from weft.ledger.model import Part
 from weft.ledger.read.access import Access
 from weft.ledger.views.rows import decoded, text_of
@@ -92,6 +93,16 @@ class Participant(Struct, frozen=True, kw_only=True):
     @property
     def node(self) -> str:
         return self.user_id or self.agent_id or ""
+
+    @property
+    def valid_from(self) -> int:
+        """Since when they take part, in Unix milliseconds, as nodes of the graph say it."""
+        return self.added_at
+
+    @property
+    def valid_to(self) -> int | None:
+        """Until when: they left or were removed. None: they take part."""
+        return self.removed_at
 
 
 class AgentProfile(Struct, frozen=True, kw_only=True):
@@ -306,13 +317,13 @@ def conversations_of(txn: ReadTxn, access: Access, own: OwnEvents) -> list[Conve
 def participants_of(sql: Sql, conversation: str, own: OwnEvents) -> list[ParticipantRow]:
     """Everybody who takes or took part, by what this ledger wrote; whoever came first stands first."""
     rows = sql.all(f"{_PARTICIPANT} WHERE conversation = ? ORDER BY n, id", (conversation,))
-    return [row for row in map(_participant, rows) if own.has(row.n, row.replica)]
+    return [row for row in map(_participant_row, rows) if own.has(row.n, row.replica)]
 
 
 def memberships(sql: Sql, conversation: str, node: str, own: OwnEvents) -> list[ParticipantRow]:
     """When somebody takes and took part, the newest last."""
     rows = sql.all(f"{_PARTICIPANT} WHERE conversation = ? AND node = ? ORDER BY n", (conversation, node))
-    return [row for row in map(_participant, rows) if own.has(row.n, row.replica)]
+    return [row for row in map(_participant_row, rows) if own.has(row.n, row.replica)]
 
 
 def present(sql: Sql, conversation: str, node: str, own: OwnEvents) -> ParticipantRow | None:
@@ -324,7 +335,7 @@ def present(sql: Sql, conversation: str, node: str, own: OwnEvents) -> Participa
 def participant_of_session(sql: Sql, session: str, own: OwnEvents) -> ParticipantRow | None:
     """The agent that answers in a session of a conversation."""
     rows = sql.all(*participant_question(session))
-    return next((row for row in map(_participant, rows) if own.has(row.n, row.replica)), None)
+    return next((row for row in map(_participant_row, rows) if own.has(row.n, row.replica)), None)
 
 
 def participant_question(session: str) -> Question:
@@ -334,10 +345,10 @@ def participant_question(session: str) -> Question:
 
 def load_participant(sql: Sql, id: str) -> ParticipantRow | None:
     row = sql.one(f"{_PARTICIPANT} WHERE id = ?", (id,))
-    return None if row is None else _participant(row)
+    return None if row is None else _participant_row(row)
 
 
-def _participant(row: Sequence[Any]) -> ParticipantRow:
+def _participant_row(row: Sequence[Any]) -> ParticipantRow:
     return ParticipantRow(*row)
 
 
@@ -355,7 +366,7 @@ def readable_ranges(sql: Sql, access: Access, row: ConversationRow, own: OwnEven
         return ()
     ranges = EVERYTHING
     for id in access.ids:
-        ranges = _common(ranges, _ranges_of(sql, row, id, own))
+        ranges = _common_ranges(ranges, _ranges_of(sql, row, id, own))
     return ranges
 
 
@@ -371,7 +382,7 @@ def _ranges_of(sql: Sql, row: ConversationRow, node: str, own: OwnEvents) -> Ran
     return tuple(ranges)
 
 
-def _common(first: Ranges, second: Ranges) -> Ranges:
+def _common_ranges(first: Ranges, second: Ranges) -> Ranges:
     return tuple(
         (max(low, other_low), min(high, other_high))
         for low, high in first
@@ -423,7 +434,7 @@ def _title_at(txn: ReadTxn, row: ConversationRow, position: int) -> int | None:
 def find_conversation(txn: ReadTxn, access: Access, name: str) -> tuple[ConversationRow, Ranges]:
     """By id, by the end of an id, or by title: of those that whoever asks takes or took part in, `as_left`. Of several
     with one title the only active one is meant."""
-    sql, own = txn.sql, OwnEvents(txn.sql)
+    sql, own, name = txn.sql, OwnEvents(txn.sql), name_in_address(name)
     rooms: dict[str, tuple[ConversationRow, Ranges]] = {}
     for id in ids_named(sql, name.strip()):
         row = load_conversation(sql, id)

@@ -18,9 +18,9 @@ from weft.kernel.errors import Action, NotApplicable, NotFound, error_code, erro
 from weft.kernel.events import ErrorFact, MentionFact, event_id, program_stream
 from weft.kernel.program_events import TriggerFired, TriggerMissed, TriggerPaused
 from weft.ledger.broker.admission import (
-    Delivery,
     MessageTarget,
     NewAdmission,
+    RoomDelivery,
     add_message,
     admission_of,
     deliver,
@@ -50,7 +50,7 @@ CAUSED_PERIOD_MS = 3_600_000
 """So often in such a time a trigger fires for what triggers caused."""
 
 
-class Occasion(Struct, frozen=True, kw_only=True):
+class TriggerOccasion(Struct, frozen=True, kw_only=True):
     """What a trigger fires for. Equal digests of one trigger are one occasion."""
 
     digest: str
@@ -60,6 +60,8 @@ class Occasion(Struct, frozen=True, kw_only=True):
     """The id of the turn, message or program whose event it is."""
     hops: int = 0
     payload: Any = None
+    event_id: str | None = None
+    """The event that set it off: of a ledger, or as its sender names it. Null where there is none, as of a schedule."""
 
 
 class RoomTarget(Struct, frozen=True):
@@ -88,7 +90,7 @@ class NewFiring(Struct, frozen=True, kw_only=True):
     trigger: str
     """Its id."""
     version: int
-    occasion: Occasion
+    occasion: TriggerOccasion
     message: NewMessage
     target: MessageTarget | RoomTarget
     principals: tuple[str, ...]
@@ -173,7 +175,7 @@ _OPEN_TURNS = "SELECT t.id FROM open_run o JOIN turn t ON t.id = o.turn WHERE t.
 _LAST_TURN = "SELECT id FROM turn WHERE persona = ? AND n < ? ORDER BY n DESC LIMIT 1"
 
 
-class Causes:
+class TriggerCauses:
     """Follows what caused turns and messages back to firings of triggers: through inboxes, rooms, and the calls that
     spawned workers."""
 
@@ -271,7 +273,7 @@ class EventPlace(Struct, frozen=True, kw_only=True):
 def place_of(txn: ReadTxn, n: int, fields: dict[str, Any]) -> EventPlace:
     """Of an event by its arrival number and its fields."""
     kind, _, id = str(fields.get("stream", "")).partition(":")
-    sql, causes = txn.sql, Causes(txn)
+    sql, causes = txn.sql, TriggerCauses(txn)
     if kind == "run":
         row = sql.one("SELECT s.label FROM turn t LEFT JOIN session s ON s.n = t.session WHERE t.id = ?", (id,))
         hops = causes.hops(turns=[id])
@@ -292,7 +294,7 @@ def _hops_of_program(txn: ReadTxn, n: int, program: str, fields: dict[str, Any])
     """By the turns of the agents that did it or on whose behalf it was done: those that are not over, and the last one
     before it. No event of a program names the turn in which it was done. That a trigger was paused for its errors comes
     of its last firing."""
-    sql, causes = txn.sql, Causes(txn)
+    sql, causes = txn.sql, TriggerCauses(txn)
     turns: list[str] = []
     for agent in dict.fromkeys((fields.get("actor"), *(fields.get("on_behalf_of") or ()))):
         if isinstance(agent, str) and agent != DEFAULT_AGENT:
@@ -316,7 +318,7 @@ def _hops_in_session(txn: ReadTxn, session: str, fields: dict[str, Any]) -> int:
         messages = [row[0] for row in rows]
         turns = [row[0] for row in txn.sql.all("SELECT head FROM session WHERE id = ?", (session,))]
         turns += [row[0] for row in txn.sql.all("SELECT parent_turn FROM worker WHERE session = ?", (session,))]
-    return Causes(txn).hops(turns=turns, messages=messages)
+    return TriggerCauses(txn).hops(turns=turns, messages=messages)
 
 
 def may_read_cause(txn: ReadTxn, cause: str) -> bool:
@@ -345,7 +347,7 @@ _FIRING = (
 )
 
 
-def _firing(txn: ReadTxn, trigger: str, row: tuple[Any, ...]) -> Firing:
+def _firing_of_row(txn: ReadTxn, trigger: str, row: tuple[Any, ...]) -> Firing:
     occasion, source, fired_at, due, message, posted, cause, hops, error, code, state, turn = row
     return Firing(
         trigger=trigger,
@@ -366,14 +368,14 @@ def _firing(txn: ReadTxn, trigger: str, row: tuple[Any, ...]) -> Firing:
 
 def find_firing(txn: ReadTxn, trigger: str, occasion: str) -> Firing | None:
     row = txn.sql.one(f"{_FIRING} WHERE f.trigger_id = ? AND f.occasion = ?", (trigger, occasion))
-    return None if row is None else _firing(txn, trigger, row)
+    return None if row is None else _firing_of_row(txn, trigger, row)
 
 
 def listed_firings(txn: ReadTxn, trigger: str, limit: int) -> list[Firing]:
     """What a trigger did here, the newest first."""
     is_own, values = OwnEvents(txn.sql).condition("f")
     query = f"{_FIRING} WHERE f.trigger_id = ? AND {is_own} ORDER BY f.n DESC LIMIT ?"
-    return [_firing(txn, trigger, row) for row in txn.sql.all(query, (trigger, *values, limit))]
+    return [_firing_of_row(txn, trigger, row) for row in txn.sql.all(query, (trigger, *values, limit))]
 
 
 def listed_gaps(txn: ReadTxn, trigger: str, limit: int) -> list[MissedTimes]:
@@ -518,15 +520,15 @@ def fire(writer: LedgerWriter, new: NewFiring) -> FiringOutcome:
         writer.put_large(weight.large, scope_of(message))
 
     def work(append: Append) -> FiringOutcome:
-        row, since_n = _active(append, new.trigger, new.version)
-        outcome = _fired(append, row, since_n, new, message)
+        row, since_n = _active_trigger(append, new.trigger, new.version)
+        outcome = _record_firing(append, row, since_n, new, message)
         append.seal()
         return outcome
 
     return writer.write(work, weight.size)
 
 
-def _active(append: Append, trigger: str, version: int) -> tuple[ProgramRow, int]:
+def _active_trigger(append: Append, trigger: str, version: int) -> tuple[ProgramRow, int]:
     """A trigger that may fire now, as this version of its configuration says, and the event since which it may."""
     row = load_program(append.sql, trigger)
     if row is None or row.deleted or row.kind != ProgramKind.TRIGGER:
@@ -539,7 +541,7 @@ def _active(append: Append, trigger: str, version: int) -> tuple[ProgramRow, int
     return row, standing.since_n
 
 
-def _fired(append: Append, row: ProgramRow, since_n: int, new: NewFiring, message: str) -> FiringOutcome:
+def _record_firing(append: Append, row: ProgramRow, since_n: int, new: NewFiring, message: str) -> FiringOutcome:
     txn = ReadTxn(append.sql, append.txn.facts)
     if not _move_cursor(append, row.id, new.cursor):
         return FiringOutcome(firing=None, is_new=False)
@@ -548,23 +550,24 @@ def _fired(append: Append, row: ProgramRow, since_n: int, new: NewFiring, messag
         return FiringOutcome(firing=find_firing(txn, row.id, digest), is_new=False)
     reason = _breaking_reason(append, row, since_n, new)
     if reason is not None:
-        _pause(append, row, reason)
+        _pause_trigger(append, row, reason)
         return FiringOutcome(firing=None, is_new=False, paused=reason)
-    posted: str | None = None
-    admission: Admission | None = None
-    if isinstance(new.target, RoomTarget):
-        posted, message = _post(append, row, new, new.target)
-    else:
-        admission = _admit(append, row, new, message)
-    _add(
+    posted = append.ulids.mint() if isinstance(new.target, RoomTarget) else None
+    fired = _add_trigger_event(
         append,
         row,
         new.principals,
         TriggerFired,
-        **_fields(new.occasion, digest),
+        **_occasion_fields(new.occasion, digest),
         message=message,
         posted=posted or UNSET,
     )
+    sent = _SentMessage(message, posted, new.occasion.event_id or fired)
+    admission: Admission | None = None
+    if isinstance(new.target, RoomTarget):
+        _post_message(append, row, new, new.target, sent)
+    else:
+        admission = _admit_message(append, row, new, sent)
     return FiringOutcome(firing=find_firing(txn, row.id, digest), is_new=True, admission=admission)
 
 
@@ -600,29 +603,40 @@ def _breaking_reason(append: Append, row: ProgramRow, since_n: int, new: NewFiri
 # --- what it sends ---------------------------------------------------------------------------------------------------
 
 
-def _admit(append: Append, row: ProgramRow, new: NewFiring, message: str) -> Admission:
+class _SentMessage(Struct, frozen=True):
+    """The ids of what a firing sends, and the event that its turn names as its source."""
+
+    message: str
+    posted: str | None
+    source_event_id: str
+
+
+def _admit_message(append: Append, row: ProgramRow, new: NewFiring, sent: _SentMessage) -> Admission:
     assert not isinstance(new.target, RoomTarget)
-    session, is_fork = resolve_target(append, new.target)
+    session, origin = resolve_target(append, new.target)
     refuse_worker(append, session)
-    admitted = NewAdmission(message=new.message, target=new.target, route=new.route)
+    admitted = NewAdmission(
+        message=new.message, target=new.target, route=new.route, source_event_id=sent.source_event_id
+    )
     with append.in_name_of((row.id, *new.principals)):
         answer = add_message(
             append,
             session,
-            message,
+            sent.message,
             admitted,
             key=None,
             limits=DEFAULT_LIMITS,
-            is_fork=is_fork,
+            origin=origin,
             trigger=row.id,
             is_untrusted=new.is_untrusted,
         )
     return admission_of(append, answer)
 
 
-def _post(append: Append, row: ProgramRow, new: NewFiring, target: RoomTarget) -> tuple[str, str]:
-    """Post to a conversation what its agent is to answer; the ids of the message there and in the agent's inbox. The
-    system says it, so it brings nobody in and is never a person's."""
+def _post_message(append: Append, row: ProgramRow, new: NewFiring, target: RoomTarget, ids: _SentMessage) -> None:
+    """Post to a conversation what its agent is to answer. The system says it, so it brings nobody in and is never a
+    person's."""
+    assert ids.posted is not None
     room = OpenRoom.named(append, target.room)
     room.ensure_open()
     room.ensure_member("room:post", "post to the room")
@@ -636,7 +650,7 @@ def _post(append: Append, row: ProgramRow, new: NewFiring, target: RoomTarget) -
         raise NotApplicable(f"agent {target.agent!r} takes no part in the room", "let it in first")
     if not room.works_for(program, new.principals):
         raise NotFound("agent", target.agent, Action.LIST_PROGRAMS)
-    id, senders = append.ulids.mint(), (row.id, *new.principals)
+    id, senders = ids.posted, (row.id, *new.principals)
     parts = TurnEvents(append, id, actor=DEFAULT_AGENT, scope=room.scope).parts(new.message.content)
     meta = room.contents.put_json({"trigger": row.id}, "meta")
     with append.in_name_of(senders):
@@ -645,7 +659,7 @@ def _post(append: Append, row: ProgramRow, new: NewFiring, target: RoomTarget) -
     sent, context, _ = delivered_parts(room, participant, place.position, place.n, ROOM_LIMITS)
     source = new.message.source
     assert source is not None
-    delivery = Delivery(
+    delivery = RoomDelivery(
         posted=id,
         parts=sent,
         senders=senders,
@@ -654,14 +668,15 @@ def _post(append: Append, row: ProgramRow, new: NewFiring, target: RoomTarget) -
         scope=room.scope,
         is_untrusted=True,
         trigger=row.id,
+        source_event_id=ids.source_event_id,
     )
-    return id, deliver(append, append.view.session(participant.session), delivery, DEFAULT_LIMITS)
+    deliver(append, append.view.session(participant.session), delivery, DEFAULT_LIMITS, message=ids.message)
 
 
 # --- facts about a trigger -------------------------------------------------------------------------------------------
 
 
-def _fields(occasion: Occasion, digest: str) -> dict[str, Any]:
+def _occasion_fields(occasion: TriggerOccasion, digest: str) -> dict[str, Any]:
     """What is recorded of an occasion. What was delivered stands in the message alone, where it can be erased."""
     return {
         "occasion": digest,
@@ -672,27 +687,27 @@ def _fields(occasion: Occasion, digest: str) -> dict[str, Any]:
     }
 
 
-def _add(append: Append, row: ProgramRow, principals: tuple[str, ...], kind: Any, **fields: Any) -> None:
+def _add_trigger_event(append: Append, row: ProgramRow, principals: tuple[str, ...], kind: Any, **fields: Any) -> str:
     with append.in_name_of((row.id, *principals)):
-        _stream(append, row).add(kind, **fields)
+        return _trigger_stream(append, row).add(kind, **fields)
 
 
-def _stream(append: Append, row: ProgramRow) -> EventStream:
+def _trigger_stream(append: Append, row: ProgramRow) -> EventStream:
     name = program_stream(row.id)
     tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
     return append.stream(name, bytes(tip[0]).hex() if tip else None, row.id)
 
 
-def _pause(append: Append, row: ProgramRow, reason: str) -> None:
+def _pause_trigger(append: Append, row: ProgramRow, reason: str) -> None:
     with append.by_the_ledger():
-        _stream(append, row).add(TriggerPaused, reason=append.put_text(reason, "reason"))
+        _trigger_stream(append, row).add(TriggerPaused, reason=append.put_text(reason, "reason"))
 
 
 def record_error(writer: LedgerWriter, new: NewFiring, error: Exception) -> FiringOutcome:
     """Record that a trigger could not fire. As many in a row as its breaker allows pause it."""
 
     def work(append: Append) -> FiringOutcome:
-        row, since_n = _active(append, new.trigger, new.version)
+        row, since_n = _active_trigger(append, new.trigger, new.version)
         if not _move_cursor(append, row.id, new.cursor):
             return FiringOutcome(firing=None, is_new=False)
         now = append.now_ms
@@ -700,11 +715,13 @@ def record_error(writer: LedgerWriter, new: NewFiring, error: Exception) -> Firi
         digest, _ = _own_occasion(append, row.id, failed)
         words = error_text(error)
         fact = ErrorFact(code=append.named(error_code(error), "code"), message=append.put_text(words, "message"))
-        _add(append, row, new.principals, TriggerFired, **_fields(new.occasion, digest), error=fact)
+        _add_trigger_event(
+            append, row, new.principals, TriggerFired, **_occasion_fields(new.occasion, digest), error=fact
+        )
         reason = None
         if errors_in_a_row(append.sql, row.id, since_n, new.breaker) >= new.breaker:
             reason = f"its last {new.breaker} firings failed: {words}"
-            _pause(append, row, reason)
+            _pause_trigger(append, row, reason)
         append.seal()
         txn = ReadTxn(append.sql, append.txn.facts)
         return FiringOutcome(firing=find_firing(txn, row.id, digest), is_new=True, paused=reason)
@@ -717,12 +734,12 @@ def record_missed(writer: LedgerWriter, trigger: str, times: Sequence[int], reas
     may have looked at some of them, and a clock that was ahead may have passed them before."""
 
     def work(append: Append) -> None:
-        row, since_n = _active(append, trigger, cursor.version)
+        row, since_n = _active_trigger(append, trigger, cursor.version)
         _move_cursor(append, row.id, cursor)
         missed = unrecorded_times(append.sql, row.id, since_n, times)
         if missed:
             with append.by_the_ledger():
-                _stream(append, row).add(
+                _trigger_stream(append, row).add(
                     TriggerMissed,
                     count=len(missed),
                     first=iso_from_ms(missed[0]),

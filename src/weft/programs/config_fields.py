@@ -83,7 +83,7 @@ Widening = Callable[[Any, Any], Iterable[Named]]
 """What a change opens beyond the names of the new value: a limit that is taken away names what it kept closed."""
 
 
-def _nothing(value: Any) -> Iterable[Named]:
+def _no_names(value: Any) -> Iterable[Named]:
     return ()
 
 
@@ -95,17 +95,17 @@ class MachineField(Struct, frozen=True):
     """What one field names. `within` are the fields of its object, where it is declared as a whole: a new one in the
     object has to be declared as well."""
 
-    names: NamesOf = _nothing
+    names: NamesOf = _no_names
     widened: Widening = _nothing_more
     within: tuple[str, ...] = ()
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts_in(value: Any) -> Iterator[str]:
     """Every text in a value, whatever form it has."""
     if isinstance(value, str):
         yield value
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        yield from _texts(item)
+        yield from _texts_in(item)
 
 
 # --- names of each sort -------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def variables(value: Any) -> Iterator[Named]:
 
 def folders(value: Any) -> Iterator[Named]:
     """A folder as it is written, and where its links lead: both have to be covered."""
-    for text in _texts(value):
+    for text in _texts_in(value):
         yield MachineSort.FOLDER, text, folder_subjects(text)
     yield from variables(value)
 
@@ -156,7 +156,7 @@ def criterion_commands(value: Any) -> Iterator[Named]:
 
 def urls(value: Any) -> Iterator[Named]:
     """The hosts of URLs."""
-    for text in _texts(value):
+    for text in _texts_in(value):
         yield MachineSort.HOST, text, (_host_of_url(text),)
     yield from variables(value)
 
@@ -172,7 +172,7 @@ def _host_of_url(url: str) -> str:
 
 def services(value: Any) -> Iterator[Named]:
     """A vendor, or an account there: a host by another name."""
-    for text in _texts(value):
+    for text in _texts_in(value):
         yield MachineSort.HOST, text, (text if text and text.isascii() and text.isprintable() else EVERY_NAME,)
     yield from variables(value)
 
@@ -185,13 +185,13 @@ def private_hosts(value: Any) -> Iterator[Named]:
 
 
 def credentials(value: Any) -> Iterator[Named]:
-    for text in _texts(value):
+    for text in _texts_in(value):
         yield MachineSort.CREDENTIAL, text, (text,)
     yield from variables(value)
 
 
 def toolsets(value: Any) -> Iterator[Named]:
-    for text in _texts(value):
+    for text in _texts_in(value):
         yield MachineSort.TOOLSET, text, (text,)
 
 
@@ -212,17 +212,17 @@ _WIDTH = {None: 3, SandboxFiles.EVERYTHING: 2, SandboxFiles.WORKSPACE: 1, Sandbo
 """How much a layer leaves open of the files; one that says nothing leaves all to the others."""
 
 
-def _part(value: Any, name: str) -> Any:
+def _field_of(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
 def sandboxes(value: Any) -> Iterator[Named]:
     """What a sandbox opens beyond one that nothing is said of: files outside, and hosts."""
-    files, hosts, network = (_part(value, name) for name in ("files", "hosts", "network"))
+    files, hosts, network = (_field_of(value, name) for name in ("files", "hosts", "network"))
     if files not in (None, *SandboxFiles) or files == SandboxFiles.EVERYTHING:
         yield MachineSort.SANDBOX, str(files), (str(files),)
     if hosts is not None:
-        for host in _texts(hosts):
+        for host in _texts_in(hosts):
             yield MachineSort.HOST, host, _host_subjects(host)
     elif network not in (None, False):
         yield MachineSort.HOST, ANY_HOST, (EVERY_NAME,)
@@ -239,13 +239,13 @@ def _host_subjects(text: str) -> tuple[str, ...]:
 
 
 def _widened_sandbox(before: Any, after: Any) -> Iterator[Named]:
-    old, new = _part(before, "files"), _part(after, "files")
+    old, new = _field_of(before, "files"), _field_of(after, "files")
     if _WIDTH.get(new, 3) > _WIDTH.get(old, 3):
         subject = SandboxFiles.EVERYTHING.value if new is None else str(new)
         yield MachineSort.SANDBOX, subject, (subject,)
-    was_closed = _part(before, "network") is False and _part(after, "network") is not False
-    was_listed = _part(before, "hosts") is not None and _part(after, "hosts") is None
-    if was_closed or (was_listed and _part(after, "network") is not False):
+    was_closed = _field_of(before, "network") is False and _field_of(after, "network") is not False
+    was_listed = _field_of(before, "hosts") is not None and _field_of(after, "hosts") is None
+    if was_closed or (was_listed and _field_of(after, "network") is not False):
         yield MachineSort.HOST, ANY_HOST, (EVERY_NAME,)
 
 
@@ -254,13 +254,13 @@ def _widened_credentials(before: Any, after: Any) -> Iterator[Named]:
     if isinstance(before, list) and not isinstance(after, list):
         yield MachineSort.CREDENTIAL, "*", (EVERY_NAME,)
     elif isinstance(before, list):
-        for text in _texts([name for name in after if name not in before]):
+        for text in _texts_in([name for name in after if name not in before]):
             yield MachineSort.CREDENTIAL, text, (text,)
 
 
 NOTHING = MachineField()
 """Nothing of the machine, and nothing puts a variable in: a title, a text, the source of a program."""
-TEMPLATE = MachineField(_nothing, _nothing_more)
+TEMPLATE = MachineField(_no_names, _nothing_more)
 """A text in which `${…}` stands for something else than a variable."""
 VARIABLES = MachineField(variables)
 """Nothing but the variables that stand in it."""
@@ -296,7 +296,7 @@ def names_in(fields: Mapping[str, MachineField], config: Any) -> frozenset[Machi
     for path, field in fields.items():
         value = value_at(config, path)
         if value is not None:
-            names.update(_made(path, field.names(value)))
+            names.update(_machine_names(path, field.names(value)))
     return frozenset(names)
 
 
@@ -304,7 +304,7 @@ def names_of_change(fields: Mapping[str, MachineField], before: Any, after: Any)
     """What a change names: what was not named there before, and what limits kept closed that are wider now."""
     names = set(names_in(fields, after) - names_in(fields, before))
     for path, field in fields.items():
-        names.update(_made(path, field.widened(value_at(before, path), value_at(after, path))))
+        names.update(_machine_names(path, field.widened(value_at(before, path), value_at(after, path))))
     return sorted(names)
 
 
@@ -321,7 +321,7 @@ def is_kept(fields: Mapping[str, MachineField], before: Any, after: Any) -> bool
     return bool(concerns(before) == concerns(after))
 
 
-def _made(path: str, names: Iterable[Named]) -> Iterator[MachineName]:
+def _machine_names(path: str, names: Iterable[Named]) -> Iterator[MachineName]:
     for sort, text, subjects in names:
         yield MachineName(path, sort.value, text, subjects)
 
@@ -470,7 +470,7 @@ def member(*of: str) -> Check:
 def right_patterns(path: str, value: Any) -> list[str]:
     """Rights that a person or an agent is given. One that allows nothing, as it fits no right, is refused."""
     patterns = texts(path, value)
-    faults = Faults()
+    faults = ConfigFaults()
     for i, pattern in enumerate(patterns):
         name, subject, _ = pattern.partition("(")
         rights = (*RIGHTS_BY_NAME, CONFIGURE) if subject else (*RIGHTS_BY_NAME, *WHOLE_RIGHTS)
@@ -507,7 +507,7 @@ def or_variable(check: Check) -> Check:
     return check_value
 
 
-class Faults:
+class ConfigFaults:
     """The refusals of several checks, raised together. `place` is what they are about."""
 
     def __init__(self, place: str = "config") -> None:
@@ -531,14 +531,14 @@ class Faults:
             raise InvalidConfig(self.place, listed, faults=self.errors)
 
 
-class Fields:
+class ConfigFields:
     """The check of an object, field by field. Fields that it does not know pass; `unknown_fields` finds those."""
 
     def __init__(self, fields: Mapping[str, Check]) -> None:
         self.fields = fields
 
     def __call__(self, path: str, value: Any) -> dict[str, Any]:
-        faults = Faults()
+        faults = ConfigFaults()
         checked = {
             name: faults.check(self.fields[name], f"{path}.{name}", field) if name in self.fields else field
             for name, field in object_(path, value).items()
@@ -551,25 +551,25 @@ class Fields:
             check = self.fields.get(name)
             if check is None:
                 yield UnknownField((*above, name), field, tuple(self.fields))
-            elif isinstance(check, Fields | NamedObjects):
+            elif isinstance(check, ConfigFields | NamedObjects):
                 yield from check.unknown_in(field, (*above, name))
 
     def names(self, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         """The places of all known fields, those of objects in it after it."""
         for name, check in self.fields.items():
             yield (*above, name)
-            if isinstance(check, Fields):
+            if isinstance(check, ConfigFields):
                 yield from check.names((*above, name))
 
 
 class NamedObjects:
     """The check of an object whose values are objects of one form, under names of the user's own."""
 
-    def __init__(self, form: Fields) -> None:
+    def __init__(self, form: ConfigFields) -> None:
         self.form = form
 
     def __call__(self, path: str, value: Any) -> dict[str, Any]:
-        return Fields(dict.fromkeys(object_(path, value), self.form))(path, value)
+        return ConfigFields(dict.fromkeys(object_(path, value), self.form))(path, value)
 
     def unknown_in(self, value: Any, above: tuple[str, ...]) -> Iterator[UnknownField]:
         for name, field in value.items() if isinstance(value, dict) else ():
@@ -595,8 +595,8 @@ class UnknownField(Struct, frozen=True):
             config = config[name]
         return is_same(config, self.value)
 
-    def refusal(self, kind: str, form: Fields) -> InvalidConfig:
-        meant = self._meant(form)
+    def refusal(self, kind: str, form: ConfigFields) -> InvalidConfig:
+        meant = self._meant_field(form)
         if meant is not None:
             hint = f"did you mean {meant}? What is your own stands under {METADATA}"
         else:
@@ -604,7 +604,7 @@ class UnknownField(Struct, frozen=True):
             hint = f"what is your own stands under {METADATA}; {'.'.join((kind, *self.place[:-1]))} takes {known}"
         return InvalidConfig(self.path, "is a field that nothing reads", hint)
 
-    def _meant(self, form: Fields) -> str | None:
+    def _meant_field(self, form: ConfigFields) -> str | None:
         """The field of this name, nearly, beside it; else elsewhere in the configuration."""
         near = get_close_matches(self.place[-1], self.known, n=1)
         if near:
@@ -614,7 +614,7 @@ class UnknownField(Struct, frozen=True):
         return places[near[0]] if near else None
 
 
-def unknown_fields(form: Fields, config: dict[str, Any], earlier: Iterable[Any]) -> Iterator[UnknownField]:
+def unknown_fields(form: ConfigFields, config: dict[str, Any], earlier: Iterable[Any]) -> Iterator[UnknownField]:
     """Fields that nothing reads, but for those that an earlier version holds likewise: another ledger may have
     written them, and they are kept."""
     fields = list(form.unknown_in(config, ()))
@@ -655,7 +655,7 @@ def plain_key(path: str) -> InvalidConfig:
     )
 
 
-COMPACTION = Fields(
+COMPACTION = ConfigFields(
     {
         "model": reference,
         "strategy": filled,

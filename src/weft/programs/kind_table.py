@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from weft.kernel import program_events
 from weft.kernel.clock import is_ulid_ending
-from weft.kernel.enums import InfoType, Presence, ProgramKind, ReferenceField, SessionStatus
+from weft.kernel.enums import AgentRole, InfoType, Presence, ProgramKind, ReferenceField, SessionStatus
 from weft.kernel.errors import (
     Action,
     IllegalTransition,
@@ -54,7 +54,7 @@ from weft.programs.config_fields import (
     NOTHING,
     UNATTENDED,
     URL,
-    Fields,
+    ConfigFields,
     amount,
     anything,
     count,
@@ -100,20 +100,23 @@ SESSION = KindRow(
     fields={
         "owner": reference,
         "defaultModel": reference,
+        "fallback": reference,
         MODEL_CONFIG: MODEL_CONFIG_CHECK,
-        "permissions": Fields(LIMIT_CHECKS),
+        "permissions": ConfigFields(LIMIT_CHECKS),
         "logFile": filled,
         "workspace": filled,
         "toolset": filled,
+        "role": member(*AgentRole),
         "compaction": COMPACTION,
     },
     references={
         "owner": ReferenceRule(ReferenceField.OWNER, (ProgramKind.AGENT, ProgramKind.HUMAN), (DEFAULT_AGENT,)),
         "defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),
+        "fallback": ReferenceRule(ReferenceField.FALLBACK, (ProgramKind.MODEL,)),
     },
     normalized=with_one_model,
     changed=with_changed_model,
-    machine={**TURN_MACHINE, "owner": NOTHING, "logFile": FOLDER, "workspace": FOLDER},
+    machine={**TURN_MACHINE, "owner": NOTHING, "logFile": FOLDER, "workspace": FOLDER, "role": NOTHING},
     ended_states=("completed",),
 )
 
@@ -151,7 +154,7 @@ def create_unchecked_session(
     ensure_label_free(append, name)
     fields = {} if task is None else {"task_description": append.put_text(task, "task")}
     row = create_session(append, name, persona=owner, actor=writer.actor, **fields)
-    return _configured(writer, row, checked, may_choose_files=may_choose_files)
+    return _configured_session(writer, row, checked, may_choose_files=may_choose_files)
 
 
 def configure_session(
@@ -163,7 +166,7 @@ def configure_session(
     if row.lifecycle in SESSION.ended_states:
         raise NotApplicable(f"session {row.label!r} is completed", "fork it, or make a new session")
     checked = SESSION.checked_config(config, writer.earlier_configs(row.id))
-    return _configured(writer, _vouched_for(writer, row, checked, given), checked)
+    return _configured_session(writer, _vouched_for(writer, row, checked, given), checked)
 
 
 def _vouched_for(writer: ProgramWriter, row: SessionRow, checked: Config, given: Any) -> SessionRow:
@@ -186,10 +189,11 @@ def _persona_address(writer: ProgramWriter, row: SessionRow) -> str:
     return f"@({agent_names(writer.sql, [row.persona])[row.persona]})"
 
 
-def _configured(
+def _configured_session(
     writer: ProgramWriter, row: SessionRow, checked: Config, *, may_choose_files: bool = False
 ) -> SessionRow:
-    """The persona that a session was made for is its owner without being configured as one."""
+    """The persona that a session was made for is its owner without being configured as one. The first model that a
+    session in which something was said is given is a switch, too."""
     before = writer.config_of(row)
     if checked.get("owner") == _persona_address(writer, row):
         checked = {name: value for name, value in checked.items() if name != "owner"}
@@ -197,10 +201,10 @@ def _configured(
         return row
     _permit_changes(writer, row, before, checked, may_choose_files=may_choose_files)
     stream, model = writer.session_stream(row), row.model
-    first = row.config_version == 0
+    is_switched = row.config_version > 0 or row.head is not None
     stream.add(SessionConfigured, **SESSION.config_event_fields(writer, checked))
     row = writer.append.view.session(row.id)
-    if row.model is not None and row.model != model and not first:
+    if row.model is not None and row.model != model and is_switched:
         stream.add(SessionModelSwitched, model=row.model)
     return row
 
@@ -249,8 +253,8 @@ UNATTENDED_WRITES = "unattended_writes"
 """Whether what it does for other people that nobody watches may have tools that write; the ledger's owner says so."""
 AGENT_VERBS = tuple(verb for verb in program_events.AGENT.steps if verb != "fail")
 """Steps that take a reason alone; `fail` takes an error."""
-_IDENTITY = Fields(dict.fromkeys((*IDENTITY_FIELDS, "soul"), text))
-HARNESS_FIELDS = Fields(
+_IDENTITY = ConfigFields(dict.fromkeys((*IDENTITY_FIELDS, "soul"), text))
+HARNESS_FIELDS = ConfigFields(
     {
         "maxTurns": count,
         "maxTokens": count,
@@ -261,7 +265,7 @@ HARNESS_FIELDS = Fields(
         "checkpointEvery": count,
     }
 )
-_PERMISSIONS = Fields({**LIMIT_CHECKS, "programs": right_patterns})
+_PERMISSIONS = ConfigFields({**LIMIT_CHECKS, "programs": right_patterns})
 
 
 def _with_identity(config: Config) -> Config:
@@ -293,6 +297,7 @@ AGENT = KindRow(
         "toolset": filled,
         "harness": HARNESS_FIELDS,
         "defaultModel": reference,
+        "fallback": reference,
         MODEL_CONFIG: MODEL_CONFIG_CHECK,
         "createdBy": text,
         "compaction": COMPACTION,
@@ -322,6 +327,7 @@ AGENT = KindRow(
     },
     references={
         "defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),
+        "fallback": ReferenceRule(ReferenceField.FALLBACK, (ProgramKind.MODEL,)),
         "tools": ReferenceRule(ReferenceField.TOOL, (ProgramKind.CODE,)),
     },
     activity_fields=("currentTask", "currentSession", "turnCount", "lastCheckpoint"),
@@ -446,7 +452,7 @@ HUMAN = KindRow(
         "permissions": right_patterns,
         "email": email,
         "image": filled,
-        "preferences": Fields({"notificationChannel": member(*CHANNELS), "command": filled, "webhook": filled}),
+        "preferences": ConfigFields({"notificationChannel": member(*CHANNELS), "command": filled, "webhook": filled}),
     },
     machine={
         **dict.fromkeys(("permissions", "email", "image"), NOTHING),
@@ -487,7 +493,7 @@ def notify_human(
 
 def answer_request(writer: ProgramWriter, request: str, approved: bool, reason: str | None) -> str:
     """Yes or no, once, by the very person who was asked, who must have the right to."""
-    row = _pending(writer, request)
+    row = _pending_request(writer, request)
     human = writer.require(row.human, ProgramKind.HUMAN)
     what = f"{'approve' if approved else 'reject'} what {human.name!r} was asked"
     if writer.actor != human.id or "approve" not in writer.config_of(human).get("permissions", []):
@@ -497,7 +503,7 @@ def answer_request(writer: ProgramWriter, request: str, approved: bool, reason: 
     return row.id
 
 
-def _pending(writer: ProgramWriter, request: str) -> RequestRow:
+def _pending_request(writer: ProgramWriter, request: str) -> RequestRow:
     if not isinstance(request, str):
         raise InvalidInput(f"request is {quoted(request)}", "give its id")
     ids = _ids_ending(writer, request)
@@ -530,13 +536,13 @@ def ensure_valid(writer: ProgramWriter, row: ProgramRow) -> dict[str, Any]:
         return {}
     schema = writer.reload(schemas[0])
     version = parse_address(config["schema"]).version or writer.version_of(schema)
-    problems = problems_with(config.get("content"), _content(writer, schema, version), f"schema {schema.name!r}")
+    problems = problems_with(config.get("content"), _schema_content(writer, schema, version), f"schema {schema.name!r}")
     if problems:
         raise SchemaMismatch(f"information {row.name!r}", problems)
     return {"schema": schema.id, "version": version}
 
 
-def _content(writer: ProgramWriter, schema: ProgramRow, version: int) -> Any:
+def _schema_content(writer: ProgramWriter, schema: ProgramRow, version: int) -> Any:
     if not is_counted(writer.reading, schema.id, version):
         raise only_foreign(schema)
     content = writer.sql.one(

@@ -76,12 +76,17 @@ from weft.store.sql import Sql
 
 # --- Anything that has an id (programs, sessions, turns, messages, events): how it is found, called and tagged.
 
-NODE_KINDS = ("program", "session", "turn", "message", "event")
-HINT = "name a program, a session, a turn, a message or an event"
+NODE_KINDS = (
+    *("program", "session", "turn", "message", "event"),
+    *("resource", "policy", "snapshot", "handle", "materialization", "uri"),
+)
+"""Generations, tool calls, tool results and summaries are the events that made them."""
+HINT = "name a node, such as a program, a session, a turn, an event or resource:NAME"
 
 
 def find_node(txn: ReadTxn, name: str) -> str:
-    """The id that a name stands for: a program's, a session's, a turn's, a message's or an event's."""
+    """The id that a name stands for: of a program, a session, a turn, a message or an event, else of any node of the
+    graph by what the graph's verbs take for it."""
     wanted = parse_address(name, "node").name if is_address(name) else name
     if not isinstance(wanted, str) or not wanted:
         raise InvalidInput(f"node is {quoted(name)}", HINT)
@@ -98,7 +103,16 @@ def find_node(txn: ReadTxn, name: str) -> str:
     except AmbiguousName:
         raise
     except (NotFound, InvalidInput):
-        raise NotFound("node", wanted, HINT) from None
+        return _find_graph_node(txn, wanted)
+
+
+def _find_graph_node(txn: ReadTxn, name: str) -> str:
+    from weft.graph.graph import find_lasting_id
+
+    id = find_lasting_id(txn, name, _no_time)
+    if id is None:
+        raise NotFound("node", name, HINT)
+    return id
 
 
 def _is_message(txn: ReadTxn, message: str) -> bool:
@@ -142,6 +156,10 @@ def node_of(sql: Sql, node: str) -> Node:
         return Node(id=node, kind="program", name=row.name, there=not row.deleted)
     if sql.one("SELECT 1 FROM turn WHERE id = ?", (node,)) is not None:
         return Node(id=node, kind="turn", name=node)
+    from weft.graph.graph import kind_of_lasting_id
+
+    if (kind := kind_of_lasting_id(sql, node)) is not None:
+        return Node(id=node, kind=kind, name=node)
     return Node(id=node, kind="message" if is_ulid(node) else "event", name=node)
 
 
@@ -167,7 +185,7 @@ def remove_tags(writer: ProgramWriter, name: str, tags: Iterable[str]) -> str:
     node = find_node(LimitedTxn(writer.sql, writer.append.txn.facts, writer.append.access), name)
     _permit_tags(writer, node)
     wanted, stream = checked_tags(tags), None
-    for version in _versions(writer.sql, node):
+    for version in _turn_versions(writer.sql, node):
         own = _own_tags(writer.sql, version)
         if there := [tag for tag in wanted if tag in own]:
             contents = tuple(writer.append.put_text(tag, "tag") for tag in there)
@@ -191,14 +209,14 @@ _SAME_NATIVE = "SELECT id FROM turn WHERE native = (SELECT native FROM turn WHER
 
 def tags_of(sql: Sql, node: str) -> list[str]:
     """Its tags; of an imported turn also those of its other versions, which it stands in the place of."""
-    return sorted({tag for version in _versions(sql, node) for tag in _own_tags(sql, version)})
+    return sorted({tag for version in _turn_versions(sql, node) for tag in _own_tags(sql, version)})
 
 
 def _own_tags(sql: Sql, node: str) -> list[str]:
     return [tag for (tag,) in sql.all("SELECT tag FROM node_tag WHERE node = ? ORDER BY tag", (node,))]
 
 
-def _versions(sql: Sql, node: str) -> list[str]:
+def _turn_versions(sql: Sql, node: str) -> list[str]:
     """The node, and every other version of it if it is an imported turn."""
     others = sql.all(
         "SELECT id FROM turn WHERE native = (SELECT native FROM turn WHERE id = ?) AND id <> ?", (node, node)
@@ -206,7 +224,7 @@ def _versions(sql: Sql, node: str) -> list[str]:
     return [node, *(id for (id,) in others)]
 
 
-def _current(sql: Sql, node: str) -> str:
+def _current_version(sql: Sql, node: str) -> str:
     """The version that stands in a turn's place; anything else is its own."""
     row = sql.one(f"{_SAME_NATIVE} AND current = 1", (node,))
     return node if row is None else str(row[0])
@@ -217,9 +235,11 @@ def nodes_with(txn: ReadTxn, tags: Iterable[str]) -> list[TaggedNode]:
     sql = txn.sql
     nodes: set[str] | None = None
     for tag in checked_tags(tags):
-        with_tag = {_current(sql, node) for (node,) in sql.all("SELECT node FROM node_tag WHERE tag = ?", (tag,))}
+        with_tag = {
+            _current_version(sql, node) for (node,) in sql.all("SELECT node FROM node_tag WHERE tag = ?", (tag,))
+        }
         nodes = with_tag if nodes is None else nodes & with_tag
-    tagged = (_tagged(sql, node_of(sql, node)) for node in sorted(nodes or ()) if _is_readable(txn, node))
+    tagged = (_tagged_node(sql, node_of(sql, node)) for node in sorted(nodes or ()) if _is_readable(txn, node))
     shown = (node for node in tagged if node is not None)
     return sorted(shown, key=lambda node: (NODE_KINDS.index(node.kind), node.name, node.id))
 
@@ -233,7 +253,7 @@ def _is_readable(txn: ReadTxn, node: str) -> bool:
         return False
 
 
-def _tagged(sql: Sql, node: Node) -> TaggedNode | None:
+def _tagged_node(sql: Sql, node: Node) -> TaggedNode | None:
     """Hidden programs and deleted sessions are not shown."""
     return TaggedNode(id=node.id, kind=node.kind, name=node.name, tags=tags_of(sql, node.id)) if node.there else None
 
@@ -254,7 +274,7 @@ def to_program(txn: ReadTxn, row: ProgramRow | SessionRow, version: int | None =
     program = _of_session(txn, row) if isinstance(row, SessionRow) else _of_row(txn, row)
     if version is None or version == program.version:
         return program
-    config = _version(txn, row.id, program.name, version)
+    config = _config_of_version(txn, row.id, program.name, version)
     return replace(
         program,
         config=config,
@@ -264,7 +284,7 @@ def to_program(txn: ReadTxn, row: ProgramRow | SessionRow, version: int | None =
     )
 
 
-def _version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
+def _config_of_version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
     entry = txn.sql.one(
         "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
         (program, version),
@@ -366,10 +386,10 @@ def history(txn: ReadTxn, row: ProgramRow | SessionRow) -> list[ProgramChange]:
     rows = txn.sql.all(f"{PROGRAM_HISTORY.select} WHERE program = ? ORDER BY n DESC", (row.id,))
     entries = [HistoryEntry(*row) for row in rows]
     names = agent_names(txn.sql, (entry.actor for entry in entries))
-    return [_change(txn, entry, names) for entry in entries]
+    return [_program_change(txn, entry, names) for entry in entries]
 
 
-def _change(txn: ReadTxn, entry: HistoryEntry, names: Mapping[str, str]) -> ProgramChange:
+def _program_change(txn: ReadTxn, entry: HistoryEntry, names: Mapping[str, str]) -> ProgramChange:
     event = authored_event(txn, entry.n)
     return ProgramChange(
         n=entry.n,
@@ -489,15 +509,15 @@ def _has_words(program: Program, config: dict[str, Any], text: str) -> bool:
     wanted = [token.word for token in tokens(text)]
     if not wanted:
         raise InvalidInput(f"{quoted(text)} has no words to look for", "give letters or digits")
-    words = {token.word for piece in (program.name, *_texts(config)) for token in tokens(piece)}
+    words = {token.word for piece in (program.name, *_texts_in(config)) for token in tokens(piece)}
     return set(wanted[:-1]) <= words and any(word.startswith(wanted[-1]) for word in words)
 
 
-def _texts(value: Any) -> list[str]:
+def _texts_in(value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [text for name, inner in value.items() for text in (name, *_texts(inner))]
+        return [text for name, inner in value.items() for text in (name, *_texts_in(inner))]
     if isinstance(value, list):
-        return [text for inner in value for text in _texts(inner)]
+        return [text for inner in value for text in _texts_in(inner)]
     return [] if value is None else [str(value)]
 
 

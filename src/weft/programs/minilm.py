@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import file_digest
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from weft.kernel.errors import Unsupported
@@ -32,7 +33,7 @@ class MiniLM:
     name, dimensions = NAME, DIMENSIONS
 
     def __init__(self) -> None:
-        folder = _folder()
+        folder = _model_folder()
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
@@ -46,43 +47,45 @@ class MiniLM:
 
         made = np.zeros((len(texts), DIMENSIONS), np.float32)
         tokens = [each.ids for each in self._tokenizer.encode_batch(list(texts))]
-        for some in _alike(tokens):
-            made[some] = self._pooled([tokens[k] for k in some])
+        for some in _batches_of_like_length(tokens):
+            made[some] = self._pooled_vectors([tokens[k] for k in some])
         return made
 
-    def _pooled(self, tokens: list[list[int]]) -> Vectors:
+    def _pooled_vectors(self, tokens: list[list[int]]) -> Vectors:
         """The mean over the pieces of each text, brought to length 1."""
         import numpy as np
 
         longest = max(map(len, tokens))
         ids = np.array([each + [0] * (longest - len(each)) for each in tokens])
         mask = np.array([[1.0] * len(each) + [0.0] * (longest - len(each)) for each in tokens], np.float32)
-        states = self._states(ids, mask)
+        states = self._hidden_states(ids, mask)
         means = (states * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
         found: Vectors = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), TINY)
         return found
 
-    def _states(self, ids: Any, mask: Any) -> Any:
+    def _hidden_states(self, ids: Any, mask: Any) -> Any:
         w, of = self._weights, "embeddings"
         places = w[f"{of}.position_embeddings.weight"][: ids.shape[1]]
         x = w[f"{of}.word_embeddings.weight"][ids] + places + w[f"{of}.token_type_embeddings.weight"][0]
-        x = self._normed(x, f"{of}.LayerNorm")
+        x = self._apply_norm(x, f"{of}.LayerNorm")
         closed = (1.0 - mask[:, None, None, :]) * -1e9
         for k in range(LAYERS):
-            x = self._layer(x, f"encoder.layer.{k}", closed)
+            x = self._apply_layer(x, f"encoder.layer.{k}", closed)
         return x
 
-    def _layer(self, x: Any, of: str, closed: Any) -> Any:
-        seen = self._linear(self._attended(x, f"{of}.attention.self", closed), f"{of}.attention.output.dense")
-        x = self._normed(x + seen, f"{of}.attention.output.LayerNorm")
-        wide = _gelu(self._linear(x, f"{of}.intermediate.dense"))
-        return self._normed(x + self._linear(wide, f"{of}.output.dense"), f"{of}.output.LayerNorm")
+    def _apply_layer(self, x: Any, of: str, closed: Any) -> Any:
+        seen = self._apply_linear(
+            self._apply_attention(x, f"{of}.attention.self", closed), f"{of}.attention.output.dense"
+        )
+        x = self._apply_norm(x + seen, f"{of}.attention.output.LayerNorm")
+        wide = _gelu(self._apply_linear(x, f"{of}.intermediate.dense"))
+        return self._apply_norm(x + self._apply_linear(wide, f"{of}.output.dense"), f"{of}.output.LayerNorm")
 
-    def _attended(self, x: Any, of: str, closed: Any) -> Any:
+    def _apply_attention(self, x: Any, of: str, closed: Any) -> Any:
         import numpy as np
 
         def split(part: str) -> Any:
-            return self._linear(x, f"{of}.{part}").reshape(*x.shape[:2], HEADS, -1).transpose(0, 2, 1, 3)
+            return self._apply_linear(x, f"{of}.{part}").reshape(*x.shape[:2], HEADS, -1).transpose(0, 2, 1, 3)
 
         query, key, value = map(split, ("query", "key", "value"))
         scores = query @ key.transpose(0, 1, 3, 2)
@@ -93,13 +96,13 @@ class MiniLM:
         scores /= scores.sum(-1, keepdims=True)
         return (scores @ value).transpose(0, 2, 1, 3).reshape(x.shape)
 
-    def _linear(self, x: Any, of: str) -> Any:
+    def _apply_linear(self, x: Any, of: str) -> Any:
         """One product for all texts together: a product for each takes twice as long."""
         made = x.reshape(-1, x.shape[-1]) @ self._weights[f"{of}.weight"].T
         made += self._weights[f"{of}.bias"]
         return made.reshape(*x.shape[:-1], -1)
 
-    def _normed(self, x: Any, of: str) -> Any:
+    def _apply_norm(self, x: Any, of: str) -> Any:
         import numpy as np
 
         x = x - x.mean(-1, keepdims=True)
@@ -109,7 +112,22 @@ class MiniLM:
         return x
 
 
-def _alike(tokens: list[list[int]]) -> Iterator[list[int]]:
+class LazyMiniLM:
+    """The same, loaded when a text is first embedded. Safe to use from several threads."""
+
+    name, dimensions = NAME, DIMENSIONS
+
+    def __init__(self) -> None:
+        self._model: MiniLM | None = None
+        self._lock = Lock()
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        with self._lock:
+            self._model = self._model or MiniLM()
+        return self._model.embed(texts)
+
+
+def _batches_of_like_length(tokens: list[list[int]]) -> Iterator[list[int]]:
     """Which texts go together: of about the same length, so that little is padding."""
     order = sorted(range(len(tokens)), key=lambda k: len(tokens[k]))
     for start in range(0, len(order), AT_ONCE):
@@ -138,7 +156,7 @@ def _gelu_some(x: Any) -> None:
     x *= (1 + np.copysign(1 - tail, x)) / 2
 
 
-def _folder() -> Path:
+def _model_folder() -> Path:
     spec = find_spec(PACKAGE)
     missing = [name for name in ("numpy", "safetensors", "tokenizers") if find_spec(name) is None]
     if spec is None or spec.origin is None or missing:

@@ -1,6 +1,7 @@
 """What other ledgers decided and nobody here has taken over: configurations, answers, erasures.
 
-It is listed, taken over, refused, and thought of again.
+It is listed, taken over, refused, and thought of again. What counts without that is decided in
+`store.replicas`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def erasure_item(txn: ReadTxn, tombstone: Tombstone) -> PendingItem | None:
         kind=ERASURE,
         name=tombstone.ref,
         what="erased",
-        status=_status(event),
+        status=_pending_status(event),
         replica=tombstone.replica,
         actor=tombstone.actor,
         at=tombstone.erased_at,
@@ -89,7 +90,7 @@ def program_item(txn: ReadTxn, event: AuthoredEvent) -> PendingItem | None:
         kind=row.kind if row is not None else SESSION.name,
         name=row.name if row is not None else session.label if session is not None else node,
         what=f"version {version}",
-        status=_status(event),
+        status=_pending_status(event),
         replica=event.replica,
         actor=agent_names(txn.sql, [actor])[actor],
         at=at,
@@ -112,7 +113,7 @@ def answer_item(txn: ReadTxn, event: AuthoredEvent) -> PendingItem | None:
         kind=APPROVAL,
         name=request.id,
         what=STATUS_OF[kind],
-        status=_status(event),
+        status=_pending_status(event),
         replica=event.replica,
         actor=agent_names(txn.sql, [actor])[actor],
         at=at,
@@ -122,7 +123,7 @@ def answer_item(txn: ReadTxn, event: AuthoredEvent) -> PendingItem | None:
     )
 
 
-def _status(event: AuthoredEvent) -> str:
+def _pending_status(event: AuthoredEvent) -> str:
     return TAKEN if event.is_taken else REFUSED if event.is_refused else WAITING
 
 
@@ -230,37 +231,39 @@ class PendingVerbs(ProgramsBase):
     def take_over(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
         """Let these count here: by id or name, or all of a kind or a source. Returns what was taken over."""
         self.ledger.trust.ensure("take over what another ledger decided")
-        items = self._named(names, kind, source)
-        self._decide("take_over", [item for item in items if item.kind != ERASURE], note_taken, _permit_taking)
+        items = self._named_items(names, kind, source)
+        self._decide_items("take_over", [item for item in items if item.kind != ERASURE], note_taken, _permit_taking)
         if contents := [item.name for item in items if item.kind == ERASURE]:
             self.ledger.erasure.erase(sorted(set(contents)), reason=APPLIED)
-            self._decide("take_over", [item for item in items if item.kind == ERASURE], note_taken, _permit_refusing)
+            self._decide_items(
+                "take_over", [item for item in items if item.kind == ERASURE], note_taken, _permit_refusing
+            )
         return [replace(item, status=TAKEN) for item in items]
 
     def refuse(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
         """Do not let these count, and do not list them as waiting any more."""
-        items = self._named(names, kind, source)
-        self._decide("refuse", items, note_refused, _permit_refusing)
+        items = self._named_items(names, kind, source)
+        self._decide_items("refuse", items, note_refused, _permit_refusing)
         return [replace(item, status=REFUSED) for item in items]
 
     def reconsider(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
         """Forget what was decided about these: they wait again. An erasure that was carried out stays so."""
-        items = self._named(names, kind, source, decided=True)
+        items = self._named_items(names, kind, source, decided=True)
         done = [item for item in items if item.kind == ERASURE and item.status == TAKEN]
         if done and names:
             raise NotApplicable(f"the erasure of {done[0].name[:16]} was carried out", "it cannot be undone")
         items = [item for item in items if item not in done]
-        self._decide("reconsider", items, lambda sql, id, _: release(sql, id), _permit_refusing)
+        self._decide_items("reconsider", items, lambda sql, id, _: release(sql, id), _permit_refusing)
         return [replace(item, status=WAITING) for item in items]
 
-    def _named(
+    def _named_items(
         self, names: tuple[str, ...], kind: str | None, source: str | None, *, decided: bool = False
     ) -> list[PendingItem]:
         if not names and kind is None and source is None:
             raise InvalidInput("nothing was named", "give ids or names, a kind, or the replica that it came from")
         return self.pending(*names, kind=kind, source=source, decided=decided)
 
-    def _decide(
+    def _decide_items(
         self,
         verb: str,
         items: list[PendingItem],

@@ -27,6 +27,7 @@ from weft.kernel.errors import (
     NotFound,
     WeftError,
     quoted,
+    with_article,
 )
 from weft.kernel.program_events import ProgramDeleted, legal_verbs
 from weft.ledger.api import cancel_deliveries_to
@@ -34,7 +35,7 @@ from weft.ledger.read.access import granted
 from weft.ledger.views.rows import PROGRAM, ProgramRow, SessionRow, find_program, find_session, json_of
 from weft.ledger.write.transaction import LedgerWriter
 from weft.programs import kind_table
-from weft.programs.config_fields import MACHINE_PREFIX, Faults
+from weft.programs.config_fields import MACHINE_PREFIX, ConfigFaults
 from weft.programs.kind_table import KINDS, kind_of_row
 from weft.programs.lookups import add_tags, checked_tags, remove_tags, tags_of, to_program
 from weft.programs.program_kinds import KindRow
@@ -61,7 +62,7 @@ def create_program(
     if row is not None and not row.deleted:
         if row.kind == kind.name and row.version == 0 and writer.append.access.may_read_program(row):
             return configure_program(writer, row, checked, applied=applied)
-        raise LabelTaken(name, f"a {row.kind}" if writer.append.access.may_read_program(row) else "taken")
+        raise LabelTaken(name, with_article(row.kind) if writer.append.access.may_read_program(row) else "taken")
     program = writer.append.ulids.mint()
     fields = _event_fields(writer, kind, checked, applied)
     stream = writer.new_stream(kind.name, program)
@@ -222,17 +223,17 @@ def read_files(paths: list[Path]) -> list[WantedProgram]:
     programs: list[WantedProgram] = []
     for path in paths:
         try:
-            programs += read_text(_text(path), str(path), is_json=path.suffix == ".json")
+            programs += read_text(_file_text(path), str(path), is_json=path.suffix == ".json")
         except InvalidInput as error:
-            programs.append(_faulty(str(path), error))
+            programs.append(_faulty_program(str(path), error))
     return programs
 
 
-def _faulty(where: str, *faults: WeftError, kind: str = "", name: str = "") -> WantedProgram:
+def _faulty_program(where: str, *faults: WeftError, kind: str = "", name: str = "") -> WantedProgram:
     return WantedProgram(kind=kind, name=name, config={}, where=where, faults=faults)
 
 
-def _text(path: Path) -> str:
+def _file_text(path: Path) -> str:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise InvalidInput(f"{path} is larger than {MAX_FILE_BYTES} bytes", "split it")
     try:
@@ -242,31 +243,31 @@ def _text(path: Path) -> str:
 
 
 def read_text(text: str, where: str, *, is_json: bool = False) -> list[WantedProgram]:
-    documents = [_json(text, where)] if is_json else _yaml(text, where)
+    documents = [_parse_json(text, where)] if is_json else _parse_yaml(text, where)
     places = [where] if len(documents) == 1 else [f"{where}#{i + 1}" for i in range(len(documents))]
     return [
         program for document, place in zip(documents, places, strict=True) for program in wanted_in(document, place)
     ]
 
 
-def _json(text: str, where: str) -> Any:
+def _parse_json(text: str, where: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidJson(f"{where}: {error}") from error
 
 
-def _yaml(text: str, where: str) -> list[Any]:
+def _parse_yaml(text: str, where: str) -> list[Any]:
     import yaml
 
     try:
-        return list(yaml.load_all(text, Loader=_loader(where)))
+        return list(yaml.load_all(text, Loader=_yaml_loader(where)))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise InvalidInput(f"{where} is no YAML: {reason:.200}", "mend it; JSON is YAML, too") from error
 
 
-def _loader(where: str) -> Any:
+def _yaml_loader(where: str) -> Any:
     """A safe loader with the scalars of YAML 1.2, and without names that stand twice."""
     import yaml
 
@@ -302,12 +303,12 @@ def wanted_in(document: Any, where: str) -> list[WantedProgram]:
     if isinstance(document, dict) and set(document) == {"programs"}:
         document = document["programs"]
     entries = document if isinstance(document, list) else [document]
-    return [_wanted(entry, f"{where}[{i}]" if len(entries) > 1 else where) for i, entry in enumerate(entries)]
+    return [_wanted_program(entry, f"{where}[{i}]" if len(entries) > 1 else where) for i, entry in enumerate(entries)]
 
 
-def _wanted(entry: Any, where: str) -> WantedProgram:
+def _wanted_program(entry: Any, where: str) -> WantedProgram:
     if not isinstance(entry, dict):
-        return _faulty(
+        return _faulty_program(
             where, InvalidConfig(where, f"{quoted(entry)} is no program", "write id, programType and config")
         )
     names = [entry[name] for name in ("id", "name") if name in entry]
@@ -315,15 +316,17 @@ def _wanted(entry: Any, where: str) -> WantedProgram:
     faults = [_unknown_part(str(part), where) for part in entry if part not in (*PARTS, *SHOWN_FIELDS)]
     if len(names) != 1 or len(kinds) != 1 or not isinstance(names[0], str):
         faults.append(InvalidConfig(where, "needs one id and one programType", "write id, programType and config"))
-        return _faulty(where, *faults)
+        return _faulty_program(where, *faults)
     if not isinstance(kinds[0], str) or kinds[0] not in KINDS:
         hint = f"one of {', '.join(KINDS)}"
         faults.append(InvalidConfig(f"{where}.programType", f"{quoted(kinds[0])} is not known", hint))
-        return _faulty(where, *faults, name=names[0])
-    return _described(entry, KINDS[kinds[0]], names[0], where, faults)
+        return _faulty_program(where, *faults, name=names[0])
+    return _described_program(entry, KINDS[kinds[0]], names[0], where, faults)
 
 
-def _described(entry: dict[str, Any], kind: KindRow, name: str, where: str, faults: list[WeftError]) -> WantedProgram:
+def _described_program(
+    entry: dict[str, Any], kind: KindRow, name: str, where: str, faults: list[WeftError]
+) -> WantedProgram:
     """A program of a known kind; what else is wrong with it stands in its `faults`."""
     config, tags = entry.get("config", {}), entry.get("tags")
     states = [entry[state] for state in ("lifecycle", "state") if state in entry]
@@ -336,7 +339,7 @@ def _described(entry: dict[str, Any], kind: KindRow, name: str, where: str, faul
     except InvalidConfig as error:  # of an object, applying says what is wrong with its fields
         faults = faults if isinstance(rest, dict) else [*faults, *located(error, where)]
     try:
-        state = _state(kind, states, where)
+        state = _wanted_state(kind, states, where)
         wanted_tags = None if tags is None else checked_tags(tags) if tags else []
     except InvalidInput as error:
         faults = [*faults, error]
@@ -369,7 +372,7 @@ def located(error: WeftError, where: str) -> list[WeftError]:
     return [error]
 
 
-def _state(kind: KindRow, states: list[Any], where: str) -> str | None:
+def _wanted_state(kind: KindRow, states: list[Any], where: str) -> str | None:
     """The state that its lifecycle is to be brought to. What an agent or a person is doing no file says."""
     if not kind.file_states:
         return None
@@ -405,7 +408,7 @@ def apply_programs(
 ) -> list[PlannedProgram]:
     """Everything in one append, or with `dry_run` nothing; what was or would be done, in order. All that is wrong with
     the files is raised at once, and then nothing is done."""
-    faults = Faults("the files")
+    faults = ConfigFaults("the files")
     faults.errors += [fault for program in wanted for fault in program.faults]
     refused = {program.name for program in wanted if program.faults}
     try:
@@ -420,7 +423,7 @@ def apply_programs(
         plan[:] = [done for program in ordered if (done := _applied(writer, program, faults, refused)) is not None]
         faults.raise_any()
         if prune:
-            plan.extend(_prune(writer, {program.name for program in ordered}))
+            plan.extend(_prune_programs(writer, {program.name for program in ordered}))
         if dry_run:
             raise DryRunDone
         return writer.actor
@@ -435,12 +438,14 @@ def apply_programs(
     return plan or [PlannedProgram(action="unchanged", kind=program.kind, name=program.name) for program in ordered]
 
 
-def _applied(writer: ProgramWriter, program: WantedProgram, faults: Faults, refused: set[str]) -> PlannedProgram | None:
+def _applied(
+    writer: ProgramWriter, program: WantedProgram, faults: ConfigFaults, refused: set[str]
+) -> PlannedProgram | None:
     """What was done with one program. A refusal is noted: the append is taken back when all programs were looked at.
     One that the reading refused, or that names a refused one, is looked at and left."""
     before = len(faults.errors)
     try:
-        _examine(writer, program, faults, refused)
+        _examine_program(writer, program, faults, refused)
         if len(faults.errors) == before and not ({program.name} | _names_in(program)) & refused:
             return _apply_program(writer, program)
     except (InvalidInput, NotFound, NotApplicable, LabelTaken, IllegalTransition) as error:
@@ -449,10 +454,10 @@ def _applied(writer: ProgramWriter, program: WantedProgram, faults: Faults, refu
     return None
 
 
-def _examine(writer: ProgramWriter, program: WantedProgram, faults: Faults, refused: set[str]) -> None:
+def _examine_program(writer: ProgramWriter, program: WantedProgram, faults: ConfigFaults, refused: set[str]) -> None:
     """Note the fields that nothing reads, and the programs that are named and not there."""
     kind, row = KINDS[program.kind], find_any(writer.append, program.name)
-    examined = Faults()
+    examined = ConfigFaults()
     earlier = writer.earlier_configs(row.id) if row is not None else ()
     examined.check(lambda _, config: kind.checked_config(config, earlier), "config", program.config)
     for named in kind.named_programs(program.config):
@@ -495,12 +500,12 @@ def _apply_program(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgr
         created = create_program(writer, kind, wanted.name, wanted.config, draft=True, applied=True)
         created = _bring_to(writer, created, wanted.state)
         _set_tags(writer, created.id, wanted.tags)
-        notes = _notes(writer, created, wanted)
+        notes = _state_notes(writer, created, wanted)
         return PlannedProgram(action="create", kind=wanted.kind, name=wanted.name, notes=notes)
     if not writer.append.access.may_read_program(row):
         raise LabelTaken(wanted.name, "taken")
     if row.kind != wanted.kind:
-        raise LabelTaken(wanted.name, f"a {row.kind}")
+        raise LabelTaken(wanted.name, with_article(row.kind))
     row = writer.require(row.id)
     before, state = writer.config_of(row), row.state
     row = _bring_to(
@@ -512,11 +517,11 @@ def _apply_program(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgr
     changes += ["lifecycle"] if row.state != state and wanted.state is not None else []
     changes += ["tags"] if _set_tags(writer, row.id, wanted.tags) else []
     action = "change" if changes else "unchanged"
-    notes = _notes(writer, row, wanted)
+    notes = _state_notes(writer, row, wanted)
     return PlannedProgram(action=action, kind=wanted.kind, name=wanted.name, changes=changes, notes=notes)
 
 
-def _notes(writer: ProgramWriter, row: ProgramRow | SessionRow, wanted: WantedProgram) -> list[str]:
+def _state_notes(writer: ProgramWriter, row: ProgramRow | SessionRow, wanted: WantedProgram) -> list[str]:
     """What the file says of its state and activity and is not so: both are computed from what happens."""
     program = to_program(writer.reading, row)
     notes = [
@@ -557,18 +562,18 @@ def _apply_session(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgr
     if row is None:
         created = kind_table.create_configured_session(writer, wanted.name, None, wanted.config)
         _set_tags(writer, created.id, wanted.tags)
-        notes = _notes(writer, created, wanted)
+        notes = _state_notes(writer, created, wanted)
         return PlannedProgram(action="create", kind=wanted.kind, name=wanted.name, notes=notes)
     before = kind_table.shown_config(writer, row)
     row = kind_table.configure_session(writer, row, wanted.config, given=wanted.config)
     changes = [difference.path for difference in differences(before, kind_table.shown_config(writer, row))]
     changes += ["tags"] if _set_tags(writer, row.id, wanted.tags) else []
     action = "change" if changes else "unchanged"
-    notes = _notes(writer, row, wanted)
+    notes = _state_notes(writer, row, wanted)
     return PlannedProgram(action=action, kind=wanted.kind, name=wanted.name, changes=changes, notes=notes)
 
 
-def _prune(writer: ProgramWriter, names: set[str]) -> list[PlannedProgram]:
+def _prune_programs(writer: ProgramWriter, names: set[str]) -> list[PlannedProgram]:
     """Programs that earlier files brought and these do not have; those that name others go first."""
     rows = writer.sql.all(f"{PROGRAM.select} WHERE applied = 1 AND deleted = 0 ORDER BY kind, name")
     doomed = {row.name: row for row in (ProgramRow(*row) for row in rows) if row.name not in names}

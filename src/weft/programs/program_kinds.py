@@ -32,8 +32,8 @@ from weft.programs.config_fields import (
     URL,
     VARIABLES,
     Check,
-    Faults,
-    Fields,
+    ConfigFaults,
+    ConfigFields,
     MachineField,
     MachineName,
     NamedObjects,
@@ -86,11 +86,11 @@ class ReferenceRule(Struct, frozen=True):
     not_programs: tuple[str, ...] = ()
 
 
-def _same(config: Config) -> Config:
+def _unchanged_config(config: Config) -> Config:
     return config
 
 
-def _merged(before: Config, merged: Config, changes: Config) -> Config:
+def _merged_config(before: Config, merged: Config, changes: Config) -> Config:
     return merged
 
 
@@ -106,8 +106,13 @@ def _any_name(name: str, config: Any) -> None:
     """Every name will do."""
 
 
-def _paths(faults: Faults) -> tuple[str, ...]:
+def _faulty_paths(faults: ConfigFaults) -> tuple[str, ...]:
     return tuple(error.path for error in faults.errors if isinstance(error, InvalidConfig))
+
+
+def _is_held(version: Any, config: Config, names: Iterable[str]) -> bool:
+    """Whether an earlier version holds the same in these fields."""
+    return isinstance(version, dict) and all(version.get(name) == config.get(name) for name in names)
 
 
 class KindRow(Struct, frozen=True, kw_only=True):
@@ -117,17 +122,19 @@ class KindRow(Struct, frozen=True, kw_only=True):
     """Its name, events and lifecycle, as the log knows them."""
     fields: Mapping[str, Check]
     """How each field of its configuration is checked, beside those that all kinds have."""
+    new_checks: Mapping[str, Check] = MappingProxyType({})
+    """More checks of fields that are written now; what an earlier version holds is not looked at."""
     machine: Mapping[str, MachineField]
     """What each of these fields names of the machine, by its place. None may be left out: see `machine_names`."""
     activity_fields: tuple[str, ...] = ()
     """Fields that are shown with its configuration and computed from events: nobody sets them."""
     required: tuple[str, ...] = ()
     references: Mapping[str, ReferenceRule] = MappingProxyType({})
-    normalized: Callable[[Config], Config] = _same
+    normalized: Callable[[Config], Config] = _unchanged_config
     """Brings a configuration to the form it is kept in, before its fields are checked."""
     holds_keys: bool = False
     """Fields whose names are those of keys must name a variable, wherever they stand."""
-    changed: Callable[[Config, Config, Config], Config] = _merged
+    changed: Callable[[Config, Config, Config], Config] = _merged_config
     """Takes the configuration before, the one with the changes merged in, and the changes."""
     event_fields: Callable[[Config], Config] = _no_fields
     """More fields of the events that create and configure it."""
@@ -177,19 +184,27 @@ class KindRow(Struct, frozen=True, kw_only=True):
         return self.facts.name
 
     @property
-    def form(self) -> Fields:
+    def form(self) -> ConfigFields:
         """All fields that its configuration may have."""
-        return Fields({**self.fields, **COMMON_FIELDS})
+        return ConfigFields({**self.fields, **COMMON_FIELDS})
 
     def checked_config(self, config: Any, earlier: Iterable[Any] = (), activity: Config | None = None) -> Config:
         """A configuration in its one form. Raises InvalidConfig, with several faults in its `faults`.
 
         A field that nothing reads is refused, unless one of the `earlier` versions holds the same; `activity` is what
         is shown of a program's activity and may be given again."""
-        faults = Faults()
-        checked = self._examined(self._without_activity(config, activity or {}, faults), faults)
-        refused = _paths(faults)
-        for field in unknown_fields(self.form, checked, earlier):
+        faults = ConfigFaults()
+        checked = self._examined_config(self._without_activity(config, activity or {}, faults), faults)
+        refused = _faulty_paths(faults)
+        newly = ConfigFaults()
+        for name in self.new_checks.keys() & checked.keys():
+            if not f"config.{name}".startswith(refused):
+                newly.check(self.new_checks[name], f"config.{name}", checked[name])
+        unknown = list(unknown_fields(self.form, checked, ()))
+        versions = list(earlier) if newly.errors or unknown else []
+        if newly.errors and not any(_is_held(version, checked, self.new_checks) for version in versions):
+            faults.errors += newly.errors
+        for field in unknown_fields(self.form, checked, versions):
             if not any(path.startswith(field.path) for path in refused):
                 faults.errors.append(field.refusal(self.name, self.form))
         faults.raise_any()
@@ -197,12 +212,12 @@ class KindRow(Struct, frozen=True, kw_only=True):
 
     def checked_values(self, config: Any) -> Config:
         """A configuration with every known field in its one form; what is unknown in it is not looked at."""
-        faults = Faults()
-        checked = self._examined(config, faults)
+        faults = ConfigFaults()
+        checked = self._examined_config(config, faults)
         faults.raise_any()
         return checked
 
-    def _examined(self, config: Any, faults: Faults) -> Config:
+    def _examined_config(self, config: Any, faults: ConfigFaults) -> Config:
         """The fields in their one form; those that were refused as they are."""
         if not isinstance(config, dict):
             raise InvalidConfig("config", f"{quoted(config)} is no object", "give it as a JSON object")
@@ -221,11 +236,11 @@ class KindRow(Struct, frozen=True, kw_only=True):
             for name, value in fields.items()
         }
         if self.holds_keys:
-            refused = _paths(faults)
+            refused = _faulty_paths(faults)
             faults.errors += [error for error in plain_keys("config", fields) if not error.path.startswith(refused)]
         return checked
 
-    def _without_activity(self, config: Any, activity: Config, faults: Faults) -> Any:
+    def _without_activity(self, config: Any, activity: Config, faults: ConfigFaults) -> Any:
         if not isinstance(config, dict):
             return config
         for name in self.activity_fields:
@@ -291,17 +306,17 @@ def is_vendor_name(name: str) -> bool:
 
 def refuse_model_name(name: str, config: Any) -> None:
     if is_vendor_name(name):
-        raise _refusal("model", name)
+        raise _vendor_name_refusal("model", name)
 
 
 def refuse_provider_name(name: str, config: Any) -> None:
     fields = config if isinstance(config, dict) else {}
     is_vendors = fields.get("providerType") == name.casefold() and "baseUrl" not in fields
     if is_vendor_name(name) and not is_vendors:
-        raise _refusal("provider", name)
+        raise _vendor_name_refusal("provider", name)
 
 
-def _refusal(kind: str, name: str) -> InvalidInput:
+def _vendor_name_refusal(kind: str, name: str) -> InvalidInput:
     vendor = name.casefold().partition("/")[0]
     return InvalidInput(
         f"{kind} {quoted(name)} bears the name of the vendor {vendor}, and is not the vendor's",
@@ -312,6 +327,19 @@ def _refusal(kind: str, name: str) -> InvalidInput:
 # --- Models: one of a provider's, with the parameters it is asked with, by situation, and those that stand in for it.
 
 MAX_FALLBACKS = 8
+THINKING_LEVELS = ("minimal", "low", "medium", "high")
+
+
+def _thinking_level(path: str, value: Any) -> str:
+    if value not in THINKING_LEVELS:
+        raise InvalidConfig(
+            path,
+            f"{quoted(value)} is not known",
+            f"one of {', '.join(THINKING_LEVELS)}, true, false, or a number of tokens",
+        )
+    return str(value)
+
+
 PARAMETER_CHECKS: dict[str, Check] = {
     "temperature": number(0, 2),
     "maxTokens": count,
@@ -322,17 +350,52 @@ PARAMETER_CHECKS: dict[str, Check] = {
     "stop": texts,
     "presencePenalty": number(-2, 2),
     "frequencyPenalty": number(-2, 2),
-    "thinking": or_variable(one_of(flag, member("minimal", "low", "medium", "high"))),
+    "thinking": or_variable(one_of(flag, count, _thinking_level)),
 }
 """The parameters of a request to a model, by the names that configurations and `--set` give them."""
+THINKING_CONFIG = "thinkingConfig"
+THINKING_FIELDS = ("enabled", "level", "budgetTokens")
+
+
+def thinking_in(path: str, value: Any) -> Any:
+    """What a `thinkingConfig` says, as the parameter `thinking` takes it: false where it is not enabled, else its level
+    or its budget. Raises InvalidConfig."""
+    fields = object_(path, value)
+    amounts = [name for name in ("level", "budgetTokens") if name in fields]
+    if not fields or not fields.keys() <= {*THINKING_FIELDS} or len(amounts) > 1:
+        raise InvalidConfig(path, f"{quoted(value)} is no way to think", f"give one of {', '.join(THINKING_FIELDS)}")
+    is_enabled = flag(f"{path}.enabled", fields.get("enabled", True))
+    if not amounts:
+        return is_enabled
+    (name,) = amounts
+    place = f"{path}.{name}"
+    amount = count(place, fields[name]) if name == "budgetTokens" else text(place, fields[name])
+    checked = PARAMETER_CHECKS["thinking"](place, amount)
+    return checked if is_enabled else False
+
+
+def _thinking_config(path: str, value: Any) -> dict[str, Any]:
+    thinking_in(path, value)
+    return object_(path, value)
+
+
+PARAMETER_CHECKS[THINKING_CONFIG] = _thinking_config
+
+
+def _response_schema(path: str, value: Any) -> dict[str, Any] | None:
+    """The schema of an answer; null takes away what a layer below says."""
+    return None if value is None else input_schema(path, value)
+
+
+PARAMETER_CHECKS["responseSchema"] = _response_schema
 PARAMETER_NAMES = (
     "temperature", "maxTokens", "topP", "topK", "minP", "seed", "stop", "presencePenalty", "frequencyPenalty",
-    "thinking",
+    "thinking", THINKING_CONFIG, "responseSchema",
 )  # fmt: skip
 """Those of them of which is known that they name nothing of the machine but variables."""
 
 
-def _fallbacks(path: str, value: Any) -> list[str]:
+def _fallback_models(path: str, value: Any) -> list[str]:
     models = reference_list(path, value)
     if len(models) > MAX_FALLBACKS:
         raise InvalidConfig(path, f"names {len(models)} models", f"name at most {MAX_FALLBACKS}")
@@ -346,13 +409,26 @@ MODEL = KindRow(
         "modelId": filled,
         "provider": reference,
         **PARAMETER_CHECKS,
-        "situations": NamedObjects(Fields(PARAMETER_CHECKS)),
-        "fallbacks": _fallbacks,
+        "situations": NamedObjects(ConfigFields(PARAMETER_CHECKS)),
+        "fallbacks": _fallback_models,
         "images": or_variable(flag),
         "contextWindow": or_variable(count),
+        "api": or_variable(member("chat", "responses")),
+        "promptCache": or_variable(member("5m", "1h", "key", "off")),
     },
     machine=dict.fromkeys(
-        ("modelId", "provider", *PARAMETER_NAMES, "situations", "fallbacks", "images", "contextWindow"), VARIABLES
+        (
+            "modelId",
+            "provider",
+            *PARAMETER_NAMES,
+            "situations",
+            "fallbacks",
+            "images",
+            "contextWindow",
+            "api",
+            "promptCache",
+        ),
+        VARIABLES,
     ),
     references={
         "provider": ReferenceRule(ReferenceField.PROVIDER, (ProgramKind.PROVIDER,)),
@@ -395,18 +471,20 @@ def refuse_headers(path: str, value: Any) -> Any:
 
 def _without_moved_keys(before: Config, merged: Config, changes: Config) -> Config:
     """A provider that moves to another server leaves its keys behind, unless they are given anew."""
-    if not isinstance(merged, dict) or not _moves(before, merged):
+    if not isinstance(merged, dict) or not _changes_server(before, merged):
         return merged
     return {name: value for name, value in merged.items() if name not in PROVIDER_KEYS or name in changes}
 
 
-def _moves(before: Config, after: Config) -> bool:
+def _changes_server(before: Config, after: Config) -> bool:
     """Whether requests would go to somebody else: another server, another vendor's own, another account's gateway."""
     account = before.get("accountId")
-    return _server(before) != _server(after) or (account is not None and account != after.get("accountId"))
+    return _provider_server(before) != _provider_server(after) or (
+        account is not None and account != after.get("accountId")
+    )
 
 
-def _server(config: Config) -> tuple[str, str]:
+def _provider_server(config: Config) -> tuple[str, str]:
     """Scheme and host, or where no URL is given the vendor."""
     if not isinstance(config.get("baseUrl"), str):
         return "", str(config.get("providerType"))
@@ -481,16 +559,17 @@ CODE = KindRow(
 # their turns may do at most.
 
 MODEL_CONFIG = "defaultModelConfig"
-MODEL_CONFIG_CHECK = Fields({"model": reference, "situation": filled, **PARAMETER_CHECKS})
+MODEL_CONFIG_CHECK = ConfigFields({"model": reference, "situation": filled, **PARAMETER_CHECKS})
 LIMIT_CHECKS: dict[str, Check] = {
-    "tools": Fields({"allow": texts, "deny": texts}),
-    "sandbox": Fields({"files": member(*SandboxFiles), "network": flag, "hosts": host_list}),
+    "tools": ConfigFields({"allow": texts, "deny": texts}),
+    "sandbox": ConfigFields({"files": member(*SandboxFiles), "network": flag, "hosts": host_list}),
     "credentials": texts,
 }
 """Permissions that only narrow: tools by patterns, the sandbox, the credentials that may be used."""
 TURN_MACHINE: dict[str, MachineField] = {
     **dict.fromkeys((f"{MODEL_CONFIG}.{name}" for name in ("model", "situation", *PARAMETER_NAMES)), VARIABLES),
     "defaultModel": NOTHING,
+    "fallback": NOTHING,
     "permissions.tools.allow": NOTHING,
     "permissions.tools.deny": NOTHING,
     "permissions.sandbox": SANDBOX,

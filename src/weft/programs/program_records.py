@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.kernel.clock import is_ulid
-from weft.kernel.errors import InvalidConfig, InvalidInput, VariableMissing, quoted
+from weft.kernel.errors import InvalidConfig, InvalidInput, LimitExceeded, VariableMissing, quoted
 from weft.kernel.program_events import PROGRAM_KINDS
 from weft.ledger.arguments import checked_label
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
@@ -370,12 +372,12 @@ def parse_path(text: str) -> list[PathStep]:
         match = _STEP.match(text, at)
         if match is None or match.end() == at:
             raise InvalidInput(f"path {quoted(text)} cannot be read at letter {at + 1}", "write it as $.name[0]")
-        steps.append((match["deep"] is not None, _wanted(match)))
+        steps.append((match["deep"] is not None, _wanted_key(match)))
         at = match.end()
     return steps
 
 
-def _wanted(match: re.Match[str]) -> str | int | None:
+def _wanted_key(match: re.Match[str]) -> str | int | None:
     if match["any"] or match["each"]:
         return None
     if match["index"] is not None:
@@ -389,18 +391,18 @@ def found_at(value: Any, path: list[PathStep]) -> Iterator[Any]:
         yield value
         return
     (deep, wanted), rest = path[0], path[1:]
-    for place in _below(value) if deep else (value,):
-        for inner in _children(place, wanted):
+    for place in _values_below(value) if deep else (value,):
+        for inner in _child_values(place, wanted):
             yield from found_at(inner, rest)
 
 
-def _below(value: Any) -> Iterator[Any]:
+def _values_below(value: Any) -> Iterator[Any]:
     yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _below(inner)
+        yield from _values_below(inner)
 
 
-def _children(value: Any, wanted: str | int | None) -> Iterator[Any]:
+def _child_values(value: Any, wanted: str | int | None) -> Iterator[Any]:
     if isinstance(value, dict):
         if wanted is None:
             yield from value.values()
@@ -413,9 +415,24 @@ def _children(value: Any, wanted: str | int | None) -> Iterator[Any]:
             yield value[wanted]
 
 
+MOST_SCHEMA_STEPS = 200_000
+"""Pairs of a part of a schema and a part of the value that it is held against."""
+_OF_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
+_OF_INNER_VALUES = (
+    "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames", "items", "prefixItems",
+    "contains", "additionalItems", "unevaluatedItems",
+)  # fmt: skip
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
 def problems_with(value: Any, schema: Any, path: str = "schema") -> list[str]:
-    """Where and why a value does not fit; empty where it does. A schema that is none is refused."""
-    validator = _validator(schema, path)
+    """Where and why a value does not fit; empty where it does. A schema that is none is refused. Raises LimitExceeded
+    where holding the value against it would take too many steps: schemas are other people's, and a few lines of one
+    that names its own parts over and over take a validator for ever."""
+    validator = _schema_validator(schema, path)
+    _ensure_few_steps(value, schema)
+    if validator.is_valid(value):  # the validator makes all errors before it gives the first
+        return []
     problems = []
     for error in validator.iter_errors(value):
         where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
@@ -425,21 +442,88 @@ def problems_with(value: Any, schema: Any, path: str = "schema") -> list[str]:
     return problems
 
 
+def _ensure_few_steps(value: Any, schema: Any) -> None:
+    """The steps are counted, not taken: no less than a validator takes, who looks no further at some of them. Without
+    references each part is held against each value once at most, and nothing is counted."""
+    parts = [inner for inner in _values_below(schema) if isinstance(inner, dict)]
+    if all(part.keys().isdisjoint(_REFERENCES) for part in parts):
+        return
+    anchors = {
+        f"#{part[name]}": part
+        for part in parts
+        for name in ("$anchor", "$dynamicAnchor")
+        if isinstance(part.get(name), str)
+    }
+    waiting, steps = [(schema, value)], 0
+    while waiting:
+        steps += 1
+        if steps + len(waiting) > MOST_SCHEMA_STEPS:
+            raise LimitExceeded(
+                "the steps of holding a value against a schema",
+                steps + len(waiting),
+                MOST_SCHEMA_STEPS,
+                "name each part of the schema less often within it",
+            )
+        part, inner = waiting.pop()
+        if isinstance(part, dict):
+            waiting += islice(_next_steps(part, inner, schema, anchors), MOST_SCHEMA_STEPS)
+
+
+def _next_steps(part: dict[str, Any], value: Any, schema: Any, anchors: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    for name in _REFERENCES:
+        if isinstance(reference := part.get(name), str):
+            yield _referred_part(reference, schema, anchors), value
+    for name in _OF_SAME_VALUE:
+        yield from ((one, value) for one in _parts_at(part, name))
+    named = part.get("properties")
+    if isinstance(value, dict) and isinstance(named, dict):
+        yield from ((one, value[name]) for name, one in named.items() if name in value)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    parts = [one for name in _OF_INNER_VALUES for one in _parts_at(part, name)]
+    yield from ((one, item) for one in parts for item in inner)
+
+
+def _parts_at(part: dict[str, Any], name: str) -> list[Any]:
+    """The schemas that a word of one holds: itself one, a list or a table of them."""
+    held = part.get(name)
+    if isinstance(held, list):
+        return held
+    if not isinstance(held, dict):
+        return []
+    return list(held.values()) if name in ("patternProperties", "dependentSchemas", "dependencies") else [held]
+
+
+def _referred_part(reference: str, schema: Any, anchors: dict[str, Any]) -> Any:
+    """The part of a schema that a reference leads to; where that cannot be told, all of it."""
+    if reference in anchors:
+        return anchors[reference]
+    part = schema
+    for step in unquote(reference.partition("#")[2]).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(part, dict) and key in part:
+            part = part[key]
+        elif isinstance(part, list) and key.isdecimal() and len(key) < 10 and int(key) < len(part):
+            part = part[int(key)]
+        else:
+            return schema
+    return part
+
+
 def check_schema(schema: Any, path: str = "schema") -> None:
-    _validator(schema, path)
+    _schema_validator(schema, path)
 
 
-def _validator(schema: Any, path: str) -> Any:
+def _schema_validator(schema: Any, path: str) -> Any:
     import jsonschema_rs
 
     try:
-        return jsonschema_rs.validator_for(schema, retriever=_refuse)
+        return jsonschema_rs.validator_for(schema, retriever=_refuse_reference)
     except (ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidConfig(path, f"is no JSON Schema: {reason:.200}", "see json-schema.org") from error
 
 
-def _refuse(uri: str) -> Any:
+def _refuse_reference(uri: str) -> Any:
     raise InvalidConfig("$ref", f"{uri} lies outside of the schema and is not fetched", "put what it names into $defs")
 
 
@@ -497,27 +581,27 @@ class ProgramReach(Struct, frozen=True, kw_only=True):
 def reach_of(program: Program) -> Iterator[ProgramReach]:
     """Everything outside the ledger that a program's configuration names; code is named as such."""
     for variable in dict.fromkeys(variables_in(program.config)):
-        yield _reach(program, "variable", variable)
-    for what, value in dict.fromkeys(_named(program.config, "")):
-        yield _reach(program, what, value)
+        yield _program_reach(program, "variable", variable)
+    for what, value in dict.fromkeys(_named_values(program.config, "")):
+        yield _program_reach(program, what, value)
     if isinstance(program.config, dict) and "language" in program.config:
-        yield _reach(program, "code", str(program.config["language"]))
+        yield _program_reach(program, "code", str(program.config["language"]))
 
 
-def _reach(program: Program, what: str, value: str) -> ProgramReach:
+def _program_reach(program: Program, what: str, value: str) -> ProgramReach:
     return ProgramReach(kind=program.kind, program=program.name, what=what, value=value)
 
 
-def _named(value: Any, field: str) -> Iterator[tuple[str, str]]:
+def _named_values(value: Any, field: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from _named(inner, str(name))
+            yield from _named_values(inner, str(name))
     elif isinstance(value, list):
         if field in COMMAND_FIELDS and all(isinstance(word, str) for word in value):
             yield "command", " ".join(value)
             return
         for inner in value:
-            yield from _named(inner, field)
+            yield from _named_values(inner, field)
     elif isinstance(value, str):
         if "://" in value:
             yield "server", value

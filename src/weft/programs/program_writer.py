@@ -26,6 +26,7 @@ from weft.kernel.errors import (
     VersionConflict,
     WeftError,
     quoted,
+    with_article,
 )
 from weft.kernel.events import Event, Reference, ledger_stream, program_stream
 from weft.kernel.program_events import AGENT, PROGRAM_KINDS, legal_verbs, next_state
@@ -33,7 +34,7 @@ from weft.ledger.api import Ledger, agent_names, store_of, system_kind_of, users
 from weft.ledger.arguments import checked_count
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.ledger.read.access import Access, access_of
-from weft.ledger.read.sessions import find_by_beginning
+from weft.ledger.read.sessions import find_by_beginning, missing_session
 from weft.ledger.views.rows import (
     ProgramRow,
     SessionRow,
@@ -46,7 +47,7 @@ from weft.ledger.views.rows import (
     load_turn,
 )
 from weft.ledger.write.sessions import stream_of
-from weft.ledger.write.transaction import Answer, Append, EventStream, LedgerWriter, keyed_command, once
+from weft.ledger.write.transaction import Append, CommandAnswer, EventStream, LedgerWriter, keyed_command, once
 from weft.programs.config_fields import FOLDER, MachineField, MachineName, MachineSort, NamedProgram, names_in
 from weft.programs.program_records import Program, UnvouchedName, is_address, is_same, parse_address
 from weft.store.port import ReadTxn
@@ -86,7 +87,7 @@ def unvouched_names(
     if not names or not _has_other_writers(txn, program):
         return ()
     versions = list(_counted_versions(txn, program, version))
-    unvouched = ((name, _setter(txn, fields, versions, name)) for name in sorted(names))
+    unvouched = ((name, _setters_without_right(txn, fields, versions, name)) for name in sorted(names))
     return tuple(
         UnvouchedName(path=name.path, sort=name.sort, text=name.text, by=_names_of(txn, by))
         for name, by in unvouched
@@ -114,7 +115,7 @@ def _counted_versions(txn: ReadTxn, program: str, newest: int | None = None) -> 
             yield WrittenVersion(by, json_of(txn, config))
 
 
-def _setter(
+def _setters_without_right(
     txn: ReadTxn, fields: Mapping[str, MachineField], versions: list[WrittenVersion], name: MachineName
 ) -> tuple[str, ...] | None:
     """Those who set a name and may not; None where somebody who may did. Of an erased version nobody can tell what it
@@ -161,7 +162,7 @@ def _is_of_task(txn: ReadTxn, session: str, name: MachineName) -> bool:
     for task in _tasks_of(txn, session):
         versions = list(_counted_versions(txn, task))
         is_named = bool(versions) and name in names_in(TASK_FIELDS, versions[0].config)
-        if is_named and _setter(txn, TASK_FIELDS, versions, name) is None:
+        if is_named and _setters_without_right(txn, TASK_FIELDS, versions, name) is None:
             return True
     return False
 
@@ -297,11 +298,11 @@ def counted_session_model(txn: ReadTxn, session: SessionRow) -> str | None:
         if event is None:  # it is being written right now, and the row has its model
             return session.model
         if event.counts:
-            return event.fields["model"] if "model" in event.fields else _referred(event, "default_model")
+            return event.fields["model"] if "model" in event.fields else _referred_program(event, "default_model")
     return None
 
 
-def _referred(event: AuthoredEvent, field: str) -> str | None:
+def _referred_program(event: AuthoredEvent, field: str) -> str | None:
     targets = referred_by(event, field)
     return targets[0] if targets else None
 
@@ -391,7 +392,10 @@ class ProgramWriter:
         if row is None or row.deleted or not self.append.access.may_read_program(row):
             raise NotFound(" or ".join(kinds) or "program", wanted, Action.LIST_PROGRAMS)
         if kinds and row.kind not in kinds:
-            raise NotApplicable(f"{wanted!r} is a {row.kind}, not a {' or '.join(kinds)}", Action.LIST_PROGRAMS)
+            raise NotApplicable(
+                f"{wanted!r} is {with_article(row.kind)}, not {' or '.join(map(with_article, kinds))}",
+                Action.LIST_PROGRAMS,
+            )
         self.append.access.ensure_usable(row, wanted, " or ".join(kinds) or "program")
         return row
 
@@ -401,7 +405,7 @@ class ProgramWriter:
         row = find_by_name(self.append.view, wanted, access.may_read)
         row = row or find_by_beginning(self.sql, wanted, access.may_read)
         if row is None:
-            raise NotFound("session", wanted, Action.LIST_SESSIONS)
+            raise missing_session(self.sql, wanted, access.may_read)
         return self.append.view.session(row.id)
 
     @property
@@ -557,16 +561,16 @@ class ProgramWriter:
     def ledger_stream(self) -> EventStream:
         """The ledger's own stream, for what is said of nodes."""
         self.ensure_allowed("node")
-        return self._stream(ledger_stream(self.append.replica))
+        return self._event_stream(ledger_stream(self.append.replica))
 
-    def _stream(self, name: str) -> EventStream:
+    def _event_stream(self, name: str) -> EventStream:
         tip = self.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
         return self.append.stream(name, bytes(tip[0]).hex() if tip else None, self.actor)
 
     def add(self, row: ProgramRow, kind: type[Event], **fields: Any) -> ProgramRow:
         """An event of this program; the row as it is after it."""
         self.ensure_allowed(row.kind)
-        self._stream(program_stream(row.id)).add(kind, **fields)
+        self._event_stream(program_stream(row.id)).add(kind, **fields)
         return self.reload(row.id)
 
     def reload(self, program: str) -> ProgramRow:
@@ -596,16 +600,16 @@ class ProgramWriter:
 
     def referred(self, config: dict[str, Any], named_programs: Iterable[NamedProgram]) -> dict[str, Any]:
         """The fields of an event that brings this configuration: the content, and the programs that it names."""
-        references = tuple(dict.fromkeys(map(self._reference, named_programs)))
+        references = tuple(dict.fromkeys(map(self._program_reference, named_programs)))
         return {"config": self.append.put_json(config, "config"), "references": references or UNSET}
 
     def ensure_references(self, named_programs: Iterable[NamedProgram]) -> None:
         """Refuse a configuration that names what is not there, or of another kind than the field wants."""
         for named in named_programs:
-            self._reference(named)
+            self._program_reference(named)
 
-    def _reference(self, named: NamedProgram) -> Reference:
-        target, version = self._target(named)
+    def _program_reference(self, named: NamedProgram) -> Reference:
+        target, version = self._reference_target(named)
         if named.kinds and target[1] not in named.kinds:
             wanted = " or ".join(named.kinds)
             raise InvalidConfig(named.path, f"{named.address} is a {target[1]}, not a {wanted}", f"name a {wanted}")
@@ -619,7 +623,7 @@ class ProgramWriter:
             version=UNSET if named.address.version is None else named.address.version,
         )
 
-    def _target(self, named: NamedProgram) -> tuple[tuple[str, str, str | None], int]:
+    def _reference_target(self, named: NamedProgram) -> tuple[tuple[str, str, str | None], int]:
         found = find_any(self.append, named.address.name)
         if found is None or (isinstance(found, ProgramRow) and found.deleted):
             raise InvalidConfig(named.path, f"there is no program {named.address}", Action.LIST_PROGRAMS)
@@ -676,9 +680,9 @@ def perform(
     actors = [principal.id for principal in reversed(writer.authority.chain)]
     command = keyed_command(verb, key, [actors[0] if len(actors) == 1 else actors, verb, *request])
 
-    def write(append: Append) -> Answer:
+    def write(append: Append) -> CommandAnswer:
         program = work(ProgramWriter(append, verb))
         append.seal()
-        return Answer(program)
+        return CommandAnswer(program)
 
     return writer.write(lambda append: once(append, command, lambda: write(append))).node

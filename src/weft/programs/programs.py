@@ -67,7 +67,14 @@ from weft.programs.program_records import (
     merged,
 )
 from weft.programs.program_writer import ProgramWriter, ensure_own, ensure_vouched, find_program_or_session, name_in
-from weft.programs.tasks import Observations, RunCommand, Workspace, judge_criterion, load_assignment, withdraw_messages
+from weft.programs.tasks import (
+    CriterionObservations,
+    RunCommand,
+    WorkspaceObservations,
+    judge_criterion,
+    load_assignment,
+    withdraw_messages,
+)
 
 # --- The verbs that all kinds of program have: create, configure, publish, delete, revert, and read the history.
 
@@ -163,7 +170,7 @@ class ProgramVerbs(ProgramsBase):
             return kind_of_row(row).changed(before, merged(before, given), given)
 
         def work(writer: ProgramWriter) -> Any:
-            session_row = self._session(writer, name)
+            session_row = self._session_of_name(writer, name)
             if session_row is not None:
                 config = config_for(writer, session_row)
                 return kind_table.configure_session(writer, session_row, config, expected, given=given)
@@ -173,7 +180,7 @@ class ProgramVerbs(ProgramsBase):
 
         return self._change(verb, work, key, name, given, expected, reason)
 
-    def _session(self, writer: ProgramWriter, name: str) -> SessionRow | None:
+    def _session_of_name(self, writer: ProgramWriter, name: str) -> SessionRow | None:
         """A session, where no program has this name."""
         row = find_program_or_session(writer.append, name_in(writer.append, name))
         return writer.require_session(row.id) if isinstance(row, SessionRow) else None
@@ -190,7 +197,7 @@ class ProgramVerbs(ProgramsBase):
         """Hidden and deprecated; its name is free, its history stays. A session is deleted as one."""
 
         def work(writer: ProgramWriter) -> Any:
-            session_row = self._session(writer, name)
+            session_row = self._session_of_name(writer, name)
             if session_row is not None:
                 return kind_table.delete_session(writer, session_row, expected=expected, reason=reason)
             return program_changes.delete_program(writer, writer.require(name), expected=expected, reason=reason)
@@ -210,7 +217,7 @@ class ProgramVerbs(ProgramsBase):
         wanted = checked_count(version, "version")
 
         def work(writer: ProgramWriter) -> Any:
-            if self._session(writer, name) is not None:
+            if self._session_of_name(writer, name) is not None:
                 raise InvalidInput("a session's configuration is not reverted", "configure it anew")
             return program_changes.revert_program(
                 writer, writer.require(name), wanted, expected=expected, reason=reason
@@ -529,7 +536,7 @@ class WorkVerbs(ProgramsBase):
             "start_task", lambda c: tasks.start_task(c, c.require(task, TASK), reason), key, task, reason
         )
 
-    def check_task(self, task: str, seen: Observations) -> list[CriterionVerdict]:
+    def check_task(self, task: str, seen: CriterionObservations) -> list[CriterionVerdict]:
         """Its success criteria held against what is there. Nothing is recorded."""
         config = ensure_vouched(self.get(task, TASK)).config
         return judge_criterion(tasks.criteria_of(config if isinstance(config, dict) else {}), seen)
@@ -541,7 +548,7 @@ class WorkVerbs(ProgramsBase):
         answer: str | None = None,
         workspace: str | Path | None = None,
         run: RunCommand | None = None,
-        seen: Observations | None = None,
+        seen: CriterionObservations | None = None,
         agent: str | None = None,
         turn: str | None = None,
         key: str | None = None,
@@ -554,7 +561,9 @@ class WorkVerbs(ProgramsBase):
         is_over = program.state == "completed"  # a retry, or a step that is refused: there is nothing to check
         if not is_over:  # before a command of its criteria runs for somebody who may not complete it
             self._change("complete_task", lambda writer: tasks.to_complete(writer, program.id), None)
-        verdicts = [] if is_over else self.check_task(program.id, seen or _workspace(program, answer, workspace, run))
+        verdicts = (
+            [] if is_over else self.check_task(program.id, seen or _task_workspace(program, answer, workspace, run))
+        )
         met = all(verdict.passed for verdict in verdicts)
 
         def work(writer: ProgramWriter) -> Any:
@@ -592,10 +601,12 @@ class WorkVerbs(ProgramsBase):
         )  # fmt: skip
 
 
-def _workspace(task: Program, answer: str | None, folder: str | Path | None, run: RunCommand | None) -> Workspace:
+def _task_workspace(
+    task: Program, answer: str | None, folder: str | Path | None, run: RunCommand | None
+) -> WorkspaceObservations:
     own = task.config.get("workspace") if isinstance(task.config, dict) else None
     place = folder if folder is not None else own
-    return Workspace(None if place is None else Path(place), answer, run)
+    return WorkspaceObservations(None if place is None else Path(place), answer, run)
 
 
 # --- The verbs of triggers: paused and resumed, and what they did.

@@ -18,7 +18,7 @@ from weft.kernel.enums import MessageRole
 from weft.kernel.errors import Action, InvalidInput, NotApplicable, NotFound, quoted
 from weft.kernel.ledger_events import NodeEmbedded
 from weft.ledger.api import Ledger, store_of, writer_of
-from weft.ledger.arguments import checked_count
+from weft.ledger.arguments import checked_count, checked_text
 from weft.ledger.model import Message, TextPart
 from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.read.search_index import VectorRow, near_file, note_gone, put_vector, vectors_gone
@@ -77,7 +77,7 @@ STALE, ROUNDED = 1.25, 0.01
 Near = tuple[int, float]
 
 
-class Space:
+class VectorIndex:
     """Vectors of one model. Each has a number that grows and is never given to another."""
 
     def __init__(self, dimensions: int, file: Path | None = None, few: int = FEW) -> None:
@@ -93,16 +93,16 @@ class Space:
         return self._count
 
     @property
-    def _numbers(self) -> Any:
+    def _vector_numbers(self) -> Any:
         return self._room[0][: self._count]
 
     @property
-    def _rows(self) -> Any:
+    def _vector_rows(self) -> Any:
         return self._room[1][: self._count]
 
     @property
     def last(self) -> int:
-        return int(self._numbers[-1]) if len(self) else 0
+        return int(self._vector_numbers[-1]) if len(self) else 0
 
     def add(self, numbers: Sequence[int], vectors: Vectors) -> None:
         """Vectors with higher numbers than all that are here."""
@@ -112,7 +112,7 @@ class Space:
         if end > len(self._room[0]):
             size = max(end, int(ROOMY * start))
             room = np.zeros(size, np.int64), np.zeros((size, self.dimensions), np.float32)
-            room[0][:start], room[1][:start] = self._numbers, self._rows
+            room[0][:start], room[1][:start] = self._vector_numbers, self._vector_rows
             self._room = room
         self._room[0][start:end], self._room[1][start:end] = numbers, vectors
         self._count = end
@@ -121,8 +121,8 @@ class Space:
         """None but these: the others were taken away."""
         import numpy as np
 
-        kept = np.isin(self._numbers, np.array(numbers, np.int64))
-        self._room = self._numbers[kept], self._rows[kept]
+        kept = np.isin(self._vector_numbers, np.array(numbers, np.int64))
+        self._room = self._vector_numbers[kept], self._vector_rows[kept]
         self._count = len(self._room[0])
 
     def nearest(self, vector: Vectors, limit: int) -> list[Near]:
@@ -130,47 +130,47 @@ class Space:
         if not len(self) or limit < 1:
             return []
         if len(self) <= self._few:
-            return _best(self._numbers, self._rows @ vector, limit)
-        among = self._proposed(vector, limit)
-        return _best(self._numbers[among], self._rows[among] @ vector, limit)
+            return _best_scores(self._vector_numbers, self._vector_rows @ vector, limit)
+        among = self._proposed_places(vector, limit)
+        return _best_scores(self._vector_numbers[among], self._vector_rows[among] @ vector, limit)
 
-    def _proposed(self, vector: Vectors, limit: int) -> Any:
+    def _proposed_places(self, vector: Vectors, limit: int) -> Any:
         """Where the vectors are that the index takes for the nearest, and those that are not in it yet."""
         import numpy as np
 
         index = self._ensure_index()
         index.expansion_search = max(WIDTH, CLOSE * limit)
         keys = index.search(vector, CLOSE * limit).keys.astype(np.int64)
-        places = np.searchsorted(self._numbers, keys)
+        places = np.searchsorted(self._vector_numbers, keys)
         places = places[places < len(self)]
-        known = np.intersect1d(places, places[np.isin(self._numbers[places], keys)])
-        return np.concatenate([known, np.arange(self._indexed(), len(self))])
+        known = np.intersect1d(places, places[np.isin(self._vector_numbers[places], keys)])
+        return np.concatenate([known, np.arange(self._indexed_count(), len(self))])
 
-    def _indexed(self) -> int:
+    def _indexed_count(self) -> int:
         """How many of the vectors the index has been given. It takes them in the order of their numbers."""
         import numpy as np
 
-        return int(np.searchsorted(self._numbers, self._taken, "right"))
+        return int(np.searchsorted(self._vector_numbers, self._taken, "right"))
 
     def _ensure_index(self) -> Any:
         """The index with nearly every vector in it, and few that are gone."""
         import numpy as np
 
         if self._index is None:
-            self._take(self._load() or _new_index(self.dimensions))
+            self._take_index(self._load_index() or _new_index(self.dimensions))
         if len(self._index) > STALE * len(self):
-            self._take(_new_index(self.dimensions))
-        known = self._indexed()
+            self._take_index(_new_index(self.dimensions))
+        known = self._indexed_count()
         if len(self) - known > self._few // WAITING:
-            self._index.add(self._numbers[known:].astype(np.uint64), self._rows[known:])
+            self._index.add(self._vector_numbers[known:].astype(np.uint64), self._vector_rows[known:])
             self._taken = self.last
-            self._save()
+            self._save_index()
         return self._index
 
-    def _take(self, index: Any) -> None:
+    def _take_index(self, index: Any) -> None:
         self._index, self._taken = index, int(index.keys[: len(index)].max()) if len(index) else 0
 
-    def _load(self) -> Any:
+    def _load_index(self) -> Any:
         """From its file; None where that is missing, damaged, or not of these vectors."""
         if self._file is None or not self._file.exists():
             return None
@@ -179,17 +179,17 @@ class Space:
             index.load(str(self._file))
         except Exception:  # whatever is wrong with a cache, it is made anew
             return None
-        return index if index.ndim == self.dimensions and self._fits(index) else None
+        return index if index.ndim == self.dimensions and self._index_fits(index) else None
 
-    def _fits(self, index: Any) -> bool:
+    def _index_fits(self, index: Any) -> bool:
         """Are these the very vectors it was made of? Of another ledger's cache hardly one would be the same."""
         import numpy as np
 
-        both = [k for k in (0, len(self) // 2, len(self) - 1) if index.contains(int(self._numbers[k]))]
-        same = (index.get(int(self._numbers[k])).astype(np.float32) - self._rows[k] for k in both)
+        both = [k for k in (0, len(self) // 2, len(self) - 1) if index.contains(int(self._vector_numbers[k]))]
+        same = (index.get(int(self._vector_numbers[k])).astype(np.float32) - self._vector_rows[k] for k in both)
         return all(np.abs(difference).max() < ROUNDED for difference in same)
 
-    def _save(self) -> None:
+    def _save_index(self) -> None:
         """Written beside and renamed; without room for it the next process builds its own."""
         if self._file is None:
             return
@@ -209,7 +209,7 @@ def _new_index(dimensions: int) -> Any:
     )  # fmt: skip
 
 
-def _best(places: Any, scores: Any, limit: int) -> list[Near]:
+def _best_scores(places: Any, scores: Any, limit: int) -> list[Near]:
     """The highest scores; equal ones in the order of their places, whatever the engine's order was."""
     import numpy as np
 
@@ -231,14 +231,16 @@ MAX_SESSION_TURNS = 40
 
 def text_of_node(programs: Programs, kind: str, node: str) -> str:
     """Raises InvalidInput where a node has no words of its own."""
-    pieces = {"program": _program, "session": _session, "turn": _turn, "message": _message}.get(kind)
-    text = "" if pieces is None else _joined(pieces(programs, node))
+    pieces = {"program": _program_texts, "session": _session_texts, "turn": _turn_texts, "message": _message_texts}.get(
+        kind
+    )
+    text = "" if pieces is None else _join_pieces(pieces(programs, node))
     if not text:
         raise InvalidInput(f"{kind} {node} has no text of its own", Action.PASS_TEXT)
     return text
 
 
-def _joined(pieces: Iterable[str]) -> str:
+def _join_pieces(pieces: Iterable[str]) -> str:
     parts, length = [], 0
     for piece in pieces:
         parts.append(piece[: MAX_TEXT_CHARACTERS - length])
@@ -248,24 +250,24 @@ def _joined(pieces: Iterable[str]) -> str:
     return "\n".join(piece for piece in parts if piece.strip())
 
 
-def _program(programs: Programs, node: str) -> Iterator[str]:
+def _program_texts(programs: Programs, node: str) -> Iterator[str]:
     program: Program = programs.get(node)
     yield program.name
-    yield from _strings(program.config)
+    yield from _strings_in(program.config)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _strings_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for field in value.values():
-            yield from _strings(field)
+            yield from _strings_in(field)
     elif isinstance(value, list):
         for item in value:
-            yield from _strings(item)
+            yield from _strings_in(item)
 
 
-def _session(programs: Programs, node: str) -> Iterator[str]:
+def _session_texts(programs: Programs, node: str) -> Iterator[str]:
     session = programs.ledger.session(node)
     yield session.label
     if session.title:
@@ -276,21 +278,21 @@ def _session(programs: Programs, node: str) -> Iterator[str]:
         turn, left = programs.ledger.turn(turn).parent_id, left - 1
 
 
-def _turn(programs: Programs, node: str) -> Iterator[str]:
+def _turn_texts(programs: Programs, node: str) -> Iterator[str]:
     yield from _texts_by(programs.ledger.messages(node), MessageRole.USER, MessageRole.ASSISTANT)
 
 
-def _message(programs: Programs, node: str) -> Iterator[str]:
-    yield from _texts(programs.ledger.message(node))
+def _message_texts(programs: Programs, node: str) -> Iterator[str]:
+    yield from _text_parts(programs.ledger.message(node))
 
 
 def _texts_by(messages: Iterable[Message], *roles: MessageRole) -> Iterator[str]:
     for message in messages:
         if message.role in roles:
-            yield from _texts(message)
+            yield from _text_parts(message)
 
 
-def _texts(message: Message) -> Iterator[str]:
+def _text_parts(message: Message) -> Iterator[str]:
     yield from (str(part.text) for part in message.content if isinstance(part, TextPart))
 
 
@@ -346,7 +348,7 @@ class Similarity(ProgramsBase):
         super().__init__(ledger)
         self._embedder, self._programs = embedder, Programs(ledger)
         self._lock, self._few = Lock(), few
-        self._space: Space | None = None
+        self._space: VectorIndex | None = None
         self._gone = ""
 
     # --- embedding ----------------------------------------------------------------------------------------------
@@ -356,8 +358,8 @@ class Similarity(ProgramsBase):
         """Give a node a vector: of its own text, or of this one."""
         with self._reading() as txn:
             node = node_of(txn.sql, find_node(txn, name))
-        own_text = text_of_node(self._programs, node.kind, node.id) if text is None else text
-        if not isinstance(own_text, str) or not own_text.strip():
+        own_text = text_of_node(self._programs, node.kind, node.id) if text is None else checked_text(text, "text")
+        if not own_text.strip():
             raise InvalidInput("there is no text to embed", "give one that is not empty")
         self._record([(node.id, text)], self._embedder.embed([own_text]))
         return Embedded(node=node, model=self._embedder.name, dimensions=self._embedder.dimensions)
@@ -367,7 +369,7 @@ class Similarity(ProgramsBase):
         """Give all nodes of a kind a vector that have none yet, the newest first; returns how many."""
         with self._reading() as txn:
             most = None if limit is None else checked_count(limit, "limit")
-            missing = _missing(txn.sql, kind, self._embedder.name, most)
+            missing = _nodes_without_vector(txn.sql, kind, self._embedder.name, most)
         done = 0
         for start in range(0, len(missing), TEXTS_PER_APPEND):
             some = self._with_texts(kind, missing[start : start + TEXTS_PER_APPEND])
@@ -383,7 +385,7 @@ class Similarity(ProgramsBase):
         """How many nodes of a kind have no vector of this model yet; none where the newest of them have no words, as
         those that stay behind once all is embedded."""
         with self._reading() as txn:
-            missing = _missing(txn.sql, kind, self._embedder.name, None)
+            missing = _nodes_without_vector(txn.sql, kind, self._embedder.name, None)
         return len(missing) if self._with_texts(kind, missing[:TEXTS_PER_APPEND]) else 0
 
     def _with_texts(self, kind: str, nodes: Sequence[str]) -> list[tuple[str, str]]:
@@ -417,27 +419,53 @@ class Similarity(ProgramsBase):
     # --- finding ------------------------------------------------------------------------------------------------
 
     @reads_whole
-    def similar(self, name: str, *, limit: int = 10, kind: str | None = None) -> list[Similar]:
+    def find_similar_to_node(self, name: str, *, limit: int = 10, kind: str | None = None) -> list[Similar]:
         """The nodes nearest to one that has a vector."""
         with self._reading() as txn:
             node = find_node(txn, name)
             row = txn.sql.one("SELECT floats FROM vector WHERE model = ? AND node = ?", (self._embedder.name, node))
         if row is None:
             raise NotFound("vector", name, Action.EMBED_NODE.of(node=name))
-        return self._with_sessions(self._nearest(_vectors([row[0]], len(row[0]) // 4)[0], limit, kind, but=node))
+        return self._with_sessions(
+            self._nearest_nodes(_vectors_of_bytes([row[0]], len(row[0]) // 4)[0], limit, kind, but=node)
+        )
 
     @reads_whole
-    def similar_to_text(
+    def find_similar(self, vector: Sequence[float], *, limit: int = 10, kind: str | None = None) -> list[Similar]:
+        """The nodes nearest to a vector of this model, of any length."""
+        return self._with_sessions(self._nearest_nodes(self._unit_vector(vector), limit, kind))
+
+    def _unit_vector(self, vector: Sequence[float]) -> Any:
+        import numpy as np
+
+        try:
+            floats = np.asarray(vector, np.float32)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidInput(f"the vector is {quoted(vector)}", "give a list of numbers") from None
+        with self._reading() as txn:
+            dimensions = self._embedder.dimensions or _stored_size(txn.sql, self._embedder.name)
+        if floats.ndim != 1 or (dimensions and len(floats) != dimensions):
+            shape = " x ".join(map(str, floats.shape)) or "no list"
+            raise InvalidInput(f"the vector is {shape}", f"give {dimensions or 'as many'} numbers, as the model makes")
+        length = float(np.linalg.norm(floats))
+        if not np.isfinite(length) or not length:
+            raise InvalidInput("the vector has no direction", "give finite numbers that are not all zero")
+        return floats / length
+
+    @reads_whole
+    def find_similar_to_text(
         self, text: str, *, limit: int = 10, kind: str | None = None, words: bool = False
     ) -> list[Similar]:
         """The nodes nearest to a text; with `words`, those that also hold its words come further forward."""
         if not isinstance(text, str) or not text.strip():
             raise InvalidInput("there is no text to look for", "give one that is not empty")
+        checked_text(text, "text")
+        limit = _checked_limit(limit)
         vector = self._embedder.embed([text])[0]
         if not words:
-            return self._with_sessions(self._nearest(vector, limit, kind))
-        near = [similar.node for similar in self._nearest(vector, max(limit, MAX_WORD_HITS), kind)]
-        return self._with_sessions(_fused([near, self._with_words(text, kind)], limit))
+            return self._with_sessions(self._nearest_nodes(vector, limit, kind))
+        near = [similar.node for similar in self._nearest_nodes(vector, max(limit, MAX_WORD_HITS), kind)]
+        return self._with_sessions(_fused_ranking([near, self._with_words(text, kind)], limit))
 
     def nearest_turns(self, text: str, *, limit: int = 50) -> dict[str, float]:
         """The turns nearest to a text that can be read, by their own vectors or those of their messages, each with its
@@ -447,7 +475,7 @@ class Similarity(ProgramsBase):
                 return {}
         vector = self._embedder.embed([text])[0]
         with self._reading() as txn, self._lock:
-            space, access = self._loaded(txn.sql), access_of(txn)
+            space, access = self._loaded_space(txn.sql), access_of(txn)
             most = limit if access.is_unlimited else NEIGHBOURS_LOOKED_AT
             cosines: dict[str, float] = {}
             for turn, cosine in _turns_of(txn.sql, dict(space.nearest(vector, min(most, len(space)) or 1))):
@@ -471,23 +499,22 @@ class Similarity(ProgramsBase):
         ids = [id for hit in hits for id in (hit.turn_id, hit.message_id) if id is not None]
         with self._reading() as txn:
             nodes = [node_of(txn.sql, id) for id in dict.fromkeys(ids)]
-            embedded = _embedded(txn.sql, self._embedder.name, [node.id for node in nodes])
+            embedded = _embedded_nodes(txn.sql, self._embedder.name, [node.id for node in nodes])
         return [node for node in nodes if node.id in embedded and kind in (None, node.kind)]
 
-    def _nearest(self, vector: Any, limit: int, kind: str | None, but: str | None = None) -> list[Similar]:
+    def _nearest_nodes(self, vector: Any, limit: int, kind: str | None, but: str | None = None) -> list[Similar]:
         """Of one kind, too: twice as many are asked for until there are enough."""
-        if limit < 1:
-            raise InvalidInput(f"limit is {limit}", "it is 1 or more")
+        limit = _checked_limit(limit)
         wanted = limit + 1
         while True:
             with self._reading() as txn, self._lock:
-                space = self._loaded(txn.sql)
-                nodes = self._shown(txn, space.nearest(vector, wanted), kind, but)
+                space = self._loaded_space(txn.sql)
+                nodes = self._similar_nodes(txn, space.nearest(vector, wanted), kind, but)
             if len(nodes) >= limit or wanted >= len(space):
                 return nodes[:limit]
             wanted *= 4
 
-    def _shown(
+    def _similar_nodes(
         self, txn: ReadTxn, near: Iterable[tuple[int, float]], kind: str | None, but: str | None
     ) -> list[Similar]:
         scores = dict(near)
@@ -497,19 +524,19 @@ class Similarity(ProgramsBase):
         scored = [(node_of(txn.sql, nodes[n]), score) for n, score in scores.items() if n in nodes and nodes[n] != but]
         return [Similar(node=node, score=score) for node, score in scored if kind in (None, node.kind) and node.there]
 
-    def _loaded(self, sql: Sql) -> Space:
+    def _loaded_space(self, sql: Sql) -> VectorIndex:
         """The vectors as this transaction sees them."""
         model = self._embedder.name
         dimensions = self._embedder.dimensions or _stored_size(sql, model)
         _refuse_other_size(sql, model, dimensions)
         gone = vectors_gone(sql)
         if self._space is None:
-            self._space = Space(dimensions, near_file(self.ledger.path, model), self._few)
+            self._space = VectorIndex(dimensions, near_file(self.ledger.path, model), self._few)
         elif gone != self._gone:
             self._space.keep([n for (n,) in sql.all("SELECT n FROM vector WHERE model = ?", (model,))])
         self._gone = gone
         while fresh := sql.all(FRESH, (self._space.last, model, VECTORS_PER_READ)):
-            self._space.add([n for n, _ in fresh], _vectors([floats for _, floats in fresh], dimensions))
+            self._space.add([n for n, _ in fresh], _vectors_of_bytes([floats for _, floats in fresh], dimensions))
         return self._space
 
     # --- looking after them -------------------------------------------------------------------------------------
@@ -551,7 +578,7 @@ def count_vectors(ledger: Ledger, current: str) -> list[ModelCount]:
             "SELECT model, min(dimensions), count(*), sum(length(floats)), max(embedded_at) FROM vector"
             " GROUP BY model ORDER BY model"
         )
-        kinds = {model: _kinds(txn.sql, model) for model, *_ in rows}
+        kinds = {model: _counts_by_kind(txn.sql, model) for model, *_ in rows}
     return [
         ModelCount(
             model=model,
@@ -566,7 +593,7 @@ def count_vectors(ledger: Ledger, current: str) -> list[ModelCount]:
     ]
 
 
-def _vectors(stored: Sequence[Any], dimensions: int) -> Any:
+def _vectors_of_bytes(stored: Sequence[Any], dimensions: int) -> Any:
     import numpy as np
 
     return np.frombuffer(b"".join(stored), "<f4").reshape(-1, dimensions).astype(np.float32, copy=False)
@@ -595,21 +622,27 @@ _ALL = {
 }
 
 
-def _missing(sql: Sql, kind: str, model: str, limit: int | None) -> list[str]:
-    if kind not in _ALL:
+def _checked_limit(limit: int) -> int:
+    if checked_count(limit, "limit") < 1:
+        raise InvalidInput(f"limit is {limit}", "it is 1 or more")
+    return limit
+
+
+def _nodes_without_vector(sql: Sql, kind: str, model: str, limit: int | None) -> list[str]:
+    if not isinstance(kind, str) or kind not in _ALL:
         raise InvalidInput(f"kind is {quoted(kind)}", f"one of {', '.join(_ALL)}")
     lacks = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.model = ? AND v.node = t.id)"
     query = _ALL[kind].format(lacks=lacks) + ("" if limit is None else " LIMIT ?")
     return [id for (id,) in sql.all(query, (model,) if limit is None else (model, limit))]
 
 
-def _embedded(sql: Sql, model: str, nodes: Sequence[str]) -> set[str]:
+def _embedded_nodes(sql: Sql, model: str, nodes: Sequence[str]) -> set[str]:
     marks = ", ".join("?" * len(nodes))
     query = f"SELECT node FROM vector WHERE model = ? AND node IN ({marks})"
     return {node for (node,) in sql.all(query, (model, *nodes))} if nodes else set()
 
 
-def _kinds(sql: Sql, model: str) -> dict[str, int]:
+def _counts_by_kind(sql: Sql, model: str) -> dict[str, int]:
     """The four kinds of nodes are tables of the same names."""
     counts: dict[str, int] = {}
     for kind in _ALL:
@@ -637,7 +670,7 @@ def _turns_of(sql: Sql, cosines: dict[int, float]) -> Iterator[tuple[TurnRow, fl
     return ((turns[nodes[n]], cosine) for n, cosine in cosines.items() if n in nodes and nodes[n] in turns)
 
 
-def _fused(lists: Sequence[Sequence[Node]], limit: int) -> list[Similar]:
+def _fused_ranking(lists: Sequence[Sequence[Node]], limit: int) -> list[Similar]:
     """One list of several: a node counts by its places in them, the first ones most."""
     scores: dict[str, float] = {}
     nodes: dict[str, Node] = {}

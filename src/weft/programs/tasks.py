@@ -27,7 +27,7 @@ from weft.programs.config_fields import (
     COMMAND_LIST,
     FOLDER,
     NOTHING,
-    Fields,
+    ConfigFields,
     filled,
     member,
     reference,
@@ -53,7 +53,7 @@ class CommandResult(Struct, frozen=True, kw_only=True):
     stderr: str = ""
 
 
-class Observations(Protocol):
+class CriterionObservations(Protocol):
     """What criteria are judged by. Paths are those of the criteria: relative, inside the workspace."""
 
     def file_exists(self, path: str) -> bool:
@@ -72,10 +72,10 @@ class Observations(Protocol):
 def checked_criteria(path: str, value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         raise InvalidConfig(path, f"{quoted(value)} is no list", "give a list of criteria")
-    return [_checked(f"{path}[{i}]", criterion) for i, criterion in enumerate(value)]
+    return [_checked_criterion(f"{path}[{i}]", criterion) for i, criterion in enumerate(value)]
 
 
-def _checked(path: str, value: Any) -> dict[str, Any]:
+def _checked_criterion(path: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or value.get("type") not in CRITERION_FIELDS:
         raise InvalidConfig(path, f"{quoted(value)} is no criterion", f"its type is one of {', '.join(CriterionType)}")
     required, fields = CRITERION_FIELDS[CriterionType(value["type"])]
@@ -102,19 +102,19 @@ def _is(kinds: type | tuple[type, ...], words: str) -> Callable[[str, Any], None
     return check
 
 
-def _relative(path: str, value: Any) -> None:
+def _check_relative_path(path: str, value: Any) -> None:
     """Inside the workspace, as far as words can tell; links are followed when it is looked at."""
     if not isinstance(value, str) or not value or value.startswith("/") or "\0" in value or ".." in value.split("/"):
         raise InvalidConfig(path, f"{quoted(value)} is no path inside the workspace", "give a relative path without ..")
 
 
-def _command(path: str, value: Any) -> None:
+def _check_command(path: str, value: Any) -> None:
     words = value if isinstance(value, list) else [value]
     if not words or not all(isinstance(word, str) and word for word in words):
         raise InvalidConfig(path, f"{quoted(value)} is no command", "give a text, or a list of texts")
 
 
-def _schema(path: str, value: Any) -> None:
+def _check_schema(path: str, value: Any) -> None:
     if not isinstance(value, dict | bool):
         raise InvalidConfig(path, f"{quoted(value)} is no JSON Schema", "give it as an object")
     check_schema(value, path)
@@ -122,26 +122,32 @@ def _schema(path: str, value: Any) -> None:
 
 _number, _text = _is((int, float), "a number"), _is(str, "text")
 CRITERION_FIELDS: dict[CriterionType, tuple[tuple[str, ...], dict[str, Callable[[str, Any], None]]]] = {
-    CriterionType.FILE_EXISTS: (("path",), {"path": _relative}),
-    CriterionType.WORD_COUNT: ((), {"path": _relative, "min": _is(int, "a count"), "max": _is(int, "a count")}),
+    CriterionType.FILE_EXISTS: (("path",), {"path": _check_relative_path}),
+    CriterionType.WORD_COUNT: (
+        (),
+        {"path": _check_relative_path, "min": _is(int, "a count"), "max": _is(int, "a count")},
+    ),
     CriterionType.COMMAND: (
         ("command",),
-        {"command": _command, "exitCode": _is(int, "a code"), "timeout": _number, "stdout": _text},
+        {"command": _check_command, "exitCode": _is(int, "a code"), "timeout": _number, "stdout": _text},
     ),
-    CriterionType.JSON_SCHEMA: (("schema",), {"path": _relative, "schema": _schema}),
-    CriterionType.CONTAINS: (("text",), {"path": _relative, "text": _text, "ignoreCase": _is(bool, "true or false")}),
+    CriterionType.JSON_SCHEMA: (("schema",), {"path": _check_relative_path, "schema": _check_schema}),
+    CriterionType.CONTAINS: (
+        ("text",),
+        {"path": _check_relative_path, "text": _text, "ignoreCase": _is(bool, "true or false")},
+    ),
 }
 
 
 # --- whether it holds -------------------------------------------------------------------------------------------
 
 
-def judge_criterion(criteria: list[dict[str, Any]], observations: Observations) -> list[CriterionVerdict]:
+def judge_criterion(criteria: list[dict[str, Any]], observations: CriterionObservations) -> list[CriterionVerdict]:
     """Every criterion, in order; one that does not hold keeps none from being looked at."""
     return [_judge_criterion(i, criterion, observations) for i, criterion in enumerate(criteria)]
 
 
-def _judge_criterion(number: int, criterion: dict[str, Any], observations: Observations) -> CriterionVerdict:
+def _judge_criterion(number: int, criterion: dict[str, Any], observations: CriterionObservations) -> CriterionVerdict:
     kind = CriterionType(criterion["type"])
     passed, observed = JUDGES[kind](criterion, observations)
     explanation = explain_criterion(criterion, observed, passed=passed)
@@ -176,12 +182,12 @@ Judgement = tuple[bool, Any]
 NO_JSON = "not valid JSON: "
 
 
-def _file_exists(criterion: dict[str, Any], observations: Observations) -> Judgement:
+def _file_exists(criterion: dict[str, Any], observations: CriterionObservations) -> Judgement:
     exists = observations.file_exists(criterion["path"])
     return exists, exists
 
 
-def _word_count(criterion: dict[str, Any], observations: Observations) -> Judgement:
+def _word_count(criterion: dict[str, Any], observations: CriterionObservations) -> Judgement:
     text = observations.read_text(criterion.get("path"))
     if text is None:
         return False, None
@@ -190,7 +196,7 @@ def _word_count(criterion: dict[str, Any], observations: Observations) -> Judgem
     return low <= words and (high is None or words <= high), words
 
 
-def _contains(criterion: dict[str, Any], observations: Observations) -> Judgement:
+def _judge_contains(criterion: dict[str, Any], observations: CriterionObservations) -> Judgement:
     text, wanted = observations.read_text(criterion.get("path")), criterion["text"]
     if text is None:
         return False, None
@@ -198,7 +204,7 @@ def _contains(criterion: dict[str, Any], observations: Observations) -> Judgemen
     return contains, contains
 
 
-def _json_schema(criterion: dict[str, Any], observations: Observations) -> Judgement:
+def _json_schema(criterion: dict[str, Any], observations: CriterionObservations) -> Judgement:
     text = observations.read_text(criterion.get("path"))
     if text is None:
         return False, None
@@ -212,7 +218,7 @@ def _json_schema(criterion: dict[str, Any], observations: Observations) -> Judge
     return not problems, problems
 
 
-def _command_result(criterion: dict[str, Any], observations: Observations) -> Judgement:
+def _command_result(criterion: dict[str, Any], observations: CriterionObservations) -> Judgement:
     result = observations.run(criterion["command"], criterion.get("timeout"))
     wanted, part = criterion.get("exitCode", 0), criterion.get("stdout")
     observed = {
@@ -223,12 +229,12 @@ def _command_result(criterion: dict[str, Any], observations: Observations) -> Ju
     return result.exit_code == wanted and (part is None or part in result.stdout), observed
 
 
-JUDGES: dict[CriterionType, Callable[[dict[str, Any], Observations], Judgement]] = {
+JUDGES: dict[CriterionType, Callable[[dict[str, Any], CriterionObservations], Judgement]] = {
     CriterionType.FILE_EXISTS: _file_exists,
     CriterionType.WORD_COUNT: _word_count,
     CriterionType.COMMAND: _command_result,
     CriterionType.JSON_SCHEMA: _json_schema,
-    CriterionType.CONTAINS: _contains,
+    CriterionType.CONTAINS: _judge_contains,
 }
 
 
@@ -239,7 +245,7 @@ RunCommand = Callable[[str | list[str], Path, float | None], CommandResult]
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
-class Workspace:
+class WorkspaceObservations:
     """Observes one folder. `answer` is what the task's assignee said last."""
 
     def __init__(self, folder: Path | None, answer: str | None = None, run: RunCommand | None = None) -> None:
@@ -247,12 +253,12 @@ class Workspace:
         self._answer, self._run = answer, run
 
     def file_exists(self, path: str) -> bool:
-        return self._inside(path).exists()
+        return self._path_inside(path).exists()
 
     def read_text(self, path: str | None) -> str | None:
         if path is None:
             return self._answer
-        file = self._inside(path)
+        file = self._path_inside(path)
         if not file.is_file():
             return None
         if file.stat().st_size > MAX_FILE_BYTES:
@@ -269,12 +275,12 @@ class Workspace:
 
     def _root(self) -> Path:
         if self._folder is None:
-            raise InvalidInput("the task has no workspace", "name one: `--workspace FOLDER`, or in its configuration")
+            raise InvalidInput("the task has no workspace", "name one: `--in DIR`, or in its configuration")
         if not self._folder.is_dir():
             raise InvalidInput(f"the workspace {self._folder} is no folder", "make it, or name another")
         return self._folder
 
-    def _inside(self, path: str) -> Path:
+    def _path_inside(self, path: str) -> Path:
         """The file that is really meant, links followed: one that lies outside is not looked at."""
         root = self._root()
         file = (root / path).resolve()
@@ -293,7 +299,7 @@ TASK_FIELD = "task"
 MOST_MESSAGES = 10_000
 
 
-class Assignment(Struct, frozen=True, kw_only=True):
+class TaskAssignment(Struct, frozen=True, kw_only=True):
     """An agent got a task. `task` and `session` are ids; `n` is the arrival number of the event that says so."""
 
     n: int
@@ -304,15 +310,15 @@ class Assignment(Struct, frozen=True, kw_only=True):
     """The ids of those in whose name it got it, whoever acted first."""
 
 
-def load_assignment(ledger: Ledger, agent: str) -> Assignment | None:
+def load_assignment(ledger: Ledger, agent: str) -> TaskAssignment | None:
     """The present one of an agent, by its id; None where there is none, or where another ledger says so and nobody here
     took it over. It is for whoever goes on with the work: it asks for no right."""
     with store_of(ledger).read() as txn:
         row = load_program(txn.sql, agent)
-        return None if row is None or row.task is None or row.session is None else _counted(txn, row)
+        return None if row is None or row.task is None or row.session is None else _counted_assignment(txn, row)
 
 
-def withdraw_messages(ledger: Ledger, assignment: Assignment, reason: str) -> None:
+def withdraw_messages(ledger: Ledger, assignment: TaskAssignment, reason: str) -> None:
     """Take back the messages of an agent's work that wait, and have its turn cut short. What others have sent to the
     session stays, and so does a turn that answers it."""
     inbox, is_answered = ledger.inbox, False
@@ -348,7 +354,7 @@ def _principal_kind(name: str) -> PrincipalKind:
     return PrincipalKind.HUMAN if name == DEFAULT_AGENT else PrincipalKind.PROGRAM
 
 
-def _counted(txn: ReadTxn, agent: ProgramRow) -> Assignment | None:
+def _counted_assignment(txn: ReadTxn, agent: ProgramRow) -> TaskAssignment | None:
     entry = txn.sql.one(
         "SELECT n, at FROM program_history WHERE program = ? AND kind = 'agent_task_assigned' ORDER BY n DESC LIMIT 1",
         (agent.id,),
@@ -357,7 +363,7 @@ def _counted(txn: ReadTxn, agent: ProgramRow) -> Assignment | None:
     if entry is None or event is None or not event.counts:
         return None
     by = (event.fields["actor"], *(event.fields.get("on_behalf_of") or ()))
-    return Assignment(n=entry[0], at=entry[1], task=str(agent.task), session=str(agent.session), by=by)
+    return TaskAssignment(n=entry[0], at=entry[1], task=str(agent.task), session=str(agent.session), by=by)
 
 
 def agents_at_work(ledger: Ledger) -> list[str]:
@@ -374,7 +380,7 @@ def agents_at_work(ledger: Ledger) -> list[str]:
 
 PRIORITIES = ("P0", "P1", "P2", "P3", "P4")
 ASSIGNEES = (ProgramKind.AGENT, ProgramKind.HUMAN)
-_SPEC = Fields({"inputs": texts, "outputs": texts, "constraints": texts, "successCriteria": checked_criteria})
+_SPEC = ConfigFields({"inputs": texts, "outputs": texts, "constraints": texts, "successCriteria": checked_criteria})
 
 
 def criteria_of(config: Config) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from weft.programs.config_fields import (
     TEMPLATE,
     VARIABLES,
     Check,
-    Fields,
+    ConfigFields,
     count,
     filled,
     member,
@@ -193,7 +193,7 @@ def _local_times(expression: str, after: datetime) -> CronSim:
 
 def _by_the_clock(expression: str, zone: tzinfo, after: datetime) -> Iterator[datetime]:
     """Every minute that fits until the clock is set; then on from there, that moment included."""
-    offset = _offset(after, zone)
+    offset = _utc_offset(after, zone)
     local = after.replace(tzinfo=None) + offset
     while True:
         for time in _local_times(expression, local):
@@ -205,7 +205,7 @@ def _by_the_clock(expression: str, zone: tzinfo, after: datetime) -> Iterator[da
             after = moment
         else:
             return
-        offset, after = _offset(change, zone), change
+        offset, after = _utc_offset(change, zone), change
         local = change.replace(tzinfo=None) + offset - _SECOND
 
 
@@ -213,20 +213,20 @@ def _by_the_calendar(expression: str, zone: tzinfo, after: datetime) -> Iterator
     """The local times that it names, and when these are. It begins earlier where the clock was set shortly before: what
     was named by then may be due after it."""
     earlier = after - LONGEST_GAP
-    start = after if _offset(earlier, zone) == _offset(after, zone) else earlier
-    for time in _local_times(expression, start.replace(tzinfo=None) + _offset(start, zone)):
+    start = after if _utc_offset(earlier, zone) == _utc_offset(after, zone) else earlier
+    for time in _local_times(expression, start.replace(tzinfo=None) + _utc_offset(start, zone)):
         yield _moment_of(time, zone)
 
 
 def _moment_of(local: datetime, zone: tzinfo) -> datetime:
     """When a local time is: the first time where it comes twice, and the end of the gap where it is skipped."""
     moment = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    if moment.replace(tzinfo=None) + _offset(moment, zone) == local:
+    if moment.replace(tzinfo=None) + _utc_offset(moment, zone) == local:
         return moment
     return _change_between(moment - LONGEST_GAP, moment, zone)
 
 
-def _offset(moment: datetime, zone: tzinfo) -> timedelta:
+def _utc_offset(moment: datetime, zone: tzinfo) -> timedelta:
     return moment.astimezone(zone).utcoffset() or timedelta()
 
 
@@ -234,7 +234,7 @@ def _first_change(after: datetime, until: datetime, zone: tzinfo) -> datetime | 
     """The first moment behind one and not behind the other at which the clock is set; looked for day by day."""
     while after < until:
         end = min(after + _DAY, until)
-        if _offset(end, zone) != _offset(after, zone):
+        if _utc_offset(end, zone) != _utc_offset(after, zone):
             return _change_between(after, end, zone)
         after = end
     return None
@@ -242,10 +242,10 @@ def _first_change(after: datetime, until: datetime, zone: tzinfo) -> datetime | 
 
 def _change_between(first: datetime, last: datetime, zone: tzinfo) -> datetime:
     """The moment at which the clock is set, between two at which it shows other offsets."""
-    before = _offset(first, zone)
+    before = _utc_offset(first, zone)
     while last - first > _SECOND:
         middle = (first + (last - first) / 2).replace(microsecond=0)
-        if _offset(middle, zone) == before:
+        if _utc_offset(middle, zone) == before:
             first = middle
         else:
             last = middle
@@ -295,10 +295,10 @@ def _iso_time(text: str) -> datetime:
 DEFAULT_BREAKER = 5
 """So many errors in a row pause a trigger that says nothing else."""
 DEFAULT_TOLERANCE_SECONDS = 300
-ROUTES = ("persona", "session", "thread", "smart", "room")
+ROUTES = ("persona", "session", "thread", "smart", "room", "sender")
 
 
-def _valid(check: Any) -> Check:
+def _check_with(check: Any) -> Check:
     """A check by a function that refuses with InvalidInput."""
 
     def checked(path: str, value: Any) -> Any:
@@ -313,7 +313,7 @@ def _valid(check: Any) -> Check:
 
 def _as_written(check: Any) -> Check:
     """The same for a text that is kept as it is."""
-    return _valid(lambda text: (check(text), text)[1])
+    return _check_with(lambda text: (check(text), text)[1])
 
 
 def _event_kind(path: str, value: Any) -> str:
@@ -322,7 +322,7 @@ def _event_kind(path: str, value: Any) -> str:
     return str(value)
 
 
-class _NeededFields(Fields):
+class _NeededFields(ConfigFields):
     """The check of an object in which some fields are given, and no others than those of its form."""
 
     def __init__(self, fields: Mapping[str, Check], *needed: str) -> None:
@@ -363,9 +363,9 @@ class _SingleTime(_NeededFields):
 
 _WEBHOOK = {"secret": no_secret, "scheme": member(*WEBHOOK_SCHEMES), "toleranceSeconds": count}
 OCCASIONS: dict[str, Check] = {
-    "cron": _Cron({"expression": _valid(checked_expression), "zone": _valid(checked_zone)}, "expression"),
+    "cron": _Cron({"expression": _check_with(checked_expression), "zone": _check_with(checked_zone)}, "expression"),
     "interval": _as_written(interval_ms),
-    "at": _SingleTime({"time": filled, "zone": _valid(checked_zone)}, "time"),
+    "at": _SingleTime({"time": filled, "zone": _check_with(checked_zone)}, "time"),
     "webhook": _NeededFields(_WEBHOOK, "secret", "scheme"),
     "event": _NeededFields({"kind": _event_kind, "filter": object_}, "kind"),
     "file": _NeededFields({"folder": filled, "patterns": texts}, "folder"),
@@ -375,7 +375,7 @@ OCCASIONS: dict[str, Check] = {
 """What sets a trigger off, by the name of the one field of `on`."""
 
 
-class _Occasion(Fields):
+class _Occasion(ConfigFields):
     """Exactly one of its fields is given."""
 
     def __call__(self, path: str, value: Any) -> dict[str, Any]:
@@ -388,7 +388,34 @@ class _Occasion(Fields):
         return {name: self.fields[name](f"{path}.{name}", setting)}
 
 
-class _Destination(Fields):
+PAYLOAD_PLACE = re.compile(r"[\w-]++(?:\.[\w-]++)*+")
+
+
+def _place(path: str, value: Any) -> str:
+    place = filled(path, value)
+    if PAYLOAD_PLACE.fullmatch(place) is None:
+        raise InvalidConfig(path, f"{quoted(place)} is no place in a payload", "give for example event.user")
+    return place
+
+
+TEMPLATE_NAMES = ("trigger", "time", "payload", "sessions")
+"""What a message may name as `${NAME}`, and places in it as `${payload.FIELD}`."""
+TEMPLATE_PLACE = re.compile(rf"\$\{{((?:{'|'.join(TEMPLATE_NAMES)})(?:\.[\w-]+)*)\}}")
+_WRITTEN_PLACE = re.compile(r"\$\{[^{}]*\}")
+
+
+def _template(path: str, value: Any) -> str:
+    """Refuse a message with a place that nothing would be put into."""
+    for place in _WRITTEN_PLACE.findall(value):
+        if TEMPLATE_PLACE.fullmatch(place) is None:
+            names = ", ".join(f"${{{name}}}" for name in TEMPLATE_NAMES)
+            raise InvalidConfig(
+                path, f"{quoted(place)} stands for nothing", f"one of {names}, or ${{payload.FIELD.FIELD}}"
+            )
+    return str(value)
+
+
+class _Destination(ConfigFields):
     """Where a message goes."""
 
     def __call__(self, path: str, value: Any) -> dict[str, Any]:
@@ -416,19 +443,20 @@ TRIGGER = KindRow(
     required=("on",),
     fields={
         "on": _Occasion(OCCASIONS),
-        "to": _Destination(dict.fromkeys(ROUTES, filled)),
+        "to": _Destination(dict.fromkeys(ROUTES, filled) | {"sender": _place}),
         "message": filled,
-        "include": Fields({"sessions": member(*SESSION_PERIODS)}),
+        "include": ConfigFields({"sessions": member(*SESSION_PERIODS)}),
         "onMissed": member(*MISSED_CHOICES),
         "breaker": count,
     },
     normalized=_with_message,
+    new_checks={"message": _template},
     machine={
         **dict.fromkeys(("on.cron.expression", "on.cron.zone", "on.interval", "on.at.time", "on.at.zone"), NOTHING),
         **dict.fromkeys(("on.webhook.secret", "on.webhook.scheme", "on.webhook.toleranceSeconds"), VARIABLES),
         **dict.fromkeys(("on.event.kind", "on.event.filter", "on.file.patterns", "on.task", "on.room"), NOTHING),
         "on.file.folder": FOLDER,
-        **dict.fromkeys(("to.persona", "to.session", "to.thread", "to.smart", "to.room"), NOTHING),
+        **dict.fromkeys(("to.persona", "to.session", "to.thread", "to.smart", "to.room", "to.sender"), NOTHING),
         "message": TEMPLATE,
         **dict.fromkeys(("include.sessions", "onMissed", "breaker"), NOTHING),
     },

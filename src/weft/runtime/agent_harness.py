@@ -56,8 +56,8 @@ from weft.runtime.agent_work import (
 )
 from weft.runtime.broker.broker import OnJobError, answer_admitted, broker_of, renewed, to_the_end
 from weft.runtime.broker.session_turns import BUSY_SECONDS
-from weft.runtime.broker.turn_plans import Planner, Sending
-from weft.runtime.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.broker.turn_plans import Planner, SenderContext
+from weft.runtime.ledger_port import Executor, RuntimeLedger
 from weft.runtime.replies import TurnReply
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Ending, Limits
@@ -84,7 +84,7 @@ class CriterionCommands:
     def run(self, command: str | list[str], folder: Path, timeout: float | None) -> CommandResult:
         """As `complete_task` takes it: called where no event loop runs."""
         try:
-            return asyncio.run(self._run(command, folder, timeout))
+            return asyncio.run(self._run_command(command, folder, timeout))
         finally:
             with self._lock:
                 self._running = None
@@ -99,7 +99,7 @@ class CriterionCommands:
                 with suppress(RuntimeError):  # it has just ended by itself
                     loop.call_soon_threadsafe(task.cancel)
 
-    async def _run(self, command: str | list[str], folder: Path, timeout: float | None) -> CommandResult:
+    async def _run_command(self, command: str | list[str], folder: Path, timeout: float | None) -> CommandResult:
         with self._lock:
             if self._is_cancelled:
                 raise asyncio.CancelledError
@@ -119,7 +119,7 @@ class CriterionCommands:
 
 @asynccontextmanager
 async def hold_agent(
-    programs: Programs, crossing: Crossing, agent: Program, task: str | None = None
+    programs: Programs, crossing: Executor, agent: Program, task: str | None = None
 ) -> AsyncIterator[Lease]:
     """Hold an agent, for a task by its id or in general. Raises AgentBusy where somebody else holds it."""
     own, leases = programs.acting_as(agent.name), list[Lease]()
@@ -154,7 +154,7 @@ WORKING_STATES = ("thinking", "executing")
 class MovePerformer:
     """Performs the moves of one ledger's agents."""
 
-    def __init__(self, programs: Programs, crossing: Crossing, runner: CommandRunner) -> None:
+    def __init__(self, programs: Programs, crossing: Executor, runner: CommandRunner) -> None:
         self._programs, self._crossing, self._runner = programs, crossing, runner
         self._reader = WorkReader(programs)
 
@@ -174,31 +174,35 @@ class MovePerformer:
         agent, programs = facts.agent, self._programs.acting_as(facts.agent.name, lease)
         match move:
             case StartTask():
-                await self._run(partial(programs.start_task, facts.task.id))
+                await self._run_to_the_end(partial(programs.start_task, facts.task.id))
             case Say():
-                admission: Admission = await self._run(partial(self._say, programs, facts, move, request))
+                admission: Admission = await self._run_to_the_end(
+                    partial(self._send_message, programs, facts, move, request)
+                )
                 return admission
             case CheckCriteria():
-                await self._check(programs, facts, request.workspace or facts.workspace)
+                await self._check_criteria(programs, facts, request.workspace or facts.workspace)
             case SaveCheckpoint():
-                await self._run(partial(programs.save_checkpoint, agent.id, checkpoint_state(facts, move.next)))
+                await self._run_to_the_end(
+                    partial(programs.save_checkpoint, agent.id, checkpoint_state(facts, move.next))
+                )
             case StandStill(reason=reason):
                 if agent.state in WORKING_STATES:
-                    await self._run(partial(programs.step_agent, agent.id, "wait", reason=reason))
+                    await self._run_to_the_end(partial(programs.step_agent, agent.id, "wait", reason=reason))
             case GiveUpWork(code=code, reason=reason):
-                await self._run(partial(programs.give_up, agent.id, reason, code=code))
+                await self._run_to_the_end(partial(programs.give_up, agent.id, reason, code=code))
             case Leave():
-                await self._run(partial(programs.step_agent, agent.id, "reset", reason="its task is over"))
+                await self._run_to_the_end(partial(programs.step_agent, agent.id, "reset", reason="its task is over"))
             case Rest() | AwaitAnswer() | AwaitWorkers():
                 return None  # somebody else's turn: nothing is done
             case _:
                 assert_never(move)
         return None
 
-    async def _run(self, work: Any) -> Any:
+    async def _run_to_the_end(self, work: Any) -> Any:
         return await to_the_end(self._crossing.run(work))
 
-    def _say(self, programs: Programs, facts: WorkFacts, move: Say, request: WorkRequest) -> Admission:
+    def _send_message(self, programs: Programs, facts: WorkFacts, move: Say, request: WorkRequest) -> Admission:
         """The agent's step stands in the log before the message. What a message of the owner's names as its folder is
         worked in, so a folder that comes of the task is looked at first."""
         if request.workspace is None:
@@ -219,7 +223,7 @@ class MovePerformer:
             context=None if workspace is None else {"workspace": workspace},
             metadata={WORK_FIELD: move.kind.value, TASK_FIELD: facts.task.id},
         )
-        ledger = programs.ledger.acting_as(request.authority or _authority(facts))
+        ledger = programs.ledger.acting_as(request.authority or _telling_authority(facts))
         return ledger.inbox.admit(
             message,
             session=facts.assignment.session,
@@ -227,12 +231,14 @@ class MovePerformer:
             key=f"work {facts.assignment.session} {facts.assignment.n} message {facts.harness_messages}",
         )
 
-    async def _check(self, programs: Programs, facts: WorkFacts, workspace: str | None) -> None:
+    async def _check_criteria(self, programs: Programs, facts: WorkFacts, workspace: str | None) -> None:
         """Records a verdict on every criterion; where all lease, the task and the agent are done in the same append."""
         last = facts.last
         assert last is not None, "criteria are held against an answer"
         if facts.agent.state == "thinking":
-            await self._run(partial(programs.step_agent, facts.agent.id, "execute", reason="checking the criteria"))
+            await self._run_to_the_end(
+                partial(programs.step_agent, facts.agent.id, "execute", reason="checking the criteria")
+            )
         commands = CriterionCommands(self._runner)
         try:
             await self._crossing.run(
@@ -254,7 +260,7 @@ class MovePerformer:
             raise
         except WeftError as error:
             code, words = error.code, str(error)
-            await self._run(lambda: programs.fail_agent(facts.agent.id, words, code=code))
+            await self._run_to_the_end(lambda: programs.fail_agent(facts.agent.id, words, code=code))
             raise
 
 
@@ -279,7 +285,7 @@ def checkpoint_state(facts: WorkFacts, text: str | None) -> dict[str, Any]:
     }
 
 
-def _authority(facts: WorkFacts) -> Authority:
+def _telling_authority(facts: WorkFacts) -> Authority:
     """In whose name the agent is told: as it was told before, else in that of whoever gave it the task."""
     last = facts.last_harness_round
     by = facts.assignment.by if last is None else (last.message.sender, *last.message.on_behalf_of)
@@ -337,10 +343,10 @@ class TaskWork:
         ensure_own(task)
         crossing = self._ledger.crossing
         async with hold_agent(self._programs, crossing, agent, task.id) as lease:
-            begin = partial(_begin, self._programs, agent.id, task.id, lease, session)
+            begin = partial(_begin_task, self._programs, agent.id, task.id, lease, session)
             await to_the_end(crossing.run(begin))
             try:
-                return await self._run(agent.id, lease, request)
+                return await self._run_task(agent.id, lease, request)
             except asyncio.CancelledError:
                 with suppress(LedgerError):  # somebody else has moved the agent meanwhile
                     await to_the_end(self._stand_still(agent.id, lease))
@@ -352,7 +358,7 @@ class TaskWork:
         if facts is not None:
             await self._performer.perform(facts, StandStill("interrupted"), lease)
 
-    async def _run(self, agent: str, lease: Lease, request: WorkRequest) -> FinishedWork:
+    async def _run_task(self, agent: str, lease: Lease, request: WorkRequest) -> FinishedWork:
         is_asked, reply, fault, reason = True, None, None, None
         facts: WorkFacts | None = None
         admission: Admission | None = None
@@ -366,10 +372,12 @@ class TaskWork:
                 self._on_progress(facts, move)
             if isinstance(move, AwaitAnswer):
                 if admission is None or admission.message != move.message:
-                    admission = await self._ledger.crossing.run(partial(_admission, self._programs, move.message))
+                    admission = await self._ledger.crossing.run(
+                        partial(_message_admission, self._programs, move.message)
+                    )
                 if self._on_admitted is not None:
                     await self._on_admitted(admission)
-                reply, fault = await self._answer(admission)
+                reply, fault = await self._await_answer(admission)
                 continue
             if isinstance(move, AwaitWorkers):
                 await self._await_workers(move)
@@ -395,14 +403,14 @@ class TaskWork:
         waiting = [await run(partial(inbox.list, session=session, limit=1)) for session in move.sessions]
         messages = [message for messages in waiting for message in messages]
         if messages:
-            await asyncio.gather(*(self._answer(_receipt(message)) for message in messages))
+            await asyncio.gather(*(self._await_answer(_admission_of(message)) for message in messages))
         else:
             await asyncio.sleep(BUSY_SECONDS)  # their answers are on their way
 
-    async def _answer(self, admission: Admission) -> tuple[TurnReply | None, WeftError | None]:
+    async def _await_answer(self, admission: Admission) -> tuple[TurnReply | None, WeftError | None]:
         """The answer to a message of the work, or what its turn failed with."""
         broker_of(self._ledger).plan_with(self._planner)  # also for what others left in the session
-        sending = Sending(planner=self._planner)
+        sending = SenderContext(planner=self._planner)
         try:
             return await answer_admitted(self._ledger, admission, sending, on_token=self._on_token), None
         except StoreError:  # nothing is known of the turn
@@ -428,11 +436,11 @@ async def resume_work(ledger: RuntimeLedger, programs: Programs, runner: Command
         return move
 
 
-def _admission(programs: Programs, message: str) -> Admission:
-    return _receipt(programs.ledger.inbox.get(message))
+def _message_admission(programs: Programs, message: str) -> Admission:
+    return _admission_of(programs.ledger.inbox.get(message))
 
 
-def _receipt(waiting: InboxMessage) -> Admission:
+def _admission_of(waiting: InboxMessage) -> Admission:
     return Admission(
         message=waiting.id, session=waiting.session, session_id=waiting.session_id, is_fork=False, receipt=None
     )
@@ -449,7 +457,7 @@ def ensure_free(agent: Program) -> None:
         raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state])
 
 
-def _begin(invoker: Programs, agent_id: str, task_id: str, lease: Lease, session: str | None) -> None:
+def _begin_task(invoker: Programs, agent_id: str, task_id: str, lease: Lease, session: str | None) -> None:
     """The task started and the agent on it, whether for the first time or taken up again."""
     programs = invoker.acting_as(invoker.ledger.authority, lease)
     agent, task = invoker.get(agent_id), invoker.get(task_id)
@@ -498,7 +506,7 @@ class HarnessJob:
     def __init__(
         self,
         programs: Programs,
-        crossing: Crossing,
+        crossing: Executor,
         runner: CommandRunner,
         *,
         clock: Clock | None = None,
@@ -527,7 +535,7 @@ class HarnessJob:
             return trouble.until_ms
         try:
             while True:
-                due_ms = await self._move(agent)
+                due_ms = await self._move_agent(agent)
                 self._troubles.pop(agent, None)
                 if due_ms is not NOW:
                     return due_ms
@@ -566,7 +574,7 @@ class HarnessJob:
         except WeftError:  # its id says which one it is
             return agent
 
-    async def _move(self, agent: str) -> int | None:
+    async def _move_agent(self, agent: str) -> int | None:
         if await self._is_awaited(agent):
             return None
         facts_and_move = await self._performer.next_move(agent, self._clock.now_ms())

@@ -29,11 +29,11 @@ from weft.ledger.model import TextPart, ToolCall, Turn
 from weft.programs.kind_table import HARNESS_FIELDS
 from weft.programs.program_records import Program, RecordedVerdict
 from weft.programs.programs import Programs
-from weft.programs.tasks import WORK_FIELD, Assignment, criteria_of, explain_criterion, load_assignment, may_run
+from weft.programs.tasks import WORK_FIELD, TaskAssignment, criteria_of, explain_criterion, load_assignment, may_run
 from weft.runtime.broker.turn_plans import message_workspace
 from weft.runtime.broker.turn_state import worked_ms
-from weft.runtime.inference.model_requests import Budget
-from weft.runtime.ledger_port import Crossing
+from weft.runtime.inference.model_requests import RequestBudget
+from weft.runtime.ledger_port import Executor
 from weft.runtime.tool.recorded_results import items_of
 
 # --- How an agent works: the limits and habits that its configuration names under `harness`.
@@ -140,7 +140,7 @@ class WorkFacts(Struct, frozen=True, kw_only=True):
     agent: Program
     task: Program
     settings: HarnessSettings
-    assignment: Assignment
+    assignment: TaskAssignment
     session: str
     """The label of the session that it works in."""
     head: str | None
@@ -225,7 +225,7 @@ class WorkReader:
             return None
         task = self._programs.get(assignment.task, ProgramKind.TASK)
         standing = self._runs.standing(assignment.session, 1)
-        rounds = self._rounds(program, assignment, task)
+        rounds = self._work_rounds(program, assignment, task)
         turns = [one.turn for one in rounds if one.turn is not None]
         open_turn = standing.open_turn if rounds and rounds[-1].state is RoundState.WAITING else None
         return WorkFacts(
@@ -238,9 +238,9 @@ class WorkReader:
             rounds=rounds,
             spent=self._runs.work_spending(assignment.session, assignment.n),
             is_parked=open_turn is not None and standing.is_parked,
-            pending_calls=() if open_turn is None else _pending(self._ledger, open_turn),
+            pending_calls=() if open_turn is None else _pending_calls(self._ledger, open_turn),
             workers=tuple(one.session for one in self._runs.workers(assignment.session) if not one.is_idle),
-            plan=self._plan(turns),
+            plan=self._newest_plan(turns),
             checkpoint=self._programs.load_checkpoint(program.id),
             agent_error=self._agent_error(program),
         )
@@ -251,7 +251,7 @@ class WorkReader:
         changes = self._programs.history(agent.id)
         return next((change.reason for change in changes if change.kind == "agent_failed"), None)
 
-    def _rounds(self, agent: Program, assignment: Assignment, task: Program) -> tuple[WorkRound, ...]:
+    def _work_rounds(self, agent: Program, assignment: TaskAssignment, task: Program) -> tuple[WorkRound, ...]:
         messages = self._ledger.inbox.list(
             session=assignment.session, states=list(InboxState), limit=MOST_ROUNDS, after=assignment.n
         )
@@ -261,12 +261,12 @@ class WorkReader:
         for message in messages:
             by_turn.setdefault(message.turn or message.id, []).append(message)
         rounds = [
-            self._round(agent, group, [check for check in checks if check.turn == turn], trusted)
+            self._work_round(agent, group, [check for check in checks if check.turn == turn], trusted)
             for turn, group in by_turn.items()
         ]
         return tuple(sorted(rounds, key=lambda one: one.state is RoundState.WAITING))
 
-    def _kind(self, agent: Program, message: InboxMessage, trusted: TrustedSenders) -> str | None:
+    def _message_kind(self, agent: Program, message: InboxMessage, trusted: TrustedSenders) -> str | None:
         """What a message is in the work. Anybody who may write to the session can say that it is a brief: it counts
         where it was sent in the name of those who gave the agent its task, or of others who may run it."""
         kind = message.metadata.get(WORK_FIELD) if isinstance(message.metadata, dict) else None
@@ -277,7 +277,7 @@ class WorkReader:
             trusted[senders] = may_run(self._ledger, senders, agent.id)
         return kind if trusted[senders] else None
 
-    def _round(
+    def _work_round(
         self,
         agent: Program,
         messages: list[InboxMessage],
@@ -285,11 +285,11 @@ class WorkReader:
         trusted: TrustedSenders,
     ) -> WorkRound:
         """Of the messages of one turn, in the order in which they came: the first of the harness says what it is."""
-        kinds = [(message, self._kind(agent, message, trusted)) for message in messages]
+        kinds = [(message, self._message_kind(agent, message, trusted)) for message in messages]
         message, kind = next((one for one in kinds if one[1] is not None), kinds[0])
         beside = tuple(other for other in messages if other is not message)
         turn = None if message.turn is None else self._ledger.turn(message.turn)
-        state = _state(message, turn)
+        state = _round_state(message, turn)
         if turn is None or state is RoundState.WAITING:
             error = "its message was taken back" if state is RoundState.CUT else message.error
             return WorkRound(message=message, beside=beside, state=state, turn=message.turn, kind=kind, error=error)
@@ -332,7 +332,7 @@ class WorkReader:
             f"{call.name}: {call.error or call.error_code or call.outcome}" for call in failed if call.id not in refused
         )
 
-    def _plan(self, turns: list[str]) -> tuple[dict[str, str], ...]:
+    def _newest_plan(self, turns: list[str]) -> tuple[dict[str, str], ...]:
         for turn in reversed(turns):
             for call in reversed(self._ledger.tool_calls(turn)):
                 if call.name == "todo" and call.outcome == ToolCallStatus.OK:
@@ -340,7 +340,7 @@ class WorkReader:
         return ()
 
 
-def _state(message: InboxMessage, turn: Turn | None) -> RoundState:
+def _round_state(message: InboxMessage, turn: Turn | None) -> RoundState:
     if message.state in (InboxState.QUEUED, InboxState.TAKEN):
         return RoundState.WAITING
     if message.state == InboxState.CANCELLED:
@@ -350,7 +350,7 @@ def _state(message: InboxMessage, turn: Turn | None) -> RoundState:
     return RoundState.ANSWERED if turn.interruption_reason is None else RoundState.CUT
 
 
-def _pending(ledger: Ledger, turn: str) -> tuple[ToolCall, ...]:
+def _pending_calls(ledger: Ledger, turn: str) -> tuple[ToolCall, ...]:
     return tuple(call for call in ledger.tool_calls(turn) if call.outcome is None)
 
 
@@ -368,9 +368,9 @@ def task_brief(task: Program) -> str:
     if not any(spec.values()):
         return str(config.get("title", task.name))
     parts = [f"Task: {config.get('title', task.name)}"]
-    parts += [_list(heading, spec[name]) for name, heading in _LISTS if spec.get(name)]
+    parts += [_list_text(heading, spec[name]) for name, heading in _LISTS if spec.get(name)]
     criteria = spec.get("successCriteria") or []
-    parts += [_list("It is done when", map(criterion_words, criteria))] if criteria else []
+    parts += [_list_text("It is done when", map(criterion_words, criteria))] if criteria else []
     return "\n\n".join([*parts, "Answer with the final result alone."])
 
 
@@ -381,12 +381,12 @@ def resumed_brief(task: Program) -> str:
 
 def reflection(unmet: Sequence[str], failed_calls: Sequence[str] = ()) -> str:
     """The message after an answer that does not meet the criteria, or after tool calls that ended in errors."""
-    parts = [_list("Not done yet", unmet)] if unmet else []
-    parts += [_list("These tool calls ended in errors", failed_calls)] if failed_calls else []
+    parts = [_list_text("Not done yet", unmet)] if unmet else []
+    parts += [_list_text("These tool calls ended in errors", failed_calls)] if failed_calls else []
     return "\n\n".join([*parts, "Think about why, then give the whole final answer again."])
 
 
-def _list(heading: str, items: Iterable[Any]) -> str:
+def _list_text(heading: str, items: Iterable[Any]) -> str:
     return "\n".join([f"{heading}:", *(f"- {item}" for item in items)])
 
 
@@ -435,7 +435,7 @@ def budget_words(facts: WorkFacts) -> str | None:
     elif settings.max_cost is not None and spent.unpriced:
         words = "budget: nobody knows what the turns cost, for a model of theirs has no price"
     elif settings.max_cost is not None and (spent.cost or 0) >= settings.max_cost:
-        words = f"budget: {_dollars(spent.cost or 0)} of {_dollars(settings.max_cost)} are spent"
+        words = f"budget: {_dollars_text(spent.cost or 0)} of {_dollars_text(settings.max_cost)} are spent"
     if words is None:
         return None
     last = facts.last
@@ -443,7 +443,7 @@ def budget_words(facts: WorkFacts) -> str | None:
     return f"{words}: {'; '.join(unmet)}" if unmet else words
 
 
-def _dollars(cost: int) -> str:
+def _dollars_text(cost: int) -> str:
     return f"${cost / MICRODOLLARS:.4f}"
 
 
@@ -558,7 +558,7 @@ def _next_round(facts: WorkFacts, now_ms: int, *, is_asked: bool) -> Move:
 
 def _while_answered(facts: WorkFacts, last: WorkRound) -> Move:
     is_due = facts.settings.checkpoint_every is not None and facts.is_parked
-    if is_due and _saved(facts, "pendingCalls") != pending_calls(facts):
+    if is_due and _saved_field(facts, "pendingCalls") != pending_calls(facts):
         return SaveCheckpoint()
     return AwaitAnswer(last.message.id)
 
@@ -620,7 +620,7 @@ def _within_budget(facts: WorkFacts, move: Say) -> Move:
 
 def _is_checkpoint_due(facts: WorkFacts, last: WorkRound) -> bool:
     every = facts.settings.checkpoint_every
-    is_saved = _saved(facts, "turn") == last.turn and _saved(facts, "next") is not None
+    is_saved = _saved_field(facts, "turn") == last.turn and _saved_field(facts, "next") is not None
     return every is not None and len(facts.rounds) % every == 0 and not is_saved
 
 
@@ -629,7 +629,7 @@ def pending_calls(facts: WorkFacts) -> list[dict[str, Any]]:
     return [{"id": call.call_id, "tool": call.name, "arguments": call.arguments} for call in facts.pending_calls]
 
 
-def _saved(facts: WorkFacts, field: str) -> object:
+def _saved_field(facts: WorkFacts, field: str) -> object:
     return facts.checkpoint.get(field) if isinstance(facts.checkpoint, dict) else None
 
 
@@ -776,13 +776,13 @@ class TurnLimits(Struct, frozen=True):
     """None does not limit."""
 
     seconds: float | None = None
-    budget: Budget | None = None
+    budget: RequestBudget | None = None
 
 
 NO_LIMITS = TurnLimits()
 
 
-def turn_limits(programs: Programs, crossing: Crossing, agent: Program | None, standing: SessionStanding) -> TurnLimits:
+def turn_limits(programs: Programs, crossing: Executor, agent: Program | None, standing: SessionStanding) -> TurnLimits:
     """What is left for a turn of a session, where the agent works on its task there, or a worker of that work does, and
     its harness limits that. The money is that of the whole work: all of its turns share it."""
     if agent is None or load_assignment(programs.ledger, agent.id) is None:
@@ -796,10 +796,10 @@ def turn_limits(programs: Programs, crossing: Crossing, agent: Program | None, s
     seconds = None if settings.max_seconds is None else max(settings.max_seconds - facts.seconds, SHORTEST_SECONDS)
     if settings.max_cost is None:
         return TurnLimits(seconds)
-    read = partial(_spent, Runs(programs.ledger), facts.assignment.session, facts.assignment.n)
-    return TurnLimits(seconds, Budget(money=settings.max_cost, read_spent=partial(crossing.run, read)))
+    read = partial(_spent_cost, Runs(programs.ledger), facts.assignment.session, facts.assignment.n)
+    return TurnLimits(seconds, RequestBudget(money=settings.max_cost, read_spent=partial(crossing.run, read)))
 
 
-def _spent(runs: Runs, session: str, since: int) -> int:
+def _spent_cost(runs: Runs, session: str, since: int) -> int:
     """Micro-dollars that the work has cost, with its workers."""
     return runs.work_spending(session, since).cost or 0

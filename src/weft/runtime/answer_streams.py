@@ -26,7 +26,7 @@ from weft.ledger.api import (
     store_of,
 )
 from weft.ledger.arguments import checked_seconds
-from weft.runtime.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.ledger_port import Executor, RuntimeLedger
 from weft.runtime.replies import ReplyToken, TokenKind
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ class LiveText:
         """What lies beyond so many characters of text and of thinking, in the order in which it came; neighbours of
         one kind are one piece."""
         skipped = {TokenKind.TEXT: delta, TokenKind.THINKING: thinking}
-        first = min((self._place(kind, count) for kind, count in skipped.items()), default=0)
+        first = min((self._piece_place(kind, count) for kind, count in skipped.items()), default=0)
         rests = ((kind, text[max(0, skipped[kind] - start) :]) for kind, start, text in self._pieces[first:])
         groups = groupby((rest for rest in rests if rest[1]), lambda rest: rest[0])
         return [(kind, "".join(text for _, text in group)) for kind, group in groups]
 
-    def _place(self, kind: TokenKind, count: int) -> int:
+    def _piece_place(self, kind: TokenKind, count: int) -> int:
         """The place of the piece that goes beyond so many characters."""
         if count >= self._lengths[kind]:
             return len(self._pieces)
@@ -80,7 +80,7 @@ WATCH_SECONDS = 0.25
 """So long a thread waits for events at a time."""
 
 
-class Bell:
+class WakeSignal:
     """Wakes one follower."""
 
     def __init__(self) -> None:
@@ -109,10 +109,10 @@ class Bell:
 class StreamHub:
     """One for each open ledger, shared by its brokers and followers."""
 
-    def __init__(self, crossing: Crossing) -> None:
+    def __init__(self, crossing: Executor) -> None:
         self._crossing = crossing
         self._texts: dict[str, LiveText] = {}
-        self._bells: dict[str, dict[Bell, None]] = {}
+        self._bells: dict[str, dict[WakeSignal, None]] = {}
         """By session or conversation, in the order in which they came."""
         self._listeners: dict[str, OnToken] = {}
         """By message of an inbox, whoever sent it and hears its answer piece by piece."""
@@ -173,18 +173,18 @@ class StreamHub:
             del self._listeners[message]
 
     @contextmanager
-    def bell(self, session: str, runs: Runs, newest: int) -> Iterator[Bell]:
+    def bell(self, session: str, runs: Runs, newest: int) -> Iterator[WakeSignal]:
         """A bell that is rung for a session or a conversation, by its id, from now on."""
-        bell = Bell()
+        bell = WakeSignal()
         self.ring_for(bell, {session})
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.ensure_future(self._watch(runs, newest))
+            self._watching = asyncio.ensure_future(self._watch_log(runs, newest))
         try:
             yield bell
         finally:
             self.ring_for(bell, set())
 
-    def ring_for(self, bell: Bell, ids: set[str]) -> None:
+    def ring_for(self, bell: WakeSignal, ids: set[str]) -> None:
         """Ring a bell for these sessions and conversations, and for no others any longer."""
         for id in sorted(ids - bell.ids):
             self._bells.setdefault(id, {})[bell] = None
@@ -194,7 +194,7 @@ class StreamHub:
                 del self._bells[id]
         bell.ids = set(ids)
 
-    async def _watch(self, runs: Runs, newest: int) -> None:
+    async def _watch_log(self, runs: Runs, newest: int) -> None:
         """Ring for what is recorded, by this process or another, as long as anybody follows."""
         turn_sessions = TurnSessions()
         while self._bells:
@@ -208,7 +208,7 @@ class StreamHub:
                 await asyncio.sleep(WATCH_SECONDS)
 
 
-def hub_of(crossing: Crossing) -> StreamHub:
+def hub_of(crossing: Executor) -> StreamHub:
     """The hub of those who share one open ledger."""
     hub = crossing.shared.get("streams")
     if hub is None:
@@ -226,7 +226,7 @@ KEEP_SECONDS = 2.0
 class TurnText:
     """Publishes what one turn's model says, request by request."""
 
-    def __init__(self, hub: StreamHub, runs: Runs, crossing: Crossing, session: str) -> None:
+    def __init__(self, hub: StreamHub, runs: Runs, crossing: Executor, session: str) -> None:
         self._hub, self._runs, self._crossing, self._session = hub, runs, crossing, session
         self._text: LiveText | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -249,9 +249,9 @@ class TurnText:
             return
         self._hub.add_text(self._session, self._text, token)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._keep)
+            self._timer = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._start_keeping)
 
-    def _keep(self) -> None:
+    def _start_keeping(self) -> None:
         self._timer, text = None, self._text
         if text is None or (self._keeping is not None and not self._keeping.done()):
             return
@@ -291,27 +291,27 @@ async def follow(
     stream = await crossing.run(partial(SessionStream, store_of(ledger.sync), session, after))
     with hub.bell(stream.cursor.session, Runs(ledger.sync), stream.newest) as bell:
         follower = _Follower(crossing, hub, stream, bell)
-        until = _deadline(seconds)
+        until = _deadline_after(seconds)
         while True:
             before = stream.cursor.position
             async for item in follower.items():
                 yield item
             if stream.cursor.position != before:
-                until = _deadline(seconds)
+                until = _deadline_after(seconds)
             left = None if until is None else until - asyncio.get_running_loop().time()
             if left is not None and left <= 0:
                 return
             await follower.sleep(left)
 
 
-def _deadline(seconds: float | None) -> float | None:
+def _deadline_after(seconds: float | None) -> float | None:
     return None if seconds is None else asyncio.get_running_loop().time() + seconds
 
 
 class _Follower:
     """One subscriber in this process."""
 
-    def __init__(self, crossing: Crossing, hub: StreamHub, stream: SessionStream, bell: Bell) -> None:
+    def __init__(self, crossing: Executor, hub: StreamHub, stream: SessionStream, bell: WakeSignal) -> None:
         self._crossing, self._hub, self._stream, self._bell = crossing, hub, stream, bell
 
     async def items(self) -> AsyncGenerator[StreamItem, None]:

@@ -25,7 +25,7 @@ from weft.ledger.model import Compaction, RecordedTurn, Session, Turn
 T = TypeVar("T")
 
 
-class Crossing(Protocol):
+class Executor(Protocol):
     """Where synchronous calls are made from asynchronous code: a pool of threads, of `weft.aio.crossing`."""
 
     shared: dict[Any, Any]
@@ -73,7 +73,7 @@ class RuntimeLedger(Protocol):
     def sync(self) -> Ledger: ...
 
     @property
-    def crossing(self) -> Crossing: ...
+    def crossing(self) -> Executor: ...
 
     @property
     def compactions(self) -> RuntimeCompactions: ...

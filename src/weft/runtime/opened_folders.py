@@ -9,7 +9,7 @@ import ctypes
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from struct import unpack_from
@@ -51,7 +51,7 @@ def has_openat2() -> bool:
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def _c_library() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -60,7 +60,7 @@ def _openat2(folder: int, path: str, flags: int) -> int:
     how, number = _OpenHow(flags, 0, _RESOLVE), errno.EAGAIN
     for _ in range(_OPENAT2_TRIES):
         size = ctypes.sizeof(how)
-        descriptor = int(_library().syscall(_OPENAT2, folder, os.fsencode(path), ctypes.byref(how), size))
+        descriptor = int(_c_library().syscall(_OPENAT2, folder, os.fsencode(path), ctypes.byref(how), size))
         if descriptor >= 0:
             return descriptor
         number = ctypes.get_errno()
@@ -109,7 +109,7 @@ def _make_missing(name: str, folder: int) -> None:
 
 def exchange_names(folder: int, one: str, other: str) -> bool:
     """Each of two files in a folder takes the other's name, in one step. False where the system cannot do that."""
-    rename = getattr(_library(), "renameat2", None)
+    rename = getattr(_c_library(), "renameat2", None)
     if rename is None:
         return False
     if rename(folder, os.fsencode(one), folder, os.fsencode(other), _RENAME_EXCHANGE) == 0:
@@ -118,6 +118,30 @@ def exchange_names(folder: int, one: str, other: str) -> bool:
     if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
         return False
     raise OSError(number, os.strerror(number), other)
+
+
+# --- The links on the way to a path.
+
+_MOST_LINKS = 40
+
+
+def links_on_way(path: str) -> Iterator[str]:
+    """Where each of them lies, with no link on the way there, in the order in which the system goes through them."""
+    place, names, passed = "/", _names_of(path), 0
+    while names and passed <= _MOST_LINKS:
+        name = names.pop(0)
+        inner = os.path.dirname(place) if name == ".." else os.path.join(place, name)
+        if name == ".." or not os.path.islink(inner):
+            place = inner
+            continue
+        yield inner
+        passed += 1
+        target = os.readlink(inner)
+        place, names = "/" if target.startswith("/") else place, [*_names_of(target), *names]
+
+
+def _names_of(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
 
 
 # --- Removes a folder with all that is in it, by descriptors of folders that were opened without following any link.
@@ -130,11 +154,11 @@ def remove_folder(folder: Path, inode: int | None) -> None:
     not the folder with this number."""
     above = os.open(folder.parent, READ_FOLDER_FLAGS)
     try:
-        descriptor = _opened(above, folder.name)
+        descriptor = _opened_folder(above, folder.name)
         if os.fstat(descriptor).st_ino != inode:
             os.close(descriptor)
             raise OSError(errno.ESTALE, "it is another folder than the one that Weft made", str(folder))
-        _clear(descriptor)
+        _clear_folder(descriptor)
         os.rmdir(folder.name, dir_fd=above)
     finally:
         os.close(above)
@@ -157,7 +181,7 @@ def found_repository(folder: Path) -> Path | None:
     return None
 
 
-def _clear(descriptor: int) -> None:
+def _clear_folder(descriptor: int) -> None:
     """Remove all that is in an opened folder, and close it. However deep it is, one folder is open at a time: the way
     back up is compared with the way down."""
     way: list[tuple[str, Identity]] = []
@@ -165,12 +189,12 @@ def _clear(descriptor: int) -> None:
         while True:
             inner = _remove_files(descriptor)
             if inner is not None:
-                way.append((inner, _identity(descriptor)))
-                descriptor = _step(descriptor, inner)
+                way.append((inner, _folder_identity(descriptor)))
+                descriptor = _step_to(descriptor, inner)
             elif way:
                 name, identity = way.pop()
-                descriptor = _step(descriptor, "..")
-                if _identity(descriptor) != identity:
+                descriptor = _step_to(descriptor, "..")
+                if _folder_identity(descriptor) != identity:
                     raise OSError(errno.ESTALE, "it was moved while it was removed", name)
                 os.rmdir(name, dir_fd=descriptor)
             else:
@@ -191,14 +215,14 @@ def _remove_files(folder: int) -> str | None:
     return inner
 
 
-def _step(folder: int, name: str) -> int:
+def _step_to(folder: int, name: str) -> int:
     """A folder beside or above this one, which is closed."""
-    descriptor = os.open(name, READ_FOLDER_FLAGS, dir_fd=folder) if name == ".." else _opened(folder, name)
+    descriptor = os.open(name, READ_FOLDER_FLAGS, dir_fd=folder) if name == ".." else _opened_folder(folder, name)
     os.close(folder)
     return descriptor
 
 
-def _opened(above: int, name: str) -> int:
+def _opened_folder(above: int, name: str) -> int:
     """A folder that its owner may read and write from now on."""
     status = os.stat(name, dir_fd=above, follow_symlinks=False)
     if status.st_uid == os.geteuid() and status.st_mode & _OPEN_TO_OWNER != _OPEN_TO_OWNER:
@@ -217,7 +241,7 @@ def _open_up(above: int, name: str) -> None:
         os.close(descriptor)
 
 
-def _identity(folder: int) -> Identity:
+def _folder_identity(folder: int) -> Identity:
     status = os.fstat(folder)
     return status.st_dev, status.st_ino
 
@@ -232,15 +256,13 @@ _MASK_AT, _BORN_AT = 0, 80
 def birth_time(path: Path) -> int | None:
     """In nanoseconds, without following a link; None where the file system does not tell. Raises OSError where nothing
     is there."""
-    status = os.lstat(path)
-    birth_seconds: float | None = getattr(status, "st_birthtime", None)  # not on Linux
-    if birth_seconds is not None:
-        return int(birth_seconds * 1_000_000_000)
-    statx = _statx()
+    statx = _statx_call()
     if statx is None:
-        return None
+        birth_seconds: float | None = getattr(os.lstat(path), "st_birthtime", None)  # not on Linux
+        return None if birth_seconds is None else int(birth_seconds * 1_000_000_000)
     answer = ctypes.create_string_buffer(_BYTES)
     if statx(_AT_FDCWD, os.fsencode(path), _NO_FOLLOW, _BORN, answer) != 0:
+        os.lstat(path)  # it says why, where nothing is there
         return None
     (filled,) = unpack_from("=I", answer, _MASK_AT)
     seconds, nanoseconds = unpack_from("=qI", answer, _BORN_AT)
@@ -248,7 +270,7 @@ def birth_time(path: Path) -> int | None:
 
 
 @cache
-def _statx() -> Any:
+def _statx_call() -> Any:
     """The system's own call; None where it has none."""
     found = getattr(ctypes.CDLL(None), "statx", None)
     if found is not None:

@@ -16,7 +16,7 @@ from weft.kernel.contents import dumps, loads
 from weft.kernel.enums import Decision, DecisionSource, ToolCallStatus, TurnType
 from weft.kernel.errors import WeftError
 from weft.kernel.events import ModelRequest, Usage
-from weft.ledger.api import FullTurn, KeptState, Ledger, Price, Runs
+from weft.ledger.api import FullTurn, KeptState, Ledger, Runs, TokenPrice
 from weft.ledger.model import FileNote, Message, Part, TextPart, ToolCall, ToolUsePart, Turn
 from weft.runtime.inference.model_requests import ToolSpec, cost_of, prompt_tokens
 from weft.runtime.tool.tool_contract import (
@@ -34,7 +34,7 @@ from weft.runtime.tool.tool_contract import (
 
 FREEFORM_FIELD = "input"
 """Under this name the text stands that some tools are given in place of an object."""
-PriceOf = Callable[[str, int, int], Price | None]
+PriceOf = Callable[[str, int, int], TokenPrice | None]
 """The price of a model at a time, in Unix milliseconds, for a request of so many tokens."""
 CallKey = tuple[str, bytes]
 
@@ -162,7 +162,7 @@ class ExchangeReader:
         self._files += turn.files.get(message.id, ())
         self._current = None
 
-    def _open(self) -> RecordedExchange | None:
+    def _open_exchange(self) -> RecordedExchange | None:
         """The exchange that an answer belongs to; None where nobody asked."""
         if self._query:
             self._current = RecordedExchange(
@@ -177,7 +177,7 @@ class ExchangeReader:
         return self._current
 
     def _add_answer(self, turn: FullTurn, message: Message) -> None:
-        exchange = self._open()
+        exchange = self._open_exchange()
         if exchange is None:
             self._unasked += 1
             return
@@ -203,7 +203,7 @@ class ExchangeReader:
         answer.costs.append(cost_of(usage, price))
 
     def _add_call(self, call: ToolCall) -> None:
-        exchange = self._open()
+        exchange = self._open_exchange()
         if exchange is None:
             self._unasked += 1
             return
@@ -293,10 +293,10 @@ class ExchangeResults:
         if not waiting:
             raise ToolFailure("not_recorded", "no result of this call is recorded, and it was not run")
         result = waiting.popleft()
-        return ToolOutput(result=result.result) if isinstance(result, GivenResult) else _output(result.outcome)
+        return ToolOutput(result=result.result) if isinstance(result, GivenResult) else _recorded_output(result.outcome)
 
 
-def _output(call: ToolCall | None) -> ToolOutput:
+def _recorded_output(call: ToolCall | None) -> ToolOutput:
     if call is None or call.outcome is None:
         raise ToolFailure("no_result", "the record has no result of this call")
     if call.outcome == ToolCallStatus.OK:
@@ -347,7 +347,7 @@ class RecordedFirstGate:
             return Verdict(
                 decision=Decision.ALLOW,
                 by=DecisionSource.PERMISSION,
-                bound=self._bound(tool, arguments),
+                bound=self._plan_digest(tool, arguments),
                 rationale="its recorded result is used; nothing runs",
             )
         return await self._gate.decide(tool, arguments, context, answer)
@@ -362,11 +362,11 @@ class RecordedFirstGate:
 
     async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
         """See `Gate`."""
-        if bound == self._bound(tool, arguments):
+        if bound == self._plan_digest(tool, arguments):
             return self._results.take(tool, arguments)
         return await self._gate.perform(tool, arguments, context, bound, plan)
 
-    def _bound(self, tool: str, arguments: Any) -> str:
+    def _plan_digest(self, tool: str, arguments: Any) -> str:
         return CallPlan(tool=tool, exact={RECORDED: argument_fields(arguments)}).bound
 
 
@@ -376,9 +376,9 @@ def recorded_specs(ledger: Ledger, thread: RecordedThread) -> tuple[ToolSpec, ..
     specs: dict[str, ToolSpec] = {}
     for turn in thread.turns:
         if turn.tools_available is not None:
-            specs |= {spec.name: spec for spec in _defined(ledger, turn.id)}
+            specs |= {spec.name: spec for spec in _defined_tools(ledger, turn.id)}
     arguments: dict[str, list[dict[str, Any]]] = {}
-    for call in _calls(thread.exchanges):
+    for call in _recorded_calls(thread.exchanges):
         arguments.setdefault(call.name, []).append(argument_fields(call.arguments))
     derived = {name: permissive_spec(name, given) for name, given in arguments.items() if name not in specs}
     return tuple((specs | derived).values())
@@ -395,11 +395,11 @@ def permissive_spec(name: str, arguments: Sequence[dict[str, Any]]) -> ToolSpec:
     )
 
 
-def _calls(exchanges: Iterable[RecordedExchange]) -> Iterable[RecordedCall]:
+def _recorded_calls(exchanges: Iterable[RecordedExchange]) -> Iterable[RecordedCall]:
     return (call for exchange in exchanges for answer in exchange.answers for call in answer.calls)
 
 
-def _defined(ledger: Ledger, turn: str) -> list[ToolSpec]:
+def _defined_tools(ledger: Ledger, turn: str) -> list[ToolSpec]:
     """What the requests of a turn recorded about their tools. A definition that was erased, or that has another form,
     is none."""
     runs, specs = Runs(ledger), list[ToolSpec]()
@@ -478,13 +478,13 @@ class ReplaySpending(Struct, kw_only=True):
     def add(self, other: ReplaySpending) -> None:
         self.answers += other.answers
         self.calls += other.calls
-        self.input_tokens = _sum(self.input_tokens, other.input_tokens)
-        self.output_tokens = _sum(self.output_tokens, other.output_tokens)
-        self.cost = _sum(self.cost, other.cost)
+        self.input_tokens = _sum_or_none(self.input_tokens, other.input_tokens)
+        self.output_tokens = _sum_or_none(self.output_tokens, other.output_tokens)
+        self.cost = _sum_or_none(self.cost, other.cost)
         self.unpriced += other.unpriced
 
 
-def _sum(left: int | None, right: int | None) -> int | None:
+def _sum_or_none(left: int | None, right: int | None) -> int | None:
     return right if left is None else left if right is None else left + right
 
 
@@ -492,7 +492,7 @@ def spent(answer: RecordedAnswer | ReplayedAnswer) -> ReplaySpending:
     usages = answer.usages if isinstance(answer, RecordedAnswer) else [answer.usage] if answer.usage else []
     tokens: int | None = None
     for name in ("input_tokens", "cached_input_tokens", "cache_write_tokens"):
-        tokens = _sum(tokens, total_tokens(usages, name))
+        tokens = _sum_or_none(tokens, total_tokens(usages, name))
     return ReplaySpending(
         answers=1,
         calls=len(answer.calls),
@@ -519,11 +519,11 @@ def divergences(
 ) -> list[Divergence]:
     """Every answer that differs, in their order."""
     pairs = zip_longest(exchange.answers, replayed)
-    kinds = [(number, pair, _kind(*pair, texts)) for number, pair in enumerate(pairs, 1)]
-    return [_divergence(exchange, number, *pair, kind) for number, pair, kind in kinds if kind is not None]
+    kinds = [(number, pair, _divergence_kind(*pair, texts)) for number, pair in enumerate(pairs, 1)]
+    return [_new_divergence(exchange, number, *pair, kind) for number, pair, kind in kinds if kind is not None]
 
 
-def _kind(
+def _divergence_kind(
     recorded: RecordedAnswer | None, replayed: ReplayedAnswer | None, texts: TextComparison
 ) -> DivergenceKind | None:
     if recorded is None or replayed is None:
@@ -543,7 +543,7 @@ def _are_same(recorded: str, replayed: str, texts: TextComparison) -> bool:
             return True
 
 
-def _divergence(
+def _new_divergence(
     exchange: RecordedExchange,
     number: int,
     recorded: RecordedAnswer | None,

@@ -53,13 +53,14 @@ OnToken = Callable[[ReplyToken], None]
 """Told each piece of an answer, as it comes."""
 
 
-class Finish(StrEnum):
-    """Why a model stopped: done, cut by length, a tool call, a filter."""
+class FinishReason(StrEnum):
+    """Why a model stopped: done, cut by length, a tool call, a filter, or its provider paused it."""
 
     STOP = "stop"
     LENGTH = "length"
     TOOL_CALL = "tool_call"
     CONTENT_FILTER = "content_filter"
+    PAUSE = "pause"
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -77,10 +78,13 @@ class Reply(Struct, frozen=True, kw_only=True):
     """A model's whole answer. `usage` is None where the provider reported none that adds up, as `usage_fault` says."""
 
     parts: tuple[Part, ...]
-    finish: Finish
+    finish: FinishReason
     model_id: str
     model: str
     provider: str
+    """The program that was asked."""
+    vendor: str | None = None
+    """Whose model it is, where that is known."""
     usage: Usage | None = None
     usage_fault: str = ""
     request_id: str | None = None
@@ -138,7 +142,7 @@ def load_reply(ledger: Ledger, message: InboxMessage) -> TurnReply:
     answer = next((one for one in ledger.messages(turn.id) if one.id == turn.response_message_id), None)
     if turn.interruption_reason is not None or answer is None:
         raise NotApplicable("the turn was interrupted", "what had come of the answer is recorded")
-    return TurnReply(turn=recorded, reply=_reply(turn, answer, _last_response(runs, turn.id)))
+    return TurnReply(turn=recorded, reply=_reply_of(turn, answer, _last_response(runs, turn.id)))
 
 
 _KINDS = {kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WeftError)}
@@ -156,15 +160,16 @@ def _recorded_error(turn: Turn, message: InboxMessage) -> WeftError:
     return error
 
 
-def _reply(turn: Turn, answer: Message, response: ModelResponse | None) -> Reply:
+def _reply_of(turn: Turn, answer: Message, response: ModelResponse | None) -> Reply:
     facts: dict[str, Any] = answer.metadata if isinstance(answer.metadata, dict) else {}
     latency = facts.get("latency_ms")
     return Reply(
         parts=answer.content,
-        finish=_finish(response),
+        finish=_finish_of(response),
         model_id=str(facts.get("model_id") or turn.model or ""),
         model=answer.model or turn.model or "",
-        provider=str(facts.get("provider") or turn.provider or ""),
+        provider=str(facts.get("provider") or turn.provider_program or turn.provider or ""),
+        vendor=turn.provider,
         usage=None if response is None or response.usage is UNSET else response.usage,
         usage_fault=str(facts.get("usage_fault") or ""),
         request_id=facts.get("request_id"),
@@ -179,10 +184,10 @@ def _last_response(runs: Runs, turn: str) -> ModelResponse | None:
     return responses[-1] if responses else None
 
 
-def _finish(response: ModelResponse | None) -> Finish:
+def _finish_of(response: ModelResponse | None) -> FinishReason:
     """Why the model ended its last answer."""
     reason = "" if response is None else str(response.finish_reason)
-    return Finish(reason) if reason in set(Finish) else Finish.STOP
+    return FinishReason(reason) if reason in set(FinishReason) else FinishReason.STOP
 
 
 # --- A message that a broker of another process answers: its sender follows the ledger until it is settled.

@@ -105,7 +105,7 @@ async def bisect(turns: Sequence[str], check: Check, on_step: OnStep | None = No
     for end, wanted in ((0, CheckVerdict.GOOD), (len(turns) - 1, CheckVerdict.BAD)):
         verdict = await checked(end)
         report_step()
-        _ensure(verdict, wanted, turns[end])
+        _ensure_verdict(verdict, wanted, turns[end])
     while (place := bisection.next_place()) is not None:
         bisection = bisection.after(place, await checked(place))
         report_step()
@@ -119,7 +119,7 @@ async def bisect(turns: Sequence[str], check: Check, on_step: OnStep | None = No
     )
 
 
-def _ensure(verdict: CheckVerdict, wanted: CheckVerdict, turn: str) -> None:
+def _ensure_verdict(verdict: CheckVerdict, wanted: CheckVerdict, turn: str) -> None:
     if verdict is wanted:
         return
     which, already = ("first", "already") if wanted is CheckVerdict.GOOD else ("last", "still")
@@ -196,7 +196,7 @@ def model_check(question: str, thread_json: ThreadJson, ask: AskJudge) -> Check:
     """A check by a model: yes is good, no is bad, and whatever else it says leaves the turn unchecked."""
 
     async def check(place: int) -> Checked:
-        answer = await ask(INSTRUCTIONS.format(question=question), _quoted(thread_json(place).decode()))
+        answer = await ask(INSTRUCTIONS.format(question=question), _quoted_thread(thread_json(place).decode()))
         return answer_verdict(answer), " ".join(answer.split())[:80]
 
     return check
@@ -213,6 +213,6 @@ def answer_verdict(answer: str) -> CheckVerdict:
             return CheckVerdict.SKIP
 
 
-def _quoted(thread: str) -> str:
+def _quoted_thread(thread: str) -> str:
     left_out = len(thread) - MAX_QUOTED_CHARACTERS
     return thread if left_out <= 0 else f"[the first {left_out} characters are left out]\n{thread[left_out:]}"

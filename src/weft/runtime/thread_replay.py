@@ -22,11 +22,18 @@ from weft.ledger.api import Admission, FullTurn, InboxMessage, Ledger, Runs, Ses
 from weft.ledger.model import ImagePart, NewMessage, Part, Session, TextPart, ToolUsePart
 from weft.runtime.assembly.configuration_layers import MessageOverrides
 from weft.runtime.broker.broker import await_turn, broker_of, to_the_end
-from weft.runtime.broker.turn_plans import Planner, Sending, TurnPlan
+from weft.runtime.broker.turn_plans import Planner, SenderContext, TurnPlan
 from weft.runtime.broker.turn_state import TurnEnd
 from weft.runtime.egress.execution_context import ExecutionContext
-from weft.runtime.inference.inference import Before, Inference
-from weft.runtime.inference.model_requests import Budget, InferenceRequest, ModelSettings, Parameters, ToolSpec
+from weft.runtime.inference.inference import Before, Inference, OnUsage
+from weft.runtime.inference.model_requests import (
+    InferenceRequest,
+    ModelParameters,
+    ModelSettings,
+    RequestBudget,
+    TokenCount,
+    ToolSpec,
+)
 from weft.runtime.ledger_port import RuntimeLedger
 from weft.runtime.policies.policy_decisions import PolicyInForce, PolicyInterpreters
 from weft.runtime.policies.policy_tests import BacktestRun, ComparedCall
@@ -97,17 +104,21 @@ class ReplayInference(Inference):
         """The call that ended the turn."""
         self.ending: StopReplay | SkipTurn | None = None
 
-    def sendable(self, model: ModelSettings, parameters: Parameters) -> Parameters:
+    def sendable(self, model: ModelSettings, parameters: ModelParameters) -> ModelParameters:
         return self._inference.sendable(model, parameters)
+
+    async def count(self, request: InferenceRequest, *, context: ExecutionContext | None = None) -> TokenCount:
+        return await self._inference.count(request, context=context)
 
     async def infer(
         self,
         request: InferenceRequest,
         *,
         on_token: OnToken | None = None,
-        budget: Budget | None = None,
+        budget: RequestBudget | None = None,
         context: ExecutionContext | None = None,
         before: Before | None = None,
+        on_usage: OnUsage | None = None,
     ) -> Reply:
         """Where the recorded exchange ends with the results of its tools, so does the replayed one: no model is
         asked."""
@@ -115,18 +126,20 @@ class ReplayInference(Inference):
         if exchange.ends_open and len(self.answers) == len(exchange.answers):
             self._interrupt()
             await asyncio.Event().wait()  # cancelled when the turn is cut short
-        reply = await self._inference.infer(request, on_token=on_token, budget=budget, context=context, before=before)
+        reply = await self._inference.infer(
+            request, on_token=on_token, budget=budget, context=context, before=before, on_usage=on_usage
+        )
         calls = tuple(NamedCall(name=call.name, arguments=call.input) for call in reply.calls)
         self.answers.append(
             ReplayedAnswer(text=reply.text, calls=calls, model=reply.model, usage=reply.usage, cost=reply.cost)
         )
         for call in self._results.assign(reply.calls) if request.tools else ():
-            if not await self._settle(call):
+            if not await self._settle_call(call):
                 self._interrupt()
                 break
         return reply
 
-    async def _settle(self, call: ToolUsePart) -> bool:
+    async def _settle_call(self, call: ToolUsePart) -> bool:
         """Whether the turn can go on with a call that is not recorded."""
         match await self._on_missing(self._exchange, call):
             case UseResult(result):
@@ -177,7 +190,7 @@ class ReplayChange(Struct, frozen=True, kw_only=True):
     """Whether the next turn is replayed on the recorded history where a turn failed."""
     workspace: str | None = None
     """The folder that such calls work in."""
-    budget: Budget | None = None
+    budget: RequestBudget | None = None
 
 
 class ThreadRange(Struct, frozen=True, kw_only=True):
@@ -275,7 +288,7 @@ class ThreadReplayer:
         are done."""
         crossing, sync = self._ledger.crossing, self._ledger.sync
         thread = await crossing.run(lambda: read_thread(sync, turns))
-        session = await crossing.run(lambda: self._session(turns, thread)) if thread.exchanges else None
+        session = await crossing.run(lambda: self._replay_session(turns, thread)) if thread.exchanges else None
         specs = await crossing.run(lambda: recorded_specs(sync, thread))
         report = ThreadReplay(
             thread=turns.last,
@@ -297,7 +310,7 @@ class ThreadReplayer:
         on_exchange: OnExchange | None,
     ) -> None:
         """One exchange after the other, until one stops the replay."""
-        skipped, toolset = None, self._toolset(thread)
+        skipped, toolset = None, self._replay_toolset(thread)
         for exchange in thread.exchanges:
             if exchange.turn == skipped:  # its turn went on after what was skipped
                 continue
@@ -316,7 +329,7 @@ class ThreadReplayer:
             move = partial(self._ledger.sync.move_head, session.label, new=skipped, reason="replay: skipped")
             await self._ledger.crossing.run(move)
 
-    def _session(self, turns: ThreadRange, thread: RecordedThread) -> Session:
+    def _replay_session(self, turns: ThreadRange, thread: RecordedThread) -> Session:
         """A new session of the same agent: empty, or where the turns begin that are run again. Its number is the first
         that no session has; where another process takes that meanwhile, the next one."""
         name = turns.session or turns.last
@@ -337,33 +350,33 @@ class ThreadReplayer:
             return self._ledger.sync.fork(turns.after, label=label)
         return self._ledger.sync.create_session(label, persona=thread.turns[0].persona_id)
 
-    def _toolset(self, thread: RecordedThread) -> str | None:
+    def _replay_toolset(self, thread: RecordedThread) -> str | None:
         """The name of the tools that may run, where any may."""
         recorded = [turn.toolset_name for turn in thread.turns if turn.toolset_name is not None]
         return (self._change.toolset or next(iter(recorded), None)) if self._change.runs_tools else None
 
     async def _replayed(self, run: _ExchangeRun, session: Session, toolset: str | None) -> ReplayedExchange:
         crossing, exchange = self._ledger.crossing, run.exchange
-        admission: Admission = await to_the_end(crossing.run(lambda: self._admit(exchange, session, toolset)))
-        self._broker.expect(admission.message, Sending(planner=run.plan))
+        admission: Admission = await to_the_end(crossing.run(lambda: self._admit_query(exchange, session, toolset)))
+        self._broker.expect(admission.message, SenderContext(planner=run.plan))
         end = await await_turn(self._ledger, self._broker, admission)
         return run.report(end, self._change.texts)
 
-    def _admit(self, exchange: RecordedExchange, session: Session, toolset: str | None) -> Admission:
+    def _admit_query(self, exchange: RecordedExchange, session: Session, toolset: str | None) -> Admission:
         change = self._change
         prompt = exchange.system if change.prompt is None else change.prompt
         overrides = MessageOverrides(model=change.model, system=prompt, toolset=toolset, replays=exchange.turn)
         message = NewMessage(
             role=MessageRole.USER,
             content=tuple(map(sendable_part, exchange.query)),
-            source=_source(self._ledger.sync, exchange.query_turns),
+            source=_query_source(self._ledger.sync, exchange.query_turns),
             files=exchange.files,
             context=None if change.workspace is None else {"workspace": change.workspace},
         )
         return self._ledger.sync.inbox.admit(message, session=session.label, overrides=overrides.record())
 
 
-def _source(ledger: Ledger, turns: Sequence[str]) -> MessageSource | None:
+def _query_source(ledger: Ledger, turns: Sequence[str]) -> MessageSource | None:
     """Of a query that comes from these turns. Where a stranger may have written some of it, never a person's: it stays
     untrusted."""
     runs = Runs(ledger)
@@ -512,7 +525,7 @@ async def replay_policy(
             calls += 1
             errors += compared.answer.is_error
             if compared.is_changed:
-                changed.append(_changed(turn.turn.id, compared))
+                changed.append(_changed_decision(turn.turn.id, compared))
     return PolicyReplay(
         thread=turns.last,
         recorded_session=turns.session,
@@ -524,7 +537,7 @@ async def replay_policy(
     )
 
 
-def _changed(turn: str, compared: ComparedCall) -> ChangedDecision:
+def _changed_decision(turn: str, compared: ComparedCall) -> ChangedDecision:
     return ChangedDecision(
         turn=turn,
         call=compared.call.call_id,
@@ -535,3 +548,37 @@ def _changed(turn: str, compared: ComparedCall) -> ChangedDecision:
         rationale=compared.answer.rationale,
         is_recorded=compared.is_recorded,
     )
+
+
+# --- How several threads went, each and together.
+
+
+class ReplayReport(Struct, kw_only=True):
+    """`replay`: how threads went when they were run again, each and together."""
+
+    threads: list[ThreadReplay] = field(default_factory=list)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    """How many threads ended how."""
+    recorded_spending: ReplaySpending = field(default_factory=ReplaySpending)
+    """Of the exchanges that were replayed."""
+    replayed_spending: ReplaySpending = field(default_factory=ReplaySpending)
+
+    def add(self, thread: ThreadReplay) -> None:
+        self.threads.append(thread)
+        self.outcomes[thread.outcome] = self.outcomes.get(thread.outcome, 0) + 1
+        self.recorded_spending.add(thread.recorded_spending)
+        self.replayed_spending.add(thread.replayed_spending)
+
+
+class PolicyReplayReport(Struct, kw_only=True):
+    """`replay --policy`: how a policy would have decided about the calls of threads."""
+
+    policy: str
+    threads: list[PolicyReplay] = field(default_factory=list)
+    calls: int = 0
+    changed: int = 0
+
+    def add(self, thread: PolicyReplay) -> None:
+        self.threads.append(thread)
+        self.calls += thread.calls
+        self.changed += thread.changed

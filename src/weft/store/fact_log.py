@@ -19,8 +19,8 @@ from weft.kernel.contents import (
     MAX_CONTENT_BYTES,
     ROW_BYTES,
     ContentHasher,
-    Prepared,
-    Salts,
+    PreparedContent,
+    SaltSource,
     TextCheck,
     bytes_text,
     content_ref,
@@ -51,7 +51,7 @@ TAKEN = "taken:"
 """Local state: a row per event of another ledger that somebody here took over, by its id, with the time of that."""
 DECLINED = "declined:"
 """Local state: a row per event of another ledger that somebody here does not want to take over."""
-VIEW_RULES, CURRENT_VIEW_RULES = "view_rules", "8"
+VIEW_RULES, CURRENT_VIEW_RULES = "view_rules", "11"
 """Local state: by which rules all views were computed. The number rises when a program computes others of old facts."""
 VIEWS_MENDED = "views_mended"
 """Local state: how often rows of views that were wrong were made anew. Whoever remembers rows forgets them then."""
@@ -93,7 +93,7 @@ class LogRow(Struct, frozen=True, gc=False):
         return lines
 
 
-class Stored(Struct, frozen=True, gc=False):
+class StoredContentRow(Struct, frozen=True, gc=False):
     """A content in its row."""
 
     n: int
@@ -121,13 +121,13 @@ class ContentHead(Struct, frozen=True, gc=False):
 
 PACK_BYTES = 1024 * 1024
 """So much is unpacked at most to read one content."""
-LEVEL = 9
-HELD_PACKS = 4
-WORTH = 0.9
+COMPRESSION_LEVEL = 9
+PACKS_IN_MEMORY = 4
+WORTHWHILE_RATIO = 0.9
 """A pack that stays larger than this part of its contents is not worth the time of every reader."""
 
 
-class Slice(Struct, frozen=True, gc=False):
+class ContentSlice(Struct, frozen=True, gc=False):
     """Bytes of a content: all of it, or the part `idx` of a large one."""
 
     content: int
@@ -151,12 +151,12 @@ class PackReader:
         return self.unpacked(pack)[start : start + size]
 
     def unpacked(self, pack: int) -> bytes:
-        held = self._held.get(pack)
-        if held is None:
-            if len(self._held) >= HELD_PACKS:
+        pack_bytes = self._held.get(pack)
+        if pack_bytes is None:
+            if len(self._held) >= PACKS_IN_MEMORY:
                 del self._held[next(iter(self._held))]
-            held = self._held[pack] = self._unpack(pack)
-        return held
+            pack_bytes = self._held[pack] = self._unpack(pack)
+        return pack_bytes
 
     def _unpack(self, pack: int) -> bytes:
         row = self._sql.one("SELECT size, bytes FROM pack WHERE n = ?", (pack,))
@@ -178,44 +178,46 @@ def unpacked(data: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompress(data, max_output_size=2 * PACK_BYTES)
 
 
-def write_pack(sql: Sql, slices: Sequence[Slice]) -> int:
+def write_pack(sql: Sql, slices: Sequence[ContentSlice]) -> int:
     """One pack of these slices; returns its compressed size. Their own bytes are still where they were."""
     frame = pack_frame(slices)
-    size = sum(len(each.data) for each in slices)
+    size = sum(len(piece.data) for piece in slices)
     (last,) = sql.one("SELECT max(n) FROM pack") or (None,)
     n, start = (last or 0) + 1, 0
     sql.run("INSERT INTO pack(n, size, bytes) VALUES (?, ?, ?)", (n, size, frame))
-    for each in slices:
+    for piece in slices:
         sql.run(
             "INSERT INTO packed(content, idx, pack, start, size) VALUES (?, ?, ?, ?, ?)",
-            (each.content, each.idx, n, start, len(each.data)),
+            (piece.content, piece.idx, n, start, len(piece.data)),
         )
-        start += len(each.data)
+        start += len(piece.data)
     return len(frame)
 
 
-def pack_frame(slices: Iterable[Slice]) -> bytes:
-    whole = b"".join(each.data for each in slices)
-    return zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(whole)
+def pack_frame(slices: Iterable[ContentSlice]) -> bytes:
+    joined = b"".join(piece.data for piece in slices)
+    return zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True).compress(joined)
 
 
-def is_worth(slices: Iterable[Slice]) -> bool:
+def is_packing_worthwhile(slices: Iterable[ContentSlice]) -> bool:
     """Would a pack of them be smaller?"""
-    whole = b"".join(each.data for each in slices)
-    return len(zstandard.ZstdCompressor(level=1).compress(whole)) < WORTH * len(whole)
+    joined = b"".join(piece.data for piece in slices)
+    return len(zstandard.ZstdCompressor(level=1).compress(joined)) < WORTHWHILE_RATIO * len(joined)
 
 
 def drop_from_packs(sql: Sql, contents: Sequence[int]) -> int:
     """Take these contents out of their packs; every pack that held one is written anew without it. Returns how many."""
-    gone = set(contents)
+    dropped = set(contents)
     touched = sorted({pack for n in contents for (pack,) in sql.all("SELECT pack FROM packed WHERE content = ?", (n,))})
     for pack in touched:
-        whole = PackReader(sql).unpacked(pack)
+        pack_bytes = PackReader(sql).unpacked(pack)
         rows = sql.all("SELECT content, idx, start, size FROM packed WHERE pack = ? ORDER BY start", (pack,))
-        left = [Slice(n, idx, whole[start : start + size]) for n, idx, start, size in rows if n not in gone]
+        remaining = [
+            ContentSlice(n, idx, pack_bytes[start : start + size]) for n, idx, start, size in rows if n not in dropped
+        ]
         sql.run("DELETE FROM packed WHERE pack = ?", (pack,))
-        if left:
-            write_pack(sql, left)
+        if remaining:
+            write_pack(sql, remaining)
         sql.run("DELETE FROM pack WHERE n = ?", (pack,))
     return len(touched)
 
@@ -235,7 +237,7 @@ _DIGESTS = (
 """What else is told of a content by views: from a digest a short text could be guessed."""
 
 
-def make_husks(sql: Sql, numbers: Sequence[int], key_bytes: int) -> None:
+def erase_content_rows(sql: Sql, numbers: Sequence[int], key_bytes: int) -> None:
     """Nothing but number, scope and reference stays of these contents."""
     drop_from_packs(sql, numbers)
     for n in numbers:
@@ -253,7 +255,7 @@ def make_husks(sql: Sql, numbers: Sequence[int], key_bytes: int) -> None:
         sql.run_many(change, [(n,) for n in numbers])
 
 
-def is_husk(sql: Sql, n: int) -> bool:
+def is_erased_content(sql: Sql, n: int) -> bool:
     row = sql.one("SELECT salt FROM content WHERE n = ?", (n,))
     return row is not None and not row[0]
 
@@ -269,20 +271,20 @@ def note_erasing(sql: Sql, n: int) -> None:
     )
 
 
-def unfinished(sql: Sql) -> str | None:
+def unfinished_erasure(sql: Sql) -> str | None:
     """What the last erasure left to be done, if anything."""
     row = sql.one("SELECT value FROM local WHERE key = ?", (UNFINISHED,))
     return str(row[0]) if row else None
 
 
-def note_rewritten(sql: Sql, what: str) -> None:
+def note_rewritten(sql: Sql, erasure: str) -> None:
     """The database is clean; what was there before still stands in the log, since somebody reads from it."""
-    sql.run("UPDATE local SET value = ? WHERE key = ? AND value = ?", (what + IN_LOG, UNFINISHED, what))
+    sql.run("UPDATE local SET value = ? WHERE key = ? AND value = ?", (erasure + IN_LOG, UNFINISHED, erasure))
 
 
-def note_finished(sql: Sql, what: str) -> None:
+def note_finished(sql: Sql, erasure: str) -> None:
     """Unless another erasure has begun meanwhile."""
-    sql.run("DELETE FROM local WHERE key = ? AND value = ?", (UNFINISHED, what))
+    sql.run("DELETE FROM local WHERE key = ? AND value = ?", (UNFINISHED, erasure))
 
 
 class ErasedContents(Struct, frozen=True):
@@ -294,22 +296,22 @@ class ErasedContents(Struct, frozen=True):
 
 # --- Reading facts, the same on every engine.
 
-HELD_AT_ONCE = 256
+CONTENTS_PER_READ = 256
 FIRST_ROWS = 8
 
 
-def refuse_disorder(what: str, after: int, rows: Iterable[Sequence[Any]]) -> None:
+def refuse_disorder(table: str, after: int, rows: Iterable[Sequence[Any]]) -> None:
     """Rows that a damaged database gives out of order would be asked for again and again."""
     for row in rows:
         if row[0] is None or row[0] <= after:
-            raise FactDamaged(what, f"row {row[0]}", f"it comes after row {after}")
+            raise FactDamaged(table, f"row {row[0]}", f"it comes after row {after}")
         after = row[0]
 
 
-def refuse_standstill(what: str, before: Any, now: Any) -> None:
+def refuse_standstill(table: str, before: Any, now: Any) -> None:
     """The same for rows that are asked for from the last to the first."""
     if not now < before:
-        raise FactDamaged(what, f"row {now}", f"it comes before row {before}")
+        raise FactDamaged(table, f"row {now}", f"it comes before row {before}")
 
 
 _FIND_CONTENT = (
@@ -360,9 +362,9 @@ class FactReader(Struct, eq=False, dict=True):
         """Every row whose last event arrived after `after`, in order. Few at first: whoever wants one turn's events
         has them soon."""
         limit = FIRST_ROWS
-        while found := self.log(after, limit):
-            yield from found
-            after, limit = found[-1].n, min(4 * limit, 512)
+        while page := self.log(after, limit):
+            yield from page
+            after, limit = page[-1].n, min(4 * limit, 512)
 
     def lines(self, after: int = 0, until: int | None = None) -> Iterator[tuple[int, bytes]]:
         """Every event line with its arrival number, in order."""
@@ -386,8 +388,8 @@ class FactReader(Struct, eq=False, dict=True):
         return watermark_of(self.sql, view)
 
     def find_event(self, event_id: bytes) -> int | None:
-        found = [n for n in self._event_candidates(event_id[:KEY_BYTES]) if self.event_id(n) == event_id]
-        return found[0] if found else None
+        matching = [n for n in self._event_candidates(event_id[:KEY_BYTES]) if self.event_id(n) == event_id]
+        return matching[0] if matching else None
 
     def find_events(self, prefix: bytes, odd_digit: str = "") -> list[tuple[int, str]]:
         """Arrival numbers and ids of events whose id begins with these hex digits (at least seven)."""
@@ -425,11 +427,11 @@ class FactReader(Struct, eq=False, dict=True):
 
     def find_contents(self, refs: Iterable[bytes]) -> dict[bytes, int]:
         """The numbers of many contents, by their references; one that is not here is left out."""
-        wanted = dict.fromkeys(refs)
-        rows = rows_wanted(self.sql, ("key", "ref"), _FIND_WANTED, ((ref[:KEY_BYTES], ref) for ref in wanted))
+        unique_refs = dict.fromkeys(refs)
+        rows = rows_wanted(self.sql, ("key", "ref"), _FIND_WANTED, ((ref[:KEY_BYTES], ref) for ref in unique_refs))
         numbers = {bytes(ref): n for ref, n in rows}
         newer = f"SELECT ref, n FROM content WHERE n > {self.watermark('lookup_content')} AND ref IN"
-        rows = rows_in(self.sql, newer, (ref for ref in wanted if ref not in numbers))
+        rows = rows_in(self.sql, newer, (ref for ref in unique_refs if ref not in numbers))
         return numbers | {bytes(ref): n for ref, n in rows}
 
     def find_bytes(self, scope: int, data: bytes) -> list[int]:
@@ -448,9 +450,9 @@ class FactReader(Struct, eq=False, dict=True):
 
     def content(self, n: int) -> bytes:
         """The bytes of a content, hashed before they are shown."""
-        held = self._held.get(n)
-        if held is not None:
-            return held
+        data = self._held.get(n)
+        if data is not None:
+            return data
         row = self.content_row(n)
         if row is not None and not row.salt:
             raise ContentGone(row.ref.hex())
@@ -478,13 +480,13 @@ class FactReader(Struct, eq=False, dict=True):
     def hold(self, numbers: Iterable[int]) -> None:
         """Read many contents at once, in place of those held before; `content` then has them at hand."""
         self._held.clear()
-        wanted = sorted({n for n in numbers if n})
-        for start in range(0, len(wanted), HELD_AT_ONCE):
-            some = wanted[start : start + HELD_AT_ONCE]
+        ordered = sorted({n for n in numbers if n})
+        for start in range(0, len(ordered), CONTENTS_PER_READ):
+            batch = ordered[start : start + CONTENTS_PER_READ]
             rows = self.sql.all(
-                f"SELECT n, ref, salt, bytes FROM content WHERE n IN ({', '.join('?' * len(some))})"
+                f"SELECT n, ref, salt, bytes FROM content WHERE n IN ({', '.join('?' * len(batch))})"
                 " AND bytes IS NOT NULL",
-                some,
+                batch,
             )
             for n, ref, salt, data in rows:
                 if content_ref(salt, data) != ref:
@@ -493,13 +495,13 @@ class FactReader(Struct, eq=False, dict=True):
 
     def beginning(self, n: int) -> bytes:
         """The first row's worth of a content, for looking into it; nothing of one that is not here."""
-        held = self._held.get(n)
-        if held is None:
+        first_bytes = self._held.get(n)
+        if first_bytes is None:
             try:
-                held = self.content_piece(self.content_head(n), 0)
+                first_bytes = self.content_piece(self.content_head(n), 0)
             except (ContentGone, ContentMissing):
-                held = b""
-        return held
+                first_bytes = b""
+        return first_bytes
 
     def content_row(self, n: int) -> ContentRow | None:
         row = self.sql.one("SELECT ref, salt, size, bytes FROM content WHERE n = ?", (n,))
@@ -508,10 +510,12 @@ class FactReader(Struct, eq=False, dict=True):
         ref, salt, size, data = row
         if data is None:
             parts = self.sql.all("SELECT bytes FROM content_part WHERE content = ? ORDER BY idx", (n,))
-            data = b"".join(blob(part) for (part,) in parts) if parts or size == 0 else self._unpacked(n, size)
+            data = (
+                b"".join(blob(part) for (part,) in parts) if parts or size == 0 else self._content_from_packs(n, size)
+            )
         return ContentRow(n, blob(ref), blob(salt), size, data)
 
-    def _unpacked(self, n: int, size: int) -> bytes | None:
+    def _content_from_packs(self, n: int, size: int) -> bytes | None:
         """The bytes of a content that lies in packs."""
         slices = [self._packs.slice(n, idx) for idx in range(-(-size // ROW_BYTES))]
         return b"".join(part for part in slices if part is not None) if any(slices) else None
@@ -530,17 +534,17 @@ class FactReader(Struct, eq=False, dict=True):
 
     def content_piece(self, head: ContentHead, idx: int) -> bytes:
         """One row's worth of a content, not yet checked against its reference."""
-        found = self.sql.one("SELECT bytes FROM content_part WHERE content = ? AND idx = ?", (head.n, idx))
-        if found is None and head.size <= ROW_BYTES:
-            found = self.sql.one("SELECT bytes FROM content WHERE n = ?", (head.n,))
-            if found == (None,) and head.size == 0:
+        row = self.sql.one("SELECT bytes FROM content_part WHERE content = ? AND idx = ?", (head.n, idx))
+        if row is None and head.size <= ROW_BYTES:
+            row = self.sql.one("SELECT bytes FROM content WHERE n = ?", (head.n,))
+            if row == (None,) and head.size == 0:
                 return b""
-        piece = self._packs.slice(head.n, idx) if found is None or found[0] is None else found[0]
-        if piece is None:
-            raise self._gone(head)
-        return blob(piece)
+        data = self._packs.slice(head.n, idx) if row is None or row[0] is None else row[0]
+        if data is None:
+            raise self._missing_error(head)
+        return blob(data)
 
-    def _gone(self, head: ContentHead) -> ContentGone | ContentMissing:
+    def _missing_error(self, head: ContentHead) -> ContentGone | ContentMissing:
         """Why there are no bytes: they may have been erased since their head was read."""
         row = self.sql.one("SELECT salt FROM content WHERE n = ?", (head.n,))
         return ContentMissing(head.ref.hex()) if row is None or row[0] else ContentGone(head.ref.hex())
@@ -551,17 +555,17 @@ class FactReader(Struct, eq=False, dict=True):
         return checked_pieces(head, partial(self.content_piece, head))
 
 
-def checked_pieces(head: ContentHead, piece: Callable[[int], bytes]) -> Iterator[bytes]:
+def checked_pieces(head: ContentHead, read_piece: Callable[[int], bytes]) -> Iterator[bytes]:
     """A content in pieces of at most 1 MiB. The last piece is held back until the whole has been checked."""
-    hasher, held = ContentHasher(head.salt), b""
+    hasher, previous = ContentHasher(head.salt), b""
     for idx in range(-(-head.size // ROW_BYTES) or 1):
         if idx:
-            yield held
-        held = piece(idx)
-        hasher.feed(held)
+            yield previous
+        previous = read_piece(idx)
+        hasher.feed(previous)
     if hasher.ref() != head.ref:
         raise FactDamaged("content", head.ref.hex(), "its bytes do not hash to its reference")
-    yield held
+    yield previous
 
 
 def local_value(sql: Sql, key: str) -> str:
@@ -574,7 +578,7 @@ def local_value(sql: Sql, key: str) -> str:
 
 # --- Writing facts: new events and contents of one transaction, and which contents are known already.
 
-A_FEW, ASKED_AT_ONCE = 8, 64
+SMALL_QUESTION, LARGE_QUESTION = 8, 64
 NEWER_CONTENTS = f"SELECT n, scope, digest, ref FROM content WHERE n > ? AND n <= {LAST_NUMBER} ORDER BY n"
 
 
@@ -595,8 +599,8 @@ class RecentContents:
         """The highest content number that was heard of."""
         self.seen_in: dict[int, int] = {}
         """Of these trees, by scope, contents beyond `seen` are known too, up to this one."""
-        self.by_key: dict[Key, Stored] = {}
-        self.asked: dict[Key, Stored | None] = {}
+        self.by_key: dict[Key, StoredContentRow] = {}
+        self.asked: dict[Key, StoredContentRow | None] = {}
 
     def forget(self) -> None:
         self.seen, self.newest = -1, 0
@@ -618,55 +622,57 @@ class RecentContents:
         """The answer to `NEWER_CONTENTS`."""
         for n, scope, digest, ref in rows:
             if scope < LEDGER_SCOPE or digest:
-                self.by_key[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = Stored(n, bytes(ref))
+                self.by_key[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = StoredContentRow(n, bytes(ref))
             self.seen = n
         self.newest = max(self.newest, self.seen)
 
-    def drop(self, gone: set[int]) -> None:
+    def drop(self, erased: set[int]) -> None:
         """These contents were erased: equal bytes are another content from now on. Imported ones are found by their
         reference, which stays, so that importing them again brings nothing back."""
-        for known in (self.by_key, self.asked):
-            for key in [key for key, stored in known.items() if stored and stored.n in gone and key[0] >= LEDGER_SCOPE]:
-                del known[key]
+        for contents in (self.by_key, self.asked):
+            for key in [
+                key for key, stored in contents.items() if stored and stored.n in erased and key[0] >= LEDGER_SCOPE
+            ]:
+                del contents[key]
 
     def ask(self, sql: Sql, keys: Iterable[Key]) -> None:
         """One question to the view for many contents that will be put."""
-        wanted = self.unknown(keys)
-        self.answered(wanted, [sql.all(*question) for question in questions_about(wanted)])
+        unknown_keys = self.unknown(keys)
+        self.answered(unknown_keys, [sql.all(*question) for question in questions_about(unknown_keys)])
 
     def unknown(self, keys: Iterable[Key]) -> list[Key]:
         return [key for key in keys if key not in self.by_key and key not in self.asked]
 
-    def answered(self, wanted: Iterable[Key], answers: Iterable[Sequence[tuple[Any, ...]]]) -> None:
+    def answered(self, keys: Iterable[Key], answers: Iterable[Sequence[tuple[Any, ...]]]) -> None:
         """What `questions_about` them were answered."""
-        self.asked.update(dict.fromkeys(wanted))
+        self.asked.update(dict.fromkeys(keys))
         for rows in answers:
             for scope, digest, n, ref in rows:
-                self.asked[scope, bytes(digest)] = Stored(n, bytes(ref))
+                self.asked[scope, bytes(digest)] = StoredContentRow(n, bytes(ref))
 
     @property
     def is_long(self) -> bool:
         return max(len(self.by_key), self.newest - self.filled if self.newest else 0) > self.LIMIT
 
 
-def questions_about(wanted: Sequence[Key]) -> list[Question]:
+def questions_about(keys: Sequence[Key]) -> list[Question]:
     """What the lookup view is asked about contents, in statements of few sizes."""
     questions = []
-    for some in few_sizes(wanted):
+    for batch in batches_of_few_sizes(keys):
         values: list[int | bytes] = []
-        for scope, digest in some:
+        for scope, digest in batch:
             values += (scope, digest[:KEY_BYTES])
-        questions.append((_known_among(len(some)), tuple(values)))
+        questions.append((_known_among(len(batch)), tuple(values)))
     return questions
 
 
-def few_sizes(wanted: Sequence[Key]) -> Iterator[list[Key]]:
+def batches_of_few_sizes(keys: Sequence[Key]) -> Iterator[list[Key]]:
     """Some at a time, in lists of few lengths, so that prepared statements are found again; the last one may repeat."""
-    for start in range(0, len(wanted), ASKED_AT_ONCE):
-        some = list(wanted[start : start + ASKED_AT_ONCE])
-        if len(some) > A_FEW:
-            some += [some[-1]] * (ASKED_AT_ONCE - len(some))
-        yield some
+    for start in range(0, len(keys), LARGE_QUESTION):
+        batch = list(keys[start : start + LARGE_QUESTION])
+        if len(batch) > SMALL_QUESTION:
+            batch += [batch[-1]] * (LARGE_QUESTION - len(batch))
+        yield batch
 
 
 @cache
@@ -693,9 +699,9 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
 
     recent: RecentContents
     log_tip: LogTip
-    salts: Salts
+    salts: SaltSource
     now_ms: int
-    _fresh: dict[Key, Stored] = field(default_factory=dict)
+    _fresh: dict[Key, StoredContentRow] = field(default_factory=dict)
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
     _next: int = 0
     _parts: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -708,57 +714,57 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
     def tip(self) -> LogTip:
         return self.log_tip
 
-    def put(self, data: bytes, scope: int, salt: bytes | None = None) -> Stored:
+    def put(self, data: bytes, scope: int, salt: bytes | None = None) -> StoredContentRow:
         """Keep these bytes. Equal bytes within a tree are one content; `salt` names one that came from elsewhere."""
         if salt is not None:
-            return self._insert(prepare(data, salt), scope)
+            return self._add_content(prepare(data, salt), scope)
         key = (scope, sha256(data).digest())
-        return self._known(key) or self._insert(prepare(data, self.salts.draw()), scope)
+        return self._known_content(key) or self._add_content(prepare(data, self.salts.draw()), scope)
 
-    def put_imported(self, contents: Sequence[Prepared], scope: int) -> list[Stored]:
+    def put_imported(self, contents: Sequence[PreparedContent], scope: int) -> list[StoredContentRow]:
         """Contents of one origin, as `ImportSecret.prepare` makes them. They are found by their references."""
         fresh, recent = self._fresh, self.recent
         if recent.filled:
-            self._ask_for(contents, scope)
+            self._look_up_references(contents, scope)
         stored = []
         by_key, asked = recent.by_key, recent.asked
         for content in contents:
             key = (scope, content.ref)
-            known = fresh.get(key) or by_key.get(key) or asked.get(key)
-            if known is None:
-                known = fresh[key] = self._place(content, scope)
-            stored.append(known)
+            existing = fresh.get(key) or by_key.get(key) or asked.get(key)
+            if existing is None:
+                existing = fresh[key] = self._add_content_row(content, scope)
+            stored.append(existing)
         return stored
 
-    def _ask_for(self, contents: Sequence[Prepared], scope: int) -> None:
+    def _look_up_references(self, contents: Sequence[PreparedContent], scope: int) -> None:
         """What the lookup view has of these, by their references."""
         fresh, by_key, asked = self._fresh, self.recent.by_key, self.recent.asked
         keys = dict.fromkeys((scope, content.ref) for content in contents)
-        wanted = [key for key in keys if key not in fresh and key not in by_key and key not in asked]
-        asked.update(dict.fromkeys(wanted))
-        for some in few_sizes(wanted):
-            for ref, n in self.sql.all(_named_among(len(some)), tuple(ref[:KEY_BYTES] for _, ref in some)):
+        unknown_keys = [key for key in keys if key not in fresh and key not in by_key and key not in asked]
+        asked.update(dict.fromkeys(unknown_keys))
+        for batch in batches_of_few_sizes(unknown_keys):
+            for ref, n in self.sql.all(_named_among(len(batch)), tuple(ref[:KEY_BYTES] for _, ref in batch)):
                 key = (scope, bytes(ref))
                 if key in asked:
-                    asked[key] = Stored(n, key[1])
+                    asked[key] = StoredContentRow(n, key[1])
 
-    def put_prepared(self, content: Prepared, scope: int) -> Stored:
-        return self._known((scope, content.digest)) or self._insert(content, scope)
+    def put_prepared(self, content: PreparedContent, scope: int) -> StoredContentRow:
+        return self._known_content((scope, content.digest)) or self._add_content(content, scope)
 
-    def _known(self, key: Key) -> Stored | None:
+    def _known_content(self, key: Key) -> StoredContentRow | None:
         recent = self.recent
-        known = self._fresh.get(key) or recent.by_key.get(key)
-        if known is None:
+        existing = self._fresh.get(key) or recent.by_key.get(key)
+        if existing is None:
             if key not in recent.asked:
                 recent.ask(self.sql, (key,))
-            known = recent.asked[key]
-        return None if known is not None and known.n in self._erased else known
+            existing = recent.asked[key]
+        return None if existing is not None and existing.n in self._erased else existing
 
-    def _insert(self, content: Prepared, scope: int) -> Stored:
-        stored = self._fresh[scope, content.digest] = self._place(content, scope)
+    def _add_content(self, content: PreparedContent, scope: int) -> StoredContentRow:
+        stored = self._fresh[scope, content.digest] = self._add_content_row(content, scope)
         return stored
 
-    def _place(self, content: Prepared, scope: int) -> Stored:
+    def _add_content_row(self, content: PreparedContent, scope: int) -> StoredContentRow:
         """A row for it, with the next number."""
         if len(content.data) > MAX_CONTENT_BYTES:
             raise ContentTooLarge(MAX_CONTENT_BYTES)
@@ -769,17 +775,17 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
             self._parts += [(n, idx, part) for idx, part in enumerate(rows_of((data,)))]
         self._rows.append((n, scope, content.ref, content.salt, content.digest, len(data), content.shown, inline))
         self._next += 1
-        return Stored(n, content.ref)
+        return StoredContentRow(n, content.ref)
 
     def content(self, n: int) -> bytes:
         place = n - self._rows[0][0] if self._rows else -1  # waiting rows have numbers without a gap
-        held = self._rows[place][-1] if 0 <= place < len(self._rows) else None
-        if held is None:
+        inline = self._rows[place][-1] if 0 <= place < len(self._rows) else None
+        if inline is None:
             parts = [part for content, _, part in self._parts if content == n]
             return b"".join(parts) if parts else super().content(n)
-        return bytes(held)
+        return bytes(inline)
 
-    def put_stream(self, chunks: Iterable[bytes], scope: int, salt: bytes | None = None) -> Stored:
+    def put_stream(self, chunks: Iterable[bytes], scope: int, salt: bytes | None = None) -> StoredContentRow:
         """A content larger than one row, 1 MiB in memory at a time; its own row is written once its name is known."""
         salt = salt or self.salts.draw()
         hasher, text, n = ContentHasher(salt), TextCheck(), self._next
@@ -788,25 +794,25 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
             text.feed(part)
             self.sql.run("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", (n, idx, part))
         text.feed(b"", last=True)
-        stored = Stored(n, hasher.ref())
+        stored = StoredContentRow(n, hasher.ref())
         shown = None if text.holds else BINARY
         self._rows.append((n, scope, stored.ref, salt, hasher.plain_digest(), hasher.size, shown, None))
         self._next += 1
         self.flush()
         return stored
 
-    def put_husk(self, ref: bytes) -> Stored:
+    def put_erased(self, ref: bytes) -> StoredContentRow:
         """A content that is known to be erased before its bytes ever came."""
         self.flush()
         n = self._next
         self.sql.add(CONTENT, [(n, LEDGER_SCOPE, ref, b"", b"", 0, ERASED, None)])
         self._next += 1
-        return Stored(n, ref)
+        return StoredContentRow(n, ref)
 
     def erase(self, numbers: Sequence[int]) -> None:
         """Take the bytes of these contents away, with all that could betray them."""
         self.flush()
-        make_husks(self.sql, numbers, KEY_BYTES)
+        erase_content_rows(self.sql, numbers, KEY_BYTES)
         self.__dict__.pop("_packs", None)  # what it holds may be erased now
         self._erased.update(numbers)
         self._fresh = {key: stored for key, stored in self._fresh.items() if stored.n not in self._erased}

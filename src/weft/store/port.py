@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from weft.kernel.contents import Prepared
+from weft.kernel.contents import PreparedContent
 from weft.kernel.errors import Action, Advice, Hint, InvalidInput, WeftError, advice_of, quoted, without_credentials
-from weft.store.fact_log import FactReader, FactWriter, Key, LogTip, Stored
+from weft.store.fact_log import FactReader, FactWriter, Key, LogTip, StoredContentRow
 from weft.store.sql import Question as SqlQuestion
 from weft.store.sql import Sql
 
@@ -25,7 +25,7 @@ _is_word = re.compile(r":?[^\x00-/:-`{-\x7f]+").fullmatch
 """The brackets have all of ASCII but digits and small letters: a class of all other letters takes longer to make."""
 
 
-class Term(Struct, frozen=True):
+class SearchTerm(Struct, frozen=True):
     """A word, or the beginning of one."""
 
     word: str
@@ -36,7 +36,7 @@ class Term(Struct, frozen=True):
             raise InvalidInput(f"{quoted(self.word)} is no word", "words are letters and digits, in lower case")
 
 
-AnyOf = tuple[Term, ...]
+AnyOf = tuple[SearchTerm, ...]
 Question = tuple[AnyOf, ...]
 """Passages that have, of each group, at least one word."""
 
@@ -133,7 +133,7 @@ class Store(Protocol):
     def now_ms(self) -> int:
         """The clock that dates arrivals."""
 
-    def prepare(self, data: bytes) -> Prepared:
+    def prepare(self, data: bytes) -> PreparedContent:
         """A content made ready to be put, without holding anybody up."""
 
     def write(
@@ -177,7 +177,7 @@ class Store(Protocol):
     def pause_reading(self) -> None:
         """Between two ranges of long reading, with no snapshot open: let what waits for readers to be gone go on."""
 
-    def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
+    def put_stream(self, chunks: Iterable[bytes], scope: int) -> StoredContentRow:
         """Store a content of up to 256 MiB in a transaction of its own. Beyond 4 MiB it waits in a file, not in
         memory."""
 

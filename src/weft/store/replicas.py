@@ -40,7 +40,7 @@ NOBODY = "nobody"
 def process_owner(pid: int | None = None) -> str:
     """`machine/pid/start`, of this process if no other is named: unique until the machine restarts."""
     pid = pid or os.getpid()
-    return f"{_machine()}/{pid}/{_started(pid) or ''}"
+    return f"{_machine_name()}/{pid}/{_start_time(pid) or ''}"
 
 
 def owner_words(owner: str) -> str:
@@ -55,7 +55,7 @@ def is_dead(owner: str) -> bool:
     if owner == NOBODY:
         return True
     machine, pid, started = owner.rsplit("/", 2) if owner.count("/") >= 2 else ("", "", "")
-    if not machine or machine != _machine() or not pid.isdigit():
+    if not machine or machine != _machine_name() or not pid.isdigit():
         return False
     try:
         os.kill(int(pid), 0)
@@ -63,28 +63,28 @@ def is_dead(owner: str) -> bool:
         return True
     except OSError:
         return False
-    now = _started(int(pid))
+    now = _start_time(int(pid))
     return now is not None and now != started
 
 
 def process_of(owner: str) -> int | None:
     """The number of a process that lives here and is certainly this one."""
     machine, pid, started = owner.rsplit("/", 2) if owner.count("/") >= 2 else ("", "", "")
-    is_here = bool(machine and started) and machine == _machine() and pid.isdigit()
-    return int(pid) if is_here and _started(int(pid)) == started else None
+    is_here = bool(machine and started) and machine == _machine_name() and pid.isdigit()
+    return int(pid) if is_here and _start_time(int(pid)) == started else None
 
 
 def was_before_boot(owner: str) -> bool:
     """Whether an owner ran on a machine of this one's name, before it was last started. Machines may share a name: this
     tells why somebody is gone, and never that somebody is."""
     boot, _, rest = owner.partition(".")
-    own_boot, _, own_rest = _machine().partition(".")
+    own_boot, _, own_rest = _machine_name().partition(".")
     host, own_host = rest.partition("/")[0].partition(".")[2], own_rest.partition(".")[2]
     return bool(own_host) and host == own_host and boot != own_boot
 
 
 @lru_cache(maxsize=1)
-def _machine() -> str:
+def _machine_name() -> str:
     """This boot, this process namespace and the machine's name; empty where the system has no such names."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -93,7 +93,7 @@ def _machine() -> str:
         return ""
 
 
-def _started(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     """The kernel's start time of a process, empty for the mere remains of one; None where it does not tell."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -151,17 +151,17 @@ def accept_loss(sql: Sql, promised: Mapping[str, int]) -> None:
 
 def accepted_loss(sql: Sql, replica: str) -> int:
     """Up to which event the promises of a name were given up."""
-    return _number(sql, ACCEPTED + replica)
+    return _local_number(sql, ACCEPTED + replica)
 
 
 def last_event_as(sql: Sql, replica: str) -> int:
     """The last event of this log that was acknowledged under a former name."""
-    return _number(sql, FORMER + replica)
+    return _local_number(sql, FORMER + replica)
 
 
 def last_copied_event(sql: Sql) -> int:
     """The last event that this ledger shares with the one that it is a copy of; 0 where it is none."""
-    return _number(sql, COPY_END)
+    return _local_number(sql, COPY_END)
 
 
 OWN_NAMES: Question = (
@@ -175,8 +175,8 @@ def own_names(sql: Sql) -> dict[str, int | None]:
     """The name that this ledger goes by, then those that it gave up, each with the last event of this log that was
     acknowledged under it; None: it still goes by that name."""
     rows = sql.all(*OWN_NAMES)
-    own: dict[str, int | None] = {str(value): None for key, value in rows if key == "replica"}
-    return own | {name: int(value) for key, value in rows if (name := str(key).removeprefix(FORMER)) != key}
+    names_in_use: dict[str, int | None] = {str(value): None for key, value in rows if key == "replica"}
+    return names_in_use | {name: int(value) for key, value in rows if (name := str(key).removeprefix(FORMER)) != key}
 
 
 class OwnEvents:
@@ -206,7 +206,7 @@ class OwnEvents:
         return f"({' OR '.join(conditions)})", tuple(values)
 
 
-def _number(sql: Sql, key: str) -> int:
+def _local_number(sql: Sql, key: str) -> int:
     row = sql.one("SELECT value FROM local WHERE key = ?", (key,))
     return int(row[0]) if row else 0
 
@@ -376,16 +376,16 @@ def _is_there(folder: TrustedFolder) -> bool:
         return False
 
 
-def _is_same_folder(one: TrustedFolder, other: TrustedFolder) -> bool:
-    return (one.place, one.owner, one.inode) == (other.place, other.owner, other.inode)
+def _is_same_folder(folder: TrustedFolder, other: TrustedFolder) -> bool:
+    return (folder.place, folder.owner, folder.inode) == (other.place, other.owner, other.inode)
 
 
 def _with_folder(
     folders: Sequence[TrustedFolder], place: str, folder: TrustedFolder | None = None
 ) -> tuple[TrustedFolder, ...]:
     """The folders, sorted, with this one at its place, or with none there."""
-    others = [known for known in folders if known.place != place]
-    return tuple(sorted([*others, *([] if folder is None else [folder])], key=lambda known: known.place))
+    others = [trusted for trusted in folders if trusted.place != place]
+    return tuple(sorted([*others, *([] if folder is None else [folder])], key=lambda trusted: trusted.place))
 
 
 def _is_beneath(place: str, folder: str) -> bool:
@@ -401,11 +401,11 @@ def _path_beneath(folder: str, path: str) -> str:
     return os.path.relpath(real, place)
 
 
-def _is_same_file(one: ShownFile, other: ShownFile) -> bool:
-    return (one.folder.place, one.path) == (other.folder.place, other.path)
+def _is_same_file(file: ShownFile, other: ShownFile) -> bool:
+    return (file.folder.place, file.path) == (other.folder.place, other.path)
 
 
-def _unnamed(identity: LedgerIdentity) -> LedgerIdentity:
+def _without_replica(identity: LedgerIdentity) -> LedgerIdentity:
     """The same file or schema, whatever replica it holds."""
     return replace(identity, replica=None)
 
@@ -418,9 +418,11 @@ def _granting_folder(trusted: _TrustFile, path: str) -> TrustedFolder | None:
         owner = os.stat(place).st_uid
     except OSError:
         return None
-    granted = [known for known in trusted.folders if known.is_for_work and known.owner == owner]
-    answers = [known for known in (*trusted.declined, *granted) if _is_beneath(place, known.place) and _is_there(known)]
-    nearest = max(answers, key=lambda known: len(known.place), default=None)
+    granted = [answer for answer in trusted.folders if answer.is_for_work and answer.owner == owner]
+    answers = [
+        answer for answer in (*trusted.declined, *granted) if _is_beneath(place, answer.place) and _is_there(answer)
+    ]
+    nearest = max(answers, key=lambda answer: len(answer.place), default=None)
     return None if nearest is None or nearest in trusted.declined else nearest
 
 
@@ -439,21 +441,25 @@ class TrustStore:
         if not os.path.exists(path):
             return False
         identity = identity_of(path, None)
-        known = self.find(identity.place)
-        return known is not None and _unnamed(known.identity) == identity
+        trusted = self.find(identity.place)
+        return trusted is not None and _without_replica(trusted.identity) == identity
 
     def ledgers(self) -> tuple[TrustedLedger, ...]:
-        return self._load().ledgers
+        return self._load_file().ledgers
 
     def find(self, place: str) -> TrustedLedger | None:
-        return next((known for known in self.ledgers() if known.identity.place == place), None)
+        return next((trusted for trusted in self.ledgers() if trusted.identity.place == place), None)
 
     def allow(self, identity: LedgerIdentity, how: str = ALLOWED, token: str | None = None) -> None:
         """Trust this ledger from now on, in place of whatever was trusted at its place."""
 
         def change(ledgers: Sequence[TrustedLedger]) -> Iterator[TrustedLedger]:
-            yield from (known for known in ledgers if known.identity.place != identity.place)
-            same = (known.replicas for known in ledgers if _unnamed(known.identity) == _unnamed(identity))
+            yield from (trusted for trusted in ledgers if trusted.identity.place != identity.place)
+            same = (
+                trusted.replicas
+                for trusted in ledgers
+                if _without_replica(trusted.identity) == _without_replica(identity)
+            )
             yield TrustedLedger(
                 identity=identity,
                 how=how,
@@ -467,25 +473,27 @@ class TrustStore:
     def revoke(self, place: str) -> bool:
         """Trust the ledger at this place no longer. False: it was not trusted."""
         was_known = self.find(place) is not None
-        self._change(lambda ledgers: (known for known in ledgers if known.identity.place != place))
+        self._change(lambda ledgers: (trusted for trusted in ledgers if trusted.identity.place != place))
         return was_known
 
     def pin(self, identity: LedgerIdentity, address: str, replica: str | None) -> None:
         """Note which replica answers at an address, or with None forget it."""
 
-        def pinned(known: TrustedLedger) -> TrustedLedger:
-            others = {name: value for name, value in known.replicas.items() if name != address}
-            return replace(known, replicas=others if replica is None else {**others, address: replica})
+        def pinned(trusted: TrustedLedger) -> TrustedLedger:
+            others = {name: value for name, value in trusted.replicas.items() if name != address}
+            return replace(trusted, replicas=others if replica is None else {**others, address: replica})
 
-        self._change(lambda ledgers: (pinned(known) if known.identity == identity else known for known in ledgers))
+        self._change(
+            lambda ledgers: (pinned(trusted) if trusted.identity == identity else trusted for trusted in ledgers)
+        )
 
     def folders(self) -> tuple[TrustedFolder, ...]:
-        return self._load().folders
+        return self._load_file().folders
 
     def is_folder_trusted(self, path: str) -> bool:
         """Whether the folder at a path is one that was trusted. What belongs to another user now is not."""
         place = os.path.realpath(path)
-        return any(known.place == place and _is_there(known) for known in self.folders())
+        return any(folder.place == place and _is_there(folder) for folder in self.folders())
 
     def allow_folder(self, path: str, *, for_work: bool = False) -> TrustedFolder:
         """Trust this folder from now on, in place of whatever was trusted there. One that is trusted for work stays
@@ -493,11 +501,11 @@ class TrustStore:
         if not os.path.isdir(path):
             raise InvalidInput(f"{path} is no folder", "name a folder that is there")
         folder = _folder_at(path, self._clock.now_ms())
-        with self._locked():
-            trusted = self._load()
-            was_for_work = any(known.is_for_work and _is_same_folder(known, folder) for known in trusted.folders)
+        with self._file_locked():
+            trusted = self._load_file()
+            was_for_work = any(earlier.is_for_work and _is_same_folder(earlier, folder) for earlier in trusted.folders)
             folder = replace(folder, is_for_work=for_work or was_for_work)
-            self._write(
+            self._write_file(
                 replace(
                     trusted,
                     folders=_with_folder(trusted.folders, folder.place, folder),
@@ -509,23 +517,25 @@ class TrustStore:
     def is_trusted_for_work(self, path: str) -> bool:
         """Whether a folder is one that was trusted for work, or lies in one. A link in it leads elsewhere, and what
         belongs to another user now is not trusted. It is looked up anew each time: trust may have been revoked."""
-        return _granting_folder(self._load(), path) is not None
+        return _granting_folder(self._load_file(), path) is not None
 
     def revoke_work(self, path: str) -> TrustedFolder | None:
         """Trust the folder at this path for work no longer; its rules are told as before. Gives what it was trusted
         by: itself, or a folder that it lies in, which stays trusted, while this one is noted as declined. None: it was
         not."""
         place = os.path.realpath(path)
-        with self._locked():
-            trusted = self._load()
-            own = next((one for one in trusted.folders if one.place == place and one.is_for_work), None)
-            granting = own or _granting_folder(trusted, place)
-            if own is not None:  # also where the folder is gone, or another one by now
+        with self._file_locked():
+            trusted = self._load_file()
+            direct_grant = next(
+                (folder for folder in trusted.folders if folder.place == place and folder.is_for_work), None
+            )
+            granting = direct_grant or _granting_folder(trusted, place)
+            if direct_grant is not None:  # also where the folder is gone, or another one by now
                 trusted = replace(
-                    trusted, folders=_with_folder(trusted.folders, place, replace(own, is_for_work=False))
+                    trusted, folders=_with_folder(trusted.folders, place, replace(direct_grant, is_for_work=False))
                 )
             if granting is not None:
-                self._write(self._without_grants_from_above(trusted, place))
+                self._write_file(self._without_grants_from_above(trusted, place))
         return granting
 
     def _without_grants_from_above(self, trusted: _TrustFile, place: str) -> _TrustFile:
@@ -537,29 +547,29 @@ class TrustStore:
     def decline_work(self, path: str) -> None:
         """Note that the person was asked whether they trust this folder for work, and said no."""
         folder = _folder_at(path, self._clock.now_ms())
-        with self._locked():
-            trusted = self._load()
-            self._write(replace(trusted, declined=_with_folder(trusted.declined, folder.place, folder)))
+        with self._file_locked():
+            trusted = self._load_file()
+            self._write_file(replace(trusted, declined=_with_folder(trusted.declined, folder.place, folder)))
 
     def is_work_declined(self, path: str) -> bool:
         """Whether the person said no when they were asked about this very folder."""
         place = os.path.realpath(path)
-        return any(known.place == place and _is_there(known) for known in self._load().declined)
+        return any(declined.place == place and _is_there(declined) for declined in self._load_file().declined)
 
     def revoke_folder(self, path: str) -> bool:
         """Trust the folder at this path no longer. False: it was not trusted."""
         place = os.path.realpath(path)
-        with self._locked():
-            trusted = self._load()
-            known = next((one for one in trusted.folders if one.place == place), None)
-            if known is None:
+        with self._file_locked():
+            trusted = self._load_file()
+            revoked = next((folder for folder in trusted.folders if folder.place == place), None)
+            if revoked is None:
                 return False
             changed = replace(trusted, folders=_with_folder(trusted.folders, place))
-            self._write(self._without_grants_from_above(changed, place) if known.is_for_work else changed)
+            self._write_file(self._without_grants_from_above(changed, place) if revoked.is_for_work else changed)
         return True
 
     def shown(self) -> tuple[ShownFile, ...]:
-        return self._load().shown
+        return self._load_file().shown
 
     def shown_files(self) -> tuple[str, ...]:
         """The real paths of the files that commands may see. In a folder that took the place of another nothing is."""
@@ -567,30 +577,30 @@ class TrustStore:
 
     def show_file(self, folder: str, path: str) -> ShownFile:
         """Let commands see a file of a folder from now on, whatever is in it then. `path`: from the folder on."""
-        shown = ShownFile(folder=_folder_at(folder, self._clock.now_ms()), path=_path_beneath(folder, path))
-        if not os.path.isfile(os.path.join(shown.folder.place, shown.path)):
+        file = ShownFile(folder=_folder_at(folder, self._clock.now_ms()), path=_path_beneath(folder, path))
+        if not os.path.isfile(os.path.join(file.folder.place, file.path)):
             raise InvalidInput(f"{path} is no file of {folder}", "name one that is there, by its path in the folder")
-        self._change_shown(lambda known: not _is_same_file(known, shown), shown)
-        return shown
+        self._change_shown(lambda earlier: not _is_same_file(earlier, file), file)
+        return file
 
     def hide_file(self, folder: str, path: str) -> bool:
         """Let commands see it no longer. False: they did not."""
         place = (os.path.realpath(folder), _path_beneath(folder, path))
-        was_shown = any((known.folder.place, known.path) == place for known in self.shown())
-        self._change_shown(lambda known: (known.folder.place, known.path) != place)
+        was_shown = any((file.folder.place, file.path) == place for file in self.shown())
+        self._change_shown(lambda file: (file.folder.place, file.path) != place)
         return was_shown
 
     def _change_shown(self, is_kept: Callable[[ShownFile], bool], *more: ShownFile) -> None:
-        with self._locked():
-            trusted = self._load()
-            shown = sorted([*filter(is_kept, trusted.shown), *more], key=lambda known: (known.folder.place, known.path))
-            self._write(replace(trusted, shown=tuple(shown)))
+        with self._file_locked():
+            trusted = self._load_file()
+            shown = sorted([*filter(is_kept, trusted.shown), *more], key=lambda file: (file.folder.place, file.path))
+            self._write_file(replace(trusted, shown=tuple(shown)))
 
     def trust_of(self, ledger: Store) -> StoredTrust:
         """What this person remembers of an open ledger."""
         return StoredTrust(self, ledger)
 
-    def _load(self) -> _TrustFile:
+    def _load_file(self) -> _TrustFile:
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -614,17 +624,17 @@ class TrustStore:
                 ) from error
 
     def _change(self, change: Callable[[Sequence[TrustedLedger]], Iterator[TrustedLedger]]) -> None:
-        with self._locked():
-            trusted = self._load()
-            ledgers = tuple(sorted(change(trusted.ledgers), key=lambda known: known.identity.place))
-            self._write(replace(trusted, ledgers=ledgers))
+        with self._file_locked():
+            trusted = self._load_file()
+            ledgers = tuple(sorted(change(trusted.ledgers), key=lambda ledger: ledger.identity.place))
+            self._write_file(replace(trusted, ledgers=ledgers))
 
-    def _write(self, trusted: _TrustFile) -> None:
+    def _write_file(self, trusted: _TrustFile) -> None:
         with new_file(self.path) as file:
             file.write(format(encode(trusted), indent=2) + b"\n")
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _file_locked(self) -> Iterator[None]:
         """One process at a time changes the file."""
         make_folder(self.path.parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -647,22 +657,22 @@ class StoredTrust:
 
     @property
     def is_trusted(self) -> bool:
-        return self._known is not None
+        return self._trusted_ledger is not None
 
     @property
     def how(self) -> str | None:
         """Why it is trusted: made, cloned, copied, recovered or allowed. None: it is not."""
-        return self._known.how if self._known is not None else None
+        return self._trusted_ledger.how if self._trusted_ledger is not None else None
 
     @property
-    def _known(self) -> TrustedLedger | None:
+    def _trusted_ledger(self) -> TrustedLedger | None:
         """What is noted of this very ledger; one that was noted before anybody opened it is known by its file."""
-        known = self._store.find(self.identity.place)
-        if known is None or known.identity not in (self.identity, _unnamed(self.identity)):
+        trusted = self._store.find(self.identity.place)
+        if trusted is None or trusted.identity not in (self.identity, _without_replica(self.identity)):
             return None
-        return known if self._holds(known.token) else None
+        return trusted if self._holds_token(trusted.token) else None
 
-    def _holds(self, token: str | None) -> bool:
+    def _holds_token(self, token: str | None) -> bool:
         """Whether the ledger that is open has the token that was put into it."""
         if token is None:
             return True
@@ -672,19 +682,19 @@ class StoredTrust:
     def note_replica(self, former: str | None) -> None:
         """The ledger was opened. One that goes by another name since this very opening, or that was noted before its
         first one, is noted with the name that it has."""
-        known = self._store.find(self.identity.place)
+        trusted = self._store.find(self.identity.place)
         names = (None,) if former is None else (None, former)
-        if known is None or not self._holds(known.token) or self._ledger.read_only:
+        if trusted is None or not self._holds_token(trusted.token) or self._ledger.read_only:
             return
-        if known.identity in [replace(self.identity, replica=name) for name in names]:
-            self.allow(known.how)
+        if trusted.identity in [replace(self.identity, replica=name) for name in names]:
+            self.allow(trusted.how)
 
     @property
     def doubt(self) -> str:
         """Why a ledger that is not trusted is not."""
-        known = self._store.find(self.identity.place)
-        if known is not None:
-            return RENAMED if known.identity.replica != self.identity.replica else REPLACED
+        trusted = self._store.find(self.identity.place)
+        if trusted is not None:
+            return RENAMED if trusted.identity.replica != self.identity.replica else REPLACED
         return STRANGE if self.identity.owner not in (None, os.geteuid()) else UNKNOWN
 
     def ensure(self, action: str) -> None:
@@ -699,18 +709,18 @@ class StoredTrust:
         if self._ledger.read_only:
             self._store.allow(self.identity, how)
             return
-        known, token = self._store.find(self.identity.place), self._store.draw_token()
+        earlier, token = self._store.find(self.identity.place), self._store.draw_token()
 
-        def put(txn: WriteTxn) -> None:
-            if known is not None and known.token is not None:
-                txn.sql.run("DELETE FROM local WHERE key = ?", (TOKEN + known.token,))
+        def put_token(txn: WriteTxn) -> None:
+            if earlier is not None and earlier.token is not None:
+                txn.sql.run("DELETE FROM local WHERE key = ?", (TOKEN + earlier.token,))
             txn.sql.run(NOTE, (TOKEN + token, ""))
 
-        self._ledger.write(put)
+        self._ledger.write(put_token)
         self._store.allow(self.identity, how, token)
 
     def pinned_replica(self, address: str) -> str | None:
-        return self._known.replicas.get(address) if self._known is not None else None
+        return self._trusted_ledger.replicas.get(address) if self._trusted_ledger is not None else None
 
     def pin_replica(self, address: str, replica: str) -> None:
         self._store.pin(self.identity, address, replica)

@@ -48,25 +48,25 @@ class Sql(Protocol):
         """Rows to be written together with others, before anything else is asked of the database."""
 
 
-AT_ONCE = 256
+KEYS_PER_QUESTION = 256
 
 
 def rows_in(sql: Sql, query: str, keys: Iterable[Any]) -> Iterator[Row]:
     """The rows of a query that ends in `IN`, for these keys."""
-    wanted = list(dict.fromkeys(keys))
-    for start in range(0, len(wanted), AT_ONCE):
-        some = wanted[start : start + AT_ONCE]
-        yield from sql.all(f"{query} ({', '.join('?' * len(some))})", some)
+    unique_keys = list(dict.fromkeys(keys))
+    for start in range(0, len(unique_keys), KEYS_PER_QUESTION):
+        batch = unique_keys[start : start + KEYS_PER_QUESTION]
+        yield from sql.all(f"{query} ({', '.join('?' * len(batch))})", batch)
 
 
 def rows_wanted(sql: Sql, columns: Sequence[str], query: str, keys: Iterable[Row]) -> Iterator[Row]:
     """The rows of a query that reads these keys from a table `wanted` with these columns."""
-    wanted = list(dict.fromkeys(keys))
+    unique_keys = list(dict.fromkeys(keys))
     key = f"({', '.join('?' * len(columns))})"
-    for start in range(0, len(wanted), AT_ONCE):
-        some = wanted[start : start + AT_ONCE]
-        table = f"WITH wanted({', '.join(columns)}) AS (VALUES {', '.join([key] * len(some))})"
-        yield from sql.all(f"{table} {query}", list(chain.from_iterable(some)))
+    for start in range(0, len(unique_keys), KEYS_PER_QUESTION):
+        batch = unique_keys[start : start + KEYS_PER_QUESTION]
+        table = f"WITH wanted({', '.join(columns)}) AS (VALUES {', '.join([key] * len(batch))})"
+        yield from sql.all(f"{table} {query}", list(chain.from_iterable(batch)))
 
 
 def watermark_of(sql: Sql, view: str) -> int:
@@ -82,7 +82,7 @@ def askable(values: Sequence[Any]) -> tuple[Any, ...]:
     """The values of a question, as every engine takes them. No text in a table holds a NUL or a lone surrogate: in its
     place stands what no text holds either, so that nothing is found."""
     return tuple(
-        [_UNHELD.sub(_stand_in, value) if isinstance(value, str) and _is_odd(value) else value for value in values]
+        [_UNHELD.sub(_escape_unheld, value) if isinstance(value, str) and _is_odd(value) else value for value in values]
     )
 
 
@@ -90,9 +90,9 @@ def _is_odd(text: str) -> bool:
     return not text.isascii() or "\0" in text
 
 
-def _stand_in(found: re.Match[str]) -> str:
+def _escape_unheld(unheld: re.Match[str]) -> str:
     """Its number, between two code points that are no characters."""
-    return f"\ufdd0{ord(found[0]):x}\ufdd1"
+    return f"\ufdd0{ord(unheld[0]):x}\ufdd1"
 
 
 MAX_ROWS = 1024
@@ -125,10 +125,10 @@ class Insert:
         self._statements: dict[int, str] = {}
 
     def statement(self, rows: int) -> str:
-        made = self._statements.get(rows)
-        if made is None:
-            made = self._statements[rows] = self._begin + ",".join([self._row] * rows) + self._end
-        return made
+        statement = self._statements.get(rows)
+        if statement is None:
+            statement = self._statements[rows] = self._begin + ",".join([self._row] * rows) + self._end
+        return statement
 
     def newest(self, rows: list[Row]) -> list[Row]:
         """Of several changes to one row the last: a statement may touch each row once."""
@@ -140,7 +140,7 @@ class WriteBuffer:
 
     def __init__(self, execute: Callable[[str, Sequence[Any]], object]) -> None:
         self._execute = execute
-        self._done: Rows = {}
+        self._rows_done: Rows = {}
         self._own: Rows = {}
         self.waiting: dict[str, Insert] = {}
         self._at_work = self._saved = False
@@ -153,19 +153,19 @@ class WriteBuffer:
         if self.waiting.setdefault(insert.table, insert) is not insert:
             self.write_rows()
             self.waiting[insert.table] = insert
-        own = self._own.get(insert)
-        if own is None:
-            own = self._own[insert] = []
-        own += rows
-        if len(own) > MAX_ROWS:
+        rows_under_way = self._own.get(insert)
+        if rows_under_way is None:
+            rows_under_way = self._own[insert] = []
+        rows_under_way += rows
+        if len(rows_under_way) > MAX_ROWS:
             self.write_rows()
 
     def write_rows(self) -> None:
         """Every waiting row into its table."""
-        if self._done:
+        if self._rows_done:
             self.is_writing_done = True
             try:
-                self._write(self._done)
+                self._write(self._rows_done)
             except RowsRefused:
                 raise
             except Exception as error:  # whatever the engine says, it is not about the work under way
@@ -173,14 +173,14 @@ class WriteBuffer:
             finally:
                 self.is_writing_done = False
         if self._own:
-            self._save()
+            self._begin_savepoint()
             self._write(self._own)
         self.waiting.clear()
 
     def before_statement(self) -> None:
         """Before a statement that changes something."""
         self.write_rows()
-        self._save()
+        self._begin_savepoint()
 
     def begin(self) -> None:
         """A piece of work begins; it ends with `keep` or `undo`."""
@@ -188,11 +188,11 @@ class WriteBuffer:
 
     def keep(self) -> None:
         for insert, rows in self._own.items():
-            known = self._done.get(insert)
-            if known is None:
-                self._done[insert] = rows
+            rows_done = self._rows_done.get(insert)
+            if rows_done is None:
+                self._rows_done[insert] = rows
             else:
-                known += rows
+                rows_done += rows
         self._own = {}
         self.works_done += 1
         self._end("RELEASE job")
@@ -203,11 +203,11 @@ class WriteBuffer:
 
     def forget(self) -> None:
         """The transaction is gone, and every row with it."""
-        self._done, self._own = {}, {}
+        self._rows_done, self._own = {}, {}
         self.waiting.clear()
         self._at_work = self._saved = False
 
-    def _save(self) -> None:
+    def _begin_savepoint(self) -> None:
         if self._at_work and not self._saved:
             self._execute("SAVEPOINT job", ())
             self._saved = True
@@ -234,14 +234,14 @@ def chunks(total: int) -> Iterator[tuple[int, int]]:
     """Where each statement's rows begin and how many they are: powers of two, the largest first, down to a few."""
     start = 0
     while start < total:
-        left = total - start
-        size = left if left <= SMALL_CHUNK else min(MAX_CHUNK, 1 << left.bit_length() - 1)
+        remaining = total - start
+        size = remaining if remaining <= SMALL_CHUNK else min(MAX_CHUNK, 1 << remaining.bit_length() - 1)
         yield start, size
         start += size
 
 
 @lru_cache(maxsize=1024)
-def words_of(sql: str) -> frozenset[str]:
+def words_of_statement(sql: str) -> frozenset[str]:
     """The words of a statement, among them the tables that it asks: rows that wait for others need not be there."""
     return frozenset(_words(sql))
 

@@ -19,7 +19,7 @@ from typing import IO, Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from weft.kernel.clock import Clock, RandomBytes, UlidSource
-from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, Prepared, Salts, prepare
+from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, PreparedContent, SaltSource, prepare
 from weft.kernel.errors import (
     Action,
     ContentTooLarge,
@@ -41,7 +41,7 @@ from weft.store.fact_log import (
     Key,
     LogTip,
     RecentContents,
-    Stored,
+    StoredContentRow,
     refuse_disorder,
 )
 from weft.store.port import StraightTurn, WriteTxn
@@ -253,7 +253,7 @@ def succeed(results: Results) -> None:
         job.succeed(result)
 
 
-def _put_spooled(spool: IO[bytes], scope: int, txn: WriteTxn) -> Stored:
+def _put_spooled(spool: IO[bytes], scope: int, txn: WriteTxn) -> StoredContentRow:
     spool.seek(0)
     return txn.facts.put_stream(iter(lambda: spool.read(ROW_BYTES), b""), scope)
 
@@ -270,7 +270,7 @@ class SqlStore:
 
     def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes) -> None:
         self.path, self._clock, self._random_bytes = path, clock, random_bytes
-        self._recent, self._salts = RecentContents(), Salts(random_bytes)
+        self._recent, self._salts = RecentContents(), SaltSource(random_bytes)
         self._tip: LogTip | None = None
         self._serial = 0
         self._jobs: GroupCommit[WriteWork] = GroupCommit(self._commit)
@@ -351,7 +351,7 @@ class SqlStore:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def prepare(self, data: bytes) -> Prepared:
+    def prepare(self, data: bytes) -> PreparedContent:
         return prepare(data, self._salts.draw())
 
     def write(
@@ -488,7 +488,7 @@ class SqlStore:
 
     # --- large contents -----------------------------------------------------------------------------------------
 
-    def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
+    def put_stream(self, chunks: Iterable[bytes], scope: int) -> StoredContentRow:
         """The caller's chunks are gathered before the writers' lock is taken: they may take their time."""
         from tempfile import SpooledTemporaryFile
 

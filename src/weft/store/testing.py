@@ -17,8 +17,8 @@ from weft.kernel.clock import is_ulid
 from weft.kernel.contents import ERASED, ROW_BYTES, SALT_BYTES, content_ref
 from weft.kernel.errors import ContentGone, ContentMissing, IdCollision, InvalidInput, ReadOnlyLedger, StoreError
 from weft.kernel.events import GENESIS, extend
-from weft.store.fact_log import FactReader, Slice, Stored, drop_from_packs, write_pack
-from weft.store.port import Question, Store, Term, WriteTxn
+from weft.store.fact_log import ContentSlice, FactReader, StoredContentRow, drop_from_packs, write_pack
+from weft.store.port import Question, SearchTerm, Store, WriteTxn
 
 # --- The contract of a store's index of words, as tests that every backend passes; part of `weft.store.testing`.
 
@@ -57,7 +57,7 @@ INJECTIONS = (
 
 def asked(*words: str) -> Question:
     """All of these; a word that ends with `~` begins there."""
-    return tuple((Term(word.rstrip("~"), word.endswith("~")),) for word in words)
+    return tuple((SearchTerm(word.rstrip("~"), word.endswith("~")),) for word in words)
 
 
 def put_words(store: Store, passages: dict[int, str]) -> None:
@@ -118,9 +118,9 @@ class WordIndexContract:
     def test_of_a_group_one_word_is_enough(self, tmp_path: Path) -> None:
         with self.store(tmp_path) as store:
             put_words(store, SOME)
-            group = (Term("dog"), Term("7"), Term("catal", True))
+            group = (SearchTerm("dog"), SearchTerm("7"), SearchTerm("catal", True))
             assert matching(store, (group,)) == {2, 5, 9}
-            assert matching(store, (group, (Term(":ruser"), Term(":rtool")))) == {5, 9}
+            assert matching(store, (group, (SearchTerm(":ruser"), SearchTerm(":rtool")))) == {5, 9}
 
     def test_numbers_and_a_limit_bound_what_is_found(self, tmp_path: Path) -> None:
         with self.store(tmp_path) as store:
@@ -148,13 +148,13 @@ class WordIndexContract:
             put_words(store, SOME)
             for text in INJECTIONS:
                 try:
-                    Term(text)
+                    SearchTerm(text)
                 except InvalidInput:
                     continue
                 raise AssertionError(f"{text!r} passes for a word")
             for word in ("and", "or", "not", "near", "words", "null", "’", "“a”", "日 本", "a\u00a0b", "\u2028"):
                 for prefix in (False, True):
-                    assert matching(store, ((Term(word.replace(" ", "\u3000"), prefix),),)) == set(), word
+                    assert matching(store, ((SearchTerm(word.replace(" ", "\u3000"), prefix),),)) == set(), word
             assert held(store) == pairs(SOME)
 
 
@@ -164,7 +164,7 @@ SCOPE = 7
 LARGE = b"x" * (ROW_BYTES + 5)
 
 
-def _put(store: Store, data: bytes, scope: int = SCOPE) -> Stored:
+def _put(store: Store, data: bytes, scope: int = SCOPE) -> StoredContentRow:
     return store.write(lambda txn: txn.facts.put(data, scope))
 
 
@@ -181,7 +181,7 @@ def _pack(store: Store, contents: dict[int, bytes]) -> None:
     """As whoever packs does it: the bytes into a pack, then out of their rows."""
 
     def work(txn: WriteTxn) -> None:
-        write_pack(txn.sql, [Slice(n, 0, data) for n, data in contents.items()])
+        write_pack(txn.sql, [ContentSlice(n, 0, data) for n, data in contents.items()])
         txn.sql.run_many("UPDATE content SET bytes = NULL WHERE n = ?", [(n,) for n in contents])
 
     store.write(work)
@@ -242,7 +242,7 @@ class ErasingContract:
     def test_a_content_that_is_known_to_be_erased_before_it_came_is_gone(self, tmp_path: Path) -> None:
         ref = bytes(range(32))
         with self.store(tmp_path) as store:
-            husk = store.write(lambda txn: txn.facts.put_husk(ref))
+            husk = store.write(lambda txn: txn.facts.put_erased(ref))
             after = _put(store, b"text")
             assert after.n == husk.n + 1
             assert _is_gone(store, husk.n)
@@ -335,7 +335,7 @@ def append(store: Store, name: str, count: int = 1) -> int:
     return store.write(lambda txn: txn.facts.append(lines, ids_of(lines)))
 
 
-def put(store: Store, data: bytes, scope: int = TREE) -> Stored:
+def put(store: Store, data: bytes, scope: int = TREE) -> StoredContentRow:
     return store.write(lambda txn: txn.facts.put(data, scope))
 
 
@@ -649,14 +649,14 @@ class StoreContract(WordIndexContract, ErasingContract):
             self._assert_found(store, early + late)
             assert ask(store, lambda facts: facts.find_event(bytes(32))) is None
 
-    def _fill(self, store: Store, name: str) -> list[tuple[int, bytes, Stored]]:
+    def _fill(self, store: Store, name: str) -> list[tuple[int, bytes, StoredContentRow]]:
         made = []
         for i in range(20):
             first, stored = append(store, f"{name}{i}"), put(store, f"{name} {i}".encode())
             made.append((first, ids_of(lines_of(f"{name}{i}"))[0], stored))
         return made
 
-    def _assert_found(self, store: Store, made: list[tuple[int, bytes, Stored]]) -> None:
+    def _assert_found(self, store: Store, made: list[tuple[int, bytes, StoredContentRow]]) -> None:
         with store.read() as txn:
             for n, event, stored in made:
                 assert txn.facts.find_event(event) == n

@@ -6,15 +6,16 @@ loaded when they are first used.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from datetime import timezone, tzinfo
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from weft.kernel.authority import Authority, LedgerTrust, Vouched
+from weft.kernel.authority import EVERYTHING, Authority, LedgerTrust, Principal, PrincipalKind, Rights, Vouched
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
 from weft.kernel.errors import (
     Action,
@@ -40,6 +41,7 @@ from weft.ledger.arguments import (
     checked_zone,
     path_error,
 )
+from weft.ledger.model import DEFAULT_AGENT
 from weft.store.port import (
     Diagnosis,
     DiagnosisSeverity,
@@ -55,17 +57,35 @@ from weft.store.sqlite import MemoryStore, SqliteStore
 
 if TYPE_CHECKING:
     from weft.graph.graph import Graph
+    from weft.ledger.api import Context
+    from weft.ledger.model import Message
     from weft.ledger.upkeep.ledger_copy import CopyResult, SalvageResult
+    from weft.ledger.write.transaction import LedgerWriter
+    from weft.programs.similarity import Similarity
+    from weft.runtime.egress.credentials import Credential
+    from weft.runtime.egress.execution_context import ExecutionContext
     from weft.store.postgres import PostgresStore
     from weft.store.sqlite.examination import RestoreResult
+    from weft.surfaces.acting_ledger import AnsweredTurn, Approve, OnError, StreamPart
     from weft.surfaces.program_handles import Invoker, LedgerPrograms
+
+
+# --- Contexts as providers take them.
+
+
+def _as_provider_takes(dialect: str, messages: Sequence[Message]) -> Any:
+    from weft.runtime.inference.dialects.speakers import written_for
+    from weft.runtime.inference.model_requests import Dialect
+
+    return written_for(Dialect(dialect), messages)
 
 
 # --- An open ledger with its graph and its programs: `ledger.programs["researcher"].invoke("hello")`.
 
 
 class OpenLedger(Ledger):
-    """What `weft.open` gives: the ledger, its graph, and its programs, which can be invoked."""
+    """What `weft.open` gives: the ledger, its graph, what means nearly the same in it, and its programs, which can be
+    invoked."""
 
     def __init__(
         self,
@@ -100,11 +120,145 @@ class OpenLedger(Ledger):
 
         return Graph(self)
 
+    def context(self, turn: str | None = None, *, session: str | None = None) -> Context:
+        from weft.ledger.api import translate_by
+
+        translate_by(_as_provider_takes)
+        return super().context(turn, session=session)
+
+    @cached_property
+    def similarity(self) -> Similarity:
+        """By the model that comes with Weft; `weft.Similarity(ledger, embedder)` is by another one."""
+        from weft.programs.minilm import LazyMiniLM
+        from weft.programs.similarity import Similarity
+
+        return Similarity(self, LazyMiniLM())
+
+    def _through(self, store: Store, writer: LedgerWriter) -> Self:
+        ledger = super()._through(store, writer)
+        vars(ledger).pop("similarity", None)  # it reads in the other name
+        return ledger
+
+    def send(
+        self,
+        text: str,
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        thread: str | None = None,
+        smart: bool = False,
+        model: str | None = None,
+        situation: str | None = None,
+        thinking: str | None = None,
+        toolset: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        approve: Approve | None = None,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        sandbox: str | None = None,
+        credentials: Sequence[str] = (),
+        workspace: str | None = None,
+        returns: Any = None,
+        key: str | None = None,
+    ) -> AnsweredTurn:
+        """Send a message as the command line does, and wait for the answer: to a session, made if there is none, by
+        default main; to an agent, where it works; after a turn; or with `smart` to the thread that it belongs to. What
+        is configured is narrowed by `allow`, `deny`, `sandbox` and `credentials`, for this once. `tools` are functions
+        of this program, which run in its process. `approve` is called with each `weft.PendingCall` and gives
+        `weft.allow()` or `weft.deny()`; without it such a call raises ApprovalNeeded, and the turn stays parked.
+        `workspace` is the folder that is worked in. `returns` is a type: the answer is asked for as one, in `value`. A
+        caller that is interrupted has the turn cut short."""
+        from weft.surfaces.program_handles import programs_message
+
+        message = programs_message(
+            text,
+            session=session,
+            agent=agent,
+            thread=thread,
+            smart=smart,
+            model=model,
+            situation=situation,
+            thinking=thinking,
+            toolset=toolset,
+            tools=tools,
+            approve=approve,
+            allow=allow,
+            deny=deny,
+            sandbox=sandbox,
+            credentials=credentials,
+            workspace=workspace,
+            returns=returns,
+            key=key,
+        )
+        return self._used_invoker.send(self, message)
+
+    def stream(
+        self,
+        text: str,
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        thread: str | None = None,
+        smart: bool = False,
+        model: str | None = None,
+        situation: str | None = None,
+        thinking: str | None = None,
+        toolset: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        approve: Approve | None = None,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        sandbox: str | None = None,
+        credentials: Sequence[str] = (),
+        workspace: str | None = None,
+        returns: Any = None,
+        key: str | None = None,
+    ) -> Generator[StreamPart, None, None]:
+        """Send a message as `send` does, and give what comes of it as it comes: `weft.TextAdded`, `weft.AttemptReset`,
+        `weft.ToolStarted`, `weft.ToolFinished`, `weft.PendingCall`, and at the end the `weft.AnsweredTurn`. Whoever
+        takes no more of it has the turn cut short."""
+        from weft.surfaces.program_handles import programs_message
+
+        message = programs_message(
+            text,
+            session=session,
+            agent=agent,
+            thread=thread,
+            smart=smart,
+            model=model,
+            situation=situation,
+            thinking=thinking,
+            toolset=toolset,
+            tools=tools,
+            approve=approve,
+            allow=allow,
+            deny=deny,
+            sandbox=sandbox,
+            credentials=credentials,
+            workspace=workspace,
+            returns=returns,
+            key=key,
+        )
+        return self._used_invoker.stream(self, message)
+
+    def broker(
+        self, *, tools: Sequence[Callable[..., Any]] = (), on_error: OnError | None = None
+    ) -> AbstractContextManager[None]:
+        """Meanwhile answer the messages of every session, rooms and triggers among them, and finish the turns that
+        run. With `tools`, also turns that were given the same functions. `on_error` hears what failed beside
+        answering; without it that is logged."""
+        return self._used_invoker.serving(self, tools, on_error)
+
     @property
     def programs(self) -> LedgerPrograms:
         from weft.surfaces.program_handles import LedgerPrograms
 
         return LedgerPrograms(self, self._invoker.open(self))
+
+    @property
+    def _used_invoker(self) -> Invoker:
+        """What acts for this ledger, in an event loop of its own; started when it is first used."""
+        return self._invoker.open(self)
 
     def __enter__(self) -> OpenLedger:
         return self
@@ -137,6 +291,33 @@ class InvokerSlot:
             self._invoker.close()
 
 
+# --- The environment, one variable at a time, and the execution context of an entry point.
+
+
+def environment_variable(name: str) -> str | None:
+    """A variable of the environment. Looked up one by one: nobody gets the whole environment."""
+    return os.environ.get(name)
+
+
+OWNER = Principal(PrincipalKind.HUMAN, DEFAULT_AGENT)
+
+
+def context_from_env(
+    principal: Principal = OWNER,
+    *,
+    variable: Callable[[str], str | None] | None = environment_variable,
+    credentials: Iterable[Credential] = (),
+    rights: Rights = EVERYTHING,
+    config: Mapping[str, Any] = MappingProxyType({}),
+) -> ExecutionContext:
+    """The execution context of an entry point: whoever acts, with keys that are found in the environment. `variable`
+    looks one variable up by its name; with None there is none. `credentials` say which of them are for which server."""
+    from weft.runtime.egress.credentials import Keyring
+    from weft.runtime.egress.execution_context import context_for
+
+    return context_for(principal, keyring=Keyring(credentials, variable), rights=rights, config=config)
+
+
 # --- Opening a ledger by its path or address.
 
 StagedProgress = Callable[[str, int, int], None]
@@ -152,7 +333,7 @@ def open(
     random_bytes: RandomBytes = system_random,
     lease_ttl: float = LEASE_TTL,
     zone: tzinfo = timezone.utc,  # noqa: UP017
-    variable: Callable[[str], str | None] | None = None,
+    variable: Callable[[str], str | None] | None = environment_variable,
     trust: TrustStore | None = None,
     acting_as: Authority | str | None = None,
     repository_of: RepositoryOf | None = None,
@@ -160,11 +341,12 @@ def open(
 ) -> OpenLedger:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
-    programs name, such as `os.environ.get`; without it none is set. `trust` knows which ledgers a person
-    trusts: another one can be read and recorded in, and nothing else; a new one joins them. `acting_as` names somebody
-    in whose name it is read and changed, as `Ledger.acting_as` does. `repository_of` gives the repository of a folder,
-    so that its worktrees are one project; without it, only what sessions recorded is used. `progress` is told how far
-    it is with the views that an older version computed by other rules, which are made anew once."""
+    programs name and that keys are kept in: those of the environment, unless it is another function; with None none is
+    set. `trust` knows which ledgers a person trusts: another one can be read and recorded in, and nothing else; a new
+    one joins them. `acting_as` names somebody in whose name it is read and changed, as `Ledger.acting_as` does.
+    `repository_of` gives the repository of a folder, so that its worktrees are one project; without it, only what
+    sessions recorded is used. `progress` is told how far it is with the views that an older version computed by other
+    rules, which are made anew once."""
     clock = _checked_clock(clock)
     checked_place(path, "path")
     patience, zone = checked_seconds(lease_ttl, "lease_ttl"), checked_zone(zone)

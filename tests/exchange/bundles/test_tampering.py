@@ -64,7 +64,7 @@ def test_the_bundles_hold_before_anything_is_done_to_them(made: Path, name: str)
 @pytest.mark.parametrize("name", ["signed", "imported"])
 def test_every_change_of_a_byte_is_refused(made: Path, changed: Path, name: str) -> None:
     data = (made / f"{name}.weft").read_bytes()
-    for k in points(POSITIONS if name == "signed" else FEWER, test=80):
+    for k in points(POSITIONS if name == "signed" else FEWER, test=40):
         chance = random.Random(f"{SEED}/{k}")
         at = chance.randrange(len(data))
         other = chance.choice([data[at] ^ 1 << chance.randrange(8), data[at] + chance.randrange(1, 256) & 255])
@@ -75,7 +75,7 @@ def test_every_change_of_a_byte_is_refused(made: Path, changed: Path, name: str)
 def test_every_change_of_a_byte_is_refused_where_the_file_is_sealed_anew(made: Path, changed: Path) -> None:
     """Somebody who changes a byte of the packed lines, and hashes the file again. What unpacks to the same lines is the
     same bundle; all else is refused."""
-    data, taken = (made / "signed.weft").read_bytes()[:-32], points(FEWER, test=40)
+    data, taken = (made / "signed.weft").read_bytes()[:-32], points(FEWER, test=20)
     lines, same = lines_of(made / "signed.weft"), 0
     for k in taken:
         chance = random.Random(f"{SEED}/{k}")
@@ -91,7 +91,7 @@ def test_every_change_of_a_byte_is_refused_where_the_file_is_sealed_anew(made: P
 def test_every_change_of_a_byte_of_a_line_is_refused(made: Path, changed: Path) -> None:
     """The same one layer further in: a line is changed, then all is packed and sealed again."""
     lines = lines_of(made / "signed.weft")
-    for k in points(FEWER, test=40):
+    for k in points(FEWER, test=20):
         chance = random.Random(f"{SEED}/{k}")
         i = chance.randrange(len(lines))
         at = chance.randrange(len(lines[i]))
@@ -103,7 +103,7 @@ def test_every_change_of_a_byte_of_a_line_is_refused(made: Path, changed: Path) 
 @pytest.mark.slow("verifies some sixty bundles by both verifiers")
 def test_what_is_cut_or_added_is_refused(made: Path, changed: Path) -> None:
     data = (made / "signed.weft").read_bytes()
-    for size in {0, len(MAGIC), *points(len(data), test=50), len(data) - 1}:
+    for size in {0, len(MAGIC), *points(len(data), test=25), len(data) - 1}:
         changed.write_bytes(data[:size])
         assert is_refused(changed), size
     packed = data[len(MAGIC) : -32]
@@ -173,7 +173,7 @@ def test_a_forger_who_hashes_all_anew_is_refused_by_both_or_by_none(made: Path, 
     holds, of other threads or with other gaps; the verifiers must still agree, and no head may be a lie."""
     facts = lines_of(made / "plain.weft")
     facts = facts[: next(i for i, line in enumerate(facts) if b'"sha256"' in line)]
-    refused, taken = 0, share(list(forgeries(facts)), test=40)
+    refused, taken = 0, share(list(forgeries(facts)), test=20)
     for what, lines in taken:
         resealed(made / "plain.weft", partial(lambda lines, _: lines, lines), changed)
         refused += is_refused(changed)

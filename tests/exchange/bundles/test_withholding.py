@@ -11,7 +11,7 @@ from tests.exchange.bundles.reading import lines_of, verified
 from tests.ledger.histories import grow, problems, texts
 from tests.ledger.imported import native_call, native_turn, take
 from weft.exchange.bundles import create_bundle, import_bundle
-from weft.exchange.bundles.creation import Stretches
+from weft.exchange.bundles.creation import WithheldWords
 from weft.kernel.contents import ABSENT, content_ref
 from weft.kernel.errors import InvalidInput, NotFound, WithheldShows
 from weft.ledger.api.ledger import Ledger
@@ -223,6 +223,6 @@ def test_verbatim_sources_and_their_names_are_never_disclosed(disk: Ledger, targ
     ],
 )  # fmt: skip
 def test_a_stretch_is_found_or_not(withheld: str, disclosed: str, shows: bool) -> None:
-    stretches = Stretches()
+    stretches = WithheldWords()
     stretches.add(withheld.encode())
     assert stretches.found_in(disclosed) is shows

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from weft.exchange.exporters.port import Report, Story, Thinking, ThreadTip, Wishes
+from weft.exchange.exporters.port import ExportOptions, ExportReport, Story, ThinkingChoice, ThreadTip
 from weft.kernel.clock import offset
 from weft.ledger.model import Message, TextPart, ToolCall, Turn
 from weft.ledger.read.full_threads import FullTurn, TurnRange
@@ -42,10 +42,10 @@ def story(*turns: FullTurn, title: str = "All") -> Story:
         number=0, segment=1, low=1, high=len(turns), events=None, first=turns[0].turn.id, last=last
     )  # fmt: skip
     tips = (ThreadTip(name="main", turn_id=last, session="main"),)
-    return Story(title=title, tips=tips, strands=(strand,), turns_of=lambda _: iter(turns))
+    return Story(title=title, tips=tips, thread_ranges=(strand,), turns_of=lambda _: iter(turns))
 
 
 def written(exporter: Any, *turns: FullTurn, title: str = "All", thinking: str | None = None) -> str:
-    wishes = Wishes(thinking=None if thinking is None else Thinking(thinking))
-    pieces = exporter.write(story(*turns, title=title), wishes, Report())
+    wishes = ExportOptions(thinking=None if thinking is None else ThinkingChoice(thinking))
+    pieces = exporter.write(story(*turns, title=title), wishes, ExportReport())
     return b"".join(pieces).decode()

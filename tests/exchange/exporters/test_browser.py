@@ -16,7 +16,7 @@ import weft
 from tests.exchange.exporters.hostile import payloads
 from weft import ImagePart, Ledger, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.exchange.exporters.export import export
-from weft.exchange.exporters.testing import PIXEL, live
+from weft.exchange.exporters.testing import PIXEL, record_history
 from weft.kernel.errors import InvalidInput
 from weft.ledger.model import FileNote
 
@@ -187,7 +187,7 @@ def test_a_thread_of_5000_messages_is_read_and_searched(browser: Browser, tmp_pa
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tree") / "tree.html"
     with weft.open(":memory:") as ledger:
-        live(ledger)
+        record_history(ledger)
         export(ledger, ["main", "beside"], "html", path)
     return path
 

@@ -16,8 +16,8 @@ from tests.postgres import shared_server
 from tests.sizes import PROVING, share
 from weft import Ledger
 from weft.exchange.exporters.export import export
-from weft.exchange.exporters.port import Report, Story, Wishes
-from weft.exchange.exporters.testing import PIXEL, live
+from weft.exchange.exporters.port import ExportOptions, ExportReport, Story
+from weft.exchange.exporters.testing import PIXEL, record_history
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
 from weft.kernel.events import SnapshotMaterialized
 from weft.store.replicas import TrustStore
@@ -40,7 +40,7 @@ def out(tmp_path: Path) -> Path:
 class Failing:
     form, suffix, one_thread, wants_requests = "failing", ".x", False, False
 
-    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
+    def write(self, story: Story, wishes: ExportOptions, report: ExportReport) -> Iterator[bytes]:
         yield b"a beginning"
         raise RuntimeError("no more")
 
@@ -197,7 +197,7 @@ def test_a_context_is_what_the_model_would_see(ledger: Ledger) -> None:
 
 def test_both_engines_give_the_same(tmp_path: Path) -> None:
     with weft.open(tmp_path / "x.db") as ledger:
-        live(ledger)
+        record_history(ledger)
     address = shared_server().address()
     weft.copy(tmp_path / "x.db", address)
     for form in FORMS:

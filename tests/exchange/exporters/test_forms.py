@@ -17,11 +17,11 @@ from weft.exchange.exporters.html import Html
 from weft.exchange.exporters.jsonl import JsonLines
 from weft.exchange.exporters.markdown import Markdown, block_quote, code, escaped, fenced
 from weft.exchange.exporters.openai import OpenAi
-from weft.exchange.exporters.port import Report, ThreadTip, Wishes
+from weft.exchange.exporters.port import ExportOptions, ExportReport, ThreadTip
 from weft.exchange.exporters.testing import PIXEL
 from weft.exchange.exporters.turn_contents import ExportCallIds, image_address, raster_in
 from weft.kernel.clock import FixedClock
-from weft.ledger.model import Message
+from weft.ledger.model import ANTHROPIC, Message, SealedItem, sealed_metadata
 
 
 def lines(ledger: Ledger, *what: str, **wishes: Any) -> list[dict[str, Any]]:
@@ -90,9 +90,9 @@ def test_usage_of_a_turn_is_that_of_its_only_answer() -> None:
 
 def test_a_log_counts_what_it_has_no_place_for() -> None:
     parts = [ReasoningPart("hm"), TextPart("x"), ImagePart(PIXEL), TextPart("y"), ToolUsePart("c", "t", {})]
-    report = Report()
+    report = ExportReport()
     turn = told(1, ("system", "s"), ("user", "q"), call(1), ("assistant", parts))
-    [_, answer] = JsonLines().write(story(turn), Wishes(), report)
+    [_, answer] = JsonLines().write(story(turn), ExportOptions(), report)
     assert json.loads(answer)["message"]["content"] == "x\ny"
     assert {k: n for k, n in report.left_out.items() if n} == {
         "system message": 1, "tool call": 1, "thinking": 1, "image": 1, "part of a tool call": 1,
@@ -162,7 +162,7 @@ def test_ids_of_calls_are_unique_in_a_thread() -> None:
     assert len(ids) == len(set(ids)) == 6
     assert ids[0] == "c1"
     given = ExportCallIds()
-    made = [given.take(id) for id in ("a", "a", "weft_1", "é", "", "x" * 41, "b")]
+    made = [given.claim_id(id) for id in ("a", "a", "weft_1", "é", "", "x" * 41, "b")]
     assert made == ["a", "weft_1", "weft_2", "weft_3", "weft_4", "weft_5", "b"]
 
 
@@ -218,6 +218,9 @@ def test_thinking_needs_its_signature() -> None:
     signed = replace(turn, items=(turn.items[0], replace(message, metadata={"signatures": ["s1"]})))
     thinking = {"type": "thinking", "thinking": "hm"}
     assert anthropic(signed)["messages"][1]["content"][0] == {**thinking, "signature": "s1"}
+    sealed = sealed_metadata(ANTHROPIC, [SealedItem(0, 1, {"signature": "s2"})])
+    answered = replace(turn, items=(turn.items[0], replace(message, metadata=sealed)))
+    assert anthropic(answered)["messages"][1]["content"][0] == {**thinking, "signature": "s2"}
     assert anthropic(turn)["messages"][1]["content"] == [{"type": "text", "text": "a"}]
     assert anthropic(turn, thinking="all")["messages"][1]["content"][0] == thinking
     assert len(anthropic(signed, thinking="none")["messages"][1]["content"]) == 1
@@ -320,8 +323,8 @@ def test_titles_labels_and_names_of_sessions_are_escaped() -> None:
     made = replace(
         story(told(1, ("user", "a"))), title=evil, tips=(ThreadTip(name=evil, turn_id=evil, session=evil, title=evil),)
     )
-    page = b"".join(Html().write(made, Wishes(), Report())).decode()
+    page = b"".join(Html().write(made, ExportOptions(), ExportReport())).decode()
     assert page.count("<script>") == 1
     assert "alert(1)&lt;/script&gt;" in page
-    markdown = b"".join(Markdown().write(made, Wishes(), Report())).decode()
+    markdown = b"".join(Markdown().write(made, ExportOptions(), ExportReport())).decode()
     assert markdown.startswith('# ">\\<script>alert(1)\\</script>\n')

@@ -39,7 +39,7 @@ def turns_of(folder: Path, document: Json) -> list[NativeTurn]:
 class TestContract(OwnImporterContract):
     importer = ATIF
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         lines = folder / "many.jsonl"
@@ -101,7 +101,7 @@ def test_a_subagent_inside_is_a_session_of_its_own(tmp_path: Path) -> None:
     assert sub.turns[0].role is AgentRole.WORKER
     assert (main.session.workspace, main.session.git_branch) == ("/shop", "main")
     with weft.open(tmp_path / "ledger.db") as ledger:
-        TestContract().take(ledger, write(tmp_path, trajectory()))
+        TestContract().import_files(ledger, write(tmp_path, trajectory()))
         found = {session.agent or "": session for session in ledger.sessions()}
         assert found["worker"].parent_session == found["harbor-agent"].label
         assert list(ledger.verify()) == []
@@ -183,7 +183,7 @@ def test_usage_equals_an_independent_count(tmp_path: Path) -> None:
     path = write(tmp_path, trajectory())
     expected = independent_usage.atif([path])
     with weft.open(tmp_path / "ledger.db") as ledger:
-        TestContract().take(ledger, path)
+        TestContract().import_files(ledger, path)
         rows = ledger.usage.report(by="model", origin="atif").rows
     kinds = independent_usage.KINDS
     assert {row.key: {kind: getattr(row, kind) for kind in kinds} for row in rows} == expected

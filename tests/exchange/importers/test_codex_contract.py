@@ -79,7 +79,7 @@ class TestCodex(OwnImporterContract):
 class TestGenerationA(OwnImporterContract):
     importer = Codex()
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         return [Path(shutil.copy(FIXTURES / "generation_a.json", folder))]

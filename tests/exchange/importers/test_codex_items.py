@@ -131,7 +131,12 @@ def test_summaries_that_repeat_those_before_them_are_told_once(tmp_path: Path) -
 
 def test_encrypted_thinking_is_a_fact_not_a_text(tmp_path: Path) -> None:
     turn = turn_of(tmp_path, thought(encrypted_content="g" * 500), said("b", phase="final_answer"))
-    assert messages(turn)[1].metadata == {"encrypted_reasoning_letters": [500], "phase": "final_answer"}
+    sealed = {"vendor": "openai", "items": [{"at": 0, "parts": 0, "fields": {"encrypted": "g" * 500}}]}
+    assert messages(turn)[1].metadata == {
+        "encrypted_reasoning_letters": [500],
+        "phase": "final_answer",
+        "sealed": sealed,
+    }
     assert all(b"ggg" not in record for record in turn.records)
 
 

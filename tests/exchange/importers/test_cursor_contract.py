@@ -38,7 +38,7 @@ class TestCursorTranscripts(OwnImporterContract):
 class TestCursorDatabases(OwnImporterContract):
     importer = Cursor()
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         chat = chat_items(

@@ -57,7 +57,7 @@ each_export = pytest.mark.parametrize("export", [CHATGPT, CLAUDE_AI], ids=["chat
 class TestChatGpt(OwnImporterContract):
     importer = CHATGPT.importer
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         return [
@@ -69,7 +69,7 @@ class TestChatGpt(OwnImporterContract):
 class TestClaudeAi(OwnImporterContract):
     importer = CLAUDE_AI.importer
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         *conversations, project = CLAUDE_AI.every

@@ -24,7 +24,7 @@ class TestLog(OwnImporterContract):
 class TestDocument(OwnImporterContract):
     importer = GeminiCli()
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         return [write_document(folder, *MESSAGES)]

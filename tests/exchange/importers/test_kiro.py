@@ -60,7 +60,7 @@ class TestKiroLogs(OwnImporterContract):
 class TestKiroDocuments(OwnImporterContract):
     importer = Kiro()
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         saved = folder / "saved.json"

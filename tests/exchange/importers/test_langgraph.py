@@ -4,6 +4,7 @@ import random
 import shutil
 import sqlite3
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,13 @@ import ormsgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langgraph.graph import START, StateGraph
 from msgspec import UNSET
 
 import weft
 from tests.exchange import independent_usage
 from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.fixtures.langgraph.agents import (
-    Added,
-    State,
+    added,
     agent,
     ask,
     config,
@@ -29,20 +28,21 @@ from tests.exchange.fixtures.langgraph.agents import (
     outer,
     saver,
     story,
+    whole,
     write_story,
 )
 from tests.exchange.fuzzing import ODD
 from tests.exchange.reading import Read, called, read, read_one, said, spoken, words
 from tests.postgres import shared_server
-from weft.exchange.importers.databases import opened
+from weft.exchange.importers.databases import open_database
 from weft.exchange.importers.langgraph import LangGraph, ThreadReader, message
 from weft.exchange.importers.langgraph_checkpoints import (
     BROKEN,
     Rows,
-    Tagged,
+    TaggedObject,
     ThreadPlace,
-    checkpoint,
-    decoded,
+    decode_checkpoint,
+    decode_value,
     rows_of,
 )
 from weft.exchange.importers.port import Report, Tokens
@@ -69,7 +69,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def delta(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_story(tmp_path_factory.mktemp("langgraph") / "delta.sqlite", Added)
+    return write_story(tmp_path_factory.mktemp("langgraph") / "delta.sqlite", added())
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestContract(OwnImporterContract):
     importer = GRAPH
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     @pytest.mark.slow("starts workers, and imports all samples twice in two ways")
     def test_two_processes_import_the_same_as_one(self, tmp_path: Path) -> None:
@@ -124,18 +124,20 @@ def test_channels_that_keep_only_what_is_added_give_the_same(delta: Path) -> Non
     assert [turn.parent for turn in turns] == [None, 0, 0, 2]
 
 
-@pytest.mark.parametrize("state", [State, Added])
-def test_at_every_checkpoint_the_messages_are_those_that_the_library_gives(tmp_path: Path, state: Any) -> None:
+@pytest.mark.parametrize("state", [whole, added])
+def test_at_every_checkpoint_the_messages_are_those_that_the_library_gives(
+    tmp_path: Path, state: Callable[[], Any]
+) -> None:
     path = tmp_path / "x.sqlite"
     with saver(path) as kept:
-        app = agent(kept, state)
+        app = agent(kept, state())
         story(app)
         theirs = {
             each.config["configurable"]["checkpoint_id"]: [m.id for m in each.values.get("messages", ())]
             for each in history(app)
         }
     report = Report("x")
-    with opened(path, report) as database:
+    with open_database(path, report) as database:
         assert database is not None
         thread = ThreadReader(Rows(database), ThreadPlace("1", ""), report).read()
     ours = {id: [entry.id for entry in found.listed()] for id, found in thread.tips.items()}
@@ -161,6 +163,8 @@ def test_threads_of_one_name_in_two_databases_are_two(full: Path, delta: Path) -
 
 def test_a_state_without_messages_is_an_empty_session_and_no_title_is_a_random_id(tmp_path: Path) -> None:
     path, thread = tmp_path / "states.sqlite", "0b0e2c2e-6f0e-4b0e-9f0e-0b0e2c2e6f0e"
+    from langgraph.graph import START, StateGraph
+
     with saver(path) as kept:
         graph: Any = StateGraph(dict[str, Any])
         graph.add_node("count", lambda state: {"count": 1})
@@ -203,7 +207,7 @@ def test_a_session_stands_where_its_last_checkpoint_does(tmp_path: Path) -> None
         early = next(state for state in history(app) if len(state.values.get("messages", ())) == 2)
         ask(app, "other", early.config)
     with weft.open(tmp_path / "ledger.db") as ledger:
-        TestContract().take(ledger, path)
+        TestContract().import_files(ledger, path)
         (session,) = ledger.sessions()
         heard = [told.text for turn in ledger.thread(session.label).turns for told in ledger.messages(turn.id)]
     assert heard == ["one", "You said: one", "other", "You said: other"]
@@ -268,14 +272,14 @@ def test_no_class_is_imported_or_called() -> None:
     inner = [Trap.__module__, "Trap", {"type": "human", "content": "hi"}, "model_validate_json"]
     for code in range(6):
         packed = ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb(inner)))
-        found = decoded("msgpack", packed)
-        assert isinstance(found, Tagged) or code == 3
+        found = decode_value("msgpack", packed)
+        assert isinstance(found, TaggedObject) or code == 3
     absent = ormsgpack.packb(ormsgpack.Ext(5, ormsgpack.packb(["no.such.module", "Gone", {"a": 1}])))
-    assert decoded("msgpack", absent).value == {"a": 1}
+    assert decode_value("msgpack", absent).value == {"a": 1}
     assert not Trap.sprung
     assert "no.such.module" not in sys.modules
     document = b'{"lc": 2, "type": "constructor", "id": ["os", "system"], "kwargs": {"command": "true"}}'
-    assert decoded("json", document).name == "os.system"
+    assert decode_value("json", document).name == "os.system"
 
 
 @pytest.mark.parametrize("kind", ["pickle", "msgpack+aes"])
@@ -321,8 +325,8 @@ def test_checkpoints_in_json_are_read(tmp_path: Path) -> None:
         (["ai", "hi"], "assistant", None),
         ({"type": "human", "data": {"content": "hi", "id": "2"}}, "user", "2"),
         ({"type": "chat", "role": "assistant", "content": "hi"}, "assistant", None),
-        (Tagged("x.ToolMessage", {"content": "hi", "tool_call_id": "c"}), "tool", None),
-        (Tagged("x.RemoveMessage", {"type": "remove", "id": "3", "content": ""}), "remove", "3"),
+        (TaggedObject("x.ToolMessage", {"content": "hi", "tool_call_id": "c"}), "tool", None),
+        (TaggedObject("x.RemoveMessage", {"type": "remove", "id": "3", "content": ""}), "remove", "3"),
     ],
 )
 def test_messages_of_every_form_are_known(value: Any, role: str, id: str | None) -> None:
@@ -331,7 +335,9 @@ def test_messages_of_every_form_are_known(value: Any, role: str, id: str | None)
     assert (found.role, found.id) == (role, id)
 
 
-@pytest.mark.parametrize("value", [None, 7, "hi", [], ["ai"], {"content": "hi"}, {"type": "human"}, Tagged("x.Y", 1)])
+@pytest.mark.parametrize(
+    "value", [None, 7, "hi", [], ["ai"], {"content": "hi"}, {"type": "human"}, TaggedObject("x.Y", 1)]
+)
 def test_what_is_no_message_is_none(value: Any) -> None:
     assert message(value) is None
 
@@ -360,7 +366,7 @@ def test_calls_in_openai_s_words_and_failed_tools(tmp_path: Path) -> None:
 def test_usage_equals_an_independent_count(tmp_path: Path, full: Path, delta: Path) -> None:
     expected = independent_usage.langgraph([full, delta])
     with weft.open(tmp_path / "ledger.db") as ledger:
-        TestContract().take(ledger, full, delta)
+        TestContract().import_files(ledger, full, delta)
         rows = ledger.usage.report(by="model", origin="langgraph").rows
     kinds = independent_usage.KINDS
     assert {row.key: {kind: getattr(row, kind) for kind in kinds} for row in rows} == expected
@@ -372,7 +378,7 @@ def test_importing_a_thread_that_has_grown_brings_only_what_is_new(tmp_path: Pat
         for prompt, turns in (("one", 1), ("two tool", 1), ("three", 1)):
             with saver(path) as kept:
                 ask(agent(kept), prompt)
-            counts = TestContract().take(ledger, path).of("langgraph").counts
+            counts = TestContract().import_files(ledger, path).of("langgraph").counts
             assert (counts.turns, counts.superseded) == (turns, 0)
         assert list(ledger.verify()) == []
 
@@ -441,11 +447,11 @@ def test_values_with_bytes_changed_are_never_fatal(tmp_path: Path, full: Path) -
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for kind in ("msgpack", "json", "null", "bytes"):
         try:
-            decoded(kind, data)
+            decode_value(kind, data)
         except BROKEN:
             continue
     try:
-        checkpoint("msgpack", data)
+        decode_checkpoint("msgpack", data)
     except BROKEN:
         return
 

@@ -56,7 +56,7 @@ def sessions(path: Path) -> dict[str, Read]:
 class TestContract(OwnImporterContract):
     importer = LLM
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
     test_two_processes_import_the_same_as_one = ImporterContract.test_two_processes_import_the_same_as_one
 
     @pytest.fixture(autouse=True)
@@ -125,7 +125,7 @@ def test_a_fork_shares_the_turns_before_it(tmp_path: Path) -> None:
     assert retried.turns[0].key != talk.turns[0].key
     assert other.session.metadata == {"forked_from": "talk"}
     with weft.open(tmp_path / "ledger.db") as ledger:
-        summary = TestContract().take(ledger, path)
+        summary = TestContract().import_files(ledger, path)
         assert summary.of("llm").counts.turns == 4
         assert ledger.upkeep.stats()["total_tokens"] == 3 * 15
         assert list(ledger.verify()) == []
@@ -275,7 +275,7 @@ def test_rows_come_back_from_the_verbatim_copy(tree: Path) -> None:
 def test_usage_equals_an_independent_count(tmp_path: Path, tree: Path, classic: Path) -> None:
     expected = independent_usage.llm([tree, classic])
     with weft.open(tmp_path / "ledger.db") as ledger:
-        TestContract().take(ledger, tree, classic)
+        TestContract().import_files(ledger, tree, classic)
         rows = ledger.usage.report(by="model", origin="llm").rows
     kinds = independent_usage.KINDS
     assert {row.key: {kind: getattr(row, kind) for kind in kinds} for row in rows} == expected

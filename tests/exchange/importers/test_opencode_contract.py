@@ -22,7 +22,7 @@ from weft.exchange.importers.opencode import Opencode
 class TestOpencode(OwnImporterContract):
     importer = Opencode()
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         return [
@@ -35,7 +35,7 @@ class TestOpencode(OwnImporterContract):
 class TestOpencode2(OwnImporterContract):
     importer = Opencode()
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         return [

@@ -48,7 +48,7 @@ def turns_of(folder: Path, events: list[Json]) -> list[NativeTurn]:
 class TestContract(OwnImporterContract):
     importer = HANDS
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         return [
@@ -323,8 +323,8 @@ def test_a_folder_is_read_once_through_the_file_that_stands_for_it(tmp_path: Pat
 def test_a_folder_that_has_grown_brings_what_is_new(tmp_path: Path) -> None:
     with weft.open(tmp_path / "ledger.db") as ledger:
         contract = TestContract()
-        contract.take(ledger, write_v0_folder(tmp_path, v0()[:12]))
-        contract.take(ledger, write_v0_folder(tmp_path, v0()))
+        contract.import_files(ledger, write_v0_folder(tmp_path, v0()[:12]))
+        contract.import_files(ledger, write_v0_folder(tmp_path, v0()))
         (session,) = ledger.sessions()
         assert len(list(ledger.thread(session.label).turns)) == 4
         assert list(ledger.verify()) == []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.sizes import sized
 from weft.exchange.importers import foreign_files as streaming
-from weft.exchange.importers.foreign_files import pieces
+from weft.exchange.importers.foreign_files import document_elements
 from weft.exchange.importers.foreign_values import json_value
 
 SIGN = re.compile(rb'[,\[]\s*(\{\s*"title")')
@@ -35,7 +35,7 @@ def found(folder: Path, data: str | bytes, inside: str | None = None) -> list[tu
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     whole = path.read_bytes()
     told = []
-    for piece in pieces(path, inside, SIGN):
+    for piece in document_elements(path, inside, SIGN):
         assert whole[piece.offset : piece.end] == piece.data
         assert not piece.is_whole or json_value(piece.data) == piece.value
         told.append((piece.name, piece.value, piece.is_whole))
@@ -107,7 +107,7 @@ def test_memory_grows_with_the_largest_piece_and_not_with_the_file(tmp_path: Pat
     path.write_bytes(b"[" + b",".join([element] * elements) + b"]")
     tracemalloc.start()
     try:
-        assert sum(1 for _ in pieces(path)) == elements
+        assert sum(1 for _ in document_elements(path)) == elements
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.exchange.live_files import live_importers, material
 from tests.sizes import PROVING, points
-from weft.exchange.importers.foreign_files import sample
+from weft.exchange.importers.foreign_files import read_sample
 from weft.exchange.importers.port import HEAD_BYTES, FollowingImporter, Importer, NativeTurn, Report, Source
 
 SEEDS = points(200, test=6)
@@ -17,7 +17,7 @@ FILES, LIMIT, STEPS = (12, 1_000_000, 30) if PROVING else (3, 60_000, 12)
 
 
 def source_of(path: Path, chance: random.Random) -> Source:
-    head, size = sample(path, HEAD_BYTES), path.stat().st_size
+    head, size = read_sample(path, HEAD_BYTES), path.stat().st_size
     return Source(path=path, name=str(path), size=size, head=head, quiet=chance.random() < 0.2)
 
 
@@ -44,10 +44,10 @@ class Following:
         taken = self._taken
         for transcript in self._reader.read(source, Report(source.name), taken):
             id = transcript.session.id
-            assert transcript.known <= taken.get(id, 0)
-            self.passed_over += transcript.known
-            self.known[id] = transcript.known
-            turns = [*self._given.get(id, [])[: transcript.known], *transcript.turns]
+            assert transcript.known_turns <= taken.get(id, 0)
+            self.passed_over += transcript.known_turns
+            self.known[id] = transcript.known_turns
+            turns = [*self._given.get(id, [])[: transcript.known_turns], *transcript.turns]
             found[id] = (transcript.session, turns)
         self._given = {id: turns for id, (_, turns) in found.items()}
         self._taken = {id: _leading(turns, source.quiet) for id, turns in self._given.items()}

@@ -40,7 +40,7 @@ def turn_of(folder: Path, document: Json, name: str = "shop-7.traj") -> NativeTu
 class TestContract(OwnImporterContract):
     importer = SWE
     open = staticmethod(weft.open)
-    whole = True
+    rewrites_document = True
 
     def samples(self, folder: Path) -> list[Path]:
         return [

@@ -13,7 +13,7 @@ from tests.ledger.histories import grow, problems
 from tests.sizes import points
 from weft.exchange import sync
 from weft.exchange.sync import synced_ledgers
-from weft.exchange.sync.frames import PREAMBLE, Channel, Frame, Kind, Talk, encode, refusal
+from weft.exchange.sync.frames import PREAMBLE, Channel, Frame, SyncFrameKind, Talk, encode, refusal
 from weft.kernel.errors import ConnectionCut, PeerRefused, ReadOnlyLedger
 from weft.ledger.api.ledger import Ledger
 
@@ -92,10 +92,10 @@ class Gone:
 
 
 def test_a_refusal_is_heard_though_the_other_side_is_gone_already() -> None:
-    said = [encode(Frame(Kind.LACK)), encode(refusal(ReadOnlyLedger("there.db")))]
+    said = [encode(Frame(SyncFrameKind.LACK)), encode(refusal(ReadOnlyLedger("there.db")))]
 
     def talk() -> Talk[None]:
-        yield Frame(Kind.BYE)
+        yield Frame(SyncFrameKind.BYE)
 
     with pytest.raises(PeerRefused, match=r"there\.db"):
         Channel(Gone(PREAMBLE + b"".join(said))).converse(talk())

@@ -76,7 +76,7 @@ def copied(
 ) -> CopiedFacts | None:
     origin = Remote(name=sync.ORIGIN, address=source.path, shares_imports=secret)
     clone = FileClone(source, origin, report or (lambda stage, done, of: None), FixedClock(NOON))
-    return clone.make(place, trust)
+    return clone.make_clone(place, trust)
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from tests.exchange.sync.conftest import Make
 from tests.exchange.sync.wire import digests
 from tests.ledger.histories import grow
 from weft.exchange.sync import synced_ledgers
-from weft.exchange.sync.commands import Asking, Manners, Serving
-from weft.exchange.sync.frames import Frame, Kind, Talk
+from weft.exchange.sync.commands import ServePermissions, SyncClient, SyncServer
+from weft.exchange.sync.frames import Frame, SyncFrameKind, Talk
 from weft.ledger.api import store_of
 
 TURNS = 30
@@ -21,7 +21,7 @@ class Side:
     def __init__(self, talk: Talk[Any]) -> None:
         self.talk, self.clock, self.over = talk, 0, False
         self.coming: list[tuple[int, Frame]] = []
-        self.said: list[Kind] = []
+        self.said: list[SyncFrameKind] = []
         self._out = self._step(None)
 
     def _step(self, frame: Frame | None) -> Frame | None:
@@ -49,7 +49,7 @@ class Side:
         return moved
 
 
-def journeys(asking: Asking, talk: Talk[Any], served: Talk[Any]) -> tuple[int, list[Kind]]:
+def journeys(asking: SyncClient, talk: Talk[Any], served: Talk[Any]) -> tuple[int, list[SyncFrameKind]]:
     def whole() -> Talk[None]:
         yield from asking.greeting()
         yield from talk
@@ -76,10 +76,10 @@ def test_a_batch_travels_while_the_one_before_it_is_taken(
         grow(there, "other", "something")
     for ledger in (here, there):
         store_of(ledger).catch_up()
-    asking = Asking(store_of(here))
-    serving = Serving(store_of(there), Manners()).serve()
+    asking = SyncClient(store_of(here))
+    serving = SyncServer(store_of(there), ServePermissions()).serve()
     clock, said = journeys(asking, asking.pushing(), serving)
-    batches = said.count(Kind.MARK)
+    batches = said.count(SyncFrameKind.MARK)
     assert batches > TURNS // 4
     assert digests(here).items() <= digests(there).items()
     rounds = 1 if empty else 2

@@ -31,8 +31,8 @@ from tests.ledger.histories import exported, grow, grow_at_once, import_into, la
 from tests.ledger.imported import native_turn, rich_import, take
 from tests.sizes import share
 from weft.exchange import sync
-from weft.exchange.sync.commands import Manners
-from weft.exchange.sync.frames import Kind
+from weft.exchange.sync.commands import ServePermissions
+from weft.exchange.sync.frames import SyncFrameKind
 from weft.kernel.errors import (
     ConnectionCut,
     InvalidInput,
@@ -316,7 +316,7 @@ def test_the_secret_is_in_no_frame_of_a_pull_and_a_server_may_keep_it(here: Ledg
         (secret,) = txn.sql.one("SELECT value FROM local WHERE key = 'import_secret'") or ("",)
     assert not any(secret.encode() in frame.body for frame in wire.heard)
     with pytest.raises(NotApplicable, match="does not share"):
-        over_wire(here, there, lambda asking: asking.sharing(), FOREVER, Manners(shares_secret=False))
+        over_wire(here, there, lambda asking: asking.sharing(), FOREVER, ServePermissions(shares_secret=False))
 
 
 def test_verbatim_sources_travel(here: Ledger, there: Ledger) -> None:
@@ -634,7 +634,7 @@ def test_a_ledger_that_is_only_read_can_be_pulled_from_and_not_pushed_to(here: L
         with pytest.raises(ReadOnlyLedger):
             push(here, reading)
     with pytest.raises(ReadOnlyLedger):
-        over_wire(here, there, lambda asking: asking.pushing(), FOREVER, Manners(takes=False))
+        over_wire(here, there, lambda asking: asking.pushing(), FOREVER, ServePermissions(takes=False))
 
 
 # --- at once ------------------------------------------------------------------------------------------------------
@@ -681,7 +681,7 @@ def test_facts_that_came_in_a_file_are_known(here: Ledger, there: Ledger) -> Non
     import_into(here, exported(there))
     sent, wire = pull(here, there)
     assert (sent.events, sent.contents, sent.known) == (0, 0, 7)
-    assert Kind.EVENTS not in {frame.kind for frame in wire.heard}
+    assert SyncFrameKind.EVENTS not in {frame.kind for frame in wire.heard}
 
 
 @pytest.mark.slow("counts every allocation while 32 MB are pulled")

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from weft.exchange.sync.commands import Asking, Manners, Serving
+from weft.exchange.sync.commands import ServePermissions, SyncClient, SyncServer
 from weft.exchange.sync.fact_transfer import SyncOutcome
-from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, Served, Talk, encode
+from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, LocalConversation, Talk, encode
 from weft.exchange.sync.synced_ledgers import select_threads
 from weft.kernel.errors import ConnectionCut
 from weft.ledger.api import store_of
@@ -18,7 +18,7 @@ T = TypeVar("T")
 FOREVER = 1 << 60
 
 
-class Wire(Served):
+class Wire(LocalConversation):
     """Every frame goes through its bytes. After `cut` bytes, both ways together, both sides are alone."""
 
     def __init__(self, served: Talk[Any], cut: int = FOREVER) -> None:
@@ -51,12 +51,16 @@ class Wire(Served):
 
 
 def over_wire(
-    here: Ledger, there: Ledger, talk: Callable[[Asking], Talk[T]], cut: int = FOREVER, manners: Manners | None = None
+    here: Ledger,
+    there: Ledger,
+    talk: Callable[[SyncClient], Talk[T]],
+    cut: int = FOREVER,
+    manners: ServePermissions | None = None,
 ) -> tuple[T, Wire]:
     """One talk of `here` with `there`, from greeting to leaving."""
-    asking = Asking(store_of(here))
+    asking = SyncClient(store_of(here))
     store_of(here).catch_up()
-    wire = Wire(Serving(store_of(there), manners or Manners()).serve(), cut)
+    wire = Wire(SyncServer(store_of(there), manners or ServePermissions()).serve(), cut)
     try:
         wire.converse(asking.greeting())
         answer = wire.converse(talk(asking))

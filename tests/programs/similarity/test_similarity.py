@@ -1,5 +1,6 @@
 """Nodes near to each other, by a model of words that is small enough to see through."""
 
+import asyncio
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+import weft
+import weft.aio
+from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
-from weft.programs import Programs
+from weft.programs import Programs, minilm
 from weft.programs.similarity import FRESH, Similar, Similarity
 from weft.surfaces.wire.hints import phrase
 
@@ -52,14 +55,14 @@ def ids(found: list[Similar]) -> list[str]:
 
 
 def test_the_nearest_come_first_and_a_node_is_not_near_itself(similarity: Similarity, turns: list[str]) -> None:
-    found = similarity.similar(turns[0])
+    found = similarity.find_similar_to_node(turns[0])
     assert ids(found) == [turns[1], turns[2]]
     assert found[0].score > found[1].score
-    assert ids(similarity.similar(turns[0], limit=1)) == [turns[1]]
+    assert ids(similarity.find_similar_to_node(turns[0], limit=1)) == [turns[1]]
 
 
 def test_a_text_finds_nodes(similarity: Similarity, turns: list[str]) -> None:
-    assert ids(similarity.similar_to_text("the sea", limit=1)) == [turns[2]]
+    assert ids(similarity.find_similar_to_text("the sea", limit=1)) == [turns[2]]
 
 
 def test_the_nearest_turns_are_those_that_can_be_read(ledger: Ledger, turns: list[str]) -> None:
@@ -93,21 +96,21 @@ def test_any_node_can_be_embedded(programs: Programs) -> None:
     program = programs.all()[0]
     kinds = [similarity.embed(node).node.kind for node in (turn.id, message, "talk", program.name)]
     assert kinds == ["turn", "message", "session", "program"]
-    assert {one.node.kind for one in similarity.similar(turn.id)} == {"message", "session", "program"}
-    assert [one.node.kind for one in similarity.similar(turn.id, kind="message")] == ["message"]
+    assert {one.node.kind for one in similarity.find_similar_to_node(turn.id)} == {"message", "session", "program"}
+    assert [one.node.kind for one in similarity.find_similar_to_node(turn.id, kind="message")] == ["message"]
 
 
 def test_a_text_of_ones_own_stands_for_a_node(similarity: Similarity, turns: list[str]) -> None:
     similarity.embed(turns[2], text="cats drink milk")
-    assert ids(similarity.similar(turns[0], limit=1)) == [turns[2]]
+    assert ids(similarity.find_similar_to_node(turns[0], limit=1)) == [turns[2]]
 
 
 def test_embedding_again_takes_the_place_of_the_old_vector(similarity: Similarity, turns: list[str]) -> None:
-    similarity.similar(turns[0])
+    similarity.find_similar_to_node(turns[0])
     similarity.embed(turns[1], text="something else altogether")
     similarity.embed(turns[1], text="ships cross")
     assert similarity.stats()[0].nodes == len(turns)
-    assert ids(similarity.similar_to_text("ships cross", limit=1)) == [turns[1]]
+    assert ids(similarity.find_similar_to_text("ships cross", limit=1)) == [turns[1]]
 
 
 def test_words_bring_those_forward_that_hold_them(ledger: Ledger) -> None:
@@ -115,14 +118,14 @@ def test_words_bring_those_forward_that_hold_them(ledger: Ledger) -> None:
     similarity = Similarity(ledger, Words())
     similarity.embed(made[0], text="vehicles")
     similarity.embed_missing("turn")
-    assert ids(similarity.similar_to_text("apples and pears"))[0] != made[0]
-    assert made[0] in ids(similarity.similar_to_text("apples and pears", limit=2, words=True))
+    assert ids(similarity.find_similar_to_text("apples and pears"))[0] != made[0]
+    assert made[0] in ids(similarity.find_similar_to_text("apples and pears", limit=2, words=True))
 
 
 def test_what_has_no_vector_is_told_how_to_get_one(similarity: Similarity, ledger: Ledger) -> None:
     turn = ledger.record_turn(session="main", query="new").id
     with pytest.raises(NotFound, match="vector") as refused:
-        similarity.similar(turn)
+        similarity.find_similar_to_node(turn)
     assert f"weft embed {turn}" in phrase(refused.value.advice)
 
 
@@ -135,9 +138,9 @@ def test_what_has_no_text_is_refused(similarity: Similarity, ledger: Ledger, tur
         with pytest.raises(InvalidInput):
             similarity.embed(turns[0], text=empty)
         with pytest.raises(InvalidInput):
-            similarity.similar_to_text(empty)
+            similarity.find_similar_to_text(empty)
     with pytest.raises(InvalidInput):
-        similarity.similar(turns[0], limit=0)
+        similarity.find_similar_to_node(turns[0], limit=0)
     with pytest.raises(InvalidInput):
         similarity.embed_missing("cloud")
 
@@ -147,7 +150,7 @@ def test_mixed_dimensions_are_refused(similarity: Similarity, ledger: Ledger, tu
     with pytest.raises(NotApplicable, match="64 dimensions, not 32"):
         other.embed(turns[0])
     with pytest.raises(NotApplicable):
-        other.similar_to_text("cats")
+        other.find_similar_to_text("cats")
     assert similarity.forget() == len(turns)
     assert other.embed(turns[0]).dimensions == 32
 
@@ -155,18 +158,18 @@ def test_mixed_dimensions_are_refused(similarity: Similarity, ledger: Ledger, tu
 def test_models_are_never_compared(similarity: Similarity, ledger: Ledger, turns: list[str]) -> None:
     other = Similarity(ledger, Words("other words"))
     other.embed(turns[0])
-    assert other.similar(turns[0]) == []
+    assert other.find_similar_to_node(turns[0]) == []
     counted = {one.model: (one.nodes, one.kinds, one.current) for one in other.stats()}
     assert counted == {"other words": (1, {"turn": 1}, True), "words": (3, {"turn": 3}, False)}
 
 
 def test_another_process_s_vectors_are_found(similarity: Similarity, ledger: Ledger, turns: list[str]) -> None:
-    assert len(similarity.similar(turns[0])) == 2
+    assert len(similarity.find_similar_to_node(turns[0])) == 2
     fourth = ledger.record_turn(session="main", query="cats drink milk at sea").id
     Similarity(ledger, Words()).embed(fourth)
-    assert ids(similarity.similar(turns[0], limit=1)) == [fourth]
+    assert ids(similarity.find_similar_to_node(turns[0], limit=1)) == [fourth]
     Similarity(ledger, Words()).forget(fourth)
-    assert ids(similarity.similar(turns[0], limit=1)) == [turns[1]]
+    assert ids(similarity.find_similar_to_node(turns[0], limit=1)) == [turns[1]]
 
 
 def test_what_is_erased_has_no_vector_any_longer(ledger: Ledger) -> None:
@@ -178,7 +181,7 @@ def test_what_is_erased_has_no_vector_any_longer(ledger: Ledger) -> None:
         similarity.embed(node)
     ledger.erasure.erase(gone, reason="it was a secret")
     assert similarity.stats()[0].kinds == {"turn": 1}
-    assert ids(similarity.similar_to_text("the secret word")) == [kept]
+    assert ids(similarity.find_similar_to_text("the secret word")) == [kept]
 
 
 def test_what_is_shown_with_other_words_is_embedded_anew(ledger: Ledger) -> None:
@@ -189,8 +192,8 @@ def test_what_is_shown_with_other_words_is_embedded_anew(ledger: Ledger) -> None
     ledger.substitute(other, "they bark")
     assert similarity.stats()[0].kinds == {"turn": 1}
     assert similarity.embed_missing("turn") == 1
-    assert ids(similarity.similar_to_text("they bark", limit=1)) == [other]
-    assert [one.node.id for one in similarity.similar(kept)] == [other]
+    assert ids(similarity.find_similar_to_text("they bark", limit=1)) == [other]
+    assert [one.node.id for one in similarity.find_similar_to_node(kept)] == [other]
 
 
 def test_an_erased_text_that_stood_for_a_node_takes_its_vector_along(ledger: Ledger) -> None:
@@ -207,9 +210,9 @@ def test_deleted_sessions_are_not_shown(ledger: Ledger) -> None:
         ledger.record_turn(session=label, query="cats drink milk")
     similarity = Similarity(ledger, Words())
     assert similarity.embed_missing("session") == 2
-    assert [one.node.name for one in similarity.similar("one")] == ["two"]
+    assert [one.node.name for one in similarity.find_similar_to_node("one")] == ["two"]
     ledger.labels.delete("two")
-    assert similarity.similar("one") == []
+    assert similarity.find_similar_to_node("one") == []
 
 
 def test_many_are_found_by_an_index_that_the_next_process_finds_again(disk: Ledger) -> None:
@@ -218,35 +221,37 @@ def test_many_are_found_by_an_index_that_the_next_process_finds_again(disk: Ledg
     few.embed_missing("turn")
     for _ in range(2):
         many = Similarity(disk, Words(dimensions=256), few=10)
-        assert [ids(many.similar(turn, limit=2)) for turn in made] == [ids(few.similar(turn, limit=2)) for turn in made]
+        assert [ids(many.find_similar_to_node(turn, limit=2)) for turn in made] == [
+            ids(few.find_similar_to_node(turn, limit=2)) for turn in made
+        ]
     (file,) = Path(disk.path).parent.glob("*-near-words")
     assert file.stat().st_mode & 0o777 == 0o600
     file.write_bytes(b"not an index")
-    assert ids(Similarity(disk, Words(dimensions=256), few=10).similar(made[0], limit=1)) == ids(
-        few.similar(made[0], limit=1)
+    assert ids(Similarity(disk, Words(dimensions=256), few=10).find_similar_to_node(made[0], limit=1)) == ids(
+        few.find_similar_to_node(made[0], limit=1)
     )
     disk.erasure.erase(made[7], reason="private")
     assert not list(Path(disk.path).parent.glob("*-near*"))
-    assert made[7] not in ids(Similarity(disk, Words(dimensions=256), few=10).similar(made[6], limit=5))
+    assert made[7] not in ids(Similarity(disk, Words(dimensions=256), few=10).find_similar_to_node(made[6], limit=5))
 
 
 def test_new_vectors_are_found_before_the_index_takes_them_in(disk: Ledger) -> None:
     made = [disk.record_turn(session="main", query=f"word{k} word{k + 1} word{k + 2}").id for k in range(140)]
     similarity = Similarity(disk, Words(dimensions=256), few=100)
     similarity.embed_missing("turn")
-    assert made[1] in ids(similarity.similar(made[0], limit=2))
+    assert made[1] in ids(similarity.find_similar_to_node(made[0], limit=2))
     (file,) = Path(disk.path).parent.glob("*-near-words")
     written = file.stat().st_mtime_ns
     twin = disk.record_turn(session="main", query="word0 word1 word2").id
     similarity.embed(twin)
-    assert ids(similarity.similar(made[0], limit=1)) == [twin]
+    assert ids(similarity.find_similar_to_node(made[0], limit=1)) == [twin]
     assert file.stat().st_mtime_ns == written
     more = [disk.record_turn(session="main", query="word0 word1 word2").id for _ in range(3)]
     similarity.embed_missing("turn")
-    assert set(ids(similarity.similar(made[0], limit=4))) == {twin, *more}
+    assert set(ids(similarity.find_similar_to_node(made[0], limit=4))) == {twin, *more}
     assert file.stat().st_mtime_ns > written
     similarity.forget(twin)
-    assert set(ids(similarity.similar(made[0], limit=3))) == set(more)
+    assert set(ids(similarity.find_similar_to_node(made[0], limit=3))) == set(more)
 
 
 def test_a_search_reads_new_vectors_by_their_numbers_and_no_others(disk: Ledger) -> None:
@@ -254,3 +259,42 @@ def test_a_search_reads_new_vectors_by_their_numbers_and_no_others(disk: Ledger)
     with store_of(disk).read() as txn:
         plan = txn.sql.all(f"EXPLAIN QUERY PLAN {FRESH}", (0, "words", 1))
     assert [step for *_, step in plan] == ["SEARCH vector USING INTEGER PRIMARY KEY (rowid>?)"]
+
+
+def test_an_open_ledger_finds_what_means_nearly_the_same(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minilm, "LazyMiniLM", Words)
+    assert isinstance(ledger, weft.OpenLedger)
+    made = [ledger.record_turn(session="main", query=text).id for text in ("cats drink milk", "cats drink", "the sea")]
+    for turn in made:
+        ledger.similarity.embed(turn)
+    assert ids(ledger.similarity.find_similar_to_node(made[0], limit=1)) == [made[1]]
+    assert ids(ledger.similarity.find_similar_to_text("the sea", limit=1)) == [made[2]]
+    vector = Words().embed(["the sea"])[0]
+    (near,) = ledger.similarity.find_similar([3 * float(number) for number in vector], limit=1)
+    assert near.node.id == made[2]
+    assert near.score == pytest.approx(1)
+    assert [(one.model, one.nodes, one.current) for one in ledger.similarity.stats()] == [("words", 3, True)]
+    for wrong in ([1.0], [0.0] * 64, [float("nan")] * 64, "text", [[1.0]]):
+        with pytest.raises(InvalidInput):
+            ledger.similarity.find_similar(wrong)  # type: ignore[arg-type]
+    Programs(ledger).create("agent", "eve", {})
+    with pytest.raises(NotAllowed):
+        ledger.acting_as("eve").similarity.find_similar_to_node(made[0])
+
+
+def test_so_it_does_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minilm, "LazyMiniLM", Words)
+
+    async def main() -> None:
+        async with weft.aio.open(tmp_path / "ledger.db") as ledger:
+            turn = await ledger.record_turn(session="main", query="cats drink milk")
+            await ledger.similarity.embed(turn.id)
+            assert ids(await ledger.similarity.find_similar_to_text("cats")) == [turn.id]
+
+    asyncio.run(main())
+
+
+def test_the_model_is_loaded_when_a_text_is_first_embedded() -> None:
+    model = minilm.LazyMiniLM()
+    assert (model.name, model.dimensions) == (minilm.NAME, 384)
+    assert np.allclose(model.embed(["short"]), minilm.MiniLM().embed(["short"]))

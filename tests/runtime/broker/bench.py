@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from tests.runtime.inference.asking import PERSON, model
 from weft.kernel.clock import Clock
 from weft.kernel.events import Interruption
-from weft.ledger.api import Ledger, RecordedEvent, Runs, SessionStanding, Setting
+from weft.ledger.api import Ledger, RecordedEvent, RunConfig, Runs, SessionStanding
 from weft.ledger.model import Part, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.egress.execution_context import context_for
-from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings, TokenCount
+from weft.runtime.replies import FinishReason, Reply
 
 T = TypeVar("T")
 Answer = Callable[[InferenceRequest], Awaitable[Reply]]
@@ -37,7 +37,7 @@ class InlineCrossing:
 def saying(text: str, *tools: str) -> Reply:
     parts: tuple[Part, ...] = (TextPart(text),) if text else ()
     parts += tuple(ToolUsePart(f"call-{name}", name, {}) for name in tools)
-    finish = Finish.TOOL_CALL if tools else Finish.STOP
+    finish = FinishReason.TOOL_CALL if tools else FinishReason.STOP
     return Reply(parts=parts, finish=finish, model_id="m", model="m-1", provider="there")
 
 
@@ -53,6 +53,9 @@ class PlayedProvider:
         self._answers = list(answers)
         self.requests: list[InferenceRequest] = []
         self.asked = asyncio.Event()
+
+    async def count(self, request: InferenceRequest, **_: Any) -> TokenCount:
+        return TokenCount(tokens=1)
 
     def sendable(self, model: ModelSettings, parameters: Any) -> Any:
         return parameters
@@ -91,7 +94,7 @@ class Bench:
 
     async def plan(self, standing: SessionStanding, messages: Sequence[Any]) -> TurnPlan:
         plan: dict[str, Any] = {"model": model("http://127.0.0.1:9"), "inference": self.provider}
-        return TurnPlan(**{**plan, "acting": context_for(PERSON), "setting": Setting(), **self.options})
+        return TurnPlan(**{**plan, "acting": context_for(PERSON), "setting": RunConfig(), **self.options})
 
     def broker(self, planner: Any = None) -> Broker:
         return Broker(self.ledger, self.crossing, planner or self.plan, clock=self.clock, sleep=self.sleep)

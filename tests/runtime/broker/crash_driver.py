@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import weft
 from tests.runtime.inference.asking import model, person
-from weft.ledger.api import Ledger, SessionStanding, Setting
+from weft.ledger.api import Ledger, RunConfig, SessionStanding
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.inference.inference import Inference
@@ -105,7 +105,7 @@ async def answer(ledger: Ledger, url: str, folder: Path, doom: Doom) -> str:
                 model=model(url),
                 inference=inference,
                 acting=person(url),
-                setting=Setting(),
+                setting=RunConfig(),
                 tools=tools_in(folder, doom),
             )
 

@@ -79,7 +79,7 @@ def _hear_news_late(schedule: Schedule, process: Process, hub: StreamHub) -> Non
                 for session in sorted(sessions):
                     hub.ring(session)
 
-    hub._watch = watch  # type: ignore[method-assign]
+    hub._watch_log = watch  # type: ignore[method-assign]
 
 
 async def stay_to_the_end(schedule: Schedule, ends: Callable[[], Mapping[str, int]]) -> None:

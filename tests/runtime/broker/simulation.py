@@ -30,23 +30,24 @@ from tests.runtime.broker.simulation_checks import check, session_events
 from weft.kernel.authority import LOCAL, Principal, PrincipalKind
 from weft.kernel.enums import InterruptionReason, QueueMode
 from weft.kernel.errors import NotApplicable, ProviderFailed, ReplyCut, SessionBusy, WeftError
-from weft.ledger.api import Admission, Ledger, Runs, SessionStanding, Setting
+from weft.ledger.api import Admission, Ledger, RunConfig, Runs, SessionStanding
 from weft.ledger.model import Part, ReasoningPart, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.session_turns import Collecting
+from weft.runtime.broker.session_turns import CollectRules
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.broker.turn_state import Run
 from weft.runtime.egress.execution_context import context_for
 from weft.runtime.inference.model_requests import (
     InferenceRequest,
+    ModelParameters,
     ModelSettings,
-    Parameters,
     ProviderKind,
     ProviderSettings,
+    TokenCount,
     ToolSpec,
 )
-from weft.runtime.replies import Finish, Reply, ReplyToken, TokenKind
-from weft.runtime.tool.tool_contract import Later, ToolCallContext, tools_of
+from weft.runtime.replies import FinishReason, Reply, ReplyToken, TokenKind
+from weft.runtime.tool.tool_contract import LaterResult, ToolCallContext, tools_of
 from weft.store.sql import rows_in
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class SimulatedProvider:
     def __init__(self, schedule: Schedule, process: Process, session: str) -> None:
         self._schedule, self._process, self._session = schedule, process, session
 
+    async def count(self, request: InferenceRequest, **_: Any) -> TokenCount:
+        return TokenCount(tokens=1)
+
     def sendable(self, model: ModelSettings, parameters: Any) -> Any:
         return parameters
 
@@ -89,7 +93,7 @@ class SimulatedProvider:
         kind = chance.choices(("answer", "tools", "fault", "cut", "hang"), (65, 28, 3, 2, 2))[0]
         text, thinking = await self._spoken(on_token)
         if schedule.chosen(0.05):
-            await before(MODEL, Parameters(), 2)
+            await before(MODEL, ModelParameters(), 2)
             schedule.counts["second attempts"] += 1
             text, thinking = await self._spoken(on_token)
         await schedule.endure(process, "while it hears the model")
@@ -110,7 +114,7 @@ class SimulatedProvider:
         said = (*((ReasoningPart(thinking),) if thinking else ()), *((TextPart(text),) if text else ()))
         return Reply(
             parts=(*said, *calls) or (TextPart("nothing"),),
-            finish=Finish.TOOL_CALL if calls else Finish.STOP,
+            finish=FinishReason.TOOL_CALL if calls else FinishReason.STOP,
             model_id="m",
             model="m-1",
             provider="there",
@@ -187,7 +191,7 @@ class SimulatedTool:
             outside = asyncio.ensure_future(_resolve_later(schedule, context, until))
             _background.add(outside)
             outside.add_done_callback(_background.discard)
-            return Later(why="a person is asked", until_ms=until)
+            return LaterResult(why="a person is asked", until_ms=until)
         await asyncio.sleep(schedule.chance.choice((0, 0.01, 1.0)))
         await schedule.endure(process, f"while it runs {self._name}")
         schedule.ends_of_tools.add(context.call)
@@ -225,7 +229,7 @@ async def _broker_process(schedule: Schedule, process: Process) -> None:
             model=MODEL,
             inference=SimulatedProvider(schedule, process, standing.id),  # type: ignore[arg-type]
             acting=ACTING,
-            setting=Setting(),
+            setting=RunConfig(),
             tools=tools_of(*(SimulatedTool(schedule, process, name) for name in names)),
             deadline_seconds=DEADLINE_SECONDS,
         )
@@ -235,7 +239,7 @@ async def _broker_process(schedule: Schedule, process: Process) -> None:
         SimulatedCrossing(schedule, process),
         plan,
         clock=schedule.clock,
-        collecting=Collecting(quiet_ms=300, longest_ms=1000, most=3),
+        collecting=CollectRules(quiet_ms=300, longest_ms=1000, most=3),
         is_streamed=schedule.chosen(0.5),
     )
     process.broker._watch = _late_news(schedule, process.broker)  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ from weft.runtime.broker import broker as broker_module
 from weft.runtime.broker import session_turns
 from weft.runtime.broker.broker import RENEW_SECONDS, Broker
 from weft.runtime.broker.session_turns import ServedSession
-from weft.runtime.broker.turn_plans import Sending, TurnPlan
+from weft.runtime.broker.turn_plans import SenderContext, TurnPlan
 from weft.runtime.broker.turn_runner import TurnRunner
 from weft.runtime.broker.turn_state import Run, TurnEnd
 from weft.runtime.replies import ReplyToken
@@ -500,7 +500,7 @@ def test_what_a_sender_knew_of_a_message_goes_with_its_settling(ledger: Ledger, 
         settled, busy = bench.admit(), bench.admit()
         session = ledger.inbox.get(settled).session_id
         for message in (settled, busy):
-            broker.expect(message, Sending())
+            broker.expect(message, SenderContext())
         ledger.inbox.cancel(settled)
         assert await broker.answered(settled, session) is None
         with ledger.begin_turn(session="main"), pytest.raises(SessionBusy):

@@ -22,7 +22,7 @@ from weft.ledger.api import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart
 from weft.runtime.broker.turn_state import Run
 from weft.runtime.inference.model_requests import InferenceRequest
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.replies import FinishReason, Reply
 from weft.runtime.tool.workspace import WorkspaceFolder
 from weft.runtime.tools.workspace_tools import EditTool, WriteTool
 
@@ -62,7 +62,7 @@ def edits(*changes: tuple[str, str, str]) -> Reply:
         ToolUsePart(f"call-{number}", "edit", {"path": path, "old_text": old, "new_text": new})
         for number, (path, old, new) in enumerate(changes)
     )
-    return Reply(parts=uses, finish=Finish.TOOL_CALL, model_id="m", model="m-1", provider="there")
+    return Reply(parts=uses, finish=FinishReason.TOOL_CALL, model_id="m", model="m-1", provider="there")
 
 
 def test_changes_of_one_file_run_in_the_order_of_their_calls(ledger: Ledger, clock: FixedClock, tmp_path: Path) -> None:

@@ -16,13 +16,15 @@ from weft.kernel.errors import Unsupported
 from weft.kernel.ledger_events import RunParked
 from weft.ledger.api import Approval, Ledger, Runs
 from weft.ledger.model import ToolUsePart
+from weft.ledger.reports.audit import AuditTally
 from weft.runtime.broker.turn_state import Run
 from weft.runtime.egress.execution_context import context_for
 from weft.runtime.inference.model_requests import ToolSpec
 from weft.runtime.policies.policy_decisions import PolicyCall, PolicyDecision
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.replies import FinishReason, Reply
 from weft.runtime.tool.gate import ToolGate
 from weft.runtime.tool.tool_contract import CallPlan, ToolCallContext, ToolFailure, ToolOutput
+from weft.surfaces.wire.exchange_answers import audit_answer
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -147,7 +149,7 @@ def test_ten_calls_of_one_answer_cross_over_to_the_ledger_as_often_as_one(
 
     async def crossings(session: str, count: int) -> int:
         uses = tuple(ToolUsePart(f"call-{number}", "light", {"number": number}) for number in range(count))
-        asking = Reply(parts=uses, finish=Finish.TOOL_CALL, model_id="m", model="m-1", provider="there")
+        asking = Reply(parts=uses, finish=FinishReason.TOOL_CALL, model_id="m", model="m-1", provider="there")
         gated = Gated(ledger, clock, Decision.ALLOW, asking, saying("Hi"))
         message = gated.bench.admit(session=session)
         await gated.bench.answered(message)
@@ -181,7 +183,10 @@ def test_a_refused_call_never_runs_and_the_model_is_told(
         (call,) = ledger.tool_calls(ledger.inbox.get(message).turn or "")
         assert (call.outcome, call.error_code) == ("error", "denied")
         assert ledger.turn(ledger.inbox.get(message).turn or "").permissions_used == []
-        assert [one for one in ledger.audit.findings() if one.severity == "problem"] == []
+        tally = AuditTally()
+        assert [one for one in ledger.audit.findings(tally=tally) if one.severity == "problem"] == []
+        assert (tally.calls, tally.refused, tally.malformed) == (0, 1, int(by == "arguments"))
+        assert audit_answer((), tally).summary.refused == 1
         assert ledger.audit.suggest() == []
         assert "because" in gated.told() or "not allow" in gated.told() or "no tool" in gated.told()
 
@@ -211,8 +216,15 @@ def test_a_person_is_asked_and_the_call_runs_once_after_their_yes(ledger: Ledger
         assert approval.shown is not None
         assert approval.shown.startswith("switch quiet\n\n{")
         assert gated.tools["light"].ran == []
+        asked_at = clock.now_ms()
+        clock.tick(3_600_000)
         ledger.approvals.grant(approval.id, bound=approval.bound)
         await gated.serve(message)  # another broker
+        (call,) = ledger.tool_calls("main")
+        assert call.completed_at is not None
+        assert call.started_at >= asked_at + 3_600_000  # waiting is no part of it
+        assert call.completed_at - call.started_at < 1000
+        assert list(ledger.verify()) == []
         assert gated.tools["light"].ran == ["quiet"]
         assert gated.decisions(message) == [("ask", "policy"), ("allow", "grant")]
         assert ledger.approvals.get(approval.id).is_used
@@ -381,7 +393,7 @@ def test_a_yes_for_the_session_covers_no_other_arguments(ledger: Ledger, clock: 
     async def body() -> None:
         other = Reply(
             parts=(ToolUsePart("c", "light", {"body": "a key"}),),
-            finish=Finish.TOOL_CALL,
+            finish=FinishReason.TOOL_CALL,
             model_id="m",
             model="m-1",
             provider="there",

@@ -10,14 +10,15 @@ import pytest
 
 from tests.runtime.broker.bench import Bench, run, saying
 from weft.kernel.clock import FixedClock
+from weft.kernel.enums import InterruptionReason
 from weft.kernel.errors import ContextTooLong, NotApplicable
-from weft.kernel.events import ModelRequest, ToolResult
+from weft.kernel.events import Interruption, ModelRequest, ToolResult
 from weft.ledger.api import Ledger
 from weft.ledger.model import NewMessage
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import ShortenedContext
 from weft.runtime.broker.turn_state import Run
-from weft.runtime.tool.tool_contract import FunctionTool, Later, tools_of
+from weft.runtime.tool.tool_contract import FunctionTool, LaterResult, tools_of
 from weft.store.replicas import process_owner, was_before_boot
 
 
@@ -131,6 +132,52 @@ def test_tools_of_a_drained_broker_run_again_only_where_they_may(ledger: Ledger)
         assert [str(result.status) for result in results] == ["interrupted", "ok"]
         assert results[0].error.code == "shutdown"  # type: ignore[union-attr]
         assert bench.state(message) == ("answered", None)
+        affected = [one.event.affects for one in bench.events(message) if isinstance(one.event, Interruption)]
+        assert affected == [(results[0].call,)]
+        turn = ledger.turn("main")
+        assert (turn.status, turn.interruption_reason) == ("completed", None)
+        assert [call.server for call in ledger.tool_calls("main")] == ["runtime", "runtime"]
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("canceled", "canceled"),
+        ("approval_denied", "canceled"),
+        ("timeout", "timeout"),
+        ("crash", "interrupted"),
+        ("shutdown", "interrupted"),
+        ("context_reset", "interrupted"),
+        ("system_restart", "interrupted"),
+    ],
+)
+def test_each_reason_of_a_cut_ends_open_calls_with_one_of_the_statuses(
+    ledger: Ledger, reason: str, status: str
+) -> None:
+    async def body() -> None:
+        under_way = asyncio.Event()
+
+        async def looks() -> None:
+            under_way.set()
+            await asyncio.get_running_loop().create_future()
+
+        bench = Bench(ledger, saying("", "looks"))
+        bench.options["tools"] = tools_of(FunctionTool(looks))
+        message = bench.admit()
+        broker = bench.broker()
+        answering = asyncio.ensure_future(bench.answered(message, broker))
+        await under_way.wait()
+        broker.interrupt(ledger.session("main").id, InterruptionReason(reason))
+        assert (await answering).cut == reason
+        (call,) = ledger.tool_calls("main")
+        assert (call.outcome, call.error_code, call.status) == (status, reason, "failed")
+        assert bench.interruptions(message) == [reason]
+        assert ledger.turn("main").interruption_reason == reason
+        ledger.record_late_result("main", call.call_id, "seen after all")
+        assert ledger.tool_calls("main")[0].result == "seen after all"
+        assert list(ledger.verify()) == []
 
     run(body())
 
@@ -183,8 +230,8 @@ def test_an_interrupting_message_cancels_the_turn_and_takes_the_next(ledger: Led
 
 def test_an_interrupting_message_ends_a_parked_turn(ledger: Ledger) -> None:
     async def body() -> None:
-        async def asks() -> Later:
-            return Later(why="a person is asked")
+        async def asks() -> LaterResult:
+            return LaterResult(why="a person is asked")
 
         bench = Bench(ledger, saying("", "asks"), saying("Hi"))
         bench.options["tools"] = tools_of(FunctionTool(asks))
@@ -206,8 +253,8 @@ def test_an_interrupting_message_ends_a_parked_turn(ledger: Ledger) -> None:
 
 def test_a_parked_turn_goes_on_with_the_result_that_comes_from_outside(ledger: Ledger) -> None:
     async def body() -> None:
-        async def asks() -> Later:
-            return Later(why="a person is asked")
+        async def asks() -> LaterResult:
+            return LaterResult(why="a person is asked")
 
         bench = Bench(ledger, saying("", "asks"), saying("Done"))
         bench.options["tools"] = tools_of(FunctionTool(asks))
@@ -232,11 +279,11 @@ def test_parked_calls_are_given_up_each_at_its_own_time(ledger: Ledger, clock: F
     async def body() -> None:
         begun = clock.now_ms()
 
-        async def asks_briefly() -> Later:
-            return Later(why="a machine is asked", until_ms=begun + 1000)
+        async def asks_briefly() -> LaterResult:
+            return LaterResult(why="a machine is asked", until_ms=begun + 1000)
 
-        async def asks_long() -> Later:
-            return Later(why="a person is asked", until_ms=begun + 60_000)
+        async def asks_long() -> LaterResult:
+            return LaterResult(why="a person is asked", until_ms=begun + 60_000)
 
         bench = Bench(ledger, saying("", "asks_briefly", "asks_long"), saying("Done"), clock=clock)
         bench.options["tools"] = tools_of(FunctionTool(asks_briefly), FunctionTool(asks_long))

@@ -13,7 +13,7 @@ import weft
 from tests.runtime.broker.tool_server import ALWAYS, FAULTS, REFUSE, Fault, tool_server
 from tests.runtime.inference.asking import model, person
 from tests.sizes import PROVING, share
-from weft.ledger.api import InboxMessage, Ledger, Runs, SessionStanding, Setting
+from weft.ledger.api import InboxMessage, Ledger, RunConfig, Runs, SessionStanding
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.broker.turn_state import Run
@@ -66,7 +66,7 @@ async def answer_three(
                 model=model(server.url),
                 inference=inference,
                 acting=person(server.url),
-                setting=Setting(),
+                setting=RunConfig(),
                 tools=tools,
             )
 

@@ -16,9 +16,9 @@ from tests.sizes import sized
 from weft.kernel.enums import QueueMode
 from weft.ledger.api import InboxMessage, Ledger, SessionStanding
 from weft.ledger.model import TextPart
-from weft.runtime.broker.session_turns import Collecting, is_interrupted, next_batch, steering
+from weft.runtime.broker.session_turns import CollectRules, is_interrupted, next_batch, steering
 
-COLLECTING = Collecting(quiet_ms=100, longest_ms=1000, most=3)
+COLLECTING = CollectRules(quiet_ms=100, longest_ms=1000, most=3)
 
 
 def message(n: int, sender: str = "a", mode: QueueMode = QueueMode.FOLLOWUP, priority: int = 0) -> InboxMessage:

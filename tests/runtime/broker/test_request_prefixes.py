@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 import weft.aio
 from tests.runtime.inference.asking import model, person, provider
+from tests.runtime.inference.oracle import without_markers
 from tests.runtime.scripted import MESSAGE, Script, Scripted, answer, chat, chat_saying, scripted
 from weft.kernel.events import ModelRequest
 from weft.ledger.model import ImagePart
@@ -74,10 +75,17 @@ class WireBench:
         self.ledger, self.server, self._inference, self._kind = ledger, server, inference, kind
         self.turns: list[str] = []
 
-    async def send(self, text: str, window: int | None = None, system: str = "Be brief") -> None:
-        settings = model(self.server.url, provider=provider(self.server.url, self._kind), context_window=window)
-        functions: list[Callable[..., Any]] = [looks, fails, reads, writes_much, paints]
-        tools = tools_of(*map(FunctionTool, functions))
+    async def send(
+        self,
+        text: str,
+        window: int | None = None,
+        system: str = "Be brief",
+        functions: Sequence[Callable[..., Any]] | None = None,
+        name: str = "m-1",
+    ) -> None:
+        there = provider(self.server.url, self._kind)
+        settings = model(self.server.url, name=name, provider=there, context_window=window)
+        tools = tools_of(*map(FunctionTool, functions or [looks, fails, reads, writes_much, paints]))
         question = OutgoingMessage(message=text, model=settings, system=system, tools=tools)
         context = person(self.server.url)
         reply = await send(self.ledger, self._inference, "main", question, context=context)
@@ -88,7 +96,7 @@ class WireBench:
         self.ledger.crossing.shared.clear()
 
     def body(self, number: int) -> Any:
-        return self.server.received[number].body
+        return without_markers(self.server.received[number].body)
 
     def is_extended(self, number: int) -> bool:
         """Whether this request begins with all of the one before: prompt, tools, messages."""
@@ -175,8 +183,35 @@ def test_where_they_do_not_the_record_says_why(path: Path, kind: ProviderKind) -
         assert (await bench.ledger.context(bench.turns[4])).compaction is not None
         edited = [turn for turn in bench.turns if (await bench.ledger.messages(turn))[0].role == "system"]
         assert edited == [bench.turns[0], bench.turns[3]]
+        told = [one for turn in bench.turns for one in bench.ledger.sync.listing().prompt_changes(turn)]
+        parts = ["message"] * len(cuts[:1]) + ["system", "message"]
+        assert [one.part for one in told if one.request in await requests_of(bench, [*cuts[:1], 6, 8])] == parts
+        assert (told[-1].message, told[-2].message) == (1, None)
 
     run(path, kind, body, reading, says, reading, says, reading, says, reading, says, says)
+
+
+async def requests_of(bench: WireBench, numbers: list[int]) -> list[str]:
+    """The events of these requests."""
+    events = [one for turn in bench.turns for one in await bench.ledger.events(turn)]
+    asked = [one.id for one in events if isinstance(one.event, ModelRequest)]
+    return [asked[number] for number in numbers]
+
+
+def test_a_turn_says_that_its_tools_or_its_model_are_others_than_before(path: Path) -> None:
+    kind = ProviderKind.ANTHROPIC
+    _, says = DIALECTS[kind]
+
+    async def body(bench: WireBench) -> None:
+        for text in ("first", "second"):
+            await bench.send(text)
+        await bench.send("third", functions=[looks])
+        await bench.send("fourth", functions=[looks], name="m-2")
+        listing = bench.ledger.sync.listing()
+        told = [[one.part for one in listing.prompt_changes(turn)] for turn in bench.turns]
+        assert told == [[], [], ["tools"], ["model"]]
+
+    run(path, kind, body, says)
 
 
 async def cut_requests(bench: WireBench) -> list[bool]:

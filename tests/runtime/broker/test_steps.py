@@ -36,10 +36,10 @@ from weft.runtime.broker.turn_state import (
     MAX_LOSSES,
     AskModel,
     CloseCall,
-    Cut,
+    CutRun,
     FailTurn,
     FinishTurn,
-    Park,
+    ParkRun,
     Run,
     RunAgain,
     StartTools,
@@ -72,13 +72,13 @@ class History:
     def request(self, attempt: int = 1) -> str:
         return self._add(ModelRequest, model="m", correlation_id=f"c{len(self.recorded)}", attempt=attempt)
 
-    def answer(self, *tools: str) -> str:
+    def answer(self, *tools: str, finish: str = "stop") -> str:
         request = next(one.event for one in reversed(self.recorded) if isinstance(one.event, ModelRequest))
         uses = tuple(ToolUseFact(id="11" * 32, name=name, input="22" * 32) for name in tools)
         output = MessageFact(
             id=f"a{len(self.recorded)}", role=MessageRole.ASSISTANT, parts=uses or (TextFact(text="00"),)
         )
-        return self._add(ModelResponse, correlation_id=request.correlation_id, output=output)
+        return self._add(ModelResponse, correlation_id=request.correlation_id, output=output, finish_reason=finish)
 
     def call(self, tool: str) -> str:
         return self._add(ToolCallRequested, tool=tool, call_id="11" * 32, args="22" * 32, correlation_id="c")
@@ -148,10 +148,17 @@ def test_results_enter_the_next_request_in_the_order_of_the_calls(history: Histo
     assert history.run().refs_since_request() == [output[1], EventRef(early), EventRef(late)]
 
 
-def test_calls_of_a_model_that_was_offered_no_tools_are_words(history: History) -> None:
+@pytest.mark.parametrize("finish", ["length", "content_filter", "tool_call"])
+def test_the_call_with_which_an_answer_breaks_off_is_closed_and_the_others_run(history: History, finish: str) -> None:
     history.request()
-    history.answer("a")
-    assert next_steps(history.run(offers_tools=False), START_MS) == (FinishTurn(),)
+    history.answer("a", "b", finish=finish)
+    whole, last = history.call("a"), history.call("b")
+    run = history.run()
+    assert [call.is_cut for call in run.calls.values()] == [False, finish != "tool_call"]
+    steps = next_steps(run, START_MS)
+    closed = [(step.call, step.status, step.code) for step in steps if isinstance(step, CloseCall)]
+    assert closed == ([] if finish == "tool_call" else [(last, ToolCallStatus.ERROR, "cut")])
+    assert run.calls[whole].outcome is None
 
 
 def test_a_lost_request_is_asked_again_and_the_first_marked_as_interrupted(history: History) -> None:
@@ -232,7 +239,7 @@ def test_a_turn_whose_open_calls_all_wait_is_parked(history: History) -> None:
     history.result(runs)
     run = history.run()
     run.calls[asks].is_parked = True
-    assert next_steps(run, START_MS) == (Park((asks,)),)
+    assert next_steps(run, START_MS) == (ParkRun((asks,)),)
 
 
 def test_a_parked_turn_waits_for_its_time_and_its_calls_are_not_lost(history: History) -> None:
@@ -255,7 +262,7 @@ def test_a_turn_that_is_parked_again_keeps_its_time(history: History) -> None:
     history.parked(first, second, until_ms=START_MS + 5000)
     history.result(first)
     run = history.run().lose()
-    assert next_steps(run, START_MS) == (Park((second,)),)
+    assert next_steps(run, START_MS) == (ParkRun((second,)),)
     assert run.parked_until == START_MS + 5000
 
 
@@ -273,7 +280,7 @@ def test_every_parked_call_has_a_time_limit_of_its_own(history: History) -> None
     assert (step.call, step.status) == (first, ToolCallStatus.TIMEOUT)
     history.result(first)
     run = history.run().lose()
-    assert next_steps(run, START_MS + 1000) == (Park((second, third)),)
+    assert next_steps(run, START_MS + 1000) == (ParkRun((second, third)),)
     assert run.parked_until == START_MS + 5000
     closed = next_steps(run, START_MS + 9000)
     assert [step.call for step in closed if isinstance(step, CloseCall)] == [second]
@@ -281,14 +288,14 @@ def test_every_parked_call_has_a_time_limit_of_its_own(history: History) -> None
 
 def test_an_interrupted_turn_is_cut_with_its_open_calls(history: History) -> None:
     canceled = InterruptionReason.CANCELED
-    assert next_steps(history.run(stop=canceled), START_MS) == (Cut(canceled, ()),)
+    assert next_steps(history.run(stop=canceled), START_MS) == (CutRun(canceled, ()),)
     history.request()
     history.answer("a", "b")
     first, second = history.call("a"), history.call("b")
     history.result(first)
-    assert next_steps(history.run(stop=canceled), START_MS) == (Cut(canceled, (second,)),)
+    assert next_steps(history.run(stop=canceled), START_MS) == (CutRun(canceled, (second,)),)
     history.parked(second)
-    assert next_steps(history.run(stop=canceled), START_MS) == (Cut(canceled, (second,)),)
+    assert next_steps(history.run(stop=canceled), START_MS) == (CutRun(canceled, (second,)),)
 
 
 def test_a_complete_answer_is_not_cut(history: History) -> None:
@@ -301,8 +308,10 @@ def test_a_complete_answer_is_not_cut(history: History) -> None:
 def test_a_deadline_counts_from_the_begin_of_the_turn_whoever_runs_it(history: History) -> None:
     history.request()
     assert next_steps(history.run(deadline_seconds=1), START_MS + 999) == ()
-    assert next_steps(history.run(deadline_seconds=1), START_MS + 1000) == (Cut(InterruptionReason.TIMEOUT, ()),)
-    assert next_steps(history.run(deadline_seconds=1).lose(), START_MS + 1000) == (Cut(InterruptionReason.TIMEOUT, ()),)
+    assert next_steps(history.run(deadline_seconds=1), START_MS + 1000) == (CutRun(InterruptionReason.TIMEOUT, ()),)
+    assert next_steps(history.run(deadline_seconds=1).lose(), START_MS + 1000) == (
+        CutRun(InterruptionReason.TIMEOUT, ()),
+    )
 
 
 def test_time_in_which_a_turn_is_parked_does_not_count(history: History) -> None:
@@ -315,7 +324,7 @@ def test_time_in_which_a_turn_is_parked_does_not_count(history: History) -> None
     came_at = START_MS + len(history.recorded) - 1
     left = 1000 - (came_at - 1 - START_MS)  # it was worked on until it was parked, which does not begin anew
     assert next_steps(history.run(deadline_seconds=1), came_at + left - 1) == (AskModel(),)
-    assert next_steps(history.run(deadline_seconds=1), came_at + left) == (Cut(InterruptionReason.TIMEOUT, ()),)
+    assert next_steps(history.run(deadline_seconds=1), came_at + left) == (CutRun(InterruptionReason.TIMEOUT, ()),)
     history.request()
     assert worked_ms(one.event for one in history.recorded) == 1000 - left + 1
 

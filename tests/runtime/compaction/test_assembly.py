@@ -30,8 +30,8 @@ from weft.runtime.assembly.context_fitting import (
 )
 from weft.runtime.inference.model_requests import (
     IMAGE_TOKENS,
+    ModelParameters,
     ModelSettings,
-    Parameters,
     ProviderKind,
     ToolSpec,
     estimated_tokens,
@@ -64,11 +64,11 @@ def test_a_window_is_what_is_configured_then_what_the_table_says_then_a_default(
 
 
 def test_a_budget_leaves_room_for_the_answer_and_the_tools() -> None:
-    settings = model(HERE, context_window=10_000, parameters=Parameters(max_tokens=1_000))
+    settings = model(HERE, context_window=10_000, parameters=ModelParameters(max_tokens=1_000))
     plain = budget_of(settings)
     assert (plain.available, plain.share(0.8), plain.share(1)) == (9_000, 8_000, 9_000)
-    assert budget_of(settings, Parameters(max_tokens=4_000)).available == 6_000
-    assert budget_of(settings, Parameters(max_tokens=1_000_000)).available == 5_000
+    assert budget_of(settings, ModelParameters(max_tokens=4_000)).available == 6_000
+    assert budget_of(settings, ModelParameters(max_tokens=1_000_000)).available == 5_000
     tools = [ToolSpec(name="look", description="d" * 3_000)]
     assert budget_of(settings, tools=tools).available < 8_000
 

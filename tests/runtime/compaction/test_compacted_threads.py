@@ -21,10 +21,10 @@ from weft.ledger.model import Message, NewToolCall
 from weft.runtime.assembly.compaction import compact
 from weft.runtime.assembly.summaries import (
     STRATEGIES,
-    Past,
     PastSummariser,
     PastSummary,
     StrategySummary,
+    SummarisedPast,
     SummaryStrategy,
 )
 from weft.runtime.inference.inference import Inference
@@ -38,7 +38,7 @@ class Told(SummaryStrategy):
     name = "told"
     asks_model = False
 
-    async def summarise(self, past: Past, summariser: PastSummariser) -> StrategySummary:
+    async def summarise(self, past: SummarisedPast, summariser: PastSummariser) -> StrategySummary:
         text = " ".join(filter(None, [past.earlier, *(turn.turn for turn in past.turns)]))
         return StrategySummary(text=text, summary=PastSummary(text=text))
 

@@ -16,7 +16,7 @@ from tests.runtime.compaction.threads import is_extended, unpaired
 from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import HANG, Script, Scripted, chat_saying, failure, scripted
 from weft.kernel.clock import FixedClock
-from weft.kernel.enums import CompactionTrigger, CompactionType, MessageRole
+from weft.kernel.enums import CompactionTrigger, MessageRole
 from weft.kernel.errors import ContextTooLong, InvalidInput, NotApplicable, NotTrusted, ProviderFailed, WeftError
 from weft.ledger.api import CUT_PARAMETER, NO_CUT, Context
 from weft.ledger.model import Compaction, Message, NewMessage
@@ -25,6 +25,7 @@ from weft.runtime.assembly import summaries
 from weft.runtime.assembly.compaction import (
     CompactionSettings,
     CompactionWriter,
+    CountTokens,
     compact,
     compact_if_due,
     compaction_settings,
@@ -35,18 +36,18 @@ from weft.runtime.assembly.compaction import (
 from weft.runtime.assembly.context_fitting import budget_of, cut_to_fit, fit_of, last_request, layers_of
 from weft.runtime.assembly.summaries import (
     LONGER,
-    Past,
     PastSummariser,
     PastSummary,
     StrategySummary,
+    SummarisedPast,
     Summariser,
     load_strategy,
     strategy_names,
 )
 from weft.runtime.broker.broker import OutgoingMessage, send
-from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.connection_rules import ConnectionRules
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.model_requests import ModelSettings, RetryPolicy
+from weft.runtime.inference.model_requests import ModelParameters, ModelSettings, RetryPolicy
 
 Body = Callable[["CompactBench"], Awaitable[None]]
 SAYS = "Decided: keep src/app.py."
@@ -79,11 +80,14 @@ class CompactBench:
             self.ledger, self.inference, "main", writer, budget, sees, error, recovered=recovered
         )
 
-    async def compact_if_due(self, window: int, query: str = "", **configured: Any) -> str | None:
+    async def compact_if_due(
+        self, window: int, query: str = "", count: CountTokens | None = None, **configured: Any
+    ) -> str | None:
         """What triggered a compaction before a request, if one was due."""
         budget = budget_of(self.model(context_window=window))
         asked = [NewMessage(role=MessageRole.USER, content=query)]
-        made = await compact_if_due(self.ledger, self.inference, "main", self.writer(**configured), budget, asked)
+        writer = self.writer(**configured)
+        made = await compact_if_due(self.ledger, self.inference, "main", writer, budget, asked, count)
         return None if made is None else made.trigger
 
     async def talk(self, *words: str, results: tuple[str, ...] = ()) -> list[str]:
@@ -124,7 +128,7 @@ def test_a_summary_by_a_model_is_recorded_with_every_figure(path: Path) -> None:
         made = await bench.compact(keep=2, focus="the file")
         assert made.summary == f"[Summary of this conversation so far]\n{SAYS}"
         assert (made.summarized_through, made.first_kept, made.turns_summarized) == (turns[2], turns[3], 3)
-        assert (made.compaction_type, made.trigger, made.model, made.provider) == ("summary", "manual", "m-1", "there")
+        assert (made.compaction_type, made.trigger, made.model, made.provider) == ("summary", "manual", "m-1", None)
         assert (made.summarization_input_tokens, made.summarization_output_tokens, made.summary_tokens) == (200, 9, 9)
         assert made.tokens_before is not None
         assert made.tokens_after is not None
@@ -182,7 +186,7 @@ def test_where_the_summariser_fails_an_extract_of_the_thread_is_recorded_as_one(
         made = await bench.compact(keep=1, trigger=CompactionTrigger.CONTEXT_LIMIT)
         assert made.metadata["fallback"]["reason"].startswith(reason)
         is_answered = reason in ("empty", LONGER)
-        assert (made.model, made.provider) == (("m-1", "there") if is_answered else ("none", None))
+        assert (made.model, made.provider) == ("m-1" if is_answered else "none", None)
         assert made.trigger == "context_limit"
         for words in ("please a", "please c", "did c", "src/app.py", "fetch (3 times)", "3 turns"):
             assert words in made.summary
@@ -200,7 +204,7 @@ def test_a_summariser_that_takes_too_long_is_not_waited_for(path: Path, monkeypa
     async def body(bench: CompactBench) -> None:
         await bench.talk("a", "b")
         made = await bench.compact(
-            keep=1, model=replace(bench.model(), provider=provider(bench.server.url, rules=Rules()))
+            keep=1, model=replace(bench.model(), provider=provider(bench.server.url, rules=ConnectionRules()))
         )
         assert made.metadata["fallback"]["reason"] == "it took longer than 0.05 seconds"
         assert "did a" in made.summary
@@ -254,11 +258,11 @@ def test_a_selective_compaction_quotes_the_turns_that_matter(path: Path) -> None
 def test_a_strategy_of_a_package_is_found_by_its_name_and_recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class LastWords:
         name = "last_words"
-        compaction_type = CompactionType.SELECTIVE
+        compaction_type = "by_heading"
         default_keep = 1
         asks_model = False
 
-        async def summarise(self, past: Past, summariser: PastSummariser) -> StrategySummary:
+        async def summarise(self, past: SummarisedPast, summariser: PastSummariser) -> StrategySummary:
             summary = await summariser.summarise(past)
             text = past.turns[-1].messages[-1].text
             return StrategySummary(text=text, summary=PastSummary(text=text), metadata={"extract": summary.text[:7]})
@@ -275,7 +279,7 @@ def test_a_strategy_of_a_package_is_found_by_its_name_and_recorded(path: Path, m
     async def body(bench: CompactBench) -> None:
         await bench.talk(*"abc")
         made = await bench.compact(strategy="last_words", model=None)
-        assert (made.summary, made.compaction_type) == ("did b", "selective")
+        assert (made.summary, made.compaction_type) == ("did b", "by_heading")
         assert (made.metadata["strategy"], made.metadata["extract"]) == ("last_words", "2 turns")
 
     run(path, body, saying(SAYS))
@@ -352,6 +356,45 @@ def test_an_overflow_is_recovered_from_beside_the_open_turn(path: Path) -> None:
         assert (await bench.ledger.session("main")).head == turn.id
 
     run(path, body, saying(SAYS))
+
+
+def test_a_summary_is_a_text_also_where_the_model_answers_by_a_schema(path: Path) -> None:
+    async def body(bench: CompactBench) -> None:
+        await bench.talk(*"abcd")
+        held = ModelParameters(response_schema={"type": "object", "properties": {}})
+        made = await bench.compact(keep=1, model=bench.model(parameters=held))
+        assert SAYS in made.summary
+        (received,) = bench.server.received
+        assert "response_format" not in received.body
+
+    run(path, body, saying(SAYS))
+
+
+def test_a_provider_counts_before_a_compaction_that_only_an_estimate_makes_due(path: Path) -> None:
+    async def body(bench: CompactBench) -> None:
+        await bench.ledger.create_session("main")
+        await bench.talk(*"abcd")
+        asked: list[int] = []
+
+        def counting(tokens: int | None) -> CountTokens:
+            async def count(messages: Any) -> int | None:
+                asked.append(len(messages))
+                return tokens
+
+            return count
+
+        long = "long " * 5_000
+        assert await bench.compact_if_due(10_000, count=counting(9_000)) is None
+        assert asked == [], "by the estimate there is room"
+        assert await bench.compact_if_due(10_000, long, count=counting(4_000)) is None
+        assert await bench.compact_if_due(10_000, long, count=counting(4_000), everyTurns=4, keep=50) == "periodic"
+        await bench.talk(*"ef")
+        assert await bench.compact_if_due(10_000, long, count=counting(None), keep=50) == "context_limit"
+        await bench.talk(*"gh")
+        assert await bench.compact_if_due(10_000, long, count=counting(9_000)) == "context_limit"
+        assert len(asked) == 4
+
+    run(path, body, saying("d."))
 
 
 def test_a_session_is_compacted_by_itself_where_its_size_or_its_period_makes_that_due(path: Path) -> None:

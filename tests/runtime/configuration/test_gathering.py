@@ -20,7 +20,7 @@ from weft.runtime.assembly.configuration_layers import NO_OVERRIDES, MessageOver
 from weft.runtime.assembly.turn_configuration import LayerReader, TurnConfiguration, TurnRequest
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.model_requests import Parameters
+from weft.runtime.inference.model_requests import ModelParameters
 
 
 class Desk:
@@ -82,7 +82,7 @@ def test_each_layer_overrides_those_below_it(desk: Desk) -> None:
         "thinking": ("low", "persona", "ada"),
     }
     assert (own.persona_name, own.system_prompt) == ("ada", "Be brief")
-    assert own.effective.request_parameters == Parameters(temperature=0.2, max_tokens=30, thinking="low")
+    assert own.effective.request_parameters == ModelParameters(temperature=0.2, max_tokens=30, thinking="low")
     overrides = parse_overrides(settings=["temperature=0", "seed=5"], deny=["Bash(git push *)"])
     message = desk.read("talk", overrides, message="M1")
     assert sources(message)["temperature"] == (0, "message", "M1")
@@ -117,12 +117,12 @@ def test_whoever_acts_limits_the_turn_and_the_record_says_so(desk: Desk) -> None
 
 
 def test_what_the_model_cannot_take_is_not_sent_and_recorded_so(desk: Desk) -> None:
-    desk.programs.create_session("talk", model="fast", config={"defaultModelConfig": {"thinking": "high"}})
+    desk.programs.create_session("talk", model="fast", config={"defaultModelConfig": {"thinking": 3000}})
     turn = desk.ledger.turn(desk.turn("talk", MessageOverrides(situation="coding")))
     config = turn.effective_config
     assert config["parameters"] == {"temperature": 0, "max_tokens": 90}
     assert (config["model"], config["provider"], config["situation"]) == ("fast", "there", "coding")
-    assert config["not_sent"] == {"thinking": "high"}
+    assert config["not_sent"] == {"thinking": 3000}
     assert config["sources"]["temperature"] == {"layer": "situation", "source": "coding of fast"}
     assert config["sources"]["thinking"] == {"layer": "session", "source": "talk"}
     assert (turn.thinking_config, turn.permissions_granted) == (None, {"layers": []})
@@ -225,10 +225,36 @@ def test_an_invoked_session_and_agent_are_asked_as_their_layers_say(tmp_path: Pa
 
         await bench.shop.across(prepare)
         await bench.invoke("ada:main", "Hello")
-        await bench.invoke("ada", "Hello", parameters=Parameters(temperature=0.9))
+        await bench.invoke("ada", "Hello", parameters=ModelParameters(temperature=0.9))
         await bench.invoke("ada:main", "Hello", model="fast", situation="coding")
         bodies = [received.body for received in bench.server.received]
         asked = [(body["model"], body["temperature"], body["max_completion_tokens"]) for body in bodies]
         assert asked == [("m-2", 0.2, 7), ("m-2", 0.9, 7), ("m-1", 0.2, 7)]
 
     run(tmp_path / "ledger", body, chat())
+
+
+def test_how_a_model_thinks_is_layered_like_every_parameter_and_recorded(desk: Desk) -> None:
+    programs = desk.programs
+    programs.create("provider", "vendor", {"providerType": "anthropic", "apiKey": "${THERE_KEY}"})
+    config = {"modelId": "claude-opus-4-5", "provider": "vendor", "thinkingConfig": {"level": "low"}}
+    programs.create("model", "deep", config | {"situations": {"quick": {"thinkingConfig": {"enabled": False}}}})
+    programs.create_session("talk", model="deep")
+    assert sources(desk.read("talk"))["thinking"] == ("low", "model", "deep")
+    quick = desk.read("talk", MessageOverrides(situation="quick"))
+    assert sources(quick)["thinking"] == (False, "situation", "quick of deep")
+    programs.change("talk", {"defaultModelConfig": {"thinkingConfig": {"level": "high"}}})
+    assert sources(desk.read("talk"))["thinking"] == ("high", "session", "talk")
+    message = parse_overrides(settings=['thinkingConfig={"level":"medium"}'])
+    assert sources(desk.read("talk", message, message="M1"))["thinking"] == ("medium", "message", "M1")
+    assert desk.ledger.turn(desk.turn("talk", message)).thinking_config == {"thinking": "medium"}
+    programs.change("talk", {"defaultModelConfig": {"thinkingConfig": {"enabled": False}}})  # beside its level
+    assert sources(desk.read("talk"))["thinking"] == (False, "session", "talk")
+    wrong: tuple[Any, ...] = (
+        {"level": "hard"}, {"level": True}, {"enabled": "yes"}, {}, {"level": "low", "budgetTokens": 5}, "low",
+    )  # fmt: skip
+    for number, thinking in enumerate(wrong):
+        with pytest.raises(InvalidConfig, match="thinkingConfig"):
+            programs.create_session(f"s{number}", config={"defaultModelConfig": {"thinkingConfig": thinking}})
+        with pytest.raises(InvalidConfig, match="thinkingConfig"):
+            programs.create("model", f"m{number}", {"modelId": "m", "provider": "vendor", "thinkingConfig": thinking})

@@ -14,7 +14,7 @@ from weft.kernel.authority import Principal, PrincipalKind
 from weft.ledger.reports.audit import PermissionVerdict, ToolUse, judge, parse_grant
 from weft.runtime.assembly.configuration_layers import ConfigLayer, LayerName, merge, passed_on, thread_layers
 from weft.runtime.egress.execution_context import context_for
-from weft.runtime.inference.model_requests import ModelSettings, Parameters, ProviderKind, ProviderSettings
+from weft.runtime.inference.model_requests import ModelParameters, ModelSettings, ProviderKind, ProviderSettings
 from weft.runtime.tool.toolsets import PermissionLimits, SandboxLimits
 
 TOOLS = ("Read", "Bash", "mcp__notes__add", "Bread")
@@ -177,7 +177,7 @@ def test_the_record_says_where_values_came_from_and_what_was_not_sent() -> None:
         ConfigLayer(name=LayerName.SESSION, source="notes", values={"model": "@(fast)", "max_tokens": 40}),
         ConfigLayer(name=LayerName.MESSAGE, values={"temperature": 0.0}, permissions=PermissionLimits(deny=("Bash",))),
     ]
-    effective = merge(layers).sending(Parameters(temperature=0.0, max_tokens=40))
+    effective = merge(layers).sending(ModelParameters(temperature=0.0, max_tokens=40))
     assert effective.record(model="fast", provider="there", chain=["human:ada"]) == {
         "model": "fast",
         "provider": "there",

@@ -22,7 +22,7 @@ from weft.kernel.errors import StoreFailed
 from weft.ledger.api import Ledger, Runs
 from weft.programs import Programs
 from weft.programs.kind_table import AGENT
-from weft.programs.tasks import Workspace
+from weft.programs.tasks import WorkspaceObservations
 from weft.runtime import agent_harness as job_module
 from weft.runtime.agent_harness import resume_work
 from weft.runtime.agent_work import NO_LIMITS, AwaitAnswer, Say, WorkFacts, WorkReader, turn_limits
@@ -221,14 +221,14 @@ def test_a_verdict_is_that_on_the_turn_that_was_judged_whatever_came_meanwhile(
         hire(programs, "ada", {"type": "contains", "text": "milk"}, harness={"reflectOnFailure": True})
         programs.assign("ada", "ada-task")
         session = programs.get("ada").current_session or ""
-        read_text, admitted = Workspace.read_text, list[str]()
+        read_text, admitted = WorkspaceObservations.read_text, list[str]()
 
-        def read_while_somebody_writes(workspace: Workspace, name: str | None) -> str | None:
+        def read_while_somebody_writes(workspace: WorkspaceObservations, name: str | None) -> str | None:
             if not admitted:
                 admitted.append(ledger.inbox.admit("By the way", session=session).message)
             return read_text(workspace, name)
 
-        monkeypatch.setattr(Workspace, "read_text", read_while_somebody_writes)
+        monkeypatch.setattr(WorkspaceObservations, "read_text", read_while_somebody_writes)
         await serve_until_over(ledger, server.url, Doom(), are_over("ada-task"))
         messages = ledger.inbox.list(session=session, states=["answered"])
         assert [message.metadata is None for message in messages] == [False, True]
@@ -250,14 +250,14 @@ def test_an_agent_whose_work_stands_still_waits_and_goes_on_where_somebody_asks(
         hire(programs, "ada", {"type": "contains", "text": "milk"})
         programs.assign("ada", "ada-task")
         session = programs.get("ada").current_session or ""
-        read_text, admitted = Workspace.read_text, list[str]()
+        read_text, admitted = WorkspaceObservations.read_text, list[str]()
 
-        def read_while_somebody_writes(workspace: Workspace, name: str | None) -> str | None:
+        def read_while_somebody_writes(workspace: WorkspaceObservations, name: str | None) -> str | None:
             if not admitted:  # its turn fails, while the agent is executing
                 admitted.append(ledger.inbox.admit("By the way", session=session).message)
             return read_text(workspace, name)
 
-        monkeypatch.setattr(Workspace, "read_text", read_while_somebody_writes)
+        monkeypatch.setattr(WorkspaceObservations, "read_text", read_while_somebody_writes)
         await serve_until_over(ledger, server.url, Doom(), lambda p: p.get("ada").state == "waiting")
         steps = [change.kind for change in reversed(programs.history("ada"))]
         assert steps[-3:] == ["agent_thinking", "agent_executing", "agent_waiting"]

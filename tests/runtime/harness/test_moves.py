@@ -8,9 +8,9 @@ import pytest
 
 from weft.ledger.api import InboxMessage, Spending
 from weft.ledger.model import TextPart
-from weft.ledger.reports.prices import Tally
+from weft.ledger.reports.prices import UsageTally
 from weft.programs.program_records import Program, RecordedVerdict
-from weft.programs.tasks import Assignment
+from weft.programs.tasks import TaskAssignment
 from weft.runtime.agent_work import (
     FIRST_PAUSE_MS,
     AwaitAnswer,
@@ -67,7 +67,7 @@ def a_round(
 
 
 def spent(tokens: int = 0, cost: int | None = 0, unpriced: int = 0) -> Spending:
-    return Spending(**{**Tally().fields(), "total": tokens, "cost": cost, "unpriced": unpriced})
+    return Spending(**{**UsageTally().fields(), "total": tokens, "cost": cost, "unpriced": unpriced})
 
 
 def facts(
@@ -84,7 +84,7 @@ def facts(
         "agent": ada,
         "task": program("task", "shop", task, {"title": "Shop", "spec": spec}),
         "settings": harness_of(ada),
-        "assignment": Assignment(n=0, at=0, task="shop", session="s", by=("local",)),
+        "assignment": TaskAssignment(n=0, at=0, task="shop", session="s", by=("local",)),
         "session": "s",
         "head": rounds[-1].turn if rounds else None,
         "rounds": rounds,

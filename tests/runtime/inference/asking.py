@@ -12,14 +12,14 @@ from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage
-from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.connection_rules import ConnectionRules
 from weft.runtime.egress.credentials import Credential, Keyring
 from weft.runtime.egress.execution_context import ExecutionContext, context_for
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import (
     InferenceRequest,
+    ModelParameters,
     ModelSettings,
-    Parameters,
     ProviderKind,
     ProviderSettings,
     RetryPolicy,
@@ -29,7 +29,7 @@ from weft.runtime.replies import Reply, ReplyToken
 CANARY = "sk-canary-0123456789abcdef"
 PERSON = Principal(PrincipalKind.HUMAN, "tester")
 HI = (NewMessage(role=MessageRole.USER, content="Say hello"),)
-QUICK = Rules(connect_seconds=2, read_seconds=0.25)
+QUICK = ConnectionRules(connect_seconds=2, read_seconds=0.25)
 
 
 def provider(url: str, kind: ProviderKind = ProviderKind.OPENAI_COMPATIBLE, **more: Any) -> ProviderSettings:
@@ -39,7 +39,7 @@ def provider(url: str, kind: ProviderKind = ProviderKind.OPENAI_COMPATIBLE, **mo
 
 
 def model(url: str, **more: Any) -> ModelSettings:
-    given = {"id": "m", "name": "m-1", "parameters": Parameters(max_tokens=50), **more}
+    given = {"id": "m", "name": "m-1", "parameters": ModelParameters(max_tokens=50), **more}
     return ModelSettings(**{"provider": provider(url), **given})
 
 

@@ -20,11 +20,11 @@ from tests.runtime.scripted import (
     message_stream,
 )
 from weft.kernel.enums import MessageRole
-from weft.kernel.errors import InvalidInput, ReplyMalformed, Unsupported
+from weft.kernel.errors import InvalidInput, Unsupported
 from weft.kernel.events import Usage
 from weft.ledger.model import ImagePart, NewMessage, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.runtime.inference.model_requests import ModelSettings, OpenAIApi, Parameters, ProviderKind, ToolSpec
-from weft.runtime.replies import Finish, TokenKind
+from weft.runtime.inference.model_requests import ModelParameters, ModelSettings, OpenAIApi, ProviderKind, ToolSpec
+from weft.runtime.replies import FinishReason, TokenKind
 
 USED = Usage(
     input_tokens=12,
@@ -56,7 +56,7 @@ def test_a_whole_reply_comes_with_everything_that_is_known_of_it() -> None:
     assert asked.error is None
     reply = asked.reply
     assert reply is not None
-    assert (reply.text, reply.finish, reply.model, reply.provider) == ("Hello there", Finish.STOP, "m-1", "there")
+    assert (reply.text, reply.finish, reply.model, reply.provider) == ("Hello there", FinishReason.STOP, "m-1", "there")
     assert (reply.usage, reply.usage_fault) == (USED, "")
     assert reply.request_id == "req-7"
     assert reply.situation is None
@@ -79,7 +79,7 @@ def test_a_stream_tells_its_tokens_and_is_returned_whole() -> None:
 def test_anthropic_is_spoken_with_its_own_key_header() -> None:
     asked = ask(answer(200, MESSAGE, request_id="req-a"), make=anthropic)
     assert asked.reply is not None
-    assert (asked.reply.text, asked.reply.finish, asked.reply.request_id) == ("Hello there", Finish.STOP, "req-a")
+    assert (asked.reply.text, asked.reply.finish, asked.reply.request_id) == ("Hello there", FinishReason.STOP, "req-a")
     assert asked.reply.usage == Usage(
         input_tokens=12,
         output_tokens=5,
@@ -120,7 +120,7 @@ def test_google_is_spoken_with_its_own_key_header() -> None:
     asked = ask(answer(200, GOOGLE), make=google)
     assert asked.error is None
     assert asked.reply is not None
-    assert (asked.reply.text, asked.reply.finish, asked.reply.usage) == ("Hello there", Finish.STOP, USED)
+    assert (asked.reply.text, asked.reply.finish, asked.reply.usage) == ("Hello there", FinishReason.STOP, USED)
     sent = asked.server.received[0]
     assert sent.path.endswith("/models/gemini-x:generateContent")
     assert sent.headers["x-goog-api-key"] == CANARY
@@ -144,7 +144,7 @@ def test_openai_responses_are_spoken() -> None:
     asked = ask(answer(200, RESPONSES), make=responses)
     assert asked.error is None
     assert asked.reply is not None
-    assert (asked.reply.text, asked.reply.finish) == ("Hello there", Finish.STOP)
+    assert (asked.reply.text, asked.reply.finish) == ("Hello there", FinishReason.STOP)
     assert asked.reply.usage is not None
     assert asked.reply.usage.reasoning_tokens == 2
     assert asked.server.received[0].path == "/v1/responses"
@@ -163,10 +163,10 @@ def test_without_a_credential_no_key_is_sent_whatever_the_environment_holds(monk
 
 def test_a_situation_overrides_the_parameters_of_the_model() -> None:
     def make(url: str) -> ModelSettings:
-        situations = {"coding": Parameters(temperature=0, max_tokens=99)}
-        return model(url, parameters=Parameters(temperature=0.7, max_tokens=10, top_p=0.9), situations=situations)
+        situations = {"coding": ModelParameters(temperature=0, max_tokens=99)}
+        return model(url, parameters=ModelParameters(temperature=0.7, max_tokens=10, top_p=0.9), situations=situations)
 
-    asked = ask(chat(), make=make, situation="coding", parameters=Parameters(max_tokens=7, stop=("END",)))
+    asked = ask(chat(), make=make, situation="coding", parameters=ModelParameters(max_tokens=7, stop=("END",)))
     assert asked.reply is not None
     assert asked.reply.situation == "coding"
     body = asked.server.received[0].body
@@ -210,7 +210,10 @@ def test_tool_calls_come_as_parts_and_their_results_go_back() -> None:
     spec = ToolSpec(name="add", description="adds", schema={"type": "object", "properties": {"a": {"type": "integer"}}})
     asked = ask(chat_saying({"content": None, "tool_calls": [CALL]}, "tool_calls"), tools=(spec,))
     assert asked.reply is not None
-    assert (asked.reply.calls, asked.reply.finish) == ((ToolUsePart("call_1", "add", {"a": 1}),), Finish.TOOL_CALL)
+    assert (asked.reply.calls, asked.reply.finish) == (
+        (ToolUsePart("call_1", "add", {"a": 1}),),
+        FinishReason.TOOL_CALL,
+    )
     assert asked.server.received[0].body["tools"][0]["function"]["name"] == "add"
     said = NewMessage(role=MessageRole.ASSISTANT, content=asked.reply.parts)
     result = NewMessage(role=MessageRole.TOOL, content=(ToolResultPart("call_1", {"sum": 2}),))
@@ -224,10 +227,11 @@ def test_calls_with_the_same_id_are_both_kept() -> None:
     assert [call.id for call in asked.reply.calls] == ["call_1", "call_1"]
 
 
-def test_arguments_that_are_no_json_make_no_call() -> None:
+def test_arguments_that_are_no_json_stay_a_text() -> None:
     broken = {**CALL, "function": {"name": "add", "arguments": '{"a": '}}
     asked = ask(chat_saying({"content": None, "tool_calls": [broken]}, "tool_calls"))
-    assert isinstance(asked.error, ReplyMalformed)
+    assert asked.reply is not None
+    assert [(call.name, call.input) for call in asked.reply.calls] == [("add", '{"a": ')]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +256,7 @@ def test_usage_that_does_not_add_up_is_not_believed_and_the_reply_stands(usage: 
 def test_a_reply_that_ran_out_of_room_says_so() -> None:
     asked = ask(chat_saying({"content": "Hel"}, "length"))
     assert asked.reply is not None
-    assert asked.reply.finish is Finish.LENGTH
+    assert asked.reply.finish is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("messages", [(), (NewMessage(role=MessageRole.ASSISTANT, content="x"),)])

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from weft.kernel.errors import BudgetSpent, InvalidInput, ProviderFailed, RateLimited, RequestRefused
 from weft.kernel.events import Usage
-from weft.ledger.reports.prices import Price
+from weft.ledger.reports.prices import TokenPrice
 from weft.runtime.inference.local_models import thread_count
 from weft.runtime.inference.model_requests import (
-    Again,
-    Budget,
+    AskAgain,
     Dialect,
     GiveUp,
     KeySlot,
+    ModelParameters,
     ModelSettings,
     NextModel,
     OpenAIApi,
-    Parameters,
     ProviderKind,
     ProviderSettings,
+    RequestBudget,
     RetryPolicy,
     cost_of,
     next_step,
@@ -115,18 +115,18 @@ def test_parameters_lie_over_each_other() -> None:
         id="m",
         name="m",
         provider=GATEWAY,
-        parameters=Parameters(temperature=0.7, max_tokens=4000, top_p=0.9),
-        situations={"coding": Parameters(temperature=0, max_tokens=8000)},
+        parameters=ModelParameters(temperature=0.7, max_tokens=4000, top_p=0.9),
+        situations={"coding": ModelParameters(temperature=0, max_tokens=8000)},
     )
     assert made.in_situation("coding").given() == {"temperature": 0, "max_tokens": 8000, "top_p": 0.9}
-    assert made.in_situation("coding", Parameters(max_tokens=5)).given()["max_tokens"] == 5
+    assert made.in_situation("coding", ModelParameters(max_tokens=5)).given()["max_tokens"] == 5
     assert made.in_situation(None).given()["max_tokens"] == 4000
 
 
 def test_an_embedded_model_is_asked_with_a_narrow_choice_of_words_unless_somebody_says_otherwise() -> None:
     plain = model("x", direct(ProviderKind.LOCAL))
     assert plain.in_situation(None).given() == {"temperature": 0.3, "min_p": 0.15, "top_p": 1.0}
-    assert plain.in_situation(None, Parameters(temperature=0.9, seed=1)).given() == {
+    assert plain.in_situation(None, ModelParameters(temperature=0.9, seed=1)).given() == {
         "temperature": 0.9, "min_p": 0.15, "top_p": 1.0, "seed": 1,
     }  # fmt: skip
     assert model("x", direct(ProviderKind.OPENAI)).in_situation(None).given() == {}
@@ -155,7 +155,7 @@ def test_a_wait_keeps_to_every_bound(
     step = next_step(
         limited(retry_after), tries, POLICY, fraction=fraction, seconds_left=left, has_fallback=has_fallback
     )
-    if isinstance(step, Again):
+    if isinstance(step, AskAgain):
         assert tries < POLICY.attempts
         assert left is None or step.wait < left
         assert step.wait == retry_after if retry_after is not None else 0 < step.wait <= POLICY.longest_wait
@@ -166,51 +166,51 @@ def test_a_wait_keeps_to_every_bound(
 def test_only_the_providers_failures_are_tried_again() -> None:
     for error, again in ((ProviderFailed("x"), True), (RequestRefused("x"), False), (InvalidInput("x"), False)):
         step = next_step(error, 1, POLICY, fraction=0, seconds_left=None, has_fallback=True)
-        assert isinstance(step, Again) is again
+        assert isinstance(step, AskAgain) is again
         assert isinstance(step, GiveUp) is not again
 
 
-PRICE = Price(input=3_000_000, output=15_000_000, cached=300_000, cache_write=3_750_000)
+PRICE = TokenPrice(input=3_000_000, output=15_000_000, cached=300_000, cache_write=3_750_000)
 
 
 def test_a_reply_costs_what_its_tokens_cost() -> None:
     usage = Usage(input_tokens=1000, output_tokens=100, cached_input_tokens=10_000, cache_write_tokens=400)
     assert cost_of(usage, PRICE) == 3000 + 1500 + 3000 + 1500
     assert cost_of(Usage(output_tokens=1), PRICE) == 15
-    assert cost_of(Usage(input_tokens=1, cached_input_tokens=1), Price(input=1, output=1)) is None
+    assert cost_of(Usage(input_tokens=1, cached_input_tokens=1), TokenPrice(input=1, output=1)) is None
     assert cost_of(Usage(cache_write_tokens=6, cache_write_1h_tokens=2), PRICE) == 4 * 3.75 + 2 * 6
     assert cost_of(None, PRICE) is None
     assert cost_of(usage, None) is None
 
 
 def test_money_bounds_the_output_that_is_asked_for() -> None:
-    budget = Budget(money=15_000)
-    assert budget.within(Parameters(), PRICE, 0, "m").max_tokens == 1000
-    assert budget.within(Parameters(max_tokens=10), PRICE, 0, "m").max_tokens == 10
+    budget = RequestBudget(money=15_000)
+    assert budget.within(ModelParameters(), PRICE, 0, "m").max_tokens == 1000
+    assert budget.within(ModelParameters(max_tokens=10), PRICE, 0, "m").max_tokens == 10
     budget.pay(14_700)
-    assert budget.within(Parameters(max_tokens=900), PRICE, 0, "m").max_tokens == 20
+    assert budget.within(ModelParameters(max_tokens=900), PRICE, 0, "m").max_tokens == 20
     budget.pay(200)
     with pytest.raises(BudgetSpent, match="pays for no reply"):
-        budget.within(Parameters(), PRICE, 0, "m")
+        budget.within(ModelParameters(), PRICE, 0, "m")
 
 
 def test_a_long_prompt_counts_before_it_is_sent() -> None:
     with pytest.raises(BudgetSpent):
-        Budget(money=1000).within(Parameters(), PRICE, 10_000, "m")
+        RequestBudget(money=1000).within(ModelParameters(), PRICE, 10_000, "m")
 
 
 def test_what_cannot_be_priced_cannot_be_kept_within_a_budget() -> None:
-    for price in (None, Price(input=1)):
+    for price in (None, TokenPrice(input=1)):
         with pytest.raises(BudgetSpent, match="has no price"):
-            Budget(money=1000).within(Parameters(), price, 0, "m")
-    budget = Budget(money=1000)
+            RequestBudget(money=1000).within(ModelParameters(), price, 0, "m")
+    budget = RequestBudget(money=1000)
     budget.pay(None)
     with pytest.raises(BudgetSpent, match="nobody knows"):
-        budget.within(Parameters(), PRICE, 0, "m")
-    assert Budget().within(Parameters(), None, 0, "m") == Parameters()
+        budget.within(ModelParameters(), PRICE, 0, "m")
+    assert RequestBudget().within(ModelParameters(), None, 0, "m") == ModelParameters()
 
 
 @pytest.mark.parametrize("given", [{"seconds": 0}, {"money": -1}])
 def test_a_budget_of_nothing_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
-        Budget(**given)
+        RequestBudget(**given)

@@ -33,11 +33,14 @@ from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import (
     Dialect,
     InferenceRequest,
+    ModelParameters,
     ModelSettings,
-    Parameters,
     ProviderKind,
     ToolSpec,
 )
+from weft.runtime.replies import FinishReason
+
+pytestmark = pytest.mark.load("pydantic-ai")
 
 OWN = (Dialect.OPENAI_CHAT, Dialect.OPENAI_RESPONSES, Dialect.ANTHROPIC)
 PNG = "data:image/png;base64," + base64.b64encode(b"\x89PNG....").decode()
@@ -78,7 +81,9 @@ TALKS = st.builds(
 @settings(max_examples=sized(test=20, prove=500), deadline=None)
 def test_a_conversation_is_sent_as_the_oracle_sends_it(dialect: Dialect, talk: Any) -> None:
     model = "claude-sonnet-4-5" if dialect is Dialect.ANTHROPIC else "m-1"
-    ours, theirs = sent_bodies(Asking(dialect=dialect, model=model, messages=talk, parameters=Parameters(max_tokens=9)))
+    ours, theirs = sent_bodies(
+        Asking(dialect=dialect, model=model, messages=talk, parameters=ModelParameters(max_tokens=9))
+    )
     theirs.pop("stream")
     assert ours == theirs
 
@@ -131,23 +136,30 @@ SPEAKERS = [(dialect, name, compatible) for dialect in OWN for name in NAMES[dia
 def test_parameters_and_thinking_are_sent_as_the_oracle_sends_them(
     dialect: Dialect, name: str, compatible: bool
 ) -> None:
-    from weft.runtime.inference.dialects.speakers import taken_parameters
-    from weft.runtime.inference.model_requests import Route
+    from weft.runtime.inference.dialects.speakers import facts_of, taken_parameters
+    from weft.runtime.inference.model_requests import ModelRoute
 
-    everything = Parameters(
+    everything = ModelParameters(
         temperature=0.5, top_p=0.5, top_k=3, seed=1, stop=("END",), presence_penalty=0.5, frequency_penalty=1.5
     )
-    route = Route(dialect=dialect, url="http://x", model=name, keys=(), compatible=compatible)
+    route = ModelRoute(dialect=dialect, url="http://x", model=name, keys=(), compatible=compatible)
     for thinking in THINKING:
         for limit in ({}, {"max_tokens": 20_000}):
-            parameters = Parameters(**{**everything.given(), **thinking, **limit})
+            parameters = ModelParameters(**{**everything.given(), **thinking, **limit})
             taken = taken_parameters(route, parameters)
-            sent = Parameters(**{key: value for key, value in parameters.given().items() if key in taken})
+            sent = ModelParameters(**{key: value for key, value in parameters.given().items() if key in taken})
             asking = Asking(dialect=dialect, model=name, compatible=compatible, messages=HI, parameters=sent)
             for streamed in (True, False) if limit else (True,):
                 ours, theirs = sent_bodies(asking, streamed=streamed)
                 if not streamed:
                     theirs.pop("stream")
+                facts = facts_of(route)
+                if (
+                    not facts.thinks and not facts.always_thinks
+                ):  # the oracle tells no model how to think that it knows not
+                    told = [name for name in ("reasoning_effort", "reasoning", "include") if name in ours]
+                    assert bool(told) == ("thinking" in sent.given())
+                    ours = {name: value for name, value in ours.items() if name not in told}
                 assert ours == theirs, (thinking, limit)
 
 
@@ -310,7 +322,7 @@ def error_event(kind: str) -> bytes:
     return named([*MESSAGE_EVENTS[:3], {"type": "error", "error": {"type": kind, "message": "no"}}])
 
 
-MESSAGES = {name: ended(name) for name in ("end_turn", "max_tokens", "stop_sequence", "refusal", "pause_turn")}
+MESSAGES = {name: ended(name) for name in ("end_turn", "max_tokens", "stop_sequence", "refusal")}
 MESSAGE_STREAMS = {
     "thinking and text": named(MESSAGE_EVENTS),
     "a call": named(LATER),
@@ -370,6 +382,12 @@ def test_streamed_chats_are_read_as_the_oracle_reads_them(name: str) -> None:
 @pytest.mark.parametrize("name", MESSAGES)
 def test_whole_messages_are_read_as_the_oracle_reads_them(name: str) -> None:
     same(MESSAGING, MESSAGES[name], streamed=False)
+
+
+def test_a_paused_message_is_read_as_that() -> None:
+    """The oracle knows no such end."""
+    respond = responding(200, ended("pause_turn"), "application/json")
+    assert MESSAGING.by_weft(respond, streamed=False).finish == FinishReason.PAUSE
 
 
 @pytest.mark.parametrize("name", MESSAGE_STREAMS)

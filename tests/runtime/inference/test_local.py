@@ -24,17 +24,17 @@ from weft.runtime.inference.inference import Inference, infer
 from weft.runtime.inference.local_models import NAME, SYSTEM_PROMPT, LocalModel, Weights, check_weights, find_weights
 from weft.runtime.inference.model_requests import (
     InferenceRequest,
+    ModelParameters,
     ModelSettings,
     OpenAIApi,
-    Parameters,
     ProviderKind,
     ProviderSettings,
 )
-from weft.runtime.replies import Finish, Reply, ReplyToken, TurnReply
+from weft.runtime.replies import FinishReason, Reply, ReplyToken, TurnReply
 from weft.surfaces.demo import QUESTION
 
 pytestmark = pytest.mark.load("local model")
-EIGHT = Parameters(max_tokens=8, temperature=0.0, seed=1)
+EIGHT = ModelParameters(max_tokens=8, temperature=0.0, seed=1)
 LOCAL = ModelSettings(
     id="local", name=NAME, provider=ProviderSettings(id="local", kind=ProviderKind.LOCAL), parameters=EIGHT
 )
@@ -64,7 +64,7 @@ def test_a_real_server_answers_whole_and_streamed(local: LocalModel, kind: Provi
     model = over(local, kind, api)
     for reply in (ask(local, model), ask(local, model, on_token=tokens.append)):
         assert reply.text.strip()
-        assert reply.finish in (Finish.LENGTH, Finish.STOP)
+        assert reply.finish in (FinishReason.LENGTH, FinishReason.STOP)
         assert reply.model == NAME
         assert reply.usage is not None
         assert isinstance(reply.usage.output_tokens, int)
@@ -82,7 +82,7 @@ def test_the_question_of_the_demo_is_one_that_it_can_answer(local: LocalModel) -
         NewMessage(role=MessageRole.SYSTEM, content=SYSTEM_PROMPT),
         NewMessage(role=MessageRole.USER, content=QUESTION),
     )
-    request = InferenceRequest(model=model, messages=messages, parameters=Parameters(min_p=0.15))
+    request = InferenceRequest(model=model, messages=messages, parameters=ModelParameters(min_p=0.15))
     reply = asyncio.run(infer(request, context=person(local.address, local.key.reveal())))
     assert "Paris" in reply.text
 

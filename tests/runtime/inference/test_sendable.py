@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.runtime.inference.asking import ask, provider
 from tests.runtime.scripted import failure
+from weft.runtime.assembly.configuration_layers import PARAMETER_NAMES
+from weft.runtime.inference.dialects.speakers import taken_parameters
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.model_requests import ModelSettings, OpenAIApi, Parameters, ProviderKind
+from weft.runtime.inference.model_requests import (
+    Dialect,
+    ModelParameters,
+    ModelRoute,
+    ModelSettings,
+    OpenAIApi,
+    ProviderKind,
+)
 
-EVERYTHING = Parameters(
+EVERYTHING = ModelParameters(
     temperature=0.25, max_tokens=3000, top_p=0.75, top_k=7, seed=11, stop=("END",), presence_penalty=0.5,
     frequency_penalty=1.5, thinking="low",
 )  # fmt: skip
@@ -51,9 +61,9 @@ def arrived(body: dict[str, Any]) -> set[str]:
 )
 @pytest.mark.parametrize("thinking", ["low", False, None])
 def test_what_is_sendable_is_what_arrives(kind: ProviderKind, api: OpenAIApi | None, name: str, thinking: Any) -> None:
-    parameters = Parameters(**{key: value for key, value in EVERYTHING.given().items() if key != "thinking"})
+    parameters = ModelParameters(**{key: value for key, value in EVERYTHING.given().items() if key != "thinking"})
     if thinking is not None:
-        parameters = Parameters(**parameters.given(), thinking=thinking)
+        parameters = ModelParameters(**parameters.given(), thinking=thinking)
     models: list[ModelSettings] = []
 
     def make(url: str) -> ModelSettings:
@@ -70,3 +80,26 @@ def test_what_is_sendable_is_what_arrives(kind: ProviderKind, api: OpenAIApi | N
     else:
         found = arrived(received.body)
     assert found == sendable
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|\n").split("|")]
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_the_table_of_the_page_says_which_parameters_a_protocol_has(dialect: Dialect) -> None:
+    lines = PAGE.read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("| | `anthropic`"))
+    column = cells(lines[first]).index(f"`{dialect}`")
+    table = [cells(line) for line in lines[first:] if line.startswith("|") and len(cells(line)) == 5]
+    told = {name.strip("`"): row[column] for row in table for name in row[0].split(", ")}
+    route = ModelRoute(dialect=dialect, url="https://there.test", model="any-model", keys=(), compatible=True)
+    taken = taken_parameters(route, ModelParameters(thinking="low"))
+    if dialect is Dialect.ANTHROPIC:  # what a model that thinks does not take
+        taken |= taken_parameters(route, ModelParameters())
+    taken -= set() if route.takes_min_p else {"min_p"}
+    said = {own for name, own in PARAMETER_NAMES.items() if told[name] not in ("not sent", "refused")}
+    assert said == taken

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.runtime.mcp.configured import CALL, PERSON, Workplace, approved, called, run, scripted
+from tests.sizes import share
 from weft.kernel.errors import InvalidInput
 from weft.runtime.sandbox.processes import MIB
 from weft.runtime.tool.tool_contract import ToolFailure
@@ -38,23 +39,23 @@ async def failure_of(server: McpServer) -> tuple[ToolFailure, str]:
         return raised.value, ", ".join(again)
 
 
+FAILURES = [
+    ("dies", "server_ended", "ended with code 3: luck"),
+    ("floods", "server_ended", "wrote more than 1048576 bytes unasked"),
+    ("floods-stderr", "server_ended", "wrote more than 1048576 bytes unasked"),
+    ("floods-messages", "server_ended", "wrote more than 200 messages unasked"),
+    ("floods-notices", "server_ended", "unasked"),
+    ("no-json", "server_ended", "a line that is no message of the protocol"),
+    ("no-utf8", "server_ended", "a line that is no message of the protocol"),
+    ("no-result", "invalid_result", "the protocol does not know"),
+    ("asks", "tool_error", "not supported"),
+    ("fails", "tool_error", "no such text\nat all"),
+    ("refuses", "server_error", "not like this"),
+]
+
+
 @pytest.mark.slow("starts a server in a sandbox twice")
-@pytest.mark.parametrize(
-    ("way", "code", "message"),
-    [
-        ("dies", "server_ended", "ended with code 3: luck"),
-        ("floods", "server_ended", "wrote more than 1048576 bytes unasked"),
-        ("floods-stderr", "server_ended", "wrote more than 1048576 bytes unasked"),
-        ("floods-messages", "server_ended", "wrote more than 200 messages unasked"),
-        ("floods-notices", "server_ended", "unasked"),
-        ("no-json", "server_ended", "a line that is no message of the protocol"),
-        ("no-utf8", "server_ended", "a line that is no message of the protocol"),
-        ("no-result", "invalid_result", "the protocol does not know"),
-        ("asks", "tool_error", "not supported"),
-        ("fails", "tool_error", "no such text\nat all"),
-        ("refuses", "server_error", "not like this"),
-    ],
-)
+@pytest.mark.parametrize(("way", "code", "message"), share(FAILURES, test=4))
 def test_a_call_ends_with_what_went_wrong_and_the_server_can_be_used_again(way: str, code: str, message: str) -> None:
     failure, names = run(lambda: failure_of(scripted(way)))
     assert (failure.code, names) == (code, "other/say")
@@ -225,7 +226,10 @@ def test_what_a_server_says_of_its_resources_is_handed_on_and_nothing_is_logged(
             assert (await called(await place.tools(), "other/say", text="hello")).result == "noticed"
 
     run(work)
-    assert notices == [ResourceNotice(server="other", uri="file:///a"), ResourceNotice(server="other")]
+    assert notices == [
+        ResourceNotice(server="other", uri="file:///a", run="turn"),
+        ResourceNotice(server="other", run="turn"),
+    ]
     assert [record for record in caplog.records if record.name != "asyncio"] == []
     assert capfd.readouterr() == ("", "")
 

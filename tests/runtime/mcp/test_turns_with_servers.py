@@ -48,4 +48,7 @@ def test_two_turns_share_a_server_one_that_dies_is_started_again_and_notices_are
         lines = [orjson.loads(line) for line in exported(ledger).splitlines() if b'"mcp.' in line]
         kinds = [line.get("event", line)["kind"] for line in lines]
         assert kinds == ["mcp.resource_updated", "mcp.resource_list_changed"]
+        first = ledger.turn("main~1")
+        nodes = [ledger.graph.node(f"event:{line['event_id']}").properties for line in lines]
+        assert [(node["run_id"], node["agent_id"]) for node in nodes] == [(first.id, "local")] * 2
         assert list(ledger.verify()) == []

@@ -79,6 +79,7 @@ SHOWING = (
     "git show HEAD:.env", "git show HEAD:a/.ENV", "git show :.env", "git log -L1,5:.env", "git diff --no-index . /etc",
     "git log -p -- '*.env'", "git diff -- ':(glob)**/.e*'", "grep -rn x .", "grep -inR x", "grep --rec x",
     "grep -d recurse x .", "grep --directories=recurse x", "grep --dereference-recursive x", "grep -f.env a",
+    "grep --di=recurse x .",
     "grep --file=.env a", "grep -rn x '--include=*.env' .", "grep -rn x '--include=*.local'", "grep -r x '--include=*'",
     "grep -rn x '--include=*.py' '--inc=*'", "grep -rn x '--include=*.json'", "grep -rn x '--include=*.py' .env",
 )  # fmt: skip

@@ -9,10 +9,10 @@ from typing import Any
 import weft.aio
 from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import Script, Scripted, chat_saying
-from weft.ledger.api import InboxMessage, SessionStanding, Setting
+from weft.ledger.api import InboxMessage, RunConfig, SessionStanding
 from weft.runtime.assembly.configuration_layers import read_overrides
 from weft.runtime.broker.turn_plans import TurnPlan
-from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.connection_rules import ConnectionRules
 from weft.runtime.inference.dialects.dialect_port import wire_name
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import ModelSettings
@@ -62,7 +62,9 @@ class ReplayBench:
 
     @property
     def settings(self) -> ModelSettings:
-        return model(self.server.url, provider=provider(self.server.url, rules=Rules()), context_window=100_000_000)
+        return model(
+            self.server.url, provider=provider(self.server.url, rules=ConnectionRules()), context_window=100_000_000
+        )
 
     async def plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
         """As whoever replays has turns planned: the prompt is the one that the message brings."""
@@ -70,7 +72,7 @@ class ReplayBench:
             model=self.settings,
             inference=self.inference,
             acting=person(self.server.url),
-            setting=Setting(),
+            setting=RunConfig(),
             system=read_overrides(messages[0].overrides, messages[0].id).system,
         )
 

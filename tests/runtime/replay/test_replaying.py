@@ -18,7 +18,7 @@ from weft.kernel.events import ModelRequest
 from weft.ledger.api import Runs, SessionStanding
 from weft.ledger.model import ImagePart, Part, TextPart, ToolUsePart
 from weft.runtime.broker.broker import Broker
-from weft.runtime.broker.turn_plans import Sending, TurnPlan
+from weft.runtime.broker.turn_plans import SenderContext, TurnPlan
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import RetryPolicy
 from weft.runtime.recorded_threads import DivergenceKind, NamedCall, TextComparison, permissive_spec
@@ -342,7 +342,7 @@ def test_a_replayed_turn_that_was_left_open_fails_with_a_word(tmp_path: Path) ->
         bench.server.scripts = [[HANG]]
         asked = ledger.sync.inbox.admit("Read a", session="replay:x", overrides={"replays": "a turn"})
         mine = Broker(ledger.sync, ledger.crossing)
-        mine.expect(asked.message, Sending(planner=bench.plan))
+        mine.expect(asked.message, SenderContext(planner=bench.plan))
         serving = asyncio.ensure_future(mine.serve())
         await bench.server.hanging.wait()
         mine.drain(0)

@@ -12,7 +12,14 @@ from weft.kernel.enums import ResourceKind, ResourceLiveness, SnapshotState, Sub
 from weft.kernel.errors import EngineUnreachable, InvalidInput, NotApplicable, OutsideError, StoreFailed, Unsupported
 from weft.ledger.api import Lease, Ledger, NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.controller import BUSY_MS, LEFT_MS, Reconciled, ResourceController, ResourceJob
-from weft.runtime.resources.drivers import Claim, ClaimKind, DescribedPart, Description, Drivers, RestoredPlace
+from weft.runtime.resources.drivers import (
+    ClaimKind,
+    DescribedPart,
+    Drivers,
+    PlaceClaim,
+    PlaceDescription,
+    RestoredPlace,
+)
 from weft.runtime.resources.local_drivers import FileDriver, UriDriver
 
 
@@ -142,8 +149,8 @@ class BoxDriver(UriDriver):
     parts: tuple[DescribedPart, ...] = ()
     liveness = ResourceLiveness.ALIVE
 
-    def describe(self, place: str) -> Description:
-        return Description(name="box", place=place, capabilities=(), parts=self.parts)
+    def describe(self, place: str) -> PlaceDescription:
+        return PlaceDescription(name="box", place=place, capabilities=(), parts=self.parts)
 
     def probe(self, place: str) -> ResourceLiveness:
         return self.liveness
@@ -295,7 +302,7 @@ class AbsentEngine(FileDriver):
 
     is_there = False
 
-    def describe(self, place: str) -> Description:
+    def describe(self, place: str) -> PlaceDescription:
         self._ask()
         return super().describe(place)
 
@@ -360,7 +367,7 @@ def test_one_wish_that_fails_for_an_unforeseen_reason_does_not_stop_the_others(
 
 def test_what_could_not_be_removed_is_tried_again(ledger: Ledger, note: Path, files: FileDriver) -> None:
     controller = ResourceController(ledger, Drivers(files))
-    files.claims.put(Claim(key="01M7M2HJTWE36H6MSBKK7E9R7S", kind=ClaimKind.RESTORE, place=str(note)))
+    files.claims.put(PlaceClaim(key="01M7M2HJTWE36H6MSBKK7E9R7S", kind=ClaimKind.RESTORE, place=str(note)))
     damaged = next(note.parent.rglob("01M7M2HJTWE36H6MSBKK7E9R7S.json"))
     damaged.write_text("{")
     job = ResourceJob(ledger, DoomedCrossing(Doom(), ledger), lambda: controller)

@@ -16,7 +16,7 @@ from weft.ledger.api import Ledger, Resource, ResourceLog
 from weft.runtime.folder_snapshots.file_store import FileStore
 from weft.runtime.folder_snapshots.snapshot_objects import DEFAULT_LIMIT
 from weft.runtime.resources.controller import ResourceController
-from weft.runtime.resources.drivers import Claim, ClaimKind, Drivers
+from weft.runtime.resources.drivers import ClaimKind, Drivers, PlaceClaim
 from weft.runtime.resources.local_drivers import DirectoryDriver
 
 
@@ -72,7 +72,7 @@ def test_a_folder_that_was_made_before_its_maker_died_is_known_as_made(
     desk.work("main", a="1")
     kept = controller.snapshot(desk.ledger.resources.get("project"))
     wish = ResourceLog(desk.ledger).request_restore(kept.id, place=str(tmp_path / "copy"))
-    desk.driver.claims.put(Claim(key=wish.id, kind=ClaimKind.RESTORE, place=str(tmp_path / "copy")))
+    desk.driver.claims.put(PlaceClaim(key=wish.id, kind=ClaimKind.RESTORE, place=str(tmp_path / "copy")))
     (tmp_path / "copy").mkdir(mode)  # and died here, or a person did so
     (tmp_path / "copy").chmod(mode)
     assert controller.reconcile().left == ()

@@ -14,7 +14,7 @@ from tests.ledger.histories import grow, problems
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import SnapshotState, VolumeMode
 from weft.kernel.errors import HeadMoved, InUse, InvalidInput, LabelTaken, NotApplicable, WeftError
-from weft.ledger.api import Failure, Ledger, ResourceLog
+from weft.ledger.api import Ledger, ResourceFailure, ResourceLog
 from weft.runtime.folder_snapshots.file_store import FileStore
 from weft.runtime.folder_snapshots.snapshot_objects import locked
 from weft.runtime.resources.controller import ResourceController
@@ -458,7 +458,7 @@ def test_undo_says_that_the_files_are_not_known_and_moves_the_conversation_alone
     first = desk.work("main", a="1")
     grow(desk.ledger, "main", "too much")
     last, (resource,) = desk.ledger.resolve("main"), desk.ledger.resources.list()
-    log, failed = ResourceLog(desk.ledger), Failure("limit_exceeded", "there are too many files")
+    log, failed = ResourceLog(desk.ledger), ResourceFailure("limit_exceeded", "there are too many files")
     log.record_snapshot(resource.id, failed, run=last, is_before=True)
     log.record_snapshot(resource.id, desk.driver.take(desk.folder) if is_before else failed, run=last)
     (desk.folder / "a").write_text("2")

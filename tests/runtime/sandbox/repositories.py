@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -36,6 +37,18 @@ def make_repository(folder: Path, *, files: dict[str, str] | None = None) -> Pat
         person_git(folder, "add", "-A")
         person_git(folder, "commit", "-qm", "first")
     return folder
+
+
+def bind_at(listener: socket.socket, place: Path) -> None:
+    """Binds a socket of the person there, however long the path is: a name of a socket has room for 107 bytes."""
+    if len(os.fsencode(place)) <= 107:
+        listener.bind(str(place))
+        return
+    folder = os.open(place.parent, os.O_PATH)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{place.name}")
+    finally:
+        os.close(folder)
 
 
 def agent_runs(

@@ -20,7 +20,7 @@ from tests.runtime.inference.asking import model, person
 from tests.runtime.scripted import Script, chat_saying, scripted
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from tests.sizes import PROVING, points
-from weft.ledger.api import Ledger, SessionStanding, Setting
+from weft.ledger.api import Ledger, RunConfig, SessionStanding
 from weft.ledger.model import ToolCall
 from weft.programs import Programs
 from weft.runtime.assembly.turn_configuration import LayerReader, TurnRequest
@@ -127,7 +127,7 @@ async def work(
                 model=settings or model(url),
                 inference=inference,
                 acting=configuration.context,
-                setting=Setting(workspace=str(workspace)),
+                setting=RunConfig(workspace=str(workspace)),
             )
             await toolbox.equip(planned, configuration, standing)
             return planned

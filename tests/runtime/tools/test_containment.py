@@ -22,9 +22,9 @@ from weft.runtime.policies.policy_decisions import PolicyCall, PolicyDecision
 from weft.runtime.sandbox import git_repositories, git_view
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.git_view import NOBODY, GitPerson
-from weft.runtime.sandbox.hidden_places import SecretFiles
+from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, WORKSPACE_PROFILE, SandboxProfile
-from weft.runtime.tool.gate import Containment, ToolGate
+from weft.runtime.tool.gate import CallContainment, ToolGate
 from weft.runtime.tool.tool_contract import CallPlan, PlannedTool, ToolCallContext, ToolFailure, Verdict
 from weft.runtime.tool.workspace import WorkspaceFolder
 from weft.runtime.tools.shell import ShellArguments, ShellTool
@@ -50,8 +50,13 @@ def change(folder: Path, path: str) -> CallPlan:
 
 def trusting(
     folder: Path, why: str | None = None, shown: Collection[str] = (), person: GitPerson = NOBODY
-) -> Containment:
-    return Containment(lambda place: place == str(folder), SecretFiles(shown=lambda: shown), person, why)
+) -> CallContainment:
+    return CallContainment(
+        lambda place: place == str(folder),
+        ProtectedPlaces(ledgers=(), folders=(), secrets=SecretFiles(shown=lambda: shown)),
+        person,
+        why,
+    )
 
 
 @pytest.mark.parametrize("profile", [WORKSPACE_PROFILE, READ_ONLY_PROFILE])
@@ -186,7 +191,7 @@ class Quiet:
         return None
 
 
-def decided_by(containment: Containment, folder: Path, plan: PlannedTool) -> Verdict:
+def decided_by(containment: CallContainment, folder: Path, plan: PlannedTool) -> Verdict:
     """What the gate says of a change of a file, where a policy allows what is contained and asks about the rest."""
     gate = ToolGate(
         {"write": plan}, follow_containment, Quiet(), keeper=Quiet(), workspace=folder, containment=containment
@@ -210,7 +215,7 @@ def test_where_it_cannot_be_told_whether_a_call_stays_there_a_person_is_asked(
     elif what == "the system":
         monkeypatch.setattr(git_view, "git_places", fail)
     is_trusted = fail if what == "the list of trusted folders" else lambda place: True
-    verdict = decided_by(Containment(is_trusted, SecretFiles(), NOBODY, None), tmp_path, write_tool(tmp_path))
+    verdict = decided_by(CallContainment(is_trusted, UNPROTECTED, NOBODY, None), tmp_path, write_tool(tmp_path))
     assert verdict.decision is Decision.ASK
     assert "it cannot be told whether it stays in a folder that is trusted for work: " in str(verdict.rationale)
 
@@ -230,7 +235,7 @@ def test_a_call_does_not_run_once_the_trust_is_revoked_between_its_decision_and_
         Quiet(),
         keeper=Quiet(),
         workspace=tmp_path,
-        containment=Containment(trusted.__contains__, SecretFiles(), NOBODY, None),
+        containment=CallContainment(trusted.__contains__, UNPROTECTED, NOBODY, None),
     )
 
     async def run() -> None:
@@ -263,7 +268,7 @@ def test_nor_where_another_broker_repeats_it_after_a_crash(tmp_path: Path, rest:
         return PolicyDecision(decision=decision, rationale="as it is", policy=None, policy_name="test")
 
     def gate() -> ToolGate:
-        containment = Containment(trusted.__contains__, SecretFiles(), NOBODY, None)
+        containment = CallContainment(trusted.__contains__, UNPROTECTED, NOBODY, None)
         tools = {"write": write_tool(tmp_path)}
         return ToolGate(tools, policy, Quiet(), keeper=Quiet(), workspace=tmp_path, containment=containment)
 

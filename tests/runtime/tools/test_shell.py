@@ -140,7 +140,10 @@ def test_the_plan_holds_everything_that_decides_what_runs(tmp_path: Path) -> Non
 
 def test_whoever_approves_is_told_of_files_that_run_by_themselves(tmp_path: Path) -> None:
     shown = plan(tmp_path, {"cmd": "mkdir -p .husky; cp x .husky/pre-commit; echo export A=1 >.envrc"}).shown
-    assert "\nruns by itself: .husky/pre-commit (git, when somebody commits, pushes or pulls), .envrc (direnv" in shown
+    named = shown.rpartition("\n")[2]
+    assert named.startswith("runs by itself: ")
+    assert ".envrc (direnv, when a shell enters the folder)" in named
+    assert ".husky/pre-commit (git, when somebody commits, pushes or pulls)" in named
     assert "runs by itself" not in plan(tmp_path, {"cmd": "make test > envrc"}).shown
 
 

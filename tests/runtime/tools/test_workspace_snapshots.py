@@ -24,9 +24,9 @@ from tests.runtime.tools.test_coding_session import prepare, work
 from tests.sandbox import machine_sandbox
 from tests.sizes import share
 from weft.kernel.clock import SystemClock
-from weft.kernel.enums import SnapshotState
+from weft.kernel.enums import SnapshotState, VolumeMode
 from weft.kernel.errors import InUse
-from weft.ledger.api import Ledger, RunWriter, Snapshot
+from weft.ledger.api import Ledger, PlannedResource, ResourceLog, RunWriter, Snapshot
 from weft.programs import Programs
 from weft.runtime.folder_snapshots.snapshot_objects import SnapshotLimit, locked
 from weft.runtime.invoke.toolbox import ToolboxSettings
@@ -97,6 +97,28 @@ async def one_turn(
 def driver_of(folder: Path, settings: SnapshotSettings) -> DirectoryDriver:
     with weft.open(folder / "ledger.db") as ledger:
         return directory_driver(ledger, settings)
+
+
+def test_a_folder_that_a_fork_keeps_is_changed_by_the_other_branch_once_it_is_migrated(tmp_path: Path) -> None:
+    workspace = prepare(tmp_path)
+    driver = driver_of(tmp_path, SnapshotSettings())
+    asyncio.run(one_turn(tmp_path, workspace, driver, WRITING[0], key="first"))
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        (folder,) = ledger.resources.list(session="main")
+        plan = [PlannedResource(resource=folder.id, mode=VolumeMode.KEEP, is_kept_by_fork=True)]
+        ResourceLog(ledger).fork("main", plan, label="alt")
+    refused = asyncio.run(one_turn(tmp_path, workspace, driver, *MORE, key="second"))
+    assert (workspace / "a.txt").read_text() == "one\n"
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        (call,) = ledger.tool_calls(refused)
+        assert call.outcome == "error"
+        assert "with session 'alt'" in str(call.error)
+        owner = ledger.resources.get(folder.id).owner
+        assert owner is not None
+        assert owner.name == "alt"
+        ledger.resources.migrate(folder.id, session="main")
+    asyncio.run(one_turn(tmp_path, workspace, driver, *MORE, key="third"))
+    assert (workspace / "a.txt").read_text() == "three\n"
 
 
 def test_every_turn_has_its_files_before_and_after(tmp_path: Path) -> None:

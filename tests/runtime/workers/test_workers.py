@@ -11,10 +11,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from tests.runtime.scripted import HANG, HOLD, Script
-from tests.runtime.workers.crew import Asked, Crew, call, crew_at, say
-from weft.kernel.errors import NotApplicable
+from tests.runtime.workers.crew import Asked, Crew, call, crew_at, say, text_of
+from weft.kernel.errors import InvalidConfig, NotApplicable
 from weft.kernel.ledger_events import RunParked, SessionCreated, WorkersAnswered
-from weft.ledger.api import Runs, Worker
+from weft.ledger.api import Runs, WorkerSession
 from weft.runtime.assembly.configuration_layers import MessageOverrides
 
 COMPARE = [("spawn", {"task": f"task: colour {n}", "name": f"w{n}"}) for n in range(3)]
@@ -188,7 +188,7 @@ def test_workers_that_answer_while_their_spawner_is_being_parked_bring_it_back(
     """The call is told once that its workers are at work, when they have answered already."""
     read, looks = Runs.workers, list[str]()
 
-    def outdated(runs: Runs, session: str) -> list[Worker]:
+    def outdated(runs: Runs, session: str) -> list[WorkerSession]:
         workers = read(runs, session)
         if not looks and all(worker.is_idle for worker in workers):
             looks.append(session)
@@ -216,5 +216,61 @@ def test_workers_that_answer_while_their_spawner_is_being_parked_bring_it_back(
             assert [type(event) for event in kinds if isinstance(event, RunParked | WorkersAnswered)] == [
                 RunParked, WorkersAnswered,
             ]  # fmt: skip
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_a_managers_newest_message_lists_its_workers_behind_all_that_was_said(tmp_path: Path) -> None:
+    requests: list[list[tuple[str, str]]] = []
+
+    def model(asked: Asked) -> Script:
+        if asked.first != "go":
+            return say(f"done: {asked.first}")
+        requests.append([(message["role"], text_of(message)) for message in asked.messages])
+        if asked.last != "go" or len(asked.results) > 1:
+            return say("all")
+        return call(("await_workers", {})) if asked.results else call(("spawn", {"task": "count the colours"}))
+
+    async def body() -> None:
+        async with crew_at(tmp_path / "ledger.db") as crew:
+            crew.boss()
+            crew.answers(model)
+            await crew.settled(crew.send("go"))
+            again = crew.send("and now?")
+            await crew.settled(again)
+            first, second = crew.turns("boss:main")
+            assert (first.role, second.role) == ("manager", "manager")
+            note, query = second.query_messages
+            assert query.text == "and now?"
+            assert note.source == "event"
+            assert note.context["workers"] == [
+                {
+                    "label": "worker:boss:main:1", "task": "count the colours", "status": "completed",
+                    "has_answer": False,
+                }
+            ]  # fmt: skip
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+    before, last = requests[-2], requests[-1]
+    assert not any("Your workers" in text for _, text in before)
+    assert last[: len(before)] == before  # what was sent before stays as it was
+    assert last[-1][1].endswith("and now?")
+    newest = "\n".join(text for role, text in last[-2:] if role == "user")
+    assert "Your workers:\n- worker:boss:main:1: completed: count the colours" in newest
+
+
+@pytest.mark.parametrize("role", ["manager", "worker", "unified"])
+def test_the_role_of_a_session_can_be_set(tmp_path: Path, role: str) -> None:
+    async def body() -> None:
+        async with crew_at(tmp_path / "ledger.db") as crew:
+            crew.boss()
+            crew.answers(lambda asked: say("done"))
+            crew.programs.create_session("talk", owner="boss", config={"role": role})
+            crew.programs.create_session("plain", model="fast")
+            for session in ("talk", "plain"):
+                await crew.settled(crew.send("go", session=session))
+            assert [turn.role for turn in crew.turns("talk")] == [role]
+            with pytest.raises(InvalidConfig, match="role"):
+                crew.programs.change("talk", {"role": "chief"})
 
     asyncio.run(asyncio.wait_for(body(), 60))

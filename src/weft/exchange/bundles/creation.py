@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from weft.exchange.bundles import verification
 from weft.exchange.bundles.keys import Signer
-from weft.exchange.bundles.verification import BundleReport, KnownNames, Packer, unpacked_lines, verify_bundle
+from weft.exchange.bundles.verification import BundleReport, BundleWriter, KnownNames, unpacked_lines, verify_bundle
 from weft.kernel.clock import is_ulid, offset
 from weft.kernel.contents import json_value
 from weft.kernel.errors import (
@@ -51,8 +51,8 @@ DISTINCTIVE_LETTERS, LONG, PLAIN_VALUE = 6, 20, 8
 _escape = re.compile(r"\\(?:[nrtbf\"'/\\]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})")
 
 
-class Stretches:
-    """The stretches of some withheld texts."""
+class WithheldWords:
+    """The runs of words of some withheld texts."""
 
     def __init__(self) -> None:
         self._by_length: dict[int, set[tuple[str, ...]]] = {}
@@ -66,8 +66,8 @@ class Stretches:
             return
         value = _json(text)
         if isinstance(value, dict | list):
-            for each in _strings(value):
-                self._add(each, is_value=True)
+            for string in _strings(value):
+                self._add(string, is_value=True)
         else:
             self._add(value if isinstance(value, str) else text)
 
@@ -88,9 +88,9 @@ class Stretches:
 
     def found_in(self, text: str) -> bool:
         """Does one of them stand in this text?"""
-        return any(self._found(spelled) for spelled in spellings(text))
+        return any(self._appears(spelled) for spelled in spellings(text))
 
-    def _found(self, text: str) -> bool:
+    def _appears(self, text: str) -> bool:
         if text.strip() in self._wordless:
             return True
         lengths = sorted(self._by_length)
@@ -157,29 +157,29 @@ def _strings(value: Any) -> Iterator[str]:
     """Names and values, in order."""
     waiting: list[Any] = [value]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            waiting += [part for pair in reversed(each.items()) for part in reversed(pair)]
-        elif isinstance(each, list):
-            waiting += reversed(each)
-        elif each is not None and not isinstance(each, bool):
-            yield str(each)
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += [inner for pair in reversed(item.items()) for inner in reversed(pair)]
+        elif isinstance(item, list):
+            waiting += reversed(item)
+        elif item is not None and not isinstance(item, bool):
+            yield str(item)
 
 
-def matches(wanted: re.Pattern[str], text: str) -> bool:
-    return any(map(wanted.search, spellings(text)))
+def matches(pattern: re.Pattern[str], text: str) -> bool:
+    return any(map(pattern.search, spellings(text)))
 
 
-def windows(pieces: Iterable[bytes], size: int, overlap: int) -> Iterator[str]:
+def windows(chunks: Iterable[bytes], size: int, overlap: int) -> Iterator[str]:
     """A content as texts that can be looked at one by one: whole, or cut where it is large, with what is near a cut
     in both."""
-    held = b""
-    for piece in pieces:
-        held += piece
-        if len(held) > size:
-            yield held.decode("utf-8", "replace")
-            held = held[-overlap:]
-    if (text := readable(held)) is not None:
+    buffered = b""
+    for chunk in chunks:
+        buffered += chunk
+        if len(buffered) > size:
+            yield buffered.decode("utf-8", "replace")
+            buffered = buffered[-overlap:]
+    if (text := readable(buffered)) is not None:
         yield text
 
 
@@ -201,7 +201,7 @@ class Withholding:
         self._calls: set[str] = set()
         self._numbered_calls: set[tuple[str, int]] = set()
         self.refs: set[str] = set()
-        self.stretches = Stretches()
+        self.withheld_words = WithheldWords()
         self._pattern = _compiled(matching)
         self._asked: dict[str, str] = {}
         """What each name led to, until that is met in the threads."""
@@ -244,17 +244,17 @@ class Withholding:
             self._turns.add(row.id)
             self._asked[row.id] = name
             return
-        found = [
-            each
-            for each, tool_call in calls_of(txn, row)
+        matching_calls = [
+            stored_call
+            for stored_call, tool_call in calls_of(txn, row)
             if call in (tool_call.call_id, tool_call.id.partition(":")[2])
         ]
-        if not found:
+        if not matching_calls:
             raise NotFound("tool call", name)
-        for each in found:
-            self._calls.add(bytes(each.event).hex())
-            self._numbered_calls.add((row.id, each.seq))
-            self._asked[bytes(each.event).hex()] = name
+        for stored_call in matching_calls:
+            self._calls.add(bytes(stored_call.event).hex())
+            self._numbered_calls.add((row.id, stored_call.seq))
+            self._asked[bytes(stored_call.event).hex()] = name
 
     def _gather(self) -> None:
         with KnownNames() as looked:
@@ -278,8 +278,8 @@ class Withholding:
             if name in self._messages or name in self._turns or name in self._calls:
                 self._asked.pop(name, None)
                 return True
-        seen = _seen_call(event, path)
-        return seen in self._numbered_calls
+        seen_call = _seen_call(event, path)
+        return seen_call in self._numbered_calls
 
     def _is_matched(self, event: dict[str, Any], path: str, ref: str, looked: KnownNames) -> bool:
         """Is the pattern found in this content, which is looked at once?"""
@@ -301,7 +301,7 @@ class Withholding:
 
     def _learn(self, ref: str) -> None:
         for text in self.texts(ref):
-            self.stretches.add(text.encode("utf-8", "surrogatepass"))
+            self.withheld_words.add(text.encode("utf-8", "surrogatepass"))
 
 
 def _places(id: str, event: dict[str, Any], path: str) -> Iterator[Any]:
@@ -391,13 +391,14 @@ def create_bundle(
     conversations = [ledger.rooms.get(room).id for room in rooms]
     threads = [*threads, *(thread for room in conversations for thread in _threads_of(ledger, room))]
     try:
-        with open_thread_facts(ledger, threads, conversations) as facts, KnownNames() as known:
+        with open_thread_facts(ledger, threads, conversations) as facts, KnownNames() as known_names:
             withholding = Withholding(facts, ledger, withhold, matching)
             with open_aside(aside) as out:
-                writing = _Writing(facts, withholding, known, Packer(out))
+                writing = _Writing(facts, withholding, known_names, BundleWriter(out))
                 writing.write(signers, progress)
             if writing.leaks and not force:
                 raise WithheldShows(writing.leaks[:LEAKS], max(0, len(writing.leaks) - LEAKS))
+        # Verified before it has its name: no file of that name is a bundle that does not hold.
         report, size = verify_bundle(aside, [signer.public for signer in signers]), aside.stat().st_size
         with remembered(ledger._store, path, BUNDLE):
             put_in_place(aside, path)
@@ -413,7 +414,11 @@ def create_bundle(
 
 def _threads_of(ledger: Ledger, room: str) -> list[str]:
     """The sessions of the agents that answered in a room."""
-    labels = [one.session for one in ledger.rooms.participants(room, removed=True) if one.session is not None]
+    labels = [
+        participant.session
+        for participant in ledger.rooms.participants(room, removed=True)
+        if participant.session is not None
+    ]
     threads = [label for label in dict.fromkeys(labels) if ledger.session(label).head is not None]
     if not threads:
         raise NotApplicable("no agent has answered in the room", "a bundle holds at least one thread: export the room")
@@ -429,7 +434,7 @@ def sign_bundle(source: str | Path, target: str | Path, signers: Sequence[Signer
     statement = verification.statement(proved.digest, proved.heads)
     try:
         with checked_path(source, "bundle").open("rb") as file, open_aside(aside) as out:
-            packer = Packer(out)
+            packer = BundleWriter(out)
             signatures = {
                 signer.public.bytes: verification.signature_line(signer.public.bytes, signer.sign(statement))
                 for signer in signers
@@ -455,19 +460,21 @@ def sign_bundle(source: str | Path, target: str | Path, signers: Sequence[Signer
 class _Writing:
     """One bundle in the making."""
 
-    def __init__(self, facts: ThreadFacts, withholding: Withholding, known: KnownNames, packer: Packer) -> None:
-        self._facts, self._withholding, self._known, self._packer = facts, withholding, known, packer
+    def __init__(
+        self, facts: ThreadFacts, withholding: Withholding, known_names: KnownNames, packer: BundleWriter
+    ) -> None:
+        self._facts, self._withholding, self._known_names, self._packer = facts, withholding, known_names, packer
         self._events = self._contents = self._absent = 0
         self.leaks: list[str] = []
 
     def write(self, signers: Sequence[Signer], progress: Report | None) -> None:
         packer, heads = self._packer, self._facts.heads
         packer.add(verification.header_line(heads))
-        of = self._facts.txn.facts.tip().n
+        total = self._facts.txn.facts.tip().n
         for n, line in self._facts.events():
             self._add_event(line)
             if progress is not None:
-                progress(n, of)
+                progress(n, total)
         packer.add(verification.end_line(self._events, self._contents, self._absent, packer.lines.hexdigest()))
         statement = verification.statement(packer.lines.hexdigest(), heads)
         by_key = {signer.public.bytes: signer for signer in signers}
@@ -478,14 +485,18 @@ class _Writing:
     def _add_event(self, line: bytes) -> None:
         """The tombstones of what it names and was erased, its contents, and the event itself."""
         event = verification.parsed(line)
-        named = [(path, ref) for path, ref in verification.references(event) if self._known.get(ref) is None]
-        for _, ref in named:
-            if self._known.get(ref) is None and self._is_erased(ref) and (tombstones := self._facts.tombstones(ref)):
+        named_refs = [(path, ref) for path, ref in verification.references(event) if self._known_names.get(ref) is None]
+        for _, ref in named_refs:
+            if (
+                self._known_names.get(ref) is None
+                and self._is_erased(ref)
+                and (tombstones := self._facts.tombstones(ref))
+            ):
                 self._add_absent(ref, verification.ERASED)
                 for tombstone in tombstones:
                     self._add_event(tombstone)
-        for path, ref in named:
-            if self._known.get(ref) is None:
+        for path, ref in named_refs:
+            if self._known_names.get(ref) is None:
                 self._add_content(event, path, ref)
         self._packer.add(event_line(line))
         self._events += 1
@@ -498,7 +509,7 @@ class _Writing:
         return False
 
     def _add_absent(self, ref: str, why: str) -> None:
-        self._known.add(ref, why)
+        self._known_names.add(ref, why)
         self._packer.add(verification.absent_line(ref, why))
         self._absent += 1
 
@@ -514,12 +525,12 @@ class _Writing:
             return
         if self._withholding.is_asked:
             self._look_for_leaks(event, path, ref)
-        self._known.add(ref, "")
+        self._known_names.add(ref, "")
         for line in verification.content_lines(ref, head.salt, head.size, self._facts.txn.facts.stream_content(head.n)):
             self._packer.add(line)
         self._contents += 1
 
     def _look_for_leaks(self, event: dict[str, Any], path: str, ref: str) -> None:
-        if any(map(self._withholding.stretches.found_in, self._withholding.texts(ref))):
+        if any(map(self._withholding.withheld_words.found_in, self._withholding.texts(ref))):
             stream = str(event["stream"]).replace("run:", "turn ")
             self.leaks.append(f"{stream}, {event['kind']} {path} (content {ref})")

@@ -108,8 +108,8 @@ class KeyRing:
 
     def trust(self, line: str, name: str | None = None) -> PublicKey:
         """Believe somebody's signatures from now on; the line is what `export` gave them."""
-        given = parse_public(line)
-        key = PublicKey(name or given.name, given.bytes)
+        public_key = parse_public(line)
+        key = PublicKey(name or public_key.name, public_key.bytes)
         if not key.name:
             raise InvalidKey("the key has no name", Action.NAME_KEY)
         path = self._trusted(key.name)
@@ -123,10 +123,10 @@ class KeyRing:
     def delete(self, name: str) -> bool:
         """A key of one's own, else a trusted one. True if a private key went."""
         for paths in ((self._private(name), self._public(name)), (self._trusted(name),)):
-            found = [path for path in paths if path.exists()]
-            for path in found:
+            existing = [path for path in paths if path.exists()]
+            for path in existing:
                 path.unlink()
-            if found:
+            if existing:
                 return paths[0] == self._private(name)
         raise InvalidKey(f"there is no key named {name!r}")
 
@@ -143,8 +143,8 @@ class KeyRing:
     @staticmethod
     def _read_public(path: Path) -> PublicKey:
         with path.open("rb") as file:
-            found = parse_public(file.read(4096).decode("utf-8", "replace"), str(path))
-        return PublicKey(path.name.removesuffix(".pub"), found.bytes)
+            public_key = parse_public(file.read(4096).decode("utf-8", "replace"), str(path))
+        return PublicKey(path.name.removesuffix(".pub"), public_key.bytes)
 
     def _private(self, name: str) -> Path:
         return self.folder / f"{_checked(name)}.key"
@@ -156,10 +156,10 @@ class KeyRing:
         return self.folder / TRUSTED / f"{_checked(name)}.pub"
 
 
-def parse_public(line: str, where: str = "this") -> PublicKey:
+def parse_public(line: str, label: str = "this") -> PublicKey:
     match = _is_public(line)
     if match is None or not is_point(bytes.fromhex(match[1])):
-        raise InvalidKey(f"{where} is no public key", Action.EXPORT_PUBLIC_KEY)
+        raise InvalidKey(f"{label} is no public key", Action.EXPORT_PUBLIC_KEY)
     return PublicKey(match[2] or "", bytes.fromhex(match[1]))
 
 

@@ -73,8 +73,8 @@ is_stream = re.compile(f"(run|session|program|import|ledger|conversation):[0-7][
 
 
 def header_line(heads: Iterable[ThreadHead]) -> bytes:
-    found = [{"event": head.event, "turn": head.turn} for head in heads]
-    return kernel_contents.dumps({"bundle": VERSION, "heads": found})
+    head_fields = [{"event": head.event, "turn": head.turn} for head in heads]
+    return kernel_contents.dumps({"bundle": VERSION, "heads": head_fields})
 
 
 def absent_line(ref: str, why: str) -> bytes:
@@ -85,9 +85,9 @@ def content_lines(ref: str, salt: bytes, size: int, pieces: Iterable[bytes]) -> 
     """A content as text, or as base64 where it is none; more than 1 MiB piece by piece."""
     name = {"ref": ref, "salt": salt.hex()}
     if size > ROW_BYTES:
-        of = -(-size // ROW_BYTES)
+        piece_count = -(-size // ROW_BYTES)
         for i, piece in enumerate(pieces):
-            yield orjson.dumps({**name, "base64": base64.b64encode(piece).decode(), "piece": i, "pieces": of})
+            yield orjson.dumps({**name, "base64": base64.b64encode(piece).decode(), "piece": i, "pieces": piece_count})
         return
     data = b"".join(pieces)
     try:
@@ -106,7 +106,7 @@ def signature_line(key: bytes, signature: bytes) -> bytes:
 
 def statement(digest: str, heads: Iterable[ThreadHead]) -> bytes:
     """What is signed: the digest of all lines through the last that is no signature, and the threads' digests."""
-    return STATEMENT + "".join(f"{each}\n" for each in (digest, *(head.event for head in heads))).encode()
+    return STATEMENT + "".join(f"{signed_line}\n" for signed_line in (digest, *(head.event for head in heads))).encode()
 
 
 def event_of(line: bytes) -> tuple[str, dict[str, Any]]:
@@ -114,14 +114,14 @@ def event_of(line: bytes) -> tuple[str, dict[str, Any]]:
     claimed, stored = line[len(EVENT_PREFIX) : len(EVENT_PREFIX) + 64], b"{" + line[len(EVENT_PREFIX) + 66 :]
     if line[len(EVENT_PREFIX) + 64 : len(EVENT_PREFIX) + 66] != b'",':
         raise InvalidBundle("an event's id is no digest")
-    found = sha256(stored).hexdigest()
-    if found.encode() != claimed:
-        raise InvalidBundle(f"an event hashes to {found}, not to {claimed.decode(errors='replace')}")
+    event_id = sha256(stored).hexdigest()
+    if event_id.encode() != claimed:
+        raise InvalidBundle(f"an event hashes to {event_id}, not to {claimed.decode(errors='replace')}")
     event = parsed(stored)
     _check_values(event)
     if not kernel_contents.is_canonical(stored):
-        raise InvalidBundle(f"event {found} is not in canonical form")
-    return found, event
+        raise InvalidBundle(f"event {event_id} is not in canonical form")
+    return event_id, event
 
 
 def spelled(line: bytes) -> dict[str, Any]:
@@ -175,12 +175,12 @@ def references(event: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _references(value: Any, path: str, digests: frozenset[str]) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
-        for name, each in value.items():
-            if not (isinstance(each, str) and name in digests):
-                yield from _references(each, f"{path}.{name}" if path else name, digests)
+        for name, inner in value.items():
+            if not (isinstance(inner, str) and name in digests):
+                yield from _references(inner, f"{path}.{name}" if path else name, digests)
     elif isinstance(value, list):
-        for i, each in enumerate(value):
-            yield from _references(each, f"{path}[{i}]", digests)
+        for i, inner in enumerate(value):
+            yield from _references(inner, f"{path}[{i}]", digests)
     elif isinstance(value, str) and is_digest(value):
         yield path, value
 
@@ -193,7 +193,7 @@ DIGEST = 32
 LEVEL = 6
 
 
-class Packer:
+class BundleWriter:
     """Writes a bundle's lines to an open file."""
 
     def __init__(self, out: BinaryIO) -> None:
@@ -219,18 +219,18 @@ class Packer:
 
 def unpacked_lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines, each without its end. Refuses whatever is not exactly one such file; holds one line at a time."""
-    held, pieces = bytearray(), _unpacked(file)
-    for piece in pieces:
+    buffered, chunks = bytearray(), _unpacked(file)
+    for chunk in chunks:
         start = 0
-        while (end := piece.find(b"\n", start)) >= 0:
-            line = bytes(held) + piece[start:end] if held else piece[start:end]
-            held.clear()
+        while (end := chunk.find(b"\n", start)) >= 0:
+            line = bytes(buffered) + chunk[start:end] if buffered else chunk[start:end]
+            buffered.clear()
             start = end + 1
             _check_line(len(line))
             yield line
-        held += piece[start:]
-        _check_line(len(held))
-    if held:
+        buffered += chunk[start:]
+        _check_line(len(buffered))
+    if buffered:
         raise InvalidBundle("the last line has no end")
 
 
@@ -248,34 +248,34 @@ def _unpacked(file: BinaryIO) -> Iterator[bytes]:
         waiting = packed
         while waiting and not unpacker.eof:
             try:
-                piece = unpacker.decompress(waiting, CHUNK)
-                budget.take_bytes(len(piece))
+                chunk = unpacker.decompress(waiting, CHUNK)
+                budget.take_bytes(len(chunk))
             except zlib.error as error:
                 raise InvalidBundle(f"it cannot be unpacked: {error}") from error
             except LimitExceeded as error:
                 raise InvalidBundle(f"it unpacks to more than its size allows: {error}") from error
             waiting = unpacker.unconsumed_tail
-            yield piece
+            yield chunk
     if not unpacker.eof or unpacker.unused_data:
         raise InvalidBundle("it was cut short" if not unpacker.eof else "something follows its last line")
 
 
 def _sealed(file: BinaryIO, budget: ReadBudget) -> Iterator[bytes]:
     """What lies between the first line and the digest, which must be of everything before it."""
-    whole, held = sha256(), file.read(len(MAGIC))
-    if held != MAGIC:
+    hasher, buffered = sha256(), file.read(len(MAGIC))
+    if buffered != MAGIC:
         raise InvalidBundle("it does not begin as a bundle of a form that is known here")
-    whole.update(held)
-    budget.note_read(len(held))
-    held = b""
+    hasher.update(buffered)
+    budget.note_read(len(buffered))
+    buffered = b""
     while data := file.read(CHUNK):
         budget.note_read(len(data))
-        held += data
-        if len(held) > DIGEST:
-            body, held = held[:-DIGEST], held[-DIGEST:]
-            whole.update(body)
+        buffered += data
+        if len(buffered) > DIGEST:
+            body, buffered = buffered[:-DIGEST], buffered[-DIGEST:]
+            hasher.update(body)
             yield body
-    if held != whole.digest():
+    if buffered != hasher.digest():
         raise InvalidBundle("its bytes do not hash to the digest at its end: it was changed or cut short")
 
 
@@ -356,7 +356,7 @@ class BundleReport(Struct, frozen=True, kw_only=True):
 
     @property
     def proves(self) -> tuple[str, ...]:
-        signed = [f"it was signed with the key {each.key[:16]}…" for each in self.signatures]
+        signed = [f"it was signed with the key {signature.key[:16]}…" for signature in self.signatures]
         return (*PROVES, *signed)
 
     @property
@@ -389,8 +389,8 @@ class _Pieces(Struct):
 class BundleCheck:
     """One walk over a bundle's lines. `facts` gives those that a ledger takes in; then `report` is there."""
 
-    def __init__(self, known: KnownNames, keys: Sequence[PublicKey] = ()) -> None:
-        self._known, self._keys = known, {key.bytes.hex(): key for key in keys}
+    def __init__(self, known_names: KnownNames, keys: Sequence[PublicKey] = ()) -> None:
+        self._known_names, self._keys = known_names, {key.bytes.hex(): key for key in keys}
         self._lines = sha256()
         self._heads: list[ThreadHead] = []
         self._given: set[str] = set()
@@ -470,38 +470,48 @@ class BundleCheck:
     def _take_absent(self, value: dict[str, Any]) -> None:
         if self._pieces is not None or value.keys() != {"absent", "why"} or value["why"] not in WHYS:
             raise InvalidBundle("a line that says that a content is absent is not in its form")
-        self._give(_text(value, "absent", is_digest), value["why"])
+        self._note_given(_text(value, "absent", is_digest), value["why"])
         self._absent[value["why"]] += 1
 
-    def _give(self, ref: str, presence: str) -> None:
-        if self._known.get(ref) is not None:
+    def _note_given(self, ref: str, presence: str) -> None:
+        if self._known_names.get(ref) is not None:
             raise InvalidBundle(f"{ref} comes twice")
         if len(self._given) >= GIVEN_LIMIT:
             raise InvalidBundle(f"more than {GIVEN_LIMIT} contents come before one event")
-        self._known.add(ref, presence)
+        self._known_names.add(ref, presence)
         self._given.add(ref)
 
     def _take_content(self, value: dict[str, Any]) -> None:
         """A whole content, or one of its pieces."""
         ref, salt = _text(value, "ref", is_digest), _text(value, "salt", is_salt)
-        piece, of = value.get("piece", 0), value.get("pieces", 1)
-        held = self._pieces or _Pieces(ref, salt, of, sha256(CONTENT_DOMAIN + bytes.fromhex(salt)))
+        piece, piece_count = value.get("piece", 0), value.get("pieces", 1)
+        pieces_so_far = self._pieces or _Pieces(ref, salt, piece_count, sha256(CONTENT_DOMAIN + bytes.fromhex(salt)))
         fields = {"ref", "salt", "text"} if "text" in value else {"ref", "salt", "base64"}
         numbered = {"piece", "pieces"} if "base64" in value and "pieces" in value else set()
-        if value.keys() != fields | numbered or type(piece) is not int or type(of) is not int or of < 1:
+        if (
+            value.keys() != fields | numbered
+            or type(piece) is not int
+            or type(piece_count) is not int
+            or piece_count < 1
+        ):
             raise InvalidBundle(f"content {ref} is not in its form")
-        if (held.ref, held.salt, held.of, held.next) != (ref, salt, of, piece):
-            raise InvalidBundle(f"the pieces of content {held.ref} do not follow each other")
+        if (pieces_so_far.ref, pieces_so_far.salt, pieces_so_far.of, pieces_so_far.next) != (
+            ref,
+            salt,
+            piece_count,
+            piece,
+        ):
+            raise InvalidBundle(f"the pieces of content {pieces_so_far.ref} do not follow each other")
         data = _data(value)
-        held.hasher.update(data)
-        held.next, held.size = held.next + 1, held.size + len(data)
-        if held.size > MAX_CONTENT_BYTES:
+        pieces_so_far.hasher.update(data)
+        pieces_so_far.next, pieces_so_far.size = pieces_so_far.next + 1, pieces_so_far.size + len(data)
+        if pieces_so_far.size > MAX_CONTENT_BYTES:
             raise InvalidBundle(f"content {ref} holds more than {MAX_CONTENT_BYTES} bytes")
-        self._pieces = held if held.next < of else None
+        self._pieces = pieces_so_far if pieces_so_far.next < piece_count else None
         if self._pieces is None:
-            if held.hasher.hexdigest() != ref:
+            if pieces_so_far.hasher.hexdigest() != ref:
                 raise InvalidBundle(f"a content does not hash to {ref}")
-            self._give(ref, HERE)
+            self._note_given(ref, HERE)
             self._count["contents"] += 1
 
     def _take_event(self, id: str, event: dict[str, Any]) -> None:
@@ -514,11 +524,11 @@ class BundleCheck:
             raise InvalidBundle(f"event {id} belongs to no stream that a bundle holds")
         if not (prev is None or (isinstance(prev, str) and is_digest(prev))):
             raise InvalidBundle(f"event {id} does not say what it follows")
-        if self._known.get(id) is not None:
+        if self._known_names.get(id) is not None:
             raise InvalidBundle(f"{id} comes twice")
         self._place(id, stream, prev, event)
         self._refuse_programs(id, stream, prev, event)
-        self._known.add(id, stream)
+        self._known_names.add(id, stream)
         self._count["events"] += 1
         self._name_contents(stream, event)
         self._note_time(event.get("ts"))
@@ -532,13 +542,13 @@ class BundleCheck:
         elif kind == "ledger":
             self._place_excerpt(id, event)
         else:
-            if (self._known.get(stream) or "").partition(" ")[0] != (prev or ""):
+            if (self._known_names.get(stream) or "").partition(" ")[0] != (prev or ""):
                 raise InvalidBundle(f"event {id} follows {prev} in {stream}, which does not end there")
             self._count["rooms"] += kind == "conversation" and prev is None
             depth = self._depth(stream[4:]) if kind == "run" else 0
             if prev is None and kind == "run":
                 depth = self._begin_run(id, event)
-            self._known.add(stream, f"{id} {depth}")
+            self._known_names.add(stream, f"{id} {depth}")
 
     def _refuse_programs(self, id: str, stream: str, prev: str | None, event: dict[str, Any]) -> None:
         """Of programs a bundle holds the names of whoever acts in it, and no configuration of anything."""
@@ -546,7 +556,7 @@ class BundleCheck:
         if is_program and (prev is not None or kind not in NAMING_KINDS):
             raise InvalidBundle(f"event {id} is about a program ({quoted(kind, 40)}), and no name of an agent")
         configures = is_program or kind == "session_configured"
-        if configures and any(ref != event.get("name") and self._known.get(ref) == HERE for ref in self._given):
+        if configures and any(ref != event.get("name") and self._known_names.get(ref) == HERE for ref in self._given):
             raise InvalidBundle(f"event {id} brings the configuration of a program")
 
     def _begin_run(self, id: str, event: dict[str, Any]) -> int:
@@ -558,12 +568,12 @@ class BundleCheck:
             return 1
         fork = event["fork"] if isinstance(event["fork"], dict) else {}
         turn, point = _text(fork, "turn", is_turn), _text(fork, "event", is_digest)
-        if self._known.get(point) != f"run:{turn}":
+        if self._known_names.get(point) != f"run:{turn}":
             raise InvalidBundle(f"event {id} grows from {point}, which is no event of turn {turn} before it")
         return self._depth(turn) + 1
 
     def _depth(self, turn: str) -> int:
-        return int((self._known.get(f"run:{turn}") or "0").rpartition(" ")[2])
+        return int((self._known_names.get(f"run:{turn}") or "0").rpartition(" ")[2])
 
     def _place_excerpt(self, id: str, event: dict[str, Any]) -> None:
         """Out of a ledger's own stream come late results of calls that are here, tombstones, and substitutions of what
@@ -578,17 +588,17 @@ class BundleCheck:
             self._unnamed.discard(_event_id(event.get("replacement_event")))
             return
         call = event["call"].get("event_id") if isinstance(event.get("call"), dict) else None
-        known = self._known.get(call) if isinstance(call, str) and is_digest(call) else None
-        if event["kind"] != "tool_result" or not (known or "").startswith("run:"):
+        call_place = self._known_names.get(call) if isinstance(call, str) and is_digest(call) else None
+        if event["kind"] != "tool_result" or not (call_place or "").startswith("run:"):
             raise InvalidBundle(f"event {id} of {event['stream']} is about nothing that is here")
 
     def _is_known(self, reference: Any) -> bool:
-        return (self._known.get(_event_id(reference)) or "").startswith(("run:", "ledger:"))
+        return (self._known_names.get(_event_id(reference)) or "").startswith(("run:", "ledger:"))
 
     def _name_contents(self, stream: str, event: dict[str, Any]) -> None:
         for path, ref in references(event):
             self._given.discard(ref)
-            presence = self._known.get(ref)
+            presence = self._known_names.get(ref)
             if presence is None or presence not in (HERE, *WHYS):
                 raise InvalidBundle(f"content {ref} is neither here nor said to be absent")
             if presence != HERE and len(self._places) < PLACES:
@@ -602,15 +612,15 @@ class BundleCheck:
 
     def _take_end(self, line: bytes) -> None:
         end, count = parsed(line), self._count
-        whole = end_line(count["events"], count["contents"], sum(self._absent.values()), self._lines.hexdigest())
+        expected = end_line(count["events"], count["contents"], sum(self._absent.values()), self._lines.hexdigest())
         if self._pieces is not None or self._given:
             raise InvalidBundle("it ends with a content that no event names")
         if self._unnamed:
             raise InvalidBundle(f"event {min(self._unnamed)} of a ledger's own stream is about nothing that is here")
-        if line != whole:
+        if line != expected:
             raise InvalidBundle("its last line does not say what came before it")
         for head in self._heads:
-            if self._known.get(head.event) != f"run:{head.turn}":
+            if self._known_names.get(head.event) != f"run:{head.turn}":
                 raise InvalidBundle(f"the head {head.event} of turn {head.turn} is not in it")
         self._lines.update(line + b"\n")
         self._ended = end
@@ -625,8 +635,10 @@ class BundleCheck:
             raise InvalidBundle(f"it has more than {SIGNATURES_LIMIT} signatures")
         if not holds(bytes.fromhex(key), bytes.fromhex(signature), statement(self._lines.hexdigest(), self._heads)):
             raise InvalidBundle(f"the signature with the key {key[:16]}… does not hold")
-        known = self._keys.get(key)
-        self._signatures.append(SignedBy(key=key, name=known.name if known else None, trusted=known is not None))
+        known_key = self._keys.get(key)
+        self._signatures.append(
+            SignedBy(key=key, name=known_key.name if known_key else None, trusted=known_key is not None)
+        )
 
 
 def _event_id(reference: Any) -> str:
@@ -636,10 +648,10 @@ def _event_id(reference: Any) -> str:
 
 
 def _text(value: dict[str, Any], field: str, fits: Callable[[str], object]) -> str:
-    found = value.get(field)
-    if not isinstance(found, str) or not fits(found):
-        raise InvalidBundle(f"{field} is {quoted(found)}")
-    return found
+    text = value.get(field)
+    if not isinstance(text, str) or not fits(text):
+        raise InvalidBundle(f"{field} is {quoted(text)}")
+    return text
 
 
 def _data(value: dict[str, Any]) -> bytes:
@@ -694,8 +706,8 @@ class KnownNames:
 
 def verify_bundle(path: str | Path, keys: Sequence[PublicKey] = ()) -> BundleReport:
     """What the bundle proves. Raises InvalidBundle for one that is not exactly what it says. `keys` are believed."""
-    with _opened(path) as file, KnownNames() as known:
-        check = BundleCheck(known, keys)
+    with _opened(path) as file, KnownNames() as known_names:
+        check = BundleCheck(known_names, keys)
         for _ in check.facts(unpacked_lines(file)):
             pass
         return check.report()
@@ -706,8 +718,8 @@ def import_bundle(
 ) -> tuple[BundleReport, ImportedFacts]:
     """Verify a bundle, then bring its facts into a ledger. What is absent stays so; what is known is passed over."""
     proved = verify_bundle(path, keys)
-    with _opened(path) as file, KnownNames() as known:
-        check = BundleCheck(known, keys)
+    with _opened(path) as file, KnownNames() as known_names:
+        check = BundleCheck(known_names, keys)
         brought = ledger.upkeep.import_facts(
             _Lines(check.facts(unpacked_lines(file))), excerpts=True, progress=progress
         )

@@ -9,21 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
+from weft.exchange.exporters.port import ExportOptions, ExportReport, Story, ThinkingChoice
 from weft.exchange.exporters.turn_contents import (
+    ApiMessage,
     ExportCallIds,
-    Image,
-    Spoken,
+    ExportedImage,
     dialogues,
     image_note,
     is_failed,
     is_web_address,
     json_line,
-    pieces_of,
     raster_in,
+    result_contents,
 )
 from weft.kernel.contents import showable
-from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.ledger.model import (
+    ANTHROPIC,
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    sealed_items,
+)
 
 FORMATS = ("png", "jpeg", "gif", "webp")
 BEGINNING = "(The assistant began.)"
@@ -37,24 +47,24 @@ class Anthropic:
     one_thread = True
     wants_requests = False
 
-    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
-        lead, made = b'{"messages":[\n', _AnthropicMessages(wishes, report)
-        for message in made.all(story):
+    def write(self, story: Story, wishes: ExportOptions, report: ExportReport) -> Iterator[bytes]:
+        lead, dialogue_messages = b'{"messages":[\n', _AnthropicMessages(wishes, report)
+        for message in dialogue_messages.walk(story):
             yield lead + json_line(message)
             lead = b",\n"
         yield b'{"messages":[]' if lead[:1] == b"{" else b"\n]"
-        if made.system:
-            yield b',\n"system":' + json_line(made.system)
+        if dialogue_messages.system:
+            yield b',\n"system":' + json_line(dialogue_messages.system)
         yield b"}\n"
 
 
 class _AnthropicMessages:
-    def __init__(self, wishes: Wishes, report: Report) -> None:
+    def __init__(self, wishes: ExportOptions, report: ExportReport) -> None:
         self._wishes, self._report, self._ids = wishes, report, ExportCallIds()
         self._role, self._blocks, self._begun = "", list[Block](), False
         self.system: list[Block] = []
 
-    def all(self, story: Story) -> Iterator[dict[str, Any]]:
+    def walk(self, story: Story) -> Iterator[dict[str, Any]]:
         for full_turn, messages in dialogues(story.turns, self._ids):
             self._report.count(full_turn)
             if full_turn.summary is not None:
@@ -62,7 +72,7 @@ class _AnthropicMessages:
             yield from self._turn(messages)
         yield from self._flush()
 
-    def _turn(self, messages: Iterator[Spoken]) -> Iterator[dict[str, Any]]:
+    def _turn(self, messages: Iterator[ApiMessage]) -> Iterator[dict[str, Any]]:
         prompt: list[Block] = []
         leading = True
         for spoken in messages:
@@ -90,7 +100,7 @@ class _AnthropicMessages:
         yield {"role": self._role, "content": self._blocks}
         self._blocks = []
 
-    def _texts(self, spoken: Spoken) -> Iterator[Block]:
+    def _texts(self, spoken: ApiMessage) -> Iterator[Block]:
         """A system's message: text and nothing else."""
         for part in spoken.parts:
             if isinstance(part, TextPart):
@@ -100,7 +110,7 @@ class _AnthropicMessages:
             else:
                 self._report.left_out["thinking"] += 1
 
-    def _blocks_of(self, spoken: Spoken) -> Iterator[Block]:
+    def _blocks_of(self, spoken: ApiMessage) -> Iterator[Block]:
         if spoken.role == "system":
             for block in self._texts(spoken):
                 yield {"type": "text", "text": f"<system>\n{block['text']}\n</system>"}
@@ -115,9 +125,9 @@ class _AnthropicMessages:
                 yield from _text_or_image(part, spoken.role)
 
     def _thinking(self, part: ReasoningPart, role: str, signature: str | None) -> Iterator[Block]:
-        wanted = self._wishes.thinking or Thinking.SIGNED
-        if role != "assistant" or wanted is Thinking.NONE or (signature is None and wanted is Thinking.SIGNED):
-            unsigned = role == "assistant" and wanted is Thinking.SIGNED
+        wish = self._wishes.thinking or ThinkingChoice.SIGNED
+        if role != "assistant" or wish is ThinkingChoice.NONE or (signature is None and wish is ThinkingChoice.SIGNED):
+            unsigned = role == "assistant" and wish is ThinkingChoice.SIGNED
             self._report.left_out["unsigned thinking" if unsigned else "thinking"] += 1
             return
         block = {"type": "thinking", "thinking": showable(str(part.text))}
@@ -133,11 +143,18 @@ class _AnthropicMessages:
             yield {**block, "is_error": True} if is_failed(part) else block
 
 
-def _signatures(message: Message | None) -> Iterator[str]:
-    """The provider's signatures of a message's thinking, where each part has one."""
-    metadata = message.metadata if message is not None and isinstance(message.metadata, dict) else {}
+def _signatures(message: Message | None) -> Iterator[str | None]:
+    """The provider's signatures of a message's thinking, part by part; none of those that are imported where not each
+    part has one."""
+    if message is None:
+        return
+    if sealed := {item.at: item.fields.get("signature") for item in sealed_items(message, ANTHROPIC) if item.parts}:
+        thoughts_at = (at for at, part in enumerate(message.content) if isinstance(part, ReasoningPart))
+        yield from (signature if isinstance(signature := sealed.get(at), str) else None for at in thoughts_at)
+        return
+    metadata = message.metadata if isinstance(message.metadata, dict) else {}
     found = metadata.get("signatures")
-    thoughts = sum(isinstance(part, ReasoningPart) for part in message.content) if message is not None else 0
+    thoughts = sum(isinstance(part, ReasoningPart) for part in message.content)
     if isinstance(found, list) and len(found) == thoughts and all(isinstance(each, str) for each in found):
         yield from found
 
@@ -167,15 +184,15 @@ def _image(url: str) -> Block | None:
 
 
 def _output(value: Any) -> str | list[Block]:
-    pieces = list(pieces_of(value))
-    if not any(isinstance(piece, Image) for piece in pieces):
-        return showable("\n".join(str(piece) for piece in pieces))
-    found: list[Block] = []
-    for piece in pieces:
-        block = _image(piece.url) if isinstance(piece, Image) else None
-        text = piece if isinstance(piece, str) else image_note(piece.url)
-        found += _text(text) if block is None else (block,)
-    return found
+    contents = list(result_contents(value))
+    if not any(isinstance(content, ExportedImage) for content in contents):
+        return showable("\n".join(str(content) for content in contents))
+    blocks: list[Block] = []
+    for content in contents:
+        block = _image(content.url) if isinstance(content, ExportedImage) else None
+        text = content if isinstance(content, str) else image_note(content.url)
+        blocks += _text(text) if block is None else (block,)
+    return blocks
 
 
 def _clean(value: Any) -> Any:

@@ -16,7 +16,16 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.exchange.exporters.port import Exporter, Report, Story, StoryFacts, Thinking, ThreadTip, Wishes, load_exporter
+from weft.exchange.exporters.port import (
+    Exporter,
+    ExportOptions,
+    ExportReport,
+    Story,
+    StoryFacts,
+    ThinkingChoice,
+    ThreadTip,
+    load_exporter,
+)
 from weft.kernel.errors import Action, InvalidInput, NotFound, StoreError, quoted
 from weft.ledger.api import FullThreads, FullTurn, Ledger, PriceTable, Spending, TurnRange, has_title
 from weft.ledger.arguments import checked_path, path_error
@@ -65,13 +74,13 @@ def export(
     story = _story(ledger, names, exporter, trees=trees, context=context, title=title, prices=prices)
     if progress is not None:
         story = _watched(story, progress)
-    report = Report()
+    report = ExportReport()
     folder = _folder(assets, None if hasattr(out, "write") else checked_path(out, "out"))
-    pieces = exporter.write(story, Wishes(thinking=chosen, tools=tools, assets=folder), report)
-    written = write_pieces(ledger, out, pieces, force=force, turn=_only_turn(story, trees))
+    chunks = exporter.write(story, ExportOptions(thinking=chosen, tools=tools, assets=folder), report)
+    byte_count = write_chunks(ledger, out, chunks, force=force, turn=_only_turn(story, trees))
     return Exported(
         form=exporter.form,
-        bytes=written,
+        bytes=byte_count,
         turns=report.turns,
         messages=report.messages,
         tool_calls=report.tool_calls,
@@ -85,11 +94,11 @@ def _only_turn(story: Story, trees: bool) -> str | None:
     return story.tips[0].turn_id if len(story.tips) == 1 and not trees else None
 
 
-def _thinking(given: str | None) -> Thinking | None:
+def _thinking(name: str | None) -> ThinkingChoice | None:
     try:
-        return None if given is None else Thinking(given)
+        return None if name is None else ThinkingChoice(name)
     except ValueError:
-        raise InvalidInput(f"thinking is {quoted(given)}", f"known: {', '.join(Thinking)}") from None
+        raise InvalidInput(f"thinking is {quoted(name)}", f"known: {', '.join(ThinkingChoice)}") from None
 
 
 def _story(
@@ -111,14 +120,14 @@ def _story(
     if context and (trees or len(names) > 1):
         raise InvalidInput("a context is that of one turn or session", "name one, without its tree")
     tips = tuple(_tip(ledger, name) for name in names)
-    known = title or _title(ledger, tips)
+    story_title = title or _title(ledger, tips)
     if context:
-        return _context_story(ledger, tips, known)
+        return _context_story(ledger, tips, story_title)
     threads = ledger.full_threads(*names, trees=trees, requests=exporter.wants_requests)
     return Story(
-        title=known,
+        title=story_title,
         tips=tips,
-        strands=threads.strands,
+        thread_ranges=threads.strands,
         turns_of=threads.turns_of,
         lines_of=threads.lines_of,
         facts=lambda: _facts(ledger, tips, threads, prices, trees=trees),
@@ -174,15 +183,17 @@ def _context_story(ledger: Ledger, tips: tuple[ThreadTip, ...], title: str) -> S
     """The messages of a context under the turns that they come from."""
     (tip,) = tips
     session = _session_called(ledger, tip.name)
-    found = ledger.context(tip.name) if session is None else ledger.context(session=session.id)
+    shown_context = ledger.context(tip.name) if session is None else ledger.context(session=session.id)
 
     def turns_of(_: TurnRange) -> Iterator[FullTurn]:
-        for turn, messages in groupby(found.messages, lambda message: _turn_of(message, tip)):
+        for turn, messages in groupby(shown_context.messages, lambda message: _turn_of(message, tip)):
             items = tuple(messages)
             yield FullTurn(turn=ledger.turn(turn), items=items, positions=tuple(range(len(items))))
 
-    whole = TurnRange(number=0, segment=0, low=1, high=len(found.messages), events=None, first="", last=tip.turn_id)
-    return Story(title=title, tips=tips, strands=(whole,), turns_of=turns_of, is_context=True)
+    whole_range = TurnRange(
+        number=0, segment=0, low=1, high=len(shown_context.messages), events=None, first="", last=tip.turn_id
+    )
+    return Story(title=title, tips=tips, thread_ranges=(whole_range,), turns_of=turns_of, is_context=True)
 
 
 def _turn_of(message: Message, tip: ThreadTip) -> str:
@@ -194,47 +205,47 @@ def _turn_of(message: Message, tip: ThreadTip) -> str:
 
 
 def _watched(story: Story, progress: Progress) -> Story:
-    of, done = sum(strand.count for strand in story.strands), count(1)
+    total, done = sum(thread_range.count for thread_range in story.thread_ranges), count(1)
 
-    def turns_of(strand: TurnRange) -> Iterator[FullTurn]:
-        for full_turn in story.turns_of(strand):
+    def turns_of(thread_range: TurnRange) -> Iterator[FullTurn]:
+        for full_turn in story.turns_of(thread_range):
             yield full_turn
-            progress(min(next(done), of), of)
+            progress(min(next(done), total), total)
 
     return replace(story, turns_of=turns_of)
 
 
-def write_pieces(
-    ledger: Ledger, out: str | Path | BinaryIO, pieces: Iterable[bytes], *, force: bool, turn: str | None = None
+def write_chunks(
+    ledger: Ledger, out: str | Path | BinaryIO, chunks: Iterable[bytes], *, force: bool, turn: str | None = None
 ) -> int:
     """Write an export to a path or a file that takes bytes; how many bytes that were. `turn` is the one whose thread
     it shows."""
     if hasattr(out, "write"):
-        return _pour(pieces, out)  # type: ignore[arg-type]
-    return _write_file(ledger, checked_path(out, "out"), pieces, force=force, turn=turn)
+        return _write_all(chunks, out)  # type: ignore[arg-type]
+    return _write_file(ledger, checked_path(out, "out"), chunks, force=force, turn=turn)
 
 
-def _pour(pieces: Iterable[bytes], file: BinaryIO) -> int:
-    written = 0
-    for piece in pieces:
-        file.write(piece)
-        written += len(piece)
+def _write_all(chunks: Iterable[bytes], file: BinaryIO) -> int:
+    byte_count = 0
+    for chunk in chunks:
+        file.write(chunk)
+        byte_count += len(chunk)
     file.flush()
-    return written
+    return byte_count
 
 
-def _write_file(ledger: Ledger, target: Path, pieces: Iterable[bytes], *, force: bool, turn: str | None) -> int:
+def _write_file(ledger: Ledger, target: Path, chunks: Iterable[bytes], *, force: bool, turn: str | None) -> int:
     """Noted before it exists, so that one which is cut short is known too; and after it, with whatever came since."""
     _refuse_existing(target, force)
     try:
         with new_file(target) as file:
             ledger.upkeep.note_export(target)
-            written = _pour(pieces, file)
+            byte_count = _write_all(chunks, file)
             _refuse_existing(target, force)
     except OSError as error:
         raise path_error(target, error) from error
     ledger.upkeep.note_export(target, turn=turn)
-    return written
+    return byte_count
 
 
 def _refuse_existing(path: Path, force: bool) -> None:
@@ -257,7 +268,7 @@ class Folder:
         self._path, self.count = path, 0
         self._address = os.path.relpath(path.absolute(), seen_from.absolute())
 
-    def keep(self, data: bytes, suffix: str) -> str:
+    def store_file(self, data: bytes, suffix: str) -> str:
         name = sha256(data).hexdigest()[:24] + suffix
         place = self._path / name
         if not place.exists():

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.exchange.exporters.port import Report, Story, Wishes
+from weft.exchange.exporters.port import ExportOptions, ExportReport, Story
 from weft.exchange.exporters.turn_contents import UNKNOWN_MODELS, json_line, model_of
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.events import Usage
@@ -36,40 +36,42 @@ class JsonLines:
     one_thread = False
     wants_requests = True
 
-    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
-        ends = _Ends(story.strands)
-        for strand in story.strands:
-            last = ends.before(strand)
-            for full_turn in story.turns_of(strand):
+    def write(self, story: Story, wishes: ExportOptions, report: ExportReport) -> Iterator[bytes]:
+        ends = _Ends(story.thread_ranges)
+        for thread_range in story.thread_ranges:
+            last = ends.before(thread_range)
+            for full_turn in story.turns_of(thread_range):
                 report.count(full_turn)
                 before, entries = last, list[tuple[int, str]]()
                 for position, message in _entries(full_turn, report):
                     yield json_line(entry(full_turn, message, last)) + b"\n"
                     last = message.id
                     entries.append((position, last))
-                ends.note(strand, full_turn.turn.id, before, entries)
+                ends.note(thread_range, full_turn.turn.id, before, entries)
 
 
 class _Ends:
-    """The last entry before each place where a strand leaves another one."""
+    """The last entry before each place where a range leaves another one."""
 
-    def __init__(self, strands: tuple[TurnRange, ...]) -> None:
-        self._wanted: dict[tuple[int | None, str | None], set[int | None]] = {}
-        for strand in strands:
-            self._wanted.setdefault((strand.parent, strand.leaves), set()).add(strand.after_events)
-        self._found: dict[tuple[int | None, str | None, int | None], str | None] = {}
+    def __init__(self, thread_ranges: tuple[TurnRange, ...]) -> None:
+        self._event_limits: dict[tuple[int | None, str | None], set[int | None]] = {}
+        for thread_range in thread_ranges:
+            self._event_limits.setdefault((thread_range.parent, thread_range.leaves), set()).add(
+                thread_range.after_events
+            )
+        self._last_entries: dict[tuple[int | None, str | None, int | None], str | None] = {}
 
-    def before(self, strand: TurnRange) -> str | None:
-        return self._found.get((strand.parent, strand.leaves, strand.after_events))
+    def before(self, thread_range: TurnRange) -> str | None:
+        return self._last_entries.get((thread_range.parent, thread_range.leaves, thread_range.after_events))
 
-    def note(self, strand: TurnRange, turn: str, before: str | None, entries: list[tuple[int, str]]) -> None:
+    def note(self, thread_range: TurnRange, turn: str, before: str | None, entries: list[tuple[int, str]]) -> None:
         """`entries` are those of a turn by their events, `before` the one that came before it."""
-        for events in self._wanted.get((strand.number, turn), ()):
-            seen = [entry for position, entry in entries if events is None or position < events]
-            self._found[(strand.number, turn, events)] = seen[-1] if seen else before
+        for events in self._event_limits.get((thread_range.number, turn), ()):
+            earlier_entries = [entry for position, entry in entries if events is None or position < events]
+            self._last_entries[(thread_range.number, turn, events)] = earlier_entries[-1] if earlier_entries else before
 
 
-def _entries(full_turn: FullTurn, report: Report) -> Iterator[tuple[int, Message]]:
+def _entries(full_turn: FullTurn, report: ExportReport) -> Iterator[tuple[int, Message]]:
     report.left_out["summary"] += full_turn.summary is not None
     for position, item in zip(full_turn.positions, full_turn.items, strict=True):
         if isinstance(item, ToolCall) or "#" in item.id:  # of a context: what stands for calls and their results
@@ -79,11 +81,11 @@ def _entries(full_turn: FullTurn, report: Report) -> Iterator[tuple[int, Message
         else:
             for part in item.content:
                 if not isinstance(part, TextPart):
-                    report.left_out[_what(part)] += 1
+                    report.left_out[_part_kind(part)] += 1
             yield position, item
 
 
-def _what(part: Part) -> str:
+def _part_kind(part: Part) -> str:
     if isinstance(part, ReasoningPart):
         return "thinking"
     return "image" if isinstance(part, ImagePart) else "part of a tool call"
@@ -95,10 +97,10 @@ def entry(full_turn: FullTurn, message: Message, parent: str | None) -> dict[str
     is_answer = message.role == "assistant"
     message_fields: dict[str, Any] = {"role": message.role, "content": message.text}
     if is_answer:
-        message_fields |= _known({"model": _model(message, turn), "usage": _usage(full_turn, message, reply)})
+        message_fields |= _without_none({"model": _model(message, turn), "usage": _usage(full_turn, message, reply)})
     is_dated = turn.time_known or message.created_at != turn.started_at
-    made: dict[str, Any] = {"uuid": message.id}
-    made |= _known(
+    line_fields: dict[str, Any] = {"uuid": message.id}
+    line_fields |= _without_none(
         {
             "parentUuid": parent,
             "sessionId": turn.session_id,
@@ -107,10 +109,10 @@ def entry(full_turn: FullTurn, message: Message, parent: str | None) -> dict[str
         }
     )
     if message.substituted is not UNSET:
-        made["substitutes"] = message.substituted.original
+        line_fields["substitutes"] = message.substituted.original
     if is_answer:
         noted = _noted(message, turn)
-        made |= _known(
+        line_fields |= _without_none(
             {
                 "requestId": noted.get("request_id") or reply.request_id,
                 "provider": reply.provider or turn.provider,
@@ -118,7 +120,7 @@ def entry(full_turn: FullTurn, message: Message, parent: str | None) -> dict[str
                 "situation": noted.get("situation"),
             }
         )
-    return made
+    return line_fields
 
 
 def _noted(message: Message, turn: Turn) -> dict[str, str]:
@@ -131,7 +133,7 @@ def _model(message: Message, turn: Turn) -> str | None:
     return message.model if message.model not in UNKNOWN_MODELS else model_of(turn)
 
 
-def _known(fields: dict[str, Any]) -> dict[str, Any]:
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 

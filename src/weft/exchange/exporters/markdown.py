@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
+from weft.exchange.exporters.port import ExportOptions, ExportReport, Story, ThinkingChoice
 from weft.exchange.exporters.turn_contents import (
     DOT,
-    Image,
+    ExportedImage,
     as_json,
     branch_text,
     call_changes,
@@ -31,8 +31,8 @@ from weft.exchange.exporters.turn_contents import (
     next_of,
     on_one_line,
     other_arguments,
-    pieces_of,
     raster_in,
+    result_contents,
     speaker,
     turn_facts,
     visible,
@@ -67,17 +67,17 @@ class Markdown:
     one_thread = False
     wants_requests = False
 
-    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
+    def write(self, story: Story, wishes: ExportOptions, report: ExportReport) -> Iterator[bytes]:
         page = _Page(wishes, report, level=2 if is_one_thread(story) else 3)
         yield _encoded(page.head(story))
         before: TurnRange | None = None
-        for strand in story.strands:
-            if headed(strand, before) and (before is not None or page.level > 2):
-                yield _encoded(page.strand(strand))
-            before = strand
-            for full_turn in story.turns_of(strand):
+        for thread_range in story.thread_ranges:
+            if headed(thread_range, before) and (before is not None or page.level > 2):
+                yield _encoded(page.range_heading(thread_range))
+            before = thread_range
+            for full_turn in story.turns_of(thread_range):
                 report.count(full_turn)
-                yield _encoded(page.turn(full_turn, next_of(story, strand)))
+                yield _encoded(page.turn(full_turn, next_of(story, thread_range)))
 
 
 def _encoded(blocks: Iterator[str]) -> bytes:
@@ -85,7 +85,7 @@ def _encoded(blocks: Iterator[str]) -> bytes:
 
 
 class _Page:
-    def __init__(self, wishes: Wishes, report: Report, *, level: int) -> None:
+    def __init__(self, wishes: ExportOptions, report: ExportReport, *, level: int) -> None:
         self._wishes, self._report, self.level = wishes, report, level
 
     def head(self, story: Story) -> Iterator[str]:
@@ -99,13 +99,15 @@ class _Page:
             lines.append("- the context: what the model saw there, or would see next")
         yield "\n".join(lines)
 
-    def strand(self, strand: TurnRange) -> Iterator[str]:
-        if strand.leaves is None:
-            yield f"## From the root, turn {code(strand.first)}"
+    def range_heading(self, thread_range: TurnRange) -> Iterator[str]:
+        if thread_range.leaves is None:
+            yield f"## From the root, turn {code(thread_range.first)}"
             return
-        inside = "" if strand.after_events is None else f", after {counted(strand.after_events, 'event')} of it"
-        link = "" if strand.link is None else f" ({escaped(strand.link)})"
-        heading = f"From turn {code(strand.leaves)}{inside}{link}"
+        inside = (
+            "" if thread_range.after_events is None else f", after {counted(thread_range.after_events, 'event')} of it"
+        )
+        link = "" if thread_range.link is None else f" ({escaped(thread_range.link)})"
+        heading = f"From turn {code(thread_range.leaves)}{inside}{link}"
         yield f"## {heading}" if self.level > 2 else f"*{heading} on:*"
 
     def turn(self, full_turn: FullTurn, next_turn: str | None) -> Iterator[str]:
@@ -131,14 +133,14 @@ class _Page:
     def _message(self, full_turn: FullTurn, message: Message, called: set[str]) -> Iterator[str]:
         """Nothing for a message of which nothing is shown."""
         parts = (part for part in message.content if not (isinstance(part, ToolUsePart) and part.id in called))
-        blocks = [block for part in parts for block in self._part(part)]
+        blocks = [block for part in parts for block in self._part_blocks(part)]
         if notes := full_turn.files.get(message.id):
             blocks.append("\n".join(f"- {code(file_text(note))}" for note in notes))
         if blocks:
             yield f"**{escaped(speaker(message, full_turn.turn))}**"
             yield from blocks
 
-    def _part(self, part: Part) -> Iterator[str]:
+    def _part_blocks(self, part: Part) -> Iterator[str]:
         match part:
             case TextPart():
                 yield block_quote(str(part.text))
@@ -150,10 +152,10 @@ class _Page:
                 yield from self._tool(f"**Tool call** {code(part.name)} {code(part.id)}", [part.input])
             case ToolResultPart():
                 failed = " · error" if part.is_error is True else ""
-                yield from self._tool(f"**Result** of {code(part.tool_call_id)}{failed}", pieces_of(part.output))
+                yield from self._tool(f"**Result** of {code(part.tool_call_id)}{failed}", result_contents(part.output))
 
     def _thinking(self, text: str) -> Iterator[str]:
-        if self._wishes.thinking is Thinking.NONE:
+        if self._wishes.thinking is ThinkingChoice.NONE:
             self._report.left_out["thinking"] += 1
             return
         yield "*Thinking*"
@@ -166,7 +168,7 @@ class _Page:
             return
         yield heading
         for value in values:
-            yield self._image(value.url) if isinstance(value, Image) else _valued(value)
+            yield self._image(value.url) if isinstance(value, ExportedImage) else _valued(value)
 
     def _call(self, call: ToolCall) -> Iterator[str]:
         if not self._wishes.tools:
@@ -178,21 +180,21 @@ class _Page:
             if change.path:
                 yield code(change.path)
             yield fenced("\n".join(change.lines), "diff")
-        rest = other_arguments(call, changes)
-        if rest not in (None, {}, ""):
-            yield _valued(rest)
+        other_fields = other_arguments(call, changes)
+        if other_fields not in (None, {}, ""):
+            yield _valued(other_fields)
         if call.error is not None:
             yield "Error:"
             yield fenced(call.error)
         if call.result is not None:
             yield "Result:"
-            for piece in pieces_of(call.result):
-                yield self._image(piece.url) if isinstance(piece, Image) else fenced(piece)
+            for content in result_contents(call.result):
+                yield self._image(content.url) if isinstance(content, ExportedImage) else fenced(content)
 
     def _image(self, url: str) -> str:
         raster = raster_in(url)
         if raster is not None and self._wishes.assets is not None:
-            return f"![image]({_address(self._wishes.assets.keep(raster.data, raster.suffix))})"
+            return f"![image]({_address(self._wishes.assets.store_file(raster.data, raster.suffix))})"
         if raster is not None:
             self._report.left_out["image"] += 1
             return escaped(f"(an image, {raster.media_type}, {len(raster.data):,} bytes, that is not in this page)")
@@ -230,7 +232,7 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def _longest(text: str, letter: str) -> int:
-    return max((len(found) for found in re.findall(f"{letter}+", text)), default=0)
+    return max((len(run) for run in re.findall(f"{letter}+", text)), default=0)
 
 
 def block_quote(text: str) -> str:
@@ -286,12 +288,12 @@ def _without_reach(text: str) -> str:
     """With a backslash before what would be a tag or an image, outside code."""
     lines, fence = [], ""
     for line in text.split("\n"):
-        found = _FENCE.match(line)
+        fence_match = _FENCE.match(line)
         if fence:
-            if found and found[1].startswith(fence) and not found[2].strip():
+            if fence_match and fence_match[1].startswith(fence) and not fence_match[2].strip():
                 fence = ""
-        elif found and not (found[1][0] == "`" and "`" in found[2]):
-            fence = found[1]
+        elif fence_match and not (fence_match[1][0] == "`" and "`" in fence_match[2]):
+            fence = fence_match[1]
         else:
             line = _escaped_reach(line)
         lines.append(line)
@@ -299,11 +301,11 @@ def _without_reach(text: str) -> str:
 
 
 def _escaped_reach(line: str) -> str:
-    made, end = [], 0
+    spans, copied_until = [], 0
     for start, stop in _code_spans(line):
-        made += [_REACHING.sub(r"\\\g<0>", line[end:start]), line[start:stop]]
-        end = stop
-    return "".join([*made, _REACHING.sub(r"\\\g<0>", line[end:])])
+        spans += [_REACHING.sub(r"\\\g<0>", line[copied_until:start]), line[start:stop]]
+        copied_until = stop
+    return "".join([*spans, _REACHING.sub(r"\\\g<0>", line[copied_until:])])
 
 
 def _code_spans(line: str) -> Iterator[tuple[int, int]]:

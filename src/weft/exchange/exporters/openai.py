@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from weft.exchange.exporters.port import Report, Story, Wishes
+from weft.exchange.exporters.port import ExportOptions, ExportReport, Story
 from weft.exchange.exporters.turn_contents import (
+    ApiMessage,
     ExportCallIds,
-    Spoken,
     dialogues,
     image_note,
     is_web_address,
@@ -31,20 +31,20 @@ class OpenAi:
     one_thread = True
     wants_requests = False
 
-    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
+    def write(self, story: Story, wishes: ExportOptions, report: ExportReport) -> Iterator[bytes]:
         lead = b'{"messages":[\n'
-        for message in _OpenAiMessages(wishes, report).all(story):
+        for message in _OpenAiMessages(wishes, report).walk(story):
             yield lead + json_line(message)
             lead = b",\n"
         yield b'{"messages":[]}\n' if lead[:1] == b"{" else b"\n]}\n"
 
 
 class _OpenAiMessages:
-    def __init__(self, wishes: Wishes, report: Report) -> None:
+    def __init__(self, wishes: ExportOptions, report: ExportReport) -> None:
         self._wishes, self._report, self._ids = wishes, report, ExportCallIds()
         self._system: str | None = None
 
-    def all(self, story: Story) -> Iterator[dict[str, Any]]:
+    def walk(self, story: Story) -> Iterator[dict[str, Any]]:
         for full_turn, messages in dialogues(story.turns, self._ids):
             self._report.count(full_turn)
             if full_turn.summary is not None:
@@ -52,7 +52,7 @@ class _OpenAiMessages:
             for spoken in messages:
                 yield from self._messages(spoken)
 
-    def _messages(self, spoken: Spoken) -> Iterator[dict[str, Any]]:
+    def _messages(self, spoken: ApiMessage) -> Iterator[dict[str, Any]]:
         match spoken.role:
             case "system":
                 text = self._text(spoken)
@@ -66,7 +66,7 @@ class _OpenAiMessages:
             case _:
                 yield from self._results(spoken)
 
-    def _assistant(self, spoken: Spoken) -> Iterator[dict[str, Any]]:
+    def _assistant(self, spoken: ApiMessage) -> Iterator[dict[str, Any]]:
         calls = [part for part in spoken.parts if isinstance(part, ToolUsePart)]
         if not self._wishes.tools:
             self._report.left_out["tool call"] += len(calls)
@@ -78,13 +78,13 @@ class _OpenAiMessages:
             return
         yield {"role": "assistant", "content": text or None, "tool_calls": [_call(part) for part in calls]}
 
-    def _results(self, spoken: Spoken) -> Iterator[dict[str, Any]]:
+    def _results(self, spoken: ApiMessage) -> Iterator[dict[str, Any]]:
         for part in spoken.parts:
             if self._wishes.tools and isinstance(part, ToolResultPart):
                 text = showable(result_text(part.output))
                 yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": text}
 
-    def _text(self, spoken: Spoken) -> str:
+    def _text(self, spoken: ApiMessage) -> str:
         """All that is text; the API takes nothing else from an assistant or a system."""
         texts = []
         for part in spoken.parts:
@@ -96,19 +96,19 @@ class _OpenAiMessages:
                 self._report.left_out["thinking"] += 1
         return showable("\n".join(texts))
 
-    def _content(self, spoken: Spoken) -> str | list[dict[str, Any]]:
+    def _content(self, spoken: ApiMessage) -> str | list[dict[str, Any]]:
         texts = [part for part in spoken.parts if isinstance(part, TextPart)]
         if len(texts) < 2 and all(isinstance(part, TextPart | ReasoningPart) for part in spoken.parts):
             return self._text(spoken)
-        found: list[dict[str, Any]] = []
+        blocks: list[dict[str, Any]] = []
         for part in spoken.parts:
             if isinstance(part, ImagePart):
-                found.append(_image(part))
+                blocks.append(_image(part))
             elif isinstance(part, TextPart):
-                found.append({"type": "text", "text": showable(str(part.text))})
+                blocks.append({"type": "text", "text": showable(str(part.text))})
             elif isinstance(part, ReasoningPart):
                 self._report.left_out["thinking"] += 1
-        return found
+        return blocks
 
 
 def _call(part: ToolUsePart) -> dict[str, Any]:

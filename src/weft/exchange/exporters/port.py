@@ -20,7 +20,7 @@ from weft.ledger.api import FullTurn, TurnLine, TurnRange
 # --- The port of an exporter: what it is given to write, and what it gives back.
 
 
-class Thinking(StrEnum):
+class ThinkingChoice(StrEnum):
     """Which of the models' thinking is written."""
 
     ALL = "all"
@@ -54,42 +54,42 @@ class StoryFacts(Struct, frozen=True, kw_only=True):
 
 
 class Story(Struct, frozen=True, kw_only=True):
-    """What is to be written: strands of turns, parents before children."""
+    """What is to be written: ranges of turns, parents before children."""
 
     title: str
     tips: tuple[ThreadTip, ...]
-    strands: tuple[TurnRange, ...]
+    thread_ranges: tuple[TurnRange, ...]
     turns_of: Callable[[TurnRange], Iterator[FullTurn]]
     is_context: bool = False
     """It is what a model saw or would see, rather than all that was said."""
     lines_of: Callable[[TurnRange], Iterator[TurnLine]] | None = None
-    """A line about each turn of a strand, for a list of contents; null: there is none."""
+    """A line about each turn of a range, for a list of contents; null: there is none."""
     facts: Callable[[], StoryFacts] | None = None
     """Reads what is known of all turns; only forms that show it call it."""
 
     @property
     def turns(self) -> Iterator[FullTurn]:
-        return (full_turn for strand in self.strands for full_turn in self.turns_of(strand))
+        return (full_turn for thread_range in self.thread_ranges for full_turn in self.turns_of(thread_range))
 
 
-class Assets(Protocol):
+class AssetFolder(Protocol):
     """A folder beside the export for what does not fit into it."""
 
-    def keep(self, data: bytes, suffix: str) -> str:
+    def store_file(self, data: bytes, suffix: str) -> str:
         """Put a file there, once however often it comes; returns the address under which the export finds it."""
 
 
-class Wishes(Struct, frozen=True, kw_only=True):
+class ExportOptions(Struct, frozen=True, kw_only=True):
     """How it is to be written."""
 
-    thinking: Thinking | None = None
+    thinking: ThinkingChoice | None = None
     """Null: as the form does by itself."""
     tools: bool = True
     """Tool calls and their results too?"""
-    assets: Assets | None = None
+    assets: AssetFolder | None = None
 
 
-class Report(Struct):
+class ExportReport(Struct):
     """What came of it."""
 
     turns: int = 0
@@ -111,7 +111,7 @@ class Exporter(Protocol):
     """Writes turns in one form."""
 
     form: str
-    """The name that `--as` takes, such as `markdown`."""
+    """The name that `--format` takes, such as `markdown`."""
     suffix: str
     """How names of its files end, such as `.md`."""
     one_thread: bool
@@ -119,7 +119,7 @@ class Exporter(Protocol):
     wants_requests: bool
     """Does it tell what only events know of a model's answers: which request they came to, how long they took?"""
 
-    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
+    def write(self, story: Story, wishes: ExportOptions, report: ExportReport) -> Iterator[bytes]:
         """The export, piece by piece. Counts every turn in the report, and what it leaves out."""
 
 
@@ -136,8 +136,8 @@ def load_exporter(form: str) -> Exporter:
     points = {point.name: point for point in _points()}
     if form not in points:
         raise InvalidInput(f"there is no exporter {quoted(form)}", f"known: {', '.join(sorted(points))}")
-    found: Exporter = points[form].load()()
-    return found
+    exporter: Exporter = points[form].load()()
+    return exporter
 
 
 @cache

@@ -11,10 +11,10 @@ from html import escape
 from pathlib import Path
 from typing import BinaryIO
 
-from weft.exchange.exporters.export import Exported, write_pieces
-from weft.exchange.exporters.html.page import image_piece, page_foot, page_head, rendered, shown, typed
+from weft.exchange.exporters.export import Exported, write_chunks
+from weft.exchange.exporters.html.page import html_text, image_piece, page_foot, page_head, rendered, typed
 from weft.exchange.exporters.markdown import block_quote, code, escaped
-from weft.exchange.exporters.port import Report
+from weft.exchange.exporters.port import ExportReport
 from weft.exchange.exporters.turn_contents import DOT, counted, image_note, json_line, moment, on_one_line, raster_in
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.errors import InvalidInput, quoted
@@ -37,19 +37,19 @@ def export_room(
     """Write what was said in a room, by its name. `out` is a path or a file that takes bytes."""
     if form not in FORMS:
         raise InvalidInput(f"a room has no form {quoted(form)}", f"known: {', '.join(FORMS)}")
-    found, report = ledger.rooms.get(room), Report()
-    story = RoomStory(ledger, found, title or found.title or f"Room {found.id}", report)
-    written = write_pieces(ledger, out, FORMS[form](story), force=force)
+    room_record, report = ledger.rooms.get(room), ExportReport()
+    story = RoomStory(ledger, room_record, title or room_record.title or f"Room {room_record.id}", report)
+    byte_count = write_chunks(ledger, out, FORMS[form](story), force=force)
     left_out = {name: count for name, count in sorted(report.left_out.items()) if count}
     return Exported(
-        form=form, bytes=written, turns=0, messages=report.messages, tool_calls=report.tool_calls, left_out=left_out
+        form=form, bytes=byte_count, turns=0, messages=report.messages, tool_calls=report.tool_calls, left_out=left_out
     )
 
 
 class RoomStory:
     """What is told of a room."""
 
-    def __init__(self, ledger: Ledger, room: Room, title: str, report: Report) -> None:
+    def __init__(self, ledger: Ledger, room: Room, title: str, report: ExportReport) -> None:
         self._ledger, self.room, self.title, self.report = ledger, room, title, report
         self.participants: list[Participant] = ledger.rooms.participants(room.id, removed=True)
 
@@ -66,7 +66,10 @@ class RoomStory:
 
     @property
     def about(self) -> str:
-        people = [f"{shown_name(one.name)}{' (left)' if one.is_removed else ''}" for one in self.participants]
+        people = [
+            f"{shown_name(participant.name)}{' (left)' if participant.is_removed else ''}"
+            for participant in self.participants
+        ]
         return DOT.join([f"Room {self.room.id}", counted(self.room.position, "message"), ", ".join(people)])
 
 
@@ -121,7 +124,7 @@ def _article(message: RoomMessage) -> Iterator[str]:
     yield f'<article class="turn" id="m-{message.position}" data-depth="{message.position}">\n<header><h3>'
     yield f'<a href="#m-{message.position}" title="{escape(message.id)}">{message.position}</a></h3>'
     yield f'<p title="{iso_from_ms(message.posted_at)}">{escape(moment(message.posted_at))}</p></header>\n'
-    yield f'<section class="block message {role}"><h4>{shown(on_one_line(speaker_of(message)))}</h4>'
+    yield f'<section class="block message {role}"><h4>{html_text(on_one_line(speaker_of(message)))}</h4>'
     for text, is_image in text_parts(message):
         if is_image:
             yield image_piece(text)
@@ -146,7 +149,8 @@ def _jsonl(story: RoomStory) -> Iterator[bytes]:
             else None,
             "content": message.text,
             "images": images or None,
-            "mentions": [{"kind": one.kind, "id": one.id, "name": one.name} for one in message.mentions] or None,
+            "mentions": [{"kind": mention.kind, "id": mention.id, "name": mention.name} for mention in message.mentions]
+            or None,
             "notice": message.notice,
             "meta": message.meta or None,
             "erased": message.is_erased or None,

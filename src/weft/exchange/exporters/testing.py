@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from weft.exchange.exporters.export import Exported, export
-from weft.exchange.exporters.port import Exporter, Report, Story, ThreadTip, Wishes
+from weft.exchange.exporters.port import Exporter, ExportOptions, ExportReport, Story, ThreadTip
 from weft.kernel.contents import ERASED
 from weft.ledger.api import FullTurn, Ledger, TurnRange
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
@@ -29,16 +29,16 @@ AHEAD = 64
 """So many turns an exporter may look at before it gives a piece."""
 
 
-def live(ledger: Ledger) -> None:
+def record_history(ledger: Ledger) -> None:
     """A small history with everything in it that a form may stumble over."""
-    parts = [ReasoningPart("pondering"), TextPart("spoken"), ImagePart(PIXEL), ImagePart("https://example.org/a.png")]
+    content = [ReasoningPart("pondering"), TextPart("spoken"), ImagePart(PIXEL), ImagePart("https://example.org/a.png")]
     calls: list[dict[str, Any]] = [
         {"id": "c1", "name": "Bash", "arguments": {"command": "listing"}, "result": "listed"},
         {"id": "c1", "name": "mcp:a/b", "arguments": [1, 2**70], "error": "broken", "status": "error"},
         {"id": "c2", "name": "Edit", "arguments": {"path": "a.py", "old_string": "x", "new_string": "y"}},
     ]
     ledger.record_turn(
-        session="main", system="be brief", query="asked first", response={"content": parts}, tool_calls=calls
+        session="main", system="be brief", query="asked first", response={"content": content}, tool_calls=calls
     )
     stray = [ToolUsePart("u1", "Read", {"path": "b"}), ToolResultPart("u9", {"deep": [None]}, True)]
     ledger.record_turn(session="main", query={"content": stray}, response={"content": [*stray]})
@@ -67,7 +67,7 @@ class ExporterContract:
     @contextmanager
     def ledger(self, folder: Path) -> Iterator[Ledger]:
         with self.open(folder / "ledger.db") as ledger:
-            live(ledger)
+            record_history(ledger)
             yield ledger
 
     def export(self, ledger: Ledger, *what: str, **wishes: Any) -> tuple[bytes, Exported]:
@@ -106,10 +106,10 @@ class ExporterContract:
         with self.ledger(tmp_path) as ledger:
             assert "summed up" in self.words(self.export(ledger, "main", context=True)[0])
             if not self.exporter.one_thread:
-                both = self.words(self.export(ledger, "main", "beside")[0])
+                two_threads = self.words(self.export(ledger, "main", "beside")[0])
                 tree = self.words(self.export(ledger, "main", trees=True)[0])
-                assert both.count("asked beside") >= 1
-                assert tree.count("answered beside") == both.count("answered beside")
+                assert two_threads.count("asked beside") >= 1
+                assert tree.count("answered beside") == two_threads.count("answered beside")
 
     def test_thinking_and_tools_are_left_out_if_nobody_wants_them(self, tmp_path: Path) -> None:
         with self.ledger(tmp_path) as ledger:
@@ -122,8 +122,8 @@ class ExporterContract:
 
     def test_what_was_erased_is_shown_as_erased(self, tmp_path: Path) -> None:
         with self.ledger(tmp_path) as ledger:
-            found = ledger.search("asked last")
-            ledger.erasure.erase(found[0].turn_id, reason="test")
+            hits = ledger.search("asked last")
+            ledger.erasure.erase(hits[0].turn_id, reason="test")
             data, _ = self.export(ledger, "main")
         text = self.words(data)
         assert "asked last" not in text
@@ -131,21 +131,23 @@ class ExporterContract:
 
     def test_it_gives_as_it_goes(self) -> None:
         """A thread that never ends: what it looks at ahead of what it gives stays small."""
-        asked = 0
+        taken_count = 0
 
         def turns_of(_: TurnRange) -> Iterator[FullTurn]:
-            nonlocal asked
+            nonlocal taken_count
             for full_turn in _endless():
-                asked += 1
+                taken_count += 1
                 yield full_turn
 
-        strand = TurnRange(number=0, segment=1, low=1, high=10**9, events=None, first="a", last="z")
-        story = Story(title="t", tips=(ThreadTip(name="t", turn_id="z"),), strands=(strand,), turns_of=turns_of)
-        given = 0
-        for _ in self.exporter.write(story, Wishes(), Report()):
-            assert asked - given <= AHEAD
-            given = asked
-            if asked > 10 * AHEAD:
+        thread_range = TurnRange(number=0, segment=1, low=1, high=10**9, events=None, first="a", last="z")
+        story = Story(
+            title="t", tips=(ThreadTip(name="t", turn_id="z"),), thread_ranges=(thread_range,), turns_of=turns_of
+        )
+        given_count = 0
+        for _ in self.exporter.write(story, ExportOptions(), ExportReport()):
+            assert taken_count - given_count <= AHEAD
+            given_count = taken_count
+            if taken_count > 10 * AHEAD:
                 return
         raise AssertionError("it ended before the thread did")
 

@@ -28,7 +28,17 @@ from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import showable
 from weft.kernel.enums import TurnStatus, TurnType
 from weft.ledger.api import BranchPoint, FullTurn, Item, TurnRange
-from weft.ledger.model import FileNote, Message, Part, TextPart, ToolCall, ToolResultPart, ToolUsePart, Turn
+from weft.ledger.model import (
+    FileNote,
+    Message,
+    Part,
+    TextPart,
+    ToolCall,
+    ToolResultPart,
+    ToolUsePart,
+    Turn,
+    other_server,
+)
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -85,7 +95,7 @@ _SUFFIXES = {"jpeg": ".jpg"}
 SHOWN = 80
 
 
-class Raster(Struct, frozen=True):
+class RasterImage(Struct, frozen=True):
     """An image of pixels, by its format and its bytes."""
 
     format: str
@@ -104,20 +114,20 @@ class Raster(Struct, frozen=True):
         return base64.b64encode(self.data).decode()
 
 
-def raster_in(url: str) -> Raster | None:
+def raster_in(url: str) -> RasterImage | None:
     """The pixels in a `data:` address; None where it is another address, another format, or not what it says."""
-    found = _DATA.match(url)
-    if found is None:
+    match = _DATA.match(url)
+    if match is None:
         return None
-    name = found[1].lower()
+    name = match[1].lower()
     name = "jpeg" if name == "jpg" else name
     try:
-        data = base64.b64decode("".join(url[found.end() :].split()), validate=True)
+        data = base64.b64decode("".join(url[match.end() :].split()), validate=True)
     except (binascii.Error, ValueError):
         return None
     if not data.startswith(_BEGINNINGS.get(name, ())) or (name == "webp" and data[8:12] != b"WEBP"):
         return None
-    return Raster(name, data)
+    return RasterImage(name, data)
 
 
 def is_web_address(url: str) -> bool:
@@ -132,15 +142,15 @@ def image_note(url: str) -> str:
     return f"[image: {url[:SHOWN]}{'…' if len(url) > SHOWN else ''}]"
 
 
-def image_address(part: dict[str, Any]) -> str | None:
+def image_address(block: dict[str, Any]) -> str | None:
     """The address of an image in any of the ways that providers write one in a tool's result."""
-    if "image" not in str(part.get("type")):
+    if "image" not in str(block.get("type")):
         return None
-    source = part.get("source", part)
+    source = block.get("source", block)
     if isinstance(source, dict) and isinstance(data := source.get("data"), str):
         kind = source.get("media_type") or source.get("mimeType") or source.get("mime_type")
         return f"data:{kind};base64,{data}" if isinstance(kind, str) else None
-    for holder in (part, source):
+    for holder in (block, source):
         for name in ("image_url", "url"):
             url = holder.get(name) if isinstance(holder, dict) else None
             url = url.get("url") if isinstance(url, dict) else url
@@ -154,35 +164,37 @@ def image_address(part: dict[str, Any]) -> str | None:
 DEEPEST = 300
 
 
-class Image(Struct, frozen=True):
+class ExportedImage(Struct, frozen=True):
     """An image of a tool's result."""
 
     url: str
 
 
-def pieces_of(value: Any) -> Iterator[str | Image]:
+def result_contents(value: Any) -> Iterator[str | ExportedImage]:
     """A text as it is; a list of a provider's blocks one by one; anything else as JSON."""
     if value is None:
         return
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
-        for part in value:
-            yield _piece(part)
+    elif isinstance(value, list) and value and all(isinstance(block, dict) and "type" in block for block in value):
+        for block in value:
+            yield _block_content(block)
     else:
         yield as_json(value)
 
 
-def _piece(part: dict[str, Any]) -> str | Image:
-    if part["type"] == "text" and isinstance(text := part.get("text"), str):
+def _block_content(block: dict[str, Any]) -> str | ExportedImage:
+    if block["type"] == "text" and isinstance(text := block.get("text"), str):
         return text
-    url = image_address(part)
-    return as_json(part) if url is None else Image(url)
+    url = image_address(block)
+    return as_json(block) if url is None else ExportedImage(url)
 
 
 def result_text(value: Any) -> str:
     """The same as one text, with a note for each image."""
-    return "\n".join(piece if isinstance(piece, str) else image_note(piece.url) for piece in pieces_of(value))
+    return "\n".join(
+        content if isinstance(content, str) else image_note(content.url) for content in result_contents(value)
+    )
 
 
 def as_json(value: Any) -> str:
@@ -310,8 +322,8 @@ def call_facts(call: ToolCall) -> list[str]:
         facts.append(str(call.error_code))
     if call.completed_at is not None and call.completed_at > call.started_at:
         facts.append(duration(call.completed_at - call.started_at))
-    if call.server:
-        facts.append(f"on {call.server}")
+    if (server := other_server(call.server, call.name)) is not None:
+        facts.append(f"on {server}")
     if call.spawned_session:
         facts.append(f"started {call.spawned_session}")
     if call.substituted is not UNSET:
@@ -350,25 +362,25 @@ def branch_text(branch: BranchPoint) -> str:
     return on_one_line(DOT.join(word for word in words if word))
 
 
-def goes_on(strand: TurnRange, before: TurnRange | None) -> bool:
-    """Does it simply go on where the strand before it ends?"""
-    return before is not None and strand.parent == before.number and strand.leaves == before.last
+def goes_on(thread_range: TurnRange, before: TurnRange | None) -> bool:
+    """Does it simply go on where the range before it ends?"""
+    return before is not None and thread_range.parent == before.number and thread_range.leaves == before.last
 
 
-def next_of(story: Story, strand: TurnRange) -> str | None:
-    """The turn that the page goes on with after a strand's last, where it belongs to the same thread."""
-    after = story.strands[strand.number + 1 : strand.number + 2]
-    return after[0].first if after and goes_on(after[0], strand) else None
+def next_of(story: Story, thread_range: TurnRange) -> str | None:
+    """The turn that the page goes on with after a range's last, where it belongs to the same thread."""
+    after = story.thread_ranges[thread_range.number + 1 : thread_range.number + 2]
+    return after[0].first if after and goes_on(after[0], thread_range) else None
 
 
-def headed(strand: TurnRange, before: TurnRange | None) -> bool:
-    """Does a strand need words before it? What simply goes on does not, unless inside a turn or in another chain."""
-    return not goes_on(strand, before) or strand.after_events is not None or strand.link is not None
+def headed(thread_range: TurnRange, before: TurnRange | None) -> bool:
+    """Does a range need words before it? What simply goes on does not, unless inside a turn or in another chain."""
+    return not goes_on(thread_range, before) or thread_range.after_events is not None or thread_range.link is not None
 
 
 def is_one_thread(story: Story) -> bool:
-    pairs = zip(story.strands[1:], story.strands, strict=False)
-    return all(goes_on(strand, before) for strand, before in pairs)
+    pairs = zip(story.thread_ranges[1:], story.thread_ranges, strict=False)
+    return all(goes_on(thread_range, before) for thread_range, before in pairs)
 
 
 def moment(ms: int) -> str:
@@ -393,7 +405,7 @@ _OURS = re.compile(r"weft_\d+")
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class Spoken(Struct):
+class ApiMessage(Struct):
     """A message for an API."""
 
     role: str
@@ -412,20 +424,20 @@ class ExportCallIds:
     BITS = 2**23
 
     def __init__(self) -> None:
-        self._seen, self._made = bytearray(self.BITS // 8), 0
+        self._seen, self._new_ids = bytearray(self.BITS // 8), 0
 
-    def take(self, native: str) -> str:
-        if _ID.fullmatch(native) and not _OURS.fullmatch(native) and not self._known(native):
+    def claim_id(self, native: str) -> str:
+        if _ID.fullmatch(native) and not _OURS.fullmatch(native) and not self._note_seen(native):
             return native
-        self._made += 1
-        return f"weft_{self._made}"
+        self._new_ids += 1
+        return f"weft_{self._new_ids}"
 
-    def _known(self, native: str) -> bool:
+    def _note_seen(self, native: str) -> bool:
         place = int.from_bytes(sha256(native.encode()).digest()[:4], "big") % self.BITS
         byte, bit = place // 8, 1 << place % 8
-        known = bool(self._seen[byte] & bit)
+        was_seen = bool(self._seen[byte] & bit)
         self._seen[byte] |= bit
-        return known
+        return was_seen
 
 
 def tool_name(name: str) -> str:
@@ -435,13 +447,13 @@ def tool_name(name: str) -> str:
 
 def tool_input(value: Any) -> dict[str, Any]:
     """A call's arguments as the object that APIs want."""
-    found = opened(value)
-    if isinstance(found, dict) and not is_deep(found):
-        return found
-    return {} if found is None else {"input": value}
+    arguments = opened(value)
+    if isinstance(arguments, dict) and not is_deep(arguments):
+        return arguments
+    return {} if arguments is None else {"input": value}
 
 
-def dialogues(turns: Iterable[FullTurn], ids: ExportCallIds) -> Iterator[tuple[FullTurn, Iterator[Spoken]]]:
+def dialogues(turns: Iterable[FullTurn], ids: ExportCallIds) -> Iterator[tuple[FullTurn, Iterator[ApiMessage]]]:
     """Each turn with its messages, to be walked before the next one."""
     ahead: Counter[str] = Counter()
     before: FullTurn | None = None
@@ -470,49 +482,49 @@ class _Dialogue:
             if isinstance(item, ToolCall):
                 self._calls.setdefault(item.call_id, deque()).append(item)
         self._gather(items)
-        self._asking: Spoken | None = None
+        self._asking: ApiMessage | None = None
         self._answers: list[Part] = []
 
     def _gather(self, items: Sequence[Item]) -> None:
         """The results that will be moved to their calls; there may be more of them than calls."""
-        wanted = self._spelled | Counter({id: len(calls) for id, calls in self._calls.items()})
-        for part in _parts(items, ToolResultPart):
-            found = self._results.setdefault(part.tool_call_id, deque())
-            if len(found) < wanted[part.tool_call_id]:
-                found.append(part)
-        self._moved = Counter({id: len(found) for id, found in self._results.items()})
+        call_counts = self._spelled | Counter({id: len(calls) for id, calls in self._calls.items()})
+        for part in _result_parts(items, ToolResultPart):
+            results = self._results.setdefault(part.tool_call_id, deque())
+            if len(results) < call_counts[part.tool_call_id]:
+                results.append(part)
+        self._moved = Counter({id: len(results) for id, results in self._results.items()})
 
-    def spoken(self, items: Sequence[Item]) -> Iterator[Spoken]:
+    def spoken(self, items: Sequence[Item]) -> Iterator[ApiMessage]:
         for item in items:
             if isinstance(item, ToolCall):
-                self._call(item)
+                self._ask_for_call(item)
             elif item.role == "assistant" and item.sequence < 0 and self._asking is not None:
                 self._asking.parts += self._assistant(item)  # it stands for calls of the message before it
             elif item.role == "assistant":
-                yield from self._asked()
-                self._asking = Spoken("assistant", [*self._assistant(item)], item)
+                yield from self._flush_asking()
+                self._asking = ApiMessage("assistant", [*self._assistant(item)], item)
             else:
-                yield from self._asked()
+                yield from self._flush_asking()
                 parts = [self._plain(part) for part in item.content if not self._is_moved(part)]
                 if parts or not item.content:
-                    yield Spoken("user" if item.role == "tool" else item.role, parts, item)
-        yield from self._asked()
+                    yield ApiMessage("user" if item.role == "tool" else item.role, parts, item)
+        yield from self._flush_asking()
 
-    def _asked(self) -> Iterator[Spoken]:
+    def _flush_asking(self) -> Iterator[ApiMessage]:
         """The assistant's message that was waiting for its calls, and what they gave back."""
         if self._asking is not None:
             yield self._asking
         if self._answers:
-            yield Spoken("tool", self._answers)
+            yield ApiMessage("tool", self._answers)
         self._asking, self._answers = None, []
 
-    def _call(self, call: ToolCall) -> None:
+    def _ask_for_call(self, call: ToolCall) -> None:
         """A call that no message spells out joins the assistant's message before it."""
         if self._spelled[call.call_id]:
             self._spelled[call.call_id] -= 1
             return
         if self._asking is None:
-            self._asking = Spoken("assistant", [])
+            self._asking = ApiMessage("assistant", [])
         self._asking.parts.append(self._use(ToolUsePart(call.call_id, call.name, call.arguments)))
 
     def _assistant(self, message: Message) -> Iterator[Part]:
@@ -523,7 +535,7 @@ class _Dialogue:
                 yield self._plain(part, uses=False)
 
     def _use(self, part: ToolUsePart) -> ToolUsePart:
-        id = self._ids.take(part.id)
+        id = self._ids.claim_id(part.id)
         self._answers.append(self._answer(part.id, id))
         return ToolUsePart(id, tool_name(part.name), tool_input(part.input))
 
@@ -567,7 +579,7 @@ def _uses(items: Iterable[Item]) -> Iterator[ToolUsePart]:
     return (part for message in answers for part in message.content if isinstance(part, ToolUsePart))
 
 
-def _parts(items: Iterable[Item], kind: type[ToolResultPart]) -> Iterator[ToolResultPart]:
+def _result_parts(items: Iterable[Item], kind: type[ToolResultPart]) -> Iterator[ToolResultPart]:
     messages = (item for item in items if isinstance(item, Message))
     return (part for message in messages for part in message.content if isinstance(part, kind))
 

@@ -59,7 +59,7 @@ class Block(Struct):
         return "\n".join(self.lines).strip("\n")
 
 
-def blocks(path: Path) -> Iterator[Block]:
+def read_blocks(path: Path) -> Iterator[Block]:
     """Every block in order. What comes before the first session is as it is."""
     with path.open("rb") as file:
         reader = _Reader(_strictness(path))
@@ -68,24 +68,24 @@ def blocks(path: Path) -> Iterator[Block]:
             line = raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
             if number == 1:
                 line = line.removeprefix("\ufeff")
-            done = reader.take(line, number, offset, offset + len(raw))
+            finished_block = reader.add_line(line, number, offset, offset + len(raw))
             offset += len(raw)
-            if done is not None:
-                yield done
+            if finished_block is not None:
+                yield finished_block
         if reader.block is not None and reader.block.lines:
             yield reader.block
 
 
 def _strictness(path: Path) -> list[bool]:
     """For what comes before the first session, and for each session: has a prompt the two spaces?"""
-    found = [False]
+    strict_flags = [False]
     with path.open("rb") as file:
         for raw in text_lines(file):
             if raw.startswith(HEADER_START):
-                found.append(False)
+                strict_flags.append(False)
             elif raw.startswith(b"####") and raw[4:5] == b" ":
-                found[-1] |= raw.rstrip(b"\r\n").endswith(HARD.encode())
-    return found
+                strict_flags[-1] |= raw.rstrip(b"\r\n").endswith(HARD.encode())
+    return strict_flags
 
 
 class _Reader:
@@ -100,7 +100,7 @@ class _Reader:
         self._is_blank = True
         self._is_prompted = False
 
-    def take(self, line: str, number: int, offset: int, end: int) -> Block | None:
+    def add_line(self, line: str, number: int, offset: int, end: int) -> Block | None:
         """The block that a line ends, if it does."""
         kind, words = self._kind(line)
         if kind is None:
@@ -108,16 +108,16 @@ class _Reader:
                 self.block.lines.append("")
             self._is_blank = True
             return None
-        done, block = None, self.block
+        finished_block, block = None, self.block
         is_apart = kind in (Kind.HEADER, Kind.PROMPT) and (self._is_blank or kind is Kind.HEADER)
         if block is None or block.kind is not kind or is_apart:
-            done, block = block, Block(kind, number, offset, end)
+            finished_block, block = block, Block(kind, number, offset, end)
         self.block = block
         block.lines.append(words)
         block.end = end
         self._is_blank = False
         self._is_prompted = kind is Kind.PROMPT or (self._is_prompted and kind is not Kind.HEADER)
-        return done
+        return finished_block
 
     def _kind(self, line: str) -> tuple[Kind | None, str]:
         if (header := HEADER.fullmatch(line)) is not None:
@@ -204,13 +204,13 @@ def notes_of(lines: list[str]) -> Notes:
     return notes
 
 
-def _tokens(sent: str, rest: str) -> Tokens:
+def _tokens(sent: str, details: str) -> Tokens:
     """As it printed them, which is rounded; what was sent includes the cache."""
-    counts = {name: _number(count) for count, name in COUNT.findall(rest)}
-    cached, written = counts.get("cache hit"), counts.get("cache write")
-    given = _number(sent)
-    fresh = None if given is None else max(given - (cached or 0) - (written or 0), 0)
-    return Tokens(input=fresh, output=counts.get("received"), cached=cached, cache_write=written)
+    counts = {name: _number(count) for count, name in COUNT.findall(details)}
+    cached, cache_written = counts.get("cache hit"), counts.get("cache write")
+    sent_count = _number(sent)
+    uncached = None if sent_count is None else max(sent_count - (cached or 0) - (cache_written or 0), 0)
+    return Tokens(input=uncached, output=counts.get("received"), cached=cached, cache_write=cache_written)
 
 
 def _money(words: str | None) -> float | None:
@@ -241,7 +241,7 @@ class Input(Struct, frozen=True):
     end: int
 
 
-def inputs(file: BinaryIO) -> Iterator[Input]:
+def read_inputs(file: BinaryIO) -> Iterator[Input]:
     """`# time`, then what was typed, a `+` before each line."""
     literal, lines, offset, start, end = "", [], 0, 0, 0
     for raw in text_lines(file):
@@ -266,13 +266,13 @@ class Times:
         path = beside.with_name(NAME)
         try:
             with open_beneath(path, path.parent) as file:
-                found = list(inputs(file)) if os.fstat(file.fileno()).st_size <= SIDECAR_BYTES else []
+                typed_inputs = list(read_inputs(file)) if os.fstat(file.fileno()).st_size <= SIDECAR_BYTES else []
         except OSError:
-            found = []
-        for each in found:
-            self._times[each.text.strip()].append(each.literal)
+            typed_inputs = []
+        for typed_input in typed_inputs:
+            self._times[typed_input.text.strip()].append(typed_input.literal)
 
-    def of(self, words: str, since: str | None) -> str | None:
+    def take_time(self, words: str, since: str | None) -> str | None:
         """The first that is not before its session."""
         waiting = self._times.get(words.strip())
         while waiting and since is not None and waiting[0] < since:
@@ -323,18 +323,18 @@ def log_entries(source: Source) -> Iterator[LogEntry]:
 
 def log_messages(lines: list[str]) -> list[tuple[str, str]]:
     """Who said what: a rule begins a message, and each of its lines names its speaker."""
-    textses: list[tuple[str, list[str]]] = []
+    speaker_texts: list[tuple[str, list[str]]] = []
     is_new = True
     for line in lines:
         spoken = SPOKEN.fullmatch(line)
         if line == RULE:
             is_new = True
-        elif spoken is not None and (is_new or not textses or textses[-1][0] != spoken[1]):
-            textses.append((spoken[1], [spoken[2] or ""]))
+        elif spoken is not None and (is_new or not speaker_texts or speaker_texts[-1][0] != spoken[1]):
+            speaker_texts.append((spoken[1], [spoken[2] or ""]))
             is_new = False
-        elif textses:
-            textses[-1][1].append((spoken[2] or "") if spoken is not None else line)
-    return [(who, "\n".join(texts).strip("\n")) for who, texts in textses]
+        elif speaker_texts:
+            speaker_texts[-1][1].append((spoken[2] or "") if spoken is not None else line)
+    return [(speaker, "\n".join(texts).strip("\n")) for speaker, texts in speaker_texts]
 
 
 def read_log(source: Source, session: str, report: Report) -> Iterator[Transcript]:
@@ -362,27 +362,27 @@ def _log_turns(source: Source, session: str, report: Report) -> Iterator[NativeT
 
 
 def _log_turn(session: str, number: int, request: LogEntry | None, response: LogEntry | None) -> NativeTurn:
-    asked = log_messages(request.lines) if request is not None else []
-    last = max((place for place, (who, _) in enumerate(asked) if who == "USER"), default=None)
-    new_messages = [] if last is None else asked[last:]
-    given = log_messages(response.lines) if response is not None else []
-    literal = next((each.literal for each in (request, response) if each is not None), None)
+    request_messages = log_messages(request.lines) if request is not None else []
+    last = max((place for place, (speaker, _) in enumerate(request_messages) if speaker == "USER"), default=None)
+    new_messages = [] if last is None else request_messages[last:]
+    response_messages = log_messages(response.lines) if response is not None else []
+    literal = next((log_entry.literal for log_entry in (request, response) if log_entry is not None), None)
     items = [
         NativeMessage(
-            role=ROLES[who],
+            role=ROLES[speaker],
             parts=(TextPart(words),) if words else (),
             literal_time=entry.literal,
-            source=MessageSource.EVENT if who != "ASSISTANT" else None,
+            source=MessageSource.EVENT if speaker != "ASSISTANT" else None,
             metadata={"context_messages": last} if entry is request and last else None,
         )
-        for entry, spoken in ((request, new_messages), (response, given))
+        for entry, spoken in ((request, new_messages), (response, response_messages))
         if entry is not None
-        for who, words in spoken
+        for speaker, words in spoken
     ]
-    ends = [each for each in (request, response) if each is not None]
+    ends = [log_entry for log_entry in (request, response) if log_entry is not None]
     return NativeTurn(
         key=f"{session}#{number}",
-        records=(canonical(["llm", literal, number, asked, given]),),
+        records=(canonical(["llm", literal, number, request_messages, response_messages]),),
         items=tuple(items),
         parent=number - 1 if number else None,
         closed=response is not None,
@@ -415,10 +415,10 @@ class Aider:
         """The times of prompts come with the chat history that lies beside them."""
         return is_inputs(source) and source.path.with_name(HISTORY).is_file()
 
-    def whole(self, source: Source) -> Path | None:
+    def session_file(self, source: Source) -> Path | None:
         return source.path.with_name(HISTORY)
 
-    def parts(self, path: Path) -> list[Path]:
+    def part_files(self, path: Path) -> list[Path]:
         return []
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
@@ -453,7 +453,7 @@ class TurnDraft(Struct):
     is_commanded: bool = False
     end: int = 0
 
-    def take(self, block: Block) -> None:
+    def add_block(self, block: Block) -> None:
         self.end = block.end
         if block.kind is Kind.PROMPT and is_command(block.text):
             self.waiting.append(block)
@@ -473,24 +473,24 @@ class TurnDraft(Struct):
 
 
 def is_command(words: str) -> bool:
-    first, _, rest = words.partition(" ")
-    return words.startswith("!") or (words.startswith("/") and not (first in ASKING and rest.strip()))
+    first, _, arguments = words.partition(" ")
+    return words.startswith("!") or (words.startswith("/") and not (first in ASKING and arguments.strip()))
 
 
 def _sessions(source: Source, folder: str, report: Report) -> Iterator[Transcript]:
-    times, taken = Times(source.path), dict[str, int]()
+    times, counts = Times(source.path), dict[str, int]()
     draft = TurnDraft(f"{folder}/before", None)
-    for block in blocks(source.path):
+    for block in read_blocks(source.path):
         report.found += 1
         report.mapped[block.kind] += 1
         if block.kind is not Kind.HEADER:
-            draft.take(block)
+            draft.add_block(block)
             continue
         if draft.end:
             yield _transcript(draft, source, times, until=block.offset)
         started = block.text
-        taken[started] = taken.get(started, 0) + 1
-        id = f"{folder}/{started}" + (f"~{taken[started]}" if taken[started] > 1 else "")
+        counts[started] = counts.get(started, 0) + 1
+        id = f"{folder}/{started}" + (f"~{counts[started]}" if counts[started] > 1 else "")
         draft = TurnDraft(id, started, end=block.end)
     if draft.end:
         yield _transcript(draft, source, times, until=None)
@@ -499,12 +499,12 @@ def _sessions(source: Source, folder: str, report: Report) -> Iterator[Transcrip
 def _transcript(draft: TurnDraft, source: Source, times: Times, until: int | None) -> Transcript:
     draft.finish()
     settings = Settings()
-    made = []
+    native_turns = []
     for number, turn in enumerate(draft.turns):
         is_last = until is None and number == len(draft.turns) - 1
-        maker = _TurnBlocks(draft, settings, times)
-        made.append(maker.made(turn, number, is_last, workspace_of(source)))
-        settings = maker.settings
+        turn_blocks = _TurnBlocks(draft, settings, times)
+        native_turns.append(turn_blocks.native_turn(turn, number, is_last, workspace_of(source)))
+        settings = turn_blocks.settings
     for block in draft.waiting:
         for line in block.lines:
             settings = settings.changed(line.strip())
@@ -514,7 +514,7 @@ def _transcript(draft: TurnDraft, source: Source, times: Times, until: int | Non
         version=settings.version,
         metadata=present(started=draft.started, repository=settings.repository),
     )
-    return Transcript(session=session, turns=made, until=until)
+    return Transcript(session=session, turns=native_turns, until=until)
 
 
 def workspace_of(source: Source) -> str | None:
@@ -535,11 +535,11 @@ class _TurnBlocks:
         self._ahead: Notes | None = None
         """What the next answer cost."""
 
-    def made(self, turn: list[Block], number: int, is_last: bool, workspace: str | None) -> NativeTurn:
+    def native_turn(self, turn: list[Block], number: int, is_last: bool, workspace: str | None) -> NativeTurn:
         records = []
         for place, block in enumerate(turn):
             records.append(canonical([str(block.kind), block.text]))
-            self._take(block, f"{self._draft.id}#{number}.{place}")
+            self._add_block(block, f"{self._draft.id}#{number}.{place}")
         return NativeTurn(
             key=f"{self._draft.id}#{number}",
             records=(canonical([self._draft.started, number]), *records),
@@ -556,9 +556,9 @@ class _TurnBlocks:
             end=turn[-1].end,
         )
 
-    def _take(self, block: Block, native: str) -> None:
+    def _add_block(self, block: Block, native: str) -> None:
         if block.kind is Kind.PROMPT:
-            literal = self._times.of(block.text, self._draft.started)
+            literal = self._times.take_time(block.text, self._draft.started)
             self._literal = literal or self._literal
             self._add(block, MessageRole.USER, source=MessageSource.HUMAN, literal_time=literal)
         elif block.kind is Kind.ANSWER:
@@ -567,29 +567,29 @@ class _TurnBlocks:
             self._add(block, MessageRole.ASSISTANT, native=native, model=self.settings.model)
             ahead, self._ahead = self._ahead, None
             if ahead is not None:
-                self._cost(ahead)
+                self._note_cost(ahead)
         else:
-            self._output(block)
+            self._add_output(block)
 
-    def _add(self, block: Block, role: MessageRole, **more: Any) -> None:
-        self._items.append(NativeMessage(role=role, parts=(TextPart(block.text),) if block.text else (), **more))
+    def _add(self, block: Block, role: MessageRole, **fields: Any) -> None:
+        self._items.append(NativeMessage(role=role, parts=(TextPart(block.text),) if block.text else (), **fields))
 
-    def _output(self, block: Block) -> None:
+    def _add_output(self, block: Block) -> None:
         for line in block.lines:
             self.settings = self.settings.changed(line.strip())
-        found = notes_of(block.lines)
+        notes = notes_of(block.lines)
         self._add(block, MessageRole.SYSTEM, source=MessageSource.EVENT)
-        self._commits += found.commits
-        self._is_stopped |= found.is_stopped
+        self._commits += notes.commits
+        self._is_stopped |= notes.is_stopped
         if self._answer is None:
-            self._items[-1] = replace(self._items[-1], files=tuple(found.files))
+            self._items[-1] = replace(self._items[-1], files=tuple(notes.files))
         else:
             answer = self._items[self._answer]
-            self._items[self._answer] = replace(answer, files=(*answer.files, *found.files))
-        if found.tokens is not None:
-            self._cost(found)
+            self._items[self._answer] = replace(answer, files=(*answer.files, *notes.files))
+        if notes.tokens is not None:
+            self._note_cost(notes)
 
-    def _cost(self, notes: Notes) -> None:
+    def _note_cost(self, notes: Notes) -> None:
         """Of the answer before it; older versions tell it before the answer."""
         answer = None if self._answer is None else self._items[self._answer]
         if answer is None or self._answer is None or answer.tokens is not None:
@@ -603,26 +603,26 @@ def _typed(source: Source, session: str, report: Report) -> Transcript:
     """Prompts of which nothing else is left."""
     turns = []
     with source.path.open("rb") as file:
-        typed = list(inputs(file))
-    for number, each in enumerate(typed):
+        typed = list(read_inputs(file))
+    for number, typed_input in enumerate(typed):
         report.found += 1
         report.mapped["input"] += 1
         message = NativeMessage(
             role=MessageRole.USER,
-            parts=(TextPart(each.text),) if each.text else (),
-            literal_time=each.literal,
+            parts=(TextPart(typed_input.text),) if typed_input.text else (),
+            literal_time=typed_input.literal,
             source=MessageSource.HUMAN,
         )
         turns.append(
             NativeTurn(
                 key=f"{session}#{number}",
-                records=(canonical(["input", each.literal, number, each.text]),),
+                records=(canonical(["input", typed_input.literal, number, typed_input.text]),),
                 items=(message,),
                 parent=number - 1 if number else None,
-                literal_time=each.literal,
+                literal_time=typed_input.literal,
                 workspace=workspace_of(source),
-                offset=each.offset,
-                end=each.end,
+                offset=typed_input.offset,
+                end=typed_input.end,
             )
         )
     return Transcript(session=NativeSession(id=session, workspace=workspace_of(source)), turns=turns)

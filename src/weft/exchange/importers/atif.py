@@ -33,7 +33,7 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.native_turns import (
     MessageContent,
@@ -86,7 +86,7 @@ def _beginning(value: JsonObject) -> list[Any]:
     return values
 
 
-def embedded(value: JsonObject) -> dict[str, JsonObject]:
+def embedded_trajectories(value: JsonObject) -> dict[str, JsonObject]:
     """Trajectories of subagents inside this one, by their ids."""
     fields = (mapping(trajectory) for trajectory in sequence(value.get("subagent_trajectories")))
     return {id: trajectory for trajectory in fields if (id := text(trajectory.get("trajectory_id"))) is not None}
@@ -97,39 +97,43 @@ def embedded_id(parent: str, id: str) -> str:
     return id if UNIQUE.fullmatch(id) else f"{parent}/{id}"
 
 
-def referred(ref: JsonObject, parent: str, inside: dict[str, JsonObject], folder: Path | None) -> str | None:
+def referred_trajectory(
+    ref: JsonObject, parent: str, embedded_by_id: dict[str, JsonObject], folder: Path | None
+) -> str | None:
     """The trajectory that a reference names."""
     id = text(ref.get("trajectory_id"))
-    if id is not None and id in inside:
+    if id is not None and id in embedded_by_id:
         return embedded_id(parent, id)
     path = text(ref.get("trajectory_path"))
-    if path is not None and folder is not None and (value := _beside(folder, path)):
+    if path is not None and folder is not None and (value := _load_beside(folder, path)):
         return trajectory_id(value)
     return id or text(ref.get("session_id"))
 
 
-def before(path: Path) -> str | None:
+def earlier_trajectory(path: Path) -> str | None:
     """The trajectory that goes on in this file, if one lies beside it and says so."""
     try:
-        files = sorted(each for each in path.parent.glob("*.json") if each != path and not each.is_symlink())
+        files = sorted(
+            candidate for candidate in path.parent.glob("*.json") if candidate != path and not candidate.is_symlink()
+        )
     except OSError:
         return None
     sign = f'"{path.name}"'.encode()
     for file in files[:NEIGHBOURS]:
-        value = _loaded(file, path.parent, sign)
+        value = _load_trajectory(file, path.parent, sign)
         ref = text(value.get("continued_trajectory_ref"))
         if ref is not None and Path(ref).name == path.name:
             return trajectory_id(value)
     return None
 
 
-def _beside(folder: Path, path: str) -> JsonObject:
+def _load_beside(folder: Path, path: str) -> JsonObject:
     """A file below the same folder; a reference does not lead out of it."""
     target = (folder / path).resolve()
-    return _loaded(target, folder.resolve()) if target.is_relative_to(folder.resolve()) else {}
+    return _load_trajectory(target, folder.resolve()) if target.is_relative_to(folder.resolve()) else {}
 
 
-def _loaded(file: Path, root: Path, sign: bytes = b"") -> JsonObject:
+def _load_trajectory(file: Path, root: Path, sign: bytes = b"") -> JsonObject:
     try:
         data = read_beneath(file, root)
     except OSError:
@@ -156,7 +160,7 @@ class TurnDraft(Struct):
     number: int
     parent: int | None
     items: list[NativeMessage | PendingCall] = field(default_factory=list)
-    asked: list[PendingCall] = field(default_factory=list)
+    last_calls: list[PendingCall] = field(default_factory=list)
     """Calls of the last response."""
     times: list[int] = field(default_factory=list)
     literal: str | None = None
@@ -172,16 +176,16 @@ class Turns:
         self._agent, self._spawned = agent, spawned
         self.drafts: list[TurnDraft] = []
 
-    def take(self, number: int, step: JsonObject) -> None:
+    def add_step(self, number: int, step: JsonObject) -> None:
         role = SOURCES[str(step["source"])]
         copied = step.get("is_copied_context") is True
         if copied:
-            self._say(self._draft(number), step, MessageRole.SYSTEM)
+            self._add_message(self._draft(number), step, MessageRole.SYSTEM)
         elif role is MessageRole.USER:
-            self._say(self._draft(number, begins=True), step, role)
+            self._add_message(self._draft(number, begins=True), step, role)
             self.drafts[-1].is_begun = True
         elif role is MessageRole.SYSTEM:
-            self._system(number, step)
+            self._add_system_step(number, step)
         else:
             self._respond(self._draft(number), step)
 
@@ -191,11 +195,11 @@ class Turns:
             self.drafts.append(TurnDraft(number, len(self.drafts) - 1 if self.drafts else None))
         return self.drafts[-1]
 
-    def _system(self, number: int, step: JsonObject) -> None:
+    def _add_system_step(self, number: int, step: JsonObject) -> None:
         """Instructions, or a step that makes the context smaller: that is a turn of its own."""
         managed = mapping(mapping(step.get("extra")).get("context_management"))
         if not managed or not self.drafts:
-            self._say(self._draft(number), step, MessageRole.SYSTEM)
+            self._add_message(self._draft(number), step, MessageRole.SYSTEM)
             return
         draft = TurnDraft(number, len(self.drafts) - 1)
         results = [content_text(result.get("content")) for result in _results(step)]
@@ -203,30 +207,30 @@ class Turns:
         draft.compaction = NativeCompaction(
             summary=summary,
             trigger=text(managed.get("trigger")),
-            tokens_before=whole(managed.get("tokens_before")),
-            tokens_after=whole(managed.get("tokens_after")),
+            tokens_before=whole_number(managed.get("tokens_before")),
+            tokens_after=whole_number(managed.get("tokens_after")),
             metadata=present(type=text(managed.get("type"))),
         )
         self.drafts.append(draft)
-        self._timed(draft, step)
+        self._note_time(draft, step)
 
-    def _timed(self, draft: TurnDraft, step: JsonObject) -> tuple[int | None, str | None]:
+    def _note_time(self, draft: TurnDraft, step: JsonObject) -> tuple[int | None, str | None]:
         timestamp = step.get("timestamp")
-        at = millis(timestamp) if isinstance(timestamp, str) else None
-        literal = text(timestamp) if at is None else None
-        draft.times += [] if at is None else [at]
+        time = millis(timestamp) if isinstance(timestamp, str) else None
+        literal = text(timestamp) if time is None else None
+        draft.times += [] if time is None else [time]
         draft.literal = draft.literal or literal
-        return at, literal
+        return time, literal
 
-    def _say(self, draft: TurnDraft, step: JsonObject, role: MessageRole) -> None:
-        at, literal = self._timed(draft, step)
+    def _add_message(self, draft: TurnDraft, step: JsonObject, role: MessageRole) -> None:
+        time, literal = self._note_time(draft, step)
         content, files = _content(step.get("message"))
         is_copied = step.get("is_copied_context") is True
         draft.items.append(
             NativeMessage(
                 role=role,
                 parts=tuple(content.parts),
-                at=at,
+                at=time,
                 literal_time=literal,
                 source=None if role is MessageRole.USER else MessageSource.EVENT,
                 context=present(observed=[plain_result(result.get("content")) for result in _results(step)]),
@@ -242,7 +246,7 @@ class Turns:
 
     def _respond(self, draft: TurnDraft, step: JsonObject) -> None:
         draft.is_begun = True
-        at, literal = self._timed(draft, step)
+        time, literal = self._note_time(draft, step)
         content, files = _content(step.get("message"))
         thought = text(step.get("reasoning_content"))
         by_model = step.get("llm_call_count") != 0
@@ -251,53 +255,53 @@ class Turns:
             NativeMessage(
                 role=MessageRole.ASSISTANT,
                 parts=(*([] if thought is None else [ReasoningPart(thought)]), *content.parts),
-                at=at,
+                at=time,
                 literal_time=literal,
                 model=(text(step.get("model_name")) or text(self._agent.get("model_name"))) if by_model else None,
-                tokens=tokens(metrics),
+                tokens=metrics_tokens(metrics),
                 metadata=present(
                     effort=step.get("reasoning_effort"),
-                    calls_of_model=whole(step.get("llm_call_count")),
+                    calls_of_model=whole_number(step.get("llm_call_count")),
                     cost=metrics.get("cost_usd"),
-                    metrics=_further(mapping(metrics.get("extra"))),
+                    metrics=_small_fields(mapping(metrics.get("extra"))),
                     extra=step.get("extra"),
                     blocks=content.other_blocks,
                 ),
                 files=files,
             )
         )
-        draft.asked = [_call(mapping(tool_call), at) for tool_call in sequence(step.get("tool_calls"))]
-        draft.items += draft.asked
+        draft.last_calls = [_call(mapping(tool_call), time) for tool_call in sequence(step.get("tool_calls"))]
+        draft.items += draft.last_calls
         for result in _results(step):
-            self._observe(draft, result, at)
+            self._observe(draft, result, time)
 
-    def _observe(self, draft: TurnDraft, result: JsonObject, at: int | None) -> None:
+    def _observe(self, draft: TurnDraft, result: JsonObject, time: int | None) -> None:
         id = text(result.get("source_call_id"))
-        named = [call for call in draft.asked if call.is_open and (id is None or call.id == id)]
+        candidates = [call for call in draft.last_calls if call.is_open and (id is None or call.id == id)]
         content, files = _content(result.get("content"))
-        if not named or (id is None and len(draft.asked) > 1):
+        if not candidates or (id is None and len(draft.last_calls) > 1):
             draft.items.append(
                 NativeMessage(
                     role=MessageRole.SYSTEM,
                     parts=tuple(content.parts),
-                    at=at,
+                    at=time,
                     source=MessageSource.EVENT,
                     metadata=present(source_call=id, extra=result.get("extra"), blocks=content.other_blocks),
                     files=files,
                 )
             )
             return
-        call = named[0]
+        call = candidates[0]
         call.answer(plain_result(result.get("content")))
         call.files = (*call.files, *files)
-        refs = [mapping(each) for each in _refs(result)]
-        call.spawned = next((found for ref in refs if (found := self._spawned(ref)) is not None), None)
+        refs = [mapping(value) for value in _refs(result)]
+        call.spawned = next((session for ref in refs if (session := self._spawned(ref)) is not None), None)
         call.detail = present(extra=result.get("extra"), call=mapping(call.detail).get("call"), subagents=refs)
 
     def finished(self, session: str, size: int, final: JsonObject, role: AgentRole) -> list[NativeTurn]:
         totals = None
         if final and not any(_is_counted(draft) for draft in self.drafts):
-            totals = tokens({name: final.get(f"total_{name}") for name in COUNTS})
+            totals = metrics_tokens({name: final.get(f"total_{name}") for name in COUNTS})
         turns = []
         for place, draft in enumerate(self.drafts):
             is_last = place == len(self.drafts) - 1
@@ -347,25 +351,25 @@ def _with_totals(items: list[Item], totals: Tokens) -> list[Item]:
     return items
 
 
-def tokens(metrics: JsonObject) -> Tokens | None:
+def metrics_tokens(metrics: JsonObject) -> Tokens | None:
     """What was cached lies inside the prompt."""
-    prompt, output, cached = (whole(metrics.get(name)) for name in COUNTS)
+    prompt, output, cached = (whole_number(metrics.get(name)) for name in COUNTS)
     if prompt is None and output is None:
         return None
-    further = mapping(metrics.get("extra"))
-    written = whole(further.get("cache_creation_input_tokens"))
-    reasoning = whole(further.get("reasoning_tokens"))
+    extra = mapping(metrics.get("extra"))
+    cache_written = whole_number(extra.get("cache_creation_input_tokens"))
+    reasoning = whole_number(extra.get("reasoning_tokens"))
     return Tokens(
         input=uncached_input(prompt, cached, None),
         output=output,
         cached=cached,
-        cache_write=written,
-        cache_write_1h=one_hour_writes(further),
+        cache_write=cache_written,
+        cache_write_1h=one_hour_writes(extra),
         reasoning=reasoning,
     )
 
 
-def _further(extra: JsonObject) -> JsonObject:
+def _small_fields(extra: JsonObject) -> JsonObject:
     return {name: value for name, value in extra.items() if name not in LARGE}
 
 
@@ -378,26 +382,26 @@ def _refs(result: JsonObject) -> list[Any]:
     return refs if isinstance(refs, list) else [] if refs is None else [refs]
 
 
-def _call(tool_call: JsonObject, at: int | None) -> PendingCall:
+def _call(tool_call: JsonObject, time: int | None) -> PendingCall:
     extra = tool_call.get("extra")
     return PendingCall(
         text(tool_call.get("tool_call_id")) or "",
         text(tool_call.get("function_name")) or "",
         tool_call.get("arguments"),
-        at=at,
+        at=time,
         detail=None if extra is None else {"call": extra},
     )
 
 
 def _content(content: Any) -> tuple[MessageContent, tuple[FileNote, ...]]:
     """Texts and images; an image is a file beside the trajectory."""
-    found = content_of(content)
+    message_content = content_of(content)
     files = []
-    for block in map(mapping, found.other_blocks):
+    for block in map(mapping, message_content.other_blocks):
         path = text(mapping(block.get("source")).get("path"))
         if block.get("type") == "image" and path is not None and "://" not in path:
             files.append(FileNote(kind=FileKind.ATTACHED, path=path))
-    return found, tuple(files)
+    return message_content, tuple(files)
 
 
 # --- ATIF: a trajectory is one JSON document, or a line of many.
@@ -465,7 +469,7 @@ class _Reading:
 
     def transcripts(self) -> Iterator[Transcript]:
         id = trajectory_id(self._value)
-        earlier = None if self._path is None else before(self._path)
+        earlier = None if self._path is None else earlier_trajectory(self._path)
         link = None
         if earlier is not None and earlier != id:
             link = NativeLink(to=earlier, why=LinkReason.CONTINUATION, session=earlier)
@@ -480,25 +484,25 @@ class _Reading:
         depth: int,
         link: NativeLink | None = None,
     ) -> Iterator[Transcript]:
-        self._sections(value)
-        inside = embedded(value)
+        self._count_sections(value)
+        embedded_by_id = embedded_trajectories(value)
         folder = None if self._path is None else self._path.parent
         agent = mapping(value.get("agent"))
-        turns = Turns(agent, lambda ref: referred(ref, id, inside, folder))
-        self._steps(value, turns)
+        turns = Turns(agent, lambda ref: referred_trajectory(ref, id, embedded_by_id, folder))
+        self._add_steps(value, turns)
         role = AgentRole.WORKER if parent is not None else AgentRole.UNIFIED
-        made = turns.finished(id, self._size, mapping(value.get("final_metrics")), role)
-        if made:
-            made[0].link = link
-        yield Transcript(session=_session(value, id, parent, call), turns=made)
-        calls = (item for turn in made for item in turn.items if isinstance(item, NativeCall))
+        native_turns = turns.finished(id, self._size, mapping(value.get("final_metrics")), role)
+        if native_turns:
+            native_turns[0].link = link
+        yield Transcript(session=_session(value, id, parent, call), turns=native_turns)
+        calls = (item for turn in native_turns for item in turn.items if isinstance(item, NativeCall))
         spawns = {call.spawned: call.id for call in calls}
-        self._embedded(value, inside)
-        for name, each in inside.items() if depth < DEEPEST else ():
+        self._count_unnamed(value, embedded_by_id)
+        for name, embedded_value in embedded_by_id.items() if depth < DEEPEST else ():
             child = embedded_id(id, name)
-            yield from self._trajectory(each, child, id, spawns.get(child), depth + 1)
+            yield from self._trajectory(embedded_value, child, id, spawns.get(child), depth + 1)
 
-    def _sections(self, value: JsonObject) -> None:
+    def _count_sections(self, value: JsonObject) -> None:
         for name in value:
             if name in LISTS:
                 continue
@@ -508,7 +512,7 @@ class _Reading:
             if not is_known:
                 self._report.unknown[name] += 1
 
-    def _steps(self, value: JsonObject, turns: Turns) -> None:
+    def _add_steps(self, value: JsonObject, turns: Turns) -> None:
         for number, step in enumerate(sequence(value.get("steps")), 1):
             self._report.found += 1
             if not isinstance(step, dict):
@@ -521,14 +525,14 @@ class _Reading:
                 self._report.unknown[f"step.{source}"] += 1
                 continue
             self._report.mapped[f"step.{source}"] += 1
-            turns.take(number, step)
+            turns.add_step(number, step)
 
-    def _embedded(self, value: JsonObject, inside: dict[str, JsonObject]) -> None:
+    def _count_unnamed(self, value: JsonObject, embedded_by_id: dict[str, JsonObject]) -> None:
         """Those that cannot be told apart are kept, and counted as such."""
-        lost = len(sequence(value.get("subagent_trajectories"))) - len(inside)
-        if lost > 0:
-            self._report.found += lost
-            self._report.kept["subagent without id"] += lost
+        unnamed_count = len(sequence(value.get("subagent_trajectories"))) - len(embedded_by_id)
+        if unnamed_count > 0:
+            self._report.found += unnamed_count
+            self._report.kept["subagent without id"] += unnamed_count
 
 
 def _session(value: JsonObject, id: str, parent: str | None, call: str | None) -> NativeSession:

@@ -63,17 +63,17 @@ class NodeContent(Struct):
 def content_of(content: dict[str, Any]) -> NodeContent:
     """A type of content that is not known is taken by its text or parts, if it has any."""
     kind = text(content.get("content_type")) or ""
-    taker = TAKERS.get(kind)
-    found = NodeContent(is_known=taker is not None)
-    if taker is not None:
-        taker(found, content)
+    adder = ADDERS.get(kind)
+    node_content = NodeContent(is_known=adder is not None)
+    if adder is not None:
+        adder(node_content, content)
     elif text(content.get("text")) is not None:
-        _text(found, content)
+        _add_text(node_content, content)
     elif isinstance(content.get("parts"), list):
-        _parts(found, content)
+        _add_parts(node_content, content)
     else:
-        found.elsewhere.append(content)
-    return found
+        node_content.elsewhere.append(content)
+    return node_content
 
 
 def _add(content: NodeContent, words: Any) -> None:
@@ -81,15 +81,15 @@ def _add(content: NodeContent, words: Any) -> None:
         content.parts.append(TextPart(words))
 
 
-def _parts(found: NodeContent, content: dict[str, Any]) -> None:
+def _add_parts(node_content: NodeContent, content: dict[str, Any]) -> None:
     for part in sequence(content.get("parts")):
         if isinstance(part, str):
-            _add(found, part)
+            _add(node_content, part)
         else:
-            _asset(found, mapping(part))
+            _add_asset(node_content, mapping(part))
 
 
-def _asset(content: NodeContent, part: dict[str, Any]) -> None:
+def _add_asset(content: NodeContent, part: dict[str, Any]) -> None:
     """An image by where it lies in the export; what was said aloud by its words."""
     kind, pointer = text(part.get("content_type")) or "", text(part.get("asset_pointer"))
     if kind == "image_asset_pointer" and pointer is not None:
@@ -104,65 +104,65 @@ def _asset(content: NodeContent, part: dict[str, Any]) -> None:
 SHOWN = ("asset_pointer", "size_bytes", "width", "height", "metadata")
 
 
-def _text(found: NodeContent, content: dict[str, Any]) -> None:
-    _add(found, content.get("text"))
+def _add_text(node_content: NodeContent, content: dict[str, Any]) -> None:
+    _add(node_content, content.get("text"))
 
 
-def _thoughts(found: NodeContent, content: dict[str, Any]) -> None:
+def _add_thoughts(node_content: NodeContent, content: dict[str, Any]) -> None:
     for thought in sequence(content.get("thoughts")):
         fields = mapping(thought)
         words = [text(fields.get("summary")), text(fields.get("content"))]
         if any(words):
-            found.parts.append(ReasoningPart("\n".join(word for word in words if word)))
+            node_content.parts.append(ReasoningPart("\n".join(word for word in words if word)))
     for part in sequence(content.get("parts")):
         if isinstance(part, str) and part:
-            found.parts.append(ReasoningPart(part))
+            node_content.parts.append(ReasoningPart(part))
 
 
-def _recap(found: NodeContent, content: dict[str, Any]) -> None:
+def _add_recap(node_content: NodeContent, content: dict[str, Any]) -> None:
     words = text(content.get("content")) or text(next(iter(sequence(content.get("parts"))), None))
     if words is not None:
-        found.parts.append(ReasoningPart(words))
+        node_content.parts.append(ReasoningPart(words))
 
 
-def _display(found: NodeContent, content: dict[str, Any]) -> None:
+def _add_display(node_content: NodeContent, content: dict[str, Any]) -> None:
     """What a page or a search showed."""
-    _add(found, text(content.get("result")) or text(content.get("summary")))
-    rest = present(summary=content.get("summary"), assets=content.get("assets"), tether=content.get("tether_id"))
-    if rest:
-        found.elsewhere.append(rest)
+    _add(node_content, text(content.get("result")) or text(content.get("summary")))
+    details = present(summary=content.get("summary"), assets=content.get("assets"), tether=content.get("tether_id"))
+    if details:
+        node_content.elsewhere.append(details)
 
 
-def _quote(found: NodeContent, content: dict[str, Any]) -> None:
+def _add_quote(node_content: NodeContent, content: dict[str, Any]) -> None:
     heading = [text(content.get(name)) for name in ("title", "url")]
-    _add(found, "\n".join([*(word for word in heading if word), text(content.get("text")) or ""]).strip())
+    _add(node_content, "\n".join([*(word for word in heading if word), text(content.get("text")) or ""]).strip())
 
 
-def _context(found: NodeContent, content: dict[str, Any]) -> None:
+def _add_context(node_content: NodeContent, content: dict[str, Any]) -> None:
     """What a person has told the assistant about themselves, and what it has noted itself."""
     for name in ("user_profile", "user_instructions", "model_set_context"):
-        _add(found, content.get(name))
+        _add(node_content, content.get(name))
 
 
-def _error(found: NodeContent, content: dict[str, Any]) -> None:
-    _add(found, ": ".join(word for word in (text(content.get("name")), text(content.get("text"))) if word))
+def _add_error(node_content: NodeContent, content: dict[str, Any]) -> None:
+    _add(node_content, ": ".join(word for word in (text(content.get("name")), text(content.get("text"))) if word))
 
 
-TAKERS: dict[str, Callable[[NodeContent, dict[str, Any]], None]] = {
-    "text": _parts,
-    "multimodal_text": _parts,
-    "code": _text,
-    "execution_output": _text,
-    "citable_code_output": _text,
-    "thoughts": _thoughts,
-    "reasoning_recap": _recap,
-    "tether_browsing_display": _display,
-    "tether_browsing_code": _display,
-    "tether_quote": _quote,
-    "sonic_webpage": _quote,
-    "user_editable_context": _context,
-    "model_editable_context": _context,
-    "system_error": _error,
+ADDERS: dict[str, Callable[[NodeContent, dict[str, Any]], None]] = {
+    "text": _add_parts,
+    "multimodal_text": _add_parts,
+    "code": _add_text,
+    "execution_output": _add_text,
+    "citable_code_output": _add_text,
+    "thoughts": _add_thoughts,
+    "reasoning_recap": _add_recap,
+    "tether_browsing_display": _add_display,
+    "tether_browsing_code": _add_display,
+    "tether_quote": _add_quote,
+    "sonic_webpage": _add_quote,
+    "user_editable_context": _add_context,
+    "model_editable_context": _add_context,
+    "system_error": _add_error,
 }
 CONTEXTS = frozenset({"user_editable_context", "model_editable_context"})
 
@@ -204,12 +204,16 @@ def tool_of(message: dict[str, Any]) -> str | None:
     return recipient if role_of(message) == "assistant" and recipient not in (None, "all") else None
 
 
-def part_of(message: dict[str, Any]) -> TreePart:
+def tree_part_of(message: dict[str, Any]) -> TreePart:
     role, content = role_of(message), mapping(message.get("content"))
     if role in ("assistant", "tool"):
         return TreePart.ANSWER
-    found = content_of(content)
-    if not found.parts and not found.elsewhere and not sequence(mapping(message.get("metadata")).get("attachments")):
+    node_content = content_of(content)
+    if (
+        not node_content.parts
+        and not node_content.elsewhere
+        and not sequence(mapping(message.get("metadata")).get("attachments"))
+    ):
         return TreePart.NOTHING
     is_typed = role == "user" and not is_hidden(message) and text(content.get("content_type")) not in CONTEXTS
     return TreePart.PROMPT if is_typed else TreePart.OTHER
@@ -237,28 +241,28 @@ class ChatGptBuilder(TurnBuilder, kw_only=True):
 
     open: Call | None = None
 
-    def take(self, message: dict[str, Any], native: str) -> None:
-        if (when := seconds_millis(message.get("create_time"))) is not None:
-            self.times.append(when)
+    def add_message(self, message: dict[str, Any], native: str) -> None:
+        if (time := seconds_millis(message.get("create_time"))) is not None:
+            self.times.append(time)
         node_content, role, tool = content_of(mapping(message.get("content"))), role_of(message), tool_of(message)
         content = mapping(message.get("content"))
         self.add_identity(role, native, text(message.get("recipient")), content)
         if tool is not None:
-            self._call(message, native, tool, node_content)
+            self._add_call(message, native, tool, node_content)
         elif role == "tool" and self.open is not None:
-            self._result(message, node_content)
+            self._add_result(message, node_content)
         else:
-            self._message(message, native, node_content)
+            self._add_native_message(message, native, node_content)
 
-    def _call(self, message: dict[str, Any], native: str, tool: str, content: NodeContent) -> None:
+    def _add_call(self, message: dict[str, Any], native: str, tool: str, content: NodeContent) -> None:
         """The message that asks is one of its own, without the words that are the call's."""
-        self._message(message, native, NodeContent(elsewhere=content.elsewhere))
+        self._add_native_message(message, native, NodeContent(elsewhere=content.elsewhere))
         self.open = Call(
             id=native, name=tool, arguments=object_in_text(content.words), at=seconds_millis(message.get("create_time"))
         )
         self.items.append(self.open)
 
-    def _result(self, message: dict[str, Any], content: NodeContent) -> None:
+    def _add_result(self, message: dict[str, Any], content: NodeContent) -> None:
         call = self.open
         if call is None:
             return
@@ -270,19 +274,19 @@ class ChatGptBuilder(TurnBuilder, kw_only=True):
             call.results += [*([content.words] if content.words else []), *images]
         call.notes += content.elsewhere
 
-    def _message(self, message: dict[str, Any], native: str, content: NodeContent) -> None:
+    def _add_native_message(self, message: dict[str, Any], native: str, content: NodeContent) -> None:
         role, metadata = role_of(message), mapping(message.get("metadata"))
         if role == "assistant":
             self._note_end(message, content)
         if role in ("assistant", "user"):
             self.open = None
-        when = message.get("create_time")
+        created = message.get("create_time")
         self.items.append(
             NativeMessage(
                 role=ROLES.get(role, MessageRole.SYSTEM),
                 parts=tuple(content.parts),
                 native=native,
-                at=seconds_millis(when),
+                at=seconds_millis(created),
                 source=_source(message, role),
                 model=text(metadata.get("model_slug")) if role == "assistant" else None,
                 provider="openai" if role == "assistant" else None,
@@ -301,10 +305,10 @@ class ChatGptBuilder(TurnBuilder, kw_only=True):
         )
 
     def _note_end(self, message: dict[str, Any], content: NodeContent) -> None:
-        end = text(mapping(mapping(message.get("metadata")).get("finish_details")).get("type"))
+        end_kind = text(mapping(mapping(message.get("metadata")).get("finish_details")).get("type"))
         is_error = mapping(message.get("content")).get("content_type") == "system_error"
         self.error = (content.words or "error") if is_error else None
-        self.is_interrupted = end == "interrupted"
+        self.is_interrupted = end_kind == "interrupted"
 
 
 ROLES = {
@@ -318,7 +322,7 @@ ROLES = {
 def _source(message: dict[str, Any], role: str) -> MessageSource | None:
     if role == "assistant":
         return None
-    is_typed = role == "user" and part_of(message) is TreePart.PROMPT
+    is_typed = role == "user" and tree_part_of(message) is TreePart.PROMPT
     return MessageSource.HUMAN if is_typed else MessageSource.EVENT
 
 
@@ -360,7 +364,7 @@ class ChatGpt:
         except ValueError:
             return sum(sign in head for sign in SIGNS) >= 2
         listed = value if isinstance(value, list) else sequence(mapping(value).get("conversations")) or [value]
-        return any(is_conversation(mapping(each)) for each in listed)
+        return any(is_conversation(mapping(candidate)) for candidate in listed)
 
     def is_part(self, source: Source) -> bool:
         return False
@@ -394,7 +398,7 @@ def _transcript(conversation: Conversation, fallback: str, report: Report) -> Tr
     )
     report.found += 1
     report.mapped["conversation"] += 1
-    turns = nodes.made(text(value.get("current_node")), len(conversation.data))
+    turns = nodes.native_turns(text(value.get("current_node")), len(conversation.data))
     return Transcript(session=session, turns=turns, raw=conversation.data)
 
 
@@ -416,13 +420,13 @@ class Nodes:
         if spoiled:
             report.problem(None, f"{spoiled} nodes of the conversation {conversation[:80]} are no objects")
 
-    def made(self, current: str | None, size: int) -> list[NativeTurn]:
+    def native_turns(self, current: str | None, size: int) -> list[NativeTurn]:
         order = in_order({id: text(node.get("parent")) for id, node in self._nodes.items()}, self._children)
         tree = Tree(whole_answers=True)
         for id in order:
             message = self._message(id)
-            part = TreePart.NOTHING if message is None else part_of(message)
-            tree.add(id, text(self._nodes[id].get("parent")), part)
+            tree_part = TreePart.NOTHING if message is None else tree_part_of(message)
+            tree.add(id, text(self._nodes[id].get("parent")), tree_part)
         self._count(order)
         last = self._last(order, current)
         keys, ends = keys_of(tree.plans, self._name), ends_of(tree, order, last, size)
@@ -430,9 +434,9 @@ class Nodes:
 
     def _children(self, id: str) -> list[str]:
         """In the order they were made."""
-        named = [child for child in sequence(self._nodes[id].get("children")) if isinstance(child, str)]
-        own = [child for child in named if text(mapping(self._nodes.get(child)).get("parent")) == id]
-        return [*own, *self._unnamed.get(id, [])]
+        named_children = [child for child in sequence(self._nodes[id].get("children")) if isinstance(child, str)]
+        own_children = [child for child in named_children if text(mapping(self._nodes.get(child)).get("parent")) == id]
+        return [*own_children, *self._unnamed.get(id, [])]
 
     def _message(self, id: str) -> dict[str, Any] | None:
         message = self._nodes[id].get("message")
@@ -450,9 +454,9 @@ class Nodes:
                 self._report.kept["node"] += 1
                 continue
             kind, content = kind_of(message), text(mapping(message.get("content")).get("content_type")) or ""
-            if part_of(message) is TreePart.NOTHING:
+            if tree_part_of(message) is TreePart.NOTHING:
                 self._report.kept[f"{kind}.empty"] += 1
-            elif content in TAKERS or mapping(message.get("content")).keys() & {"text", "parts"}:
+            elif content in ADDERS or mapping(message.get("content")).keys() & {"text", "parts"}:
                 self._report.mapped[kind] += 1
             else:
                 self._report.kept[kind] += 1
@@ -470,7 +474,7 @@ class Nodes:
         for id in plan.nodes:
             message = self._message(id)
             if message is not None:
-                builder.take(message, self._name(id))
+                builder.add_message(message, self._name(id))
         return NativeTurn(
             key=key,
             records=tuple(builder.records) or (canonical([key]),),

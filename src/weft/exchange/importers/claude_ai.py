@@ -80,7 +80,7 @@ class ClaudeAiBuilder(TurnBuilder, kw_only=True):
 
     waiting: list[Call] = field(default_factory=list)
 
-    def take(self, message: dict[str, Any], native: str) -> None:
+    def add_message(self, message: dict[str, Any], native: str) -> None:
         for name in ("created_at", "updated_at"):
             self.note_time(message.get(name))
         blocks = blocks_of(message)
@@ -90,13 +90,13 @@ class ClaudeAiBuilder(TurnBuilder, kw_only=True):
         ]
         self.add_identity(message.get("sender"), native, reduced, attached)
         if message.get("sender") == "assistant":
-            self._answer(message, native, blocks)
+            self._add_answer(message, native, blocks)
         else:
-            self._prompt(message, native, blocks)
+            self._add_prompt(message, native, blocks)
 
-    def _prompt(self, message: dict[str, Any], native: str, blocks: list[dict[str, Any]]) -> None:
+    def _add_prompt(self, message: dict[str, Any], native: str, blocks: list[dict[str, Any]]) -> None:
         parts: list[Part] = []
-        rest = [block for block in blocks if not _say(parts, block)]
+        other_blocks = [block for block in blocks if not _add_part(parts, block)]
         attachments, carried = _attachments(message), _files(message)
         parts += [
             TextPart(words)
@@ -115,32 +115,34 @@ class ClaudeAiBuilder(TurnBuilder, kw_only=True):
                 native=native,
                 at=millis(message.get("created_at")),
                 source=MessageSource.HUMAN,
-                metadata=present(attachments=attachment_fields, files=carried, blocks=rest),
+                metadata=present(attachments=attachment_fields, files=carried, blocks=other_blocks),
                 files=tuple(FileNote(kind=FileKind.ATTACHED, path=name) for name in dict.fromkeys(names) if name),
             )
         )
 
-    def _answer(self, message: dict[str, Any], native: str, blocks: list[dict[str, Any]]) -> None:
+    def _add_answer(self, message: dict[str, Any], native: str, blocks: list[dict[str, Any]]) -> None:
         """Responses one after another: what is said after a call's outcome is a response of its own."""
         parts: list[Part] = []
-        rest: list[Any] = []
+        other_blocks: list[Any] = []
         number, has_calls = 0, False
         for place, block in enumerate(blocks):
             kind = block.get("type")
             if kind == "tool_result":
-                self._result(block)
+                self._settle_call(block)
             elif kind == "tool_use":
                 if parts or not has_calls:
-                    self._response(message, native, number, parts, [])
+                    self._add_response(message, native, number, parts, [])
                     parts, number = [], number + 1
                 has_calls = True
-                self._call(block, f"{native}#{place}")
-            elif not _say(parts, block):
-                rest.append(block)
-        if parts or rest or not number:
-            self._response(message, native, number, parts, rest)
+                self._add_call(block, f"{native}#{place}")
+            elif not _add_part(parts, block):
+                other_blocks.append(block)
+        if parts or other_blocks or not number:
+            self._add_response(message, native, number, parts, other_blocks)
 
-    def _response(self, message: dict[str, Any], native: str, number: int, parts: list[Part], rest: list[Any]) -> None:
+    def _add_response(
+        self, message: dict[str, Any], native: str, number: int, parts: list[Part], other_blocks: list[Any]
+    ) -> None:
         self.items.append(
             NativeMessage(
                 role=MessageRole.ASSISTANT,
@@ -150,29 +152,31 @@ class ClaudeAiBuilder(TurnBuilder, kw_only=True):
                 model=text(message.get("model")),
                 provider="anthropic",
                 finish_reason=text(message.get("stop_reason")),
-                metadata=present(blocks=rest, truncated=message.get("truncated") or None),
+                metadata=present(blocks=other_blocks, truncated=message.get("truncated") or None),
             )
         )
 
-    def _call(self, block: dict[str, Any], fallback: str) -> None:
+    def _add_call(self, block: dict[str, Any], fallback: str) -> None:
         call = call_of(block, text(block.get("id")) or fallback)
         self.items.append(call)
         self.waiting.append(call)
 
-    def _result(self, block: dict[str, Any]) -> None:
+    def _settle_call(self, block: dict[str, Any]) -> None:
         """To the call that it names; exports mostly name none, so then to the first that waits, of that tool if any."""
-        named, tool = text(block.get("tool_use_id")), text(block.get("name"))
-        found = next((call for call in self.waiting if call.id == named), None)
-        if found is None and named is None:
-            found = next((call for call in self.waiting if call.name == tool), None) or next(iter(self.waiting), None)
-        if found is None:
+        call_id, tool = text(block.get("tool_use_id")), text(block.get("name"))
+        waiting_call = next((call for call in self.waiting if call.id == call_id), None)
+        if waiting_call is None and call_id is None:
+            waiting_call = next((call for call in self.waiting if call.name == tool), None) or next(
+                iter(self.waiting), None
+            )
+        if waiting_call is None:
             words = _plain(block.get("content"))
-            shown = words if isinstance(words, str) else canonical(words).decode(errors="replace")
-            fields = present(call=named, tool=tool)
-            self.items.append(NativeMessage(role=MessageRole.TOOL, parts=(TextPart(shown),), metadata=fields))
+            result_text = words if isinstance(words, str) else canonical(words).decode(errors="replace")
+            fields = present(call=call_id, tool=tool)
+            self.items.append(NativeMessage(role=MessageRole.TOOL, parts=(TextPart(result_text),), metadata=fields))
             return
-        found.settle(block)
-        self.waiting.remove(found)
+        waiting_call.settle(block)
+        self.waiting.remove(waiting_call)
 
 
 def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -182,7 +186,7 @@ def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:
     return blocks or ([{"type": "text", "text": words}] if words is not None else [])
 
 
-def _say(parts: list[Part], block: dict[str, Any]) -> bool:
+def _add_part(parts: list[Part], block: dict[str, Any]) -> bool:
     """As a part of a message; False if it is none."""
     kind = block.get("type")
     if kind in ("text", "voice_note") and isinstance(words := block.get("text"), str):
@@ -211,8 +215,8 @@ def _attachments(message: dict[str, Any]) -> list[dict[str, Any]]:
 def _files(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Files whose bytes the export does not hold; newer ones tell them twice."""
     fields: dict[str, dict[str, Any]] = {}
-    for each in (*sequence(message.get("files")), *sequence(message.get("files_v2"))):
-        file = mapping(each)
+    for listed_file in (*sequence(message.get("files")), *sequence(message.get("files_v2"))):
+        file = mapping(listed_file)
         name = text(file.get("file_uuid")) or text(file.get("file_name"))
         if name is not None:
             fields.setdefault(name, file)
@@ -270,9 +274,11 @@ def project(conversation: Conversation, report: Report) -> Transcript:
     return Transcript(session=session, turns=[turn], raw=conversation.data)
 
 
-def _message(native: str, words: str, at: int | None, **more: Any) -> NativeMessage:
+def _message(native: str, words: str, time: int | None, **fields: Any) -> NativeMessage:
     parts = (TextPart(words),) if words else ()
-    return NativeMessage(role=MessageRole.SYSTEM, parts=parts, native=native, at=at, source=MessageSource.EVENT, **more)
+    return NativeMessage(
+        role=MessageRole.SYSTEM, parts=parts, native=native, at=time, source=MessageSource.EVENT, **fields
+    )
 
 
 def _document(doc: dict[str, Any], project: str) -> NativeMessage:
@@ -316,7 +322,7 @@ class ClaudeAi:
         except ValueError:
             return True
         listed = value if isinstance(value, list) else sequence(mapping(value).get("conversations")) or [value]
-        return any(is_conversation(mapping(each)) or is_project(mapping(each)) for each in listed)
+        return any(is_conversation(mapping(candidate)) or is_project(mapping(candidate)) for candidate in listed)
 
     def is_part(self, source: Source) -> bool:
         return False
@@ -354,7 +360,7 @@ def _transcript(conversation: Conversation, fallback: str, report: Report) -> Tr
     report.found += 1
     report.mapped["conversation"] += 1
     messages = Messages(id, sequence(value.get("chat_messages")), report)
-    turns = messages.made(text(value.get("current_leaf_message_uuid")), len(conversation.data))
+    turns = messages.native_turns(text(value.get("current_leaf_message_uuid")), len(conversation.data))
     return Transcript(session=session, turns=turns, raw=conversation.data)
 
 
@@ -395,15 +401,15 @@ class Messages:
             self._report.kept[f"message.{sender}"] += 1
             self._report.unknown[f"message.{sender}"] += 1
 
-    def made(self, leaf: str | None, size: int) -> list[NativeTurn]:
+    def native_turns(self, leaf: str | None, size: int) -> list[NativeTurn]:
         below: dict[str, list[str]] = {}
         for id, parent in self._parents.items():
             below.setdefault(parent or "", []).append(id)
         order = in_order(self._parents, lambda id: below.get(id, []))
         tree = Tree(whole_answers=True)
         for id in order:
-            part = SENDERS.get(text(self._by_id[id].get("sender")) or "", TreePart.NOTHING)
-            tree.add(id, self._parents[id], part)
+            tree_part = SENDERS.get(text(self._by_id[id].get("sender")) or "", TreePart.NOTHING)
+            tree.add(id, self._parents[id], tree_part)
         last = self._last(order, leaf)
         keys, ends = keys_of(tree.plans, self._name), ends_of(tree, order, last, size)
         return [self._turn(*planned) for planned in zip(tree.plans, keys, ends, strict=True)]
@@ -421,7 +427,7 @@ class Messages:
     def _turn(self, plan: PlannedBranch, key: str, end: int) -> NativeTurn:
         builder = ClaudeAiBuilder()
         for id in plan.nodes:
-            builder.take(self._by_id[id], self._name(id))
+            builder.add_message(self._by_id[id], self._name(id))
         last = self._by_id[plan.nodes[-1]]
         return NativeTurn(
             key=key,

@@ -24,7 +24,7 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.native_turns import (
     IN_TURNS,
@@ -179,10 +179,12 @@ class Spending:
         rests = {}
         for model, counts in metrics.items():
             before = self._before.get(model, {}) if goes_on else {}
-            known = self._known.get(model, {})
-            left = {name: max(count - before.get(name, 0) - known.get(name, 0), 0) for name, count in counts.items()}
-            if any(left.values()):
-                rests[model] = tokens_of(left)
+            counted = self._known.get(model, {})
+            untold = {
+                name: max(count - before.get(name, 0) - counted.get(name, 0), 0) for name, count in counts.items()
+            }
+            if any(untold.values()):
+                rests[model] = tokens_of(untold)
         self._known, self._before = {}, metrics
         return rests
 
@@ -196,18 +198,18 @@ def counts_of(fields: dict[str, Any]) -> Counts:
 
 
 def _count(fields: dict[str, Any], name: str) -> int | None:
-    number = whole(fields.get(name))
-    return whole(fields.get(OLDER[name])) if number is None and name in OLDER else number
+    number = whole_number(fields.get(name))
+    return whole_number(fields.get(OLDER[name])) if number is None and name in OLDER else number
 
 
 def tokens_of(fields: dict[str, Any]) -> Tokens:
     """Input holds what was read from the cache and written to it."""
-    prompt, output, cached, written, reasoning = (_count(fields, name) for name in COUNTS)
+    prompt, output, cached, cache_written, reasoning = (_count(fields, name) for name in COUNTS)
     return Tokens(
-        input=None if prompt is None else max(prompt - (cached or 0) - (written or 0), 0),
+        input=None if prompt is None else max(prompt - (cached or 0) - (cache_written or 0), 0),
         output=output,
         cached=cached,
-        cache_write=written,
+        cache_write=cache_written,
         reasoning=reasoning,
     )
 
@@ -223,7 +225,7 @@ class CopilotTurn(PlannedTurn, kw_only=True):
     has_calls: bool = False
 
 
-class Lane(Struct):
+class AgentTurns(Struct):
     """The turns of the session itself, or of one subagent."""
 
     plan: TurnPlan[CopilotTurn] = field(default_factory=TurnPlan[CopilotTurn])
@@ -238,11 +240,11 @@ class Lane(Struct):
     def turn(self) -> CopilotTurn | None:
         return None if self.current is None else self.plan.turns[self.current]
 
-    def begin(self, turn: CopilotTurn) -> CopilotTurn:
+    def begin_turn(self, turn: CopilotTurn) -> CopilotTurn:
         """Begin a turn with the events that waited for it; a compaction leaves them to the turn after it."""
         if not turn.is_compaction:
             turn.entries, self.waiting = self.waiting, []
-        self.current = self.plan.begin(turn)
+        self.current = self.plan.begin_turn(turn)
         return turn
 
     def add(self, entry: Entry) -> None:
@@ -258,8 +260,8 @@ class Index(Struct):
     title: str | None = None
     settings: Settings = field(default_factory=Settings)
     end: dict[str, Any] = field(default_factory=dict)
-    main: Lane = field(default_factory=Lane)
-    agents: dict[str, Lane] = field(default_factory=dict)
+    main: AgentTurns = field(default_factory=AgentTurns)
+    agents: dict[str, AgentTurns] = field(default_factory=dict)
     tasks: dict[str, str] = field(default_factory=dict)
     """What calls have asked a subagent to do."""
     rests: list[dict[str, Tokens]] = field(default_factory=list)
@@ -276,7 +278,7 @@ class Indexer:
         """Which call started a subagent, by the subagent's id."""
         self._spending = Spending()
 
-    def take(self, record: Record) -> None:
+    def plan_record(self, record: Record) -> None:
         value = record.value
         kind, data = text(value.get("type")) or "untyped", mapping(value.get("data"))
         role = ROLES.get(kind, Role.UNKNOWN)
@@ -298,8 +300,10 @@ class Indexer:
             model = text(data.get("model")) or self.index.settings.model
             self._spending.note(model, {"outputTokens": data.get("outputTokens")})
         elif kind == "assistant.usage":
-            others = {name: count for name, count in data.items() if name != "outputTokens"}  # a response tells that
-            self._spending.note(text(data.get("model")), others)
+            other_counts = {
+                name: count for name, count in data.items() if name != "outputTokens"
+            }  # a response tells that
+            self._spending.note(text(data.get("model")), other_counts)
         elif kind == "session.compaction_complete":
             self._spending.note(*compaction_usage(data))
         elif kind == "session.shutdown":
@@ -309,7 +313,7 @@ class Indexer:
             if call is not None and prompt is not None:
                 self.index.tasks[call] = prompt
 
-    def _lane(self, kind: str, value: dict[str, Any], data: dict[str, Any]) -> Lane:
+    def _lane(self, kind: str, value: dict[str, Any], data: dict[str, Any]) -> AgentTurns:
         agent, call = text(value.get("agentId")), text(data.get("parentToolCallId"))
         if kind.startswith("subagent."):
             call = text(data.get("toolCallId")) or call
@@ -318,9 +322,9 @@ class Indexer:
         elif call is None and agent is not None:
             call = self._agents.get(agent, agent)
         is_main = call is None or kind == "session.shutdown"
-        return self.index.main if is_main else self.index.agents.setdefault(str(call), Lane())
+        return self.index.main if is_main else self.index.agents.setdefault(str(call), AgentTurns())
 
-    def _update_index(self, kind: str, role: Role, data: dict[str, Any], lane: Lane) -> None:
+    def _update_index(self, kind: str, role: Role, data: dict[str, Any], lane: AgentTurns) -> None:
         """What an event tells of the session or a subagent, of what turns run with, and of the end of one."""
         index = self.index
         if role is Role.AGENT:
@@ -337,15 +341,15 @@ class Indexer:
         if lane.turn is not None and role is Role.END:
             lane.turn.is_finished = lane.turn.is_answered and not lane.turn.has_calls
 
-    def _rewind(self, to: str | None) -> None:
+    def _rewind(self, event: str | None) -> None:
         """The event and all after it are taken back."""
-        turn = self._turns.get(to or "")
+        turn = self._turns.get(event or "")
         if turn is not None:
             main = self.index.main
             entries = main.plan.entries_of(main.plan.turns[turn])
-            main.current = main.plan.turns[turn].parent if entries and entries[0].id == to else turn
+            main.current = main.plan.turns[turn].parent if entries and entries[0].id == event else turn
 
-    def _place(self, lane: Lane, entry: Entry, role: Role, value: dict[str, Any], data: dict[str, Any]) -> None:
+    def _place(self, lane: AgentTurns, entry: Entry, role: Role, value: dict[str, Any], data: dict[str, Any]) -> None:
         planned = lane.turn
         if role is Role.COMPACTION:
             if data.get("success") is False:
@@ -364,40 +368,45 @@ class Indexer:
                 planned.is_finished = True
 
     def _prompt(
-        self, lane: Lane, planned: CopilotTurn | None, entry: Entry, value: dict[str, Any], data: dict[str, Any]
+        self, lane: AgentTurns, planned: CopilotTurn | None, entry: Entry, value: dict[str, Any], data: dict[str, Any]
     ) -> None:
         interaction = text(data.get("interactionId"))
         is_same = planned is not None and interaction is not None and planned.interaction == interaction
         if planned is None or not is_same:
             parent = lane.current
-            if lane is self.index.main and (named := self._turns.get(text(value.get("parentId")) or "")) is not None:
-                parent = named
-            planned = lane.begin(CopilotTurn(parent=parent, settings=self.index.settings, interaction=interaction))
+            if (
+                lane is self.index.main
+                and (parent_turn := self._turns.get(text(value.get("parentId")) or "")) is not None
+            ):
+                parent = parent_turn
+            planned = lane.begin_turn(CopilotTurn(parent=parent, settings=self.index.settings, interaction=interaction))
         lane.add(entry)
         if planned.prompt is None and entry.id is not None:
             planned.prompt = planned.entries[-1]
         planned.is_finished = False
 
-    def _answer(self, lane: Lane, planned: CopilotTurn | None, entry: Entry, data: dict[str, Any]) -> None:
+    def _answer(self, lane: AgentTurns, planned: CopilotTurn | None, entry: Entry, data: dict[str, Any]) -> None:
         if planned is None or (planned.is_finished and lane.waiting):
-            planned = lane.begin(CopilotTurn(parent=lane.current, settings=self.index.settings))
+            planned = lane.begin_turn(CopilotTurn(parent=lane.current, settings=self.index.settings))
         elif planned.is_compaction:
             continues = planned.continues
-            planned = lane.begin(CopilotTurn(parent=lane.current, settings=self.index.settings, continues=continues))
+            planned = lane.begin_turn(
+                CopilotTurn(parent=lane.current, settings=self.index.settings, continues=continues)
+            )
         lane.add(entry)
         planned.is_answered = True
         planned.is_finished = False
         if entry.kind == "assistant.message":
             planned.has_calls = bool(sequence(data.get("toolRequests")))
 
-    def _compact(self, lane: Lane, planned: CopilotTurn | None, entry: Entry) -> None:
+    def _compact(self, lane: AgentTurns, planned: CopilotTurn | None, entry: Entry) -> None:
         compaction = CopilotTurn(
             parent=lane.current, settings=self.index.settings, is_compaction=True, is_finished=True
         )
         if planned is not None:
             compaction.interaction = planned.interaction
             compaction.continues = planned.continues if planned.continues is not None else _prompt_id(lane, planned)
-        lane.begin(compaction)
+        lane.begin_turn(compaction)
         compaction.entries.append(lane.plan.add(entry))
 
     def finish(self, session: str) -> Index:
@@ -406,16 +415,16 @@ class Indexer:
                 lane.turn.entries += lane.waiting
                 lane.waiting = []
             elif lane.waiting:
-                lane.begin(CopilotTurn(parent=None, settings=self.index.settings))
+                lane.begin_turn(CopilotTurn(parent=None, settings=self.index.settings))
             _assign_keys(lane, f"{session}/{agent}" if agent else session)
         return self.index
 
 
-def _prompt_id(lane: Lane, planned: CopilotTurn) -> str | None:
+def _prompt_id(lane: AgentTurns, planned: CopilotTurn) -> str | None:
     return None if planned.prompt is None else lane.plan.entries[planned.prompt].id
 
 
-def _assign_keys(lane: Lane, session: str) -> None:
+def _assign_keys(lane: AgentTurns, session: str) -> None:
     """A turn is known by its prompt's id; an id that could be anybody's carries its session's."""
     keys = UniqueKeys()
     for number, planned in enumerate(lane.plan.turns):
@@ -451,9 +460,9 @@ class Call(PendingCall, kw_only=True):
     """The event with the tool's outcome."""
 
     def finished(self) -> NativeCall:
-        diff = shown(self.outcome)
+        diff = shown_diff(self.outcome)
         self.result, self.error, self.status = outcome_of(self.outcome)
-        self.detail = present(shown=diff, server=self.server, code=_code(self.outcome))
+        self.detail = present(shown=diff, server=self.server, code=_error_code(self.outcome))
         is_well = self.status is ToolCallStatus.OK
         self.files = files(self.name, self.arguments, mapping(self.arguments), diff) if is_well else ()
         return super().finished()
@@ -474,11 +483,11 @@ def outcome_of(outcome: dict[str, Any] | None) -> tuple[Any, str | None, ToolCal
     return UNSET if content is None else content, error, status
 
 
-def _code(outcome: dict[str, Any] | None) -> str | None:
+def _error_code(outcome: dict[str, Any] | None) -> str | None:
     return text(mapping(mapping(outcome).get("error")).get("code"))
 
 
-def shown(outcome: dict[str, Any] | None) -> str | None:
+def shown_diff(outcome: dict[str, Any] | None) -> str | None:
     """What the person was shown, where it is not what the model was given: a diff, for one."""
     result = mapping(mapping(outcome).get("result"))
     detailed = text(result.get("detailedContent"))
@@ -487,8 +496,8 @@ def shown(outcome: dict[str, Any] | None) -> str | None:
 
 def files(name: str, raw_arguments: Any, arguments: dict[str, Any], diff: str | None) -> tuple[FileNote, ...]:
     if name == "apply_patch":
-        named = text(arguments.get("input")) or text(arguments.get("patch")) or ""
-        patch = raw_arguments if isinstance(raw_arguments, str) else named
+        patch_text = text(arguments.get("input")) or text(arguments.get("patch")) or ""
+        patch = raw_arguments if isinstance(raw_arguments, str) else patch_text
         return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in patched_paths(patch))
     path = text(arguments.get("path")) or text(arguments.get("file_path"))
     command = text(arguments.get("command")) if name == EDITOR else name
@@ -498,7 +507,7 @@ def files(name: str, raw_arguments: Any, arguments: dict[str, Any], diff: str | 
     if path is None:
         return ()
     if command in READERS:
-        lines = [whole(line) for line in sequence(arguments.get("view_range"))]
+        lines = [whole_number(line) for line in sequence(arguments.get("view_range"))]
         start, end = (lines[0], lines[1]) if len(lines) == 2 else (None, None)
         return (FileNote(kind=FileKind.READ, path=path, line_start=start, line_end=end if (end or 0) > 0 else None),)
     if command in WRITERS:
@@ -526,17 +535,17 @@ class CopilotBuilder(TurnBuilder, kw_only=True):
     notes: dict[str, Any] = field(default_factory=dict)
     compaction: dict[str, Any] = field(default_factory=dict)
 
-    def take(self, entry: Entry, value: dict[str, Any]) -> None:
+    def add_record(self, entry: Entry, value: dict[str, Any]) -> None:
         self.note_time(value.get("timestamp"))
-        TAKERS[entry.kind](self, value, mapping(value.get("data")))
+        HANDLERS[entry.kind](self, value, mapping(value.get("data")))
 
-    def prompt(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def add_prompt(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         typed, sent = text(data.get("content")), text(data.get("transformedContent"))
         source = text(data.get("source"))
         is_event = typed is None or (source is not None and source != "user")
         person = MessageSource.AGENT if self.is_subagent else MessageSource.HUMAN
         words = typed or sent
-        images, files = attached(data.get("attachments"))
+        images, files = attached_files(data.get("attachments"))
         parts: list[Part] = [TextPart(words)] if words else []
         item = self._message(
             event,
@@ -555,40 +564,42 @@ class CopilotBuilder(TurnBuilder, kw_only=True):
         )
         self.add(["user", text(event.get("id")), typed, sent, [image.url for image in images]], item)
 
-    def task(self, call: str, words: str) -> None:
+    def add_task(self, call: str, words: str) -> None:
         """What a subagent was asked to do, where only the call that started it says so."""
         item = NativeMessage(role=MessageRole.USER, parts=(TextPart(words),), source=MessageSource.AGENT)
         self.add(["task", call, words], item)
 
-    def system(self, event: dict[str, Any], data: dict[str, Any]) -> None:
-        self._words(event, data, MessageRole.SYSTEM, "system")
+    def add_system(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self._add_words(event, data, MessageRole.SYSTEM, "system")
 
-    def injected(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def add_injected(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         metadata = present(kind=data.get("kind"), skill=data.get("name"), path=data.get("path"))
-        self._words(event, data, MessageRole.USER, "notification", metadata=metadata)
+        self._add_words(event, data, MessageRole.USER, "notification", metadata=metadata)
 
-    def _words(self, event: dict[str, Any], data: dict[str, Any], role: MessageRole, name: str, **more: Any) -> None:
+    def _add_words(
+        self, event: dict[str, Any], data: dict[str, Any], role: MessageRole, name: str, **fields: Any
+    ) -> None:
         words = text(data.get("content")) or ""
         parts: list[Part] = [TextPart(words)] if words else []
-        item = self._message(event, data, role, parts, source=MessageSource.EVENT, **more)
+        item = self._message(event, data, role, parts, source=MessageSource.EVENT, **fields)
         self.add([name, text(event.get("id")), words], item)
 
-    def reasoning(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def add_reasoning(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         words = text(data.get("content"))
         self.add_identity("reasoning", text(event.get("id")), words)
         if words is not None:
             self.thinking.append(words)
 
-    def response(self, event: dict[str, Any], data: dict[str, Any]) -> None:
-        own, words, model = (
+    def add_response(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        own_thought, words, model = (
             text(data.get("reasoningText")),
             text(data.get("content")),
             text(data.get("model")) or self.model,
         )
-        thoughts = [*self.thinking, *([own] if own and own not in self.thinking else [])]
+        thoughts = [*self.thinking, *([own_thought] if own_thought and own_thought not in self.thinking else [])]
         self.thinking = []
         parts: list[Part] = [*map(ReasoningPart, thoughts), *([TextPart(words)] if words else [])]
-        output = whole(data.get("outputTokens"))
+        output = whole_number(data.get("outputTokens"))
         requests = [request for request in sequence(data.get("toolRequests")) if isinstance(request, dict)]
         item = self._message(
             event,
@@ -599,19 +610,22 @@ class CopilotBuilder(TurnBuilder, kw_only=True):
             tokens=None if output is None else Tokens(output=output),
             metadata=present(**{name: data[name] for name in RESPONSE_FIELDS if data.get(name) is not None}),
         )
-        identities = [[asked.get("toolCallId"), asked.get("name"), asked.get("arguments")] for asked in requests]
+        identities = [
+            [tool_request.get("toolCallId"), tool_request.get("name"), tool_request.get("arguments")]
+            for tool_request in requests
+        ]
         self.add(["assistant", item.native, words, thoughts, identities], item)
         for request in requests:
             self._call(request.get("toolCallId"), request.get("name"), request)
         self.error, self.is_interrupted = None, False
 
-    def begun(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def begin_call(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         """A call that no response asked for (a person did) stands here."""
         call = self._call(data.get("toolCallId"), data.get("toolName"), data)
         call.at = call.at or millis(event.get("timestamp"))
         self.add_identity("begun", call.id)
 
-    def ended(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def settle_call(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         call = self._call(data.get("toolCallId"), data.get("toolName"), data)
         call.outcome, call.done = data, millis(event.get("timestamp"))
         result = mapping(data.get("result")).get("content", data.get("result"))
@@ -631,7 +645,7 @@ class CopilotBuilder(TurnBuilder, kw_only=True):
         self.items.append(call)
         return call
 
-    def counted(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def add_costs(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         """All that the response before it cost."""
         for number in range(len(self.items) - 1, -1, -1):
             item = self.items[number]
@@ -640,7 +654,7 @@ class CopilotBuilder(TurnBuilder, kw_only=True):
                 self.items[number] = replace(item, tokens=tokens, model=item.model or text(data.get("model")))
                 return
 
-    def ended_session(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def add_session_costs(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         """What the session cost beside what its responses told: a message without words, for each model."""
         self.add_identity("shutdown", text(event.get("id")))
         for number, (model, tokens) in enumerate(next(self.rests, {}).items()):
@@ -648,7 +662,7 @@ class CopilotBuilder(TurnBuilder, kw_only=True):
             item = self._message(event, {}, MessageRole.SYSTEM, [], source=MessageSource.EVENT, metadata=metadata)
             self.items.append(replace(item, native=f"{item.native}#{number}", model=model, tokens=tokens))
 
-    def failed(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def add_error(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self.error = text(data.get("message")) or "error"
         metadata = present(notice="error", type=data.get("errorType"), status=data.get("statusCode"))
         item = self._message(
@@ -656,25 +670,25 @@ class CopilotBuilder(TurnBuilder, kw_only=True):
         )
         self.add(["error", text(event.get("id")), self.error], item)
 
-    def aborted(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def note_abort(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self.is_interrupted = True
         self.add_identity("abort", text(event.get("id")))
         self.notes["abort"] = data.get("reason")
 
-    def permission(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def note_permission(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         id = text(data.get("requestId")) or text(event.get("id")) or ""
         request, result = mapping(data.get("permissionRequest")), mapping(data.get("result"))
         permission = self.permissions.setdefault(id, {})
         call = text(data.get("toolCallId")) or text(request.get("toolCallId"))
         permission |= present(call=call, kind=request.get("kind"), result=result.get("kind")) or {}
 
-    def truncated(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def note_truncation(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self.notes.setdefault("truncations", []).append(data)
 
-    def completed(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def note_completion(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self.notes["task_complete"] = data
 
-    def compacted(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+    def take_compaction(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         if data.get("success") is False:
             self.notes.setdefault("failed_compactions", []).append(present(error=data.get("error")))
             return
@@ -687,21 +701,21 @@ class CopilotBuilder(TurnBuilder, kw_only=True):
         self.add(["compaction", text(event.get("id")), summary], item)
 
     def _message(
-        self, event: dict[str, Any], data: dict[str, Any], role: MessageRole, parts: list[Part], **more: Any
+        self, event: dict[str, Any], data: dict[str, Any], role: MessageRole, parts: list[Part], **fields: Any
     ) -> NativeMessage:
-        id, when = text(data.get("messageId")) or text(event.get("id")), event.get("timestamp")
-        at = millis(when)
+        id, timestamp = text(data.get("messageId")) or text(event.get("id")), event.get("timestamp")
+        time = millis(timestamp)
         return NativeMessage(
             role=role,
             parts=tuple(parts),
             native=None if id is None else global_name(self.session, id),
-            at=at,
-            literal_time=text(when) if at is None else None,
-            **more,
+            at=time,
+            literal_time=text(timestamp) if time is None else None,
+            **fields,
         )
 
 
-def attached(value: Any) -> tuple[list[ImagePart], tuple[FileNote, ...]]:
+def attached_files(value: Any) -> tuple[list[ImagePart], tuple[FileNote, ...]]:
     """Files, folders and selections that a prompt carries, and the images whose bytes are here."""
     images, notes = [], []
     for attachment in map(mapping, sequence(value)):
@@ -710,32 +724,35 @@ def attached(value: Any) -> tuple[list[ImagePart], tuple[FileNote, ...]]:
             images.append(ImagePart(f"data:{mime};base64,{data}"))
         path = text(attachment.get("path")) or text(attachment.get("filePath"))
         lines = mapping(attachment.get("selection"))
-        start, end = whole(mapping(lines.get("start")).get("line")), whole(mapping(lines.get("end")).get("line"))
+        start, end = (
+            whole_number(mapping(lines.get("start")).get("line")),
+            whole_number(mapping(lines.get("end")).get("line")),
+        )
         if path is not None:
             first, last = (None, None) if start is None else (start + 1, None if end is None else end + 1)
             notes.append(FileNote(kind=FileKind.ATTACHED, path=path, line_start=first, line_end=last))
     return images, tuple(notes)
 
 
-TAKERS: dict[str, Callable[[CopilotBuilder, dict[str, Any], dict[str, Any]], None]] = {
-    "user.message": CopilotBuilder.prompt,
-    "system.message": CopilotBuilder.system,
-    "system.notification": CopilotBuilder.injected,
-    "skill.invoked": CopilotBuilder.injected,
-    "assistant.message": CopilotBuilder.response,
-    "assistant.reasoning": CopilotBuilder.reasoning,
-    "assistant.usage": CopilotBuilder.counted,
-    "tool.user_requested": CopilotBuilder.begun,
-    "tool.execution_start": CopilotBuilder.begun,
-    "tool.execution_complete": CopilotBuilder.ended,
-    "abort": CopilotBuilder.aborted,
-    "session.error": CopilotBuilder.failed,
-    "session.shutdown": CopilotBuilder.ended_session,
-    "session.truncation": CopilotBuilder.truncated,
-    "session.task_complete": CopilotBuilder.completed,
-    "permission.requested": CopilotBuilder.permission,
-    "permission.completed": CopilotBuilder.permission,
-    "session.compaction_complete": CopilotBuilder.compacted,
+HANDLERS: dict[str, Callable[[CopilotBuilder, dict[str, Any], dict[str, Any]], None]] = {
+    "user.message": CopilotBuilder.add_prompt,
+    "system.message": CopilotBuilder.add_system,
+    "system.notification": CopilotBuilder.add_injected,
+    "skill.invoked": CopilotBuilder.add_injected,
+    "assistant.message": CopilotBuilder.add_response,
+    "assistant.reasoning": CopilotBuilder.add_reasoning,
+    "assistant.usage": CopilotBuilder.add_costs,
+    "tool.user_requested": CopilotBuilder.begin_call,
+    "tool.execution_start": CopilotBuilder.begin_call,
+    "tool.execution_complete": CopilotBuilder.settle_call,
+    "abort": CopilotBuilder.note_abort,
+    "session.error": CopilotBuilder.add_error,
+    "session.shutdown": CopilotBuilder.add_session_costs,
+    "session.truncation": CopilotBuilder.note_truncation,
+    "session.task_complete": CopilotBuilder.note_completion,
+    "permission.requested": CopilotBuilder.note_permission,
+    "permission.completed": CopilotBuilder.note_permission,
+    "session.compaction_complete": CopilotBuilder.take_compaction,
 }
 
 
@@ -764,7 +781,7 @@ class CopilotCli:
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         indexer = Indexer(report)
         for record in records(source, report):
-            indexer.take(record)
+            indexer.plan_record(record)
         if not report.found:
             return
         path = source.path
@@ -821,7 +838,7 @@ def _title_beside(path: Path) -> str | None:
     return None if title in NAMELESS else text(title.decode(errors="replace").strip())
 
 
-def agent_session(index: Index, lane: Lane, parent: str, call: str) -> NativeSession:
+def agent_session(index: Index, lane: AgentTurns, parent: str, call: str) -> NativeSession:
     agent = lane.agent
     return NativeSession(
         id=f"{parent}/{call}",
@@ -844,7 +861,7 @@ def agent_session(index: Index, lane: Lane, parent: str, call: str) -> NativeSes
 def _turns(
     source: Source,
     index: Index,
-    lane: Lane,
+    lane: AgentTurns,
     call: str | None,
     rests: Iterator[dict[str, Tokens]],
     report: Report,
@@ -862,7 +879,7 @@ def _turns(
             rests=rests,
         )
         if call is not None and number == 0 and planned.prompt is None and call in index.tasks:
-            builder.task(call, index.tasks[call])
+            builder.add_task(call, index.tasks[call])
         return builder
 
     def turn_of(number: int, planned: CopilotTurn, builder: CopilotBuilder) -> NativeTurn:
@@ -898,8 +915,8 @@ def _compaction(planned: CopilotTurn, data: dict[str, Any]) -> NativeCompaction 
         summary=text(data.get("summaryContent")) or "",
         model=text(used.get("model")),
         trigger=text(data.get("trigger")),
-        tokens_before=whole(data.get("preCompactionTokens")),
-        tokens_after=whole(data.get("postCompactionTokens")),
-        duration_ms=whole(used.get("duration")),
+        tokens_before=whole_number(data.get("preCompactionTokens")),
+        tokens_after=whole_number(data.get("postCompactionTokens")),
+        duration_ms=whole_number(used.get("duration")),
         metadata=present(checkpoint=data.get("checkpointPath"), instructions=data.get("customInstructions")),
     )

@@ -35,10 +35,10 @@ class RowLines:
     def add(self, key: str, data: bytes | None, **columns: Any) -> int:
         """The number of this row among those that were added."""
         head = canonical({"key": key, **{name: value for name, value in columns.items() if value is not None}})[:-1]
-        shown = b"null" if data is None else _as_json(data)
-        name = b"data" if shown is not None else b"bytes"
+        json_bytes = b"null" if data is None else _as_json(data)
+        name = b"data" if json_bytes is not None else b"bytes"
         self._file.write(head + b',"' + name + b'":')
-        self._file.write(b'"' + base64.b64encode(data or b"") + b'"' if shown is None else shown)
+        self._file.write(b'"' + base64.b64encode(data or b"") + b'"' if json_bytes is None else json_bytes)
         self._file.write(b"}\n")
         self.count += 1
         return self.count - 1
@@ -135,10 +135,10 @@ def confine(connection: apsw.Connection) -> None:
 
 
 @contextmanager
-def opened(path: Path, report: Report, root: Path | None = None) -> Iterator[Database | None]:
+def open_database(path: Path, report: Report, root: Path | None = None) -> Iterator[Database | None]:
     """A copy, to be read; None where it is no database, which is reported. `root`: it lies beside the source, below
     this folder, and no link leads to it."""
-    with copied(path, report, root) as copy:
+    with copy_database(path, report, root) as copy:
         connection = None
         try:
             connection = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
@@ -154,7 +154,7 @@ def opened(path: Path, report: Report, root: Path | None = None) -> Iterator[Dat
 
 
 @contextmanager
-def copied(path: Path, report: Report, root: Path | None = None) -> Iterator[Path]:
+def copy_database(path: Path, report: Report, root: Path | None = None) -> Iterator[Path]:
     """The database and its log as they were at one moment, if nobody wrote all the time."""
     log = path.with_name(f"{path.name}-wal")
     with TemporaryDirectory(prefix="weft-import-") as folder:
@@ -164,6 +164,7 @@ def copied(path: Path, report: Report, root: Path | None = None) -> Iterator[Pat
             _copy(path, target, root)
             if log.is_file() and not log.is_symlink():
                 _copy(log, target.with_name("copy.db-wal"), root or log.parent)
+            # Neither file changed while both were copied: the copies are of one moment.
             if _stamps(path, log) == before:
                 break
         else:
@@ -174,11 +175,11 @@ def copied(path: Path, report: Report, root: Path | None = None) -> Iterator[Pat
 def _copy(path: Path, target: Path, root: Path | None) -> None:
     """A regular file; not more of it than it had when it was opened."""
     with open(regular_descriptor(path), "rb") if root is None else open_beneath(path, root) as file:
-        left = os.fstat(file.fileno()).st_size
+        remaining = os.fstat(file.fileno()).st_size
         with target.open("wb") as copy:
-            while left > 0 and (chunk := file.read(min(left, 1 << 20))):
+            while remaining > 0 and (chunk := file.read(min(remaining, 1 << 20))):
                 copy.write(chunk)
-                left -= len(chunk)
+                remaining -= len(chunk)
 
 
 def _size(copy: Path) -> int:
@@ -187,8 +188,8 @@ def _size(copy: Path) -> int:
 
 
 def _stamps(*paths: Path) -> list[tuple[int, int] | None]:
-    found = (path.stat() if path.exists() else None for path in paths)
-    return [None if each is None else (each.st_mtime_ns, each.st_size) for each in found]
+    stats = (path.stat() if path.exists() else None for path in paths)
+    return [None if stat is None else (stat.st_mtime_ns, stat.st_size) for stat in stats]
 
 
 def peek(path: Path, sql: str, values: tuple[Any, ...] = (), table: str | None = None) -> list[Any]:

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
 from weft.exchange.importers.foreign_files import FileRefused, Record, first_objects, read_beneath, records
-from weft.exchange.importers.foreign_values import json_value, mapping, millis, present, sequence, text, whole
+from weft.exchange.importers.foreign_values import json_value, mapping, millis, present, sequence, text, whole_number
 from weft.exchange.importers.native_turns import (
     Entry,
     PendingCall,
@@ -81,7 +81,7 @@ def role_of(value: dict[str, Any]) -> Role:
     return Role.INJECTED if is_injected(message) else Role.PROMPT
 
 
-def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+def content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
     content = message.get("content")
     listed = sequence(content) if isinstance(content, list) else [content]
     objects = [{"type": "text", "text": block} if isinstance(block, str) else mapping(block) for block in listed]
@@ -89,7 +89,7 @@ def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_outcome(message: dict[str, Any]) -> bool:
-    contents = blocks(message)
+    contents = content_blocks(message)
     has_results = any(block.get("type") == "tool_result" for block in contents)
     return has_results and not any(own_words(block) for block in contents)
 
@@ -103,7 +103,7 @@ def own_words(block: dict[str, Any]) -> str | None:
 def is_injected(message: dict[str, Any]) -> bool:
     if text(message.get("visibility")) in HIDDEN or message.get("hookEventName"):
         return True
-    contents = blocks(message)
+    contents = content_blocks(message)
     return bool(contents) and all(block.get("type") == "text" and own_words(block) is None for block in contents)
 
 
@@ -125,7 +125,7 @@ class Index:
         self._summaries: list[Entry] = []
         self._keys: set[str] = set()
 
-    def take(self, record: Record) -> None:
+    def plan_record(self, record: Record) -> None:
         value = record.value
         kind, role = kind_of(value), role_of(value)
         entry = entry_of(record, kind)
@@ -133,42 +133,42 @@ class Index:
             count_kept(self._report, kind, role)
         elif role is Role.SESSION:
             self._report.mapped[kind] += 1
-            self._session(kind, value)
+            self._note_session(kind, value)
         elif role is Role.END:
-            self._end(entry, text(value.get("turnId")))
+            self._add_ending(entry, text(value.get("turnId")))
         elif role is Role.COMPACTION:
             self._summaries.append(entry)
         elif role is Role.INJECTED:
             self._waiting.append(self.plan.add(entry))
         else:
-            self._message(entry, role, text(value.get("parentId")))
+            self._plan_message(entry, role, text(value.get("parentId")))
 
     def finish(self) -> None:
         if self._waiting:
             first = self.plan.entries[self._waiting[0]]
-            self._join(self._begin(first) if not self.plan.turns else self.plan.turns[-1])
+            self._join(self._begin_turn(first) if not self.plan.turns else self.plan.turns[-1])
         self._sum_up()
         for planned in self.plan.turns:
             planned.entries += planned.ends
 
-    def _session(self, kind: str, value: dict[str, Any]) -> None:
+    def _note_session(self, kind: str, value: dict[str, Any]) -> None:
         if kind == "session_start" and not self.start:
             self.start = mapping(value.get("session")) or value
             self.session = text(self.start.get("id")) or self.session
         else:
             self.session_records[kind] = value
 
-    def _end(self, entry: Entry, turn: str | None) -> None:
+    def _add_ending(self, entry: Entry, turn: str | None) -> None:
         number = self.turns.get(turn or "", len(self.plan.turns) - 1)
         if number >= 0:
             self.plan.turns[number].ends.append(self.plan.add(entry))
         else:
             self._report.mapped[entry.kind] += 1
 
-    def _message(self, entry: Entry, role: Role, parent: str | None) -> None:
+    def _plan_message(self, entry: Entry, role: Role, parent: str | None) -> None:
         if role is Role.PROMPT or not self.plan.turns:
             self._sum_up()
-            planned = self._begin(entry)
+            planned = self._begin_turn(entry)
             before = self.turns.get(parent or "")
             if before is not None and not self._has_summary_after(before):
                 planned.parent = before
@@ -182,11 +182,11 @@ class Index:
         """A summary that follows a turn stands between it and what grows from it."""
         return any(planned.is_compaction and planned.parent == turn for planned in self.plan.turns)
 
-    def _begin(self, entry: Entry) -> DroidTurn:
+    def _begin_turn(self, entry: Entry) -> DroidTurn:
         key = entry.id if entry.id is not None and entry.id not in self._keys else f"{self.session}#{entry.offset}"
         self._keys.add(key)
         last = len(self.plan.turns) - 1
-        self.plan.begin(DroidTurn(key=key, parent=last if last >= 0 else None))
+        self.plan.begin_turn(DroidTurn(key=key, parent=last if last >= 0 else None))
         return self.plan.turns[-1]
 
     def _join(self, planned: DroidTurn) -> None:
@@ -202,7 +202,7 @@ class Index:
     def _sum_up(self) -> None:
         """Summaries come after the turn in which they were made."""
         for entry in self._summaries:
-            planned = self._begin(entry)
+            planned = self._begin_turn(entry)
             planned.is_compaction = True
             planned.entries = [self.plan.add(entry)]
             self._note_turn(entry)
@@ -223,7 +223,7 @@ REFUSED = re.compile(
 def message_parts(message: dict[str, Any], is_prompt: bool) -> list[Part]:
     """A prompt without the tool's reminders; those stand beside it."""
     message_parts: list[Part] = []
-    for block in blocks(message):
+    for block in content_blocks(message):
         kind = block.get("type")
         words = text(block.get("text")) if kind == "text" else None
         if words is not None and not (is_prompt and own_words(block) is None):
@@ -244,13 +244,13 @@ def _image_url(block: dict[str, Any]) -> str | None:
 
 
 def reminders(message: dict[str, Any]) -> list[str]:
-    texts = (text(block.get("text")) for block in blocks(message) if block.get("type") == "text")
+    texts = (text(block.get("text")) for block in content_blocks(message) if block.get("type") == "text")
     return [words for words in texts if words is not None and words.lstrip().startswith(REMINDER)]
 
 
 def documents(message: dict[str, Any]) -> tuple[list[dict[str, Any]], list[FileNote]]:
     """What is attached beside images, without the contents that the verbatim copy has, and where it lies."""
-    sources = [mapping(block.get("source")) for block in blocks(message) if block.get("type") == "document"]
+    sources = [mapping(block.get("source")) for block in content_blocks(message) if block.get("type") == "document"]
     descriptions = [
         present(name=file.get("name"), type=file.get("media_type"), path=file.get("path")) or {} for file in sources
     ]
@@ -258,41 +258,41 @@ def documents(message: dict[str, Any]) -> tuple[list[dict[str, Any]], list[FileN
     return descriptions, notes
 
 
-def others(message: dict[str, Any]) -> list[dict[str, Any]]:
+def unknown_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Blocks of kinds that nobody knows."""
-    return [block for block in blocks(message) if block and block.get("type") not in KNOWN]
+    return [block for block in content_blocks(message) if block and block.get("type") not in KNOWN]
 
 
-def message_calls(message: dict[str, Any], at: int | None) -> list[PendingCall]:
-    return [_call(block, at) for block in blocks(message) if block.get("type") == "tool_use"]
+def message_calls(message: dict[str, Any], time: int | None) -> list[PendingCall]:
+    return [_call(block, time) for block in content_blocks(message) if block.get("type") == "tool_use"]
 
 
-def _call(block: dict[str, Any], at: int | None) -> PendingCall:
+def _call(block: dict[str, Any], time: int | None) -> PendingCall:
     return PendingCall(
         id=text(block.get("id")) or "",
         name=text(block.get("name")) or "",
         arguments=block.get("input"),
-        at=at,
+        at=time,
         detail=present(namespace=block.get("namespace"), script=block.get("script_execution")),
     )
 
 
-def outcomes(message: dict[str, Any]) -> list[dict[str, Any]]:
-    return [block for block in blocks(message) if block.get("type") == "tool_result"]
+def result_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    return [block for block in content_blocks(message) if block.get("type") == "tool_result"]
 
 
-def settle(call: PendingCall, block: dict[str, Any], at: int | None) -> None:
+def settle_call(call: PendingCall, block: dict[str, Any], time: int | None) -> None:
     """Give a call its outcome."""
-    call.result, call.done = plain(block.get("content", UNSET)), at
+    call.result, call.done = plain_result(block.get("content", UNSET)), time
     words = call.result if isinstance(call.result, str) else ""
     if block.get("is_error") is True or block.get("isError") is True:
         call.fail(words or "error", ToolCallStatus.CANCELED if REFUSED.match(words) else ToolCallStatus.ERROR)
     else:
         call.status = ToolCallStatus.OK
-        call.files = files(call.name, call.arguments)
+        call.files = touched_files(call.name, call.arguments)
 
 
-def plain(result: Any) -> Any:
+def plain_result(result: Any) -> Any:
     """Blocks of text alone are the text that they hold."""
     contents = [mapping(block) for block in sequence(result)]
     if contents and all(block.get("type") == "text" and isinstance(block.get("text"), str) for block in contents):
@@ -300,17 +300,17 @@ def plain(result: Any) -> Any:
     return result
 
 
-def files(name: str, arguments: Any) -> tuple[FileNote, ...]:
+def touched_files(name: str, arguments: Any) -> tuple[FileNote, ...]:
     fields = mapping(arguments)
     path = next((value for key in PATHS if (value := text(fields.get(key)))), None)
     if name in WRITERS:
         patch = next((words for key in ("input", "patch") if isinstance(words := fields.get(key), str)), "")
         paths = [path] if path else patched_paths(patch)
-        return tuple(FileNote(kind=FileKind.WRITTEN, path=written) for written in paths)
+        return tuple(FileNote(kind=FileKind.WRITTEN, path=written_path) for written_path in paths)
     if path is None:
         return ()
     if name == "Read":
-        start, limit = whole(fields.get("offset")), whole(fields.get("limit"))
+        start, limit = whole_number(fields.get("offset")), whole_number(fields.get("limit"))
         first = None if start is None else start + 1  # droid counts lines from 0
         last = None if limit is None else (first or 1) + limit - 1
         return (FileNote(kind=FileKind.READ, path=path, line_start=first, line_end=last),)
@@ -339,10 +339,10 @@ class DroidBuilder(TurnBuilder, kw_only=True):
     """The last message that the compaction summarised."""
     result: Any = None
 
-    def take(self, entry: Entry, value: dict[str, Any]) -> None:
+    def add_record(self, entry: Entry, value: dict[str, Any]) -> None:
         role = role_of(value)
         if role is Role.END:
-            self._end(value)
+            self._note_ending(value)
             return
         self.note_time(value.get("timestamp"))
         if entry.id is not None:
@@ -350,16 +350,16 @@ class DroidBuilder(TurnBuilder, kw_only=True):
         if role is Role.COMPACTION:
             self._sum_up(value)
             return
-        message, at = mapping(value.get("message")), millis(value.get("timestamp"))
-        self.add_identity(message.get("role"), entry.id, [_block_identity(block) for block in blocks(message)])
+        message, time = mapping(value.get("message")), millis(value.get("timestamp"))
+        self.add_identity(message.get("role"), entry.id, [_block_identity(block) for block in content_blocks(message)])
         if role in (Role.PROMPT, Role.INJECTED):
-            self.items.append(self._prompt(message, entry.id, at))
+            self.items.append(self._prompt(message, entry.id, time))
         elif message.get("role") == "assistant":
-            self.items += self._answer(message, entry.id, at)
-        for block in outcomes(message):
-            self._settle(block, at)
+            self.items += self._answer(message, entry.id, time)
+        for block in result_blocks(message):
+            self._settle(block, time)
 
-    def _prompt(self, message: dict[str, Any], id: str | None, at: int | None) -> NativeMessage:
+    def _prompt(self, message: dict[str, Any], id: str | None, time: int | None) -> NativeMessage:
         is_own = not is_injected(message) and message.get("role") == "user"
         attached, notes = documents(message)
         hook = {name: field for name, field in message.items() if name.startswith("hook")}
@@ -367,7 +367,7 @@ class DroidBuilder(TurnBuilder, kw_only=True):
             role=MessageRole.SYSTEM if message.get("role") == "system" else MessageRole.USER,
             parts=tuple(message_parts(message, is_prompt=is_own)),
             native=id,
-            at=at,
+            at=time,
             source=self._source(message) if is_own else MessageSource.EVENT,
             context=present(reminders=reminders(message) if is_own else None),
             metadata=present(
@@ -375,7 +375,7 @@ class DroidBuilder(TurnBuilder, kw_only=True):
                 source=message.get("userMessageSource"),
                 hook=hook,
                 documents=attached,
-                blocks=others(message),
+                blocks=unknown_blocks(message),
             ),
             files=tuple(notes),
         )
@@ -386,12 +386,12 @@ class DroidBuilder(TurnBuilder, kw_only=True):
             return MessageSource.TRIGGER
         return MessageSource.AGENT if self.setting.is_subagent else MessageSource.HUMAN
 
-    def _answer(self, message: dict[str, Any], id: str | None, at: int | None) -> list[NativeMessage | PendingCall]:
+    def _answer(self, message: dict[str, Any], id: str | None, time: int | None) -> list[NativeMessage | PendingCall]:
         answer = NativeMessage(
             role=MessageRole.ASSISTANT,
             parts=tuple(message_parts(message, is_prompt=False)),
             native=id,
-            at=at,
+            at=time,
             model=text(message.get("modelId")) or text(message.get("model")) or self.setting.model,
             provider=text(message.get("apiProvider")) or self.setting.provider,
             metadata=present(
@@ -399,17 +399,17 @@ class DroidBuilder(TurnBuilder, kw_only=True):
                 router=message.get("routerId"),
                 response=message.get("openaiMessageId"),
                 reasoning=message.get("openaiReasoningSummary"),
-                blocks=others(message),
+                blocks=unknown_blocks(message),
             ),
         )
-        return [answer, *message_calls(message, at)]
+        return [answer, *message_calls(message, time)]
 
-    def _settle(self, block: dict[str, Any], at: int | None) -> None:
+    def _settle(self, block: dict[str, Any], time: int | None) -> None:
         """The outcome of the call that it names, of those with this id the first that waits."""
         id = text(block.get("tool_use_id"))
         for item in self.items:
             if isinstance(item, PendingCall) and item.is_open and item.id == id:
-                settle(item, block, at)
+                settle_call(item, block, time)
                 return
 
     def _sum_up(self, value: dict[str, Any]) -> None:
@@ -426,13 +426,13 @@ class DroidBuilder(TurnBuilder, kw_only=True):
         self.add_identity("summary", text(value.get("id")), words, self.anchor)
         self.compaction = NativeCompaction(
             summary=words,
-            tokens_after=whole(value.get("summaryTokens")),
+            tokens_after=whole_number(value.get("summaryTokens")),
             metadata=present(
                 kind=value.get("summaryKind"), removed=value.get("removedCount"), title=summary.get("title")
             ),
         )
 
-    def _end(self, value: dict[str, Any]) -> None:
+    def _note_ending(self, value: dict[str, Any]) -> None:
         """How the turn ended, in the tool's own words."""
         reason = text(value.get("reason")) or "ended"
         self.result = present(kind=value.get("resultKind"), result=value.get("result"))
@@ -481,35 +481,35 @@ class FactoryDroid:
         name = source.path.name
         return name.endswith(SETTINGS) and source.path.with_name(f"{name.removesuffix(SETTINGS)}.jsonl").is_file()
 
-    def whole(self, source: Source) -> Path | None:
+    def session_file(self, source: Source) -> Path | None:
         return source.path.with_name(f"{source.path.name.removesuffix(SETTINGS)}.jsonl")
 
-    def parts(self, path: Path) -> list[Path]:
+    def part_files(self, path: Path) -> list[Path]:
         return []
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         index = Index(report, source.path.stem)
         for record in records(source, report):
-            index.take(record)
+            index.plan_record(record)
         index.finish()
         if report.found:
             settings = _settings(source.path, index, report)
-            session = replace(session_of(index, settings), told_at=_written(source.path))
+            session = replace(session_of(index, settings), told_at=_settings_time(source.path))
             yield Transcript(session=session, turns=_turns(source, index, settings, report))
 
 
 def is_start(value: dict[str, Any]) -> bool:
     if value.get("type") != "session_start":
         return False
-    inside = mapping(value.get("session")) or value
-    return text(inside.get("id")) is not None and any(name in value for name in STARTED)
+    session_fields = mapping(value.get("session")) or value
+    return text(session_fields.get("id")) is not None and any(name in value for name in STARTED)
 
 
 def is_message(value: dict[str, Any]) -> bool:
     return value.get("type") == "message" and "role" in mapping(value.get("message")) and "content" in value["message"]
 
 
-def _written(path: Path) -> int | None:
+def _settings_time(path: Path) -> int | None:
     """When the settings beside it were."""
     try:
         return path.with_name(f"{path.stem}{SETTINGS}").stat().st_mtime_ns // 1_000_000
@@ -520,15 +520,17 @@ def _written(path: Path) -> int | None:
 def _settings(path: Path, index: Index, report: Report) -> dict[str, Any]:
     """From beside the file, else as the file itself has them last."""
     try:
-        beside = mapping(json_value(read_beneath(path.with_name(f"{path.stem}{SETTINGS}"), path.parent)))
+        file_settings = mapping(json_value(read_beneath(path.with_name(f"{path.stem}{SETTINGS}"), path.parent)))
     except FileRefused as error:
         report.problem(None, f"{path.stem}{SETTINGS}: {error.strerror}")
-        beside = {}
+        file_settings = {}
     except (OSError, ValueError):
-        beside = {}
+        file_settings = {}
     record = index.session_records.get("session_settings", {})
-    inside = mapping(record.get("settings")) or {name: value for name, value in record.items() if name != "type"}
-    return beside or inside
+    recorded_settings = mapping(record.get("settings")) or {
+        name: value for name, value in record.items() if name != "type"
+    }
+    return file_settings or recorded_settings
 
 
 def session_of(index: Index, settings: dict[str, Any]) -> NativeSession:
@@ -597,10 +599,10 @@ def _compaction(index: Index, number: int, builder: DroidBuilder) -> NativeCompa
 
 def _link(index: Index) -> NativeLink | None:
     """A fork names the session and the message that it grew from; where it holds copies of them, it names itself."""
-    parent, at = text(index.start.get("parent")), text(index.start.get("forkedAtMessageId"))
-    if parent is None or at in index.turns:
+    parent, fork_message = text(index.start.get("parent")), text(index.start.get("forkedAtMessageId"))
+    if parent is None or fork_message in index.turns:
         return None
-    return NativeLink(to=at or parent, why=LinkReason.FORK, session=parent)
+    return NativeLink(to=fork_message or parent, why=LinkReason.FORK, session=parent)
 
 
 def _tools(settings: dict[str, Any]) -> tuple[str, ...] | None:

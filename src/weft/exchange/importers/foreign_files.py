@@ -63,7 +63,7 @@ class Record(Struct, frozen=True):
     value: dict[str, Any]
 
 
-class Reached(Struct):
+class ReadPosition(Struct):
     """How far a file was read, in whole lines: a later reading can go on there."""
 
     offset: int = 0
@@ -72,33 +72,34 @@ class Reached(Struct):
     """What came of a last line without an end was taken, too: whoever went on here would take it twice."""
 
 
-def records(source: Source, report: Report, reached: Reached | None = None) -> Iterator[Record]:
-    """Every object of the file in order, or those behind the place that was `reached`, which moves along. An unfinished
-    last line is left for the next time, and so is what was written since the source was opened."""
-    reached = Reached() if reached is None else reached
+def records(source: Source, report: Report, read_position: ReadPosition | None = None) -> Iterator[Record]:
+    """Every object of the file in order, or those behind `read_position`, which moves along. An unfinished last
+    line is left for the next time, and so is what was written since the source was opened."""
+    read_position = ReadPosition() if read_position is None else read_position
     with source.path.open("rb") as file:
-        file.seek(reached.offset)
-        for number, offset, line in _lines(file, source.size, report, reached):
-            found, is_last = report.found, not line.endswith(b"\n")
+        file.seek(read_position.offset)
+        for number, offset, line in _lines(file, source.size, report, read_position):
+            found_before, is_last = report.found, not line.endswith(b"\n")
             yield from _objects(number, offset, line, report, is_last)
-            reached.is_torn |= is_last and report.found > found
+            read_position.is_torn |= is_last and report.found > found_before
 
 
-def _lines(file: BinaryIO, until: int, report: Report, reached: Reached) -> Iterator[tuple[int, int, bytes]]:
-    offset, number = reached.offset, reached.lines
+def _lines(file: BinaryIO, until: int, report: Report, read_position: ReadPosition) -> Iterator[tuple[int, int, bytes]]:
+    offset, number = read_position.offset, read_position.lines
     while line := file.readline(min(LINE_LIMIT, max(until - offset, 0))):
         number += 1
         start, offset, is_whole = offset, offset + len(line), line.endswith(b"\n")
         if len(line) == LINE_LIMIT and not is_whole:
             skipped, is_whole = _skip_line(file, until - offset)
             offset += skipped
-            reached.is_torn |= not is_whole
+            read_position.is_torn |= not is_whole
             report.found += 1
             report.damaged += 1
             report.problem(number, f"a line of {offset - start} bytes; {LINE_LIMIT} are taken at most")
             line = b""
+        # Only a whole line moves the position: a torn one is read again when it is finished.
         if is_whole:
-            reached.offset, reached.lines = offset, number
+            read_position.offset, read_position.lines = offset, number
         if line.strip(b" \t\r\n\0"):
             yield number, start, line
 
@@ -106,9 +107,9 @@ def _lines(file: BinaryIO, until: int, report: Report, reached: Reached) -> Iter
 def _skip_line(file: BinaryIO, size: int) -> tuple[int, bool]:
     """How many of the next bytes belong to the line at hand, and whether it ends among them."""
     skipped = 0
-    while rest := file.readline(min(1 << 20, max(size - skipped, 0))):
-        skipped += len(rest)
-        if rest.endswith(b"\n"):
+    while line_part := file.readline(min(1 << 20, max(size - skipped, 0))):
+        skipped += len(line_part)
+        if line_part.endswith(b"\n"):
             return skipped, True
     return skipped, False
 
@@ -136,12 +137,12 @@ def _objects(number: int, offset: int, line: bytes, report: Report, is_last: boo
 def _recovered(number: int, offset: int, line: bytes, report: Report, is_last: bool) -> Iterator[Record]:
     """What a strict reader refuses: objects glued together, bytes that are not UTF-8, lone surrogates, NaN."""
     text, line_start = _text(number, line, report), offset
-    at, passed = _next_value(text, 0), 0
-    while at < len(text):
-        start = offset + _size(text[passed:at])
-        passed = at
+    position, passed = _next_value(text, 0), 0
+    while position < len(text):
+        start = offset + _size(text[passed:position])
+        passed = position
         try:
-            value, after = _decoder.raw_decode(text, at)
+            value, after = _decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
             if is_last and _looks_cut(error):
                 report.open_tail = True
@@ -151,8 +152,8 @@ def _recovered(number: int, offset: int, line: bytes, report: Report, is_last: b
             report.problem(number, f"not JSON from byte {start - line_start} on: {json_fault(error)}")
             return
         report.found += 1
-        offset, passed = start + _size(text[at:after]), after
-        at = _next_value(text, after)
+        offset, passed = start + _size(text[position:after]), after
+        position = _next_value(text, after)
         if isinstance(value, dict):
             yield Record(number, start, offset, value)
         else:
@@ -177,10 +178,10 @@ def _size(text: str) -> int:
     return len(text.encode(*_EXACT))
 
 
-def _next_value(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n\0\ufeff":
-        at += 1
-    return at
+def _next_value(text: str, position: int) -> int:
+    while position < len(text) and text[position] in " \t\r\n\0\ufeff":
+        position += 1
+    return position
 
 
 def _looks_cut(error: Exception) -> bool:
@@ -215,15 +216,15 @@ def record_at(file: BinaryIO, offset: int, end: int) -> dict[str, Any]:
 
 def first_objects(head: bytes, limit: int = 64) -> list[dict[str, Any]]:
     """The objects that a file begins with, as far as they parse: for recognising a format."""
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     for line in head.removeprefix(BOM).split(b"\n")[:limit]:
         try:
             value = orjson.loads(line)
         except orjson.JSONDecodeError:
             continue
         if isinstance(value, dict):
-            found.append(value)
-    return found
+            objects.append(value)
+    return objects
 
 
 def text_lines(file: BinaryIO) -> Iterator[bytes]:
@@ -240,7 +241,7 @@ def read_whole(source: Source) -> bytes:
     return data
 
 
-def sample(path: Path, size: int) -> bytes:
+def read_sample(path: Path, size: int) -> bytes:
     with open(regular_descriptor(path), "rb") as file:
         return file.read(size)
 
@@ -283,7 +284,7 @@ class _Prefix:
     """Reads as much of a broken text as can be."""
 
     def __init__(self, words: str) -> None:
-        self._words, self._at, self._is_over = words, 0, False
+        self._words, self._position, self._is_over = words, 0, False
         self._decoder = json.JSONDecoder(parse_constant=str, strict=False)
 
     def read(self) -> Any:
@@ -292,15 +293,15 @@ class _Prefix:
 
     def _skip(self) -> str:
         """The next letter that says something."""
-        match = _blank.match(self._words, self._at)
-        self._at = match.end() if match else self._at
-        return self._words[self._at : self._at + 1]
+        match = _blank.match(self._words, self._position)
+        self._position = match.end() if match else self._position
+        return self._words[self._position : self._position + 1]
 
     def _value(self, depth: int) -> tuple[Any, bool]:
         """The value that begins here, and whether it is whole."""
         letter = self._skip()
         try:
-            value, self._at = self._decoder.raw_decode(self._words, self._at)
+            value, self._position = self._decoder.raw_decode(self._words, self._position)
         except (ValueError, RecursionError):
             if letter in ("{", "[") and letter and depth < DEEPEST_LEVEL:
                 value = self._object(depth) if letter == "{" else self._list(depth)
@@ -309,21 +310,21 @@ class _Prefix:
             return _NOTHING, False
         return value, True
 
-    def _goes_on(self, end: str) -> bool:
+    def _goes_on(self, bracket: str) -> bool:
         """Does another element follow?"""
         letter = "" if self._is_over else self._skip()
         if letter == ",":
-            self._at += 1
+            self._position += 1
             letter = self._skip()
-        if letter == end:  # only a comma was missing, or too many
-            self._at += 1
+        if letter == bracket:  # only a comma was missing, or too many
+            self._position += 1
             return False
         self._is_over = not letter
         return not self._is_over
 
     def _list(self, depth: int) -> list[Any]:
         values: list[Any] = []
-        self._at += 1
+        self._position += 1
         while self._goes_on("]"):
             value, is_whole = self._value(depth + 1)
             if is_whole:
@@ -332,13 +333,13 @@ class _Prefix:
 
     def _object(self, depth: int) -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        self._at += 1
+        self._position += 1
         while self._goes_on("}"):
             name, is_whole = self._value(DEEPEST_LEVEL)
             if not is_whole or not isinstance(name, str) or self._skip() != ":":
                 self._is_over = True
                 break
-            self._at += 1
+            self._position += 1
             value, _ = self._value(depth + 1)
             if value is not _NOTHING:
                 fields[name] = value
@@ -356,7 +357,7 @@ OPENING, CLOSING = frozenset(b"[{"), frozenset(b"]}")
 SPACE = b" \t\r\n"
 
 
-class Piece(Struct, frozen=True):
+class DocumentElement(Struct, frozen=True):
     """A value of the document: where it lies, and its bytes. `name` is that of an object's member."""
 
     offset: int
@@ -369,55 +370,57 @@ class Piece(Struct, frozen=True):
     is taken up again, at most."""
 
 
-def pieces(path: Path, inside: str | None = None, sign: re.Pattern[bytes] | None = None) -> Iterator[Piece]:
-    """The elements of a document that is a list, or of the member `inside` of one that is an object; in the latter
+def document_elements(
+    path: Path, list_name: str | None = None, sign: re.Pattern[bytes] | None = None
+) -> Iterator[DocumentElement]:
+    """The elements of a document that is a list, or of the member `list_name` of one that is an object; in the latter
     case its other members too, by name. `sign` tells where an element may begin (its first group): a document that goes
     wrong is taken up again there."""
     with path.open("rb") as file:
-        scan, attempts = _Scan(file, inside, 0), 0
+        scan, attempts = _Scan(file, list_name, 0), 0
         while True:
             broken = None
-            for piece in scan.run():
+            for element in scan.run():
                 try:
-                    value = json_value(piece.data) if piece.is_whole else None
+                    value = json_value(element.data) if element.is_whole else None
                 except ValueError:
-                    broken = piece
+                    broken = element
                     break
-                if not piece.is_whole:
-                    broken = piece
+                if not element.is_whole:
+                    broken = element
                     break
-                yield replace(piece, value=value)
-            stopped = scan.stopped if broken is None else broken.offset + 1
+                yield replace(element, value=value)
+            stopped = scan.offset if broken is None else broken.offset + 1
             is_resumed, attempts = attempts > 0, attempts + (broken is not None and not broken.is_whole)
             goes_on = sign is not None and attempts <= MOST_ATTEMPTS and (broken is not None or is_resumed)
-            at = _next_sign(file, stopped, sign) if sign is not None and goes_on else None
+            resume_offset = _find_sign(file, stopped, sign) if sign is not None and goes_on else None
             if broken is not None:
-                end = broken.end if at is None else min(at, broken.end)
-                data = broken.data[: end - broken.offset]
-                yield Piece(broken.offset, end, data, broken.name, is_whole=False)
-            if at is None:
+                damage_end = broken.end if resume_offset is None else min(resume_offset, broken.end)
+                data = broken.data[: damage_end - broken.offset]
+                yield DocumentElement(broken.offset, damage_end, data, broken.name, is_whole=False)
+            if resume_offset is None:
                 return
-            scan, attempts = _Scan(file, inside, at), max(attempts, 1)
+            scan, attempts = _Scan(file, list_name, resume_offset), max(attempts, 1)
 
 
-def _next_sign(file: BinaryIO, at: int, sign: re.Pattern[bytes]) -> int | None:
+def _find_sign(file: BinaryIO, offset: int, sign: re.Pattern[bytes]) -> int | None:
     """A sign may lie across two chunks, so each is looked at together with the end of the one before."""
-    kept, at = b"", max(at - 1, 0)
-    file.seek(at)
+    overlap, offset = b"", max(offset - 1, 0)
+    file.seek(offset)
     while chunk := file.read(CHUNK):
-        window = kept + chunk
-        if (match := sign.search(window, 1 if not kept else 0)) is not None:
-            return at - len(kept) + match.start(1)
-        kept, at = window[-256:], at + len(chunk)
+        window = overlap + chunk
+        if (match := sign.search(window, 1 if not overlap else 0)) is not None:
+            return offset - len(overlap) + match.start(1)
+        overlap, offset = window[-256:], offset + len(chunk)
     return None
 
 
 class _Scan:
     """One walk over the file's signs. `level` is how deep the pieces lie."""
 
-    def __init__(self, file: BinaryIO, inside: str | None, start: int) -> None:
+    def __init__(self, file: BinaryIO, list_name: str | None, start: int) -> None:
         """From the beginning, or from where an element begins."""
-        self._file, self._inside, self._from = file, inside, start
+        self._file, self._list_name, self._from = file, list_name, start
         self._buffer, self._base = b"", 0
         self._depth, self._level = 0, 1
         self._in_object = False
@@ -425,45 +428,47 @@ class _Scan:
         self._name: str | None = None
         self._last_string = b""
         self._is_over = False
-        self._at = 0
+        self._position = 0
 
     @property
-    def stopped(self) -> int:
+    def offset(self) -> int:
         """Where it is."""
-        return self._base + self._at
+        return self._base + self._position
 
-    def run(self) -> Iterator[Piece]:
+    def run(self) -> Iterator[DocumentElement]:
         self._file.seek(self._from)
         head = self._file.read(CHUNK)
         skipped = len(BOM) if not self._from and head.startswith(BOM) else 0
         self._base, self._buffer = self._from + skipped, head[skipped:]
         if self._from:  # as if the elements' list had just been entered here
-            self._depth = self._level = 1 if self._inside is None else 2
+            self._depth = self._level = 1 if self._list_name is None else 2
             self._start = self._from
         yield from self._walk()
 
-    def _walk(self) -> Iterator[Piece]:
-        at, chunk, waited = 0, CHUNK, -1
+    def _walk(self) -> Iterator[DocumentElement]:
+        position, chunk, waited = 0, CHUNK, -1
         while not self._is_over:
-            at, is_waiting, piece = self._deep(at) if self._depth > self._level else self._shallow(at)
-            self._at = at
-            if piece is not None:
-                yield piece
-            if self._is_over or (at < len(self._buffer) and not is_waiting):
+            position, is_waiting, element = (
+                self._deep(position) if self._depth > self._level else self._shallow(position)
+            )
+            self._position = position
+            if element is not None:
+                yield element
+            if self._is_over or (position < len(self._buffer) and not is_waiting):
                 continue
-            place = self._base + at
+            place = self._base + position
             chunk = chunk * 2 if is_waiting and place == waited else CHUNK  # a long string is not looked at too often
-            at = self._at = self._forget(at)
+            position = self._position = self._drop_before(position)
             waited = place
             if not self._fill(chunk):
                 break
         if not self._is_over:
-            yield from self._rest()
+            yield from self._unfinished_element()
 
-    def _deep(self, at: int) -> tuple[int, bool, Piece | None]:
+    def _deep(self, position: int) -> tuple[int, bool, DocumentElement | None]:
         """Inside a piece: on to its end, or that of what is read. Gives where, and whether a string waits there."""
         buffer, depth, level = self._buffer, self._depth, self._level
-        for match in NESTING.finditer(buffer, at):
+        for match in NESTING.finditer(buffer, position):
             sign = buffer[match.start()]
             if sign in OPENING:
                 depth += 1
@@ -478,18 +483,18 @@ class _Scan:
         self._depth = depth
         return len(buffer), False, None
 
-    def _shallow(self, at: int) -> tuple[int, bool, Piece | None]:
+    def _shallow(self, position: int) -> tuple[int, bool, DocumentElement | None]:
         """Between pieces: on to the end of one, or into one."""
-        for match in TOKEN.finditer(self._buffer, at):
-            at, sign = match.start(), self._buffer[match.start()]
-            if match.end() - at == 1 and sign == QUOTE:
-                return at, True, None
-            piece = self._sign(sign, match)
-            if piece is not None or self._is_over or self._depth > self._level:
-                return match.end(), False, piece
+        for match in TOKEN.finditer(self._buffer, position):
+            position, sign = match.start(), self._buffer[match.start()]
+            if match.end() - position == 1 and sign == QUOTE:
+                return position, True, None
+            element = self._read_token(sign, match)
+            if element is not None or self._is_over or self._depth > self._level:
+                return match.end(), False, element
         return len(self._buffer), False, None
 
-    def _sign(self, sign: int, match: re.Match[bytes]) -> Piece | None:
+    def _read_token(self, sign: int, match: re.Match[bytes]) -> DocumentElement | None:
         """One token; the piece that ends with it, if any does."""
         depth = self._depth
         if sign == QUOTE:
@@ -512,54 +517,54 @@ class _Scan:
         if depth == 0:
             self._in_object = sign == b"{"[0]
             self._start = None if self._in_object else self._base + after
-        elif depth == self._level == 1 and self._in_object and self._name == self._inside and sign == b"["[0]:
+        elif depth == self._level == 1 and self._in_object and self._name == self._list_name and sign == b"["[0]:
             self._level, self._in_object = 2, False
             self._start = self._base + after
 
-    def _close(self, sign: int, match: re.Match[bytes]) -> Piece | None:
+    def _close(self, sign: int, match: re.Match[bytes]) -> DocumentElement | None:
         """A comma or a bracket at the level of the pieces."""
-        piece = self._piece(match.start())
+        element = self._element_until(match.start())
         if sign == COMMA:
             self._name, self._start = None, None if self._in_object else self._base + match.end()
-            return piece
+            return element
         self._depth -= 1
         if self._level == 2:
             self._level, self._in_object, self._start = 1, True, None
             self._name = ""  # the list is a member whose elements were told
         else:
             self._is_over = True
-        return piece
+        return element
 
-    def _piece(self, end: int, is_whole: bool = True) -> Piece | None:
+    def _element_until(self, end: int, is_whole: bool = True) -> DocumentElement | None:
         if self._start is None or (self._in_object and self._name is None):
             return None
         data = self._buffer[self._start - self._base : end]
         lead = len(data) - len(data.lstrip(SPACE))
-        kept = data.strip(SPACE)
-        if not kept:
+        stripped = data.strip(SPACE)
+        if not stripped:
             return None
         offset = self._start + lead
         name = self._name if self._in_object else None
-        return Piece(offset, offset + len(kept), kept, name, is_whole=is_whole)
+        return DocumentElement(offset, offset + len(stripped), stripped, name, is_whole=is_whole)
 
-    def _forget(self, at: int) -> int:
+    def _drop_before(self, position: int) -> int:
         """What no piece under way needs."""
-        needed = at if self._start is None else min(at, max(self._start - self._base, 0))
+        needed = position if self._start is None else min(position, max(self._start - self._base, 0))
         self._buffer, self._base = self._buffer[needed:], self._base + needed
-        return at - needed
+        return position - needed
 
     def _fill(self, size: int) -> bool:
         if len(self._buffer) > LINE_LIMIT:
             return False
-        more = self._file.read(size)
-        self._buffer += more
-        return bool(more)
+        data = self._file.read(size)
+        self._buffer += data
+        return bool(data)
 
-    def _rest(self) -> Iterator[Piece]:
+    def _unfinished_element(self) -> Iterator[DocumentElement]:
         """What has no end."""
-        piece = self._piece(len(self._buffer), is_whole=False)
-        if piece is not None:
-            yield piece
+        element = self._element_until(len(self._buffer), is_whole=False)
+        if element is not None:
+            yield element
 
 
 def _text_of_document(string: bytes) -> str:
@@ -577,42 +582,48 @@ class Conversation(Struct, frozen=True):
 
 
 def conversations(
-    source: Source, report: Report, sign: re.Pattern[bytes], is_one: Callable[[dict[str, Any]], bool], inside: str
+    source: Source,
+    report: Report,
+    sign: re.Pattern[bytes],
+    is_conversation: Callable[[dict[str, Any]], bool],
+    list_name: str,
 ) -> Iterator[Conversation]:
     """Those of a document that is a list of them, one of them, or an object that has the list as its member. What is
     damaged is kept with the conversation before it."""
-    held: Conversation | None = None
+    conversation: Conversation | None = None
     spoiled = b""
-    for piece in _conversation_pieces(source, sign, is_one, inside):
-        if isinstance(piece.value, dict):
-            if held is not None:
-                yield Conversation(held.value, held.data + spoiled)
+    for element in _conversation_elements(source, sign, is_conversation, list_name):
+        if isinstance(element.value, dict):
+            if conversation is not None:
+                yield Conversation(conversation.value, conversation.data + spoiled)
                 spoiled = b""
-            held = Conversation(piece.value, piece.data)
+            conversation = Conversation(element.value, element.data)
             continue
         report.found += 1
         report.damaged += 1
-        report.problem(None, f"what lies from byte {piece.offset} to {piece.end} is no conversation that can be read")
-        spoiled += b"\n" + piece.data
-    if held is not None:
-        yield Conversation(held.value, held.data + spoiled)
+        report.problem(
+            None, f"what lies from byte {element.offset} to {element.end} is no conversation that can be read"
+        )
+        spoiled += b"\n" + element.data
+    if conversation is not None:
+        yield Conversation(conversation.value, conversation.data + spoiled)
 
 
-def _conversation_pieces(
-    source: Source, sign: re.Pattern[bytes], is_one: Callable[[dict[str, Any]], bool], inside: str
-) -> Iterator[Piece]:
+def _conversation_elements(
+    source: Source, sign: re.Pattern[bytes], is_conversation: Callable[[dict[str, Any]], bool], list_name: str
+) -> Iterator[DocumentElement]:
     if source.head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        whole = read_whole(source) if source.size <= LINE_LIMIT else b""
+        document = read_whole(source) if source.size <= LINE_LIMIT else b""
         try:
-            value = json_value(whole)
+            value = json_value(document)
         except ValueError:
             value = None
-        if isinstance(value, dict) and is_one(value):
-            yield Piece(0, len(whole), whole, value=value)
+        if isinstance(value, dict) and is_conversation(value):
+            yield DocumentElement(0, len(document), document, value=value)
             return
-    for piece in pieces(source.path, inside, sign):
-        if piece.name is None or not piece.is_whole:
-            yield piece
+    for element in document_elements(source.path, list_name, sign):
+        if element.name is None or not element.is_whole:
+            yield element
 
 
 # --- Files beside a source: opened below a folder without following links, regular files alone, up to a size.
@@ -678,13 +689,13 @@ def names_beneath(folder: Path, root: Path) -> list[str]:
 
 def _open_folder(path: Path, root: Path) -> int:
     """The descriptor of a folder at or below `root`."""
-    parts = path.relative_to(root).parts
-    if ".." in parts:
+    folder_names = path.relative_to(root).parts
+    if ".." in folder_names:
         raise FileRefused(errno.EINVAL, "it lies elsewhere, and is not read")
     folder = os.open(root, _FOLDER)
-    for part in parts:
+    for folder_name in folder_names:
         try:
-            inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            inner = os.open(folder_name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
         except OSError as error:
             if error.errno in _LINKED:
                 raise FileRefused(error.errno, "a link or a file is on the way to it, and it is not read") from error

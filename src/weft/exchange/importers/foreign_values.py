@@ -77,7 +77,7 @@ def text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def whole(value: Any) -> int | None:
+def whole_number(value: Any) -> int | None:
     """A whole number, also one that is written as a fraction (`3.0`)."""
     if isinstance(value, bool):
         return None
@@ -108,19 +108,19 @@ def millis(value: Any) -> int | None:
     """Unix milliseconds of a number that counts them or of a date with its zone."""
     if isinstance(value, str):
         try:
-            when = datetime.fromisoformat(value)
-            return round(when.timestamp() * 1000) if when.tzinfo is not None else None
+            moment = datetime.fromisoformat(value)
+            return round(moment.timestamp() * 1000) if moment.tzinfo is not None else None
         except (ValueError, OverflowError):
             return None
-    number = round(value) if isinstance(value, float) and abs(value) < 1e15 else whole(value)
+    number = round(value) if isinstance(value, float) and abs(value) < 1e15 else whole_number(value)
     return number if number is not None and number > 0 else None
 
 
 def written_time(value: Any) -> tuple[int | None, str | None]:
     """A time stamp as Unix milliseconds; or as its own words, where they name no zone or are no time."""
     if isinstance(value, str) and value:
-        at = millis(value)
-        return at, value if at is None else None
+        time = millis(value)
+        return time, value if time is None else None
     return None, None if value is None or value == "" else str(value)[:64]
 
 
@@ -181,15 +181,15 @@ def json_value(data: Json) -> Any:
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
         except json.JSONDecodeError as error:
-            where = f"line {error.lineno}, column {error.colno}"
-            raise ValueError(f"not JSON from {where} on: {json_fault(error)}") from error
+            place = f"line {error.lineno}, column {error.colno}"
+            raise ValueError(f"not JSON from {place} on: {json_fault(error)}") from error
 
 
 def json_fault(error: Exception) -> str:
     """What is wrong with a text that Python's decoder refuses, in plain words."""
     if not isinstance(error, json.JSONDecodeError):
         return "nested too deeply" if isinstance(error, RecursionError) else str(error)
-    return next((words for begun, words in FAULTS.items() if error.msg.startswith(begun)), error.msg)
+    return next((words for beginning, words in FAULTS.items() if error.msg.startswith(beginning)), error.msg)
 
 
 def json_object(data: Json) -> JsonObject:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from weft.exchange.importers.foreign_files import BOM, Record, first_objects, pieces, read_beneath, records
+from weft.exchange.importers.foreign_files import BOM, Record, document_elements, first_objects, read_beneath, records
 from weft.exchange.importers.foreign_values import (
     canonical,
     json_value,
@@ -23,7 +23,7 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.gemini_cli_turns import TYPES, GeminiBuilder, GeminiTurn, Index, Indexer, classify
 from weft.exchange.importers.native_turns import Entry, entry_of, walk_turns
@@ -116,7 +116,7 @@ def _take_line(record: Record, indexer: Indexer, report: Report) -> None:
         report.mapped["$rewindTo"] += 1
         indexer.rewind(target, record.line)
     elif entry.id is not None and "sessionId" not in value:
-        indexer.take(value, entry)
+        indexer.add_message(value, entry)
     elif isinstance(facts := value.get("$set"), dict):
         report.mapped["$set"] += 1
         indexer.add_facts(facts)
@@ -128,7 +128,7 @@ def _take_line(record: Record, indexer: Indexer, report: Report) -> None:
         for number, message in enumerate(sequence(value.get("messages"))):
             if isinstance(message, dict):
                 inner = classify(message)[0], text(message.get("id"))
-                indexer.take(message, Entry(*inner, record.line, record.offset, record.end, number))
+                indexer.add_message(message, Entry(*inner, record.line, record.offset, record.end, number))
     else:
         report.kept["untyped"] += 1
         report.unknown["untyped"] += 1
@@ -138,18 +138,20 @@ def index_document(source: Source, indexer: Indexer, report: Report) -> None:
     """One object with its messages in a list. What is said of the session is one record, each message another."""
     report.found += 1
     report.mapped["session"] += 1
-    for piece in pieces(source.path, "messages", MESSAGE_SIGN):
-        value = piece.value
-        if piece.name is not None:
-            indexer.add_facts({piece.name: value})
+    for element in document_elements(source.path, "messages", MESSAGE_SIGN):
+        value = element.value
+        if element.name is not None:
+            indexer.add_facts({element.name: value})
             continue
         report.found += 1
         if isinstance(value, dict):
-            indexer.take(value, Entry(classify(value)[0], text(value.get("id")), None, piece.offset, piece.end))
+            indexer.add_message(
+                value, Entry(classify(value)[0], text(value.get("id")), None, element.offset, element.end)
+            )
         else:
             report.damaged += 1
-            what = "is no object" if piece.is_whole else "is cut or damaged"
-            report.problem(None, f"the message at byte {piece.offset} {what}")
+            damage = "is no object" if element.is_whole else "is cut or damaged"
+            report.problem(None, f"the message at byte {element.offset} {damage}")
 
 
 LOGGED_SIGN = re.compile(rb'[,\[]\s*(\{\s*"(?:sessionId|messageId|type)"\s*:)')
@@ -170,34 +172,34 @@ def saved_session(source: Source) -> str:
 
 def index_saved(source: Source, indexer: Indexer, report: Report) -> None:
     """The messages as the API has them, with a role each and no ids or times."""
-    for piece in pieces(source.path, "history", MESSAGE_SIGN):
+    for element in document_elements(source.path, "history", MESSAGE_SIGN):
         report.found += 1
-        value = piece.value
-        if piece.name is not None:
+        value = element.value
+        if element.name is not None:
             report.mapped["saved"] += 1
-            indexer.add_facts({piece.name: value})
+            indexer.add_facts({element.name: value})
         elif isinstance(value, dict):
-            indexer.take(value, Entry(classify(value)[0], None, None, piece.offset, piece.end))
+            indexer.add_message(value, Entry(classify(value)[0], None, None, element.offset, element.end))
         else:
             report.damaged += 1
-            report.problem(None, f"the message at byte {piece.offset} is cut or damaged")
+            report.problem(None, f"the message at byte {element.offset} is cut or damaged")
 
 
 def read_log(source: Source, report: Report) -> Iterator[Transcript]:
     """Prompts alone, of every session of a project. Those whose chats are here too are left to these."""
     sessions: dict[str, list[LoggedEntry]] = {}
-    for piece in pieces(source.path, sign=LOGGED_SIGN):
+    for element in document_elements(source.path, sign=LOGGED_SIGN):
         report.found += 1
-        value = piece.value
+        value = element.value
         session = text(value.get("sessionId")) if isinstance(value, dict) else None
         if not isinstance(value, dict):
             report.damaged += 1
-            report.problem(None, f"the prompt at byte {piece.offset} is cut or damaged")
+            report.problem(None, f"the prompt at byte {element.offset} is cut or damaged")
         elif session is None or text(value.get("message")) is None or value.get("type") != "user":
             report.kept["log.other"] += 1
             report.unknown["log.other"] += 1
         else:
-            sessions.setdefault(session, []).append((piece.offset, piece.end, piece.data, value))
+            sessions.setdefault(session, []).append((element.offset, element.end, element.data, value))
     folder = workspace(source.path, None)
     for session, entries in sessions.items():
         if has_chat(source.path, session):
@@ -212,17 +214,17 @@ def read_log(source: Source, report: Report) -> Iterator[Transcript]:
 
 def _logged_prompt(session: str, number: int, entry: LoggedEntry, folder: str | None) -> NativeTurn:
     offset, end, _, value = entry
-    id, words, when = whole(value.get("messageId")), str(value["message"]), millis(value.get("timestamp"))
+    id, words, time = whole_number(value.get("messageId")), str(value["message"]), millis(value.get("timestamp"))
     message = NativeMessage(
-        role=MessageRole.USER, parts=(TextPart(words),), at=when, source=MessageSource.HUMAN, metadata={"log": id}
+        role=MessageRole.USER, parts=(TextPart(words),), at=time, source=MessageSource.HUMAN, metadata={"log": id}
     )
     return NativeTurn(
         key=f"{session}#log{number}",
         records=(canonical(["log", session, number, words]),),
         items=(message,),
         parent=number - 1 if number else None,
-        started=when,
-        ended=when,
+        started=time,
+        ended=time,
         workspace=folder,
         offset=offset,
         end=end,
@@ -232,7 +234,7 @@ def _logged_prompt(session: str, number: int, entry: LoggedEntry, folder: str | 
 # --- Gemini CLI: what its files are, and how a chat becomes turns.
 
 
-class Container(Enum):
+class StorageForm(Enum):
     DOCUMENT = auto()
     LINES = auto()
     SAVED = auto()
@@ -260,36 +262,36 @@ class GeminiCli:
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         kind = container(source)
-        if kind is Container.LOG:
+        if kind is StorageForm.LOG:
             yield from read_log(source, report)
             return
         fallback = STAMPED.fullmatch(source.path.stem)
         indexer = Indexer(report, fallback[1] if fallback else source.path.stem)
-        if kind is Container.SAVED:
+        if kind is StorageForm.SAVED:
             indexer.add_facts({"sessionId": saved_session(source)})
             index_saved(source, indexer, report)
-        elif kind is Container.DOCUMENT:
+        elif kind is StorageForm.DOCUMENT:
             index_document(source, indexer, report)
         else:
             index_lines(source, indexer, report)
         index = indexer.finish()
         if report.found:
-            session = session_of(index, indexer.session_id, source, is_saved=kind is Container.SAVED)
+            session = session_of(index, indexer.session_id, source, is_saved=kind is StorageForm.SAVED)
             yield Transcript(session=session, turns=_turns(source, indexer, session, report))
 
 
-def container(source: Source) -> Container | None:
+def container(source: Source) -> StorageForm | None:
     head = source.head.removeprefix(BOM)
     if LOGGED.match(head):
-        return Container.LOG
+        return StorageForm.LOG
     if CONTENT.match(head):
-        return Container.SAVED if source.path.name.startswith("checkpoint-") else None
+        return StorageForm.SAVED if source.path.name.startswith("checkpoint-") else None
     objects, is_named_lines = first_objects(head), source.path.suffix == ".jsonl"
     if any(_is_line(value) for value in objects) and (is_named_lines or len(objects) > 1):
-        return Container.LINES
+        return StorageForm.LINES
     if not DOCUMENT.match(head) or not _is_document(head, len(head) >= source.size):
         return None
-    return Container.LINES if is_named_lines else Container.DOCUMENT
+    return StorageForm.LINES if is_named_lines else StorageForm.DOCUMENT
 
 
 def _is_line(value: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.native_turns import (
     LONGEST_SHARED_RECORDS,
@@ -112,10 +112,10 @@ def classify(message: dict[str, Any]) -> tuple[str, Role]:
         return "gemini", Role.ANSWER
     if kind in NOTICES:
         return kind, Role.NOTICE
-    return (kind, _of_user(message)) if kind == "user" else (f"message.{kind}", Role.UNKNOWN)
+    return (kind, _role_of_user_message(message)) if kind == "user" else (f"message.{kind}", Role.UNKNOWN)
 
 
-def _of_user(message: dict[str, Any]) -> Role:
+def _role_of_user_message(message: dict[str, Any]) -> Role:
     content = message_content(message)
     if content.results and not content.parts:
         return Role.ANSWER
@@ -130,7 +130,7 @@ def _of_user(message: dict[str, Any]) -> Role:
 COMPRESSED = re.compile(r"compressed from ([0-9]{1,12}) to ([0-9]{1,12}) tokens")
 
 
-class Slot(Struct, gc=False):
+class ListedMessage(Struct, gc=False):
     """A message in the list that stands."""
 
     entry: int
@@ -142,7 +142,7 @@ class Slot(Struct, gc=False):
     is_content: bool
 
 
-class Newcomer(Struct, frozen=True):
+class ReplacementMessage(Struct, frozen=True):
     """A message of a list that is put in place of another, known only from there."""
 
     number: int
@@ -173,8 +173,8 @@ class Indexer:
         self.index = Index()
         self._plan = self.index.plan
         self._report, self._fallback = report, fallback_id
-        self._live: list[Slot] = []
-        self._by_id: dict[str, Slot] = {}
+        self._live: list[ListedMessage] = []
+        self._by_id: dict[str, ListedMessage] = {}
         self._compaction: int | None = None
         """The turn whose summary the list begins with."""
         self._sizes: tuple[int, int] | None = None
@@ -186,43 +186,48 @@ class Indexer:
     def add_facts(self, facts: dict[str, Any]) -> None:
         self.index.facts.update({name: value for name, value in facts.items() if name != "messages"})
 
-    def take(self, message: dict[str, Any], entry: Entry) -> None:
+    def add_message(self, message: dict[str, Any], entry: Entry) -> None:
         """A message: a new one, or a new form of one that stands."""
         role = classify(message)[1]
         if role is Role.UNKNOWN:
-            self._keep(entry, is_unknown=True)
+            self._count_kept(entry, is_unknown=True)
             return
         slot = self._by_id.get(entry.id or "")
         if slot is not None:
-            self._keep(self._plan.entries[slot.entry], is_unknown=False)
+            self._count_kept(self._plan.entries[slot.entry], is_unknown=False)
             self._plan.entries[slot.entry], slot.mark = entry, mark_of(message)
         else:
             self._add(message, entry, role)
 
     def rewind(self, id: str, line: int | None) -> None:
-        at = next((at for at in range(len(self._live) - 1, -1, -1) if self._is(self._live[at], id)), None)
-        if at is None:
+        position = next(
+            (position for position in range(len(self._live) - 1, -1, -1) if self._has_id(self._live[position], id)),
+            None,
+        )
+        if position is None:
             self._report.problem(line, "it rewinds to a message that is not here: all of them are taken back")
-        self._stand(self._live[: at or 0])
+        self._set_live(self._live[: position or 0])
 
     def replace(self, messages: list[Any], entry: Entry) -> None:
         """Another list in place of the one that stands. Those of its messages that are known, by their ids or by what
         they say, stay what they are."""
         unmatched = {slot.entry: slot for slot in self._live if slot.is_content}
-        stands: list[Slot | Newcomer] = []
-        aliases: dict[str, Slot] = {}
+        members: list[ListedMessage | ReplacementMessage] = []
+        aliases: dict[str, ListedMessage] = {}
         for number, message in enumerate(messages):
             if not isinstance(message, dict) or classify(message)[1] is Role.UNKNOWN:
                 continue
-            slot = self._known(message, unmatched, aliases)
-            is_after_known = not stands or isinstance(stands[-1], Slot)
+            slot = self._find_slot(message, unmatched, aliases)
+            is_after_known = not members or isinstance(members[-1], ListedMessage)
             if slot is None and is_result(message) and is_after_known:
                 continue  # of a call that is known, with its outcome
-            stands.append(Newcomer(number, message) if slot is None else slot)
-        self._restand(stands, next(reversed(unmatched.values()), None), entry)
+            members.append(ReplacementMessage(number, message) if slot is None else slot)
+        self._rebuild_live(members, next(reversed(unmatched.values()), None), entry)
         self._by_id |= aliases
 
-    def _known(self, message: dict[str, Any], unmatched: dict[int, Slot], aliases: dict[str, Slot]) -> Slot | None:
+    def _find_slot(
+        self, message: dict[str, Any], unmatched: dict[int, ListedMessage], aliases: dict[str, ListedMessage]
+    ) -> ListedMessage | None:
         id = text(message.get("id"))
         slot = self._by_id.get(id or "")
         if slot is None:
@@ -235,19 +240,21 @@ class Indexer:
             aliases[id] = slot
         return slot
 
-    def _restand(self, stands: list[Slot | Newcomer], dropped: Slot | None, entry: Entry) -> None:
-        kept = [slot for slot in stands if isinstance(slot, Slot)]
-        self._stand([])
+    def _rebuild_live(
+        self, members: list[ListedMessage | ReplacementMessage], dropped: ListedMessage | None, entry: Entry
+    ) -> None:
+        kept_slots = [slot for slot in members if isinstance(slot, ListedMessage)]
+        self._set_live([])
         waiting: list[tuple[dict[str, Any], Entry]] = []
-        for member in stands:
-            if isinstance(member, Slot):
+        for member in members:
+            if isinstance(member, ListedMessage):
                 self._put_back(member)
                 continue
             kind, role = classify(member.message)
             inner = Entry(kind, text(member.message.get("id")), entry.line, entry.offset, entry.end, member.number)
             is_first = dropped is not None and self._compaction is None
             if role is Role.COMPACTION or (is_first and role is Role.PROMPT):
-                self._compact(member.message, inner, kept, dropped)
+                self._compact(member.message, inner, kept_slots, dropped)
                 for message, before in waiting:
                     self._append(self._compaction or 0, message, before, Role.INJECTED)
             elif is_first and role is Role.INJECTED:
@@ -255,15 +262,17 @@ class Indexer:
             else:
                 self._add(member.message, inner, role)
 
-    def _compact(self, message: dict[str, Any], entry: Entry, kept: list[Slot], summarised: Slot | None) -> None:
-        tip = kept[-1] if kept else summarised
+    def _compact(
+        self, message: dict[str, Any], entry: Entry, kept_slots: list[ListedMessage], summarised: ListedMessage | None
+    ) -> None:
+        tip = kept_slots[-1] if kept_slots else summarised
         before = None if tip is None else tip.turn
         prompt = None if before is None else self._prompt_before(before)
         planned = GeminiTurn(parent=before, is_compaction=True, compacted_prompt=prompt, sizes=self._sizes)
         self._sizes = None
-        if kept:
-            planned.first_kept, planned.is_split = kept[0].turn, kept[0].depth > 1
-        self._compaction = self._plan.begin(planned)
+        if kept_slots:
+            planned.first_kept, planned.is_split = kept_slots[0].turn, kept_slots[0].depth > 1
+        self._compaction = self._plan.begin_turn(planned)
         self._append(self._compaction, message, entry, Role.COMPACTION)
 
     def _prompt_before(self, turn: int) -> str | None:
@@ -278,16 +287,16 @@ class Indexer:
             self._compact(message, entry, [], self._live[-1] if self._live else None)
             return
         if role is Role.ANSWER:
-            at = self._answer(turn, depth, tip, is_listed=entry.nested is not None)
+            target = self._answer(turn, depth, tip, is_listed=entry.nested is not None)
         elif planned is None or tip is None or (planned.is_begun and role is Role.PROMPT):
-            at = self._begin(turn)
+            target = self._begin_turn(turn)
         elif planned.is_compaction and role is Role.INJECTED:
-            at = self._begin(turn, continues=planned.compacted_prompt)
+            target = self._begin_turn(turn, continues=planned.compacted_prompt)
         else:
-            at = tip
+            target = tip
         if role is Role.NOTICE:
-            self._note_sizes(message, self._plan.turns[at])
-        self._append(at, message, entry, role)
+            self._note_sizes(message, self._plan.turns[target])
+        self._append(target, message, entry, role)
 
     def _note_sizes(self, notice: dict[str, Any], planned: GeminiTurn) -> None:
         """A notice of how much was compressed comes before the compaction, or after it."""
@@ -302,27 +311,27 @@ class Indexer:
 
     def _answer(self, turn: int | None, depth: int, tip: int | None, is_listed: bool) -> int:
         if turn is None:
-            return self._begin(turn)
+            return self._begin_turn(turn)
         planned = self._plan.turns[turn]
         says_it_was_read = tip is not None and is_listed and not planned.is_answered
         if planned.is_compaction and not says_it_was_read:
-            return self._begin(turn, continues=planned.compacted_prompt)
+            return self._begin_turn(turn, continues=planned.compacted_prompt)
         if tip is not None:
             return tip
         if depth > LONGEST_SHARED_RECORDS:
-            return self._begin(turn, continues=self._key_of(planned))
-        again = GeminiTurn(parent=planned.parent, continues=self._key_of(planned))
-        return self._plan.begin_again(again, planned, depth)
+            return self._begin_turn(turn, continues=self._key_of(planned))
+        other_answer = GeminiTurn(parent=planned.parent, continues=self._key_of(planned))
+        return self._plan.begin_again(other_answer, planned, depth)
 
-    def _begin(self, parent: int | None, continues: str | None = None) -> int:
-        return self._plan.begin(GeminiTurn(parent=parent, continues=continues))
+    def _begin_turn(self, parent: int | None, continues: str | None = None) -> int:
+        return self._plan.begin_turn(GeminiTurn(parent=parent, continues=continues))
 
     def _append(self, turn: int, message: dict[str, Any], entry: Entry, role: Role) -> None:
         planned, number = self._plan.turns[turn], self._plan.append(turn, entry)
         if role is Role.PROMPT and planned.prompt is None:
             planned.prompt = number
         planned.is_answered |= role is Role.ANSWER
-        slot = Slot(number, turn, len(planned.entries), mark_of(message), role is not Role.NOTICE)
+        slot = ListedMessage(number, turn, len(planned.entries), mark_of(message), role is not Role.NOTICE)
         self._live.append(slot)
         if entry.id is not None:
             self._by_id[entry.id] = slot
@@ -336,25 +345,25 @@ class Indexer:
             return self._compaction, len(self._plan.turns[self._compaction].entries)
         return last.turn, last.depth
 
-    def _stand(self, slots: list[Slot]) -> None:
+    def _set_live(self, slots: list[ListedMessage]) -> None:
         """These messages stand, and no others."""
-        staying = {id(slot) for slot in slots}
-        self._by_id = {name: slot for name, slot in self._by_id.items() if id(slot) in staying}
+        live_ids = {id(slot) for slot in slots}
+        self._by_id = {name: slot for name, slot in self._by_id.items() if id(slot) in live_ids}
         self._live = slots
         has_summary = any(slot.turn == self._compaction for slot in slots)
         self._compaction = self._compaction if has_summary else None
 
-    def _put_back(self, slot: Slot) -> None:
+    def _put_back(self, slot: ListedMessage) -> None:
         self._live.append(slot)
         if (name := self._plan.entries[slot.entry].id) is not None:
             self._by_id[name] = slot
         if self._plan.turns[slot.turn].is_compaction:
             self._compaction = slot.turn
 
-    def _is(self, slot: Slot, id: str) -> bool:
+    def _has_id(self, slot: ListedMessage, id: str) -> bool:
         return self._by_id.get(id) is slot
 
-    def _keep(self, entry: Entry, is_unknown: bool) -> None:
+    def _count_kept(self, entry: Entry, is_unknown: bool) -> None:
         """Held by the verbatim copy alone; a message of a list is not a record of its own."""
         if entry.nested is not None:
             return
@@ -379,11 +388,11 @@ class Indexer:
 def mark_of(message: dict[str, Any]) -> bytes:
     """What a message says, whichever form it is written in."""
     content = message_content(message)
-    asked = {text(call.get("id")) or text(call.get("name")) for call in content.calls}
-    asked |= {text(mapping(call).get("id")) for call in sequence(message.get("toolCalls"))}
+    call_ids = {text(call.get("id")) or text(call.get("name")) for call in content.calls}
+    call_ids |= {text(mapping(call).get("id")) for call in sequence(message.get("toolCalls"))}
     kind = classify(message)[0]
     words = "" if kind in NOTICES else "\n".join(content.texts)
-    return sha256(canonical([kind, words, sorted(id or "" for id in asked)])).digest()[:16]
+    return sha256(canonical([kind, words, sorted(id or "" for id in call_ids)])).digest()[:16]
 
 
 def is_result(message: dict[str, Any]) -> bool:
@@ -426,8 +435,8 @@ class Call(PendingCall, kw_only=True):
             result = UNSET if error == result else result
         self.result, self.error, self.status = result, error if failed else None, status
         self.done = millis(self.record.get("timestamp")) if status is not None else None
-        self.spawned, self.detail = text(self.record.get("agentId")), detail(self.record)
-        self.files = () if failed else files(self.name, mapping(self.arguments), self.record)
+        self.spawned, self.detail = text(self.record.get("agentId")), call_detail(self.record)
+        self.files = () if failed else touched_files(self.name, mapping(self.arguments), self.record)
         return super().finished()
 
 
@@ -458,27 +467,27 @@ def outcome_of(result: Any) -> tuple[Any, str | None]:
     return response, None
 
 
-def detail(record: dict[str, Any]) -> Any:
-    shown = record.get("resultDisplay")
-    if isinstance(shown, dict):
-        shown = {name: value for name, value in shown.items() if name not in REPEATED}
-    return present(shown=shown, agent=record.get("agentId"))
+def call_detail(record: dict[str, Any]) -> Any:
+    display = record.get("resultDisplay")
+    if isinstance(display, dict):
+        display = {name: value for name, value in display.items() if name not in REPEATED}
+    return present(shown=display, agent=record.get("agentId"))
 
 
-def files(name: str, arguments: dict[str, Any], record: dict[str, Any]) -> tuple[FileNote, ...]:
+def touched_files(name: str, arguments: dict[str, Any], record: dict[str, Any]) -> tuple[FileNote, ...]:
     path = next((value for key in PATHS if (value := text(arguments.get(key))) is not None), None)
     if name == "read_many_files":
-        named = [*sequence(arguments.get("paths")), *sequence(arguments.get("include"))]
+        names = [*sequence(arguments.get("paths")), *sequence(arguments.get("include"))]
         return tuple(
-            FileNote(kind=FileKind.READ, path=name_or_pattern) for name_or_pattern in named if _is_path(name_or_pattern)
+            FileNote(kind=FileKind.READ, path=name_or_pattern) for name_or_pattern in names if _is_path(name_or_pattern)
         )
     if path is None:
         return ()
     if name in READERS:
-        return (_read(path, arguments),)
+        return (_read_note(path, arguments),)
     if name in WRITERS:
-        shown = mapping(record.get("resultDisplay"))
-        return written_notes(text(shown.get("filePath")) or path, text(shown.get("fileDiff")))
+        display = mapping(record.get("resultDisplay"))
+        return written_notes(text(display.get("filePath")) or path, text(display.get("fileDiff")))
     return (FileNote(kind=FileKind.REFERENCED, path=path),) if name in SEARCHERS and _is_path(path) else ()
 
 
@@ -486,10 +495,10 @@ def _is_path(path: Any) -> bool:
     return isinstance(path, str) and bool(path) and not set(path) & set("*?{[")
 
 
-def _read(path: str, arguments: dict[str, Any]) -> FileNote:
+def _read_note(path: str, arguments: dict[str, Any]) -> FileNote:
     """Lines count from one in newer versions; `offset` counts from nought."""
-    start, end = whole(arguments.get("start_line")), whole(arguments.get("end_line"))
-    offset, limit = whole(arguments.get("offset")), whole(arguments.get("limit"))
+    start, end = whole_number(arguments.get("start_line")), whole_number(arguments.get("end_line"))
+    offset, limit = whole_number(arguments.get("offset")), whole_number(arguments.get("limit"))
     if start is None and offset is not None:
         start = offset + 1
     if end is None and limit is not None:
@@ -511,21 +520,21 @@ class GeminiBuilder(TurnBuilder, kw_only=True):
     """Calls without an outcome, by their ids."""
     summary: str | None = None
 
-    def take(self, entry: Entry, value: dict[str, Any]) -> None:
+    def add_record(self, entry: Entry, value: dict[str, Any]) -> None:
         self.note_time(value.get("timestamp"))
         kind, role = classify(value)
         if entry is self.summary_entry:
-            self._summary(value)
+            self._add_summary(value)
         elif kind == "gemini":
-            self._response(value)
+            self._add_response(value)
         elif kind in NOTICES:
-            self._notice(kind, value)
+            self._add_notice(kind, value)
         elif role is Role.ANSWER:
-            self._results(value)
+            self._add_results(value)
         else:
-            self._prompt(value, is_event=role is not Role.PROMPT)
+            self._add_prompt(value, is_event=role is not Role.PROMPT)
 
-    def _prompt(self, message: dict[str, Any], is_event: bool) -> None:
+    def _add_prompt(self, message: dict[str, Any], is_event: bool) -> None:
         content, typed = message_content(message), content_of(message.get("displayContent"))
         is_expanded = bool(typed.texts) and typed.texts != content.texts
         person = MessageSource.AGENT if self.is_subagent else MessageSource.HUMAN
@@ -539,18 +548,18 @@ class GeminiBuilder(TurnBuilder, kw_only=True):
             files=_attached(content),
         )
         self.add(["user", text(message.get("id")), content.identity, typed.identity], item)
-        self._give(content)
+        self._give_results(content)
 
-    def _results(self, message: dict[str, Any]) -> None:
+    def _add_results(self, message: dict[str, Any]) -> None:
         """What tools gave back, in a message of its own. One whose call is not here stands as a message."""
         content = message_content(message)
         self.add_identity("results", text(message.get("id")), content.identity)
-        for result in self._give(content):
+        for result in self._give_results(content):
             words = canonical(result.get("response")).decode(errors="replace")
             metadata = present(call=result.get("id"), tool=result.get("name"))
             self.items.append(self._message(message, MessageRole.TOOL, [TextPart(words)], metadata=metadata))
 
-    def _give(self, content: MessageContent) -> list[dict[str, Any]]:
+    def _give_results(self, content: MessageContent) -> list[dict[str, Any]]:
         """Outcomes to the calls that wait for them; those are left that none waits for."""
         unclaimed = []
         for result in content.results:
@@ -561,7 +570,7 @@ class GeminiBuilder(TurnBuilder, kw_only=True):
                 call.response = [{"functionResponse": result}]
         return unclaimed
 
-    def _response(self, message: dict[str, Any]) -> None:
+    def _add_response(self, message: dict[str, Any]) -> None:
         content, id = message_content(message), text(message.get("id"))
         thinking: list[Part] = [ReasoningPart(words) for words in thoughts(message)]
         if thinking:  # told twice where the parts hold it too
@@ -574,7 +583,7 @@ class GeminiBuilder(TurnBuilder, kw_only=True):
             [*thinking, *content.parts],
             model=model,
             provider="google" if model is not None and model.startswith("gemini") else None,
-            tokens=tokens(message.get("tokens")),
+            tokens=message_tokens(message.get("tokens")),
             metadata=present(parts=_described(content)),
         )
         thought_texts = [part.text for part in thinking if isinstance(part, ReasoningPart)]
@@ -590,7 +599,7 @@ class GeminiBuilder(TurnBuilder, kw_only=True):
                 self.waiting[call.id] = call
         self.error, self.is_interrupted = None, False
 
-    def _notice(self, kind: str, message: dict[str, Any]) -> None:
+    def _add_notice(self, kind: str, message: dict[str, Any]) -> None:
         content = message_content(message)
         words = "\n".join(content.texts)
         item = self._message(
@@ -605,32 +614,36 @@ class GeminiBuilder(TurnBuilder, kw_only=True):
             self.error = words or "error"
         self.is_interrupted |= CANCELLED.fullmatch(words) is not None
 
-    def _summary(self, message: dict[str, Any]) -> None:
+    def _add_summary(self, message: dict[str, Any]) -> None:
         content = message_content(message)
         self.summary = "\n".join(content.texts)
         item = self._message(message, MessageRole.ASSISTANT, content.parts, source=MessageSource.EVENT)
         self.add(["compaction", text(message.get("id")), content.identity], item)
 
-    def _message(self, message: dict[str, Any], role: MessageRole, parts: list[Part], **more: Any) -> NativeMessage:
-        id, when = text(message.get("id")), message.get("timestamp")
-        at = millis(when)
+    def _message(self, message: dict[str, Any], role: MessageRole, parts: list[Part], **fields: Any) -> NativeMessage:
+        id, timestamp = text(message.get("id")), message.get("timestamp")
+        time = millis(timestamp)
         return NativeMessage(
             role=role,
             parts=tuple(parts),
             native=None if id is None else global_name(self.session, id),
-            at=at,
-            literal_time=text(when) if at is None else None,
-            **more,
+            at=time,
+            literal_time=text(timestamp) if time is None else None,
+            **fields,
         )
 
 
-def tokens(counted: Any) -> Tokens | None:
+def message_tokens(counted: Any) -> Tokens | None:
     """Cached tokens are told inside the input, thoughts beside the output, those of tools beside the input."""
     counts = mapping(counted)
     if not counts:
         return None
-    prompt, cached = whole(counts.get("input")), whole(counts.get("cached"))
-    output, thought, tools = whole(counts.get("output")), whole(counts.get("thoughts")), whole(counts.get("tool"))
+    prompt, cached = whole_number(counts.get("input")), whole_number(counts.get("cached"))
+    output, thought, tools = (
+        whole_number(counts.get("output")),
+        whole_number(counts.get("thoughts")),
+        whole_number(counts.get("tool")),
+    )
     return Tokens(
         input=None if prompt is None else max(prompt - (cached or 0), 0) + (tools or 0),
         output=None if output is None else output + (thought or 0),

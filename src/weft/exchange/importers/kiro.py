@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.databases import MAGIC, UNREADABLE, Database, RowLines, opened
+from weft.exchange.importers.databases import MAGIC, UNREADABLE, Database, RowLines, open_database
 from weft.exchange.importers.foreign_files import BOM, Record, first_objects, read_beneath, read_whole, records
 from weft.exchange.importers.foreign_values import (
     json_object,
@@ -27,9 +27,9 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
-from weft.exchange.importers.kiro_turns import Kind, Outcome, Step, Turns, image_part, plain
+from weft.exchange.importers.kiro_turns import Kind, Outcome, Step, Turns, image_part, plain_content
 from weft.exchange.importers.port import NativeCall, NativeSession, Place, Report, Source, Tokens, Transcript
 from weft.ledger.model import Part, ReasoningPart, TextPart
 
@@ -57,9 +57,9 @@ def conversation_steps(value: dict[str, Any], report: Report, offset: int = 0) -
             report.problem(None, "an entry of the history is neither a prompt nor an answer")
             continue
         report.mapped["exchange"] += 1
-        at = offset + number
-        yield from _prompt_steps(user, at)
-        if (answer := _answer_steps(assistant, request, model, at)) is not None:
+        position = offset + number
+        yield from _prompt_steps(user, position)
+        if (answer := _answer_steps(assistant, request, model, position)) is not None:
             yield answer
 
 
@@ -94,11 +94,11 @@ def _prompt_steps(user: dict[str, Any], number: int) -> Iterator[Step]:
         return
     parts: list[Part] = [TextPart(words)] if words else []
     timestamp, environment = user.get("timestamp"), mapping(mapping(user.get("env_context")).get("env_state"))
-    at = millis(timestamp)
+    time = millis(timestamp)
     yield Step(
         kind=Kind.PROMPT,
-        at=at,
-        literal_time=text(timestamp) if at is None else None,
+        at=time,
+        literal_time=text(timestamp) if time is None else None,
         parts=[*parts, *images],
         context=present(additional=text(user.get("additional_context"))),
         workspace=text(environment.get("current_working_directory")),
@@ -110,7 +110,7 @@ def _prompt_steps(user: dict[str, Any], number: int) -> Iterator[Step]:
 
 def _conversation_outcome(fields: dict[str, Any], cancelled: bool) -> Outcome:
     failed = str(fields.get("status")).lower() == "error"
-    return Outcome(text(fields.get("tool_use_id")) or "", plain(fields.get("content")), failed, cancelled)
+    return Outcome(text(fields.get("tool_use_id")) or "", plain_content(fields.get("content")), failed, cancelled)
 
 
 def _answer_steps(assistant: dict[str, Any], request: dict[str, Any], model: str | None, number: int) -> Step | None:
@@ -118,12 +118,12 @@ def _answer_steps(assistant: dict[str, Any], request: dict[str, Any], model: str
     if not fields:
         return None
     id, words = text(fields.get("message_id")), text(fields.get("content"))
-    begun = millis(request.get("request_start_timestamp_ms"))
-    calls = [_conversation_call(mapping(tool_use), begun) for tool_use in sequence(fields.get("tool_uses"))]
+    started = millis(request.get("request_start_timestamp_ms"))
+    calls = [_conversation_call(mapping(tool_use), started) for tool_use in sequence(fields.get("tool_uses"))]
     return Step(
         kind=Kind.ANSWER,
         id=id,
-        at=begun,
+        at=started,
         done=millis(request.get("stream_end_timestamp_ms")),
         parts=[TextPart(words)] if words else [],
         calls=calls,
@@ -135,10 +135,10 @@ def _answer_steps(assistant: dict[str, Any], request: dict[str, Any], model: str
     )
 
 
-def _conversation_call(fields: dict[str, Any], at: int | None) -> NativeCall:
+def _conversation_call(fields: dict[str, Any], time: int | None) -> NativeCall:
     name = text(fields.get("name")) or text(fields.get("orig_name")) or ""
     arguments = fields.get("args", fields.get("orig_args"))
-    return NativeCall(id=text(fields.get("id")) or "", name=name, arguments=arguments, at=at)
+    return NativeCall(id=text(fields.get("id")) or "", name=name, arguments=arguments, at=time)
 
 
 class Row(Struct, frozen=True):
@@ -151,7 +151,7 @@ class Row(Struct, frozen=True):
 
 
 def read_database(path: Path, report: Report) -> Iterator[Transcript]:
-    with opened(path, report) as database:
+    with open_database(path, report) as database:
         if database is None:
             return
         try:
@@ -160,8 +160,8 @@ def read_database(path: Path, report: Report) -> Iterator[Transcript]:
             report.problem(None, f"the database is not readable: {error}"[:300])
             return
         for row in rows:
-            if (made := _transcript(row, report)) is not None:
-                yield made
+            if (transcript := _transcript(row, report)) is not None:
+                yield transcript
 
 
 def _rows(database: Database) -> Iterator[Row]:
@@ -176,10 +176,10 @@ def _rows(database: Database) -> Iterator[Row]:
             yield Row("conversations", str(key), None, data or b"")
 
 
-def _time(when: Any) -> int | None:
+def _time(value: Any) -> int | None:
     """Seconds or milliseconds, as the version had it."""
-    at = millis(when)
-    return at * 1000 if at is not None and at < 10**11 else at
+    time = millis(value)
+    return time * 1000 if time is not None and time < 10**11 else time
 
 
 def _transcript(row: Row, report: Report) -> Transcript | None:
@@ -215,10 +215,10 @@ def folder_name(path: Path) -> str | None:
     """The workspace that a folder's name stands for."""
     name = path.parent.name.replace("-", "+").replace("_", "/")
     try:
-        found = base64.b64decode(name + "=" * (-len(name) % 4), validate=True).decode()
+        folder = base64.b64decode(name + "=" * (-len(name) % 4), validate=True).decode()
     except (ValueError, binascii.Error):
         return None
-    return found if found.isprintable() and ("/" in found or "\\" in found) else None
+    return folder if folder.isprintable() and ("/" in folder or "\\" in folder) else None
 
 
 def editor_session(value: dict[str, Any], path: Path) -> NativeSession:
@@ -308,8 +308,8 @@ def session_file(path: Path) -> SessionFile:
     turns = mapping(file.state.get("conversation_metadata")).get("user_turn_metadatas")
     for turn in map(mapping, sequence(turns)):
         last = text(mapping(mapping(turn.get("result")).get("Ok")).get("id"))
-        named = [id for message_id in sequence(turn.get("message_ids")) if (id := text(message_id))]
-        if (id := last or (named[-1] if named else None)) is not None:
+        message_ids = [id for message_id in sequence(turn.get("message_ids")) if (id := text(message_id))]
+        if (id := last or (message_ids[-1] if message_ids else None)) is not None:
             file.costs[id] = turn
     return file
 
@@ -344,7 +344,7 @@ def log_steps(source: Source, report: Report, file: SessionFile) -> Iterator[Ste
 
 def _log_step(kind: Kind, record: Record, file: SessionFile) -> Step:
     data = mapping(record.value.get("data"))
-    blocks = [mapping(each) for each in sequence(data.get("content"))]
+    blocks = [mapping(value) for value in sequence(data.get("content"))]
     seconds = mapping(data.get("meta")).get("timestamp")
     step = Step(kind=kind, offset=record.offset, end=record.end, id=text(data.get("message_id")), at=_log_time(seconds))
     step.identity = blocks
@@ -358,13 +358,13 @@ def _log_step(kind: Kind, record: Record, file: SessionFile) -> Step:
         step.stopped = True
     elif kind is Kind.ANSWER:
         step.model = text(data.get("model")) or file.model
-        _cost(step, file.costs.get(step.id or "", {}))
+        _take_cost(step, file.costs.get(step.id or "", {}))
     return step
 
 
 def _log_time(value: Any) -> int | None:
     """Counted in seconds, where it is a number."""
-    number = whole(value)
+    number = whole_number(value)
     return number * 1000 if number is not None and 0 < number < 10**11 else millis(value)
 
 
@@ -388,21 +388,21 @@ def _log_outcome(fields: dict[str, Any]) -> Outcome:
     status = str(fields.get("status")).lower()
     return Outcome(
         text(fields.get("toolUseId")) or "",
-        plain(fields.get("content")),
+        plain_content(fields.get("content")),
         status == "error",
         status in ("cancelled", "canceled"),
     )
 
 
-def _cost(step: Step, turn: dict[str, Any]) -> None:
+def _take_cost(step: Step, turn: dict[str, Any]) -> None:
     """Of a whole turn, told with its last answer. Noughts stand for what was not counted."""
     names = ("input_token_count", "output_token_count", "cache_read_input_token_count", "cache_write_input_token_count")
-    counts = [whole(turn.get(name)) for name in names]
+    counts = [whole_number(turn.get(name)) for name in names]
     if any(counts):
         step.tokens = Tokens(input=counts[0], output=counts[1], cached=counts[2], cache_write=counts[3])
     step.model = text(turn.get("model")) or step.model
     step.done = millis(turn.get("end_timestamp"))
-    credits = [each for each in map(mapping, sequence(turn.get("metering_usage"))) if each]
+    credits = [usage for usage in map(mapping, sequence(turn.get("metering_usage"))) if usage]
     step.metadata = present(metering=credits, context_usage=turn.get("context_usage_percentage"))
 
 
@@ -424,7 +424,7 @@ def event_session(path: Path) -> NativeSession:
     except (OSError, ValueError):
         fields = {}
     id = text(fields.get("id")) or home.name
-    places = [place for each in sequence(fields.get("workspacePaths")) if (place := text(each))]
+    places = [place for value in sequence(fields.get("workspacePaths")) if (place := text(value))]
     return NativeSession(
         id=f"{id}/{path.stem}" if is_child else id,
         title=None if is_child else text(fields.get("title")),
@@ -476,7 +476,7 @@ def event_steps(source: Source, report: Report, model: str | None) -> Iterator[S
 
 
 def _id(value: Any) -> str | None:
-    number = whole(value)
+    number = whole_number(value)
     return text(value) or (None if number is None else str(number))
 
 
@@ -500,10 +500,10 @@ def _user(payload: dict[str, Any]) -> Step:
 def _assistant(payload: dict[str, Any]) -> Step:
     words, operation = text(payload.get("content")), text(payload.get("operationType"))
     is_thought = operation == "Reasoning"
-    shown: list[Part] = [] if words is None else [ReasoningPart(words) if is_thought else TextPart(words)]
+    shown_parts: list[Part] = [] if words is None else [ReasoningPart(words) if is_thought else TextPart(words)]
     return Step(
         kind=Kind.ANSWER if words is not None and words not in ELIDED else Kind.BESIDE,
-        parts=[] if words in ELIDED else shown,
+        parts=[] if words in ELIDED else shown_parts,
         metadata=present(
             sub_execution=payload.get("subExecutionId"),
             operation=None if operation in ("Say", "Reasoning") else operation,
@@ -530,7 +530,7 @@ def _result(payload: dict[str, Any]) -> Step:
     content, failed = payload.get("content"), payload.get("success") is False
     cancelled = text(payload.get("status")) in ("cancelled", "canceled", "rejected", "aborted")
     outcome = Outcome(
-        text(payload.get("toolCallId")) or "", content, failed, cancelled, whole(payload.get("durationMs"))
+        text(payload.get("toolCallId")) or "", content, failed, cancelled, whole_number(payload.get("durationMs"))
     )
     return Step(kind=Kind.RESULTS, outcomes=[outcome], identity=[outcome.id, content, failed])
 
@@ -580,7 +580,7 @@ ANSWER = re.compile(rb'"(?:Response|ToolUse)"\s*:\s*\{')
 EDITOR = re.compile(rb'"history"\s*:\s*\[\s*\{\s*"message"\s*:\s*\{')
 
 
-class Container(Enum):
+class StorageForm(Enum):
     DATABASE = auto()
     CONVERSATION = auto()
     """One conversation of the first engine, as a file."""
@@ -589,26 +589,26 @@ class Container(Enum):
     EDITOR = auto()
 
 
-def container(source: Source) -> Container | None:
+def container(source: Source) -> StorageForm | None:
     head = source.head
     if head.startswith(MAGIC):
         has_columns = TABLE.search(head) is not None and b"key" in head and b"value" in head
         is_named = source.path.name.endswith("data.sqlite3") or b"conversations_v2" in head
-        return Container.DATABASE if has_columns and is_named else None
+        return StorageForm.DATABASE if has_columns and is_named else None
     objects = first_objects(head, limit=16)
     if any(is_log(value) for value in objects):
-        return Container.LOG
+        return StorageForm.LOG
     if any(is_event(value) for value in objects):
-        return Container.EVENTS
+        return StorageForm.EVENTS
     return _document_kind(head)
 
 
-def _document_kind(head: bytes) -> Container | None:
+def _document_kind(head: bytes) -> StorageForm | None:
     if not head.removeprefix(BOM).lstrip().startswith(b"{"):
         return None
     if b'"conversation_id"' in head and b'"history"' in head:
-        return Container.CONVERSATION if CONVERSATION.search(head) or ANSWER.search(head) else None
-    return Container.EDITOR if b'"sessionId"' in head and EDITOR.search(head) else None
+        return StorageForm.CONVERSATION if CONVERSATION.search(head) or ANSWER.search(head) else None
+    return StorageForm.EDITOR if b'"sessionId"' in head and EDITOR.search(head) else None
 
 
 def is_log(value: dict[str, Any]) -> bool:
@@ -619,14 +619,18 @@ def is_event(value: dict[str, Any]) -> bool:
     payload = mapping(value.get("payload"))
     if "type" in value or not isinstance(payload.get("type"), str):
         return False
-    known = payload["type"] in MAKERS or payload["type"] in ASIDE
-    return known and "id" in value and ("content" in payload or len(payload) > 1 or payload["type"].startswith("turn_"))
+    is_known_kind = payload["type"] in MAKERS or payload["type"] in ASIDE
+    return (
+        is_known_kind
+        and "id" in value
+        and ("content" in payload or len(payload) > 1 or payload["type"].startswith("turn_"))
+    )
 
 
-def whole_of(path: Path) -> Path | None:
+def session_file_of(path: Path) -> Path | None:
     """The log or the events that a session's file is told beside."""
-    found = path.with_name("messages.jsonl") if path.name == "session.json" else path.with_suffix(".jsonl")
-    return found if found.is_file() else None
+    log = path.with_name("messages.jsonl") if path.name == "session.json" else path.with_suffix(".jsonl")
+    return log if log.is_file() else None
 
 
 def is_part(source: Source) -> bool:
@@ -652,11 +656,11 @@ class Kiro:
 
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
         folder = environment.get("KIRO_HOME")
-        found = [Place((Path(folder) if folder else home / ".kiro") / "sessions", "Kiro")]
-        found += [Place(home / base / AGENT, "Kiro before 1.0") for base in EDITORS]
-        for tool, what in (("kiro-cli", "Kiro's first engine"), ("amazon-q", "Amazon Q")):
-            found += [Place(home / base / tool / "data.sqlite3", what) for base in STORES]
-        return found
+        places = [Place((Path(folder) if folder else home / ".kiro") / "sessions", "Kiro")]
+        places += [Place(home / base / AGENT, "Kiro before 1.0") for base in EDITORS]
+        for tool, label in (("kiro-cli", "Kiro's first engine"), ("amazon-q", "Amazon Q")):
+            places += [Place(home / base / tool / "data.sqlite3", label) for base in STORES]
+        return places
 
     def recognises(self, source: Source) -> bool:
         return container(source) is not None
@@ -664,30 +668,30 @@ class Kiro:
     def is_part(self, source: Source) -> bool:
         return is_part(source)
 
-    def whole(self, source: Source) -> Path | None:
-        return whole_of(source.path)
+    def session_file(self, source: Source) -> Path | None:
+        return session_file_of(source.path)
 
-    def parts(self, path: Path) -> list[Path]:
+    def part_files(self, path: Path) -> list[Path]:
         return []
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         kind = container(source)
-        if kind is Container.DATABASE or source.head.startswith(MAGIC):
+        if kind is StorageForm.DATABASE or source.head.startswith(MAGIC):
             yield from read_database(source.path, report)
-        elif kind in (Container.CONVERSATION, Container.EDITOR):
+        elif kind in (StorageForm.CONVERSATION, StorageForm.EDITOR):
             yield from _document(source, report, kind)
-        elif kind is Container.EVENTS:
+        elif kind is StorageForm.EVENTS:
             session = event_session(source.path)
             model = text(mapping(session.metadata).get("model"))
             steps = event_steps(source, report, None if model == "auto" else model)
             yield Transcript(session=session, turns=Turns(session).walk(steps))
         else:
-            found = session_file(source.path)
-            session = log_session(source.path, found)
-            yield Transcript(session=session, turns=Turns(session).walk(log_steps(source, report, found)))
+            file = session_file(source.path)
+            session = log_session(source.path, file)
+            yield Transcript(session=session, turns=Turns(session).walk(log_steps(source, report, file)))
 
 
-def _document(source: Source, report: Report, kind: Container) -> Iterator[Transcript]:
+def _document(source: Source, report: Report, kind: StorageForm) -> Iterator[Transcript]:
     report.found += 1
     try:
         value: dict[str, Any] = json_object(read_whole(source).removeprefix(BOM))
@@ -696,7 +700,7 @@ def _document(source: Source, report: Report, kind: Container) -> Iterator[Trans
         report.problem(1, f"the document is not readable: {error}"[:300])
         return
     report.mapped["conversation"] += 1
-    if kind is Container.EDITOR:
+    if kind is StorageForm.EDITOR:
         session = editor_session(value, source.path)
         yield Transcript(session=session, turns=Turns(session, session.id).walk(editor_steps(value, report)))
         return

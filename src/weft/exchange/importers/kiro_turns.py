@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.foreign_values import canonical, mapping, sequence, text, whole
+from weft.exchange.importers.foreign_values import canonical, mapping, sequence, text, whole_number
 from weft.exchange.importers.port import (
     Item,
     NativeCall,
@@ -98,7 +98,7 @@ def image_part(value: Any) -> ImagePart | None:
     return ImagePart(f"data:{mime};base64,{base64.b64encode(bytes(numbers)).decode()}")
 
 
-def plain(content: Any) -> Any:
+def plain_content(content: Any) -> Any:
     """What a tool gave back, as the text or the value that it is: `{"Text": …}`, `{"kind": "text", "data": …}`."""
     if not isinstance(content, list):
         return content
@@ -129,7 +129,7 @@ SEARCHERS = frozenset(
 PATHS = ("path", "file_path", "filePath", "targetFile", "target_file", "file")
 
 
-def files(name: str, arguments: Any) -> tuple[FileNote, ...]:
+def touched_files(name: str, arguments: Any) -> tuple[FileNote, ...]:
     fields = mapping(arguments)
     if name in WRITERS:
         return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in _paths(fields))
@@ -138,10 +138,10 @@ def files(name: str, arguments: Any) -> tuple[FileNote, ...]:
     if name not in READERS:
         return ()
     operations = [mapping(operation) for operation in sequence(fields.get("operations"))] or [fields]
-    return tuple(note for operation in operations for note in _read(operation))
+    return tuple(note for operation in operations for note in _read_notes(operation))
 
 
-def _read(fields: dict[str, Any]) -> list[FileNote]:
+def _read_notes(fields: dict[str, Any]) -> list[FileNote]:
     """A directory is looked into, not read; lines may be counted from the end."""
     if fields.get("mode") in ("Directory", "Search"):
         return [FileNote(kind=FileKind.REFERENCED, path=path) for path in _paths(fields)]
@@ -151,14 +151,18 @@ def _read(fields: dict[str, Any]) -> list[FileNote]:
 
 
 def _line(fields: dict[str, Any], *names: str) -> int | None:
-    numbers = (whole(fields.get(name)) for name in names)
+    numbers = (whole_number(fields.get(name)) for name in names)
     return next((line for line in numbers if line is not None and line > 0), None)
 
 
 def _paths(fields: dict[str, Any]) -> list[str]:
-    one = next((path for name in PATHS if (path := text(fields.get(name)))), None)
-    several = [each for name in ("paths", "image_paths", "files") for each in sequence(fields.get(name))]
-    return [one] if one else [path for each in several if (path := text(each) or text(mapping(each).get("path")))]
+    single_path = next((path for name in PATHS if (path := text(fields.get(name)))), None)
+    several = [value for name in ("paths", "image_paths", "files") for value in sequence(fields.get(name))]
+    return (
+        [single_path]
+        if single_path
+        else [path for value in several if (path := text(value) or text(mapping(value).get("path")))]
+    )
 
 
 class TurnSteps(Struct):
@@ -183,7 +187,7 @@ class TurnSteps(Struct):
 
     def note(self, step: Step) -> None:
         self.end = max(self.end, step.end)
-        self.times += [when for when in (step.at, step.done) if when is not None]
+        self.times += [time for time in (step.at, step.done) if time is not None]
         self.names += [] if step.id is None else [step.id]
         self.literal_time = self.literal_time or step.literal_time
         self.workspace = step.workspace or self.workspace
@@ -197,8 +201,8 @@ class Turns:
         """`reach`: how far on the last turn lies, where a session that is summed up becomes shorter."""
         self._session, self._identity, self._reach = session, identity, reach
         self._turn_steps: TurnSteps | None = None
-        self._made = 0
-        self._taken: set[str] = set()
+        self._turn_count = 0
+        self._used_keys: set[str] = set()
         self._waiting: list[Step] = []
         self._is_cleared = False
 
@@ -211,24 +215,24 @@ class Turns:
             else:
                 if self._begins(step):
                     if self._turn_steps is not None:
-                        yield self._finished(is_last=False)
-                    self._begin(number, step)
-                self._take(step)
+                        yield self._finish_turn(is_last=False)
+                    self._begin_turn(number, step)
+                self._add_step(step)
         if self._waiting and self._turn_steps is None:
-            self._begin(0, self._waiting[0])
+            self._begin_turn(0, self._waiting[0])
         if self._turn_steps is not None:
             self._join(self._turn_steps)
-            yield self._finished(is_last=True)
+            yield self._finish_turn(is_last=True)
 
     def _begins(self, step: Step) -> bool:
         if self._turn_steps is None or step.kind in (Kind.PROMPT, Kind.COMPACTION):
             return True
         return self._turn_steps.summary is not None and step.kind in (Kind.ANSWER, Kind.RESULTS)
 
-    def _begin(self, number: int, step: Step) -> None:
-        key = step.id if step.id is not None and step.id not in self._taken else f"{self._session.id}#{number}"
-        self._taken.add(key)
-        parent = self._made - 1 if self._made and not self._is_cleared else None
+    def _begin_turn(self, number: int, step: Step) -> None:
+        key = step.id if step.id is not None and step.id not in self._used_keys else f"{self._session.id}#{number}"
+        self._used_keys.add(key)
+        parent = self._turn_count - 1 if self._turn_count and not self._is_cleared else None
         self._is_cleared = False
         self._turn_steps = TurnSteps(key, parent, offset=step.offset)
         if step.kind is not Kind.COMPACTION:
@@ -242,7 +246,7 @@ class Turns:
             turn_steps.items.append(_message(step, MessageRole.USER, MessageSource.EVENT))
         self._waiting = []
 
-    def _take(self, step: Step) -> None:
+    def _add_step(self, step: Step) -> None:
         turn_steps = self._turn_steps
         assert turn_steps is not None
         turn_steps.note(step)
@@ -257,7 +261,7 @@ class Turns:
             turn_steps.items.append(_message(step, MessageRole.USER, step.source or human))
         elif step.kind is Kind.ANSWER:
             self._answer(turn_steps, step)
-        elif step.kind is Kind.COMPACTION and self._made:
+        elif step.kind is Kind.COMPACTION and self._turn_count:
             turn_steps.summary = step.words
         elif step.kind is Kind.ENDED:
             turn_steps.is_ended = True
@@ -272,17 +276,17 @@ class Turns:
         if step.parts or not step.calls or not answers:
             turn_steps.items.append(_message(step, MessageRole.ASSISTANT, None))
         for call in step.calls:
-            known = [at for at, item in enumerate(turn_steps.items) if _is_same(item, call)]
-            if known:
-                turn_steps.items[known[0]] = call
+            matches = [position for position, item in enumerate(turn_steps.items) if _is_same(item, call)]
+            if matches:
+                turn_steps.items[matches[0]] = call
             else:
                 turn_steps.items.append(call)
 
-    def _finished(self, is_last: bool) -> NativeTurn:
+    def _finish_turn(self, is_last: bool) -> NativeTurn:
         turn_steps = self._turn_steps
         assert turn_steps is not None
         self._turn_steps = None
-        self._made += 1
+        self._turn_count += 1
         session_records = [canonical(["session", self._identity])] if self._identity is not None else []
         return NativeTurn(
             key=turn_steps.key,
@@ -323,14 +327,14 @@ def _is_same(item: Item, call: NativeCall) -> bool:
     return isinstance(item, NativeCall) and bool(call.id) and item.id == call.id and item.status is None
 
 
-def _settle(items: list[Item], outcome: Outcome, at: int | None) -> None:
+def _settle(items: list[Item], outcome: Outcome, time: int | None) -> None:
     for place, item in enumerate(items):
         if isinstance(item, NativeCall) and item.status is None and item.id == outcome.id:
-            items[place] = _settled(item, outcome, at)
+            items[place] = _settled(item, outcome, time)
             return
 
 
-def _settled(call: NativeCall, outcome: Outcome, at: int | None) -> NativeCall:
+def _settled(call: NativeCall, outcome: Outcome, time: int | None) -> NativeCall:
     words = outcome.result if isinstance(outcome.result, str) else None
     status = ToolCallStatus.ERROR if outcome.failed else ToolCallStatus.OK
     return replace(
@@ -338,7 +342,7 @@ def _settled(call: NativeCall, outcome: Outcome, at: int | None) -> NativeCall:
         result=outcome.result,
         error=(words or "error") if outcome.failed or outcome.cancelled else None,
         status=ToolCallStatus.CANCELED if outcome.cancelled else status,
-        done=at,
+        done=time,
         detail=call.detail if outcome.duration_ms is None else {"duration_ms": outcome.duration_ms},
-        files=() if outcome.failed or outcome.cancelled else files(call.name, call.arguments),
+        files=() if outcome.failed or outcome.cancelled else touched_files(call.name, call.arguments),
     )

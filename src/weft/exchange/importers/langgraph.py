@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from weft.exchange.importers.databases import MAGIC, UNREADABLE, opened, peek
+from weft.exchange.importers.databases import MAGIC, UNREADABLE, open_database, peek
 from weft.exchange.importers.foreign_values import (
     JsonObject,
     canonical,
@@ -25,23 +25,23 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.langgraph_checkpoints import (
     BROKEN,
+    ChannelWrite,
     Checkpoint,
     Row,
     Rows,
-    Stored,
-    Tagged,
+    StoredChannel,
+    TaggedObject,
     ThreadPlace,
-    Unreadable,
+    UnreadableValue,
     Verbatim,
-    Write,
     about,
-    decoded,
-    elements,
-    plain,
+    decode_value,
+    list_elements,
+    plain_value,
 )
 from weft.exchange.importers.native_turns import (
     MessageContent,
@@ -95,18 +95,18 @@ class Message(Struct):
 
     @property
     def content(self) -> MessageContent:
-        found = content_of(plain(self.value.get("content")))
+        content = content_of(plain_value(self.value.get("content")))
         thought = text(mapping(self.value.get("additional_kwargs")).get("reasoning_content"))
-        if thought is not None and not any(isinstance(part, ReasoningPart) for part in found.parts):
-            found.parts.insert(0, ReasoningPart(thought))
-        return found
+        if thought is not None and not any(isinstance(part, ReasoningPart) for part in content.parts):
+            content.parts.insert(0, ReasoningPart(thought))
+        return content
 
     @property
     def calls(self) -> list[tuple[str, str, Any]]:
         """Id, name and arguments of every tool that was asked for, also those that could not be read."""
-        fields = [mapping(plain(tool_call)) for tool_call in sequence(self.value.get("tool_calls"))]
-        valid_calls = [(text(tool_call.get("id")) or "", *_called(tool_call)) for tool_call in fields]
-        broken = [mapping(plain(tool_call)) for tool_call in sequence(self.value.get("invalid_tool_calls"))]
+        fields = [mapping(plain_value(tool_call)) for tool_call in sequence(self.value.get("tool_calls"))]
+        valid_calls = [(text(tool_call.get("id")) or "", *_name_and_arguments(tool_call)) for tool_call in fields]
+        broken = [mapping(plain_value(tool_call)) for tool_call in sequence(self.value.get("invalid_tool_calls"))]
         return valid_calls + [
             (text(tool_call.get("id")) or "", text(tool_call.get("name")) or "", tool_call.get("args"))
             for tool_call in broken
@@ -119,7 +119,7 @@ class Message(Struct):
 
     @property
     def response(self) -> JsonObject:
-        return mapping(plain(self.value.get("response_metadata")))
+        return mapping(plain_value(self.value.get("response_metadata")))
 
     @property
     def model(self) -> str | None:
@@ -128,33 +128,39 @@ class Message(Struct):
     @property
     def tokens(self) -> Tokens | None:
         """LangChain's own count, in which the input holds what was cached; else the provider's."""
-        usage = mapping(plain(self.value.get("usage_metadata")))
-        given, output = whole(usage.get("input_tokens")), whole(usage.get("output_tokens"))
-        if given is None and output is None:
+        usage = mapping(plain_value(self.value.get("usage_metadata")))
+        input_tokens, output = whole_number(usage.get("input_tokens")), whole_number(usage.get("output_tokens"))
+        if input_tokens is None and output is None:
             fields = mapping(self.response.get("usage"))
             return chat_tokens(self.response.get("token_usage")) or response_tokens(fields)
-        inside, within = mapping(usage.get("input_token_details")), mapping(usage.get("output_token_details"))
-        cached, one_hour = whole(inside.get("cache_read")), whole(inside.get("ephemeral_1h_input_tokens"))
-        written = _cache_writes(inside)
+        input_details, output_details = (
+            mapping(usage.get("input_token_details")),
+            mapping(usage.get("output_token_details")),
+        )
+        cached, one_hour = (
+            whole_number(input_details.get("cache_read")),
+            whole_number(input_details.get("ephemeral_1h_input_tokens")),
+        )
+        cache_written = _cache_writes(input_details)
         return Tokens(
-            input=uncached_input(given, cached, written),
+            input=uncached_input(input_tokens, cached, cache_written),
             output=output,
             cached=cached,
-            cache_write=written,
+            cache_write=cache_written,
             cache_write_1h=one_hour,
-            reasoning=whole(within.get("reasoning")),
+            reasoning=whole_number(output_details.get("reasoning")),
         )
 
 
 def _cache_writes(details: JsonObject) -> int | None:
     """Where LangChain tells them by how long they are kept, it leaves their sum at zero."""
-    written = whole(details.get("cache_creation"))
-    by_duration = [whole(details.get(f"ephemeral_{kept}_input_tokens")) for kept in ("5m", "1h")]
+    cache_written = whole_number(details.get("cache_creation"))
+    by_duration = [whole_number(details.get(f"ephemeral_{lifetime}_input_tokens")) for lifetime in ("5m", "1h")]
     counts = [count for count in by_duration if count is not None]
-    return max(written or 0, sum(counts)) if counts else written
+    return max(cache_written or 0, sum(counts)) if counts else cache_written
 
 
-def _called(call: JsonObject) -> tuple[str, Any]:
+def _name_and_arguments(call: JsonObject) -> tuple[str, Any]:
     """LangChain's form, or OpenAI's in a message that is a plain dict."""
     function = mapping(call.get("function"))
     if function:
@@ -165,7 +171,7 @@ def _called(call: JsonObject) -> tuple[str, Any]:
 def message(value: Any) -> Message | None:
     """None: this is no message."""
     name = ""
-    if isinstance(value, Tagged):
+    if isinstance(value, TaggedObject):
         name, value = value.kind, value.value
     if isinstance(value, list | tuple):
         is_pair = len(value) == 2 and isinstance(value[0], str) and value[0] in KINDS and not name
@@ -216,16 +222,16 @@ class Node(Struct):
     id: str
     parent: str | None
     message: Message
-    stored: Stored
+    stored: StoredChannel
     at: int | None
     checkpoint: str
     """The one that brought it."""
 
 
-class _Found(Struct, frozen=True):
+class FoundMessage(Struct, frozen=True):
     """An element of a list that is a message."""
 
-    stored: Stored
+    stored: StoredChannel
     digest: bytes
     message: Message
 
@@ -235,92 +241,102 @@ class States:
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
-        self._known: dict[bytes, Message | None] = {}
+        self._messages: dict[bytes, Message | None] = {}
 
-    def known(self, stored: Stored) -> tuple[bytes, Message | None]:
+    def message_of(self, stored: StoredChannel) -> tuple[bytes, Message | None]:
         digest = sha256(stored.data).digest()[:16]
-        if digest not in self._known:
+        if digest not in self._messages:
             try:
-                self._known[digest] = message(decoded(stored.kind, stored.data))
+                self._messages[digest] = message(decode_value(stored.kind, stored.data))
             except BROKEN:
-                self._known[digest] = None
-        return digest, self._known[digest]
+                self._messages[digest] = None
+        return digest, self._messages[digest]
 
-    def is_list_of_messages(self, listed: list[Stored]) -> bool:
-        return bool(listed) and self.known(listed[0])[1] is not None
+    def is_list_of_messages(self, listed: list[StoredChannel]) -> bool:
+        return bool(listed) and self.message_of(listed[0])[1] is not None
 
-    def advance(self, before: State, listed: list[Stored], at: int | None, checkpoint: str) -> State:
+    def advance(self, before: State, listed: list[StoredChannel], time: int | None, checkpoint: str) -> State:
         """The state after a checkpoint that holds this list."""
-        found = self._found(listed)
-        same = 0
-        while same < min(before.length, len(found)) and before.entries[same].digest == found[same].digest:
-            same += 1
-        if same == before.length:
-            return self._append(before, found[same:], at, checkpoint)
+        found_messages = self._messages_of(listed)
+        same_count = 0
+        while (
+            same_count < min(before.length, len(found_messages))
+            and before.entries[same_count].digest == found_messages[same_count].digest
+        ):
+            same_count += 1
+        if same_count == before.length:
+            return self._append_messages(before, found_messages[same_count:], time, checkpoint)
         by_key = {entry.digest: entry for entry in before.listed()}
         ids = {entry.id for entry in before.listed()}
-        kept: list[Entry] = []
-        for each in found:
-            if each.digest not in by_key:
+        kept_entries: list[Entry] = []
+        for found_message in found_messages:
+            if found_message.digest not in by_key:
                 break
-            kept.append(by_key[each.digest])
-        rest = found[len(kept) :]
-        tip = self._tip(before, kept, rest, ids)
-        start = State(kept, len(kept), tip, removed=before.length - len(kept))
-        return self._append(start, rest, at, checkpoint)
+            kept_entries.append(by_key[found_message.digest])
+        new_messages = found_messages[len(kept_entries) :]
+        tip = self._tip(before, kept_entries, new_messages, ids)
+        start = State(kept_entries, len(kept_entries), tip, removed=before.length - len(kept_entries))
+        return self._append_messages(start, new_messages, time, checkpoint)
 
-    def _found(self, listed: list[Stored]) -> list[_Found]:
-        known = ((each, *self.known(each)) for each in listed)
+    def _messages_of(self, listed: list[StoredChannel]) -> list[FoundMessage]:
+        messages = ((stored_value, *self.message_of(stored_value)) for stored_value in listed)
         return [
-            _Found(stored, digest, known_message)
-            for stored, digest, known_message in known
+            FoundMessage(stored, digest, known_message)
+            for stored, digest, known_message in messages
             if known_message is not None
         ]
 
-    def stored(self, state: State) -> list[Stored]:
+    def stored(self, state: State) -> list[StoredChannel]:
         """A state's list again, as it lay in the database."""
         return [self.nodes[entry.node].stored for entry in state.listed()]
 
-    def _tip(self, before: State, kept: list[Entry], rest: list[_Found], ids: set[str]) -> str | None:
+    def _tip(
+        self, before: State, kept_entries: list[Entry], new_messages: list[FoundMessage], ids: set[str]
+    ) -> str | None:
         last = before.entries[before.length - 1]
-        if rest and rest[0].message.id in ids:  # the same message says something else now
-            return kept[-1].node if kept else None
-        if not kept or kept[-1].node == last.node:
+        if new_messages and new_messages[0].message.id in ids:  # the same message says something else now
+            return kept_entries[-1].node if kept_entries else None
+        if not kept_entries or kept_entries[-1].node == last.node:
             return before.tip
-        return kept[-1].node
+        return kept_entries[-1].node
 
-    def _append(self, before: State, more: list[_Found], at: int | None, checkpoint: str) -> State:
+    def _append_messages(
+        self, before: State, added_messages: list[FoundMessage], time: int | None, checkpoint: str
+    ) -> State:
+        # The shared list only grows at its end; a state that ends in the midst of it goes on with a copy.
         entries = before.entries if before.length == len(before.entries) else before.listed()
         if before is EMPTY:
             entries = []
         tip = before.tip
-        for each in more:
-            name = sha256(f"{tip}\n".encode() + each.digest).hexdigest()[:24]
+        for found_message in added_messages:
+            name = sha256(f"{tip}\n".encode() + found_message.digest).hexdigest()[:24]
             if name not in self.nodes:
-                self.nodes[name] = Node(name, tip, each.message, each.stored, at, checkpoint)
-            entries.append(Entry(each.message.id or name, each.digest, name))
+                self.nodes[name] = Node(name, tip, found_message.message, found_message.stored, time, checkpoint)
+            entries.append(Entry(found_message.message.id or name, found_message.digest, name))
             tip = name
         return State(entries, len(entries), tip, before.removed)
 
 
-def replayed(listed: list[Stored], written: list[Stored], states: States) -> list[Stored]:
+def replay_messages(
+    listed: list[StoredChannel], written_messages: list[StoredChannel], states: States
+) -> list[StoredChannel]:
     """A list after messages were written to it, as LangGraph's own reducer would have it: a message of a known id takes
     the place of that one, and one that says so removes it."""
-    found: dict[object, Stored] = {}
-    for place, each in enumerate(listed):
-        known_message = states.known(each)[1]
-        found[known_message.id if known_message is not None and known_message.id is not None else place] = each
-    for number, each in enumerate(written):
-        known_message = states.known(each)[1]
+    messages: dict[object, StoredChannel] = {}
+    for place, stored in enumerate(listed):
+        known_message = states.message_of(stored)[1]
+        messages[known_message.id if known_message is not None and known_message.id is not None else place] = stored
+    for number, stored in enumerate(written_messages):
+        known_message = states.message_of(stored)[1]
         if known_message is None:
             continue
         if known_message.role == "remove":
             if known_message.id == ALL:
-                found.clear()
-            found.pop(known_message.id, None)
+                messages.clear()
+            messages.pop(known_message.id, None)
         else:
-            found[known_message.id if known_message.id is not None else ("new", number)] = each
-    return list(found.values())
+            messages[known_message.id if known_message.id is not None else ("new", number)] = stored
+    return list(messages.values())
 
 
 # --- One thread: its checkpoints read in order, each as a list of messages.
@@ -363,21 +379,21 @@ class ThreadReader:
         self._replayed = False
 
     def read(self) -> Thread:
-        writes: dict[str, list[Write]] = {}
+        writes: dict[str, list[ChannelWrite]] = {}
         for write in self._rows.writes(self._place):
             writes.setdefault(write.checkpoint, []).append(write)
         parents = self._rows.parents(self._place)
-        for id in _ordered(parents):
-            self._checkpoint(self._rows.checkpoint(self._place, id), writes)
+        for id in _parents_first(parents):
+            self._add_checkpoint(self._rows.checkpoint(self._place, id), writes)
         followed = set(parents.values())
         for id, written in writes.items():
-            self._outcome(id, written, is_leaf=id not in followed)
+            self._note_outcome(id, written, is_leaf=id not in followed)
         self._keep_writes(writes)
         self._keep_blobs()
         self._thread.raw = self._verbatim.finish()
         return self._thread
 
-    def _checkpoint(self, row: Row, writes: dict[str, list[Write]]) -> None:
+    def _add_checkpoint(self, row: Row, writes: dict[str, list[ChannelWrite]]) -> None:
         self._report.found += 1
         metadata = about(row)
         columns = {
@@ -385,56 +401,60 @@ class ThreadReader:
             "metadata": row.metadata.decode("utf-8", "replace"),
         }  # fmt: skip
         try:
-            found = self._rows.read(row)
-        except Unreadable as error:
+            checkpoint = self._rows.read(row)
+        except UnreadableValue as error:
             self._report.kept[f"checkpoint.{row.kind}"] += 1
             self._report.problem(None, f"{self._place.thread}: {error}"[:300])
-            self._inherit(row)
-            self._verbatim.row("checkpoint", columns, row.data)
+            self._keep_parent_state(row)
+            self._verbatim.add_row("checkpoint", columns, row.data)
             return
         except BROKEN as error:
             self._report.damaged += 1
             self._report.problem(None, f"the checkpoint {row.id} is not readable: {error}"[:300])
-            self._inherit(row)
-            self._verbatim.row("checkpoint", columns, row.data)
+            self._keep_parent_state(row)
+            self._verbatim.add_row("checkpoint", columns, row.data)
             return
-        at = millis(found.at) if isinstance(found.at, str) else None
+        time = millis(checkpoint.at) if isinstance(checkpoint.at, str) else None
         thread = self._thread
         thread.root = thread.root or row.id
-        thread.created = thread.created or at
+        thread.created = thread.created or time
         thread.last = row.id
         thread.metadata = thread.metadata or metadata
         source = text(metadata.get("source")) or "none"
         self._report.mapped[f"checkpoint.{source}"] += 1
-        listed = self._listed(row, found, writes)
-        before = self._before(row)
-        thread.tips[row.id] = before if listed is None else thread.states.advance(before, listed, at, row.id)
-        own = listed if listed is not None and not self._replayed and not self._rows.is_apart else None
-        self._verbatim.row("checkpoint", columns, row.data, own)
+        listed = self._messages_at(row, checkpoint, writes)
+        before = self._state_before(row)
+        thread.tips[row.id] = before if listed is None else thread.states.advance(before, listed, time, row.id)
+        own_messages = listed if listed is not None and not self._replayed and not self._rows.is_apart else None
+        self._verbatim.add_row("checkpoint", columns, row.data, own_messages)
 
-    def _before(self, row: Row) -> State:
+    def _state_before(self, row: Row) -> State:
         return EMPTY if row.parent is None else self._thread.tips.get(row.parent, EMPTY)
 
-    def _inherit(self, row: Row) -> None:
-        self._thread.tips[row.id] = self._before(row)
+    def _keep_parent_state(self, row: Row) -> None:
+        self._thread.tips[row.id] = self._state_before(row)
 
-    def _listed(self, row: Row, checkpoint: Checkpoint, writes: dict[str, list[Write]]) -> list[Stored] | None:
+    def _messages_at(
+        self, row: Row, checkpoint: Checkpoint, writes: dict[str, list[ChannelWrite]]
+    ) -> list[StoredChannel] | None:
         """The messages at a checkpoint; None where nothing tells of any."""
         self._replayed = False
         listed = self._value(checkpoint)
         if listed is None and self._channel is not None and self._channel in checkpoint.versions and row.parent:
-            written = [each for each in writes.get(row.parent, ()) if each.channel == self._channel]
+            written = [write for write in writes.get(row.parent, ()) if write.channel == self._channel]
             if written:
-                listed = self._replay(self._thread.states.stored(self._before(row)), written)
+                listed = self._replay(self._thread.states.stored(self._state_before(row)), written)
                 self._replayed = True
         if listed is None and self._channel is None:
             listed = self._first_writes(row, checkpoint, writes)
         return listed
 
-    def _first_writes(self, row: Row, checkpoint: Checkpoint, writes: dict[str, list[Write]]) -> list[Stored] | None:
+    def _first_writes(
+        self, row: Row, checkpoint: Checkpoint, writes: dict[str, list[ChannelWrite]]
+    ) -> list[StoredChannel] | None:
         """A channel that keeps only what is added may tell of its first messages by writes alone."""
         for name in sorted(checkpoint.versions, key=lambda name: (name not in USUAL, name)):
-            written = [each for each in writes.get(row.parent or "", ()) if each.channel == name]
+            written = [write for write in writes.get(row.parent or "", ()) if write.channel == name]
             if name not in checkpoint.channels and written:
                 listed = self._replay([], written)
                 if self._thread.states.is_list_of_messages(listed):
@@ -442,12 +462,12 @@ class ThreadReader:
                     return listed
         return None
 
-    def _value(self, checkpoint: Checkpoint) -> list[Stored] | None:
+    def _value(self, checkpoint: Checkpoint) -> list[StoredChannel] | None:
         names = [self._channel] if self._channel is not None else self._candidates(checkpoint)
         for name in names:
             stored = checkpoint.channels.get(name) or self._rows.blob(self._place, name, checkpoint.versions.get(name))
             try:
-                listed = None if stored is None else elements(stored)
+                listed = None if stored is None else list_elements(stored)
             except BROKEN:
                 continue
             if listed is not None and (self._channel == name or self._thread.states.is_list_of_messages(listed)):
@@ -459,36 +479,43 @@ class ThreadReader:
         names = {*checkpoint.channels, *(checkpoint.versions if self._rows.is_apart else ())}
         return sorted(names, key=lambda name: (USUAL.index(name) if name in USUAL else len(USUAL), name))
 
-    def _replay(self, before: list[Stored], written: list[Write]) -> list[Stored]:
+    def _replay(self, base_messages: list[StoredChannel], written: list[ChannelWrite]) -> list[StoredChannel]:
         """What was written since, added as LangGraph itself would."""
-        base, more = before, list[Stored]()
+        base, added_messages = base_messages, list[StoredChannel]()
         for write in written:
             try:
-                fresh = self._written(write)
+                new_messages = self._messages_written(write)
             except BROKEN:
                 continue
-            if fresh is None:
-                base, more = self._overwritten(write), []
+            if new_messages is None:
+                base, added_messages = self._replacement(write), []
             else:
-                more += fresh
-        return replayed(base, more, self._thread.states)
+                added_messages += new_messages
+        return replay_messages(base, added_messages, self._thread.states)
 
-    def _written(self, write: Write) -> list[Stored] | None:
+    def _messages_written(self, write: ChannelWrite) -> list[StoredChannel] | None:
         """One message or several; None where the whole list was replaced."""
-        stored = Stored(write.kind, write.data)
-        listed = elements(stored)
+        stored = StoredChannel(write.kind, write.data)
+        listed = list_elements(stored)
         if listed is not None:
-            return [stored] if self._thread.states.known(stored)[1] is not None else listed
-        value = decoded(write.kind, write.data)
-        is_whole = isinstance(value, Tagged) and value.kind == "Overwrite"
+            return [stored] if self._thread.states.message_of(stored)[1] is not None else listed
+        value = decode_value(write.kind, write.data)
+        is_whole = isinstance(value, TaggedObject) and value.kind == "Overwrite"
         return None if is_whole or "__overwrite__" in mapping(value) else [stored]
 
-    def _overwritten(self, write: Write) -> list[Stored]:
-        value = decoded(write.kind, write.data)
-        inner = mapping(value.value).get("value") if isinstance(value, Tagged) else mapping(value).get("__overwrite__")
-        return [Stored("msgpack", msgspec.msgpack.encode(plain(each))) for each in inner or ()]
+    def _replacement(self, write: ChannelWrite) -> list[StoredChannel]:
+        value = decode_value(write.kind, write.data)
+        inner = (
+            mapping(value.value).get("value")
+            if isinstance(value, TaggedObject)
+            else mapping(value).get("__overwrite__")
+        )
+        return [
+            StoredChannel("msgpack", msgspec.msgpack.encode(plain_value(message_value)))
+            for message_value in inner or ()
+        ]
 
-    def _outcome(self, id: str, written: list[Write], is_leaf: bool) -> None:
+    def _note_outcome(self, id: str, written: list[ChannelWrite], is_leaf: bool) -> None:
         state = self._thread.tips.get(id)
         if not is_leaf or state is None or state.tip is None:
             return
@@ -496,7 +523,7 @@ class ThreadReader:
             if write.channel not in OUTCOME_CHANNELS:
                 continue
             try:
-                value = plain(decoded(write.kind, write.data))
+                value = plain_value(decode_value(write.kind, write.data))
             except BROKEN:
                 value = None
             outcome = self._thread.outcomes.setdefault(state.tip, Outcome())
@@ -505,18 +532,18 @@ class ThreadReader:
             else:
                 outcome.interrupt = value
 
-    def _keep_writes(self, writes: dict[str, list[Write]]) -> None:
-        for id, written in writes.items():
-            for each in written:
-                is_mapped = each.channel in OUTCOME_CHANNELS or each.channel == self._channel
-                kind = "write.branch" if each.channel.startswith("branch:") else f"write.{each.channel}"
+    def _keep_writes(self, writes: dict[str, list[ChannelWrite]]) -> None:
+        for id, checkpoint_writes in writes.items():
+            for write in checkpoint_writes:
+                is_mapped = write.channel in OUTCOME_CHANNELS or write.channel == self._channel
+                kind = "write.branch" if write.channel.startswith("branch:") else f"write.{write.channel}"
                 self._report.found += 1
                 (self._report.mapped if is_mapped else self._report.kept)[kind] += 1
                 columns = {
-                    "checkpoint_id": id, "task_id": each.task, "task_path": each.path, "idx": each.index,
-                    "channel": each.channel, "type": each.kind,
+                    "checkpoint_id": id, "task_id": write.task, "task_path": write.path, "idx": write.index,
+                    "channel": write.channel, "type": write.kind,
                 }  # fmt: skip
-                self._verbatim.row("write", columns, each.data)
+                self._verbatim.add_row("write", columns, write.data)
 
     def _keep_blobs(self) -> None:
         for blob in self._rows.blobs(self._place):
@@ -528,24 +555,24 @@ class ThreadReader:
             listed = None
             if holds_messages:
                 try:
-                    listed = elements(Stored(blob.kind, blob.data))
+                    listed = list_elements(StoredChannel(blob.kind, blob.data))
                 except BROKEN:
                     listed = None
             columns = {"channel": blob.channel, "version": blob.version, "type": blob.kind}
-            self._verbatim.row("blob", columns, blob.data, listed)
+            self._verbatim.add_row("blob", columns, blob.data, listed)
 
 
-def _ordered(parents: dict[str, str | None]) -> list[str]:
+def _parents_first(parents: dict[str, str | None]) -> list[str]:
     """Parents first; a chain that runs in a circle is cut."""
-    done: dict[str, None] = {}
+    ordered: dict[str, None] = {}
     for id in parents:
         chain: dict[str, None] = {}
-        at: str | None = id
-        while at is not None and at in parents and at not in done and at not in chain:
-            chain[at] = None
-            at = parents[at]
-        done |= dict.fromkeys(reversed(chain))
-    return list(done)
+        node: str | None = id
+        while node is not None and node in parents and node not in ordered and node not in chain:
+            chain[node] = None
+            node = parents[node]
+        ordered |= dict.fromkeys(reversed(chain))
+    return list(ordered)
 
 
 ROLES = {"user": MessageRole.USER, "assistant": MessageRole.ASSISTANT}
@@ -555,16 +582,16 @@ def turns_of(thread: Thread, session: str) -> list[NativeTurn]:
     nodes = thread.states.nodes
     tree = Tree()
     for id, node in nodes.items():
-        tree.add(id, node.parent, _part(node, nodes))
+        tree.add(id, node.parent, _tree_part(node, nodes))
     keys: set[str] = set()
-    turns = [_Turn(thread, session, plan, keys).made(plan is tree.plans[-1]) for plan in tree.plans]
+    turns = [_Turn(thread, session, plan, keys).native_turn(plan is tree.plans[-1]) for plan in tree.plans]
     for place, state in enumerate(thread.tips.values(), 1):  # the session stands where its last checkpoint does
         if state.tip is not None:
             turns[tree.turn_of(state.tip)].end = place
     return turns
 
 
-def _part(node: Node, nodes: dict[str, Node]) -> TreePart:
+def _tree_part(node: Node, nodes: dict[str, Node]) -> TreePart:
     """Messages of a person that came together are one prompt."""
     if node.message.role == "assistant":
         return TreePart.ANSWER
@@ -580,9 +607,9 @@ class _Turn:
         self._items: list[NativeMessage | PendingCall] = []
         self._open: dict[str, PendingCall] = {}
 
-    def made(self, is_last: bool) -> NativeTurn:
+    def native_turn(self, is_last: bool) -> NativeTurn:
         for place, node in enumerate(self._nodes):
-            self._take(node, is_shared=place < self._plan.shared)
+            self._add_message(node, is_shared=place < self._plan.shared)
         items: list[Item] = list(finished_items(self._items))
         times = [node.at for node in self._nodes if node.at is not None]
         outcome = self._thread.outcomes.get(self._plan.nodes[-1], Outcome())
@@ -611,14 +638,14 @@ class _Turn:
         first = next((node for node in self._nodes if node.message.role == "user"), self._nodes[0])
         key = f"{self._session}/{first.message.id or first.id}"
         if self._plan.shared:
-            own = self._nodes[min(self._plan.shared, len(self._nodes) - 1)]
-            key = f"{key}#{own.message.id or own.id}"
+            own_node = self._nodes[min(self._plan.shared, len(self._nodes) - 1)]
+            key = f"{key}#{own_node.message.id or own_node.id}"
         if key in self._keys:
             key = f"{key}~{self._nodes[-1].id}"
         self._keys.add(key)
         return key
 
-    def _take(self, node: Node, is_shared: bool) -> None:
+    def _add_message(self, node: Node, is_shared: bool) -> None:
         message = node.message
         if message.role == "tool" and self._answer(node):
             return
@@ -645,27 +672,27 @@ class _Turn:
                 ),
             )
         )
-        self._ask(message, node)
+        self._add_calls(message, node)
 
-    def _ask(self, message: Message, node: Node) -> None:
-        for id, name, given in message.calls:
-            asked = PendingCall(id, name, given, at=node.at)
-            self._items.append(asked)
-            self._open[id or name] = asked
+    def _add_calls(self, message: Message, node: Node) -> None:
+        for id, name, arguments in message.calls:
+            call = PendingCall(id, name, arguments, at=node.at)
+            self._items.append(call)
+            self._open[id or name] = call
 
     def _answer(self, node: Node) -> bool:
         """A tool's message as the outcome of the call that it names."""
         message = node.message
-        asked = self._open.pop(message.answers or "", None)
-        if asked is None:
+        call = self._open.pop(message.answers or "", None)
+        if call is None:
             return False
-        result = words_or_blocks(plain(message.value.get("content")))
+        result = words_or_blocks(plain_value(message.value.get("content")))
         if message.value.get("status") == "error":
-            asked.fail(result if isinstance(result, str) else str(result))
+            call.fail(result if isinstance(result, str) else str(result))
         else:
-            asked.answer(result)
-        asked.done = node.at
-        asked.detail = present(artifact=plain(message.value.get("artifact")), message=message.id)
+            call.answer(result)
+        call.done = node.at
+        call.detail = present(artifact=plain_value(message.value.get("artifact")), message=message.id)
         return True
 
 
@@ -701,7 +728,7 @@ class LangGraph:
         return False
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
-        with opened(source.path, report) as database:
+        with open_database(source.path, report) as database:
             if database is None:
                 return
             rows = Rows(database)

@@ -29,7 +29,7 @@ CLASSES = range(6)
 """Codes of extensions: an object of a class, with its arguments; 3 is one made by a method, such as a date."""
 
 
-class Tagged(Struct, frozen=True, eq=False):
+class TaggedObject(Struct, frozen=True, eq=False):
     """An object: the name of its class, and what it was made of."""
 
     name: str
@@ -46,11 +46,11 @@ class Snapshot(Struct, frozen=True, eq=False):
     data: bytes
 
 
-class Unreadable(ValueError):
+class UnreadableValue(ValueError):
     """A kind of value that is not read."""
 
 
-def decoded(kind: str | None, data: bytes | None) -> Any:
+def decode_value(kind: str | None, data: bytes | None) -> Any:
     """A value of one of the savers' kinds; raises one of `BROKEN`."""
     if data is None or kind in ("null", "empty"):
         return None
@@ -62,8 +62,8 @@ def decoded(kind: str | None, data: bytes | None) -> Any:
         document = read_document(data)
         if document.damage is not None:
             raise ValueError(document.damage)
-        return tagged(document.value)
-    raise Unreadable(f"values of the kind {quoted(kind, 40)} are not read")
+        return tag_objects(document.value)
+    raise UnreadableValue(f"values of the kind {quoted(kind, 40)} are not read")
 
 
 def _extension(code: int, data: memoryview) -> Any:
@@ -76,32 +76,32 @@ def _extension(code: int, data: memoryview) -> Any:
         return {"array": list(inner[:2])} if isinstance(inner, list) else None
     if not isinstance(inner, list) or len(inner) < 3:
         return inner
-    return inner[2] if code == METHOD else Tagged(f"{inner[0]}.{inner[1]}", inner[2])
+    return inner[2] if code == METHOD else TaggedObject(f"{inner[0]}.{inner[1]}", inner[2])
 
 
-def tagged(value: Any) -> Any:
+def tag_objects(value: Any) -> Any:
     """JSON in which LangChain's objects stand as `{lc, type, id, kwargs}`."""
     if isinstance(value, list):
-        return [tagged(each) for each in value]
+        return [tag_objects(inner) for inner in value]
     if not isinstance(value, dict):
         return value
     id = value.get("id")
     if "lc" in value and value.get("type") == "constructor" and isinstance(id, list):
         arguments = value.get("kwargs", value.get("args"))
-        return Tagged(".".join(str(each) for each in id), tagged(arguments))
-    return {name: tagged(each) for name, each in value.items()}
+        return TaggedObject(".".join(str(inner) for inner in id), tag_objects(arguments))
+    return {name: tag_objects(inner) for name, inner in value.items()}
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Without the classes, for showing."""
-    if isinstance(value, Tagged):
-        return plain(value.value)
+    if isinstance(value, TaggedObject):
+        return plain_value(value.value)
     if isinstance(value, Snapshot):
         return {"snapshot": len(value.data)}
     if isinstance(value, dict):
-        return {str(name): plain(each) for name, each in value.items()}
+        return {str(name): plain_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain_value(inner) for inner in value]
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     return value if isinstance(value, str | int | float | bool | None) else str(value)
@@ -118,11 +118,11 @@ class Checkpoint(Struct):
     """A checkpoint, its channels unread."""
 
     at: Any
-    channels: dict[str, Stored]
+    channels: dict[str, StoredChannel]
     versions: dict[str, Any]
 
 
-class Stored(Struct, frozen=True):
+class StoredChannel(Struct, frozen=True):
     """A channel's value as it lies in the database."""
 
     kind: str | None
@@ -133,38 +133,40 @@ _checkpoint = msgspec.msgpack.Decoder(_Checkpoint, ext_hook=_extension)
 _elements = msgspec.msgpack.Decoder(list[Raw])
 
 
-def checkpoint(kind: str | None, data: bytes) -> Checkpoint:
+def decode_checkpoint(kind: str | None, data: bytes) -> Checkpoint:
     """Raises one of `BROKEN`."""
     if kind == "msgpack":
-        found = _checkpoint.decode(data)
-        channels = {name: Stored("msgpack", bytes(value)) for name, value in found.channel_values.items()}
-        return Checkpoint(found.ts, channels, found.channel_versions)
+        decoded_checkpoint = _checkpoint.decode(data)
+        channels = {
+            name: StoredChannel("msgpack", bytes(value)) for name, value in decoded_checkpoint.channel_values.items()
+        }
+        return Checkpoint(decoded_checkpoint.ts, channels, decoded_checkpoint.channel_versions)
     if kind not in ("json", None):
-        raise Unreadable(f"checkpoints of the kind {quoted(kind, 40)} are not read")
+        raise UnreadableValue(f"checkpoints of the kind {quoted(kind, 40)} are not read")
     document = read_document(data)
     if document.damage is not None or not isinstance(document.value, dict):
         raise ValueError(document.damage or "no object")
     values, versions = (document.value.get(name) for name in ("channel_values", "channel_versions"))
     channels = {
-        name: Stored("json", orjson.dumps(value, default=str))
+        name: StoredChannel("json", orjson.dumps(value, default=str))
         for name, value in (values.items() if isinstance(values, dict) else ())
     }
     return Checkpoint(document.value.get("ts"), channels, versions if isinstance(versions, dict) else {})
 
 
-def elements(stored: Stored) -> list[Stored] | None:
+def list_elements(stored: StoredChannel) -> list[StoredChannel] | None:
     """Of a list, one by one and unread; None where the value is no list. Raises one of `BROKEN`."""
     if stored.kind == "msgpack":
         first = stored.data[:1]
         if first and 0xC7 <= first[0] <= 0xD8:
-            value = decoded("msgpack", stored.data)
-            return elements(Stored("msgpack", value.data)) if isinstance(value, Snapshot) else None
+            value = decode_value("msgpack", stored.data)
+            return list_elements(StoredChannel("msgpack", value.data)) if isinstance(value, Snapshot) else None
         if not first or not (0x90 <= first[0] <= 0x9F or first[0] in (0xDC, 0xDD)):
             return None
-        return [Stored("msgpack", bytes(each)) for each in _elements.decode(stored.data)]
+        return [StoredChannel("msgpack", bytes(element)) for element in _elements.decode(stored.data)]
     if stored.kind == "json":
         value = orjson.loads(stored.data)
-        return [Stored("json", orjson.dumps(each)) for each in value] if isinstance(value, list) else None
+        return [StoredChannel("json", orjson.dumps(element)) for element in value] if isinstance(value, list) else None
     return None
 
 
@@ -186,7 +188,7 @@ class Row(Struct, frozen=True):
     metadata: bytes
 
 
-class Write(Struct, frozen=True):
+class ChannelWrite(Struct, frozen=True):
     """What a task wrote to a channel."""
 
     checkpoint: str
@@ -198,7 +200,7 @@ class Write(Struct, frozen=True):
     data: bytes
 
 
-class Blob(Struct, frozen=True):
+class ChannelBlob(Struct, frozen=True):
     """A version of a channel's value, where those lie apart."""
 
     channel: str
@@ -237,37 +239,37 @@ class Rows:
             "SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY checkpoint_id"
         )
-        found = self._database.rows(sql, (place.thread, place.namespace))
-        return {_text(id): text(parent) for id, parent in found}
+        rows = self._database.rows(sql, (place.thread, place.namespace))
+        return {_text(id): text(parent) for id, parent in rows}
 
     def checkpoint(self, place: ThreadPlace, id: str) -> Row:
         kind = "type" if self._database.has("checkpoints", "type") else "NULL"
         metadata = "metadata" if self._database.has("checkpoints", "metadata") else "NULL"
-        found = self._database.rows(
+        rows = self._database.rows(
             f"SELECT parent_checkpoint_id, {kind}, checkpoint, {metadata} FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
             (place.thread, place.namespace, id),
         )
-        parent, words, data, about = found[0] if found else (None, None, None, None)
+        parent, words, data, about = rows[0] if rows else (None, None, None, None)
         words = text(words) if isinstance(data, bytes) and not self.is_apart else "json"
         return Row(place.thread, place.namespace, id, text(parent), words, _bytes(data), _bytes(about))
 
     def read(self, row: Row) -> Checkpoint:
         """Raises one of `values.BROKEN`."""
-        return checkpoint(row.kind, row.data)
+        return decode_checkpoint(row.kind, row.data)
 
-    def blob(self, place: ThreadPlace, channel: str, version: Any) -> Stored | None:
+    def blob(self, place: ThreadPlace, channel: str, version: Any) -> StoredChannel | None:
         """A channel's value, where those lie apart."""
         if not self.is_apart:
             return None
-        found = self._database.rows(
+        rows = self._database.rows(
             "SELECT type, blob FROM checkpoint_blobs"
             " WHERE thread_id = ? AND checkpoint_ns = ? AND channel = ? AND version = ?",
             (place.thread, place.namespace, channel, str(version)),
         )
-        return next((Stored(text(kind), _bytes(data)) for kind, data in found), None)
+        return next((StoredChannel(text(kind), _bytes(data)) for kind, data in rows), None)
 
-    def blobs(self, place: ThreadPlace) -> Iterator[Blob]:
+    def blobs(self, place: ThreadPlace) -> Iterator[ChannelBlob]:
         if not self.is_apart:
             return
         sql = (
@@ -275,23 +277,23 @@ class Rows:
             " WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY channel, version"
         )
         for channel, version, kind, data in self._database.walk(sql, (place.thread, place.namespace)):
-            yield Blob(_text(channel), _text(version), text(kind), _bytes(data))
+            yield ChannelBlob(_text(channel), _text(version), text(kind), _bytes(data))
 
-    def writes(self, place: ThreadPlace, checkpoint_id: str | None = None) -> list[Write]:
+    def writes(self, place: ThreadPlace, checkpoint_id: str | None = None) -> list[ChannelWrite]:
         """In the order in which they were applied; of one checkpoint, or of all."""
         if not self._database.has(self._writes, *KEY, "task_id", "idx", "channel", self._value):
             return []
         path = "task_path" if self._database.has(self._writes, "task_path") else "''"
-        one = "" if checkpoint_id is None else " AND checkpoint_id = ?"
-        found = self._database.rows(
+        condition = "" if checkpoint_id is None else " AND checkpoint_id = ?"
+        rows = self._database.rows(
             f"SELECT checkpoint_id, task_id, {path}, idx, channel, type, {self._value} FROM {self._writes}"
-            f" WHERE thread_id = ? AND checkpoint_ns = ?{one} ORDER BY checkpoint_id, {path}, task_id, idx",
+            f" WHERE thread_id = ? AND checkpoint_ns = ?{condition} ORDER BY checkpoint_id, {path}, task_id, idx",
             (place.thread, place.namespace, *([] if checkpoint_id is None else [checkpoint_id])),
         )
         return [
-            Write(_text(id), _text(task), _text(at), index if isinstance(index, int) else 0, _text(channel),
-                  text(kind), _bytes(data))
-            for id, task, at, index, channel, kind, data in found
+            ChannelWrite(_text(id), _text(task), _text(task_path), index if isinstance(index, int) else 0,
+                         _text(channel), text(kind), _bytes(data))
+            for id, task, task_path, index, channel, kind, data in rows
         ]  # fmt: skip
 
 
@@ -319,26 +321,26 @@ class Verbatim:
         self._written: set[str] = set()
         self._before: list[str] = []
 
-    def row(self, table: str, columns: Columns, data: bytes, listed: list[Stored] | None = None) -> None:
+    def add_row(self, table: str, columns: Columns, data: bytes, listed: list[StoredChannel] | None = None) -> None:
         """A row, whose `data` may hold a list of messages one after the other."""
         filled_columns: Columns = {name: value for name, value in columns.items() if value is not None}
-        inner = b"".join(each.data for each in listed or ())
-        at = data.find(inner) if inner else -1
-        if at < 0 or listed is None:
+        inner = b"".join(stored.data for stored in listed or ())
+        list_offset = data.find(inner) if inner else -1
+        if list_offset < 0 or listed is None:
             self.lines.add_value(table, {**filled_columns, "data": _packed(data)})
             return
-        digests = [self._message(each.data) for each in listed]
+        digests = [self._message(stored.data) for stored in listed]
         before = self._before
-        keep = next((n for n, (a, b) in enumerate(zip(before, digests, strict=False)) if a != b), None)
-        keep = min(len(before), len(digests)) if keep is None else keep
+        shared_count = next((n for n, (a, b) in enumerate(zip(before, digests, strict=False)) if a != b), None)
+        shared_count = min(len(before), len(digests)) if shared_count is None else shared_count
         self._before = digests
-        parts = {
-            "head": _packed(data[:at]),
-            "keep": keep,
-            "then": digests[keep:],
-            "tail": _packed(data[at + len(inner) :]),
+        pieces_of_row = {
+            "head": _packed(data[:list_offset]),
+            "keep": shared_count,
+            "then": digests[shared_count:],
+            "tail": _packed(data[list_offset + len(inner) :]),
         }
-        self.lines.add_value(table, {**filled_columns, **parts})
+        self.lines.add_value(table, {**filled_columns, **pieces_of_row})
 
     def _message(self, data: bytes) -> str:
         digest = sha256(data).hexdigest()[:32]
@@ -366,7 +368,7 @@ def rows_of(raw: bytes) -> Iterator[tuple[str, Columns, bytes]]:
             continue
         listed = [*listed[: columns.pop("keep")], *columns.pop("then")]
         head, tail = (_unpacked(columns.pop(name)) for name in ("head", "tail"))
-        yield table, columns, head + b"".join(messages[each] for each in listed) + tail
+        yield table, columns, head + b"".join(messages[digest] for digest in listed) + tail
 
 
 def _packed(data: bytes) -> str:

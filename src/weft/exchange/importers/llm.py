@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.databases import MAGIC, UNREADABLE, Database, RowLines, opened, peek
+from weft.exchange.importers.databases import MAGIC, UNREADABLE, Database, RowLines, open_database, peek
 from weft.exchange.importers.foreign_files import read_document
 from weft.exchange.importers.foreign_values import (
     JsonObject,
@@ -26,7 +26,7 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.native_turns import (
     PendingCall,
@@ -77,7 +77,7 @@ class Answer(Struct):
     error: str | None = None
 
 
-class Asking(Struct):
+class ToolRequest(Struct):
     """A tool that was asked for."""
 
     id: str | None
@@ -92,7 +92,7 @@ class Node(Struct):
     id: str
     role: str
     parts: list[Part] = field(default_factory=list)
-    calls: list[Asking] = field(default_factory=list)
+    calls: list[ToolRequest] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     files: list[FileNote] = field(default_factory=list)
     beside: list[Any] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Node(Struct):
     """The response that this message came with."""
 
 
-def loaded(value: Any) -> Any:
+def decode_column(value: Any) -> Any:
     """JSON in a column; what is none stays as it is."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogateescape")
@@ -111,21 +111,21 @@ def loaded(value: Any) -> Any:
     return value if document.damage is not None else document.value
 
 
-def utc(value: Any) -> int | None:
+def utc_millis(value: Any) -> int | None:
     """Times are UTC, as their column says, also where they name no zone."""
     if not isinstance(value, str):
         return None
     try:
-        when = datetime.fromisoformat(value)
-        when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
-        return round(when.timestamp() * 1000)
+        moment = datetime.fromisoformat(value)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        return round(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
 
 
-def tokens(row: JsonObject) -> Tokens | None:
+def row_tokens(row: JsonObject) -> Tokens | None:
     """OpenAI's details lie inside the input, Anthropic's beside it."""
-    details = mapping(loaded(row.get("token_details")))
+    details = mapping(decode_column(row.get("token_details")))
     usage = {"input_tokens": row.get("input_tokens"), "output_tokens": row.get("output_tokens"), **details}
     usage.setdefault("input_tokens_details", details.get("prompt_tokens_details"))
     usage.setdefault("output_tokens_details", details.get("completion_tokens_details"))
@@ -139,15 +139,15 @@ def call_of(row: JsonObject, thread: str, **metadata: Any) -> Call:
         id=str(row.get("id")),
         thread=thread,
         model=resolved or alias,
-        at=utc(row.get("datetime_utc")),
-        duration=whole(row.get("duration_ms")),
-        tokens=tokens(row),
-        options=present(**mapping(loaded(row.get("options_json")))),
+        at=utc_millis(row.get("datetime_utc")),
+        duration=whole_number(row.get("duration_ms")),
+        tokens=row_tokens(row),
+        options=present(**mapping(decode_column(row.get("options_json")))),
         metadata=present(asked_for=alias if resolved else None, schema=row.get("schema_id"), **metadata),
     )
 
 
-def attach(node: Node, row: JsonObject) -> None:
+def attach_file(node: Node, row: JsonObject) -> None:
     """A file beside a message: an image is a part, of others it is told where they lie."""
     kind, path, url = text(row.get("type")), text(row.get("path")), text(row.get("url"))
     if path is not None:
@@ -158,10 +158,10 @@ def attach(node: Node, row: JsonObject) -> None:
         if data is not None:
             node.parts.append(ImagePart(data))
             return
-    node.beside.append(described(row))
+    node.beside.append(describe_attachment(row))
 
 
-def described(row: JsonObject) -> JsonObject:
+def describe_attachment(row: JsonObject) -> JsonObject:
     content = row.get("content")
     size = len(content) if isinstance(content, bytes) else None
     fields = {name: row.get(name) for name in ("id", "type", "path", "url")}
@@ -197,7 +197,7 @@ class Session(Struct):
         self._known.add((kind, id))
         return is_new
 
-    def keep(
+    def count_row(
         self, kind: str, row: JsonObject, *, is_mapped: bool = True, is_unknown: bool = False, is_new: bool = True
     ) -> None:
         """A row: counted, and written down to the letter."""
@@ -207,10 +207,10 @@ class Session(Struct):
         (self.report.mapped if is_mapped else self.report.kept)[kind] += 1
         if is_unknown:
             self.report.unknown[kind] += 1
-        self.lines.add(kind, canonical({name: _shown(value) for name, value in row.items()}))
+        self.lines.add(kind, canonical({name: _json_form(value) for name, value in row.items()}))
 
 
-def _shown(value: Any) -> Any:
+def _json_form(value: Any) -> Any:
     """Bytes as their hexadecimal digits: JSON has no other place for them."""
     return {"bytes": value.hex()} if isinstance(value, bytes) else value
 
@@ -255,7 +255,7 @@ class Classic:
         places = self._places("responses", column, "id").get(conversation)
         if places is None:  # a response without a conversation is one
             places = self._places("responses", "id", "id").get(conversation, [])
-        rows = [row for place in places for row in self._at("responses", place)]
+        rows = [row for place in places for row in self._rows_at("responses", place)]
         return [row for row in rows if row["id"] not in (self._newer or ())]
 
     def _places(self, table: str, column: str, order: str) -> dict[Any, list[int]]:
@@ -268,28 +268,28 @@ class Classic:
             self._indexes[table, column] = index
         return self._indexes[table, column]
 
-    def _at(self, table: str, place: int) -> list[JsonObject]:
+    def _rows_at(self, table: str, place: int) -> list[JsonObject]:
         return self._rows(table, f"SELECT * FROM {table} WHERE rowid = ?", (place,))
 
-    def _of(self, table: str, response: Any) -> list[JsonObject]:
+    def _rows_of_response(self, table: str, response: Any) -> list[JsonObject]:
         if not self._database.has(table, "response_id"):
             return []
         order = "order" if self._database.has(table, "order") else "rowid"
         places = self._places(table, "response_id", order).get(response, [])
-        return [row for place in places for row in self._at(table, place)]
+        return [row for place in places for row in self._rows_at(table, place)]
 
-    def _one(self, table: str, id: Any) -> JsonObject:
-        found = (
+    def _row_by_id(self, table: str, id: Any) -> JsonObject:
+        rows = (
             self._rows(table, f"SELECT * FROM {table} WHERE id = ?", (id,)) if self._database.has(table, "id") else []
         )
-        return found[0] if found else {}
+        return rows[0] if rows else {}
 
     def read(self, rows: list[JsonObject], session: Session) -> str | None:
         """A chain of messages, one response after the other; returns the last."""
         tip: str | None = None
         system: str | None = None
         for row in rows:
-            session.keep("response", row)
+            session.count_row("response", row)
             id = str(row["id"])
             session.calls[id] = call_of(row, session.id)
             instructions = self._system(row, session)
@@ -309,10 +309,10 @@ class Classic:
 
     def _fragments(self, table: str, row: JsonObject, session: Session, node: Node | None) -> list[str]:
         words = []
-        for link in self._of(table, row["id"]):
-            fragment = self._one("fragments", link.get("fragment_id"))
+        for link in self._rows_of_response(table, row["id"]):
+            fragment = self._row_by_id("fragments", link.get("fragment_id"))
             if fragment:
-                session.keep("fragment", fragment, is_new=session.is_new("fragment", fragment.get("id")))
+                session.count_row("fragment", fragment, is_new=session.is_new("fragment", fragment.get("id")))
                 words.append(str(fragment.get("content") or ""))
                 note = source_note(fragment.get("source"))
                 if node is not None and note is not None:
@@ -326,21 +326,21 @@ class Classic:
 
     def _prompt(self, row: JsonObject, session: Session) -> Node:
         node = Node(f"{row['id']}:prompt", "user")
-        asked = text(row.get("prompt"))
-        words = [*self._fragments("prompt_fragments", row, session, node), *([asked] if asked else [])]
+        prompt = text(row.get("prompt"))
+        words = [*self._fragments("prompt_fragments", row, session, node), *([prompt] if prompt else [])]
         if words:
             node.parts.append(TextPart("\n".join(words)))
-        for link in self._of("prompt_attachments", row["id"]):
-            attachment = self._one("attachments", link.get("attachment_id"))
+        for link in self._rows_of_response("prompt_attachments", row["id"]):
+            attachment = self._row_by_id("attachments", link.get("attachment_id"))
             if attachment:
-                session.keep("attachment", attachment, is_new=session.is_new("attachment", attachment.get("id")))
-                attach(node, attachment)
+                session.count_row("attachment", attachment, is_new=session.is_new("attachment", attachment.get("id")))
+                attach_file(node, attachment)
         return node
 
     def _results(self, row: JsonObject, session: Session) -> Node:
         node = Node(f"{row['id']}:results", "tool")
-        for result in self._of("tool_results", row["id"]):
-            session.keep("tool_result", result)
+        for result in self._rows_of_response("tool_results", row["id"]):
+            session.count_row("tool_result", result)
             output: Any = result.get("output")
             if attached := self._result_attachments(result, session):
                 output = {"output": output, "attachments": attached}
@@ -352,12 +352,12 @@ class Classic:
         if not self._database.has("tool_results_attachments", "tool_result_id", "attachment_id"):
             return []
         sql = "SELECT * FROM tool_results_attachments WHERE tool_result_id = ? ORDER BY rowid"
-        found = []
+        attachments = []
         for link in self._rows("tool_results_attachments", sql, (result.get("id"),)):
-            row = self._one("attachments", link.get("attachment_id"))
-            session.keep("attachment", row, is_new=bool(row) and session.is_new("attachment", row.get("id")))
-            found.append(described(row or {"id": link.get("attachment_id")}))
-        return found
+            row = self._row_by_id("attachments", link.get("attachment_id"))
+            session.count_row("attachment", row, is_new=bool(row) and session.is_new("attachment", row.get("id")))
+            attachments.append(describe_attachment(row or {"id": link.get("attachment_id")}))
+        return attachments
 
     def _response(self, row: JsonObject, session: Session) -> Node:
         node = Node(f"{row['id']}:response", "assistant", call=str(row["id"]))
@@ -365,10 +365,10 @@ class Classic:
             node.parts.append(ReasoningPart(thought))
         if (words := text(row.get("response"))) is not None:
             node.parts.append(TextPart(words))
-        for call in self._of("tool_calls", row["id"]):
-            session.keep("tool_call", call)
-            given = json_in_text(call.get("arguments"))
-            node.calls.append(Asking(text(call.get("tool_call_id")), text(call.get("name")) or "", given))
+        for call in self._rows_of_response("tool_calls", row["id"]):
+            session.count_row("tool_call", call)
+            arguments = json_in_text(call.get("arguments"))
+            node.calls.append(ToolRequest(text(call.get("tool_call_id")), text(call.get("name")) or "", arguments))
         return node
 
     def logs(self) -> list[JsonObject]:
@@ -380,7 +380,7 @@ class Classic:
     def read_logs(self, rows: list[JsonObject], session: Session) -> None:
         tip: str | None = None
         for row in rows:
-            session.keep("log", row)
+            session.count_row("log", row)
             id = f"log-{row['id']}"
             session.calls[id] = call_of({**row, "id": id}, session.id)
             for role, name in (("system", "system"), ("user", "prompt"), ("assistant", "response")):
@@ -390,24 +390,28 @@ class Classic:
                 tip = self._add(node, tip, session, is_needed=role == "assistant")
 
 
-def joined(chain: list[str], legacy: list[str], session: Session) -> int:
+def count_repeated(chain: list[str], legacy: list[str], session: Session) -> int:
     """How many messages at the beginning of a newer chain repeat what the older tables hold: a conversation that goes
     on under a newer version begins with a copy of itself."""
-    older_answers = [_words(session.nodes[id]) for id in legacy if session.nodes[id].role == "assistant"]
-    found = 0
+    older_answers = [_answer_words(session.nodes[id]) for id in legacy if session.nodes[id].role == "assistant"]
+    matched_count = 0
     for place, id in enumerate(chain):
         node = session.nodes[id]
         if node.role != "assistant":
             continue
-        if node.call is not None or found >= len(older_answers) or _words(node) != older_answers[found]:
+        if (
+            node.call is not None
+            or matched_count >= len(older_answers)
+            or _answer_words(node) != older_answers[matched_count]
+        ):
             break
-        found += 1
-        if found == len(older_answers):
+        matched_count += 1
+        if matched_count == len(older_answers):
             return place + 1
     return 0
 
 
-def _words(node: Node) -> tuple[Any, ...]:
+def _answer_words(node: Node) -> tuple[Any, ...]:
     words = "".join(str(part.text) for part in node.parts if isinstance(part, TextPart))
     return (words, tuple(call.name for call in node.calls))
 
@@ -421,7 +425,7 @@ LONGEST_CHAIN = 1_000_000
 class Store:
     def __init__(self, database: Database, report: Report) -> None:
         self._database, self._report = database, report
-        self.seen: set[str] = set()
+        self.reached_messages: set[str] = set()
         """Messages that some thread leads to."""
         self._makers: dict[str, str] | None = None
 
@@ -436,15 +440,15 @@ class Store:
         )
 
     def threads(self) -> list[JsonObject]:
-        found = [self._row("threads", row) for row in self._database.rows("SELECT * FROM threads ORDER BY id")]
-        ids = {row.get("id") for row in found}
+        threads = [self._row("threads", row) for row in self._database.rows("SELECT * FROM threads ORDER BY id")]
+        ids = {row.get("id") for row in threads}
         nameless = self._database.rows("SELECT DISTINCT thread_id FROM turns ORDER BY thread_id")
-        return found + [{"id": id} for (id,) in nameless if id is not None and id not in ids]
+        return threads + [{"id": id} for (id,) in nameless if id is not None and id not in ids]
 
     def _row(self, table: str, row: Any) -> JsonObject:
         return dict(zip(self._database.columns[table], row, strict=False))
 
-    def _found(self, table: str, column: str, value: Any, order: str = "rowid") -> list[JsonObject]:
+    def _rows_where(self, table: str, column: str, value: Any, order: str = "rowid") -> list[JsonObject]:
         if not self._database.has(table, column):
             return []
         rows = self._database.rows(f'SELECT * FROM {table} WHERE "{column}" = ? ORDER BY {order}', (value,))
@@ -452,11 +456,11 @@ class Store:
 
     def read(self, thread: JsonObject, session: Session) -> None:
         """A thread's calls with the messages that they made and followed."""
-        calls = self._found("turns", "thread_id", thread.get("id"), "id")
+        calls = self._rows_where("turns", "thread_id", thread.get("id"), "id")
         for row in calls:
-            session.keep("turn", row)
+            session.count_row("turn", row)
             session.calls[str(row["id"])] = self._call(row, session.id)
-            self._chain(row, session)
+            self._add_chain(row, session)
         if isinstance(tip := thread.get("tip_message_hash"), str):
             self._walk(tip, session)
 
@@ -470,12 +474,12 @@ class Store:
     def _tools(self, row: JsonObject) -> tuple[str, ...] | None:
         if not (self._database.has("turn_tools", "turn_id", "tool_id") and self._database.has("tools", "id", "name")):
             return None
-        found = self._database.rows(
+        rows = self._database.rows(
             "SELECT tools.name FROM turn_tools JOIN tools ON tools.id = turn_tools.tool_id"
             " WHERE turn_tools.turn_id = ? ORDER BY tools.name",
             (row["id"],),
         )
-        return tuple(name for (name,) in found if isinstance(name, str)) or None
+        return tuple(name for (name,) in rows if isinstance(name, str)) or None
 
     def _fragments_of(self, table: str, column: str, value: Any) -> list[JsonObject]:
         if not (self._database.has(table, column, "fragment_id", "order") and self._database.has("fragments", "id")):
@@ -487,7 +491,7 @@ class Store:
         )
         return [self._row("fragments", row) for row in rows]
 
-    def _chain(self, row: JsonObject, session: Session) -> None:
+    def _add_chain(self, row: JsonObject, session: Session) -> None:
         """The messages up to the end of a call; those after its parent are its own."""
         tip, parent = row.get("tip_message_hash"), row.get("parent_message_hash")
         if not isinstance(tip, str):
@@ -501,30 +505,30 @@ class Store:
         """Brings the chain to `tip` into the session; returns what of it comes after `until`."""
         chain: list[tuple[str, str | None]] = []
         hash: str | None = tip
-        seen: set[str] = set()
-        while hash is not None and hash not in seen and hash not in session.parents:
-            row = next(iter(self._found("messages", "hash", hash)), None)
+        walked: set[str] = set()
+        while hash is not None and hash not in walked and hash not in session.parents:
+            row = next(iter(self._rows_where("messages", "hash", hash)), None)
             if row is None:
                 self._report.problem(None, f"the message {hash} is missing")
                 break
-            seen.add(hash)
+            walked.add(hash)
             above = text(row.get("parent_hash"))
             session.nodes[hash] = self._node(row, session)
             chain.append((hash, above))
             hash = above
         for node, above in reversed(chain):
             session.parents[node] = above if above in session.parents else None
-        self.seen |= seen
-        return list(_upwards(tip, session.parents, until))
+        self.reached_messages |= walked
+        return list(_walk_up(tip, session.parents, until))
 
     def _node(self, row: JsonObject, session: Session) -> Node:
         node = Node(str(row["hash"]), text(row.get("role")) or "none")
-        session.keep("message", row)
-        if (provider_metadata := loaded(row.get("provider_metadata"))) is not None:
+        session.count_row("message", row)
+        if (provider_metadata := decode_column(row.get("provider_metadata"))) is not None:
             node.beside.append({"provider_metadata": provider_metadata})
-        for part in self._found("parts", "message_hash", row["hash"], "position"):
-            is_known = self._part(node, part, session)
-            session.keep(f"part.{part.get('type')}", part, is_mapped=is_known, is_unknown=not is_known)
+        for part in self._rows_where("parts", "message_hash", row["hash"], "position"):
+            is_known = self._add_part(node, part, session)
+            session.count_row(f"part.{part.get('type')}", part, is_mapped=is_known, is_unknown=not is_known)
         call = self._maker(node.id)
         if call is not None:
             node.call = call.id
@@ -536,11 +540,11 @@ class Store:
         if self._makers is None:
             sql = "SELECT tip_message_hash, min(id) FROM turns GROUP BY tip_message_hash"
             self._makers = {tip: id for tip, id in self._database.rows(sql) if tip is not None}
-        row = next(iter(self._found("turns", "id", self._makers[hash])), None) if hash in self._makers else None
+        row = next(iter(self._rows_where("turns", "id", self._makers[hash])), None) if hash in self._makers else None
         return None if row is None else self._call(row, str(row.get("thread_id")))
 
-    def _part(self, node: Node, row: JsonObject, session: Session) -> bool:
-        payload = mapping(loaded(row.get("payload")))
+    def _add_part(self, node: Node, row: JsonObject, session: Session) -> bool:
+        payload = mapping(decode_column(row.get("payload")))
         kind = row.get("type")
         if kind in ("text", "reasoning"):
             words = row.get("text") if isinstance(row.get("text"), str) else self._resolved(node, payload, session)
@@ -550,14 +554,14 @@ class Store:
                 node.beside.append({"reasoning": "redacted"})
         elif kind == "tool_call":
             detail = present(server_executed=payload.get("server_executed"))
-            given = json_in_text(payload.get("arguments"))
-            asked = Asking(text(payload.get("tool_call_id")), text(payload.get("name")) or "", given, detail)
-            node.calls.append(asked)
+            arguments = json_in_text(payload.get("arguments"))
+            call = ToolRequest(text(payload.get("tool_call_id")), text(payload.get("name")) or "", arguments, detail)
+            node.calls.append(call)
         elif kind == "tool_result":
             node.answers.append(self._answer(payload, session))
         elif kind == "attachment":
             for attachment in self._attachments([mapping(payload.get("attachment"))], session):
-                attach(node, attachment)
+                attach_file(node, attachment)
         else:
             return False
         return True
@@ -568,7 +572,7 @@ class Store:
             [mapping(attachment) for attachment in sequence(payload.get("attachments"))], session
         )
         if attached:
-            output = {"output": output, "attachments": [described(attachment) for attachment in attached]}
+            output = {"output": output, "attachments": [describe_attachment(attachment) for attachment in attached]}
         return Answer(
             text(payload.get("tool_call_id")), text(payload.get("name")), output, text(payload.get("exception"))
         )
@@ -576,42 +580,42 @@ class Store:
     def _resolved(self, node: Node, payload: JsonObject, session: Session) -> str:
         """A text that borrows from fragments."""
         words = []
-        for piece in map(mapping, sequence(payload.get("text_ref"))):
-            if isinstance(piece.get("literal"), str):
-                words.append(piece["literal"])
+        for text_ref in map(mapping, sequence(payload.get("text_ref"))):
+            if isinstance(text_ref.get("literal"), str):
+                words.append(text_ref["literal"])
                 continue
-            for fragment in self._found("fragments", "id", piece.get("fragment")):
-                session.keep("fragment", fragment, is_new=session.is_new("fragment", fragment.get("id")))
+            for fragment in self._rows_where("fragments", "id", text_ref.get("fragment")):
+                session.count_row("fragment", fragment, is_new=session.is_new("fragment", fragment.get("id")))
                 words.append(str(fragment.get("content") or ""))
                 if (note := source_note(fragment.get("source"))) is not None:
                     node.files.append(note)
         return "".join(words)
 
     def _attachments(self, objects: list[JsonObject], session: Session) -> Iterator[JsonObject] | list[JsonObject]:
-        found = []
-        for each in objects:
-            rows = self._found("attachments", "id", each.get("id"))
+        attachments = []
+        for reference in objects:
+            rows = self._rows_where("attachments", "id", reference.get("id"))
             for row in rows:
-                session.keep("attachment", row, is_new=session.is_new("attachment", row.get("id")))
-            found += rows or [each]
-        return found
+                session.count_row("attachment", row, is_new=session.is_new("attachment", row.get("id")))
+            attachments += rows or [reference]
+        return attachments
 
     def goes_on(self, hash: str, session: Session) -> bool:
         """Does an answer that breaks off here go on in another thread?"""
-        below = self._found("messages", "parent_hash", hash) if self.is_there else []
+        below = self._rows_where("messages", "parent_hash", hash) if self.is_there else []
         return any(row.get("role") != "user" and row.get("hash") not in session.parents for row in below)
 
-    def orphans(self, session: Session) -> None:
+    def count_orphans(self, session: Session) -> None:
         """Messages that no thread leads to."""
         for row in self._database.walk("SELECT * FROM messages ORDER BY rowid"):
             message = self._row("messages", row)
-            if message.get("hash") not in self.seen:
-                session.keep("message.without thread", message, is_mapped=False)
-                for part in self._found("parts", "message_hash", message.get("hash"), "position"):
-                    session.keep("part.without thread", part, is_mapped=False)
+            if message.get("hash") not in self.reached_messages:
+                session.count_row("message.without thread", message, is_mapped=False)
+                for part in self._rows_where("parts", "message_hash", message.get("hash"), "position"):
+                    session.count_row("part.without thread", part, is_mapped=False)
 
 
-def _upwards(tip: str, parents: dict[str, str | None], until: Any) -> Iterator[str]:
+def _walk_up(tip: str, parents: dict[str, str | None], until: Any) -> Iterator[str]:
     node: str | None = tip
     for _ in range(LONGEST_CHAIN):
         if node is None or node == until:
@@ -634,13 +638,13 @@ def turns_of(session: Session, goes_on: Callable[[str, Session], bool]) -> list[
     """`goes_on` tells whether a message that nothing follows here is followed in another conversation."""
     tree = Tree()
     for id, parent in session.parents.items():
-        tree.add(id, parent, _part(session, id, parent))
+        tree.add(id, parent, _tree_part(session, id, parent))
     keys: set[str] = set()
     turns = []
     places = {id: place for place, id in enumerate(session.parents, 1)}
     head = tree.turn_of(session.tip) if session.tip is not None and session.tip in tree else None
     for number, plan in enumerate(tree.plans):
-        turn = _Turn(session, plan).made(is_last=number == len(tree.plans) - 1)
+        turn = _Turn(session, plan).native_turn(is_last=number == len(tree.plans) - 1)
         turn.end = places[plan.nodes[-1]] if number != head else len(places) + 1
         if goes_on(plan.nodes[-1], session):
             turn.key = f"{turn.key}#{plan.nodes[-1]}"
@@ -651,7 +655,7 @@ def turns_of(session: Session, goes_on: Callable[[str, Session], bool]) -> list[
     return turns
 
 
-def _part(session: Session, id: str, parent: str | None) -> TreePart:
+def _tree_part(session: Session, id: str, parent: str | None) -> TreePart:
     """Several messages of the user in a row are one prompt; one that holds results is none."""
     node = session.nodes[id]
     if node.role == "assistant":
@@ -665,13 +669,13 @@ class _Turn:
     def __init__(self, session: Session, plan: PlannedBranch) -> None:
         self._session, self._plan = session, plan
         self._items: list[NativeMessage | PendingCall] = []
-        self._open: list[PendingCall] = []
+        self._open_calls: list[PendingCall] = []
         self._counted: set[str] = set()
         self._calls: list[Call] = []
 
-    def made(self, is_last: bool) -> NativeTurn:
+    def native_turn(self, is_last: bool) -> NativeTurn:
         for place, id in enumerate(self._plan.nodes):
-            self._take(self._session.nodes[id], is_shared=place < self._plan.shared)
+            self._add_node(self._session.nodes[id], is_shared=place < self._plan.shared)
         items: list[Item] = list(finished_items(self._items))
         starts = [call.at for call in self._calls if call.at is not None]
         ends = [call.at + (call.duration or 0) for call in self._calls if call.at is not None]
@@ -682,7 +686,7 @@ class _Turn:
             names=tuple(call.id for call in self._calls),
             items=tuple(items),
             parent=self._plan.parent,
-            closed=not (is_last and self._open),
+            closed=not (is_last and self._open_calls),
             started=min(starts, default=None),
             ended=max(ends, default=None),
             tools=next((call.tools for call in self._calls if call.tools), None),
@@ -700,7 +704,7 @@ class _Turn:
             thread = call.thread
         return "#".join(texts) or f"{self._session.id}/{self._plan.nodes[-1]}"
 
-    def _take(self, node: Node, is_shared: bool) -> None:
+    def _add_node(self, node: Node, is_shared: bool) -> None:
         call = None if node.call is None else self._session.calls.get(node.call)
         if call is not None and call not in self._calls:
             self._calls.append(call)
@@ -709,9 +713,12 @@ class _Turn:
         if node.role == "tool" and not (node.parts or node.beside):
             return
         self._items.append(self._message(node, call, is_shared))
-        asked = [PendingCall(each.id or "", each.name, each.arguments, detail=each.detail) for each in node.calls]
-        self._open = [*self._open, *asked] if asked else self._open
-        self._items += asked
+        pending_calls = [
+            PendingCall(tool_request.id or "", tool_request.name, tool_request.arguments, detail=tool_request.detail)
+            for tool_request in node.calls
+        ]
+        self._open_calls = [*self._open_calls, *pending_calls] if pending_calls else self._open_calls
+        self._items += pending_calls
 
     def _message(self, node: Node, call: Call | None, is_shared: bool) -> NativeMessage:
         role = ROLES.get(node.role, MessageRole.SYSTEM)
@@ -737,19 +744,21 @@ class _Turn:
 
     def _answer(self, answer: Answer) -> None:
         """To the call of this id; without one, to the first of its name that is open."""
-        named = [asked for asked in self._open if answer.id is not None and asked.id == answer.id]
-        if not named:
-            named = [asked for asked in self._open if asked.name == answer.name and (answer.id is None or not asked.id)]
-        if not named:
-            self._items.append(_stray(answer))
+        candidates = [call for call in self._open_calls if answer.id is not None and call.id == answer.id]
+        if not candidates:
+            candidates = [
+                call for call in self._open_calls if call.name == answer.name and (answer.id is None or not call.id)
+            ]
+        if not candidates:
+            self._items.append(_stray_result(answer))
             return
-        asked = named[0]
-        self._open.remove(asked)
+        call = candidates[0]
+        self._open_calls.remove(call)
         if answer.error is not None:
-            asked.fail(answer.error)
-        asked.result = answer.output
+            call.fail(answer.error)
+        call.result = answer.output
         if answer.error is None:
-            asked.answer(answer.output)
+            call.answer(answer.output)
 
 
 def _source(role: MessageRole) -> MessageSource | None:
@@ -758,7 +767,7 @@ def _source(role: MessageRole) -> MessageSource | None:
     return MessageSource.EVENT if role is MessageRole.SYSTEM else None
 
 
-def _stray(answer: Answer) -> NativeMessage:
+def _stray_result(answer: Answer) -> NativeMessage:
     """A result that nobody asked for here."""
     value: Any = present(id=answer.id, name=answer.name, output=answer.output, error=answer.error)
     return NativeMessage(
@@ -798,7 +807,7 @@ class Llm:
         return False
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
-        with opened(source.path, report) as database:
+        with open_database(source.path, report) as database:
             if database is not None:
                 yield from _Reading(database, report).transcripts()
 
@@ -817,31 +826,31 @@ class _Reading:
             return
         for id in dict.fromkeys((*conversations, *threads)):
             try:
-                found = self._transcript(self._session(id, threads.get(id), conversations.get(id)))
+                transcript = self._transcript(self._session(id, threads.get(id), conversations.get(id)))
             except UNREADABLE as error:
                 self._report.problem(None, f"the conversation {id} is not readable: {error}"[:300])
             else:
-                yield found
-        yield from self._rest()
+                yield transcript
+        yield from self._remaining_transcripts()
 
     def _session(self, id: str, thread: JsonObject | None, conversation: JsonObject | None) -> Session:
         session = Session(id, self._report)
         for kind, row in (("conversation", conversation), ("thread", thread)):
             if row and "name" in row:
-                session.keep(kind, row)
+                session.count_row(kind, row)
                 session.name = text(row.get("name")) or session.name
         older = self._classic.responses(id, self._store.is_there)
         tip = self._classic.read(older, session)
         legacy = list(session.parents)
         if thread is not None:
-            session.created = utc(thread.get("datetime_utc"))
+            session.created = utc_millis(thread.get("datetime_utc"))
             session.forked_from = text(thread.get("forked_from"))
             session.tip = text(thread.get("tip_message_hash"))
             self._store.read(thread, session)
-            _join(session, legacy, tip)
+            _join_chains(session, legacy, tip)
         return session
 
-    def _rest(self) -> Iterator[Transcript]:
+    def _remaining_transcripts(self) -> Iterator[Transcript]:
         """The first table of all, and messages that belong to no conversation."""
         try:
             chats: dict[str, list[JsonObject]] = {}
@@ -853,7 +862,7 @@ class _Reading:
                 yield self._transcript(session)
             if self._store.is_there:
                 session = Session("messages without a thread", self._report)
-                self._store.orphans(session)
+                self._store.count_orphans(session)
                 if session.lines.count:
                     yield self._transcript(session)
         except UNREADABLE as error:
@@ -870,14 +879,14 @@ class _Reading:
         return Transcript(session=native_session, turns=turns, raw=session.lines.finish())
 
 
-def _join(session: Session, legacy: list[str], tip: str | None) -> None:
+def _join_chains(session: Session, legacy: list[str], tip: str | None) -> None:
     """Newer messages that repeat older ones give way to those."""
     if not legacy:
         return
     children: dict[str, str | None] = {}
     for root in [id for id, parent in session.parents.items() if parent is None and id not in legacy]:
         chain = _first_chain(session, root)
-        count = joined(chain, legacy, session)
+        count = count_repeated(chain, legacy, session)
         if count:
             for id in chain[:count]:
                 del session.parents[id]

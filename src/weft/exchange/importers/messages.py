@@ -17,8 +17,8 @@ from msgspec import UNSET, Struct
 from weft.exchange.importers.foreign_files import (
     BOM,
     Record,
+    document_elements,
     first_objects,
-    pieces,
     read_document,
     read_whole,
     records,
@@ -77,7 +77,7 @@ class Conversation(Struct, frozen=True):
     @property
     def created(self) -> int | None:
         times = (epoch_millis(self.around.get(name)) for name in TIME_FIELDS)
-        return next((at for at in times if at is not None), None)
+        return next((time for time in times if time is not None), None)
 
 
 def is_message_list(value: Any) -> bool:
@@ -99,10 +99,10 @@ def conversation_of(value: Any) -> Conversation | None:
     name = next((name for name in LISTS if is_message_list(around.get(name))), None)
     if name is None:
         return None
-    rest = {key: field for key, field in around.items() if key != name}
-    system = rest.get("system")
+    other_fields = {key: field for key, field in around.items() if key != name}
+    system = other_fields.get("system")
     lead = [{"role": "system", "content": system}] if isinstance(system, str | list) and system else []
-    return Conversation([*lead, *around[name]], rest)
+    return Conversation([*lead, *around[name]], other_fields)
 
 
 def conversations_in(value: Any) -> Iterator[Any]:
@@ -118,8 +118,8 @@ def conversations_in(value: Any) -> Iterator[Any]:
 
 def session_id(conversation: Conversation, beginning: Any) -> str:
     """The file's own id, told apart by how the conversation begins: ids in such files are often numbers of rows."""
-    own = conversation.id
-    return fingerprint(beginning, 32) if own is None else f"{own}@{fingerprint(beginning)}"
+    own_id = conversation.id
+    return fingerprint(beginning, 32) if own_id is None else f"{own_id}@{fingerprint(beginning)}"
 
 
 # --- The messages of one conversation as native turns.
@@ -144,17 +144,17 @@ def read_messages(values: Iterable[Any], report: Report, *, counts: bool, line: 
     for number, value in enumerate(values, 1):
         kind = _kind(value)
         try:
-            found = _translated(value, f"message {number}")
+            translated_messages = _translated(value, f"message {number}")
         except InvalidInput as error:
             report.problem(line, f"{error}"[:300])
-            found = None
+            translated_messages = None
         report.found += counts
-        if found is None:
+        if translated_messages is None:
             report.kept[kind] += counts
             report.unknown[kind] += counts
         else:
             report.mapped[kind] += counts
-            messages += found
+            messages += translated_messages
     return joined(messages)
 
 
@@ -164,17 +164,17 @@ def _kind(value: Any) -> str:
     return next((str(name)[:80] for name in names if isinstance(name, str)), type(value).__name__)
 
 
-def _translated(value: Any, where: str) -> list[TranslatedMessage] | None:
+def _translated(value: Any, label: str) -> list[TranslatedMessage] | None:
     fields = mapping(value)
-    messages = translated(fields, MessageRole.USER, where, keeps_unknown=True) if fields else None
+    messages = translated(fields, MessageRole.USER, label, keeps_unknown=True) if fields else None
     if messages is None:
         return None
     times = (epoch_millis(fields.get(name)) for name in TIME_FIELDS)
-    at = next((time for time in times if time is not None), None)
-    if at is None:
+    message_time = next((time for time in times if time is not None), None)
+    if message_time is None:
         return messages
     return [
-        TimedMessage(**{name: getattr(message, name) for name in message.__struct_fields__}, at=at)
+        TimedMessage(**{name: getattr(message, name) for name in message.__struct_fields__}, at=message_time)
         for message in messages
     ]
 
@@ -187,7 +187,7 @@ def native_turns(
     keys, before = UniqueKeys(), ""
     split = split_turns(messages)
     for number, turn in enumerate(split):
-        items = finished_items(list(_Items(model).all(turn)))  # whole, so that calls have their outcomes
+        items = finished_items(list(_Items(model).walk(turn)))  # whole, so that calls have their outcomes
         records = identity(items)
         beginning = [fingerprint(record.decode("utf-8", "replace"), 32) for record in records[: len(turn.query) + 1]]
         key = keys.claim(fingerprint([before, beginning], 32))
@@ -216,16 +216,16 @@ class _Items:
         self._model = model
         self._waiting: dict[str, deque[PendingCall]] = {}
 
-    def all(self, turn: MessageTurn) -> Iterator[NativeMessage | PendingCall]:
+    def walk(self, turn: MessageTurn) -> Iterator[NativeMessage | PendingCall]:
         for message in (*turn.query, *turn.response):
             parts = message.content if isinstance(message.content, tuple) else (TextPart(message.content),)
             calls = [self._call(part, message) for part in parts if isinstance(part, ToolUsePart)]
             results = [part for part in parts if isinstance(part, ToolResultPart)]
-            lost = [part for part in results if not self._answer(part, _time(message))]
-            rest = [part for part in parts if not isinstance(part, ToolUsePart | ToolResultPart)]
-            rest += [_result_text(part) for part in lost]
-            if rest or calls or not results:
-                yield self._message(message, tuple(rest))
+            stray_results = [part for part in results if not self._answer(part, _time(message))]
+            other_parts = [part for part in parts if not isinstance(part, ToolUsePart | ToolResultPart)]
+            other_parts += [_result_text(part) for part in stray_results]
+            if other_parts or calls or not results:
+                yield self._message(message, tuple(other_parts))
             yield from calls
 
     def _message(self, message: NewMessage, parts: tuple[Part, ...]) -> NativeMessage:
@@ -246,13 +246,13 @@ class _Items:
         self._waiting.setdefault(part.id, deque()).append(call)
         return call
 
-    def _answer(self, part: ToolResultPart, at: int | None) -> bool:
+    def _answer(self, part: ToolResultPart, time: int | None) -> bool:
         waiting = self._waiting.get(part.tool_call_id)
         if not waiting:
             return False
         call = waiting.popleft()
         call.answer(storable(part.output), ToolCallStatus.ERROR if part.is_error is True else ToolCallStatus.OK)
-        call.done = at
+        call.done = time
         return True
 
 
@@ -344,19 +344,19 @@ def _read_lines(source: Source, report: Report) -> Iterator[Transcript]:
 def _read_list(source: Source, report: Report) -> Iterator[Transcript]:
     """A list of conversations, or of the messages of one."""
     values: list[Any] = []
-    for piece in pieces(source.path):
-        report.budget.take_bytes(len(piece.data))
-        if not piece.is_whole:
+    for element in document_elements(source.path):
+        report.budget.take_bytes(len(element.data))
+        if not element.is_whole:
             report.found += 1
             report.damaged += 1
-            report.problem(None, f"what lies from byte {piece.offset} to {piece.end} cannot be read")
-        elif (conversation := conversation_of(piece.value)) is not None:
+            report.problem(None, f"what lies from byte {element.offset} to {element.end} cannot be read")
+        elif (conversation := conversation_of(element.value)) is not None:
             report.found += 1
             report.mapped["conversation"] += 1
             messages = read_messages(conversation.messages, report, counts=False)
-            yield _one_of_many(conversation, messages, SourceSpan(piece.offset, piece.end))
+            yield _one_of_many(conversation, messages, SourceSpan(element.offset, element.end))
         else:
-            values.append(piece.value)
+            values.append(element.value)
     if values:
         messages = read_messages(values, report, counts=True)
         if messages:

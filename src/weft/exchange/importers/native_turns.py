@@ -127,14 +127,14 @@ class TurnPlan(Generic[Turn]):
         self.entries: list[Entry] = []
         self.turns: list[Turn] = []
 
-    def begin(self, turn: Turn) -> int:
+    def begin_turn(self, turn: Turn) -> int:
         self.turns.append(turn)
         return len(self.turns) - 1
 
     def begin_again(self, turn: Turn, earlier: Turn, depth: int) -> int:
         """Begin another answer to the prompt of an earlier turn: it shares the first `depth` entries."""
         turn.entries, turn.shared, turn.prompt = earlier.entries[:depth], depth, earlier.prompt
-        return self.begin(turn)
+        return self.begin_turn(turn)
 
     def add(self, entry: Entry) -> int:
         """Take an entry that is not yet part of a turn; its number."""
@@ -248,7 +248,8 @@ def finished_items(items: Iterable[NativeMessage | PendingCall]) -> tuple[Item, 
 
 
 class TurnBuilder(Struct, kw_only=True):
-    """A turn while its records are read. An origin's builder adds `take`, which maps one record or message."""
+    """A turn while its records are read. An origin's builder has `add_record` or `add_message`, which
+    maps one."""
 
     items: list[NativeMessage | PendingCall] = field(default_factory=list)
     records: list[bytes] = field(default_factory=list)
@@ -258,8 +259,8 @@ class TurnBuilder(Struct, kw_only=True):
     is_interrupted: bool = False
 
     def note_time(self, value: Any) -> None:
-        if (at := millis(value)) is not None:
-            self.times.append(at)
+        if (time := millis(value)) is not None:
+            self.times.append(time)
 
     def add(self, identity: list[Any], message: NativeMessage) -> None:
         self.records.append(canonical(identity))
@@ -277,7 +278,7 @@ class TurnBuilder(Struct, kw_only=True):
 
     def turn(self, planned: PlannedTurn, entries: list[Entry], **fields: Any) -> NativeTurn:
         """The native turn; `entries` are those of the plan, `fields` what the origin knows besides."""
-        fresh = entries[planned.shared :]
+        own_entries = entries[planned.shared :]
         fields.setdefault("started", min(self.times, default=None))
         fields.setdefault("ended", max(self.times, default=None))
         return NativeTurn(
@@ -287,8 +288,8 @@ class TurnBuilder(Struct, kw_only=True):
             parent=planned.parent,
             error=None if self.is_interrupted else self.error,
             interrupted=self.is_interrupted,
-            offset=min((entry.offset for entry in fresh), default=0),
-            end=max((entry.end for entry in fresh), default=0),
+            offset=min((entry.offset for entry in own_entries), default=0),
+            end=max((entry.end for entry in own_entries), default=0),
             **fields,
         )
 
@@ -312,7 +313,7 @@ def _item_identity(item: Item) -> list[Any]:
 class RecordBuilder(Protocol):
     """A turn builder that is given records one after another."""
 
-    def take(self, entry: Entry, value: dict[str, Any]) -> None:
+    def add_record(self, entry: Entry, value: dict[str, Any]) -> None:
         """Map one record more."""
 
     def forget_costs(self) -> None:
@@ -340,7 +341,7 @@ def walk_turns(
                     builder.forget_costs()
                 value = places.read(entry, is_shared=depth < planned.shared)
                 if value is not None:
-                    builder.take(entry, value)
+                    builder.add_record(entry, value)
             yield turn_of(number, planned, builder)
 
 
@@ -450,19 +451,19 @@ def response_tokens(usage: dict[str, Any]) -> Tokens | None:
     return None if counts is None else Tokens(**counts)
 
 
-def summed_tokens(one: Tokens, other: Tokens) -> Tokens:
+def summed_tokens(tokens: Tokens, added_tokens: Tokens) -> Tokens:
     """Both together; what neither tells stays untold."""
 
-    def both(first: int | None, second: int | None) -> int | None:
-        return second if first is None else first if second is None else first + second
+    def summed_count(count: int | None, added_count: int | None) -> int | None:
+        return added_count if count is None else count if added_count is None else count + added_count
 
     return Tokens(
-        input=both(one.input, other.input),
-        output=both(one.output, other.output),
-        cached=both(one.cached, other.cached),
-        cache_write=both(one.cache_write, other.cache_write),
-        cache_write_1h=both(one.cache_write_1h, other.cache_write_1h),
-        reasoning=both(one.reasoning, other.reasoning),
+        input=summed_count(tokens.input, added_tokens.input),
+        output=summed_count(tokens.output, added_tokens.output),
+        cached=summed_count(tokens.cached, added_tokens.cached),
+        cache_write=summed_count(tokens.cache_write, added_tokens.cache_write),
+        cache_write_1h=summed_count(tokens.cache_write_1h, added_tokens.cache_write_1h),
+        reasoning=summed_count(tokens.reasoning, added_tokens.reasoning),
     )
 
 
@@ -490,7 +491,7 @@ class PlannedBranch(Struct):
     nodes: list[str]
     parent: int | None
     shared: int = 0
-    begun: int | None = None
+    first_spoken: int | None = None
     """The place of the first message that asks or answers."""
     prompt: str | None = None
     leaves: str | None = None
@@ -509,7 +510,7 @@ class Tree:
     """Takes messages one after another, parents first."""
 
     def __init__(self, *, whole_answers: bool = False) -> None:
-        self._whole = whole_answers
+        self._whole_answers = whole_answers
         self.plans: list[PlannedBranch] = []
         self._places: dict[str, _Place] = {}
         self._cuts: dict[_Place, int] = {}
@@ -522,61 +523,63 @@ class Tree:
         place = self._places[node]
         return self._cuts.get(place, place.turn)
 
-    def add(self, node: str, parent: str | None, part: TreePart) -> None:
+    def add(self, node: str, parent: str | None, tree_part: TreePart) -> None:
         """A message under another; one that is known already stays where it is."""
         if node in self._places:
             return
         place = None if parent is None else self._places.get(parent)
-        if part is not TreePart.NOTHING:
-            place = self._begin(node, None, part) if place is None else self._grow(place, node, part)
+        if tree_part is not TreePart.NOTHING:
+            place = (
+                self._begin_branch(node, None, tree_part) if place is None else self._add_after(place, node, tree_part)
+            )
         if place is not None:
             self._places[node] = place
 
-    def _begin(self, node: str, parent: int | None, part: TreePart, leaves: str | None = None) -> _Place:
-        begun = None if part is TreePart.OTHER else 0
-        prompt = node if part is TreePart.PROMPT else None
-        self.plans.append(PlannedBranch([node], parent, begun=begun, prompt=prompt, leaves=leaves))
+    def _begin_branch(self, node: str, parent: int | None, tree_part: TreePart, leaves: str | None = None) -> _Place:
+        first_spoken = None if tree_part is TreePart.OTHER else 0
+        prompt = node if tree_part is TreePart.PROMPT else None
+        self.plans.append(PlannedBranch([node], parent, first_spoken=first_spoken, prompt=prompt, leaves=leaves))
         return _Place(len(self.plans) - 1, 1)
 
-    def _grow(self, place: _Place, node: str, part: TreePart) -> _Place:
+    def _add_after(self, place: _Place, node: str, tree_part: TreePart) -> _Place:
         plan = self.plans[place.turn]
         is_tip = place.depth == len(plan.nodes)
-        if part is TreePart.PROMPT and self._is_begun(plan, place.depth):
-            owner = place.turn if is_tip or self._whole else self._cut(place)
-            self.plans[owner].is_followed = not self._whole
-            return self._begin(node, owner, part)
+        if tree_part is TreePart.PROMPT and self._is_begun(plan, place.depth):
+            owner = place.turn if is_tip or self._whole_answers else self._cut(place)
+            self.plans[owner].is_followed = not self._whole_answers
+            return self._begin_branch(node, owner, tree_part)
         if is_tip and not plan.is_followed:
             plan.nodes.append(node)
-            if plan.begun is None and part is not TreePart.OTHER:
-                plan.begun = place.depth
-                plan.prompt = node if part is TreePart.PROMPT else None
+            if plan.first_spoken is None and tree_part is not TreePart.OTHER:
+                plan.first_spoken = place.depth
+                plan.prompt = node if tree_part is TreePart.PROMPT else None
             return _Place(place.turn, place.depth + 1)
         if place.depth > LONGEST_SHARED:
-            plan.is_followed = not self._whole
-            return self._begin(node, place.turn, part, known_by(plan))
-        return self._branch(plan, place.depth, [node], part)
+            plan.is_followed = not self._whole_answers
+            return self._begin_branch(node, place.turn, tree_part, known_by(plan))
+        return self._branch(plan, place.depth, [node], tree_part)
 
     def _is_begun(self, plan: PlannedBranch, depth: int) -> bool:
         """Has anybody asked or answered so far; in a whole answer: at all?"""
-        if self._whole:
-            return plan.begun is not None or depth < len(plan.nodes)
-        return plan.begun is not None and plan.begun < depth
+        if self._whole_answers:
+            return plan.first_spoken is not None or depth < len(plan.nodes)
+        return plan.first_spoken is not None and plan.first_spoken < depth
 
-    def _branch(self, plan: PlannedBranch, depth: int, more: list[str], part: TreePart) -> _Place:
-        begun = plan.begun if plan.begun is not None and plan.begun < depth else None
-        if begun is None and more and part is not TreePart.OTHER:
-            begun = depth
-        nodes = [*plan.nodes[:depth], *more]
-        self.plans.append(PlannedBranch(nodes, plan.parent, depth, begun, leaves=known_by(plan)))
-        return _Place(len(self.plans) - 1, depth + len(more))
+    def _branch(self, plan: PlannedBranch, depth: int, added_nodes: list[str], tree_part: TreePart) -> _Place:
+        first_spoken = plan.first_spoken if plan.first_spoken is not None and plan.first_spoken < depth else None
+        if first_spoken is None and added_nodes and tree_part is not TreePart.OTHER:
+            first_spoken = depth
+        nodes = [*plan.nodes[:depth], *added_nodes]
+        self.plans.append(PlannedBranch(nodes, plan.parent, depth, first_spoken, leaves=known_by(plan)))
+        return _Place(len(self.plans) - 1, depth + len(added_nodes))
 
     def _cut(self, place: _Place) -> int:
         """A turn that ends here."""
         if place.depth > LONGEST_SHARED:
             return place.turn
         if place not in self._cuts:
-            made = self._branch(self.plans[place.turn], place.depth, [], TreePart.OTHER)
-            self._cuts[place] = made.turn
+            branch_place = self._branch(self.plans[place.turn], place.depth, [], TreePart.OTHER)
+            self._cuts[place] = branch_place.turn
         return self._cuts[place]
 
 
@@ -588,18 +591,18 @@ def known_by(plan: PlannedBranch) -> str:
 def keys_of(plans: Sequence[PlannedBranch], name: Callable[[str], str]) -> list[str]:
     """What each turn goes by: of several answers to a prompt the first goes by the prompt's name, the others by it and
     by the first message of their own."""
-    taken: dict[str, int] = {}
+    counts: dict[str, int] = {}
     keys: list[str] = []
     for plan in plans:
         key = name(known_by(plan))
         if plan.leaves is not None:
             key = f"{key}#{name(plan.nodes[min(plan.shared, len(plan.nodes) - 1)])}"
-        own = key
-        while own in taken:
-            taken[key] += 1
-            own = f"{key}~{taken[key]}"
-        taken[own] = 1
-        keys.append(own)
+        unique_key = key
+        while unique_key in counts:
+            counts[key] += 1
+            unique_key = f"{key}~{counts[key]}"
+        counts[unique_key] = 1
+        keys.append(unique_key)
     return keys
 
 

@@ -21,16 +21,16 @@ from weft.exchange.importers.foreign_values import (
     seconds_millis,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.native_turns import PendingCall, chat_tokens, content_of, content_text, summed_tokens
 from weft.exchange.importers.openhands_turns import (
     CALLS,
     LINES,
-    Container,
     Conversation,
+    EventTreatment,
     Span,
-    Treatment,
+    StorageForm,
     TurnEvents,
     action_files,
     classify,
@@ -38,14 +38,14 @@ from weft.exchange.importers.openhands_turns import (
     event_time,
     is_part,
     is_v1,
-    parts_of,
+    part_files_of,
     read_folder,
     read_lines,
     read_list,
+    session_file_of,
     settled_files,
     summary_message,
     tool_files,
-    whole_of,
 )
 from weft.exchange.importers.port import (
     NativeCompaction,
@@ -83,50 +83,50 @@ class V0:
         self._spent: JsonObject = {}
         self._answered: set[str] = set()
 
-    def take(self, event: JsonObject, span: Span) -> None:
+    def add_event(self, event: JsonObject, span: Span) -> None:
         action = text(event.get("action"))
         if action is not None:
-            V0_HANDLERS.get(action, V0._action if action in CALLS else V0._nothing)(self, event, span)
+            V0_HANDLERS.get(action, V0._add_call if action in CALLS else V0._ignore)(self, event, span)
         else:
             self._observe(event, text(event.get("observation")) or "", span)
 
-    def _nothing(self, event: JsonObject, span: Span) -> None:
+    def _ignore(self, event: JsonObject, span: Span) -> None:
         """Said by the verbatim copy alone."""
 
-    def _message(self, event: JsonObject, span: Span) -> None:
+    def _add_message(self, event: JsonObject, span: Span) -> None:
         args = mapping(event.get("args"))
-        parts = _parts(args)
-        at, literal = event_time(event)
+        parts = _message_parts(args)
+        time, literal = event_time(event)
         if event.get("source") == "agent":
             self._respond(event, span, parts, [])
             if args.get("wait_for_response") is True:
-                self._turn_events.state("awaiting_user_input")
+                self._turn_events.set_state("awaiting_user_input")
             return
-        self._turn_events.prompt(
+        self._turn_events.add_prompt(
             span,
             NativeMessage(
                 role=MessageRole.USER,
                 parts=tuple(parts),
                 native=span.id,
-                at=at,
+                at=time,
                 literal_time=literal,
                 source=MessageSource.HUMAN if event.get("source") == "user" else MessageSource.EVENT,
                 metadata=present(files=args.get("file_urls")),
             ),
         )
 
-    def _system(self, event: JsonObject, span: Span) -> None:
+    def _add_system_message(self, event: JsonObject, span: Span) -> None:
         args = mapping(event.get("args"))
         tools = (text(mapping(mapping(tool).get("function")).get("name")) for tool in sequence(args.get("tools")))
         self._turn_events.tools = tuple(name for name in tools if name is not None) or None
-        at, literal = event_time(event)
-        self._turn_events.say(
+        time, literal = event_time(event)
+        self._turn_events.add_message(
             span,
             NativeMessage(
                 role=MessageRole.SYSTEM,
                 parts=tuple(content_of(args.get("content")).parts),
                 native=span.id,
-                at=at,
+                at=time,
                 literal_time=literal,
                 source=MessageSource.EVENT,
                 metadata=present(agent=text(args.get("agent_class")), version=text(args.get("openhands_version"))),
@@ -134,52 +134,57 @@ class V0:
         )
         self._turn_events.touch(span).tools = self._turn_events.tools
 
-    def _recall(self, event: JsonObject, span: Span) -> None:
+    def _touch_turn(self, event: JsonObject, span: Span) -> None:
         self._turn_events.touch(span)
 
-    def _state(self, event: JsonObject, span: Span) -> None:
-        self._turn_events.state(text(mapping(event.get("args")).get("agent_state")))
+    def _set_state(self, event: JsonObject, span: Span) -> None:
+        self._turn_events.set_state(text(mapping(event.get("args")).get("agent_state")))
 
     def _condense(self, event: JsonObject, span: Span) -> None:
         args = mapping(event.get("args"))
         summary = text(args.get("summary"))
-        gone = [str(event_id) for event_id in sequence(args.get("forgotten_event_ids"))]
-        first, last = whole(args.get("forgotten_events_start_id")), whole(args.get("forgotten_events_end_id"))
+        forgotten_ids = [str(event_id) for event_id in sequence(args.get("forgotten_event_ids"))]
+        first, last = (
+            whole_number(args.get("forgotten_events_start_id")),
+            whole_number(args.get("forgotten_events_end_id")),
+        )
         if first is not None and last is not None and 0 <= last - first < 1_000_000:
-            gone += [str(number) for number in range(first, last + 1)]
-        at, literal = event_time(event)
+            forgotten_ids += [str(number) for number in range(first, last + 1)]
+        time, literal = event_time(event)
         compaction = NativeCompaction(summary=summary or "", metadata=present(offset=args.get("summary_offset")))
-        self._turn_events.compact(span, compaction, gone, summary_message(summary, at=at, literal_time=literal))
+        self._turn_events.compact(
+            span, compaction, forgotten_ids, summary_message(summary, at=time, literal_time=literal)
+        )
 
-    def _action(self, event: JsonObject, span: Span) -> None:
+    def _add_call(self, event: JsonObject, span: Span) -> None:
         """A tool call, or what a person did in the agent's terminal."""
         args, kind = mapping(event.get("args")), str(event.get("action"))
         if event.get("source") == "user":
-            self._by_hand(event, span, args, kind)
+            self._add_manual_action(event, span, args, kind)
             return
         metadata = mapping(event.get("tool_call_metadata"))
         id = text(metadata.get("tool_call_id")) or f"event-{span.id}"
-        asked = PendingCall(id, text(metadata.get("function_name")) or kind, _asked_for(metadata, args, id))
-        asked.files = action_files(kind, args)
-        asked.detail = present(confirmation=_unusual(args.get("confirmation_state")), risk=args.get("security_risk"))
+        call = PendingCall(id, text(metadata.get("function_name")) or kind, _asked_arguments(metadata, args, id))
+        call.files = action_files(kind, args)
+        call.detail = present(confirmation=_unusual(args.get("confirmation_state")), risk=args.get("security_risk"))
         if kind in ENDINGS:
-            asked.status = ToolCallStatus.OK
+            call.status = ToolCallStatus.OK
         thought = text(args.get("thought")) or (text(args.get("final_thought")) if kind in ENDINGS else None)
         parts: list[Part] = [TextPart(thought)] if thought is not None and kind != "think" else []
-        self._respond(event, span, parts, [asked])
+        self._respond(event, span, parts, [call])
         if kind in ENDINGS:
-            self._turn_events.state("finished")
+            self._turn_events.set_state("finished")
 
-    def _by_hand(self, event: JsonObject, span: Span, args: JsonObject, kind: str) -> None:
-        at, literal = event_time(event)
+    def _add_manual_action(self, event: JsonObject, span: Span, args: JsonObject, kind: str) -> None:
+        time, literal = event_time(event)
         words = text(args.get("command")) or text(args.get("code")) or text(args.get("path")) or kind
-        self._turn_events.say(
+        self._turn_events.add_message(
             span,
             NativeMessage(
                 role=MessageRole.SYSTEM,
                 parts=(TextPart(words),),
                 native=span.id,
-                at=at,
+                at=time,
                 literal_time=literal,
                 source=MessageSource.HUMAN,
                 metadata={"action": kind},
@@ -191,16 +196,16 @@ class V0:
         group = text(response.get("id"))
         choice = mapping(next(iter(sequence(response.get("choices"))), None))
         message = mapping(choice.get("message"))
-        at, literal = event_time(event)
-        made = seconds_millis(response.get("created"))
+        time, literal = event_time(event)
+        created_time = seconds_millis(response.get("created"))
         self._turn_events.respond(
             span,
             NativeMessage(
                 role=MessageRole.ASSISTANT,
                 parts=(*_thoughts(message), *(content_of(message.get("content")).parts or parts)),
                 native=group or span.id,
-                at=made if at is None else at,
-                literal_time=literal if made is None else None,
+                at=created_time if time is None else time,
+                literal_time=literal if created_time is None else None,
                 model=text(response.get("model")),
                 tokens=self._tokens(event, response, group),
                 finish_reason=text(choice.get("finish_reason")),
@@ -223,20 +228,20 @@ class V0:
         extras = mapping(event.get("extras"))
         if kind == "agent_state_changed":
             name, reason = text(extras.get("agent_state")), text(extras.get("reason"))
-            self._turn_events.state(name, reason or "error" if name == "error" else None)
+            self._turn_events.set_state(name, reason or "error" if name == "error" else None)
         elif kind == "recall":
             self._turn_events.inject(span, present(content=text(event.get("content")), **extras) or {})
         elif kind in ("null", "condense", "llm_response"):
             return
         else:
-            self._outcome(event, kind, extras, span)
+            self._settle_call(event, kind, extras, span)
 
-    def _outcome(self, event: JsonObject, kind: str, extras: JsonObject, span: Span) -> None:
+    def _settle_call(self, event: JsonObject, kind: str, extras: JsonObject, span: Span) -> None:
         metadata, cause = mapping(event.get("tool_call_metadata")), event.get("cause")
         call = self._turn_events.call(text(metadata.get("tool_call_id")), None if cause is None else str(cause))
         content = event.get("content")
         if call is None or not call.is_open:
-            self._stray(event, kind, content, span)
+            self._add_stray_outcome(event, kind, content, span)
             return
         self._turn_events.touch(span)
         failed = kind in ("error", "user_rejected") or extras.get("error") is True
@@ -261,34 +266,34 @@ class V0:
         )
         self._turn_events.workspace = self._turn_events.workspace or text(outcome.get("working_dir"))
 
-    def _stray(self, event: JsonObject, kind: str, content: Any, span: Span) -> None:
+    def _add_stray_outcome(self, event: JsonObject, kind: str, content: Any, span: Span) -> None:
         """An outcome of something that no call was made for."""
-        at, literal = event_time(event)
-        found = content_of(content)
-        self._turn_events.say(
+        time, literal = event_time(event)
+        message_content = content_of(content)
+        self._turn_events.add_message(
             span,
             NativeMessage(
                 role=MessageRole.SYSTEM,
-                parts=tuple(found.parts),
+                parts=tuple(message_content.parts),
                 native=span.id,
-                at=at,
+                at=time,
                 literal_time=literal,
                 source=MessageSource.EVENT,
-                metadata=present(observation=kind, blocks=found.other_blocks),
+                metadata=present(observation=kind, blocks=message_content.other_blocks),
             ),
         )
 
 
 V0_HANDLERS: dict[str, Callable[[V0, JsonObject, Span], None]] = {
-    "message": V0._message,
-    "system": V0._system,
-    "recall": V0._recall,
-    "change_agent_state": V0._state,
+    "message": V0._add_message,
+    "system": V0._add_system_message,
+    "recall": V0._touch_turn,
+    "change_agent_state": V0._set_state,
     "condensation": V0._condense,
 }
 
 
-def _parts(args: JsonObject) -> list[Part]:
+def _message_parts(args: JsonObject) -> list[Part]:
     parts = content_of(args.get("content")).parts
     urls = sequence(args.get("image_urls")) or sequence(args.get("images_urls"))
     return [*parts, *(ImagePart(url) for url in urls if isinstance(url, str) and url)]
@@ -303,7 +308,7 @@ def _thoughts(message: JsonObject) -> list[Part]:
     ]
 
 
-def _asked_for(metadata: JsonObject, args: JsonObject, id: str) -> Any:
+def _asked_arguments(metadata: JsonObject, args: JsonObject, id: str) -> Any:
     """The arguments as the model gave them; else as OpenHands understood them."""
     choice = mapping(next(iter(sequence(mapping(metadata.get("model_response")).get("choices"))), None))
     for call in map(mapping, sequence(mapping(choice.get("message")).get("tool_calls"))):
@@ -322,19 +327,19 @@ def difference(now: JsonObject, before: JsonObject) -> Tokens | None:
     if not now:
         return None
     names = ("prompt_tokens", "completion_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
-    total = {name: whole(now.get(name)) for name in names}
-    old = {name: whole(before.get(name)) or 0 for name in names}
+    total = {name: whole_number(now.get(name)) for name in names}
+    old = {name: whole_number(before.get(name)) or 0 for name in names}
     if any(value is not None and value < old[name] for name, value in total.items()):
         old = dict.fromkeys(names, 0)
     grown = {name: None if value is None else value - old[name] for name, value in total.items()}
     if not any(grown.values()):
         return None
-    cached, written = grown["cache_read_tokens"], grown["cache_write_tokens"]
+    cached, cache_written = grown["cache_read_tokens"], grown["cache_write_tokens"]
     return Tokens(
-        input=uncached_input(grown["prompt_tokens"], cached, written),
+        input=uncached_input(grown["prompt_tokens"], cached, cache_written),
         output=grown["completion_tokens"],
         cached=cached,
-        cache_write=written,
+        cache_write=cache_written,
         reasoning=grown["reasoning_tokens"],
     )
 
@@ -344,7 +349,7 @@ def difference(now: JsonObject, before: JsonObject) -> Tokens | None:
 CONDENSER = "condenser"
 
 
-class Pending(Struct):
+class UnclaimedTokens(Struct):
     """Tokens that a running total grew by and that no response has taken yet."""
 
     model: str | None
@@ -353,10 +358,10 @@ class Pending(Struct):
 
 class Stats:
     def __init__(self, state: Any) -> None:
-        self._known: dict[str, tuple[str | None, Tokens]] = {}
+        self._by_response: dict[str, tuple[str | None, Tokens]] = {}
         self._totals: dict[str, JsonObject] = {}
-        self._pending: dict[str, Pending] = {}
-        self._taken: set[str] = set()
+        self._pending: dict[str, UnclaimedTokens] = {}
+        self._counted_responses: set[str] = set()
         self._model: str | None = None
         for metrics in map(mapping, mapping(mapping(state).get("usage_to_metrics")).values()):
             self._model = self._model or text(metrics.get("model_name"))
@@ -365,21 +370,22 @@ class Stats:
 
     def _learn(self, usage: JsonObject, model: str | None) -> None:
         id = text(usage.get("response_id"))
-        prompt, cached = whole(usage.get("prompt_tokens")), whole(usage.get("cache_read_tokens"))
-        written = whole(usage.get("cache_write_tokens"))
+        prompt, cached = whole_number(usage.get("prompt_tokens")), whole_number(usage.get("cache_read_tokens"))
+        cache_written = whole_number(usage.get("cache_write_tokens"))
         tokens = Tokens(
-            input=uncached_input(prompt, cached, written),
-            output=whole(usage.get("completion_tokens")),
+            input=uncached_input(prompt, cached, cache_written),
+            output=whole_number(usage.get("completion_tokens")),
             cached=cached,
-            cache_write=written,
-            reasoning=whole(usage.get("reasoning_tokens")),
+            cache_write=cache_written,
+            reasoning=whole_number(usage.get("reasoning_tokens")),
         )
         if id is not None:
-            self._known[id] = (text(usage.get("model")) or model, tokens)
+            self._by_response[id] = (text(usage.get("model")) or model, tokens)
 
     def update(self, value: Any) -> None:
         """New running totals, by what the model is used for."""
-        if self._known:
+        # Counts by response are exact: running totals would count the same tokens a second time.
+        if self._by_response:
             return
         for usage_id, metrics in mapping(mapping(value).get("usage_to_metrics")).items():
             fields = mapping(metrics)
@@ -392,30 +398,30 @@ class Stats:
                 purpose = CONDENSER if CONDENSER in usage_id else "agent"
                 waiting = self._pending.get(purpose)
                 tokens = grown if waiting is None else summed_tokens(waiting.tokens, grown)
-                self._pending[purpose] = Pending(model, tokens)
+                self._pending[purpose] = UnclaimedTokens(model, tokens)
 
     def spent(self, response: str | None) -> tuple[str | None, Tokens | None]:
         """By a response, which takes what the totals grew by since the last one."""
-        return self._take(response, "agent")
+        return self._take_tokens(response, "agent")
 
     def condensed(self, response: str | None) -> tuple[str | None, Tokens | None]:
-        return self._take(response, CONDENSER)
+        return self._take_tokens(response, CONDENSER)
 
-    def _take(self, response: str | None, purpose: str) -> tuple[str | None, Tokens | None]:
-        if response is not None and response in self._known:
-            model, tokens = self._known[response]
-            is_first = response not in self._taken
-            self._taken.add(response)
+    def _take_tokens(self, response: str | None, purpose: str) -> tuple[str | None, Tokens | None]:
+        if response is not None and response in self._by_response:
+            model, tokens = self._by_response[response]
+            is_first = response not in self._counted_responses
+            self._counted_responses.add(response)
             return model, tokens if is_first else None
         pending = self._pending.pop(purpose, None)
         return (self._model, None) if pending is None else (pending.model, pending.tokens)
 
-    def left(self) -> Tokens | None:
+    def unclaimed(self) -> Tokens | None:
         """What no response has taken."""
-        found = None
+        tokens = None
         for pending in self._pending.values():
-            found = pending.tokens if found is None else summed_tokens(found, pending.tokens)
-        return found
+            tokens = pending.tokens if tokens is None else summed_tokens(tokens, pending.tokens)
+        return tokens
 
 
 V1_REPEATED = frozenset(
@@ -430,46 +436,46 @@ class V1:
     def __init__(self, turn_events: TurnEvents, stats: Stats) -> None:
         self._turn_events, self._stats = turn_events, stats
 
-    def take(self, event: JsonObject, span: Span) -> None:
+    def add_event(self, event: JsonObject, span: Span) -> None:
         handler = V1_HANDLERS.get(str(event.get("kind")))
         if handler is not None:
             handler(self, event, span)
 
-    def _system(self, event: JsonObject, span: Span) -> None:
+    def _add_system_message(self, event: JsonObject, span: Span) -> None:
         tools = (mapping(tool) for tool in sequence(event.get("tools")))
-        named = (text(tool.get("name")) or text(mapping(tool.get("function")).get("name")) for tool in tools)
-        self._turn_events.tools = tuple(name for name in named if name is not None) or None
-        at, literal = event_time(event)
+        tool_names = (text(tool.get("name")) or text(mapping(tool.get("function")).get("name")) for tool in tools)
+        self._turn_events.tools = tuple(name for name in tool_names if name is not None) or None
+        time, literal = event_time(event)
         blocks = [event.get("system_prompt"), event.get("dynamic_context")]
-        self._turn_events.say(
+        self._turn_events.add_message(
             span,
             NativeMessage(
                 role=MessageRole.SYSTEM,
                 parts=tuple(content_of([block for block in blocks if block is not None]).parts),
                 native=span.id,
-                at=at,
+                at=time,
                 literal_time=literal,
                 source=MessageSource.EVENT,
             ),
         )
         self._turn_events.touch(span).tools = self._turn_events.tools
 
-    def _message(self, event: JsonObject, span: Span) -> None:
+    def _add_message(self, event: JsonObject, span: Span) -> None:
         fields = mapping(event.get("llm_message"))
         content = content_of(_images(fields.get("content")))
-        at, literal = event_time(event)
+        time, literal = event_time(event)
         if event.get("source") == "agent" and fields.get("role") != "user":
             self._respond(event, span, [*_thoughts_of_v1(fields), *content.parts], [])
             return
         sender = text(event.get("sender"))
         source = SOURCES.get(text(event.get("source")) or "", MessageSource.EVENT)
-        self._turn_events.prompt(
+        self._turn_events.add_prompt(
             span,
             NativeMessage(
                 role=MessageRole.USER,
                 parts=tuple(content.parts),
                 native=span.id,
-                at=at,
+                at=time,
                 literal_time=literal,
                 source=MessageSource.AGENT if sender is not None else source,
                 context=present(
@@ -480,25 +486,27 @@ class V1:
             ),
         )
 
-    def _action(self, event: JsonObject, span: Span) -> None:
+    def _add_call(self, event: JsonObject, span: Span) -> None:
         call = mapping(event.get("tool_call"))
         fields = mapping(call.get("function")) or call
         name = text(event.get("tool_name")) or text(fields.get("name")) or ""
-        given = json_in_text(fields.get("arguments"))
-        if given is None:
-            given = {key: value for key, value in mapping(event.get("action")).items() if key != "kind"}
-        asked = PendingCall(text(event.get("tool_call_id")) or f"event-{span.id}", name, given)
-        asked.files = tool_files(name, event.get("action") or given)
-        asked.detail = present(summary=text(event.get("summary")), risk=_unusual_of_v1(event.get("security_risk")))
-        asked.at, _ = event_time(event)
+        arguments = json_in_text(fields.get("arguments"))
+        if arguments is None:
+            arguments = {key: value for key, value in mapping(event.get("action")).items() if key != "kind"}
+        pending_call = PendingCall(text(event.get("tool_call_id")) or f"event-{span.id}", name, arguments)
+        pending_call.files = tool_files(name, event.get("action") or arguments)
+        pending_call.detail = present(
+            summary=text(event.get("summary")), risk=_unusual_of_v1(event.get("security_risk"))
+        )
+        pending_call.at, _ = event_time(event)
         content = content_of(event.get("thought"))
-        self._respond(event, span, [*_thoughts_of_v1(event), *content.parts], [asked])
+        self._respond(event, span, [*_thoughts_of_v1(event), *content.parts], [pending_call])
         if mapping(event.get("action")).get("kind") == "FinishAction":
-            self._turn_events.state("finished")
+            self._turn_events.set_state("finished")
 
     def _respond(self, event: JsonObject, span: Span, parts: list[Part], calls: list[PendingCall]) -> None:
         group = text(event.get("llm_response_id"))
-        at, literal = event_time(event)
+        time, literal = event_time(event)
         model, tokens = self._stats.spent(group)
         self._turn_events.respond(
             span,
@@ -506,7 +514,7 @@ class V1:
                 role=MessageRole.ASSISTANT,
                 parts=tuple(parts),
                 native=group or span.id,
-                at=at,
+                at=time,
                 literal_time=literal,
                 model=model,
                 tokens=tokens,
@@ -521,7 +529,7 @@ class V1:
         observed = mapping(event.get("observation"))
         content = observed.get("content", observed.get("output"))
         if call is None or not call.is_open:
-            self._stray(event, content, span)
+            self._add_stray_outcome(event, content, span)
             return
         self._turn_events.touch(span)
         failed = observed.get("is_error") is True
@@ -541,7 +549,7 @@ class V1:
         call.detail = present(**mapping(call.detail), **{k: v for k, v in beside.items() if v not in (False, [])})
         self._turn_events.workspace = self._turn_events.workspace or text(outcome.get("working_dir"))
 
-    def _error(self, event: JsonObject, span: Span) -> None:
+    def _fail_call(self, event: JsonObject, span: Span) -> None:
         error = text(event.get("error")) or "error"
         call = self._turn_events.call(text(event.get("tool_call_id")))
         if call is not None and call.is_open:
@@ -550,9 +558,9 @@ class V1:
             call.done, _ = event_time(event)
             call.files = ()
         else:
-            self._stray(event, error, span)
+            self._add_stray_outcome(event, error, span)
 
-    def _rejected(self, event: JsonObject, span: Span) -> None:
+    def _cancel_call(self, event: JsonObject, span: Span) -> None:
         call = self._turn_events.call(text(event.get("tool_call_id")), text(event.get("action_id")))
         reason = text(event.get("rejection_reason")) or "rejected"
         if call is not None and call.is_open:
@@ -560,56 +568,60 @@ class V1:
             call.fail(reason, ToolCallStatus.CANCELED)
             call.files = ()
         else:
-            self._stray(event, reason, span)
+            self._add_stray_outcome(event, reason, span)
 
-    def _stray(self, event: JsonObject, content: Any, span: Span) -> None:
-        at, literal = event_time(event)
-        found = content_of(content)
-        self._turn_events.say(
+    def _add_stray_outcome(self, event: JsonObject, content: Any, span: Span) -> None:
+        time, literal = event_time(event)
+        message_content = content_of(content)
+        self._turn_events.add_message(
             span,
             NativeMessage(
                 role=MessageRole.SYSTEM,
-                parts=tuple(found.parts),
+                parts=tuple(message_content.parts),
                 native=span.id,
-                at=at,
+                at=time,
                 literal_time=literal,
                 source=MessageSource.EVENT,
-                metadata=present(event=event.get("kind"), tool=event.get("tool_name"), blocks=found.other_blocks),
+                metadata=present(
+                    event=event.get("kind"), tool=event.get("tool_name"), blocks=message_content.other_blocks
+                ),
             ),
         )
 
     def _condense(self, event: JsonObject, span: Span) -> None:
         summary = text(event.get("summary"))
-        gone = [event_id for event_id in sequence(event.get("forgotten_event_ids")) if isinstance(event_id, str)]
-        at, literal = event_time(event)
+        forgotten_ids = [
+            event_id for event_id in sequence(event.get("forgotten_event_ids")) if isinstance(event_id, str)
+        ]
+        time, literal = event_time(event)
         group = text(event.get("llm_response_id"))
         model, tokens = self._stats.condensed(group)
         compaction = NativeCompaction(
-            summary=summary or "", model=model, metadata=present(offset=whole(event.get("summary_offset")))
+            summary=summary or "", model=model, metadata=present(offset=whole_number(event.get("summary_offset")))
         )
         message = summary_message(
-            summary, at=at, literal_time=literal, model=model, tokens=tokens, native=group or span.id
+            summary, at=time, literal_time=literal, model=model, tokens=tokens, native=group or span.id
         )
-        self._turn_events.compact(span, compaction, gone, message)
+        self._turn_events.compact(span, compaction, forgotten_ids, message)
 
-    def _state(self, event: JsonObject, span: Span) -> None:
+    def _take_state(self, event: JsonObject, span: Span) -> None:
         key, value = event.get("key"), event.get("value")
         if key == "stats":
             self._stats.update(value)
         elif key in ("execution_status", "agent_status"):
-            self._turn_events.state(text(value))
+            self._turn_events.set_state(text(value))
         elif key == "full_state":
             self._stats.update(mapping(value).get("stats"))
-            self._turn_events.state(text(mapping(value).get("execution_status")))
+            self._turn_events.set_state(text(mapping(value).get("execution_status")))
 
-    def _failed(self, event: JsonObject, span: Span) -> None:
+    def _note_failure(self, event: JsonObject, span: Span) -> None:
         code_and_detail = (text(event.get("code")), text(event.get("detail")))
         self._turn_events.fail(span, ": ".join(word for word in code_and_detail if word is not None) or "error")
 
-    def _paused(self, event: JsonObject, span: Span) -> None:
+    def _note_pause(self, event: JsonObject, span: Span) -> None:
         self._turn_events.interrupt()
 
-    def _acp(self, event: JsonObject, span: Span) -> None:
+    def _take_acp_call(self, event: JsonObject, span: Span) -> None:
         """A call that another agent made behind this one; told again whenever it gets on."""
         id = text(event.get("tool_call_id")) or f"event-{span.id}"
         call = self._turn_events.call(id)
@@ -617,8 +629,8 @@ class V1:
             call = PendingCall(
                 id, text(event.get("tool_kind")) or text(event.get("title")) or "", event.get("raw_input")
             )
-            at, literal = event_time(event)
-            message = NativeMessage(role=MessageRole.ASSISTANT, parts=(), native=span.id, at=at, literal_time=literal)
+            time, literal = event_time(event)
+            message = NativeMessage(role=MessageRole.ASSISTANT, parts=(), native=span.id, at=time, literal_time=literal)
             self._turn_events.respond(span, message, [call], None)
         else:
             self._turn_events.touch(span)
@@ -632,18 +644,18 @@ class V1:
 
 
 V1_HANDLERS: dict[str, Callable[[V1, JsonObject, Span], None]] = {
-    "SystemPromptEvent": V1._system,
-    "MessageEvent": V1._message,
-    "ActionEvent": V1._action,
+    "SystemPromptEvent": V1._add_system_message,
+    "MessageEvent": V1._add_message,
+    "ActionEvent": V1._add_call,
     "ObservationEvent": V1._observe,
-    "AgentErrorEvent": V1._error,
-    "UserRejectObservation": V1._rejected,
+    "AgentErrorEvent": V1._fail_call,
+    "UserRejectObservation": V1._cancel_call,
     "Condensation": V1._condense,
-    "ConversationStateUpdateEvent": V1._state,
-    "ConversationErrorEvent": V1._failed,
-    "PauseEvent": V1._paused,
-    "InterruptEvent": V1._paused,
-    "ACPToolCallEvent": V1._acp,
+    "ConversationStateUpdateEvent": V1._take_state,
+    "ConversationErrorEvent": V1._note_failure,
+    "PauseEvent": V1._note_pause,
+    "InterruptEvent": V1._note_pause,
+    "ACPToolCallEvent": V1._take_acp_call,
 }
 
 
@@ -676,7 +688,7 @@ def _unusual_of_v1(risk: Any) -> str | None:
 
 # --- OpenHands: four containers, two forms of events, one mapping.
 
-READERS = {Container.LIST: read_list, Container.LINES: read_lines, Container.FOLDER: read_folder}
+READERS = {StorageForm.LIST: read_list, StorageForm.LINES: read_lines, StorageForm.FOLDER: read_folder}
 SETTINGS = ("model", "temperature", "top_p", "reasoning_effort", "max_output_tokens", "usage_id")
 
 
@@ -701,18 +713,18 @@ class OpenHands:
     def is_part(self, source: Source) -> bool:
         return is_part(source)
 
-    def whole(self, source: Source) -> Path | None:
-        return whole_of(source.path)
+    def session_file(self, source: Source) -> Path | None:
+        return session_file_of(source.path)
 
-    def parts(self, path: Path) -> list[Path]:
-        return parts_of(path)
+    def part_files(self, path: Path) -> list[Path]:
+        return part_files_of(path)
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         kind = container(source)
         if kind is None:
-            kind = Container.LINES if source.path.suffix in LINES else Container.LIST
-        for found in READERS[kind](source, report):
-            yield _transcript(found, source, report)
+            kind = StorageForm.LINES if source.path.suffix in LINES else StorageForm.LIST
+        for conversation in READERS[kind](source, report):
+            yield _transcript(conversation, source, report)
 
 
 def _transcript(conversation: Conversation, source: Source, report: Report) -> Transcript:
@@ -730,19 +742,21 @@ def _turns(conversation: Conversation, source: Source, report: Report) -> list[N
     stats = Stats(conversation.state.get("stats"))
     forms: dict[bool, V0 | V1] = {True: V1(turn_events, stats), False: V0(turn_events)}
     for number, event in enumerate(conversation.events):
-        kind, standing = classify(event.value)
-        (report.mapped if standing is Treatment.MAPPED else report.kept)[kind] += 1
-        if standing is Treatment.UNKNOWN:
+        kind, treatment = classify(event.value)
+        (report.mapped if treatment is EventTreatment.MAPPED else report.kept)[kind] += 1
+        if treatment is EventTreatment.UNKNOWN:
             report.unknown[kind] += 1
-        elif standing is Treatment.MAPPED:
+        elif treatment is EventTreatment.MAPPED:
             id = event.value.get("id")
-            named = text(id) or (str(id) if isinstance(id, int) else f"#{number}")
-            forms[is_v1(event.value)].take(event.value, Span(named, event.offset, event.end))
-    if (left := stats.left()) is not None:
-        turn_events.spend(left)
-    turn_events.state(text(conversation.state.get("execution_status")) or text(conversation.state.get("agent_status")))
-    if (failed := text(conversation.details.get("error"))) is not None and turn_events.drafts:
-        turn_events.drafts[-1].error = turn_events.drafts[-1].error or failed
+            event_id = text(id) or (str(id) if isinstance(id, int) else f"#{number}")
+            forms[is_v1(event.value)].add_event(event.value, Span(event_id, event.offset, event.end))
+    if (unclaimed := stats.unclaimed()) is not None:
+        turn_events.spend(unclaimed)
+    turn_events.set_state(
+        text(conversation.state.get("execution_status")) or text(conversation.state.get("agent_status"))
+    )
+    if (error := text(conversation.details.get("error"))) is not None and turn_events.drafts:
+        turn_events.drafts[-1].error = turn_events.drafts[-1].error or error
     return turn_events.turns(source.size)
 
 

@@ -37,7 +37,7 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.native_turns import PendingCall, finished_items, identity, summed_tokens
 from weft.exchange.importers.port import Item, NativeCompaction, NativeMessage, NativeTurn, Report, Source, Tokens
@@ -47,7 +47,7 @@ from weft.ledger.model import FileNote, TextPart
 # --- Where conversations lie, what their events are, and their events in order.
 
 
-class Treatment(Enum):
+class EventTreatment(Enum):
     """What an event is to the turns."""
 
     MAPPED = auto()
@@ -96,23 +96,25 @@ def is_v1(event: dict[str, Any]) -> bool:
     return isinstance(event.get("kind"), str)
 
 
-def classify(event: dict[str, Any]) -> tuple[str, Treatment]:
+def classify(event: dict[str, Any]) -> tuple[str, EventTreatment]:
     """An event's kind, as it is counted, and what becomes of it."""
     if is_v1(event):
         kind = str(event["kind"])
         if kind == "ConversationStateUpdateEvent":
             key = text(event.get("key")) or "none"
-            return f"{kind}.{key}", Treatment.MAPPED if key in MAPPED_KEYS else Treatment.ASIDE
+            return f"{kind}.{key}", EventTreatment.MAPPED if key in MAPPED_KEYS else EventTreatment.ASIDE
         return kind, _treatment(kind, EVENTS, QUIET_EVENTS)
     if (action := text(event.get("action"))) is not None:
         return f"action.{action}", _treatment(action, ACTIONS, QUIET_ACTIONS)
     if (observed := text(event.get("observation"))) is not None:
         return f"observation.{observed}", _treatment(observed, OBSERVATIONS, QUIET_OBSERVATIONS)
-    return "untyped", Treatment.UNKNOWN
+    return "untyped", EventTreatment.UNKNOWN
 
 
-def _treatment(kind: str, mapped: frozenset[str], quiet: frozenset[str]) -> Treatment:
-    return Treatment.MAPPED if kind in mapped else Treatment.ASIDE if kind in quiet else Treatment.UNKNOWN
+def _treatment(kind: str, mapped: frozenset[str], quiet: frozenset[str]) -> EventTreatment:
+    return (
+        EventTreatment.MAPPED if kind in mapped else EventTreatment.ASIDE if kind in quiet else EventTreatment.UNKNOWN
+    )
 
 
 EVENT_FILE = re.compile(r"event-(\d{5,})-[0-9A-Za-z-]{4,}\.json|(\d{1,9})\.json")
@@ -123,23 +125,23 @@ LIST = re.compile(rb'\s*(?:\{\s*"trajectory"\s*:\s*)?\[\s*\{')
 LIST_SIGNS = (b'"source"', b'"timestamp"', b'"args"', b'"extras"', b'"cause"', b'"tool_call_id"', b'"llm_message"')
 
 
-class Container(Enum):
+class StorageForm(Enum):
     LIST = auto()
     LINES = auto()
     """Events, or results of an evaluation, each with the history of a conversation."""
     FOLDER = auto()
 
 
-def container(source: Source) -> Container | None:
+def container(source: Source) -> StorageForm | None:
     head = source.head.removeprefix(BOM)
     if source.path.name == STATE:
-        return Container.FOLDER if is_state(_object(head)) else None
+        return StorageForm.FOLDER if is_state(_object(head)) else None
     if event_number(source.path) is not None and is_event(_object(head)):
-        return Container.FOLDER if stands_for_folder(source.path) else None
+        return StorageForm.FOLDER if stands_for_folder(source.path) else None
     values = [value for value in first_objects(head, 8) if is_event(value) or is_result(value)]
     if len(values) > 1 or (values and source.path.suffix in LINES):
-        return Container.LINES
-    return Container.LIST if _is_list(source, head) else None
+        return StorageForm.LINES
+    return StorageForm.LIST if _is_list(source, head) else None
 
 
 def is_part(source: Source) -> bool:
@@ -177,14 +179,14 @@ def is_event(value: dict[str, Any]) -> bool:
 def is_result(value: dict[str, Any]) -> bool:
     """A line of an evaluation's output."""
     history = sequence(value.get("history"))
-    return "instance_id" in value and any(is_event(each) for each in flattened(history[:4]))
+    return "instance_id" in value and any(is_event(event) for event in flattened(history[:4]))
 
 
 def flattened(history: list[Any]) -> list[dict[str, Any]]:
     """Older evaluations pair each action with its observation."""
     objects: list[dict[str, Any]] = []
-    for each in history:
-        objects += [item for item in each if isinstance(item, dict)] if isinstance(each, list) else [mapping(each)]
+    for entry in history:
+        objects += [item for item in entry if isinstance(item, dict)] if isinstance(entry, list) else [mapping(entry)]
     return objects
 
 
@@ -235,18 +237,18 @@ def _first(folder: str, changed: int) -> str | None:
     return files[0].name if files else None
 
 
-def whole_of(path: Path) -> Path | None:
+def session_file_of(path: Path) -> Path | None:
     """The file that stands for the conversation which this one is a part of."""
     return main_file(path.parent if path.name == DETAILS else path.parent.parent)
 
 
-def parts_of(path: Path) -> list[Path]:
+def part_files_of(path: Path) -> list[Path]:
     """All files of a conversation but the one that stands for it."""
     is_event = event_number(path) is not None
     if not is_event and path.name != STATE:
         return []
     home = path.parent.parent if is_event else path.parent
-    return [each for each in (*event_files(home / "events"), home / DETAILS) if each != path and each.is_file()]
+    return [file for file in (*event_files(home / "events"), home / DETAILS) if file != path and file.is_file()]
 
 
 def event_files(folder: Path) -> list[Path]:
@@ -293,12 +295,12 @@ def read_list(source: Source, report: Report) -> Iterator[Conversation]:
 
 def _objects(listed: list[Any], report: Report) -> list[JsonObject]:
     """Events, also where they stand in pairs; what is no object is damaged."""
-    report.found += sum(max(len(each), 1) if isinstance(each, list) else 1 for each in listed)
+    report.found += sum(max(len(entry), 1) if isinstance(entry, list) else 1 for entry in listed)
     events = [event for event in flattened(listed) if event]
-    lost = sum(max(len(each), 1) if isinstance(each, list) else 1 for each in listed) - len(events)
-    if lost:
-        report.damaged += lost
-        report.problem(None, f"{lost} of the events are no objects")
+    damaged_count = sum(max(len(entry), 1) if isinstance(entry, list) else 1 for entry in listed) - len(events)
+    if damaged_count:
+        report.damaged += damaged_count
+        report.problem(None, f"{damaged_count} of the events are no objects")
     return events
 
 
@@ -381,8 +383,8 @@ def _read_file(file: Path, root: Path, lines: RowLines, report: Report) -> JsonO
 def event_time(event: dict[str, Any]) -> tuple[int | None, str | None]:
     """Unix milliseconds, or the words that name no zone."""
     timestamp = event.get("timestamp")
-    at = millis(timestamp) if isinstance(timestamp, str) else None
-    return at, text(timestamp) if at is None else None
+    time = millis(timestamp) if isinstance(timestamp, str) else None
+    return time, text(timestamp) if time is None else None
 
 
 LISTED = "Here's the files and directories"
@@ -397,13 +399,13 @@ def action_files(action: str, arguments: dict[str, Any]) -> tuple[FileNote, ...]
         return ()
     if action != "read":
         return (FileNote(kind=FileKind.WRITTEN, path=path),)
-    seen = sequence(arguments.get("view_range")) or [arguments.get("start"), arguments.get("end")]
-    return (_read_note(path, seen),)
+    line_range = sequence(arguments.get("view_range")) or [arguments.get("start"), arguments.get("end")]
+    return (_read_note(path, line_range),)
 
 
-def _read_note(path: str, seen: list[Any]) -> FileNote:
+def _read_note(path: str, line_range: list[Any]) -> FileNote:
     """From a line to a line; an end of -1 is that of the file."""
-    first, last = (whole(number) for number in [*seen, None, None][:2])
+    first, last = (whole_number(number) for number in [*line_range, None, None][:2])
     end = last if last is not None and last > 0 else None
     start = first if end is not None or (first or 0) > 0 else None
     return FileNote(kind=FileKind.READ, path=path, line_start=start, line_end=end)
@@ -486,40 +488,40 @@ class TurnEvents:
     def _draft(self, span: Span) -> TurnDraft:
         """The turn that an event belongs to; it begins one if none is under way."""
         if not self.drafts or self.drafts[-1].forgotten is not None:
-            self._begin(span, None if self._prompt_key is None else f"{self._prompt_key}#{span.id}")
+            self._begin_turn(span, None if self._prompt_key is None else f"{self._prompt_key}#{span.id}")
         draft = self.drafts[-1]
         draft.end = max(draft.end, span.end)
         draft.names.append(span.id)
         self._turn_of[span.id] = len(self.drafts) - 1
         return draft
 
-    def _begin(self, span: Span, key: str | None = None) -> None:
-        unique = wanted = key or f"{self._prefix}{span.id}"
+    def _begin_turn(self, span: Span, key: str | None = None) -> None:
+        unique = base_key = key or f"{self._prefix}{span.id}"
         number = 1
         while unique in self._keys:
             number += 1
-            unique = f"{wanted}~{number}"
+            unique = f"{base_key}~{number}"
         self._keys.add(unique)
         parent = len(self.drafts) - 1 if self.drafts else None
         self.drafts.append(TurnDraft(key=unique, parent=parent, offset=span.offset, tools=self.tools))
         self._groups = {}
 
-    def prompt(self, span: Span, message: NativeMessage) -> None:
+    def add_prompt(self, span: Span, message: NativeMessage) -> None:
         """A user's message: a turn begins, unless nothing has happened in this one yet but what comes before."""
-        begun = self.drafts[-1] if self.drafts else None
-        if begun is None or begun.forgotten is not None or begun.is_answered or begun.has_prompt:
-            self._begin(span)
+        last_draft = self.drafts[-1] if self.drafts else None
+        if last_draft is None or last_draft.forgotten is not None or last_draft.is_answered or last_draft.has_prompt:
+            self._begin_turn(span)
         draft = self._draft(span)
         self._prompt_key = draft.key
         draft.items.append(message)
-        self._timed(draft, message)
+        self._note_time(draft, message)
         draft.is_done = False
 
-    def say(self, span: Span, message: NativeMessage) -> None:
+    def add_message(self, span: Span, message: NativeMessage) -> None:
         """Words that neither begin a turn nor are a response."""
         draft = self._draft(span)
         draft.items.append(message)
-        self._timed(draft, message)
+        self._note_time(draft, message)
 
     def inject(self, span: Span, value: Any) -> None:
         self._draft(span).injected.append(value)
@@ -527,34 +529,36 @@ class TurnEvents:
     def respond(self, span: Span, message: NativeMessage, calls: Iterable[PendingCall], group: str | None) -> None:
         """A response; calls that came with one that is known already join it."""
         draft = self._draft(span)
-        asked = list(calls)
+        new_calls = list(calls)
         place = None if group is None else self._groups.get(group)
         if place is None:
             self._groups = {} if group is None else {group: len(draft.items)}
             draft.items.append(message)
         else:
             draft.items[place] = _joined(draft.items[place], message)
-        draft.items += asked
-        for call in asked:
+        draft.items += new_calls
+        for call in new_calls:
             self._calls[span.id] = self._calls[call.id] = call
-        self._timed(draft, message)
+        self._note_time(draft, message)
         draft.is_done = draft.is_interrupted = False
         draft.error = None
 
     def call(self, *names: str | None) -> PendingCall | None:
         """The call of this id, or that this event made."""
-        return next((found for name in names if name is not None and (found := self._calls.get(name))), None)
+        return next(
+            (pending_call for name in names if name is not None and (pending_call := self._calls.get(name))), None
+        )
 
     def touch(self, span: Span) -> TurnDraft:
         return self._draft(span)
 
     def compact(self, span: Span, compaction: NativeCompaction, forgotten: Iterable[str], items: list[Item]) -> None:
-        self._begin(span)
+        self._begin_turn(span)
         draft = self._draft(span)
         draft.compaction, draft.forgotten, draft.is_done = compaction, tuple(forgotten), True
         draft.items += [item for item in items if isinstance(item, NativeMessage)]
 
-    def state(self, name: str | None, error: str | None = None) -> None:
+    def set_state(self, name: str | None, error: str | None = None) -> None:
         """The agent is in a state now."""
         if not self.drafts or name is None:
             return
@@ -582,7 +586,7 @@ class TurnEvents:
                     draft.items[place] = replace(item, tokens=total)
                     return
 
-    def _timed(self, draft: TurnDraft, message: NativeMessage) -> None:
+    def _note_time(self, draft: TurnDraft, message: NativeMessage) -> None:
         if message.at is not None:
             draft.times.append(message.at)
         elif draft.literal is None:
@@ -618,20 +622,22 @@ class TurnEvents:
         """Up to the turn of the last event forgotten, keeping from the turn of the first event after it."""
         if draft.compaction is None:
             return None
-        gone = set(draft.forgotten or ())
+        forgotten = set(draft.forgotten or ())
         order = [(id, turn) for id, turn in self._turn_of.items() if turn < number]
-        last = max((place for place, (id, _) in enumerate(order) if id in gone), default=None)
+        last = max((place for place, (id, _) in enumerate(order) if id in forgotten), default=None)
         if last is None:
             return draft.compaction
-        kept = order[last + 1][1] if last + 1 < len(order) else None
-        return replace(draft.compaction, through=order[last][1], first_kept=kept)
+        first_kept = order[last + 1][1] if last + 1 < len(order) else None
+        return replace(draft.compaction, through=order[last][1], first_kept=first_kept)
 
 
-def _joined(first: NativeMessage | PendingCall, more: NativeMessage) -> NativeMessage | PendingCall:
+def _joined(response: NativeMessage | PendingCall, addition: NativeMessage) -> NativeMessage | PendingCall:
     """One response told by several events: each says what the others leave out."""
-    if isinstance(first, PendingCall) or not more.parts or more.parts == first.parts:
-        return first
-    return replace(first, parts=first.parts + tuple(part for part in more.parts if part not in first.parts))
+    if isinstance(response, PendingCall) or not addition.parts or addition.parts == response.parts:
+        return response
+    return replace(
+        response, parts=response.parts + tuple(part for part in addition.parts if part not in response.parts)
+    )
 
 
 def _finished(draft: TurnDraft) -> list[Item]:
@@ -641,9 +647,9 @@ def _finished(draft: TurnDraft) -> list[Item]:
         if place is None:
             items.insert(0, NativeMessage(role=MessageRole.SYSTEM, parts=(), source=MessageSource.EVENT))
             place = 0
-        found = items[place]
-        if isinstance(found, NativeMessage):
-            items[place] = replace(found, context=present(**mapping(found.context), injected=draft.injected))
+        prompt = items[place]
+        if isinstance(prompt, NativeMessage):
+            items[place] = replace(prompt, context=present(**mapping(prompt.context), injected=draft.injected))
     return items
 
 

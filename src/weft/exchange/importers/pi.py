@@ -23,7 +23,7 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.native_turns import (
     Entry,
@@ -86,7 +86,7 @@ class Log(Struct):
     plan: TurnPlan[DshTurn] = field(default_factory=TurnPlan[DshTurn])
     open: DshTurn | None = None
 
-    def take(self, record: Record, report: Report) -> None:
+    def add_record(self, record: Record, report: Report) -> None:
         value = record.value
         kind, data = text(value.get("type")) or "untyped", mapping(value.get("data"))
         if kind in CONTENT:
@@ -99,30 +99,30 @@ class Log(Struct):
         elif kind in SETTINGS:
             self.config = self.config | {name: data[name] for name in SETTINGS[kind] if name in data}
         else:
-            self._keep(kind, data, report)
+            self._count_kept(kind, data, report)
             return
         report.mapped[kind] += 1
 
-    def _keep(self, kind: str, data: dict[str, Any], report: Report) -> None:
+    def _count_kept(self, kind: str, data: dict[str, Any], report: Report) -> None:
         if kind == "turn/start":
-            self.open = self._begin(whole(data.get("turn")))
+            self.open = self._begin_turn(whole_number(data.get("turn")))
         report.kept[kind] += 1
         if kind not in IGNORED:
             report.unknown[kind] += 1
 
-    def _begin(self, number: int | None) -> DshTurn:
-        self.plan.begin(DshTurn(parent=None, number=number, config=self.config))
+    def _begin_turn(self, number: int | None) -> DshTurn:
+        self.plan.begin_turn(DshTurn(parent=None, number=number, config=self.config))
         return self.plan.turns[-1]
 
     def _take_content(self, kind: str, data: dict[str, Any], record: Record) -> None:
-        number = whole(data.get("turn"))
+        number = whole_number(data.get("turn"))
         turn = self.open
         if kind == "compaction/summary":
-            turn = self._begin(None)
+            turn = self._begin_turn(None)
             turn.is_compaction = True
             self.open = None
         elif turn is None or turn.is_finished or (number is not None and turn.number not in (None, number)):
-            turn = self.open = self._begin(number)
+            turn = self.open = self._begin_turn(number)
         turn.number = number if turn.number is None else turn.number
         turn.is_finished = turn.is_finished or kind == "turn/end"
         turn.entries.append(self.plan.add(entry_of(record, kind)))
@@ -143,7 +143,7 @@ def is_dsh_header(value: dict[str, Any]) -> bool:
 def read_dsh(source: Source, report: Report) -> Iterator[Transcript]:
     log = Log()
     for record in records(source, report):
-        log.take(record, report)
+        log.add_record(record, report)
     log.finish()
     id = text(log.header.get("id")) or source.path.stem
     session = NativeSession(
@@ -191,24 +191,24 @@ class DshBuilder(TurnBuilder, kw_only=True):
     key: str | None = None
     compaction: NativeCompaction | None = None
 
-    def take(self, entry: Entry, value: dict[str, Any]) -> None:
-        kind, data, when = entry.kind, mapping(value.get("data")), millis(value.get("time"))
-        if when is not None:
-            self.times.append(when)
+    def add_record(self, entry: Entry, value: dict[str, Any]) -> None:
+        kind, data, time = entry.kind, mapping(value.get("data")), millis(value.get("time"))
+        if time is not None:
+            self.times.append(time)
         if kind == "user/message":
-            self._message(data, data, MessageRole.USER, when)
+            self._add_message(data, data, MessageRole.USER, time)
         elif kind == "assistant/message":
-            self._message(data, mapping(data.get("message")), MessageRole.ASSISTANT, when)
+            self._add_message(data, mapping(data.get("message")), MessageRole.ASSISTANT, time)
         elif kind == "tool/call":
-            self._call(data, value.get("seq"), when)
+            self._add_call(data, value.get("seq"), time)
         elif kind == "tool/result":
-            self._result(data, sequence(value.get("sourceEventSeqs")), when)
+            self._settle_call(data, sequence(value.get("sourceEventSeqs")), time)
         elif kind == "compaction/summary":
-            self._summary(data)
+            self._take_summary(data)
         else:
-            self._end(mapping(data.get("reason")))
+            self._add_ending(mapping(data.get("reason")))
 
-    def _message(self, data: dict[str, Any], message: dict[str, Any], role: MessageRole, when: int | None) -> None:
+    def _add_message(self, data: dict[str, Any], message: dict[str, Any], role: MessageRole, time: int | None) -> None:
         content, source = _content(message.get("content")), mapping(message.get("source"))
         id, is_prompt = text(message.get("id")), role is MessageRole.USER
         by_person = MessageSource.HUMAN if source.get("kind", "user") == "user" else MessageSource.EVENT
@@ -216,7 +216,7 @@ class DshBuilder(TurnBuilder, kw_only=True):
             role=role,
             parts=tuple(content.parts),
             native=id,
-            at=when,
+            at=time,
             source=by_person if is_prompt else None,
             model=text(source.get("model")),
             provider=text(source.get("provider")),
@@ -227,20 +227,22 @@ class DshBuilder(TurnBuilder, kw_only=True):
         self._record([role.value, id, content.identity], id)
         self.key = self.key or (id if is_prompt else None)
 
-    def _call(self, data: dict[str, Any], seq: Any, when: int | None) -> None:
+    def _add_call(self, data: dict[str, Any], seq: Any, time: int | None) -> None:
         id = text(data.get("callId")) or ""
-        call = Call(id, text(data.get("name")) or "", json_in_text(data.get("arguments")), at=when)
+        call = Call(id, text(data.get("name")) or "", json_in_text(data.get("arguments")), at=time)
         self.items.append(call)
         self.calls[id] = call
-        if (number := whole(seq)) is not None:
+        if (number := whole_number(seq)) is not None:
             self.calls[number] = call
         self._record(["call", id, data.get("name"), data.get("arguments")], None)
 
-    def _result(self, data: dict[str, Any], seqs: list[Any], when: int | None) -> None:
+    def _settle_call(self, data: dict[str, Any], seqs: list[Any], time: int | None) -> None:
         message = mapping(data.get("message"))
-        named = text(mapping(message.get("source")).get("callId"))
-        call = self.calls.get(named) or next((self.calls[seq] for seq in seqs if whole(seq) in self.calls), None)
-        blocks = [inner for block in sequence(message.get("content")) for inner in _inner(block)]
+        call_id = text(mapping(message.get("source")).get("callId"))
+        call = self.calls.get(call_id) or next(
+            (self.calls[seq] for seq in seqs if whole_number(seq) in self.calls), None
+        )
+        blocks = [inner for block in sequence(message.get("content")) for inner in _inner_blocks(block)]
         error = data.get("error")
         is_error = error is not None or any(mapping(b).get("isError") is True for b in sequence(message.get("content")))
         content = blocks or (
@@ -248,19 +250,19 @@ class DshBuilder(TurnBuilder, kw_only=True):
         )
         id = text(message.get("id"))
         if call is not None and call.is_open:
-            call.settle({"content": content, "isError": is_error, "details": data.get("meta")}, when)
+            call.settle({"content": content, "isError": is_error, "details": data.get("meta")}, time)
         else:
             parts = tuple(content_of(content).parts)
-            self.items.append(NativeMessage(role=MessageRole.TOOL, parts=parts, native=id, at=when))
-        self._record(["result", call.id if call else named, content, is_error, id], id)
+            self.items.append(NativeMessage(role=MessageRole.TOOL, parts=parts, native=id, at=time))
+        self._record(["result", call.id if call else call_id, content, is_error, id], id)
 
-    def _summary(self, data: dict[str, Any]) -> None:
+    def _take_summary(self, data: dict[str, Any]) -> None:
         content = _content(data.get("summary"))
         words = "\n".join(str(part.text) for part in content.parts if isinstance(part, TextPart))
         self.compaction = NativeCompaction(
             summary=words,
             model=text(data.get("model")),
-            tokens_before=whole(data.get("shadowedTokenCount")),
+            tokens_before=whole_number(data.get("shadowedTokenCount")),
             metadata=present(range=data.get("shadowedRange")),
         )
         self.items.append(
@@ -275,7 +277,7 @@ class DshBuilder(TurnBuilder, kw_only=True):
         self.key = text(data.get("compactionId"))
         self._record(["compaction", self.key, content.identity], self.key)
 
-    def _end(self, reason: dict[str, Any]) -> None:
+    def _add_ending(self, reason: dict[str, Any]) -> None:
         kind = text(reason.get("kind"))
         fields = mapping(reason.get("error"))
         self.is_interrupted = kind in ("aborted", "cancelled", "interrupted")
@@ -293,15 +295,15 @@ def _content(blocks: Any) -> MessageContent:
     """Its reasoning blocks have another name than pi's; its tool calls are events of their own."""
     if not isinstance(blocks, list):
         return content_of(blocks)
-    named = [
+    renamed_blocks = [
         {"type": "thinking", "thinking": block.get("text")} if mapping(block).get("type") == "reasoning" else block
         for block in blocks
         if mapping(block).get("type") != "tool-call"
     ]
-    return content_of(named)
+    return content_of(renamed_blocks)
 
 
-def _inner(block: Any) -> list[Any]:
+def _inner_blocks(block: Any) -> list[Any]:
     if mapping(block).get("type") != "tool-result":
         return [block]
     inner = block.get("content")
@@ -312,11 +314,11 @@ def _tokens(usage: Any) -> Tokens | None:
     if not isinstance(usage, dict):
         return None
     return Tokens(
-        input=whole(usage.get("inputTokens")),
-        output=whole(usage.get("outputTokens")),
-        cached=whole(usage.get("cacheReadTokens")),
-        cache_write=whole(usage.get("cacheWriteTokens")),
-        reasoning=whole(usage.get("reasoningTokens")),
+        input=whole_number(usage.get("inputTokens")),
+        output=whole_number(usage.get("outputTokens")),
+        cached=whole_number(usage.get("cacheReadTokens")),
+        cache_write=whole_number(usage.get("cacheWriteTokens")),
+        reasoning=whole_number(usage.get("reasoningTokens")),
     )
 
 
@@ -350,8 +352,8 @@ class Pi:
         if is_dsh(objects):
             return True
         if any(is_header(value) for value in objects):
-            rest = [value for value in objects if value.get("type") not in ("session", "title")]
-            return not rest or any(is_entry(value) for value in rest)
+            entries = [value for value in objects if value.get("type") not in ("session", "title")]
+            return not entries or any(is_entry(value) for value in entries)
         return any(has_pi_words(value) for value in objects)
 
     def is_part(self, source: Source) -> bool:
@@ -363,7 +365,7 @@ class Pi:
             return
         indexer = Indexer(report, fallback_id(source.path))
         for record in records(source, report):
-            indexer.take(record)
+            indexer.plan_record(record)
         index = indexer.finish()
         if report.found:
             session = session_of(index, indexer.session_id, source.path)
@@ -371,8 +373,8 @@ class Pi:
 
 
 def is_dsh(objects: list[dict[str, Any]]) -> bool:
-    rest = [value for value in objects if value.get("type") != "session"]
-    is_numbered = not rest or any("seq" in value and "data" in value for value in rest)
+    entries = [value for value in objects if value.get("type") != "session"]
+    is_numbered = not entries or any("seq" in value and "data" in value for value in entries)
     return is_numbered and any(is_dsh_header(value) for value in objects)
 
 
@@ -430,11 +432,11 @@ def _parent_session(header: dict[str, Any]) -> str | None:
 
 def _link(index: Index) -> NativeLink | None:
     """The session that this one goes on from; not where it was copied from, for then the same turns are in both."""
-    named = _parent_session(index.header)
+    parent_name = _parent_session(index.header)
     created = millis(index.header.get("timestamp"))
-    if named is None or created is None or index.first_time is None or index.first_time < created:
+    if parent_name is None or created is None or index.first_time is None or index.first_time < created:
         return None
-    parent = fallback_id(Path(re.split(r"[/\\]", named)[-1]))
+    parent = fallback_id(Path(re.split(r"[/\\]", parent_name)[-1]))
     return NativeLink(to=parent, why=LinkReason.CONTINUATION, session=parent)
 
 
@@ -476,8 +478,8 @@ def _compaction(index: Index, planned: PiTurn, builder: PiBuilder) -> NativeComp
         summary=builder.summary,
         through=index.plan.last_summarised(planned),
         first_kept=planned.first_kept,
-        tokens_before=whole(entry.get("tokensBefore")),
-        tokens_after=whole(entry.get("tokensAfter")),
+        tokens_before=whole_number(entry.get("tokensBefore")),
+        tokens_after=whole_number(entry.get("tokensAfter")),
         metadata=present(
             details=entry.get("details"),
             from_extension=entry.get("fromHook") or entry.get("fromExtension") or None,

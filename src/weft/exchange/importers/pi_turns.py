@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
 from weft.exchange.importers.foreign_files import Record
-from weft.exchange.importers.foreign_values import mapping, millis, names, present, sequence, text, whole
+from weft.exchange.importers.foreign_values import mapping, millis, names, present, sequence, text, whole_number
 from weft.exchange.importers.native_turns import (
     IN_TURNS,
     LONGEST_SHARED_RECORDS,
@@ -118,8 +118,8 @@ class Settings(Struct, frozen=True):
         """As they are after a record of this kind."""
         if kind == "model_change":
             provider, model = text(value.get("provider")), text(value.get("modelId"))
-            if model is None and (both := text(value.get("model"))) is not None:  # oh-my-pi: provider/model
-                provider, model = both.split("/", 1) if "/" in both else (None, both)
+            if model is None and (model_name := text(value.get("model"))) is not None:  # oh-my-pi: provider/model
+                provider, model = model_name.split("/", 1) if "/" in model_name else (None, model_name)
             return replace(self, provider=provider, model=model)
         if kind == "thinking_level_change":
             return replace(self, thinking=text(value.get("thinkingLevel")))
@@ -192,7 +192,7 @@ class Indexer:
     def session_id(self) -> str:
         return text(self.index.header.get("id")) or self._fallback
 
-    def take(self, record: Record) -> None:
+    def plan_record(self, record: Record) -> None:
         kind, role = classify(record.value)
         is_session_updated = role is Role.SESSION and self._update_session(kind, record.value)
         if is_session_updated or role is Role.SETTING:
@@ -202,13 +202,13 @@ class Indexer:
         if kind == "session":
             self._order.append(self._last)
         elif kind != "title":
-            self._arrive(record, kind, role)
+            self._place_record(record, kind, role)
 
-    def _arrive(self, record: Record, kind: str, role: Role) -> None:
+    def _place_record(self, record: Record, kind: str, role: Role) -> None:
         value = record.value
         place = self._origin(value)
         if role in IN_TURNS:
-            place = self._grow(place, entry_of(record, kind), role, value)
+            place = self._add_after(place, entry_of(record, kind), role, value)
         elif role is Role.SETTING:
             place = Place(place.turn, place.depth, place.settings.changed(kind, value))
         elif place.is_entry:
@@ -234,7 +234,7 @@ class Indexer:
             return self._last
         return ROOT
 
-    def _grow(self, place: Place, entry: Entry, role: Role, value: dict[str, Any]) -> Place:
+    def _add_after(self, place: Place, entry: Entry, role: Role, value: dict[str, Any]) -> Place:
         planned = None if place.turn is None else self._plan.turns[place.turn]
         tip = place.turn if planned is not None and place.depth == len(planned.entries) else None
         if role is Role.COMPACTION:
@@ -242,7 +242,7 @@ class Indexer:
         elif role is Role.ANSWER:
             turn = self._answer(place, planned, tip)
         elif planned is None or tip is None or planned.is_finished or (planned.is_begun and role is Role.PROMPT):
-            turn = self._plan.begin(self._planned(place))
+            turn = self._plan.begin_turn(self._planned(place))
         else:
             turn = tip
         self._has_prompt |= role is Role.PROMPT
@@ -254,19 +254,19 @@ class Indexer:
         if before is not None:
             compaction.compacted_prompt = before.compacted_prompt if before.is_compaction else self._key_of(before)
         self._keep_from(compaction, value)
-        return self._plan.begin(compaction)
+        return self._plan.begin_turn(compaction)
 
     def _answer(self, place: Place, planned: PiTurn | None, tip: int | None) -> int:
         if planned is None:
-            return self._plan.begin(self._planned(place))
+            return self._plan.begin_turn(self._planned(place))
         if planned.is_compaction:
-            return self._plan.begin(self._planned(place, planned.compacted_prompt))
+            return self._plan.begin_turn(self._planned(place, planned.compacted_prompt))
         if tip is not None:
             return tip
         if place.depth > LONGEST_SHARED_RECORDS:
-            return self._plan.begin(self._planned(place, self._key_of(planned)))
-        again = self._planned(Place(planned.parent, 0, planned.settings), self._key_of(planned))
-        return self._plan.begin_again(again, planned, place.depth)
+            return self._plan.begin_turn(self._planned(place, self._key_of(planned)))
+        other_answer = self._planned(Place(planned.parent, 0, planned.settings), self._key_of(planned))
+        return self._plan.begin_again(other_answer, planned, place.depth)
 
     def _planned(self, place: Place, continues: str | None = None) -> PiTurn:
         turns = self._plan.turns
@@ -297,13 +297,13 @@ class Indexer:
         planned.is_finished = not calls if stop is None else stop in TERMINAL
 
     def _keep_from(self, compaction: PiTurn, value: dict[str, Any]) -> None:
-        kept = self._places.get(text(value.get("firstKeptEntryId")) or "")
-        if kept is None and (number := whole(value.get("firstKeptEntryIndex"))) is not None:
-            kept = self._order[number] if 0 < number < len(self._order) else None
-        if kept is not None and kept.is_entry:
-            compaction.first_kept, compaction.is_split = kept.turn, kept.depth > 1
-        elif kept is not None:
-            compaction.first_kept = self._turn_after(kept.turn, compaction.parent)
+        kept_place = self._places.get(text(value.get("firstKeptEntryId")) or "")
+        if kept_place is None and (number := whole_number(value.get("firstKeptEntryIndex"))) is not None:
+            kept_place = self._order[number] if 0 < number < len(self._order) else None
+        if kept_place is not None and kept_place.is_entry:
+            compaction.first_kept, compaction.is_split = kept_place.turn, kept_place.depth > 1
+        elif kept_place is not None:
+            compaction.first_kept = self._turn_after(kept_place.turn, compaction.parent)
 
     def _turn_after(self, turn: int | None, tip: int | None) -> int | None:
         """The turn that follows one on the way to another: what is kept is recent, so the way is short."""
@@ -343,7 +343,7 @@ class Indexer:
         elif kind == "session_info":
             index.title = (text(value.get("name")) or "").strip() or index.title
         elif kind == "label":
-            self._label(value)
+            self._note_label(value)
         elif kind == "model_usage":
             index.other_usage.append({k: v for k, v in value.items() if k not in ("type", "id", "parentId")})
         elif kind == "custom.session_exit":
@@ -352,7 +352,7 @@ class Indexer:
             self._note_start(mapping(value.get("data")))
         return True
 
-    def _label(self, value: dict[str, Any]) -> None:
+    def _note_label(self, value: dict[str, Any]) -> None:
         target, label = text(value.get("targetId")), text(value.get("label"))
         if target is not None and label is not None:
             self.index.labels[target] = label
@@ -393,14 +393,14 @@ class Call(PendingCall):
         """Take the message with the tool's result."""
         content, details = outcome.get("content"), mapping(outcome.get("details"))
         failed = outcome.get("isError") is True
-        result = plain(content)
+        result = plain_content(content)
         self.error = words(content) if failed else None
         only_error = failed and isinstance(result, str)
         self.result = UNSET if only_error or result is None else result
-        self.status = status(self.error) if self.error is not None else ToolCallStatus.OK
-        self.done, self.detail = done, detail(outcome)
-        self.files = () if failed else files(self.name, mapping(self.arguments), details)
-        self.lints = lints(details)
+        self.status = error_status(self.error) if self.error is not None else ToolCallStatus.OK
+        self.done, self.detail = done, call_detail(outcome)
+        self.files = () if failed else touched_files(self.name, mapping(self.arguments), details)
+        self.lints = lint_notes(details)
 
 
 def call_of(block: dict[str, Any], starts: dict[str, int]) -> Call:
@@ -408,12 +408,12 @@ def call_of(block: dict[str, Any], starts: dict[str, int]) -> Call:
     return Call(id, text(block.get("name")) or "", block.get("arguments"), at=starts.get(id))
 
 
-def plain(content: Any) -> Any:
+def plain_content(content: Any) -> Any:
     """What a tool gave back: a text where it is one, else its blocks."""
     if isinstance(content, list) and len(content) == 1:
-        only = content[0]
-        if isinstance(only, dict) and only.get("type") == "text" and isinstance(only.get("text"), str):
-            return only["text"]
+        block = content[0]
+        if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
+            return block["text"]
     return content
 
 
@@ -425,15 +425,15 @@ def words(content: Any) -> str:
     return "\n".join(words for words in texts if isinstance(words, str))
 
 
-def status(error: str) -> ToolCallStatus:
-    end = error[-200:]
-    if "Command timed out after" in end:
+def error_status(error: str) -> ToolCallStatus:
+    error_end = error[-200:]
+    if "Command timed out after" in error_end:
         return ToolCallStatus.TIMEOUT
-    is_stopped = end.endswith(("Command aborted", "Operation aborted"))
+    is_stopped = error_end.endswith(("Command aborted", "Operation aborted"))
     return ToolCallStatus.INTERRUPTED if is_stopped else ToolCallStatus.ERROR
 
 
-def detail(outcome: dict[str, Any]) -> Any:
+def call_detail(outcome: dict[str, Any]) -> Any:
     details = outcome.get("details")
     if isinstance(details, dict):
         details = {name: value for name, value in details.items() if name not in REPEATED}
@@ -442,26 +442,26 @@ def detail(outcome: dict[str, Any]) -> Any:
     return details or None
 
 
-def files(name: str, arguments: dict[str, Any], details: dict[str, Any]) -> tuple[FileNote, ...]:
+def touched_files(name: str, arguments: dict[str, Any], details: dict[str, Any]) -> tuple[FileNote, ...]:
     if name in READERS:
-        return _read(arguments, details)
+        return _read_notes(arguments, details)
     if name in WRITERS:
-        return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in _written(arguments, details))
+        return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in _written_paths(arguments, details))
     if name in SEARCHERS and (path := _path(arguments)) is not None and not set(path) & set("*?;{"):
         return (FileNote(kind=FileKind.REFERENCED, path=path),)
     return ()
 
 
 def _path(arguments: dict[str, Any]) -> str | None:
-    found = next((path for name in PATHS if (path := text(arguments.get(name))) is not None), None)
-    return None if found is None or "://" in found else found
+    named_path = next((path for name in PATHS if (path := text(arguments.get(name))) is not None), None)
+    return None if named_path is None or "://" in named_path else named_path
 
 
-def _read(arguments: dict[str, Any], details: dict[str, Any]) -> tuple[FileNote, ...]:
+def _read_notes(arguments: dict[str, Any], details: dict[str, Any]) -> tuple[FileNote, ...]:
     path = _path(arguments)
     if path is None:
         return ()
-    start, limit = whole(arguments.get("offset")), whole(arguments.get("limit"))
+    start, limit = whole_number(arguments.get("offset")), whole_number(arguments.get("limit"))
     end = None if limit is None else (start or 1) + limit - 1
     source = mapping(mapping(details.get("meta")).get("source"))
     if source.get("type") == "path" and (selected := SELECTED.fullmatch(path)) is not None:  # oh-my-pi: path:from-to
@@ -470,7 +470,7 @@ def _read(arguments: dict[str, Any], details: dict[str, Any]) -> tuple[FileNote,
     return (FileNote(kind=FileKind.READ, path=path, line_start=start or (end and 1), line_end=end),)
 
 
-def _written(arguments: dict[str, Any], details: dict[str, Any]) -> list[str]:
+def _written_paths(arguments: dict[str, Any], details: dict[str, Any]) -> list[str]:
     path = text(details.get("resolvedPath")) or _path(arguments) or text(details.get("path"))
     if path is not None:
         return [path]
@@ -478,7 +478,7 @@ def _written(arguments: dict[str, Any], details: dict[str, Any]) -> list[str]:
     return patched_paths(patch)
 
 
-def lints(details: dict[str, Any]) -> tuple[LintNote, ...]:
+def lint_notes(details: dict[str, Any]) -> tuple[LintNote, ...]:
     """oh-my-pi: lines such as `src/a.ts:3:7 [error] [tsserver] what is wrong`."""
     messages = mapping(details.get("diagnostics")).get("messages")
     return tuple(_lint(line) for line in sequence(messages) if isinstance(line, str))
@@ -552,7 +552,7 @@ RESPONSE_FIELDS = ("api", "responseId", "responseModel", "providerThinkingLevel"
 """Small facts of a response that have no place of their own."""
 
 
-def response(entry: dict[str, Any], message: dict[str, Any], content: MessageContent) -> NativeMessage:
+def response_message(entry: dict[str, Any], message: dict[str, Any], content: MessageContent) -> NativeMessage:
     facts = {name: message[name] for name in RESPONSE_FIELDS if message.get(name) is not None}
     return NativeMessage(
         role=MessageRole.ASSISTANT,
@@ -561,7 +561,7 @@ def response(entry: dict[str, Any], message: dict[str, Any], content: MessageCon
         at=millis(message.get("timestamp")) or millis(entry.get("timestamp")),
         model=text(message.get("model")),
         provider=text(message.get("provider")),
-        tokens=tokens(message.get("usage")),
+        tokens=usage_tokens(message.get("usage")),
         finish_reason=text(message.get("stopReason")),
         metadata=present(
             **facts,
@@ -572,21 +572,21 @@ def response(entry: dict[str, Any], message: dict[str, Any], content: MessageCon
     )
 
 
-def tokens(usage: Any) -> Tokens | None:
+def usage_tokens(usage: Any) -> Tokens | None:
     """Its parts are disjoint already; reasoning lies inside the output."""
     if not isinstance(usage, dict):
         return None
-    reasoning = whole(usage.get("reasoning"))
+    reasoning = whole_number(usage.get("reasoning"))
     return Tokens(
-        input=whole(usage.get("input")),
-        output=whole(usage.get("output")),
-        cached=whole(usage.get("cacheRead")),
-        cache_write=whole(usage.get("cacheWrite")),
-        reasoning=whole(usage.get("reasoningTokens")) if reasoning is None else reasoning,
+        input=whole_number(usage.get("input")),
+        output=whole_number(usage.get("output")),
+        cached=whole_number(usage.get("cacheRead")),
+        cache_write=whole_number(usage.get("cacheWrite")),
+        reasoning=whole_number(usage.get("reasoningTokens")) if reasoning is None else reasoning,
     )
 
 
-def trouble(message: dict[str, Any]) -> tuple[str | None, bool]:
+def error_and_stop(message: dict[str, Any]) -> tuple[str | None, bool]:
     """The error a response ended with, and whether somebody stopped it."""
     stop = message.get("stopReason")
     if stop == "error":
@@ -598,16 +598,16 @@ Injected = tuple[list[Any], NativeMessage]
 SOURCES = {"user": MessageSource.HUMAN, "agent": MessageSource.AGENT}
 
 
-def injected(kind: str, entry: dict[str, Any]) -> Injected:
+def injected_message(kind: str, entry: dict[str, Any]) -> Injected:
     """The entry reduced to what makes its identity, and its message."""
     message = mapping(entry.get("message")) if kind.startswith("message.") else entry
     return INJECTED_KINDS[kind](entry, message)
 
 
-def _injected(entry: dict[str, Any], message: dict[str, Any], parts: tuple[Part, ...], **more: Any) -> NativeMessage:
+def _injected(entry: dict[str, Any], message: dict[str, Any], parts: tuple[Part, ...], **fields: Any) -> NativeMessage:
     defaults: dict[str, Any] = {"role": MessageRole.USER, "source": MessageSource.EVENT}
-    when = millis(message.get("timestamp")) or millis(entry.get("timestamp"))
-    return NativeMessage(parts=parts, native=text(entry.get("id")), at=when, **{**defaults, **more})
+    time = millis(message.get("timestamp")) or millis(entry.get("timestamp"))
+    return NativeMessage(parts=parts, native=text(entry.get("id")), at=time, **{**defaults, **fields})
 
 
 def _custom(entry: dict[str, Any], message: dict[str, Any]) -> Injected:
@@ -650,7 +650,7 @@ def _ran(name: str) -> Callable[[dict[str, Any], dict[str, Any]], Injected]:
     def message_of(entry: dict[str, Any], message: dict[str, Any]) -> Injected:
         command, output = text(message.get(name)) or "", text(message.get("output")) or ""
         code, is_cancelled = message.get("exitCode"), message.get("cancelled") is True
-        shown = f"Ran `{command}`" + (f"\n```\n{output}\n```" if output else "")
+        words = f"Ran `{command}`" + (f"\n```\n{output}\n```" if output else "")
         metadata = present(
             command=command,
             exit_code=code,
@@ -659,7 +659,7 @@ def _ran(name: str) -> Callable[[dict[str, Any], dict[str, Any]], Injected]:
             excluded=message.get("excludeFromContext") or None,
         )
         identity = [name, text(entry.get("id")), command, output, code, is_cancelled]
-        return identity, _injected(entry, message, (TextPart(shown),), source=MessageSource.HUMAN, metadata=metadata)
+        return identity, _injected(entry, message, (TextPart(words),), source=MessageSource.HUMAN, metadata=metadata)
 
     return message_of
 
@@ -689,7 +689,7 @@ def _summary(entry: dict[str, Any], message: dict[str, Any]) -> Injected:
         entry,
         message,
         (TextPart(summary),) if summary else (),
-        tokens=tokens(message.get("usage")),
+        tokens=usage_tokens(message.get("usage")),
         metadata=present(branch_left=message.get("fromId"), details=message.get("details")),
     )
     return ["summary", text(entry.get("id")), summary], item
@@ -721,20 +721,20 @@ class PiBuilder(TurnBuilder, kw_only=True):
     summary: str = ""
     compaction: dict[str, Any] | None = None
 
-    def take(self, entry: Entry, value: dict[str, Any]) -> None:
+    def add_record(self, entry: Entry, value: dict[str, Any]) -> None:
         self.note_time(value.get("timestamp"))
         if entry.kind == "message.assistant":
-            self._response(value)
+            self._add_response(value)
         elif entry.kind == "message.toolResult":
-            self._result(value)
+            self._add_result(value)
         elif entry.kind == "message.user":
-            self._prompt(value)
+            self._add_prompt(value)
         elif entry.kind == "compaction":
-            self._compaction(value)
+            self._take_compaction(value)
         else:
-            self.add(*injected(entry.kind, value))
+            self.add(*injected_message(entry.kind, value))
 
-    def _prompt(self, entry: dict[str, Any]) -> None:
+    def _add_prompt(self, entry: dict[str, Any]) -> None:
         message = mapping(entry.get("message"))
         content = content_of(message.get("content"))
         id = text(entry.get("id"))
@@ -748,22 +748,22 @@ class PiBuilder(TurnBuilder, kw_only=True):
         )
         self.add(["user", id, content.identity], item)
 
-    def _response(self, entry: dict[str, Any]) -> None:
+    def _add_response(self, entry: dict[str, Any]) -> None:
         message = mapping(entry.get("message"))
         content = content_of(message.get("content"))
-        self.error, self.is_interrupted = trouble(message)
+        self.error, self.is_interrupted = error_and_stop(message)
         id = text(entry.get("id"))
         identity = ["assistant", id, content.identity]
         if self.error is not None or self.is_interrupted:
             identity += [message.get("stopReason"), self.error]
-        self.add(identity, response(entry, message, content))
+        self.add(identity, response_message(entry, message, content))
         asked_by = len(self.items) - 1
         for call in (call_of(block, self.starts) for block in content.calls):
             call.asked_by = asked_by
             self.items.append(call)
             self.waiting.setdefault(call.id, []).append(call)
 
-    def _result(self, entry: dict[str, Any]) -> None:
+    def _add_result(self, entry: dict[str, Any]) -> None:
         message = mapping(entry.get("message"))
         called = text(message.get("toolCallId")) or ""
         content = content_of(message.get("content"))
@@ -780,7 +780,7 @@ class PiBuilder(TurnBuilder, kw_only=True):
             parts=tuple(content.parts),
             native=id,
             at=done_at(entry, message),
-            tokens=tokens(message.get("usage")),
+            tokens=usage_tokens(message.get("usage")),
             metadata=present(
                 call=called, tool=message.get("toolName"), details=message.get("details"), blocks=content.other_blocks
             ),
@@ -789,7 +789,7 @@ class PiBuilder(TurnBuilder, kw_only=True):
 
     def _charge(self, call: Call, message: dict[str, Any]) -> None:
         """A tool may ask models itself: what that took counts with the response that asked for the tool."""
-        asker, spent = self.items[call.asked_by], tokens(message.get("usage"))
+        asker, spent = self.items[call.asked_by], usage_tokens(message.get("usage"))
         if spent is not None and isinstance(asker, NativeMessage):
             cost = mapping(mapping(message.get("usage")).get("cost")).get("total")
             metadata = mapping(asker.metadata)
@@ -799,17 +799,17 @@ class PiBuilder(TurnBuilder, kw_only=True):
                 asker, tokens=summed_tokens(asker.tokens or Tokens(), spent), metadata=metadata or None
             )
 
-    def _compaction(self, entry: dict[str, Any]) -> None:
+    def _take_compaction(self, entry: dict[str, Any]) -> None:
         self.compaction = entry
         summary = entry.get("summary")
         self.summary = summary if isinstance(summary, str) else ""
         id = text(entry.get("id"))
-        kept = entry.get("firstKeptEntryId", entry.get("firstKeptEntryIndex"))
+        first_kept = entry.get("firstKeptEntryId", entry.get("firstKeptEntryIndex"))
         item = NativeMessage(
             role=MessageRole.ASSISTANT,
             parts=(TextPart(self.summary),) if self.summary else (),
             native=id,
             at=millis(entry.get("timestamp")),
-            tokens=tokens(entry.get("usage")),
+            tokens=usage_tokens(entry.get("usage")),
         )
-        self.add(["compaction", id, self.summary, kept], item)
+        self.add(["compaction", id, self.summary, first_kept], item)

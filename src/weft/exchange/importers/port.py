@@ -70,7 +70,7 @@ class Transcript(Struct, kw_only=True):
     turns: Iterable[NativeTurn]
     raw: bytes | None = None
     """What to keep verbatim, where it is not the source file itself (a database's rows as JSON lines)."""
-    known: int = 0
+    known_turns: int = 0
     """So many turns stand before those given here, as an earlier reading of the same reader gave them."""
     until: int | None = None
     """Where its part of the source file ends, if the file goes on with another session's."""
@@ -174,10 +174,10 @@ class Importer(Protocol):
 class GatheringImporter(Protocol):
     """An importer of sessions that lie in several files each, of which one stands for all."""
 
-    def whole(self, source: Source) -> Path | None:
+    def session_file(self, source: Source) -> Path | None:
         """The file that brings in this part (`is_part`); None where none does, or too many."""
 
-    def parts(self, path: Path) -> list[Path]:
+    def part_files(self, path: Path) -> list[Path]:
         """The files that the one at `path` stands for, where the session grows in them while it stays as it is."""
 
 
@@ -199,10 +199,10 @@ class GenericImporter(Protocol):
 class Reader(Protocol):
     """Reads one file again and again while it grows, each time only what is new."""
 
-    def read(self, source: Source, report: Report, taken: Mapping[str, int]) -> Iterator[Transcript]:
-        """Every session of the file, which still begins as it was when it was read last. So many turns of each session,
-        by its native id, were `taken` of what was given then; as many of them as stand as they were are only counted
-        (`Transcript.known`). The report tells of the new records."""
+    def read(self, source: Source, report: Report, turns_taken: Mapping[str, int]) -> Iterator[Transcript]:
+        """Every session of the file, which still begins as it was when it was read last. `turns_taken` tells how many
+        turns of each session, by its native id, were taken of what was given then; as many of them as
+        stand as they were are only counted (`Transcript.known_turns`). The report tells of the new records."""
 
 
 @runtime_checkable

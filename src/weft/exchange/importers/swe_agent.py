@@ -28,7 +28,7 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.native_turns import (
     PendingCall,
@@ -61,7 +61,7 @@ KNOWN_SECTIONS = frozenset({"info", "environment", "replay_config", "instance_id
 LISTS = frozenset({"trajectory", "history", "messages", "attempts"})
 
 
-def account(report: Report, kind: str, *, is_mapped: bool, is_unknown: bool = False) -> None:
+def count_record(report: Report, kind: str, *, is_mapped: bool, is_unknown: bool = False) -> None:
     """One record found."""
     report.found += 1
     (report.mapped if is_mapped else report.kept)[kind] += 1
@@ -69,30 +69,30 @@ def account(report: Report, kind: str, *, is_mapped: bool, is_unknown: bool = Fa
         report.unknown[kind] += 1
 
 
-def account_sections(report: Report, document: dict[str, Any]) -> None:
+def count_sections(report: Report, document: dict[str, Any]) -> None:
     for name in document:
         if name not in LISTS:
-            account(report, name, is_mapped=name in KNOWN_SECTIONS, is_unknown=name not in KNOWN_SECTIONS)
+            count_record(report, name, is_mapped=name in KNOWN_SECTIONS, is_unknown=name not in KNOWN_SECTIONS)
 
 
-def objects(values: Iterable[Any], kind: str, report: Report) -> list[dict[str, Any]]:
+def checked_objects(values: Iterable[Any], kind: str, report: Report) -> list[dict[str, Any]]:
     """Those that are objects; anything else is a damaged record."""
-    found = []
+    json_objects = []
     for number, value in enumerate(values):
         if isinstance(value, dict):
-            found.append(value)
+            json_objects.append(value)
         else:
             report.found += 1
             report.damaged += 1
             report.problem(None, f"{kind} {number} is a JSON {type(value).__name__}, not an object")
-    return found
+    return json_objects
 
 
 TIMED_OUT = ("EXECUTION TIMED OUT", "timed out and has been killed", "was cancelled because it took more than")
 """How a tool's words tell that a command took too long."""
 
 
-def answer(call: PendingCall, result: Any) -> None:
+def answer_call(call: PendingCall, result: Any) -> None:
     words = result if isinstance(result, str) else ""
     is_late = any(sign in words[:400] or sign in words[-400:] for sign in TIMED_OUT)
     call.answer(result, ToolCallStatus.TIMEOUT if is_late else ToolCallStatus.OK)
@@ -102,18 +102,18 @@ class RunItems(Struct):
     """The items of a run so far."""
 
     items: list[NativeMessage | PendingCall] = field(default_factory=list)
-    asked: list[PendingCall] = field(default_factory=list)
+    last_calls: list[PendingCall] = field(default_factory=list)
     """Calls of the last response."""
 
-    def say(self, message: NativeMessage, calls: Iterable[PendingCall] = ()) -> None:
+    def add_response(self, message: NativeMessage, calls: Iterable[PendingCall] = ()) -> None:
         self.items.append(message)
-        self.asked = list(calls)
-        self.items += self.asked
+        self.last_calls = list(calls)
+        self.items += self.last_calls
 
-    def waiting(self, ids: Iterable[Any] = ()) -> PendingCall | None:
+    def waiting_call(self, ids: Iterable[Any] = ()) -> PendingCall | None:
         """The call that an outcome belongs to: the one it names, else the first that has none."""
-        named = [call for call in self.asked if call.id in set(ids)] if ids else self.asked
-        return next((call for call in named if call.is_open), None)
+        candidates = [call for call in self.last_calls if call.id in set(ids)] if ids else self.last_calls
+        return next((call for call in candidates if call.is_open), None)
 
     def finished(self) -> list[Item]:
         return list(finished_items(self.items))
@@ -134,20 +134,20 @@ PATCHED = re.compile(r'^(?:(\+\+\+ "?b/)|rename to )(.+)$', re.MULTILINE)
 NOT_OPEN = frozenset({"", "n/a"})
 
 
-def patched(submission: Any) -> tuple[FileNote, ...]:
+def patched_files(submission: Any) -> tuple[FileNote, ...]:
     """Those that a patch in git's form leaves changed."""
     words = submission if isinstance(submission, str) else ""
-    found = dict.fromkeys(_path(rest, is_quoted=bool(added)) for added, rest in PATCHED.findall(words))
-    return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in found)
+    paths = dict.fromkeys(_path(line_end, is_quoted=bool(added)) for added, line_end in PATCHED.findall(words))
+    return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in paths)
 
 
-def _path(rest: str, is_quoted: bool) -> str:
+def _path(line_end: str, is_quoted: bool) -> str:
     """What is named at the end of a line; at least one letter of it."""
-    path = rest.rstrip()
-    return (path.removesuffix('"') if is_quoted else path) or rest[0]
+    path = line_end.rstrip()
+    return (path.removesuffix('"') if is_quoted else path) or line_end[0]
 
 
-def commanded(action: Any, state: dict[str, Any]) -> tuple[FileNote, ...]:
+def command_files(action: Any, state: dict[str, Any]) -> tuple[FileNote, ...]:
     """Of a command line: `open PATH [LINE]`, `create PATH`, `edit A:B` of the open file, `str_replace_editor`."""
     words = _words(action)
     if len(words) < 2:
@@ -161,7 +161,7 @@ def commanded(action: Any, state: dict[str, Any]) -> tuple[FileNote, ...]:
     if name in ("edit", "insert"):
         return _edited(str(action), state)
     if name == "str_replace_editor" and len(words) > 2:
-        return edited_by(path, words[2], None)
+        return edited_files(path, words[2], None)
     return ()
 
 
@@ -182,7 +182,7 @@ def _edited(action: str, state: dict[str, Any]) -> tuple[FileNote, ...]:
     return (FileNote(kind=FileKind.WRITTEN, path=path, line_start=start, line_end=end),)
 
 
-def called(name: str, arguments: Any, state: dict[str, Any]) -> tuple[FileNote, ...]:
+def call_files(name: str, arguments: Any, state: dict[str, Any]) -> tuple[FileNote, ...]:
     """Of a call with named arguments."""
     fields = mapping(arguments)
     path = text(fields.get("path")) or text(fields.get("filename")) or text(fields.get("file_path"))
@@ -191,18 +191,20 @@ def called(name: str, arguments: Any, state: dict[str, Any]) -> tuple[FileNote, 
     if path is None:
         return ()
     if name == "open":
-        return (FileNote(kind=FileKind.READ, path=path, line_start=whole(fields.get("line_number"))),)
+        return (FileNote(kind=FileKind.READ, path=path, line_start=whole_number(fields.get("line_number"))),)
     if name == "create":
         return (FileNote(kind=FileKind.WRITTEN, path=path),)
     return (
-        edited_by(str(fields.get("command")), path, fields.get("view_range")) if name.startswith("str_replace") else ()
+        edited_files(str(fields.get("command")), path, fields.get("view_range"))
+        if name.startswith("str_replace")
+        else ()
     )
 
 
-def edited_by(command: str, path: str, seen: Any) -> tuple[FileNote, ...]:
+def edited_files(command: str, path: str, view_range: Any) -> tuple[FileNote, ...]:
     """The editor that Anthropic defined: `view` reads, everything else writes."""
     if command == "view":
-        lines = [number for each in sequence(seen) if (number := whole(each)) is not None and number > 0]
+        lines = [number for value in sequence(view_range) if (number := whole_number(value)) is not None and number > 0]
         start, end = (lines[0], lines[1]) if len(lines) == 2 else (None, None)
         return (FileNote(kind=FileKind.READ, path=path, line_start=start, line_end=end),)
     if command in ("create", "str_replace", "insert", "undo_edit"):
@@ -217,27 +219,30 @@ class Pair(Struct, frozen=True):
     step: int | None
 
 
-def align(responses: list[tuple[int, JsonObject]], steps: list[JsonObject]) -> list[Pair]:
+def align_responses(responses: list[tuple[int, JsonObject]], steps: list[JsonObject]) -> list[Pair]:
     """Responses with their places in the history, in order, against the steps, in order."""
     pairs: list[Pair] = []
-    later_steps, later_responses = _places(steps, "response"), _places([each for _, each in responses], "content")
-    at = step = 0
-    while at < len(responses) and step < len(steps):
-        place, message = responses[at]
-        if _same(message, steps[step]):
-            pairs.append(Pair(place, step))
-            at, step = at + 1, step + 1
-        elif _comes(later_steps, message.get("content"), after=step):
-            pairs.append(Pair(None, step))
-            step += 1
-        elif _comes(later_responses, steps[step].get("response"), after=at):
+    later_steps, later_responses = (
+        _places(steps, "response"),
+        _places([response for _, response in responses], "content"),
+    )
+    response_number = step_number = 0
+    while response_number < len(responses) and step_number < len(steps):
+        place, message = responses[response_number]
+        if _same(message, steps[step_number]):
+            pairs.append(Pair(place, step_number))
+            response_number, step_number = response_number + 1, step_number + 1
+        elif _comes(later_steps, message.get("content"), after=step_number):
+            pairs.append(Pair(None, step_number))
+            step_number += 1
+        elif _comes(later_responses, steps[step_number].get("response"), after=response_number):
             pairs.append(Pair(place, None))
-            at += 1
+            response_number += 1
         else:  # edited on one side: nothing else can stand for either
-            pairs.append(Pair(place, step))
-            at, step = at + 1, step + 1
-    pairs += [Pair(place, None) for place, _ in responses[at:]]
-    pairs += [Pair(None, number) for number in range(step, len(steps))]
+            pairs.append(Pair(place, step_number))
+            response_number, step_number = response_number + 1, step_number + 1
+    pairs += [Pair(place, None) for place, _ in responses[response_number:]]
+    pairs += [Pair(None, number) for number in range(step_number, len(steps))]
     return pairs
 
 
@@ -288,8 +293,8 @@ class Run(Struct, frozen=True):
 
 def run_of(document: JsonObject, report: Report) -> Run:
     return Run(
-        history=objects(sequence(document.get("history")), "history", report),
-        steps=objects(sequence(document.get("trajectory")), "step", report),
+        history=checked_objects(sequence(document.get("history")), "history", report),
+        steps=checked_objects(sequence(document.get("trajectory")), "step", report),
         info=mapping(document.get("info")),
         config=config_of(document.get("replay_config")),
     )
@@ -310,28 +315,28 @@ def beginning(document: JsonObject) -> list[Any]:
             values.append([message.get("role"), message.get("content"), message.get("tool_calls")])
             if message.get("role") == "assistant":
                 break
-    steps = [mapping(each) for each in sequence(run.get("trajectory"))[:1]]
+    steps = [mapping(value) for value in sequence(run.get("trajectory"))[:1]]
     return [values, [[step.get("response"), step.get("action")] for step in steps]]
 
 
 def read_runs(document: JsonObject, key: str, size: int, report: Report) -> Iterator[NativeTurn]:
     """Every attempt as a turn of its own; where there were several, the one that was chosen comes last."""
-    account_sections(report, document)
-    attempts = objects(sequence(document.get("attempts")), "attempt", report)
+    count_sections(report, document)
+    attempts = checked_objects(sequence(document.get("attempts")), "attempt", report)
     if not attempts:
         run = run_of(document, report)
         if run.history or run.steps:
-            yield _Run(run, report).turn(key, size)
+            yield _Run(run, report).native_turn(key, size)
         return
     for kind in ("history", "trajectory"):
         for _ in sequence(document.get(kind)):
-            account(report, f"{kind}.repeated", is_mapped=False)
-    chosen = whole(mapping(document.get("info")).get("best_attempt_idx"))
+            count_record(report, f"{kind}.repeated", is_mapped=False)
+    chosen = whole_number(mapping(document.get("info")).get("best_attempt_idx"))
     numbers = sorted(range(len(attempts)), key=lambda number: number == chosen)
     for place, number in enumerate(numbers):
-        account_sections(report, attempts[number])
+        count_sections(report, attempts[number])
         end = max(size - len(numbers) + 1 + place, 0)  # the session stands on the one that reaches furthest
-        yield _Run(run_of(attempts[number], report), report).turn(f"{key}#{number}", end)
+        yield _Run(run_of(attempts[number], report), report).native_turn(f"{key}#{number}", end)
 
 
 class _Run:
@@ -340,14 +345,16 @@ class _Run:
     def __init__(self, run: Run, report: Report) -> None:
         self._run, self._report = run, report
         self._run_items = RunItems()
-        self._at = 0
+        self._position = 0
         self._has_answered = False
         self._observation: Any = UNSET  # what the last step says came of its action, if no message does
-        self._agent = next((agent for each in run.history if (agent := text(each.get("agent"))) is not None), None)
+        self._agent = next(
+            (agent for message in run.history if (agent := text(message.get("agent"))) is not None), None
+        )
 
-    def turn(self, key: str, size: int) -> NativeTurn:
+    def native_turn(self, key: str, size: int) -> NativeTurn:
         run, info = self._run, self._run.info
-        items = with_files(self._items(), patched(info.get("submission")))
+        items = with_files(self._items(), patched_files(info.get("submission")))
         status = text(info.get("exit_status"))
         states = [state for step in run.steps if (state := _state(step))]
         problem, repository = (mapping(run.config.get(name)) for name in ("problem_statement", "env"))
@@ -363,7 +370,7 @@ class _Run:
             metadata=present(
                 **{name: info.get(name) for name in METADATA_FIELDS},
                 problem=text(problem.get("id")),
-                repository=_public(mapping(repository.get("repo"))),
+                repository=_public_fields(mapping(repository.get("repo"))),
             ),
             end=size,
         )
@@ -376,51 +383,55 @@ class _Run:
     def _items(self) -> list[Item]:
         history = self._run.history
         responses = [
-            (number, each)
-            for number, each in enumerate(history)
-            if each.get("role") == "assistant" and not each.get("is_demo")
+            (number, message)
+            for number, message in enumerate(history)
+            if message.get("role") == "assistant" and not message.get("is_demo")
         ]
-        for pair in align(responses, self._run.steps):
-            self._between(_next(responses, self._at, len(history)) if pair.message is None else pair.message)
+        for pair in align_responses(responses, self._run.steps):
+            self._add_messages_until(
+                _next_response_place(responses, self._position, len(history)) if pair.message is None else pair.message
+            )
             if pair.message is not None:
-                self._at = pair.message + 1
+                self._position = pair.message + 1
             self._respond(pair.message, pair.step)
-        self._between(len(history))
+        self._add_messages_until(len(history))
         self._fall_back()
-        return self._counted(self._run_items.finished())
+        return self._with_run_tokens(self._run_items.finished())
 
-    def _between(self, end: int) -> None:
+    def _add_messages_until(self, until: int) -> None:
         """What stands between two responses: the outcome of the first, or somebody else's words."""
-        for message in self._run.history[self._at : end]:
+        for message in self._run.history[self._position : until]:
             role = text(message.get("role")) or "none"
             kind = "history.demo" if message.get("is_demo") else f"history.{role}"
-            account(self._report, kind, is_mapped=role in TRAJECTORY_ROLES, is_unknown=role not in TRAJECTORY_ROLES)
+            count_record(
+                self._report, kind, is_mapped=role in TRAJECTORY_ROLES, is_unknown=role not in TRAJECTORY_ROLES
+            )
             if role in TRAJECTORY_ROLES:
-                self._other(message, role)
-        self._at = max(self._at, end)
+                self._add_other_message(message, role)
+        self._position = max(self._position, until)
 
-    def _other(self, message: JsonObject, role: str) -> None:
+    def _add_other_message(self, message: JsonObject, role: str) -> None:
         content = message.get("content")
         if not message.get("is_demo") and role in ("user", "tool"):
             ids = [
                 tool_call_id for tool_call_id in sequence(message.get("tool_call_ids")) if isinstance(tool_call_id, str)
             ]
-            call = self._run_items.waiting(ids)
+            call = self._run_items.waiting_call(ids)
             if call is not None:
-                answer(call, plain_result(content))
+                answer_call(call, plain_result(content))
                 return
-        found = content_of(content)
+        message_content = content_of(content)
         is_prompt = role == "user" and not message.get("is_demo")
         self._run_items.items.append(
             NativeMessage(
                 role=MessageRole.USER if is_prompt else MessageRole.SYSTEM,
-                parts=tuple(found.parts),
+                parts=tuple(message_content.parts),
                 source=None if is_prompt and not self._has_answered else MessageSource.EVENT,
                 metadata=present(
                     is_demo=message.get("is_demo") or None,
                     role=role if message.get("is_demo") or role == "tool" else None,
                     agent=self._other_agent(message),
-                    blocks=found.other_blocks,
+                    blocks=message_content.other_blocks,
                 ),
             )
         )
@@ -435,11 +446,11 @@ class _Run:
         message = {} if place is None else self._run.history[place]
         step = {} if number is None else self._run.steps[number]
         if place is not None:
-            account(self._report, "history.assistant", is_mapped=True)
+            count_record(self._report, "history.assistant", is_mapped=True)
         if number is not None:
-            account(self._report, "step", is_mapped=True)
+            count_record(self._report, "step", is_mapped=True)
         content = content_of(message.get("content") if message else step.get("response") or step.get("thought"))
-        self._run_items.say(
+        self._run_items.add_response(
             NativeMessage(
                 role=MessageRole.ASSISTANT,
                 parts=(*_thoughts(message.get("thinking_blocks")), *content.parts),
@@ -453,8 +464,8 @@ class _Run:
             ),
             self._calls(message, step, number if number is not None else place),
         )
-        if number is not None and not self._run_items.asked:
-            self._observed(step)
+        if number is not None and not self._run_items.last_calls:
+            self._add_observation(step)
 
     def _calls(self, message: JsonObject, step: JsonObject, number: int | None) -> list[PendingCall]:
         state = _state(step)
@@ -462,42 +473,42 @@ class _Run:
             state={name: value for name, value in state.items() if name != "diff"},
             execution_time=step.get("execution_time"),
         )
-        found = [
+        calls = [
             self._call(call, detail, state)
             for call in (*sequence(message.get("tool_calls")), *sequence(step.get("tool_calls") if not message else ()))
         ]
         action = text(message.get("action")) or text(step.get("action"))
-        if not found and action is not None and action.strip():
-            asked = PendingCall(f"step-{number}", "bash", {"command": action}, detail=detail)
-            asked.files = commanded(action, state)
-            found = [asked]
-        if found and step.get("observation") is not None:
+        if not calls and action is not None and action.strip():
+            command_call = PendingCall(f"step-{number}", "bash", {"command": action}, detail=detail)
+            command_call.files = command_files(action, state)
+            calls = [command_call]
+        if calls and step.get("observation") is not None:
             self._observation = step["observation"]
-        return found
+        return calls
 
     def _call(self, value: Any, detail: Any, state: JsonObject) -> PendingCall:
         function = mapping(mapping(value).get("function"))
-        name, given = text(function.get("name")) or "", json_in_text(function.get("arguments"))
-        asked = PendingCall(text(mapping(value).get("id")) or "", name, given, detail=detail)
-        asked.files = called(name, given, state)
-        return asked
+        name, arguments = text(function.get("name")) or "", json_in_text(function.get("arguments"))
+        pending_call = PendingCall(text(mapping(value).get("id")) or "", name, arguments, detail=detail)
+        pending_call.files = call_files(name, arguments, state)
+        return pending_call
 
     def _fall_back(self) -> None:
-        call = self._run_items.waiting()
+        call = self._run_items.waiting_call()
         if call is not None and self._observation is not UNSET:
-            answer(call, self._observation)
+            answer_call(call, self._observation)
         self._observation = UNSET
 
-    def _observed(self, step: JsonObject) -> None:
+    def _add_observation(self, step: JsonObject) -> None:
         """An answer to a response that asked for nothing: why it has to be repeated."""
         if observation := content_text(step.get("observation")):
             event = NativeMessage(role=MessageRole.USER, parts=(TextPart(observation),), source=MessageSource.EVENT)
             self._run_items.items.append(event)
 
-    def _counted(self, items: list[Item]) -> list[Item]:
+    def _with_run_tokens(self, items: list[Item]) -> list[Item]:
         """Only the whole run's tokens are told; its last response carries them."""
         stats = mapping(self._run.info.get("model_stats"))
-        sent, received = whole(stats.get("tokens_sent")), whole(stats.get("tokens_received"))
+        sent, received = whole_number(stats.get("tokens_sent")), whole_number(stats.get("tokens_received"))
         if not sent and not received:
             return items
         tokens = Tokens(input=sent, output=received)
@@ -509,10 +520,10 @@ class _Run:
         return items
 
 
-def _next(responses: list[tuple[int, JsonObject]], at: int, end: int) -> int:
+def _next_response_place(responses: list[tuple[int, JsonObject]], position: int, default: int) -> int:
     """Where the next response stands."""
-    number = bisect_left(responses, at, key=lambda response: response[0])
-    return responses[number][0] if number < len(responses) else end
+    number = bisect_left(responses, position, key=lambda response: response[0])
+    return responses[number][0] if number < len(responses) else default
 
 
 def _with_tokens(message: NativeMessage, tokens: Tokens) -> NativeMessage:
@@ -528,7 +539,7 @@ def _thoughts(blocks: Any) -> list[Part]:
     return [part for part in content_of(sequence(blocks)).parts if isinstance(part, ReasoningPart)]
 
 
-def _public(repository: JsonObject) -> dict[str, Any] | None:
+def _public_fields(repository: JsonObject) -> dict[str, Any] | None:
     return present(**{name: repository.get(name) for name in ("type", "repo_name", "github_url", "base_commit")})
 
 
@@ -563,27 +574,29 @@ class MiniRun(Struct, frozen=True):
 
 
 def mini_run(document: JsonObject, report: Report) -> MiniRun:
-    account_sections(report, document)
-    messages = objects(sequence(document.get("messages")), "message", report)
+    count_sections(report, document)
+    messages = checked_objects(sequence(document.get("messages")), "message", report)
     return MiniRun(messages, mapping(document.get("info")))
 
 
 def read_mini(run: MiniRun, key: str, size: int, report: Report) -> Iterator[NativeTurn]:
     """A turn for the task, and one for each that a person added when the run would have ended."""
-    begins = [number for number, each in enumerate(run.messages) if _is_task(each) and number > 0]
+    begins = [number for number, candidate in enumerate(run.messages) if _is_task(candidate) and number > 0]
     ends = [*begins, len(run.messages)]
-    given = 0
-    for begin, end in zip([0, *begins], ends, strict=True):
-        made = _MiniRun(run, report)
-        for message in run.messages[begin:end]:
-            made.take(message)
+    turn_count = 0
+    for start, end in zip([0, *begins], ends, strict=True):
+        mini_turn = _MiniRun(run, report)
+        for message in run.messages[start:end]:
+            mini_turn.add_message(message)
         is_last = end == len(run.messages)
-        items = made.run_items.finished()
-        items = with_files(items, patched(run.info.get("submission"))) if is_last else items
+        items = mini_turn.run_items.finished()
+        items = with_files(items, patched_files(run.info.get("submission"))) if is_last else items
         if items:
-            turn_key = key if given == 0 else f"{key}#{given}"
-            yield _turn(run, made, items, turn_key, size, is_last=is_last, parent=given - 1 if given else None)
-            given += 1
+            turn_key = key if turn_count == 0 else f"{key}#{turn_count}"
+            yield _turn(
+                run, mini_turn, items, turn_key, size, is_last=is_last, parent=turn_count - 1 if turn_count else None
+            )
+            turn_count += 1
 
 
 def _is_task(message: JsonObject) -> bool:
@@ -595,7 +608,7 @@ def _is_task(message: JsonObject) -> bool:
 
 
 def _turn(
-    run: MiniRun, made: _MiniRun, items: list[Item], key: str, size: int, *, is_last: bool, parent: int | None
+    run: MiniRun, mini_turn: _MiniRun, items: list[Item], key: str, size: int, *, is_last: bool, parent: int | None
 ) -> NativeTurn:
     status = text(run.info.get("exit_status")) if is_last else "Submitted"
     is_stopped = status in INTERRUPTED
@@ -610,8 +623,8 @@ def _turn(
         closed=status is not None,
         error=None if status in (None, "Submitted") or is_stopped else status,
         interrupted=is_stopped,
-        started=made.times[0] if made.times else None,
-        ended=made.times[-1] if made.times else None,
+        started=mini_turn.times[0] if mini_turn.times else None,
+        ended=mini_turn.times[-1] if mini_turn.times else None,
         workspace=text(mapping(config.get("environment")).get("cwd")),
         version=text(run.info.get("mini_version")),
         config=_settings(config),
@@ -624,9 +637,11 @@ def _settings(config: JsonObject) -> dict[str, Any] | None:
     """The model's and the limits, without what may be a key."""
     model, agent = mapping(config.get("model")), mapping(config.get("agent"))
     model_settings = {name: model.get(name) for name in MINI_SETTINGS if name != "model_kwargs"}
-    further = {name: value for name, value in mapping(model.get("model_kwargs")).items() if not SECRET.search(name)}
+    model_arguments = {
+        name: value for name, value in mapping(model.get("model_kwargs")).items() if not SECRET.search(name)
+    }
     limits = {name: agent.get(name) for name in ("step_limit", "cost_limit", "mode")}
-    return present(model=present(**model_settings, model_kwargs=further), **limits)
+    return present(model=present(**model_settings, model_kwargs=model_arguments), **limits)
 
 
 def _response(message: JsonObject) -> JsonObject:
@@ -646,41 +661,41 @@ class _MiniRun:
         model = mapping(mapping(run.info.get("config")).get("model"))
         self._model = text(model.get("model_name"))
 
-    def take(self, message: JsonObject) -> None:
+    def add_message(self, message: JsonObject) -> None:
         kind = "output" if message.get("type") == "function_call_output" else _role(message)
         is_known = kind in MINI_ROLES or kind == "output"
-        account(self._report, f"message.{kind}", is_mapped=is_known, is_unknown=not is_known)
-        when = _time(message)
-        self.times += [] if when is None else [when]
+        count_record(self._report, f"message.{kind}", is_mapped=is_known, is_unknown=not is_known)
+        time = _time(message)
+        self.times += [] if time is None else [time]
         if kind == "assistant":
-            self._respond(message, when)
+            self._respond(message, time)
         elif is_known:
-            self._other(message, kind, when)
+            self._add_other_message(message, kind, time)
 
-    def _other(self, message: JsonObject, kind: str, when: int | None) -> None:
+    def _add_other_message(self, message: JsonObject, kind: str, time: int | None) -> None:
         extra = mapping(message.get("extra"))
         content = message.get("output") if kind == "output" else message.get("content")
         id = text(message.get("tool_call_id")) or text(message.get("call_id"))
         is_answer = kind in ("user", "tool", "output") and extra.get("interrupt_type") is None
-        call = self.run_items.waiting([id] if id is not None else ()) if is_answer else None
+        call = self.run_items.waiting_call([id] if id is not None else ()) if is_answer else None
         if call is not None:
-            _answer(call, content, extra, when)
+            _answer(call, content, extra, time)
             return
-        found = content_of(content)
-        if kind == "exit" and not found.parts:
+        message_content = content_of(content)
+        if kind == "exit" and not message_content.parts:
             return
         is_prompt = kind == "user"
         self.run_items.items.append(
             NativeMessage(
                 role=MessageRole.USER if is_prompt else MessageRole.SYSTEM,
-                parts=tuple(found.parts),
-                at=when,
+                parts=tuple(message_content.parts),
+                at=time,
                 source=self._source(message, is_prompt),
                 metadata=present(
                     role=kind if kind not in ("user", "system") else None,
                     interrupt=extra.get("interrupt_type"),
                     exit_status=extra.get("exit_status"),
-                    blocks=found.other_blocks,
+                    blocks=message_content.other_blocks,
                 ),
             )
         )
@@ -692,27 +707,27 @@ class _MiniRun:
             return MessageSource.HUMAN
         return None if is_prompt and not self._has_answered else MessageSource.EVENT
 
-    def _respond(self, message: JsonObject, when: int | None) -> None:
+    def _respond(self, message: JsonObject, time: int | None) -> None:
         self._has_answered = True
         response, extra = _response(message), mapping(message.get("extra"))
         parts, calls = _parts_and_calls(message)
         choice = mapping(next(iter(sequence(response.get("choices"))), None))
-        asked = calls or self._actions(message, extra)
-        for call in asked:
-            call.at = when
-        self.run_items.say(
+        pending_calls = calls or self._actions(message, extra)
+        for call in pending_calls:
+            call.at = time
+        self.run_items.add_response(
             NativeMessage(
                 role=MessageRole.ASSISTANT,
                 parts=(*_reasoning(message, mapping(choice.get("message")), parts), *parts),
                 native=text(response.get("id")),
-                at=when,
+                at=time,
                 model=text(response.get("model")) or self._model,
                 provider=text(response.get("provider")),
                 tokens=chat_tokens(response.get("usage")),
                 finish_reason=text(choice.get("finish_reason")) or text(response.get("status")),
                 metadata=present(cost=extra.get("cost") or mapping(response.get("usage")).get("cost")),
             ),
-            asked,
+            pending_calls,
         )
 
     def _actions(self, message: JsonObject, extra: JsonObject) -> list[PendingCall]:
@@ -723,11 +738,11 @@ class _MiniRun:
             content = message.get("content")
             commands = [command.strip() for command in _fenced(content if isinstance(content, str) else "")]
             commands = commands if len(commands) == 1 else []  # anything else was refused, and asked for again
-        found = []
+        command_calls = []
         for command in commands:
             self._number += 1
-            found.append(PendingCall(f"command-{self._number}", "bash", {"command": command}))
-        return found
+            command_calls.append(PendingCall(f"command-{self._number}", "bash", {"command": command}))
+        return command_calls
 
 
 def _role(message: JsonObject) -> str:
@@ -780,9 +795,9 @@ def _reasoning(message: JsonObject, choice: JsonObject, parts: list[Part]) -> li
     return []
 
 
-def _answer(call: PendingCall, content: Any, extra: JsonObject, when: int | None) -> None:
-    answer(call, plain_result(content))
-    call.done = when
+def _answer(call: PendingCall, content: Any, extra: JsonObject, time: int | None) -> None:
+    answer_call(call, plain_result(content))
+    call.done = time
     code = RETURNED.search(content[:2000]) if isinstance(content, str) else None
     call.detail = present(
         returncode=int(code[1]) if code else extra.get("returncode"), exception=extra.get("exception_info")
@@ -791,21 +806,21 @@ def _answer(call: PendingCall, content: Any, extra: JsonObject, when: int | None
 
 def _fenced(text: str) -> Iterator[str]:
     """The blocks of commands in a text. White space before a command belongs to its fence."""
-    at = 0
-    while (fence := FENCE.search(text, at)) is not None:
+    position = 0
+    while (fence := FENCE.search(text, position)) is not None:
         lines = fence[1].split("\n")
-        at = fence.end()
+        position = fence.end()
         if len(lines) == 1:  # something else stands on the fence's own line
             continue
         start = fence.end() - len(lines[-1])
-        end = text.find(END, start)
-        if end < 0 and len(lines) > 2:  # nothing but white space is in it
+        block_end = text.find(END, start)
+        if block_end < 0 and len(lines) > 2:  # nothing but white space is in it
             start -= len(lines[-2]) + 1
-            end = text.find(END, start)
-        if end < 0:
+            block_end = text.find(END, start)
+        if block_end < 0:
             return  # nor does any block behind it end
-        yield text[start:end]
-        at = end + len(END)
+        yield text[start:block_end]
+        position = block_end + len(END)
 
 
 # --- SWE-agent and mini-swe-agent: one JSON document a run.
@@ -826,14 +841,14 @@ class SweAgent:
         """mini-swe-agent's last run; batches lie wherever their user wanted them."""
         config_folder = environment.get("MSWEA_GLOBAL_CONFIG_DIR")
         roots = [Path(config_folder)] if config_folder else [home / ".config", home / "Library/Application Support"]
-        found = [Place(root if config_folder else root / "mini-swe-agent", "mini-swe-agent") for root in roots]
+        places = [Place(root if config_folder else root / "mini-swe-agent", "mini-swe-agent") for root in roots]
         if folder := environment.get("SWE_AGENT_TRAJECTORY_DIR"):
-            found.append(Place(Path(folder), "SWE-agent"))
-        return found
+            places.append(Place(Path(folder), "SWE-agent"))
+        return places
 
     def recognises(self, source: Source) -> bool:
         head = source.head.removeprefix(BOM)
-        if source.size <= len(source.head) and (document := _whole(head)) is not None:
+        if source.size <= len(source.head) and (document := _short_document(head)) is not None:
             return is_mini(document) or is_run(document)
         return _begins_as_mini(source, head) or _begins_as_run(source, head)
 
@@ -847,7 +862,7 @@ class SweAgent:
         if value and "messages" in value:
             yield from _mini(value, source, report)
         elif value:
-            id = named(source.path, beginning(value))
+            id = run_name(source.path, beginning(value))
             yield Transcript(session=_session(id, source, value), turns=read_runs(value, id, source.size, report))
         elif document.damage is None:
             report.found += 1
@@ -855,7 +870,7 @@ class SweAgent:
             report.problem(None, f"a JSON {type(document.value).__name__}, not a run")
 
 
-def _whole(head: bytes) -> dict[str, Any] | None:
+def _short_document(head: bytes) -> dict[str, Any] | None:
     try:
         value = orjson.loads(head)
     except orjson.JSONDecodeError:
@@ -864,8 +879,8 @@ def _whole(head: bytes) -> dict[str, Any] | None:
 
 
 def is_mini(document: dict[str, Any]) -> bool:
-    named = text(document.get("trajectory_format")) or ""
-    return named.startswith("mini-swe-agent") and isinstance(document.get("messages"), list)
+    format_name = text(document.get("trajectory_format")) or ""
+    return format_name.startswith("mini-swe-agent") and isinstance(document.get("messages"), list)
 
 
 def is_run(document: dict[str, Any]) -> bool:
@@ -892,7 +907,7 @@ def _begins_as_run(source: Source, head: bytes) -> bool:
     return STEPS.search(head) is not None and (is_named or sum(sign in head for sign in STEP_SIGNS) >= 2)
 
 
-def named(path: Path, beginning: Any) -> str:
+def run_name(path: Path, beginning: Any) -> str:
     """A run has no id: it is known by where it lies and by how it begins, which stay as they are while it grows."""
     return f"{place_of(path)}@{fingerprint(beginning)}"
 
@@ -918,7 +933,7 @@ def _session(id: str, source: Source, document: dict[str, Any]) -> NativeSession
 def _mini(document: dict[str, Any], source: Source, report: Report) -> Iterator[Transcript]:
     run = mini_run(document, report)
     instance = text(document.get("instance_id"))
-    id = run.id or named(source.path, run.beginning)
+    id = run.id or run_name(source.path, run.beginning)
     turns = list(read_mini(run, id, source.size, report))
     session = NativeSession(
         id=id,

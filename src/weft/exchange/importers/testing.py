@@ -1,8 +1,8 @@
 """The contract of an importer, as tests that every importer passes.
 
 An importer's author subclasses `ImporterContract`, gives it `importer`, `open` (from `weft`, static) and `samples`
-(small files of the format, made by hand), and runs it with pytest. `whole` tells of samples that are rewritten whole
-instead of being appended to.
+(small files of the format, made by hand), and runs it with pytest. `rewrites_document` tells of samples that
+are rewritten whole instead of being appended to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from weft.exchange.importers.foreign_files import sample
+from weft.exchange.importers.foreign_files import read_sample
 from weft.exchange.importers.port import (
     HEAD_BYTES,
     Importer,
@@ -44,7 +44,7 @@ Read = list[tuple[NativeSession, list[NativeTurn]]]
 
 
 def as_source(path: Path, *, quiet: bool = True) -> Source:
-    return Source(path=path, name=str(path), size=path.stat().st_size, head=sample(path, HEAD_BYTES), quiet=quiet)
+    return Source(path=path, name=str(path), size=path.stat().st_size, head=read_sample(path, HEAD_BYTES), quiet=quiet)
 
 
 class ImporterContract:
@@ -52,7 +52,7 @@ class ImporterContract:
 
     importer: Importer
     open: Callable[[Path], Any]
-    whole = False
+    rewrites_document = False
     """Is a session one document that is rewritten, rather than lines that are appended?"""
 
     def samples(self, folder: Path) -> list[Path]:
@@ -65,15 +65,17 @@ class ImporterContract:
 
     def read(self, path: Path) -> tuple[Read, Report]:
         report = Report(str(path))
-        found = [(each.session, list(each.turns)) for each in self.importer.read(as_source(path), report)]
-        return found, report
+        sessions = [
+            (transcript.session, list(transcript.turns)) for transcript in self.importer.read(as_source(path), report)
+        ]
+        return sessions, report
 
     @contextmanager
     def ledger(self, folder: Path, name: str = "ledger") -> Iterator[Ledger]:
         with self.open(folder / f"{name}.db") as ledger:
             yield ledger
 
-    def take(self, ledger: Ledger, *paths: Path) -> ImportSummary:
+    def import_files(self, ledger: Ledger, *paths: Path) -> ImportSummary:
         for path in paths:
             os.utime(path, (LONG_AGO, LONG_AGO))
         return ImportRun(ledger, [self.importer], SystemClock()).run(paths)
@@ -114,15 +116,15 @@ class ImporterContract:
         path = self.samples(tmp_path)[0]
         data = path.read_bytes()
         cut = tmp_path / f"cut-{path.name}"
-        known = {(turn.key, turn.records) for _, turns in self.read(path)[0] for turn in turns}
+        known_turns = {(turn.key, turn.records) for _, turns in self.read(path)[0] for turn in turns}
         for missing in self.points(min(len(data), 400)):
             cut.write_bytes(data[: len(data) - missing - 1])
-            found, report = self.read(cut)
+            sessions, report = self.read(cut)
             assert_accounted(report)
-            for _, turns in found:
+            for _, turns in sessions:
                 assert_well_formed(turns)
-                if not self.whole:
-                    assert {(turn.key, turn.records) for turn in turns[:-1]} <= known
+                if not self.rewrites_document:
+                    assert {(turn.key, turn.records) for turn in turns[:-1]} <= known_turns
 
     def test_damaged_sources_lose_nothing_else(self, tmp_path: Path) -> None:
         """Bytes changed at random: no exception, every record accounted for, every ledger sound."""
@@ -135,33 +137,33 @@ class ImporterContract:
                     damaged[int.from_bytes(chance[k : k + 4], "big") % len(damaged)] = chance[-k - 1]
                 target = tmp_path / f"damaged-{number}-{attempt}{path.suffix}"
                 target.write_bytes(damaged)
-                found, report = self.read(target)
+                sessions, report = self.read(target)
                 assert_accounted(report)
-                for _, turns in found:
+                for _, turns in sessions:
                     assert_well_formed(turns)
                 target.unlink()
 
     def test_an_import_is_sound_and_the_second_one_brings_nothing(self, tmp_path: Path) -> None:
-        paths = self.samples(_made(tmp_path / "samples"))
+        paths = self.samples(_new_folder(tmp_path / "samples"))
         with self.ledger(tmp_path) as ledger:
-            first = self.take(ledger, *paths)
+            first = self.import_files(ledger, *paths)
             assert first.problems == []
             assert first.of(self.importer.origin).counts.turns
             assert list(ledger.verify()) == []
             before = _facts(ledger)
-            again = self.take(ledger, *paths)
+            again = self.import_files(ledger, *paths)
             assert again.of(self.importer.origin).counts.turns == 0
             for path in paths:  # read again to the end, since nothing says that it was read before
-                copy = self.take(ledger, _renamed(path)).of(self.importer.origin).counts
+                copy = self.import_files(ledger, _renamed(path)).of(self.importer.origin).counts
                 assert (copy.turns, copy.superseded) == (0, 0)
                 _renamed(path, back=True)
             assert set(before) <= set(_facts(ledger))
             assert list(ledger.verify()) == []
 
     def test_facts_of_an_import_give_the_same_elsewhere(self, tmp_path: Path) -> None:
-        paths = self.samples(_made(tmp_path / "samples"))
+        paths = self.samples(_new_folder(tmp_path / "samples"))
         with self.ledger(tmp_path) as ledger, self.ledger(tmp_path, "other") as other:
-            self.take(ledger, *paths)
+            self.import_files(ledger, *paths)
             ledger.upkeep.export_facts(tmp_path / "facts")
             other.upkeep.import_facts(tmp_path / "facts")
             assert {turn.id: turn.digest for turn in other.log()} == {turn.id: turn.digest for turn in ledger.log()}
@@ -171,31 +173,33 @@ class ImporterContract:
         """Sound and damaged sources, read for the first time and again."""
         if registered_name(self.importer) is None:  # another process could not load it
             return
-        folder = _made(tmp_path / "samples")
+        folder = _new_folder(tmp_path / "samples")
         damage(self.samples(folder))
-        with self.ledger(tmp_path, "one") as one, self.ledger(tmp_path, "two") as two:
-            two.imports.share_with(one)
+        with self.ledger(tmp_path, "one") as one_ledger, self.ledger(tmp_path, "two") as two_ledger:
+            two_ledger.imports.share_with(one_ledger)
             clock = FixedClock(SystemClock().now_ms())  # a turn may be over a moment later
             for _ in range(2):
                 summaries = [
                     ImportRun(ledger, [self.importer], clock, processes=number).run([folder])
-                    for number, ledger in ((1, one), (2, two))
+                    for number, ledger in ((1, one_ledger), (2, two_ledger))
                 ]
                 assert summaries[0] == summaries[1]
-                assert _facts(one) == _facts(two)
-                assert list(two.verify()) == []
+                assert _facts(one_ledger) == _facts(two_ledger)
+                assert list(two_ledger.verify()) == []
                 for path in folder.rglob("damaged-*"):
                     path.unlink()
 
     def test_what_was_read_is_kept_to_the_letter(self, tmp_path: Path) -> None:
         """The verbatim copy gives back the very bytes of a source that is a file of its own."""
-        path = self.samples(_made(tmp_path / "samples"))[0]
+        path = self.samples(_new_folder(tmp_path / "samples"))[0]
         with self.ledger(tmp_path) as ledger:
-            self.take(ledger, path)
-            kept = {part.start: part.data for part in ledger.imports.kept_sources(str(path))}
-        assert kept, "nothing was kept"
-        if not self.whole:
-            assert b"".join(kept[start] for start in sorted(kept)) == path.read_bytes()
+            self.import_files(ledger, path)
+            data_by_start = {
+                source_part.start: source_part.data for source_part in ledger.imports.kept_sources(str(path))
+            }
+        assert data_by_start, "nothing was kept"
+        if not self.rewrites_document:
+            assert b"".join(data_by_start[start] for start in sorted(data_by_start)) == path.read_bytes()
 
 
 def damage(paths: list[Path]) -> None:
@@ -232,12 +236,12 @@ def _facts(ledger: Ledger) -> list[bytes]:
     return out.getvalue().splitlines()
 
 
-def _made(folder: Path) -> Path:
+def _new_folder(folder: Path) -> Path:
     folder.mkdir()
     return folder
 
 
 def _renamed(path: Path, *, back: bool = False) -> Path:
     """The same file under another name in the same folder, so that what lies beside it is found as before."""
-    other = path.with_name(f"x{path.name}")
-    return other.rename(path) if back else path.rename(other)
+    renamed_path = path.with_name(f"x{path.name}")
+    return renamed_path.rename(path) if back else path.rename(renamed_path)

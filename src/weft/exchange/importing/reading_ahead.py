@@ -41,8 +41,18 @@ from weft.exchange.importers.foreign_values import SOURCE_LIMITS
 from weft.exchange.importers.port import Importer, Problem, Report, Source, Transcript, load_importers
 from weft.exchange.importing.sources import Archives, SourceCandidate, bytes_digest, digests, file_state
 from weft.kernel.clock import Clock, SystemClock
-from weft.kernel.contents import ImportSecret, Prepared, text_bytes
-from weft.kernel.enums import AgentRole, FileKind, LinkReason, LintSeverity, MessageRole, MessageSource, ToolCallStatus
+from weft.kernel.contents import ImportSecret, PreparedContent, text_bytes
+from weft.kernel.enums import (
+    AgentRole,
+    FileKind,
+    InterruptionReason,
+    LinkReason,
+    LintSeverity,
+    MessageRole,
+    MessageSource,
+    RunReason,
+    ToolCallStatus,
+)
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.foreign_input import ReadBudget
 from weft.ledger.imports import PreparedTranscript, RawBytes, RawFile, TextWords, prepare_session
@@ -51,8 +61,10 @@ from weft.ledger.imports.imported_turns import (
     JsonContent,
     NativeCall,
     NativeCompaction,
+    NativeInterruption,
     NativeLink,
     NativeMessage,
+    NativeRequest,
     NativeSession,
     NativeTurn,
     PackedStretch,
@@ -83,8 +95,10 @@ def _quotas(groups: Path, own_groups: Path) -> Iterator[float]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:  # the second version of control groups
-            own = groups / path.lstrip("/")
-            yield from (_quota(place / "cpu.max") for place in (own, *own.parents) if place.is_relative_to(groups))
+            own_group = groups / path.lstrip("/")
+            yield from (
+                _quota(place / "cpu.max") for place in (own_group, *own_group.parents) if place.is_relative_to(groups)
+            )
 
 
 def _quota(file: Path) -> float:
@@ -183,8 +197,9 @@ class ReadingEnd(Struct, frozen=True):
 _CLASSES: tuple[Any, ...] = (
     AgentRole, EncodedEvents, FileKind, FileNote, ImagePart, JsonContent, LinkReason, LintNote, LintSeverity,
     MessageRole, MessageSource, NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, NativeTurn,
-    OpenedSource, PackedStretch, Prepared, PreparedTurn, Problem, ReadingEnd, ReasoningPart, SessionBegin, TextPart,
-    TextWords, Tokens, ToolCallStatus, ToolResultPart, ToolUsePart, TurnDraft,
+    OpenedSource, PackedStretch, PreparedContent, PreparedTurn, Problem, ReadingEnd, ReasoningPart, SessionBegin,
+    InterruptionReason, NativeInterruption, NativeRequest, RunReason, TextPart, TextWords, Tokens, ToolCallStatus,
+    ToolResultPart, ToolUsePart, TurnDraft,
 )  # fmt: skip
 _MAKE_STRUCT = Tokens().__reduce__()[0]
 """With which msgspec makes a record of its fields again."""
@@ -241,18 +256,18 @@ def receive_frame(pipe: IO[bytes]) -> tuple[FrameKind, bytes]:
 
 def _read(pipe: IO[bytes], size: int) -> bytes:
     """So many bytes of a pipe without a buffer; fewer where it ends."""
-    pieces: list[bytes] = []
-    while size and (piece := pipe.read(size)):
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
+    chunks: list[bytes] = []
+    while size and (chunk := pipe.read(size)):
+        chunks.append(chunk)
+        size -= len(chunk)
+    return b"".join(chunks)
 
 
 def _write(descriptor: int, data: bytes) -> None:
     """All of it: a signal may cut a write to a pipe short."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 class FrameQueue:
@@ -349,8 +364,8 @@ class ReadingWorker:
         secret = ImportSecret(order.secret, importer.origin)
         with candidate.open(order.now, report.budget) as source:
             state = file_state(source, candidate)
-            own, _ = digests(source.path, source.size, 0)
-            opened = OpenedSource(source.size, bytes_digest(source, candidate, own), state)
+            file_digest, _ = digests(source.path, source.size, 0)
+            opened = OpenedSource(source.size, bytes_digest(source, candidate, file_digest), state)
             self._frames.put(FrameKind.OPENED, pack(opened))
             file, mapping = RawFile(source.path, 0, source.size), f"{importer.origin}/{importer.mapping}"
             for transcript in importer.read(source, report):
@@ -372,8 +387,8 @@ class ReadingWorker:
     def _hand_over(self, transcript: Transcript, prepared: PreparedTranscript) -> None:
         """The session as it is known before its turns are walked, these, and what it is after them."""
         session, raw = transcript.session, transcript.raw
-        begin = SessionBegin(prepare_session(session), transcript.until, None if raw is None else len(raw))
-        self._frames.put(FrameKind.SESSION, pack(begin))
+        session_begin = SessionBegin(prepare_session(session), transcript.until, None if raw is None else len(raw))
+        self._frames.put(FrameKind.SESSION, pack(session_begin))
         for start in range(0, len(raw or b""), RAW_BYTES):
             self._frames.put(FrameKind.RAW, (raw or b"")[start : start + RAW_BYTES])
         try:
@@ -386,18 +401,18 @@ class ReadingWorker:
         self._frames.put(FrameKind.SESSION_END, pack(prepare_session(session)))
 
     def _send(self, turns: list[NativeTurn]) -> None:
-        some: list[NativeTurn] = []
+        turn_batch: list[NativeTurn] = []
         size = 0
         for turn in turns:
             if turn.prepared is not None:
                 turn.prepared.items, turn.items = pack(turn.items), ()
                 size += turn.prepared.size
-            some.append(turn)
+            turn_batch.append(turn)
             if size >= CHUNK_BYTES:
-                self._frames.put(FrameKind.TURNS, pack(some))
-                some, size = [], 0
-        if some:
-            self._frames.put(FrameKind.TURNS, pack(some))
+                self._frames.put(FrameKind.TURNS, pack(turn_batch))
+                turn_batch, size = [], 0
+        if turn_batch:
+            self._frames.put(FrameKind.TURNS, pack(turn_batch))
 
 
 def _by_text(counts: Mapping[str, int]) -> dict[str, int]:
@@ -543,7 +558,7 @@ class WorkerProcess:
         self._answers.register(self._process.stdout, select.POLLIN)
         self._loss: WorkerLost | None = None
 
-    def lose(self, loss: WorkerLost) -> None:
+    def abort(self, loss: WorkerLost) -> None:
         """What it says is not listened to any longer."""
         self._loss = self._loss or loss
 
@@ -566,7 +581,7 @@ class WorkerProcess:
         try:
             return receive_frame(self._process.stdout)
         except WorkerLost as loss:
-            self.lose(loss)
+            self.abort(loss)
             raise
 
     def close(self) -> str | None:
@@ -602,7 +617,7 @@ class EarlyWorker:
         with suppress(OSError):  # no room for another process: there is no worker
             self._worker = WorkerProcess()
 
-    def take(self) -> WorkerProcess | None:
+    def take_worker(self) -> WorkerProcess | None:
         """Hand it over for good; None where it could not be started."""
         worker, self._worker = self._worker, None
         return worker
@@ -635,7 +650,7 @@ class ReadingAhead:
         self._worker: WorkerProcess | None = None
 
     def __enter__(self) -> ReadingAhead:
-        self._worker = (self._early or EarlyWorker()).take()  # without one all is read here
+        self._worker = (self._early or EarlyWorker()).take_worker()  # without one all is read here
         self._order_more()
         return self
 
@@ -647,7 +662,7 @@ class ReadingAhead:
     def worker_pid(self) -> int | None:
         return None if self._worker is None else self._worker.pid
 
-    def take(self, candidate: object) -> SourceAhead | None:
+    def take_source(self, candidate: object) -> SourceAhead | None:
         """What the worker makes of a source; None where it does not read that one."""
         if self._current is not None:
             self._current.pass_over()
@@ -660,15 +675,15 @@ class ReadingAhead:
 
     def _order_more(self) -> None:
         while self._worker is not None and len(self._ordered) < AHEAD_SOURCES:
-            wanted = next(self._sources, None)
-            if wanted is None:
+            source = next(self._sources, None)
+            if source is None:
                 return
-            candidate, now = wanted.candidate, self._clock.now_ms()
+            candidate, now = source.candidate, self._clock.now_ms()
             member = None if candidate.member is None else text_bytes(candidate.member)
             place = (os.fsencode(candidate.path), candidate.size, candidate.stamp, member)
             self._ordered.append(SourceAhead(candidate, now, self._worker, self._between))
             with suppress(WorkerLost):  # told again by whoever asks for its frames
-                self._worker.order(ReadOrder(wanted.importer, wanted.secret, *place, now / 1000))
+                self._worker.order(ReadOrder(source.importer, source.secret, *place, now / 1000))
 
 
 class SourceAhead:
@@ -699,28 +714,28 @@ class SourceAhead:
 
     def transcripts(self, importer: Importer, source: Source, report: Report) -> Iterator[Transcript]:
         """As the importer gives them. Raises what reading raised; the report is filled at the end."""
-        given = 0
+        earlier_sessions = 0
         while self._here is None:
             try:
                 kind, data = self._frame()
                 if kind in ENDS:
                     _fill(report, _checked(data, ReadingEnd))
                     return
-                begin = _checked(data, SessionBegin)
-                raw = self._raw(begin.raw_bytes)
+                session_begin = _checked(data, SessionBegin)
+                raw = self._raw(session_begin.raw_bytes)
             except WorkerLost as loss:
-                self._worker.lose(loss)
-                self._here = islice(_walked(importer.read(source, report)), given, None)
+                self._worker.abort(loss)
+                self._here = islice(_walked(importer.read(source, report)), earlier_sessions, None)
                 break
-            turns = self._turns(begin.session, given, importer, source, report)
-            yield Transcript(session=begin.session, turns=turns, raw=raw, until=begin.until)
+            turns = self._turns(session_begin.session, earlier_sessions, importer, source, report)
+            yield Transcript(session=session_begin.session, turns=turns, raw=raw, until=session_begin.until)
             for _ in turns:
                 pass
-            given += 1
+            earlier_sessions += 1
         yield from self._here
 
     def _turns(
-        self, session: NativeSession, given: int, importer: Importer, source: Source, report: Report
+        self, session: NativeSession, earlier_sessions: int, importer: Importer, source: Source, report: Report
     ) -> Iterator[NativeTurn]:
         """Of the session after so many others, which is completed at its end."""
         count = 0
@@ -730,27 +745,27 @@ class SourceAhead:
                 if kind is FrameKind.FAILED:
                     _fill(report, _checked(data, ReadingEnd))
                 if kind is FrameKind.SESSION_END:
-                    _become(session, _checked(data, NativeSession))
+                    _copy_fields(session, _checked(data, NativeSession))
                     return
                 for turn in _turns_in(data):
                     count += 1
                     yield turn
         except WorkerLost as loss:
-            self._worker.lose(loss)
+            self._worker.abort(loss)
             self._here = _walked(importer.read(source, report))
-            for transcript in islice(self._here, given, given + 1):
+            for transcript in islice(self._here, earlier_sessions, earlier_sessions + 1):
                 yield from islice(transcript.turns, count, None)
-                _become(session, transcript.session)
+                _copy_fields(session, transcript.session)
 
     def _raw(self, size: int | None) -> bytes | None:
         if size is None:
             return None
         data = bytearray()
         while len(data) < size:
-            kind, piece = self._frame()
+            kind, chunk = self._frame()
             if kind is not FrameKind.RAW:
                 raise WorkerLost("bytes of a session are missing")
-            data += piece
+            data += chunk
         return bytes(data)
 
     def _frame(self) -> tuple[FrameKind, bytes]:
@@ -796,9 +811,9 @@ def _fill(report: Report, end: ReadingEnd) -> None:
         raise ImporterFailed(end.reason) if end.is_importers_fault else OSError(end.reason)
 
 
-def _become(session: NativeSession, other: NativeSession) -> None:
+def _copy_fields(session: NativeSession, completed: NativeSession) -> None:
     for name in NativeSession.__struct_fields__:
-        setattr(session, name, getattr(other, name))
+        setattr(session, name, getattr(completed, name))
 
 
 def _walked(transcripts: Iterator[Transcript]) -> Iterator[Transcript]:

@@ -99,26 +99,26 @@ class SourceIntake(Struct):
     """What of it is still to be kept."""
     counts: ImportCounts
     reread: bool
-    known: Mapping[str, list[TranscriptTurn]]
+    known_turns: Mapping[str, list[TranscriptTurn]]
     """What an earlier reading by the same reader took, by session."""
-    landed: dict[str, list[TranscriptTurn]] = field(default_factory=dict)
+    recorded_turns: dict[str, list[TranscriptTurn]] = field(default_factory=dict)
     """What is taken now: of each session the turns before the first that was left open."""
     is_open: bool = False
     is_plain: bool = True
     """Nothing was passed over because it was erased, and no session came twice: a reader can go on from here."""
     on_ended: OnEnded | None = None
 
-    def take(self, transcript: Transcript) -> None:
+    def take_transcript(self, transcript: Transcript) -> None:
         session, counts = transcript.session, self.counts
-        known = self.known.get(session.id, [])[: transcript.known]
-        if len(known) < transcript.known:
+        known_turns = self.known_turns.get(session.id, [])[: transcript.known_turns]
+        if len(known_turns) < transcript.known_turns:
             raise AssertionError(f"a reader passes over turns of {session.id} that nobody took")
         self.file.end = self.source.size if transcript.until is None else transcript.until
         raw = self.file if transcript.raw is None else RawBytes(transcript.raw)
-        sieve, erased = OpenTailFilter(self.source, raw, OpenTail(self.stamp), known), counts.erased
+        sieve, erased = OpenTailFilter(self.source, raw, OpenTail(self.stamp), known_turns), counts.erased
         ends = None if self.on_ended is None else TurnEnds(session)
         closed = sieve.closed(transcript.turns)
-        landed = self.writer.take(
+        recorded_turns = self.writer.take(
             session,
             closed if ends is None else ends.noted(closed),
             self.source.name,
@@ -126,16 +126,16 @@ class SourceIntake(Struct):
             reread=self.reread,
             raw=raw,
             tail=sieve.tail,
-            known=known,
+            known=known_turns,
         )
-        counts.open_turns += sieve.left
-        counts.answered_turns += sieve.answered
-        self.is_open |= sieve.left > 0
-        if session.id in self.landed or counts.erased > erased or self.writer.refuses(session):
+        counts.open_turns += sieve.left_out
+        counts.answered_turns += sieve.answered_count
+        self.is_open |= sieve.left_out > 0
+        if session.id in self.recorded_turns or counts.erased > erased or self.writer.refuses(session):
             self.is_plain = False
-        self.landed[session.id] = landed[: sieve.leading]
+        self.recorded_turns[session.id] = recorded_turns[: sieve.leading]
         if self.on_ended is not None and ends is not None:
-            self.on_ended(ends.of_new(self.writer.secret.session_id(session.id), landed[len(known) :]))
+            self.on_ended(ends.of_new(self.writer.secret.session_id(session.id), recorded_turns[len(known_turns) :]))
 
 
 class TurnEnds:
@@ -150,18 +150,18 @@ class TurnEnds:
             self._ends.append((turn.workspace, turn.last_time))
             yield turn
 
-    def of_new(self, session: str, landed: Sequence[TranscriptTurn]) -> list[EndedTurn]:
+    def of_new(self, session: str, recorded_turns: Sequence[TranscriptTurn]) -> list[EndedTurn]:
         """Of those that the ledger did not have before. A session that was erased has landed none."""
         return [
             EndedTurn(
                 session=session,
-                turn=at.id,
+                turn=recorded_turn.id,
                 workspace=workspace or self._session.workspace,
                 ended_at=ended_at,
                 is_subagent=self._session.parent is not None,
             )
-            for at, (workspace, ended_at) in zip(landed, self._ends, strict=False)
-            if at.is_new
+            for recorded_turn, (workspace, ended_at) in zip(recorded_turns, self._ends, strict=False)
+            if recorded_turn.is_new
         ]
 
 
@@ -170,44 +170,47 @@ class OpenTailFilter:
     stands there kept: a source that grows up to its last closed turn, another one once it is quiet. A tail whose
     records are old is closed, however new the file is."""
 
-    def __init__(self, source: Source, raw: RawFile, tail: OpenTail, known: list[TranscriptTurn]) -> None:
+    def __init__(self, source: Source, raw: RawFile, tail: OpenTail, known_turns: list[TranscriptTurn]) -> None:
         """`known` are turns that came before."""
-        self.tail, self.left, self.answered = tail, 0, 0
+        self.tail, self.left_out, self.answered_count = tail, 0, 0
         """Turns that are left out, how many, and how many of them end with their last record unless more comes."""
-        self.leading = self._taken = len(known)
+        self.leading = self._taken = len(known_turns)
         """So many turns were taken before the first that was left out."""
         self._source, self._raw = source, raw
-        self._places: dict[int | None, int | None] = {None: None, **{number: number for number in range(len(known))}}
-        self._reach = max((turn.end for turn in known), default=0)
+        self._places: dict[int | None, int | None] = {
+            None: None,
+            **{number: number for number in range(len(known_turns))},
+        }
+        self._reach = max((turn.end for turn in known_turns), default=0)
 
     def closed(self, turns: Iterable[NativeTurn]) -> Iterator[NativeTurn]:
         for number, turn in enumerate(turns, self._taken):
             if not self._source.quiet and not self._is_closed(turn):
-                self.left += 1
-                self.answered += turn.answered
+                self.left_out += 1
+                self.answered_count += turn.answered
                 self.tail.add(whole_turn(turn), self._places.get(turn.parent))
                 continue
             self._places[number] = self._taken
             self._taken += 1
-            self.leading += self.left == 0
+            self.leading += self.left_out == 0
             self._reach = max(self._reach, turn.end)
             yield turn if number < self._taken else _placed(turn, self._places)
         raw = self._raw
-        if self.left:
+        if self.left_out:
             raw.end = max(raw.at, min(raw.end, self._reach)) if raw.grows else raw.at
 
     def _is_closed(self, turn: NativeTurn) -> bool:
         compaction = turn.compaction
-        named = {turn.parent} | ({compaction.through, compaction.first_kept} if compaction else set())
-        return named <= self._places.keys() and (turn.closed or self._source.is_over(turn))
+        needed_turns = {turn.parent} | ({compaction.through, compaction.first_kept} if compaction else set())
+        return needed_turns <= self._places.keys() and (turn.closed or self._source.is_over(turn))
 
 
 def _placed(turn: NativeTurn, places: Mapping[int | None, int | None]) -> NativeTurn:
     """With its places counted among the turns that are taken."""
     compaction = turn.compaction
     if compaction is not None:
-        through, kept = places[compaction.through], places[compaction.first_kept]
-        compaction = replace(compaction, through=through, first_kept=kept)
+        through, first_kept = places[compaction.through], places[compaction.first_kept]
+        compaction = replace(compaction, through=through, first_kept=first_kept)
     return replace(turn, parent=places[turn.parent], compaction=compaction)
 
 
@@ -225,7 +228,7 @@ class Follower(Struct):
     erasures: int
     size: int = 0
     digest: bytes = b""
-    landed: dict[str, list[TranscriptTurn]] = field(default_factory=dict)
+    recorded_turns: dict[str, list[TranscriptTurn]] = field(default_factory=dict)
     """By the native id of a session, the turns that were taken, as far as none before them was left out."""
 
     def is_true(self, mapping: str, source: ImportSource | None, erasures: int) -> bool:
@@ -234,11 +237,11 @@ class Follower(Struct):
         return (mapping, erasures, recorded) == (self.mapping, self.erasures, (self.size, self.digest))
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
-        return self.reader.read(source, report, {session: len(turns) for session, turns in self.landed.items()})
+        return self.reader.read(source, report, {session: len(turns) for session, turns in self.recorded_turns.items()})
 
-    def note(self, read: ImportSource, landed: dict[str, list[TranscriptTurn]]) -> None:
+    def note(self, read: ImportSource, recorded_turns: dict[str, list[TranscriptTurn]]) -> None:
         """It has read so much, and this was taken of it."""
-        self.size, self.digest, self.landed = read.size, read.digest, landed
+        self.size, self.digest, self.recorded_turns = read.size, read.digest, recorded_turns
 
 
 class Followers:
@@ -247,11 +250,11 @@ class Followers:
     def __init__(self) -> None:
         self._all: dict[str, Follower] = {}
 
-    def take(self, name: str) -> Follower | None:
+    def remove(self, name: str) -> Follower | None:
         """For a reading: should that fail, it is not there any more."""
         return self._all.pop(name, None)
 
-    def keep(self, name: str, follower: Follower) -> None:
+    def add(self, name: str, follower: Follower) -> None:
         self._all[name] = follower
         if len(self._all) > ROOM:
             del self._all[next(iter(self._all))]
@@ -314,7 +317,7 @@ class ImportStep(Struct, frozen=True):
     problems: int = 0
 
 
-class Unit(Struct, frozen=True):
+class RecognisedFile(Struct, frozen=True):
     """A candidate that somebody recognised."""
 
     candidate: SourceCandidate | OnServer
@@ -330,13 +333,13 @@ class Unit(Struct, frozen=True):
 class ImportPart(Struct, frozen=True):
     """A candidate that another file brings in."""
 
-    whole: Path | None
+    session_file: Path | None
 
 
-class Plan(Struct, frozen=True):
+class ImportPlan(Struct, frozen=True):
     """What an import is about to read, the latest first."""
 
-    units: list[Unit]
+    units: list[RecognisedFile]
 
     @property
     def files(self) -> int:
@@ -392,7 +395,9 @@ class ImportRun:
         self._writers: dict[str, ImportWriter] = {}
         self.summary = ImportSummary()
 
-    def run(self, paths: Iterable[Path | Address], on_planned: Callable[[Plan], None] | None = None) -> ImportSummary:
+    def run(
+        self, paths: Iterable[Path | Address], on_planned: Callable[[ImportPlan], None] | None = None
+    ) -> ImportSummary:
         """Plan and carry out; `on_planned` is told the plan in between. The worker starts while the plan is made, as
         soon as that is large enough for one."""
         self._starts_early = True
@@ -407,11 +412,11 @@ class ImportRun:
                 self._early.close()
                 self._early = None
 
-    def plan(self, paths: Iterable[Path | Address]) -> Plan:
+    def plan(self, paths: Iterable[Path | Address]) -> ImportPlan:
         """The latest first, so that lists of sessions are of use long before all is done."""
-        return Plan(sorted(self._units(paths), key=lambda unit: -unit.candidate.changed_ms))
+        return ImportPlan(sorted(self._units(paths), key=lambda unit: -unit.candidate.changed_ms))
 
-    def carry_out(self, plan: Plan) -> ImportSummary:
+    def carry_out(self, plan: ImportPlan) -> ImportSummary:
         files, size, of_files, of_bytes = 0, 0, plan.files, plan.bytes
         with ExitStack() as stack:
             stack.callback(self.finish)  # also where it is stopped: what was read is not read again
@@ -419,17 +424,17 @@ class ImportRun:
             for unit in plan.units:
                 if unit.unread:
                     self._progress(self._step(files, of_files, size, of_bytes, unit.candidate.name))
-                self.take(unit)
+                self.import_unit(unit)
                 files, size = files + unit.unread, size + unit.candidate.size * unit.unread
             self._index_all()
         if of_files:
             self._progress(self._step(files, of_files, size, of_bytes, ""))
         return self.summary
 
-    def _begin_worker(self, plan: Plan, stack: ExitStack) -> None:
+    def _begin_worker(self, plan: ImportPlan, stack: ExitStack) -> None:
         """Where two processes are wanted, or are better than one."""
-        sources = [wanted for unit in plan.units if (wanted := self._for_worker(unit)) is not None]
-        is_large = sum(wanted.candidate.size for wanted in sources) >= TWO_PROCESSES_BYTES
+        sources = [source for unit in plan.units if (source := self._for_worker(unit)) is not None]
+        is_large = sum(source.candidate.size for source in sources) >= TWO_PROCESSES_BYTES
         if sources and self._has_worker(is_large):
             self._words = PreparedWords()
             self._writers.clear()  # those that looked at sources take no words
@@ -448,7 +453,7 @@ class ImportRun:
     def _note_lost(self, why: str) -> None:
         self.summary.lost_worker = why
 
-    def _for_worker(self, unit: Unit) -> WantedSource | None:
+    def _for_worker(self, unit: RecognisedFile) -> WantedSource | None:
         """A file that is to be read, by an importer that another process can load."""
         if self._processes == 1 or not unit.unread or not isinstance(unit.candidate, SourceCandidate):
             return None
@@ -496,25 +501,28 @@ class ImportRun:
 
     def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> ImportStep:
         counts = [totals.counts for totals in self.summary.origins.values()]
-        sessions, turns = sum(each.sessions for each in counts), sum(each.turns for each in counts)
+        sessions, turns = (
+            sum(origin_counts.sessions for origin_counts in counts),
+            sum(origin_counts.turns for origin_counts in counts),
+        )
         return ImportStep(files, of_files, done, of_bytes, sessions, name, turns, len(self.summary.problems))
 
-    def _units(self, paths: Iterable[Path | Address]) -> Iterable[Unit]:
+    def _units(self, paths: Iterable[Path | Address]) -> Iterable[RecognisedFile]:
         """What is to be read. A source that was read to its end is opened only if it, or something it brings in, has
         changed."""
-        units: list[Unit] = []
+        units: list[RecognisedFile] = []
         beside: dict[Path, int] = {}
         size = 0
         for path in paths:
             for candidate in candidates(path, self.failed, self._pass_over):
                 self.summary.looked_at += 1
-                found = self.recognise(candidate)
-                if isinstance(found, Unit):
-                    units.append(found)
-                    size += found.candidate.size if self._for_worker(found) else 0
+                recognised = self.recognise(candidate)
+                if isinstance(recognised, RecognisedFile):
+                    units.append(recognised)
+                    size += recognised.candidate.size if self._for_worker(recognised) else 0
                     self._start_early(size)
-                elif found is not None and found.whole is not None:
-                    beside[found.whole] = max(beside.get(found.whole, 0), candidate.changed_ms)
+                elif recognised is not None and recognised.session_file is not None:
+                    beside[recognised.session_file] = max(beside.get(recognised.session_file, 0), candidate.changed_ms)
         for unit in units:
             is_stale = not unit.unread and self._has_newer_part(unit, beside)
             yield replace(unit, unread=True, is_stale=True) if is_stale else unit
@@ -523,7 +531,7 @@ class ImportRun:
         """A file that is not called as session files are."""
         self.summary.looked_at += 1
 
-    def _has_newer_part(self, unit: Unit, beside: Mapping[Path, int]) -> bool:
+    def _has_newer_part(self, unit: RecognisedFile, beside: Mapping[Path, int]) -> bool:
         """Was a part written since the file that brings it in was read? One that stands for its parts tells itself."""
         candidate, writer = unit.candidate, self._writer(unit.importer)
         if writer is None or isinstance(candidate, OnServer) or candidate.beside or candidate.path not in beside:
@@ -531,48 +539,62 @@ class ImportRun:
         before = writer.last_read(candidate.name)
         return before is not None and beside[candidate.path] >= before.read_at
 
-    def recognise(self, candidate: SourceCandidate | OnServer) -> Unit | ImportPart | None:
+    def recognise(self, candidate: SourceCandidate | OnServer) -> RecognisedFile | ImportPart | None:
         """With the importer that reads it; one that was read and has not changed is not opened for that."""
         if self._since is not None and candidate.changed_ms < self._since:
             self.summary.older += 1
             return None
         return self._unchanged(candidate) or self._recognised(candidate)
 
-    def _unchanged(self, candidate: SourceCandidate | OnServer) -> Unit | None:
+    def _unchanged(self, candidate: SourceCandidate | OnServer) -> RecognisedFile | None:
         """One that was read to its end and is as it was then: told without opening it."""
         writer = self._writer(self._importers[0]) if self._importers else None
         before = writer.last_read(candidate.name) if writer else None
         if writer is None or before is None:
             return None
-        found = next((each for each in self._importers if each.origin == before.origin), None)
-        if found is None:
+        importer = next(
+            (known_importer for known_importer in self._importers if known_importer.origin == before.origin), None
+        )
+        if importer is None:
             return None
-        candidate = _gathered(candidate, found)
+        candidate = _gathered(candidate, importer)
         if not candidate.is_as(before):
             return None
-        writer = self._writer(found) or writer
-        if _is_renamed(candidate, found, before):
-            return Unit(candidate, found, is_stale=True)
-        return Unit(candidate, found, writer.is_due(before, candidate.is_quiet(self._clock.now_ms() / 1000)))
+        writer = self._writer(importer) or writer
+        if _is_renamed(candidate, importer, before):
+            return RecognisedFile(candidate, importer, is_stale=True)
+        return RecognisedFile(
+            candidate, importer, writer.is_due(before, candidate.is_quiet(self._clock.now_ms() / 1000))
+        )
 
-    def _recognised(self, candidate: SourceCandidate | OnServer) -> Unit | ImportPart | None:
+    def _recognised(self, candidate: SourceCandidate | OnServer) -> RecognisedFile | ImportPart | None:
         try:
             with candidate.open(self._clock.now_ms() / 1000, self._budget()) as source:
-                part = next((_part(each, source) for each in self._importers if each.is_part(source)), None)
-                found = [] if part else list(self._importers) if self._force else claiming(self._importers, source)
-                looks_like = self._other_format(found[0], source) if self._force and found else None
+                import_part = next(
+                    (_import_part(importer, source) for importer in self._importers if importer.is_part(source)), None
+                )
+                claimants = (
+                    [] if import_part else list(self._importers) if self._force else claiming(self._importers, source)
+                )
+                looks_like = self._other_format(claimants[0], source) if self._force and claimants else None
         except OSError as error:
-            self.failed(_where(candidate), error)
+            self.failed(_place_of(candidate), error)
             return None
         except LimitExceeded as error:
-            self.failed(_where(candidate), OSError(f"{error}; {error.hint}"))
+            self.failed(_place_of(candidate), OSError(f"{error}; {error.hint}"))
             return None
         except Exception as error:  # whatever an importer makes of it, the other files go on
-            self.failed(_where(candidate), OSError(f"it cannot be recognised: {type(error).__name__}: {error}"[:500]))
+            self.failed(
+                _place_of(candidate), OSError(f"it cannot be recognised: {type(error).__name__}: {error}"[:500])
+            )
             return None
-        if not found and not part:
+        if not claimants and not import_part:
             self.summary.unrecognised.append(candidate.name)
-        return Unit(_gathered(candidate, found[0]), found[0], looks_like=looks_like) if found else part
+        return (
+            RecognisedFile(_gathered(candidate, claimants[0]), claimants[0], looks_like=looks_like)
+            if claimants
+            else import_part
+        )
 
     def _other_format(self, forced: Importer, source: Source) -> str | None:
         """The origin of the importer that would take a source, where that is not the one that was forced."""
@@ -599,16 +621,16 @@ class ImportRun:
             self._writers[importer.origin] = writer
         return self._writers.get(importer.origin)
 
-    def take(self, unit: Unit) -> None:
+    def import_unit(self, unit: RecognisedFile) -> None:
         """Everything of one source that is new; nothing where there is nothing."""
-        self._take(unit)
+        self._import_unit(unit)
         self._index()
 
-    def _take(self, unit: Unit) -> None:
+    def _import_unit(self, unit: RecognisedFile) -> None:
         importer, candidate = unit.importer, unit.candidate
         totals, writer = self.summary.of(importer.origin), self._writer(importer)
         totals.files += 1
-        ahead = None if self._ahead is None else self._ahead.take(candidate)
+        ahead = None if self._ahead is None else self._ahead.take_source(candidate)
         before = writer.last_read(candidate.name) if writer else None
         quiet = candidate.is_quiet(self._clock.now_ms() / 1000)
         is_known = before is not None and candidate.is_as(before) and not unit.is_stale
@@ -628,15 +650,15 @@ class ImportRun:
                 else:
                     self._write(writer, unit, source, report, totals, ahead)
         except OSError as error:
-            self.failed(_where(candidate), error)
+            self.failed(_place_of(candidate), error)
         except LimitExceeded as error:  # what it gave before that is written
-            self.failed(_where(candidate), OSError(f"{error}; {error.hint}"))
+            self.failed(_place_of(candidate), OSError(f"{error}; {error.hint}"))
         except StoreError:
             raise
         except Exception as error:  # whatever an importer makes of a source, the others go on
             reason = str(error) if isinstance(error, ImporterFailed) else f"{type(error).__name__}: {error}"
-            what = f"the {importer.origin} importer failed: {reason}"
-            self.summary.problems.append(Problem(source=candidate.name, line=None, what=what[:500]))
+            problem = f"the {importer.origin} importer failed: {reason}"
+            self.summary.problems.append(Problem(source=candidate.name, line=None, what=problem[:500]))
         totals.bytes += candidate.size
         totals.records += report.found
         totals.kept += sum(report.kept.values())
@@ -661,7 +683,7 @@ class ImportRun:
     def _write(
         self,
         writer: ImportWriter,
-        unit: Unit,
+        unit: RecognisedFile,
         source: Source,
         report: Report,
         totals: OriginTotals,
@@ -670,12 +692,12 @@ class ImportRun:
         importer, candidate = unit.importer, unit.candidate
         before = writer.last_read(source.name)
         opened = None if ahead is None else ahead.opened()
-        own, beginning = _digests(source, candidate, before, opened)
+        file_digest, beginning = _digests(source, candidate, before, opened)
         read = ImportSource(
             name=source.name,
             size=read_size(source, candidate),
             stamp=candidate.stamp,
-            digest=fingerprint(source, candidate, own),
+            digest=fingerprint(source, candidate, file_digest),
             read_at=self._clock.now_ms() if ahead is None else ahead.ordered_ms,
         )
         same = before is not None and (before.size, before.digest) == (read.size, read.digest) and not unit.is_stale
@@ -685,21 +707,30 @@ class ImportRun:
             return
         file = still_to_keep(source, before, beginning)
         follower = self._follower(writer, importer, before, file.grows)
-        known = {} if follower is None else follower.landed
+        known_turns = {} if follower is None else follower.recorded_turns
         intake = SourceIntake(
-            writer, source, candidate.stamp, file, totals.counts, before is not None, known, on_ended=self._on_ended
+            writer,
+            source,
+            candidate.stamp,
+            file,
+            totals.counts,
+            before is not None,
+            known_turns,
+            on_ended=self._on_ended,
         )
-        read_bytes = (source.size, bytes_digest(source, candidate, own))
+        read_bytes = (source.size, bytes_digest(source, candidate, file_digest))
         if ahead is not None and opened is not None and (opened.size, opened.digest) == read_bytes:
             transcripts = ahead.transcripts(importer, source, report)
         else:
             transcripts = (importer if follower is None else follower).read(source, report)
         for transcript in transcripts:
-            intake.take(transcript)
+            intake.take_transcript(transcript)
+        # Noted after every turn is written: an import that is cut short before reads the source again, and turns that
+        # are here already are known by their ids.
         writer.remember(replace(read, open=intake.is_open, kept=file.at if intake.is_open else None))
         if follower is not None and self._followers is not None and intake.is_plain:
-            follower.note(read, intake.landed)
-            self._followers.keep(source.name, follower)
+            follower.note(read, intake.recorded_turns)
+            self._followers.add(source.name, follower)
 
     def _follower(
         self, writer: ImportWriter, importer: Importer, before: ImportSource | None, grown: bool
@@ -707,7 +738,7 @@ class ImportRun:
         """Who reads a file that will be read again; the one who read it last, if all that it knows still holds."""
         if self._followers is None or not isinstance(importer, FollowingImporter):
             return None
-        last = self._followers.take(before.name) if before is not None else None
+        last = self._followers.remove(before.name) if before is not None else None
         erasures = writer.erasures()
         if last is not None and grown and last.is_true(writer.mapping, before, erasures):
             return last
@@ -716,12 +747,12 @@ class ImportRun:
 
 def _after_head_start(sources: Sequence[WantedSource]) -> Sequence[WantedSource]:
     """What is left for the worker. The source that the head start ends in is read here, too, unless it is long."""
-    done = own = 0
-    for wanted in sources:
-        if done >= HEAD_START_BYTES or wanted.candidate.size > LONG_HEAD_STARTS * HEAD_START_BYTES:
+    done = own_count = 0
+    for source in sources:
+        if done >= HEAD_START_BYTES or source.candidate.size > LONG_HEAD_STARTS * HEAD_START_BYTES:
             break
-        done, own = done + wanted.candidate.size, own + 1
-    return sources[own:]
+        done, own_count = done + source.candidate.size, own_count + 1
+    return sources[own_count:]
 
 
 def _digests(
@@ -736,16 +767,16 @@ def _digests(
     return digests(source.path, source.size, before.size if before else 0)
 
 
-def _part(importer: Importer, source: Source) -> ImportPart:
-    return ImportPart(importer.whole(source) if isinstance(importer, GatheringImporter) else None)
+def _import_part(importer: Importer, source: Source) -> ImportPart:
+    return ImportPart(importer.session_file(source) if isinstance(importer, GatheringImporter) else None)
 
 
 def _gathered(candidate: SourceCandidate | OnServer, importer: Importer) -> SourceCandidate | OnServer:
     """With the files that it stands for."""
     if isinstance(candidate, OnServer) or candidate.is_packed or not isinstance(importer, GatheringImporter):
         return candidate
-    parts = importer.parts(candidate.path)
-    return candidate.with_parts(parts) if parts else candidate
+    part_files = importer.part_files(candidate.path)
+    return candidate.with_parts(part_files) if part_files else candidate
 
 
 def _is_renamed(candidate: SourceCandidate | OnServer, importer: Importer, read: ImportSource) -> bool:
@@ -758,7 +789,7 @@ def _is_there(name: str) -> bool:
     return Address.is_one(name) or Path(name).exists()
 
 
-def _where(candidate: SourceCandidate | OnServer) -> Path | Address:
+def _place_of(candidate: SourceCandidate | OnServer) -> Path | Address:
     return candidate.address if isinstance(candidate, OnServer) else candidate.path
 
 
@@ -768,7 +799,7 @@ TRUSTED_SECONDS = 10.0
 """After so long the measured rate counts as much as the assumed one; later it counts for more."""
 
 
-class Pace:
+class ReadingPace:
     """Begins with a rate that is assumed, or was measured the last time, and learns."""
 
     def __init__(self, clock: Clock, rate: float | None = None) -> None:
@@ -780,5 +811,5 @@ class Pace:
         seconds = self._clock.monotonic() - self._begun
         return (self._assumed * TRUSTED_SECONDS + done) / (TRUSTED_SECONDS + seconds)
 
-    def seconds_left(self, done: int, of: int) -> float:
-        return max(0, of - done) / max(1.0, self.rate(done))
+    def seconds_left(self, done: int, total: int) -> float:
+        return max(0, total - done) / max(1.0, self.rate(done))

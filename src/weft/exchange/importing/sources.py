@@ -33,7 +33,7 @@ import apsw
 import zstandard
 from msgspec import Struct
 
-from weft.exchange.importers.foreign_files import regular_descriptor, sample
+from weft.exchange.importers.foreign_files import read_sample, regular_descriptor
 from weft.exchange.importers.foreign_values import PACKED_MEMBER_LIMITS, SOURCE_LIMITS
 from weft.exchange.importers.port import HEAD_BYTES, GenericImporter, Importer, Source
 from weft.kernel.errors import InvalidInput, LimitExceeded
@@ -99,8 +99,8 @@ class Archives:
             _copy(_within(inner, _frames(member)), target, budget)
 
     def _opened(self, path: Path) -> ZipFile:
-        found = path.stat()
-        state = (path, found.st_mtime_ns, found.st_size)
+        status = path.stat()
+        state = (path, status.st_mtime_ns, status.st_size)
         if self._archive is None or self._state != state:
             self.close()
             self._file = _ShortReads(io.FileIO(regular_descriptor(path)))
@@ -113,9 +113,9 @@ class _ShortReads(io.BufferedReader):
     """A file of which so much at a time is read as the list of an archive's members may take."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        wanted = os.fstat(self.fileno()).st_size - self.tell() if size is None or size < 0 else size
-        if wanted > DIRECTORY_BYTES:
-            raise LimitExceeded("the list of its members in bytes", wanted, DIRECTORY_BYTES, SOURCE_LIMITS.advice)
+        byte_count = os.fstat(self.fileno()).st_size - self.tell() if size is None or size < 0 else size
+        if byte_count > DIRECTORY_BYTES:
+            raise LimitExceeded("the list of its members in bytes", byte_count, DIRECTORY_BYTES, SOURCE_LIMITS.advice)
         return super().read(size)
 
 
@@ -206,21 +206,25 @@ class Address(Struct, frozen=True):
     def shown(self) -> str:
         """The server and the database; without who, and without the rest."""
         try:
-            parts = urlsplit(self.url)
-            host, port = parts.hostname or "localhost", f":{parts.port}" if parts.port else ""
+            url_parts = urlsplit(self.url)
+            host, port = url_parts.hostname or "localhost", f":{url_parts.port}" if url_parts.port else ""
         except ValueError:
             return UNREADABLE
-        return UNREADABLE if "@" in parts.path or "://" not in self.url else f"postgresql://{host}{port}{parts.path}"
+        return (
+            UNREADABLE
+            if "@" in url_parts.path or "://" not in self.url
+            else f"postgresql://{host}{port}{url_parts.path}"
+        )
 
     def candidate(self) -> OnServer:
         """What there is to read; raises OSError where there is nothing, or no way to it."""
         with _connected(self) as connection:
             try:
-                count, newest, writes, when, size = connection.execute(MARK).fetchone()
+                count, newest, writes, newest_time, size = connection.execute(MARK).fetchone()
             except _psycopg().Error as error:
                 raise OSError(f"it holds no checkpoints of LangGraph: {_first_line(error)}") from error
         mark = int.from_bytes(sha256(f"{count} {newest} {writes}".encode()).digest()[:7], "big")
-        return OnServer(self, self.shown, int(size), mark, _seconds(when))
+        return OnServer(self, self.shown, int(size), mark, _seconds(newest_time))
 
 
 class OnServer(Struct, frozen=True):
@@ -257,7 +261,7 @@ class OnServer(Struct, frozen=True):
                     _copy_of_database(connection, path, budget)
             except _psycopg().Error as error:
                 raise OSError(f"it cannot be read: {_first_line(error)}") from error
-            size, head = path.stat().st_size, sample(path, HEAD_BYTES)
+            size, head = path.stat().st_size, read_sample(path, HEAD_BYTES)
             yield Source(
                 path=path,
                 name=self.name,
@@ -316,15 +320,15 @@ def _copy_of_database(connection: Any, path: Path, budget: ReadBudget) -> None:
 
 
 def _fill(connection: Any, target: apsw.Connection, table: str, columns: tuple[str, ...], budget: ReadBudget) -> None:
-    known = {name for (name,) in connection.execute(
+    known_columns = {name for (name,) in connection.execute(
         "SELECT column_name::text FROM information_schema.columns WHERE table_name = %s", (table,)
     )}  # fmt: skip
-    asked = [_column(name) if name in known else "NULL" for name in columns]
-    order = ", ".join(name for name in columns[: ORDERED[table]] if name in known)
+    expressions = [_column(name) if name in known_columns else "NULL" for name in columns]
+    order = ", ".join(name for name in columns[: ORDERED[table]] if name in known_columns)
     marks = ", ".join("?" * len(columns))
     with connection.cursor(name=f"weft_{table}") as rows:
         rows.itersize = 200
-        rows.execute(f"SELECT {', '.join(asked)} FROM {table} ORDER BY {order}")
+        rows.execute(f"SELECT {', '.join(expressions)} FROM {table} ORDER BY {order}")
         target.executemany(f"INSERT INTO {table} VALUES ({marks})", _within_limits(budget, rows))
 
 
@@ -342,9 +346,9 @@ def _column(name: str) -> str:
     return f"{name}::text" if name in ("checkpoint", "metadata") else name
 
 
-def _seconds(when: Any) -> float:
+def _seconds(moment: Any) -> float:
     try:
-        return datetime.fromisoformat(when).timestamp() if isinstance(when, str) else 0.0
+        return datetime.fromisoformat(moment).timestamp() if isinstance(moment, str) else 0.0
     except (ValueError, OverflowError):
         return 0.0
 
@@ -392,9 +396,9 @@ class SourceCandidate(Struct, frozen=True):
     def changed_ms(self) -> int:
         return self.stamp // 1_000_000
 
-    def with_parts(self, parts: Iterable[Path]) -> SourceCandidate:
+    def with_parts(self, files: Iterable[Path]) -> SourceCandidate:
         """The same one, standing for these files."""
-        beside = tuple(each for part in sorted(parts) if (each := _glance(part)) is not None)
+        beside = tuple(glance for file in sorted(files) if (glance := _glance(file)) is not None)
         size, stamp = sum(size for _, size, _ in beside), max((stamp for *_, stamp in beside), default=0)
         return SourceCandidate(self.path, self.size + size, max(self.stamp, stamp), self.member, beside, self.archives)
 
@@ -424,7 +428,7 @@ class SourceCandidate(Struct, frozen=True):
             path=path,
             name=self.name,
             size=path.stat().st_size,
-            head=sample(path, HEAD_BYTES),
+            head=read_sample(path, HEAD_BYTES),
             quiet=self.is_quiet(now),
             now=now,
             is_cut=is_cut,
@@ -444,17 +448,17 @@ class SourceCandidate(Struct, frozen=True):
             raise OSError(f"it cannot be unpacked: {error}") from error
 
 
-def stamp_of(found: os.stat_result) -> int:
+def stamp_of(status: os.stat_result) -> int:
     """When a file was last changed, in nanoseconds; the years before 1678 and after 2262 count as those."""
-    return max(-LAST_STAMP, min(found.st_mtime_ns, LAST_STAMP))
+    return max(-LAST_STAMP, min(status.st_mtime_ns, LAST_STAMP))
 
 
 def _glance(path: Path) -> tuple[str, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:  # gone since it was listed
         return None
-    return os.fsdecode(path), found.st_size, stamp_of(found)
+    return os.fsdecode(path), status.st_size, stamp_of(status)
 
 
 def is_likely(path: Path) -> bool:
@@ -513,11 +517,11 @@ def _file(
     path: Path, failed: Failed, passed_over: PassedOver, archives: Callable[[], Archives]
 ) -> Iterator[SourceCandidate]:
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise OSError("it is no regular file")
         if path.suffix == ".zip":
-            members = _members(path, found, archives())
+            members = _members(path, status, archives())
             if not members:
                 passed_over(path)
             yield from members
@@ -525,7 +529,7 @@ def _file(
         log = path.with_name(f"{path.name}-wal")  # a database that is in use grows there first
         beside = log.stat() if path.suffix in DATABASES and is_log(log) else None
         size, stamp = (beside.st_size, stamp_of(beside)) if beside else (0, 0)
-        yield SourceCandidate(path, found.st_size + size, max(stamp_of(found), stamp))
+        yield SourceCandidate(path, status.st_size + size, max(stamp_of(status), stamp))
     except LimitExceeded as error:
         failed(path, OSError(f"{error}; {error.hint}"))
     except (OSError, *BROKEN) as error:
@@ -537,24 +541,24 @@ def is_log(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _members(path: Path, found: os.stat_result, archives: Archives) -> list[SourceCandidate]:
+def _members(path: Path, status: os.stat_result, archives: Archives) -> list[SourceCandidate]:
     infos = [
         info
         for info in archives.members(path)
         if not info.is_dir() and is_likely(Path(info.filename)) and not info.filename.endswith(".zip")
     ]
-    check_total(infos, found.st_size)
-    return [SourceCandidate(path, info.file_size, stamp_of(found), info.filename, archives=archives) for info in infos]
+    check_total(infos, status.st_size)
+    return [SourceCandidate(path, info.file_size, stamp_of(status), info.filename, archives=archives) for info in infos]
 
 
 def claiming(importers: Iterable[Importer], source: Source) -> list[Importer]:
     """The importers that take a file: those of tools that recognise it; a generic one where there is none."""
-    own: list[Importer] = []
+    tool_importers: list[Importer] = []
     generic: list[Importer] = []
     for importer in importers:
         is_generic = isinstance(importer, GenericImporter) and importer.is_generic
-        (generic if is_generic else own).append(importer)
-    claims = [importer for importer in own if importer.recognises(source)]
+        (generic if is_generic else tool_importers).append(importer)
+    claims = [importer for importer in tool_importers if importer.recognises(source)]
     return claims or [importer for importer in generic if importer.recognises(source)]
 
 
@@ -588,26 +592,26 @@ def read_size(source: Source, candidate: SourceCandidate | OnServer) -> int:
     return candidate.size if is_more else source.size
 
 
-def fingerprint(source: Source, candidate: SourceCandidate | OnServer, own: bytes) -> bytes:
+def fingerprint(source: Source, candidate: SourceCandidate | OnServer, file_digest: bytes) -> bytes:
     """Of the file, and of a database's log beside it; of files that it stands for their sizes and times."""
     if beside := _beside(candidate):
-        return sha256(own + repr(beside).encode("utf-8", "surrogateescape")).digest()
-    return bytes_digest(source, candidate, own)
+        return sha256(file_digest + repr(beside).encode("utf-8", "surrogateescape")).digest()
+    return bytes_digest(source, candidate, file_digest)
 
 
-def bytes_digest(source: Source, candidate: SourceCandidate | OnServer, own: bytes) -> bytes:
+def bytes_digest(source: Source, candidate: SourceCandidate | OnServer, file_digest: bytes) -> bytes:
     """Of the file, and of a database's log beside it."""
     log = _log(source, candidate)
-    return own if log is None else sha256(own + digests(log, log.stat().st_size, 0)[0]).digest()
+    return file_digest if log is None else sha256(file_digest + digests(log, log.stat().st_size, 0)[0]).digest()
 
 
 def file_state(source: Source, candidate: SourceCandidate | OnServer) -> tuple[int, ...] | None:
     """What changes with a file that is written to or replaced, as far as a file system tells. None where it has grown
     since it was opened, and of what is no single file of its own: unpacked, or a database with a log beside it."""
-    found = source.path.stat()
-    if candidate.is_packed or _log(source, candidate) is not None or found.st_size != source.size:
+    status = source.path.stat()
+    if candidate.is_packed or _log(source, candidate) is not None or status.st_size != source.size:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def digests(path: Path, size: int, start: int) -> tuple[bytes, bytes | None]:
@@ -640,12 +644,12 @@ Look = tuple[int, int]
 def look(path: str) -> Look | None:
     """A file as it is now; None where there is none, or a folder."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         return None
-    size, stamp = found.st_size, stamp_of(found)
+    size, stamp = status.st_size, stamp_of(status)
     if is_database(path):
         try:
             log = os.stat(path + LOG)
@@ -668,8 +672,8 @@ def source_of(path: str) -> str | None:
 def sweep(root: str) -> Iterator[tuple[str, Look]]:
     """Every likely file at or below a path. Folders that cannot be read are passed over; links are not followed out."""
     if not os.path.isdir(root):
-        if (found := look(root)) is not None:
-            yield root, found
+        if (current_look := look(root)) is not None:
+            yield root, current_look
         return
     top = os.path.realpath(root)
     waiting = [root]
@@ -679,8 +683,8 @@ def sweep(root: str) -> Iterator[tuple[str, Look]]:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-                    elif _is_wanted(entry, top) and (found := _glance_at(entry)) is not None:
-                        yield entry.path, found
+                    elif _is_wanted(entry, top) and (current_look := _glance_at(entry)) is not None:
+                        yield entry.path, current_look
         except OSError:  # gone meanwhile, or not ours to read: an import that is told to read it says so
             continue
 
@@ -696,10 +700,10 @@ def _glance_at(entry: os.DirEntry[str]) -> Look | None:
     if is_database(entry.path):
         return look(entry.path)
     try:
-        found = entry.stat()
+        status = entry.stat()
     except OSError:
         return None
-    return found.st_size, stamp_of(found)
+    return status.st_size, stamp_of(status)
 
 
 class FoundPlace(Struct, frozen=True, kw_only=True):
@@ -717,17 +721,17 @@ class FoundPlace(Struct, frozen=True, kw_only=True):
 def discover(importers: Iterable[Importer], home: Path, environment: dict[str, str]) -> list[FoundPlace]:
     """Where the tools keep their sessions, whether or not there is something."""
     places = [(importer.origin, place) for importer in importers for place in importer.places(home, environment)]
-    return [_found(origin, place.what, str(place.path)) for origin, place in dict.fromkeys(places)]
+    return [_found_place(origin, place.what, str(place.path)) for origin, place in dict.fromkeys(places)]
 
 
-def _found(origin: str, what: str, path: str) -> FoundPlace:
+def _found_place(origin: str, label: str, path: str) -> FoundPlace:
     if not os.path.exists(path):
-        return FoundPlace(origin=origin, what=what, path=path, exists=False)
-    looks = [found for _, found in sweep(path)]
+        return FoundPlace(origin=origin, what=label, path=path, exists=False)
+    looks = [current_look for _, current_look in sweep(path)]
     newest = max((stamp for _, stamp in looks), default=None)
     return FoundPlace(
         origin=origin,
-        what=what,
+        what=label,
         path=path,
         exists=True,
         files=len(looks),

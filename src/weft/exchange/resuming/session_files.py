@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from weft.exchange.importers.foreign_files import record_at, sample
+from weft.exchange.importers.foreign_files import read_sample, record_at
 from weft.exchange.importers.port import HEAD_BYTES, Importer, NativeTurn, Report, Source, load_importers
 from weft.exchange.resuming.session_records import (
     ClaudeCodeWriter,
@@ -47,54 +47,54 @@ def verbatim_records(
     ledger: Ledger, importer: Importer, writer: ImportWriter, turns: Iterable[Turn]
 ) -> dict[str, Records]:
     """The records of those turns that are of this origin, as far as their sources are still whole."""
-    wanted: dict[str, set[str]] = {}
+    turn_ids: dict[str, set[str]] = {}
     for turn in turns:
         if turn.origin == importer.origin and turn.session_id is not None:
-            wanted.setdefault(turn.session_id, set()).add(turn.id)
-    found: dict[str, Records] = {}
+            turn_ids.setdefault(turn.session_id, set()).add(turn.id)
+    records_by_turn: dict[str, Records] = {}
     with TemporaryDirectory(prefix="weft-") as folder:
-        for session, ids in wanted.items():
+        for session, ids in turn_ids.items():
             for number, (name, data) in enumerate(_files(ledger.imports.kept_sources(session))):
-                path = Path(folder, str(len(found)), str(number), PurePath(name).name or "source")
+                path = Path(folder, str(len(records_by_turn)), str(number), PurePath(name).name or "source")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-                found |= _records(importer, writer, as_source(path), ids - found.keys())
+                records_by_turn |= _records(importer, writer, as_source(path), ids - records_by_turn.keys())
                 path.unlink()
-    return found
+    return records_by_turn
 
 
 def as_source(path: Path) -> Source:
-    return Source(path=path, name=str(path), size=path.stat().st_size, head=sample(path, HEAD_BYTES))
+    return Source(path=path, name=str(path), size=path.stat().st_size, head=read_sample(path, HEAD_BYTES))
 
 
-def _files(stretches: Iterable[SourceRange]) -> Iterator[tuple[str, bytes]]:
+def _files(source_ranges: Iterable[SourceRange]) -> Iterator[tuple[str, bytes]]:
     """Every file that is kept without a gap, as it was when it was last read, and as it was before it was rewritten."""
     open_files: dict[str | None, bytearray | None] = {}
-    for stretch in stretches:
-        data = open_files.get(stretch.file)
-        if stretch.start == 0:
+    for source_range in source_ranges:
+        data = open_files.get(source_range.file)
+        if source_range.start == 0:
             if data:
-                yield str(stretch.file), bytes(data)
+                yield str(source_range.file), bytes(data)
             data = bytearray()
-        is_whole = data is not None and stretch.start == len(data) and not stretch.erased
-        open_files[stretch.file] = data + stretch.data if is_whole and data is not None else None
-    for file, rest in open_files.items():
-        if rest:
-            yield str(file), bytes(rest)
+        is_whole = data is not None and source_range.start == len(data) and not source_range.erased
+        open_files[source_range.file] = data + source_range.data if is_whole and data is not None else None
+    for file, remaining in open_files.items():
+        if remaining:
+            yield str(file), bytes(remaining)
 
 
-def _records(importer: Importer, writer: ImportWriter, source: Source, wanted: set[str]) -> dict[str, Records]:
-    found: dict[str, Records] = {}
-    if not wanted:
-        return found
+def _records(importer: Importer, writer: ImportWriter, source: Source, turn_ids: set[str]) -> dict[str, Records]:
+    records_by_turn: dict[str, Records] = {}
+    if not turn_ids:
+        return records_by_turn
     with source.path.open("rb") as file:
         for transcript in importer.read(source, Report(source.name)):
             for turn, id in writer.identify(transcript.turns):
-                if id in wanted and id not in found and turn.places:
+                if id in turn_ids and id not in records_by_turn and turn.places:
                     records = _read(file, turn.places)
                     if records is not None:
-                        found[id] = records
-    return found
+                        records_by_turn[id] = records
+    return records_by_turn
 
 
 def _read(file: BinaryIO, places: Iterable[tuple[int, int]]) -> Records | None:
@@ -150,15 +150,15 @@ def prepare_resume(
     now = clock.now_ms()
     session = random_uuid(random(16)) if tool == "claude-code" else timed_uuid(now, random(16))
     path = _path(root, tool, session, place, now)
-    kept = verbatim_records(ledger, importer, ledger.imports.writer(tool, importer.mapping), turns)
-    for verbatim in (kept, {}):
+    stored_records = verbatim_records(ledger, importer, ledger.imports.writer(tool, importer.mapping), turns)
+    for verbatim in (stored_records, {}):
         writer = _writer(format, session, place, now)
-        pieces = [("", writer.begin(_title(ledger, turns[-1])))]
+        turn_records = [("", writer.begin_session(_title(ledger, turns[-1])))]
         for turn in turns:
-            pieces.append(
+            turn_records.append(
                 (turn.id, writer.write(load_thread_turn(ledger, turn, cuts.get(turn.id), verbatim.get(turn.id))))
             )
-        data, spans = _joined(pieces)
+        data, spans = _joined(turn_records)
         claims = _claims(importer, data, path.name, spans)
         if _is_one_line(claims, turns[-1].id):
             break
@@ -226,9 +226,9 @@ def _thread(ledger: Ledger, rev: str) -> tuple[list[Turn], dict[str, str]]:
     return turns, thread.cuts
 
 
-def _workspace(ledger: Ledger, turns: Sequence[Turn], given: str | None) -> str:
+def _workspace(ledger: Ledger, turns: Sequence[Turn], chosen: str | None) -> str:
     """The folder, as the system calls it: tools look for their sessions by that name, whichever way led there."""
-    place = given if given is not None else _recorded_workspace(ledger, turns)
+    place = chosen if chosen is not None else _recorded_workspace(ledger, turns)
     return os.path.realpath(place) if os.path.isabs(place) else place
 
 
@@ -250,14 +250,14 @@ def _path(root: Path, tool: str, session: str, workspace: str, now: int) -> Path
     """Where the tool itself would look for it."""
     if tool == "claude-code":
         return root / "projects" / _no_letter.sub("-", workspace) / f"{session}.jsonl"
-    at = datetime.fromtimestamp(now / 1000, UTC)
-    return root / "sessions" / f"{at:%Y/%m/%d}" / f"rollout-{at:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
+    moment = datetime.fromtimestamp(now / 1000, UTC)
+    return root / "sessions" / f"{moment:%Y/%m/%d}" / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
 
 
-def _joined(pieces: Sequence[tuple[str, Records]]) -> tuple[bytes, list[tuple[int, str]]]:
+def _joined(turn_records: Sequence[tuple[str, Records]]) -> tuple[bytes, list[tuple[int, str]]]:
     """The lines, and where those of each turn begin."""
     data, spans = bytearray(), []
-    for turn, records in pieces:
+    for turn, records in turn_records:
         if turn and records:
             spans.append((len(data), turn))
         for record in records:
@@ -272,7 +272,7 @@ def _claims(
     with TemporaryDirectory(prefix="weft-") as folder:
         path = Path(folder, name)
         path.write_bytes(data)
-        read = [list(each.turns) for each in importer.read(as_source(path), Report(name))]
+        read = [list(transcript.turns) for transcript in importer.read(as_source(path), Report(name))]
     starts = [start for start, _ in spans]
     turns = read[0] if len(read) == 1 else []
     return tuple((turn, spans[bisect_left(starts, turn.end) - 1][1]) for turn in turns)

@@ -26,6 +26,7 @@ from weft.kernel.clock import iso_from_ms
 from weft.kernel.errors import InvalidInput, quoted
 from weft.ledger.api import Ledger
 from weft.ledger.model import (
+    ANTHROPIC,
     Compaction,
     ImagePart,
     Message,
@@ -36,6 +37,7 @@ from weft.ledger.model import (
     ToolResultPart,
     ToolUsePart,
     Turn,
+    sealed_items,
 )
 
 # --- The structure of other tools' session files, as data: which records there are, what each must hold, what it holds
@@ -69,7 +71,7 @@ class Format(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     lost: dict[str, str]
     """What the format cannot carry, by a short name."""
 
-    def make(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def make_record(self, kind: str, **fields: Any) -> dict[str, Any]:
         """A record of a kind, with exactly what belongs to it."""
         shape = self.shape(kind)
         unknown = fields.keys() - {*shape.given, *shape.optional, *shape.fixed}
@@ -78,11 +80,16 @@ class Format(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return {**json.loads(json.dumps(shape.fixed)), **fields}
 
     def shape(self, kind: str) -> Shape:
-        own = self.records[kind]
-        if own.of is None:
-            return own
-        base = self.shape(own.of)
-        return Shape(None, {**base.fixed, **own.fixed}, (*base.given, *own.given), (*base.optional, *own.optional))
+        own_shape = self.records[kind]
+        if own_shape.of is None:
+            return own_shape
+        base = self.shape(own_shape.of)
+        return Shape(
+            None,
+            {**base.fixed, **own_shape.fixed},
+            (*base.given, *own_shape.given),
+            (*base.optional, *own_shape.optional),
+        )
 
     def needs(self, kind: str) -> frozenset[str]:
         """What every record of this kind has."""
@@ -134,18 +141,18 @@ class CallIds:
     """Call ids that providers take, each used once in a file."""
 
     def __init__(self, prefix: str) -> None:
-        self._prefix, self._taken = prefix, set[str]()
+        self._prefix, self._used_ids = prefix, set[str]()
 
-    def take(self, native: str, turn: str) -> str:
+    def claim_id(self, native: str, turn: str) -> str:
         """The call's own id, if it can stay."""
-        found, again = native, 0
-        while not _is_call_id(found) or found in self._taken:
-            found, again = f"{self._prefix}{hex_for(turn, native, again)}", again + 1
-        self._taken.add(found)
-        return found
+        call_id, attempt = native, 0
+        while not _is_call_id(call_id) or call_id in self._used_ids:
+            call_id, attempt = f"{self._prefix}{hex_for(turn, native, attempt)}", attempt + 1
+        self._used_ids.add(call_id)
+        return call_id
 
     def note(self, native: str) -> None:
-        self._taken.add(native)
+        self._used_ids.add(native)
 
 
 def tool_name(name: str) -> str:
@@ -176,7 +183,7 @@ class Writer(Protocol):
     verbatim: int
     """How many turns are written as the tool itself wrote them."""
 
-    def begin(self, title: str | None) -> Records:
+    def begin_session(self, title: str | None) -> Records:
         """What stands before the first turn."""
 
     def write(self, thread_turn: ThreadTurn) -> Records:
@@ -196,8 +203,9 @@ def load_thread_turn(ledger: Ledger, turn: Turn, cut: str | None, verbatim: Reco
     )
 
 
-def losses(thread_turn: ThreadTurn) -> Iterator[str]:
-    """What no record of another tool's own making says: by the short names of the formats."""
+def losses(thread_turn: ThreadTurn, sealed_for: str = "") -> Iterator[str]:
+    """What no record of another tool's own making says: by the short names of the formats. What a vendor signed is
+    written where the format is `sealed_for` it."""
     turn = thread_turn.turn
     if turn.error is not None:
         yield "errors"
@@ -208,8 +216,9 @@ def losses(thread_turn: ThreadTurn) -> Iterator[str]:
             yield "injected"
         if message.role == "system":
             yield "system"
-        for part in message.content:
-            if isinstance(part, ReasoningPart):
+        signed = {item.at for item in sealed_items(message, sealed_for)} if sealed_for else set()
+        for at, part in enumerate(message.content):
+            if isinstance(part, ReasoningPart) and at not in signed:
                 yield "thinking"
             elif isinstance(part, ImagePart) and message.role == "assistant":
                 yield "made images"
@@ -271,8 +280,8 @@ class ClaudeCodeWriter:
         self._turn: Turn
         self._number = 0
 
-    def begin(self, title: str | None) -> Records:
-        return [self._format.make("title", aiTitle=title, sessionId=self._session)] if title else []
+    def begin_session(self, title: str | None) -> Records:
+        return [self._format.make_record("title", aiTitle=title, sessionId=self._session)] if title else []
 
     def write(self, thread_turn: ThreadTurn) -> Records:
         self._turn, self._number = thread_turn.turn, 0
@@ -281,7 +290,7 @@ class ClaudeCodeWriter:
             made = self._verbatim(thread_turn.verbatim)
             self.verbatim += 1
         else:
-            self.lost.update(name for name in losses(thread_turn) if name in self._format.lost)
+            self.lost.update(name for name in losses(thread_turn, ANTHROPIC) if name in self._format.lost)
             made = self._compacted(thread_turn) if thread_turn.compaction is not None else self._translated(thread_turn)
         self._lines[thread_turn.turn.id] = [record["uuid"] for record in made]
         return made
@@ -300,9 +309,9 @@ class ClaudeCodeWriter:
         return kind != "user" or (isinstance(message, dict) and {"role", "content"} <= message.keys())
 
     def _verbatim(self, records: Records) -> Records:
-        made: Records = []
+        lines: Records = []
         for record in records:
-            uuid, parent = text(record.get("uuid")), self._above(text(record.get("parentUuid")))
+            uuid, parent = text(record.get("uuid")), self._written_parent(text(record.get("parentUuid")))
             if record["type"] == "progress":
                 if uuid:
                     self._dropped[uuid] = parent
@@ -316,13 +325,13 @@ class ClaudeCodeWriter:
                 line["cwd"] = self._workspace
             if record.get("subtype") == "compact_boundary":
                 line["parentUuid"] = None
-                line["logicalParentUuid"] = self._above(text(record.get("logicalParentUuid"))) or self._last
-            self._take(line)
+                line["logicalParentUuid"] = self._written_parent(text(record.get("logicalParentUuid"))) or self._last
+            self._remember_line(line)
             self._note_calls(line)
-            made.append(line)
-        return made + self._answers()
+            lines.append(line)
+        return lines + self._close_calls()
 
-    def _above(self, parent: str | None) -> str | None:
+    def _written_parent(self, parent: str | None) -> str | None:
         """The line that one hangs from: its own parent if that is written, else what was written last."""
         while parent in self._dropped:
             parent = self._dropped[parent]
@@ -336,48 +345,48 @@ class ClaudeCodeWriter:
             elif block.get("type") == "tool_result" and (id := text(block.get("tool_use_id"))):
                 self._callers.pop(id, None)
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _remember_line(self, line: dict[str, Any]) -> None:
         self._last = line["uuid"]
         self._uuids.add(line["uuid"])
 
-    def _line(self, kind: str, at: int, parent: str | None = None, **fields: Any) -> dict[str, Any]:
+    def _line(self, kind: str, time: int, parent: str | None = None, **fields: Any) -> dict[str, Any]:
         self._number += 1
-        line = self._format.make(
+        line = self._format.make_record(
             kind,
             uuid=uuid_for(self._turn.id, self._number),
             parentUuid=None if kind == "boundary" else parent or self._last,
             sessionId=self._session,
-            timestamp=iso_from_ms(at),
+            timestamp=iso_from_ms(time),
             cwd=self._workspace,
             gitBranch=self._turn.git_branch or "",
             **fields,
         )
-        self._take(line)
+        self._remember_line(line)
         return line
 
     def _translated(self, thread_turn: ThreadTurn) -> Records:
-        made: Records = []
+        lines: Records = []
         response = ""
         for message, following in zip_longest(thread_turn.messages, thread_turn.messages[1:]):
             if message.role == "assistant":
                 is_new = not (response and _is_use(message))
                 response = f"msg_{hex_for(self._turn.id, message.id)}" if is_new else response
-                made += self._answer(message, response, is_last=not (following and _is_use(following)))
+                lines += self._answer(message, response, is_last=not (following and _is_use(following)))
                 continue
             response = ""
             if message.role == "tool":
-                made += self._results(message)
+                lines += self._results(message)
             elif message.role != "system":
-                made += self._answers()
-                made += self._prompt(message)
-        made += self._answers()
+                lines += self._close_calls()
+                lines += self._prompt(message)
+        lines += self._close_calls()
         turn = thread_turn.turn
         ended = turn.completed_at or turn.started_at
         if turn.interruption_reason is not None:
-            made.append(self._line("prompt", ended, message={"role": "user", "content": _blocks_of(_INTERRUPTED)}))
-        made = made or [self._note(thread_turn)]
+            lines.append(self._line("prompt", ended, message={"role": "user", "content": _blocks_of(_INTERRUPTED)}))
+        lines = lines or [self._note(thread_turn)]
         took = max(0, ended - turn.started_at)
-        return [*made, self._line("end", ended, durationMs=took, messageCount=len(made))]
+        return [*lines, self._line("end", ended, durationMs=took, messageCount=len(lines))]
 
     def _note(self, thread_turn: ThreadTurn) -> dict[str, Any]:
         message = {"role": "user", "content": note_on(thread_turn)}
@@ -385,68 +394,71 @@ class ClaudeCodeWriter:
 
     def _prompt(self, message: Message) -> Records:
         results = [part for part in message.content if isinstance(part, ToolResultPart)]
-        made = self._results(message) if results else []
+        lines = self._results(message) if results else []
         blocks = [block for part in message.content if (block := _block(part)) is not None]
         if not blocks:
-            return made
+            return lines
         content: Any = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks
-        return [*made, self._line("prompt", message.created_at, message={"role": "user", "content": content})]
+        return [*lines, self._line("prompt", message.created_at, message={"role": "user", "content": content})]
 
     def _answer(self, message: Message, response: str, is_last: bool) -> Records:
         """One line per block; only the last line of a response tells why it ended."""
-        blocks = [block for part in message.content if (block := self._answer_block(part)) is not None]
+        thoughts, blocks = _signed_thoughts(message), []
+        for at, part in enumerate(message.content):
+            blocks += thoughts.get(at, [])
+            blocks += [block] if (block := self._answer_block(part)) is not None else []
         model = message.model or self._turn.model or _SYNTHETIC
-        made: Records = []
+        lines: Records = []
         for number, block in enumerate(blocks):
             ends = is_last and number == len(blocks) - 1
             reason = ("tool_use" if block["type"] == "tool_use" else "end_turn") if ends else None
-            inner = self._format.make("message", id=response, model=model, content=[block], stop_reason=reason)
+            inner = self._format.make_record("message", id=response, model=model, content=[block], stop_reason=reason)
             line = self._line("answer", message.created_at, message=inner)
             if block["type"] == "tool_use":
                 self._callers[block["id"]] = line["uuid"]
-            made.append(line)
-        return made
+            lines.append(line)
+        return lines
 
     def _answer_block(self, part: Part) -> dict[str, Any] | None:
         if isinstance(part, ToolUsePart):
-            id = self._ids.take(part.id, self._turn.id)
+            id = self._ids.claim_id(part.id, self._turn.id)
             self._renamed.setdefault(part.id, []).append(id)
-            given = part.input if isinstance(part.input, dict) else {"input": part.input}
-            return {"type": "tool_use", "id": id, "name": tool_name(part.name), "input": given}
+            input_fields = part.input if isinstance(part.input, dict) else {"input": part.input}
+            return {"type": "tool_use", "id": id, "name": tool_name(part.name), "input": input_fields}
         return _block(part) if isinstance(part, TextPart) else None
 
     def _results(self, message: Message) -> Records:
         """A result of a call that is not here is told as a text of the tool's own."""
-        made: Records = []
+        lines: Records = []
         for part in message.content:
             waiting = self._renamed.get(part.tool_call_id) if isinstance(part, ToolResultPart) else None
             if isinstance(part, ToolResultPart) and waiting:
                 block = {"type": "tool_result", "tool_use_id": waiting.pop(0), "content": result_content(part.output)}
                 if part.is_error is not UNSET and part.is_error:
                     block["is_error"] = True
-                made.append(self._result(block, message.created_at))
+                lines.append(self._result(block, message.created_at))
             else:
                 words = as_text(part.output) if isinstance(part, ToolResultPart) else str(getattr(part, "text", ""))
                 if words and message.role == "tool":
                     content = {"role": "user", "content": words}
-                    made.append(self._line("prompt", message.created_at, message=content, isMeta=True))
-        return made
+                    lines.append(self._line("prompt", message.created_at, message=content, isMeta=True))
+        return lines
 
-    def _result(self, block: dict[str, Any], at: int) -> dict[str, Any]:
+    def _result(self, block: dict[str, Any], time: int) -> dict[str, Any]:
         caller = self._callers.pop(block["tool_use_id"])
         message = {"role": "user", "content": [block]}
-        return self._line("result", at, caller, message=message, sourceToolAssistantUUID=caller)
+        return self._line("result", time, caller, message=message, sourceToolAssistantUUID=caller)
 
-    def _answers(self) -> Records:
+    def _close_calls(self) -> Records:
         """Every call has its result: a provider takes no other history."""
-        at = self._turn.completed_at or self._turn.started_at
+        time = self._turn.completed_at or self._turn.started_at
         blocks = [
             {"type": "tool_result", "tool_use_id": id, "content": _UNANSWERED, "is_error": True} for id in self._callers
         ]
-        return [self._result(block, at) for block in blocks]
+        return [self._result(block, time) for block in blocks]
 
     def _compacted(self, thread_turn: ThreadTurn) -> Records:
-        compaction, at = thread_turn.compaction, thread_turn.turn.started_at
+        compaction, time = thread_turn.compaction, thread_turn.turn.started_at
         assert compaction is not None
         if not compaction.summary:
             self.lost["empty summaries"] += 1
@@ -459,22 +471,36 @@ class ClaudeCodeWriter:
             **self._preserved(compaction.first_kept, summary),
         }
         self._number = 0
-        boundary = self._line("boundary", at, logicalParentUuid=before, compactMetadata=metadata)
+        boundary = self._line("boundary", time, logicalParentUuid=before, compactMetadata=metadata)
         content = {"role": "user", "content": compaction.summary}
-        return [boundary, self._line("summary", at, boundary["uuid"], message=content)]
+        return [boundary, self._line("summary", time, boundary["uuid"], message=content)]
 
     def _preserved(self, first_kept: str | None, summary: str) -> dict[str, Any]:
         """The lines that a compaction kept in view, from the first kept turn on."""
         turns = list(self._lines)
         if first_kept not in turns:
             return {}
-        kept = [uuid for turn in turns[turns.index(first_kept) :] for uuid in self._lines[turn]]
-        if not kept:
+        kept_lines = [uuid for turn in turns[turns.index(first_kept) :] for uuid in self._lines[turn]]
+        if not kept_lines:
             return {}
         return {
-            "preservedSegment": {"headUuid": kept[0], "anchorUuid": summary, "tailUuid": kept[-1]},
-            "preservedMessages": {"anchorUuid": summary, "uuids": kept, "allUuids": kept},
+            "preservedSegment": {"headUuid": kept_lines[0], "anchorUuid": summary, "tailUuid": kept_lines[-1]},
+            "preservedMessages": {"anchorUuid": summary, "uuids": kept_lines, "allUuids": kept_lines},
         }
+
+
+def _signed_thoughts(message: Message) -> dict[int, list[dict[str, Any]]]:
+    """Blocks of thinking by the number of the part that they stand at: those that Anthropic takes again."""
+    thoughts: dict[int, list[dict[str, Any]]] = {}
+    for item in sealed_items(message, ANTHROPIC):
+        signature, data = item.fields.get("signature"), item.fields.get("redacted")
+        texts = [str(part.text) for part in message.content[item.at : item.at + item.parts] if hasattr(part, "text")]
+        if isinstance(signature, str):
+            block = {"type": "thinking", "thinking": "".join(texts), "signature": signature}
+            thoughts.setdefault(item.at, []).append(block)
+        elif isinstance(data, str):
+            thoughts.setdefault(item.at, []).append({"type": "redacted_thinking", "data": data})
+    return thoughts
 
 
 def _is_use(message: Message) -> bool:
@@ -502,7 +528,7 @@ def _image(url: str) -> dict[str, Any]:
 
 def result_content(output: Any) -> Any:
     """What the model was given back: text, or blocks of text and images."""
-    blocks = [_result_block(mapping(each)) for each in sequence(output)]
+    blocks = [_result_block(mapping(value)) for value in sequence(output)]
     if blocks and all(block is not None for block in blocks):
         return blocks
     return as_text(output)
@@ -546,38 +572,40 @@ class CodexWriter:
         self._id = ""
         self._final: str | None = None
 
-    def begin(self, title: str | None) -> Records:
+    def begin_session(self, title: str | None) -> Records:
         started = iso_from_ms(self._now)
-        meta = self._format.make(
+        meta = self._format.make_record(
             "session_meta", id=self._session, session_id=self._session, timestamp=started, cwd=self._workspace
         )
-        made = [self._format.make("line", timestamp=started, type="session_meta", payload=meta)]
+        lines = [self._format.make_record("line", timestamp=started, type="session_meta", payload=meta)]
         if title:
-            made.append(self._event(self._now, "thread_name_updated", thread_id=self._session, thread_name=title))
-        return made
+            lines.append(self._event(self._now, "thread_name_updated", thread_id=self._session, thread_name=title))
+        return lines
 
     def write(self, thread_turn: ThreadTurn) -> Records:
         self._turn, self._open, self._renamed = thread_turn.turn, {}, {}
         self._id = timed_uuid_for(thread_turn.turn.started_at, thread_turn.turn.id)
         if thread_turn.verbatim is not None and all(map(self._is_line, thread_turn.verbatim)):
-            made = self._verbatim(thread_turn.verbatim)
+            lines = self._verbatim(thread_turn.verbatim)
             self.verbatim += 1
         else:
             self.lost.update(name for name in losses(thread_turn) if name in self._format.lost)
-            made = self._compacted(thread_turn) if thread_turn.compaction is not None else self._translated(thread_turn)
-        self._items[thread_turn.turn.id] = [record["payload"] for record in made if record["type"] == "response_item"]
-        return made
+            lines = (
+                self._compacted(thread_turn) if thread_turn.compaction is not None else self._translated(thread_turn)
+            )
+        self._items[thread_turn.turn.id] = [record["payload"] for record in lines if record["type"] == "response_item"]
+        return lines
 
     def _is_line(self, record: dict[str, Any]) -> bool:
         return self._format.needs("line") <= record.keys() and isinstance(record["payload"], dict)
 
     def _verbatim(self, records: Records) -> Records:
-        made = [
+        lines = [
             {key: value for key, value in record.items() if key != "ordinal"}
             for record in records
             if record["type"] not in _NOT_OURS
         ]
-        for record in made:
+        for record in lines:
             payload = record["payload"]
             kind, id = text(payload.get("type")) or "", text(payload.get("call_id"))
             if id and kind in _OUTPUTS:
@@ -585,31 +613,33 @@ class CodexWriter:
                 self._open[id] = _OUTPUTS[kind]
             elif id and kind.endswith("_output"):
                 self._open.pop(id, None)
-        return made + self._answers()
+        return lines + self._close_calls()
 
-    def _line(self, at: int, type: str, payload: dict[str, Any]) -> dict[str, Any]:
-        return self._format.make("line", timestamp=iso_from_ms(at), type=type, payload=payload)
+    def _line(self, time: int, type: str, payload: dict[str, Any]) -> dict[str, Any]:
+        return self._format.make_record("line", timestamp=iso_from_ms(time), type=type, payload=payload)
 
-    def _event(self, at: int, kind: str, **fields: Any) -> dict[str, Any]:
-        return self._line(at, "event_msg", self._format.make(kind, **fields))
+    def _event(self, time: int, kind: str, **fields: Any) -> dict[str, Any]:
+        return self._line(time, "event_msg", self._format.make_record(kind, **fields))
 
-    def _item(self, at: int, kind: str, **fields: Any) -> dict[str, Any]:
-        return self._line(at, "response_item", self._format.make(kind, **fields))
+    def _item(self, time: int, kind: str, **fields: Any) -> dict[str, Any]:
+        return self._line(time, "response_item", self._format.make_record(kind, **fields))
 
     def _translated(self, thread_turn: ThreadTurn) -> Records:
-        turn, at = thread_turn.turn, thread_turn.turn.started_at
-        made = [self._event(at, "task_started", turn_id=self._id, started_at=at // 1000)]
-        context = self._format.make("turn_context", turn_id=self._id, cwd=self._workspace, model=turn.model or _UNNAMED)
-        made.append(self._line(at, "turn_context", context))
+        turn, time = thread_turn.turn, thread_turn.turn.started_at
+        lines = [self._event(time, "task_started", turn_id=self._id, started_at=time // 1000)]
+        context = self._format.make_record(
+            "turn_context", turn_id=self._id, cwd=self._workspace, model=turn.model or _UNNAMED
+        )
+        lines.append(self._line(time, "turn_context", context))
         answers = [message.id for message in thread_turn.messages if message.role == "assistant" and message.text]
         self._final = answers[-1] if answers else None
         spoken = [record for message in thread_turn.messages for record in self._message(message)]
         if all(record["payload"].get("role") == "developer" for record in spoken):
             content = [{"type": "input_text", "text": note_on(thread_turn)}]
-            spoken.append(self._item(at, "message", role="user", content=content))
-        return [*made, *spoken, *self._answers(), self._end(thread_turn)]
+            spoken.append(self._item(time, "message", role="user", content=content))
+        return [*lines, *spoken, *self._close_calls(), self._end_event(thread_turn)]
 
-    def _end(self, thread_turn: ThreadTurn) -> dict[str, Any]:
+    def _end_event(self, thread_turn: ThreadTurn) -> dict[str, Any]:
         turn = thread_turn.turn
         ended = turn.completed_at or turn.started_at
         took = max(0, ended - turn.started_at)
@@ -630,36 +660,36 @@ class CodexWriter:
             return [record for part in message.content for record in self._answer(message, part)]
         if message.role == "tool":
             return [record for part in message.content for record in self._result(message, part)]
-        made = [record for part in message.content if isinstance(part, ToolResultPart)
+        lines = [record for part in message.content if isinstance(part, ToolResultPart)
                 for record in self._result(message, part)]  # fmt: skip
         blocks = [block for part in message.content if (block := _input(part)) is not None]
         if not blocks:
-            return made
+            return lines
         if message.role == "system":
-            return [*made, self._item(message.created_at, "message", role="developer", content=blocks)]
-        made += self._answers()
+            return [*lines, self._item(message.created_at, "message", role="developer", content=blocks)]
+        lines += self._close_calls()
         images = [block["image_url"] for block in blocks if block["type"] == "input_image"]
-        made.append(self._item(message.created_at, "message", role="user", content=blocks))
-        return [*made, self._event(message.created_at, "user_message", message=message.text, images=images)]
+        lines.append(self._item(message.created_at, "message", role="user", content=blocks))
+        return [*lines, self._event(message.created_at, "user_message", message=message.text, images=images)]
 
     def _answer(self, message: Message, part: Part) -> Records:
-        at = message.created_at
+        time = message.created_at
         if isinstance(part, TextPart) and str(part.text).strip():
             words = str(part.text)
             content = [{"type": "output_text", "text": words}]
             return [
-                self._event(at, "agent_message", message=words, phase=self._phase(message)),
-                self._item(at, "message", role="assistant", content=content),
+                self._event(time, "agent_message", message=words, phase=self._phase(message)),
+                self._item(time, "message", role="assistant", content=content),
             ]
         if isinstance(part, ReasoningPart) and str(part.text).strip():
-            return [self._event(at, "agent_reasoning", text=str(part.text))]
+            return [self._event(time, "agent_reasoning", text=str(part.text))]
         if isinstance(part, ToolUsePart):
-            id = self._ids.take(part.id, self._turn.id)
+            id = self._ids.claim_id(part.id, self._turn.id)
             self._renamed.setdefault(part.id, []).append(id)
             self._open[id] = "function_call_output"
-            given = part.input if isinstance(part.input, dict) else {"input": part.input}
-            arguments, name = as_text(given), tool_name(part.name)
-            return [self._item(at, "function_call", name=name, arguments=arguments, call_id=id)]
+            input_fields = part.input if isinstance(part.input, dict) else {"input": part.input}
+            arguments, name = as_text(input_fields), tool_name(part.name)
+            return [self._item(time, "function_call", name=name, arguments=arguments, call_id=id)]
         return []
 
     def _phase(self, message: Message) -> str:
@@ -667,37 +697,37 @@ class CodexWriter:
 
     def _result(self, message: Message, part: Part) -> Records:
         """A result of a call that is not here is told as a text, in the user's role."""
-        at = message.created_at
+        time = message.created_at
         if isinstance(part, ToolResultPart) and (waiting := self._renamed.get(part.tool_call_id)):
-            return [self._output(waiting.pop(0), _output(part.output), at)]
+            return [self._output(waiting.pop(0), _output(part.output), time)]
         words = as_text(part.output) if isinstance(part, ToolResultPart) else str(getattr(part, "text", ""))
         if not words or message.role != "tool":
             return []
-        return [self._item(at, "message", role="user", content=[{"type": "input_text", "text": words}])]
+        return [self._item(time, "message", role="user", content=[{"type": "input_text", "text": words}])]
 
-    def _output(self, call: str, output: Any, at: int) -> dict[str, Any]:
-        return self._item(at, self._open.pop(call), call_id=call, output=output)
+    def _output(self, call: str, output: Any, time: int) -> dict[str, Any]:
+        return self._item(time, self._open.pop(call), call_id=call, output=output)
 
-    def _answers(self) -> Records:
+    def _close_calls(self) -> Records:
         """Every call has its output: a provider takes no other history."""
-        at = self._turn.completed_at or self._turn.started_at
-        return [self._output(call, _CODEX_UNANSWERED, at) for call in list(self._open)]
+        time = self._turn.completed_at or self._turn.started_at
+        return [self._output(call, _CODEX_UNANSWERED, time) for call in list(self._open)]
 
     def _compacted(self, thread_turn: ThreadTurn) -> Records:
-        compaction, at = thread_turn.compaction, thread_turn.turn.started_at
+        compaction, time = thread_turn.compaction, thread_turn.turn.started_at
         assert compaction is not None
         if not compaction.summary:
             self.lost["empty summaries"] += 1
             return self._translated(thread_turn)
         turns = list(self._items)
-        kept = turns[turns.index(compaction.first_kept) :] if compaction.first_kept in turns else []
+        kept_turns = turns[turns.index(compaction.first_kept) :] if compaction.first_kept in turns else []
         content = [{"type": "input_text", "text": compaction.summary}]
         history = [
-            self._format.make("message", role="user", content=content),
-            *(item for turn in kept for item in self._items[turn]),
+            self._format.make_record("message", role="user", content=content),
+            *(item for turn in kept_turns for item in self._items[turn]),
         ]
-        payload = self._format.make("compacted", message=compaction.summary, replacement_history=history)
-        return [self._line(at, "compacted", payload), self._event(at, "context_compacted")]
+        payload = self._format.make_record("compacted", message=compaction.summary, replacement_history=history)
+        return [self._line(time, "compacted", payload), self._event(time, "context_compacted")]
 
 
 def _input(part: Part) -> dict[str, Any] | None:
@@ -708,7 +738,7 @@ def _input(part: Part) -> dict[str, Any] | None:
 
 def _output(output: Any) -> Any:
     """What the model was given back: text, or blocks of text and images."""
-    blocks = [_output_block(mapping(each)) for each in sequence(output)]
+    blocks = [_output_block(mapping(value)) for value in sequence(output)]
     if blocks and all(block is not None for block in blocks):
         return blocks
     return as_text(output)

@@ -23,25 +23,25 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from weft.exchange.sync import synced_ledgers
-from weft.exchange.sync.fact_transfer import Receiver, Report, Sender, SyncOutcome, ensure_chain, silent
+from weft.exchange.sync.fact_transfer import FactReceiver, FactSender, Report, SyncOutcome, ensure_chain, silent
 from weft.exchange.sync.frames import (
     SILENCE_SECONDS,
     VERSION,
     BatchEnd,
     Channel,
     Frame,
-    Hello,
+    HelloFrame,
     ImportSecretMessage,
     ImportsOffer,
-    Kind,
     KnownLog,
-    Push,
-    Ready,
-    Served,
+    LocalConversation,
+    PushRequest,
+    ReceiverReady,
+    SyncFrameKind,
     Talk,
     framed,
-    hear,
     message_in,
+    receive_frame,
 )
 from weft.exchange.sync.synced_ledgers import (
     LedgerSink,
@@ -117,9 +117,9 @@ def without_password(address: str) -> str:
     if not address.startswith(SSH):
         raise InvalidInput(f"no ledger is reached by {scheme_of(address)}://", FORMS)
     _ssh_program(address)
-    parts = urlsplit(address)
-    user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))
+    url_parts = urlsplit(address)
+    user, at_sign, host = url_parts.netloc.rpartition("@")
+    return urlunsplit(url_parts._replace(netloc=f"{user.partition(':')[0]}{at_sign}{host}"))
 
 
 def _postgres_address(address: str) -> str:
@@ -133,17 +133,17 @@ def _postgres_address(address: str) -> str:
 def _ssh_program(address: str) -> list[str]:
     """`ssh://[user@]host[:port]/path`; `/~/path` is in the home folder there."""
     try:
-        parts = urlsplit(address)
-        port = parts.port
+        url_parts = urlsplit(address)
+        port = url_parts.port
     except ValueError:
         raise InvalidInput(f"{hidden_address(address)!r} cannot be read", "write ssh://host/path") from None
-    host, path = parts.hostname or "", unquote(parts.path)
-    if not host or host.startswith("-") or (parts.username or "").startswith("-") or path in ("", "/"):
+    host, path = url_parts.hostname or "", unquote(url_parts.path)
+    if not host or host.startswith("-") or (url_parts.username or "").startswith("-") or path in ("", "/"):
         raise InvalidInput(f"{hidden_address(address)!r} names no host and path", "write ssh://host/path/of/ledger.db")
     path = path[1:].removeprefix(HOME) if path.startswith(f"/{HOME}") else path
     if path.startswith("-"):
         path = f"./{path}"
-    target = f"{parts.username}@{host}" if parts.username else host
+    target = f"{url_parts.username}@{host}" if url_parts.username else host
     ports = ["-p", str(port)] if port else []
     return ["ssh", *ports, "--", target, f"weft sync-stdio --ledger {shell_word(path)}"]
 
@@ -171,10 +171,10 @@ class ProgramStream:
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        descriptor, rest = self._process.stdin.fileno(), memoryview(data)
-        while rest:
+        descriptor, remaining = self._process.stdin.fileno(), memoryview(data)
+        while remaining:
             wait_for(descriptor, select.POLLOUT, self._silence_seconds)
-            rest = rest[os.write(descriptor, rest[:PIPE_BYTES]) :]
+            remaining = remaining[os.write(descriptor, remaining[:PIPE_BYTES]) :]
 
     def close(self) -> None:
         """The program ends when nobody speaks to it any longer, or is ended."""
@@ -192,16 +192,18 @@ class ProgramStream:
         self._process.wait()
 
 
-class Pipes:
+class PipeStream:
     """Two files as one stream of bytes: the standard input and output of a program that serves."""
 
-    def __init__(self, given: IO[bytes], out: IO[bytes], silence_seconds: float = SILENCE_SECONDS) -> None:
-        self._read: Callable[[int], bytes | None] = getattr(given, "read1", given.read)  # what is there, not all asked
-        self._given, self._out, self.silence_seconds = given, out, silence_seconds
+    def __init__(self, incoming: IO[bytes], out: IO[bytes], silence_seconds: float = SILENCE_SECONDS) -> None:
+        self._read: Callable[[int], bytes | None] = getattr(
+            incoming, "read1", incoming.read
+        )  # what is there, not all asked
+        self._incoming, self._out, self.silence_seconds = incoming, out, silence_seconds
 
     def read(self, most: int) -> bytes:
         """A read takes all that the file has buffered: what is left lies in the pipe, where it can be awaited."""
-        wait_for(self._given.fileno(), select.POLLIN, self.silence_seconds)
+        wait_for(self._incoming.fileno(), select.POLLIN, self.silence_seconds)
         return self._read(most) or b""
 
     def write(self, data: bytes) -> None:
@@ -214,9 +216,9 @@ class Pipes:
 
 def write_all(out: IO[bytes], data: bytes) -> None:
     """An unbuffered file may take a part."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[out.write(rest) or 0 :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[out.write(remaining) or 0 :]
 
 
 def wait_for(descriptor: int, event: int, seconds: float) -> None:
@@ -244,10 +246,10 @@ SECRET_BYTES = 32
 REQUESTS_LIMIT = 1024
 """Of one conversation."""
 T = TypeVar("T")
-CheckPeer = Callable[[Hello], None]
+CheckPeer = Callable[[HelloFrame], None]
 
 
-class Manners(Struct, frozen=True, kw_only=True):
+class ServePermissions(Struct, frozen=True, kw_only=True):
     """What a ledger that is served lets others do."""
 
     takes: bool = True
@@ -256,59 +258,59 @@ class Manners(Struct, frozen=True, kw_only=True):
     """The import secret is shared, and taken over while nothing was imported."""
 
 
-def accept_any(peer: Hello) -> None:
+def accept_any(peer: HelloFrame) -> None:
     """Whoever serves knows no address of whoever asks."""
 
 
-class Greeted(Struct, frozen=True):
+class GreetedPeer(Struct, frozen=True):
     """The other side of a conversation."""
 
-    peer: Hello
+    peer: HelloFrame
     is_disputed: bool
     """It remembers something of our log that is not in it, and said so before: nothing that it leaves out because of
     that may be missed."""
 
 
-def greet(store: Store, source: LedgerSource, check: CheckPeer, *, first: bool) -> Talk[Greeted]:
+def greet(store: Store, source: LedgerSource, check: CheckPeer, *, first: bool) -> Talk[GreetedPeer]:
     """Who is there? Nothing that it says of itself is kept; what was proven before is held against it."""
-    own = source.hello()
+    own_hello = source.hello()
     if first:
-        yield framed(Kind.HELLO, own)
-    peer = _checked(message_in((yield from hear(Kind.HELLO)), Hello), own)
+        yield framed(SyncFrameKind.HELLO, own_hello)
+    peer = _checked(message_in((yield from receive_frame(SyncFrameKind.HELLO)), HelloFrame), own_hello)
     check(peer)
     return (yield from _dropping(store, peer, _compare(store, source, peer, first)))
 
 
-def _compare(store: Store, source: LedgerSource, peer: Hello, first: bool) -> Talk[Greeted]:
+def _compare(store: Store, source: LedgerSource, peer: HelloFrame, first: bool) -> Talk[GreetedPeer]:
     if not first:
-        yield framed(Kind.HELLO, source.hello())
-        yield framed(Kind.KNOWN, _remembered(store, peer))
-    known = message_in((yield from hear(Kind.KNOWN)), KnownLog)
-    disputed = first and _disputes(store, peer, known)
+        yield framed(SyncFrameKind.HELLO, source.hello())
+        yield framed(SyncFrameKind.KNOWN, _remembered(store, peer))
+    known_log = message_in((yield from receive_frame(SyncFrameKind.KNOWN)), KnownLog)
+    disputed = first and _disputes(store, peer, known_log)
     if not disputed:
-        _ensure_in_log(store, source, peer, known)
+        _ensure_in_log(store, source, peer, known_log)
     if first:
-        yield framed(Kind.KNOWN, _remembered(store, peer))
-    return Greeted(peer, disputed)
+        yield framed(SyncFrameKind.KNOWN, _remembered(store, peer))
+    return GreetedPeer(peer, disputed)
 
 
-def _disputes(store: Store, peer: Hello, known: KnownLog) -> bool:
+def _disputes(store: Store, peer: HelloFrame, known_log: KnownLog) -> bool:
     with store.read() as txn:
-        return bool(known.n) and is_disputed(txn.sql, peer.replica, known)
+        return bool(known_log.n) and is_disputed(txn.sql, peer.replica, known_log)
 
 
-def _ensure_in_log(store: Store, source: LedgerSource, peer: Hello, known: KnownLog) -> None:
+def _ensure_in_log(store: Store, source: LedgerSource, peer: HelloFrame, known_log: KnownLog) -> None:
     """What the peer remembers is refused once where this ledger did not say it. A peer that is only read cannot forget
     it, so it is noted here: the same claim is passed over the next time."""
     try:
-        ensure_chain(source, known.n, known.chain)
+        ensure_chain(source, known_log.n, known_log.chain)
     except ReplicaDiverged:
         if not store.read_only:
-            store.write(lambda txn: note_dispute(txn.sql, peer.replica, known))
+            store.write(lambda txn: note_dispute(txn.sql, peer.replica, known_log))
         raise
 
 
-def _dropping(store: Store, peer: Hello, talk: Talk[T]) -> Talk[T]:
+def _dropping(store: Store, peer: HelloFrame, talk: Talk[T]) -> Talk[T]:
     """A talk after which nothing is remembered of a peer that says that it never said so."""
     try:
         return (yield from talk)
@@ -318,20 +320,20 @@ def _dropping(store: Store, peer: Hello, talk: Talk[T]) -> Talk[T]:
         raise
 
 
-def _checked(peer: Hello, own: Hello) -> Hello:
+def _checked(peer: HelloFrame, own_hello: HelloFrame) -> HelloFrame:
     if peer.version != VERSION:
         raise ProtocolBroken(f"the other side speaks version {peer.version} of the protocol, this one {VERSION}")
     if not is_ulid(peer.replica) or not is_digest(peer.chain):
         raise ProtocolBroken("HELLO names no replica, or no place in its log")
-    if peer.replica == own.replica:
+    if peer.replica == own_hello.replica:
         raise ReplicaDiverged(
-            f"both ledgers go by the replica id {own.replica}",
+            f"both ledgers go by the replica id {own_hello.replica}",
             Action.RENEW_COPY_REPLICA,
         )
     return peer
 
 
-def _remembered(store: Store, peer: Hello) -> KnownLog:
+def _remembered(store: Store, peer: HelloFrame) -> KnownLog:
     """Whoever was cut or rolled back notices by it; its log may have grown since it said where it ends."""
     with store.read() as txn:
         return remembered(txn.sql, peer.replica)
@@ -340,16 +342,16 @@ def _remembered(store: Store, peer: Hello) -> KnownLog:
 # --- whoever asks -------------------------------------------------------------------------------------------------
 
 
-class Asking:
+class SyncClient:
     """One ledger that asks another. Each verb is a whole talk; `greeting` comes first and `leaving` last."""
 
     def __init__(self, store: Store, report: Report = silent, check: CheckPeer = accept_any) -> None:
         self._store, self._report, self._check = store, report, check
         self._source = LedgerSource(store)
-        self.peer: Hello | None = None
+        self.peer: HelloFrame | None = None
         self._is_disputed = False
 
-    def greeting(self) -> Talk[Hello]:
+    def greeting(self) -> Talk[HelloFrame]:
         greeted = yield from greet(self._store, self._source, self._check, first=True)
         self.peer, self._is_disputed = greeted.peer, greeted.is_disputed
         return self.peer
@@ -359,42 +361,44 @@ class Asking:
         sink = LedgerSink(self._store, peer.replica)
         ready = sink.ready(peer.replica)
         ready = replace(ready, dry=dry, whole=ready.whole or self._is_disputed)
-        yield framed(Kind.PULL, ready)
-        receiving = Receiver(sink, peer, self._report).receive(ready)
+        yield framed(SyncFrameKind.PULL, ready)
+        receiving = FactReceiver(sink, peer, self._report).receive(ready)
         return (yield from _dropping(self._store, peer, receiving))
 
     def pushing(self, selection: Selection | None = None, *, dry: bool = False) -> Talk[SyncOutcome]:
         peer, limited = self._greeted(), selection is not None
         source = LedgerSource(self._store, selection) if selection is not None else self._source
-        yield framed(Kind.PUSH, Push(dry=dry, limited=limited))
-        ready = message_in((yield from _dropping(self._store, peer, hear(Kind.READY))), Ready)
-        sending = Sender(source, peer.replica, limited, self._report).send(ready)
+        yield framed(SyncFrameKind.PUSH, PushRequest(dry=dry, limited=limited))
+        ready = message_in((yield from _dropping(self._store, peer, receive_frame(SyncFrameKind.READY))), ReceiverReady)
+        sending = FactSender(source, peer.replica, limited, self._report).send(ready)
         return (yield from _dropping(self._store, peer, sending))
 
     def sharing(self) -> Talk[str]:
         """Both have one import secret afterwards: whoever has imported nothing takes over the other's. Says which."""
-        own, secret = imports_of(self._store), import_secret(self._store)
-        yield Frame(Kind.IMPORTS)
-        theirs = message_in((yield from hear(Kind.IMPORTS)), ImportsOffer)
-        if theirs.fingerprint == own.fingerprint:
+        own_imports, secret = imports_of(self._store), import_secret(self._store)
+        yield Frame(SyncFrameKind.IMPORTS)
+        their_imports = message_in((yield from receive_frame(SyncFrameKind.IMPORTS)), ImportsOffer)
+        if their_imports.fingerprint == own_imports.fingerprint:
             return "same"
-        if own.imported and theirs.imported:
+        if own_imports.imported and their_imports.imported:
             raise NotApplicable(
                 "both ledgers have imports under secrets of their own",
                 "they stay two trees; share the secret before the first import",
             )
-        if own.imported:
-            yield framed(Kind.SECRET, ImportSecretMessage(secret=secret.hex()))
-            yield from hear(Kind.SECRET)
+        if own_imports.imported:
+            yield framed(SyncFrameKind.SECRET, ImportSecretMessage(secret=secret.hex()))
+            yield from receive_frame(SyncFrameKind.SECRET)
             return "given"
-        yield framed(Kind.SECRET, ImportSecretMessage())
-        adopt_secret(self._store, _secret(message_in((yield from hear(Kind.SECRET)), ImportSecretMessage)))
+        yield framed(SyncFrameKind.SECRET, ImportSecretMessage())
+        adopt_secret(
+            self._store, _secret(message_in((yield from receive_frame(SyncFrameKind.SECRET)), ImportSecretMessage))
+        )
         return "taken"
 
     def leaving(self) -> Talk[None]:
-        yield Frame(Kind.BYE)
+        yield Frame(SyncFrameKind.BYE)
 
-    def _greeted(self) -> Hello:
+    def _greeted(self) -> HelloFrame:
         assert self.peer is not None, "greeting comes first"
         return self.peer
 
@@ -423,10 +427,12 @@ def allow_sharing() -> None:
     """Whoever serves a store without its ledger vouches for it."""
 
 
-class Serving:
+class SyncServer:
     """One ledger that answers another until it leaves."""
 
-    def __init__(self, store: Store, manners: Manners, ensure_shares: Callable[[], None] = allow_sharing) -> None:
+    def __init__(
+        self, store: Store, manners: ServePermissions, ensure_shares: Callable[[], None] = allow_sharing
+    ) -> None:
         """`ensure_shares` raises where the import secret may not leave this ledger or be replaced."""
         self._store, self._manners, self._ensure_shares = store, manners, ensure_shares
 
@@ -436,28 +442,30 @@ class Serving:
         peer = (yield from greet(self._store, source, accept_any, first=False)).peer
         yield from _dropping(self._store, peer, self._answer(source, peer))
 
-    def _answer(self, source: LedgerSource, peer: Hello) -> Talk[None]:
+    def _answer(self, source: LedgerSource, peer: HelloFrame) -> Talk[None]:
         for _ in range(REQUESTS_LIMIT):
-            frame = yield from hear(Kind.PULL, Kind.PUSH, Kind.IMPORTS, Kind.SECRET, Kind.BYE)
-            if frame.kind == Kind.BYE:
+            frame = yield from receive_frame(
+                SyncFrameKind.PULL, SyncFrameKind.PUSH, SyncFrameKind.IMPORTS, SyncFrameKind.SECRET, SyncFrameKind.BYE
+            )
+            if frame.kind == SyncFrameKind.BYE:
                 return
-            if frame.kind == Kind.PULL:
-                yield from Sender(source, peer.replica, False, silent).send(message_in(frame, Ready))
-            elif frame.kind == Kind.PUSH:
-                yield from self._take(message_in(frame, Push), peer)
-            elif frame.kind == Kind.IMPORTS:
-                yield framed(Kind.IMPORTS, imports_of(self._store))
+            if frame.kind == SyncFrameKind.PULL:
+                yield from FactSender(source, peer.replica, False, silent).send(message_in(frame, ReceiverReady))
+            elif frame.kind == SyncFrameKind.PUSH:
+                yield from self._serve_push(message_in(frame, PushRequest), peer)
+            elif frame.kind == SyncFrameKind.IMPORTS:
+                yield framed(SyncFrameKind.IMPORTS, imports_of(self._store))
             else:
                 yield from self._share(message_in(frame, ImportSecretMessage))
         raise ProtocolBroken(f"more than {REQUESTS_LIMIT} requests in one conversation")
 
-    def _take(self, push: Push, peer: Hello) -> Talk[None]:
+    def _serve_push(self, push: PushRequest, peer: HelloFrame) -> Talk[None]:
         if not self._manners.takes or self._store.read_only:
             raise ReadOnlyLedger(self._store.path)
         sink = LedgerSink(self._store, peer.replica)
         ready = replace(sink.ready(peer.replica), dry=push.dry)
-        yield framed(Kind.READY, ready)
-        yield from Receiver(sink, peer, silent, limited=push.limited).receive(ready)
+        yield framed(SyncFrameKind.READY, ready)
+        yield from FactReceiver(sink, peer, silent, limited=push.limited).receive(ready)
 
     def _share(self, message: ImportSecretMessage) -> Talk[None]:
         if not self._manners.shares_secret:
@@ -467,9 +475,9 @@ class Serving:
             if not self._manners.takes:
                 raise ReadOnlyLedger(self._store.path)
             adopt_secret(self._store, _secret(message))
-            yield Frame(Kind.SECRET)
+            yield Frame(SyncFrameKind.SECRET)
         else:
-            yield framed(Kind.SECRET, ImportSecretMessage(secret=import_secret(self._store).hex()))
+            yield framed(SyncFrameKind.SECRET, ImportSecretMessage(secret=import_secret(self._store).hex()))
 
 
 # --- A clone that begins as a copy of the other ledger's file, and goes on as one whose events all came from there.
@@ -509,7 +517,7 @@ class FileClone:
         self._log: ReadLog | None = None
         self._facts: CopiedFacts | None = None
 
-    def make(self, place: Path, trust: TrustStore | None = None) -> CopiedFacts | None:
+    def make_clone(self, place: Path, trust: TrustStore | None = None) -> CopiedFacts | None:
         """The clone at a place where nothing lies; `trust` joins it. None, and nothing there: this ledger is to be
         cloned fact by fact."""
         store = store_of(self._source)
@@ -520,7 +528,7 @@ class FileClone:
         def check(sql: SqliteSql) -> None:
             log = None
             if may_become_clone(sql):
-                log = read_log(FactReader(sql), store.replica, lambda done, of: self._report("log", done, of))
+                log = read_log(FactReader(sql), store.replica, lambda done, total: self._report("log", done, total))
             if log is None:
                 raise _OthersWrote
             self._log = log
@@ -537,7 +545,7 @@ class FileClone:
                 trust.allow(identity, CLONED, token)
 
         try:
-            store.clone(place, check, change, join, lambda done, of: self._report("file", done, of))
+            store.clone(place, check, change, join, lambda done, total: self._report("file", done, total))
         except _OthersWrote:
             return None
         return self._facts
@@ -595,21 +603,21 @@ class Synced(Struct, frozen=True, kw_only=True):
         )
 
 
-class Link:
+class SyncLink:
     """An open conversation with another ledger."""
 
-    def __init__(self, address: str, pump: Channel | Served, asking: Asking) -> None:
-        self.address, self.asking = address, asking
+    def __init__(self, address: str, pump: Channel | LocalConversation, client: SyncClient) -> None:
+        self.address, self.client = address, client
         self._pump = pump
 
     def converse(self, talk: Talk[T]) -> T:
         return self._pump.converse(talk)
 
     def synced(self, sent: SyncOutcome, *, dry: bool) -> Synced:
-        assert self.asking.peer is not None
+        assert self.client.peer is not None
         return Synced(
             address=without_password(self.address),
-            replica=self.asking.peer.replica,
+            replica=self.client.peer.replica,
             events=sent.events,
             contents=sent.contents,
             known=sent.known,
@@ -629,25 +637,27 @@ def linked(
     opens: OpenLedger,
     report: Report = silent,
     silence_seconds: float = SILENCE_SECONDS,
-) -> Iterator[Link]:
+) -> Iterator[SyncLink]:
     """A conversation with the ledger at an address, which ends with the block. Which replica answers there is pinned at
     the first one; another replica at that address is refused before anything is taken or sent."""
     program = program_of(address)
     ledger.trust.ensure("speak to another ledger")
     store = store_of(ledger)
     store.catch_up()
-    asking = Asking(store, report, partial(_ensure_pinned, ledger, without_password(address)))
+    client = SyncClient(store, report, partial(_ensure_pinned, ledger, without_password(address)))
     if program is None:
-        with opens(address) as other:
-            pump = Served(Serving(store_of(other), Manners(), partial(_ensure_shares, other)).serve())
-            with _greeted(ledger, Link(address, pump, asking)) as link:
+        with opens(address) as peer_ledger:
+            pump = LocalConversation(
+                SyncServer(store_of(peer_ledger), ServePermissions(), partial(_ensure_shares, peer_ledger)).serve()
+            )
+            with _greeted(ledger, SyncLink(address, pump, client)) as link:
                 yield link
-            if not other._store.read_only and views_are_stale(other._store):
-                other.upkeep.rebuild()
+            if not peer_ledger._store.read_only and views_are_stale(peer_ledger._store):
+                peer_ledger.upkeep.rebuild()
         return
     channel = start(program, writer_of(ledger).clock, silence_seconds)
     try:
-        with _greeted(ledger, Link(address, channel, asking)) as link:
+        with _greeted(ledger, SyncLink(address, channel, client)) as link:
             yield link
     finally:
         channel.close()
@@ -657,7 +667,7 @@ def _ensure_shares(ledger: Ledger) -> None:
     ledger.trust.ensure("share its import secret")
 
 
-def _ensure_pinned(ledger: Ledger, address: str, peer: Hello) -> None:
+def _ensure_pinned(ledger: Ledger, address: str, peer: HelloFrame) -> None:
     pinned = ledger.trust.pinned_replica(address)
     if pinned is not None and pinned != peer.replica:
         raise ReplicaDiverged(
@@ -667,16 +677,16 @@ def _ensure_pinned(ledger: Ledger, address: str, peer: Hello) -> None:
 
 
 @contextmanager
-def _greeted(ledger: Ledger, link: Link) -> Iterator[Link]:
-    peer, address = link.converse(link.asking.greeting()), without_password(link.address)
+def _greeted(ledger: Ledger, link: SyncLink) -> Iterator[SyncLink]:
+    peer, address = link.converse(link.client.greeting()), without_password(link.address)
     if ledger.trust.pinned_replica(address) is None:
         ledger.trust.pin_replica(address, peer.replica)
     yield link
     with suppress(ConnectionCut):  # whoever is gone already need not be told that we leave
-        link.converse(link.asking.leaving())
+        link.converse(link.client.leaving())
 
 
-def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
+def serve(ledger: Ledger, pipes: PipeStream, manners: ServePermissions) -> None:
     """Answer whoever speaks over these pipes, until they leave or are gone."""
     writer_of(ledger).ensure_whole("ledger:read")
     if manners.takes:
@@ -684,7 +694,7 @@ def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
     channel = Channel(pipes, writer_of(ledger).clock, pipes.silence_seconds)
     channel.greet()
     try:
-        channel.converse(Serving(store_of(ledger), manners, partial(_ensure_shares, ledger)).serve())
+        channel.converse(SyncServer(store_of(ledger), manners, partial(_ensure_shares, ledger)).serve())
     except ConnectionCut:
         if channel.received:
             raise
@@ -705,7 +715,7 @@ def pull(
     """Every fact that the other ledger has and this one lacks."""
     writer_of(ledger).ensure_whole("facts:import")
     with linked(ledger, address, opens, report, silence_seconds) as link:
-        done = link.synced(link.converse(link.asking.pulling(dry=dry)), dry=dry)
+        done = link.synced(link.converse(link.client.pulling(dry=dry)), dry=dry)
     if views_are_stale(store_of(ledger)):
         ledger.acting_as(LOCAL).upkeep.rebuild()
     return done
@@ -729,7 +739,7 @@ def push(
         store_of(ledger).catch_up()
         selection = select_threads(store_of(ledger), ids)
     with linked(ledger, address, opens, report, silence_seconds) as link:
-        sent = link.converse(link.asking.pushing(selection, dry=dry))
+        sent = link.converse(link.client.pushing(selection, dry=dry))
         return link.synced(sent, dry=dry)
 
 
@@ -750,26 +760,29 @@ def clone(
     _remember_origin(ledger, Remote(name=ORIGIN, address=without_password(address), shares_imports=secret))
     with linked(ledger, address, opens, report, silence_seconds) as link:
         if secret:
-            link.converse(link.asking.sharing())
-        done = link.synced(link.converse(link.asking.pulling()), dry=False)
+            link.converse(link.client.sharing())
+        done = link.synced(link.converse(link.client.pulling()), dry=False)
     if views_are_stale(store_of(ledger)):
         ledger.acting_as(LOCAL).upkeep.rebuild()
     return done
 
 
-def _remember_origin(ledger: Ledger, wanted: Remote) -> None:
-    known = next((remote for remote in remotes(ledger) if remote.name == ORIGIN), None)
+def _remember_origin(ledger: Ledger, new_origin: Remote) -> None:
+    origin = next((remote for remote in remotes(ledger) if remote.name == ORIGIN), None)
     with store_of(ledger).read() as txn:
         is_empty = txn.facts.tip().n == 0
-    if known is None and not is_empty:
+    if origin is None and not is_empty:
         raise NotApplicable(f"{ledger.path} is not empty", Action.CLONE_ELSEWHERE_OR_PULL)
-    if known is not None and known.address != wanted.address and not is_empty:
-        raise NotApplicable(f"{ledger.path} is a clone of {known.address}", "clone to a new place")
-    if known is not None and (known.address, known.shares_imports) != (wanted.address, wanted.shares_imports):
+    if origin is not None and origin.address != new_origin.address and not is_empty:
+        raise NotApplicable(f"{ledger.path} is a clone of {origin.address}", "clone to a new place")
+    if origin is not None and (origin.address, origin.shares_imports) != (
+        new_origin.address,
+        new_origin.shares_imports,
+    ):
         remove_remote(ledger, ORIGIN)
-        known = None
-    if known is None:
-        add_remote(ledger, wanted)
+        origin = None
+    if origin is None:
+        add_remote(ledger, new_origin)
 
 
 def share_imports(ledger: Ledger, address: str, opens: OpenLedger) -> str:
@@ -777,7 +790,7 @@ def share_imports(ledger: Ledger, address: str, opens: OpenLedger) -> str:
     writer_of(ledger).ensure_whole("history:import")
     _ensure_shares(ledger)
     with linked(ledger, address, opens) as link:
-        return link.converse(link.asking.sharing())
+        return link.converse(link.client.sharing())
 
 
 # --- remotes ------------------------------------------------------------------------------------------------------
@@ -817,9 +830,9 @@ def remove_remote(ledger: Ledger, name: str) -> None:
 def repin_remote(ledger: Ledger, address: str) -> str | None:
     """Take whichever replica answers at an address next for the one that belongs there. Says which one it was."""
     writer_of(ledger).ensure_whole("remote:change")
-    kept = without_password(address)
-    pinned = ledger.trust.pinned_replica(kept)
-    ledger.trust.unpin_replica(kept)
+    shown_address = without_password(address)
+    pinned = ledger.trust.pinned_replica(shown_address)
+    ledger.trust.unpin_replica(shown_address)
     return pinned
 
 

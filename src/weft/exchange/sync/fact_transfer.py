@@ -18,19 +18,19 @@ from msgspec import Struct
 
 from weft.exchange.sync.frames import (
     BatchEnd,
+    BatchTaken,
     Frame,
-    Hello,
-    Kind,
-    Ready,
+    HelloFrame,
+    ReceiverReady,
     SkippedRun,
-    Taken,
+    SyncFrameKind,
     Talk,
-    Would,
+    WouldTake,
     bitmap,
     flags_of,
     framed,
-    hear,
     message_in,
+    receive_frame,
 )
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, ContentHasher
 from weft.kernel.errors import InvalidFact, ProtocolBroken, ReplicaDiverged
@@ -60,7 +60,7 @@ class EventBatch(Struct, frozen=True):
     """How far the log has been read, for those who watch."""
 
 
-class Outgoing(Struct, frozen=True):
+class OutgoingContent(Struct, frozen=True):
     """A content on its way: which of those asked for, its salt, its size, and its bytes in pieces."""
 
     index: int
@@ -72,19 +72,19 @@ class Outgoing(Struct, frozen=True):
 class SyncSource(Protocol):
     """A ledger, as a sender needs it."""
 
-    def hello(self) -> Hello:
+    def hello(self) -> HelloFrame:
         """Who it is, and where its log ends."""
 
     def chain_at(self, n: int) -> str | None:
         """The chain of arrival at the end of a row; None where no row ends."""
 
-    def batches(self, after: int, peer: str, limited: bool, whole: bool = False) -> Iterator[EventBatch]:
+    def batches(self, after: int, peer: str, limited: bool, is_whole: bool = False) -> Iterator[EventBatch]:
         """What came after that event and, unless `whole`, did not come from that peer."""
 
-    def contents(self, refs: Sequence[bytes], limited: bool) -> Iterator[Outgoing]:
+    def contents(self, refs: Sequence[bytes], limited: bool) -> Iterator[OutgoingContent]:
         """Those of these that are here, may go and were not erased."""
 
-    def weigh(self, lines: Sequence[bytes]) -> Would:
+    def weigh(self, lines: Sequence[bytes]) -> WouldTake:
         """How much these events are, with their contents."""
 
 
@@ -99,33 +99,33 @@ class SyncOutcome(Struct, frozen=True, kw_only=True):
     content_bytes: int = 0
 
 
-class Marked(Struct, frozen=True, gc=False):
+class UnconfirmedBatch(Struct, frozen=True, gc=False):
     """A batch that was sent and is not known to be taken: how many of its events were there, and how far the log is."""
 
     known: int
     done: int
 
 
-def silent(done: int, of: int) -> None:
+def silent(done: int, total: int) -> None:
     """Nobody watches."""
 
 
 def mentioned(lines: Sequence[bytes]) -> list[bytes]:
     """Every hash that stands in these events, each once, in order. Both sides find the same ones, whatever kinds of
     event they know; the receiver says which are contents that it lacks."""
-    return [bytes.fromhex(found.decode()) for found in dict.fromkeys(h for line in lines for h in _hexes(line))]
+    return [bytes.fromhex(hash_text.decode()) for hash_text in dict.fromkeys(h for line in lines for h in _hexes(line))]
 
 
-class Sender:
+class FactSender:
     """One run of sending."""
 
     def __init__(self, source: SyncSource, peer: str, limited: bool, report: Report) -> None:
         self._source, self._peer, self._limited, self._report = source, peer, limited, report
         self._event_bytes = self._content_bytes = 0
-        self._taken = Taken()
-        self._marked: Marked | None = None
+        self._taken = BatchTaken()
+        self._marked: UnconfirmedBatch | None = None
 
-    def send(self, ready: Ready) -> Talk[SyncOutcome]:
+    def send(self, ready: ReceiverReady) -> Talk[SyncOutcome]:
         """Everything that the receiver lacks, batch by batch."""
         ensure_chain(self._source, ready.after, ready.chain)
         end = self._source.hello().n
@@ -138,7 +138,7 @@ class Sender:
             else:
                 yield from self._send(batch, ready)
         yield from self._settle()
-        yield Frame(Kind.DONE)
+        yield Frame(SyncFrameKind.DONE)
         return SyncOutcome(
             events=self._taken.events,
             contents=self._taken.contents,
@@ -148,78 +148,80 @@ class Sender:
             content_bytes=self._content_bytes,
         )
 
-    def _send(self, batch: EventBatch, ready: Ready) -> Talk[None]:
+    def _send(self, batch: EventBatch, ready: ReceiverReady) -> Talk[None]:
         lines = batch.lines
         if lines and not ready.empty:
-            lines = yield from self._wanted(batch)
+            lines = yield from self._wanted_lines(batch)
         if lines:
             self._event_bytes += sum(map(len, lines))
-            yield Frame(Kind.EVENTS, b"\n".join(lines))
+            yield Frame(SyncFrameKind.EVENTS, b"\n".join(lines))
             yield from self._settle()
             refs = mentioned(lines)
-            needed = flags_of((yield from hear(Kind.NEED)).body, len(refs))
+            needed = flags_of((yield from receive_frame(SyncFrameKind.NEED)).body, len(refs))
             yield from self._send_contents([ref for ref, need in zip(refs, needed, strict=True) if need])
         yield from self._settle()
-        yield framed(Kind.MARK, batch.mark)
-        self._marked = Marked(len(batch.lines) - len(lines), batch.done)
+        yield framed(SyncFrameKind.MARK, batch.mark)
+        self._marked = UnconfirmedBatch(len(batch.lines) - len(lines), batch.done)
 
     def _settle(self) -> Talk[None]:
         """Hear that the batch that was marked last is taken, if that was not heard yet."""
         if (marked := self._marked) is not None:
             self._marked = None
-            self._count(message_in((yield from hear(Kind.TAKEN)), Taken), known=marked.known)
+            self._count(
+                message_in((yield from receive_frame(SyncFrameKind.TAKEN)), BatchTaken), known_count=marked.known
+            )
             self._report(marked.done, max(self._source.hello().n, marked.done))
 
-    def _wanted(self, batch: EventBatch) -> Talk[list[bytes]]:
-        yield Frame(Kind.OFFER, b"".join(batch.ids))
+    def _wanted_lines(self, batch: EventBatch) -> Talk[list[bytes]]:
+        yield Frame(SyncFrameKind.OFFER, b"".join(batch.ids))
         yield from self._settle()
-        flags = flags_of((yield from hear(Kind.WANT)).body, len(batch.ids))
+        flags = flags_of((yield from receive_frame(SyncFrameKind.WANT)).body, len(batch.ids))
         return [line for line, flag in zip(batch.lines, flags, strict=True) if flag]
 
-    def _would(self, batch: EventBatch, ready: Ready) -> Talk[None]:
-        lines = batch.lines if ready.empty or not batch.lines else (yield from self._wanted(batch))
+    def _would(self, batch: EventBatch, ready: ReceiverReady) -> Talk[None]:
+        lines = batch.lines if ready.empty or not batch.lines else (yield from self._wanted_lines(batch))
         would = self._source.weigh(lines)
         self._event_bytes += would.event_bytes
         self._content_bytes += would.content_bytes
-        self._count(Taken(events=would.events, contents=would.contents))
-        yield framed(Kind.WOULD, would)
+        self._count(BatchTaken(events=would.events, contents=would.contents))
+        yield framed(SyncFrameKind.WOULD, would)
 
     def _send_lacking(self) -> Talk[None]:
         """Contents that the receiver's events name and that never came; not those of sessions it may not see."""
-        body = (yield from hear(Kind.LACK)).body
+        body = (yield from receive_frame(SyncFrameKind.LACK)).body
         if len(body) % HASH or len(body) > MOST_LACKING * HASH:
             raise ProtocolBroken(f"LACK has {len(body)} bytes, not up to {MOST_LACKING} hashes")
         refs = [body[i : i + HASH] for i in range(0, len(body), HASH)]
         if refs:
             if not self._limited:
                 yield from self._send_contents(refs)
-            yield framed(Kind.MARK, BatchEnd())
-            self._count(message_in((yield from hear(Kind.TAKEN)), Taken))
+            yield framed(SyncFrameKind.MARK, BatchEnd())
+            self._count(message_in((yield from receive_frame(SyncFrameKind.TAKEN)), BatchTaken))
 
     def _send_contents(self, refs: Sequence[bytes]) -> Talk[None]:
-        held, size = [], 0
+        records, size = [], 0
         for content in self._source.contents(refs, self._limited) if refs else ():
             self._content_bytes += content.size
             if content.size > ROW_BYTES:
-                yield Frame(Kind.LARGE, LARGE.pack(content.index, content.salt, content.size))
-                for piece in content.pieces:
-                    yield Frame(Kind.PIECE, piece)
+                yield Frame(SyncFrameKind.LARGE, LARGE.pack(content.index, content.salt, content.size))
+                for chunk in content.pieces:
+                    yield Frame(SyncFrameKind.PIECE, chunk)
                 continue
-            held += [RECORD.pack(content.index, content.salt, content.size), *content.pieces]
+            records += [RECORD.pack(content.index, content.salt, content.size), *content.pieces]
             size += RECORD.size + content.size
             if size >= CONTENTS_BYTES:
-                yield Frame(Kind.CONTENTS, b"".join(held))
-                held, size = [], 0
-        if held:
-            yield Frame(Kind.CONTENTS, b"".join(held))
+                yield Frame(SyncFrameKind.CONTENTS, b"".join(records))
+                records, size = [], 0
+        if records:
+            yield Frame(SyncFrameKind.CONTENTS, b"".join(records))
 
-    def _count(self, taken: Taken, known: int = 0) -> None:
+    def _count(self, added: BatchTaken, known_count: int = 0) -> None:
         so_far = self._taken
-        self._taken = Taken(
-            events=so_far.events + taken.events,
-            contents=so_far.contents + taken.contents,
-            known=so_far.known + taken.known + known,
-            erased=so_far.erased + taken.erased,
+        self._taken = BatchTaken(
+            events=so_far.events + added.events,
+            contents=so_far.contents + added.contents,
+            known=so_far.known + added.known + known_count,
+            erased=so_far.erased + added.erased,
         )
 
 
@@ -281,17 +283,17 @@ class ArrivalProof:
 
     def _ids_up_to(self, n: int) -> Iterator[bytes]:
         """The ids at the arrival numbers up to `n`: skipped ones where the sender says so, offered ones elsewhere."""
-        at = self._n + 1
-        while at <= n and not self.is_broken:
-            if self._skipped and self._skipped[0].first <= at:
+        number = self._n + 1
+        while number <= n and not self.is_broken:
+            if self._skipped and self._skipped[0].first <= number:
                 run = self._skipped.popleft()
                 ids = self._own_run(bytes.fromhex(run.id), run.count)
-                self.is_broken = run.first != at or len(ids) != run.count or at + len(ids) - 1 > n
+                self.is_broken = run.first != number or len(ids) != run.count or number + len(ids) - 1 > n
                 yield from ids
-                at += len(ids)
+                number += len(ids)
             elif self._offered:
                 yield self._offered.popleft()
-                at += 1
+                number += 1
             else:
                 self.is_broken = True
 
@@ -308,10 +310,10 @@ DRY_ANSWERS_LIMIT = 1 << 18
 """So many events a dry run counts, in so many steps: nothing of it can be checked."""
 
 
-class Sink(Protocol):
+class FactSink(Protocol):
     """A ledger, as a receiver needs it."""
 
-    def ready(self, peer: str) -> Ready:
+    def ready(self, peer: str) -> ReceiverReady:
         """How far that peer's log has been taken."""
 
     def lacking(self) -> list[bytes]:
@@ -335,7 +337,7 @@ class Sink(Protocol):
     def without_forged(self, events: Sequence[NewEvent]) -> list[NewEvent]:
         """Without those that claim to be written here; ReplicaDiverged if they are the first that the peer tells."""
 
-    def take(self, facts: Sequence[Fact], mark: BatchEnd, *, covers: bool) -> Taken:
+    def take_facts(self, facts: Sequence[Fact], mark: BatchEnd, *, covers: bool) -> BatchTaken:
         """All of it in one transaction, with the proven place in the peer's log, which may lie before the last of what
         came (`covers` is False then); or InvalidFact, and nothing."""
 
@@ -343,26 +345,30 @@ class Sink(Protocol):
         """Note what the next run has to know, and raise if something was refused."""
 
 
-class Receiver:
+class FactReceiver:
     """One run of receiving."""
 
-    def __init__(self, sink: Sink, peer: Hello, report: Report, *, limited: bool = False) -> None:
+    def __init__(self, sink: FactSink, peer: HelloFrame, report: Report, *, limited: bool = False) -> None:
         self._sink, self._peer, self._report, self._limited = sink, peer, report, limited
-        self._taken = Taken()
+        self._taken = BatchTaken()
         self._event_bytes = self._content_bytes = 0
         self._offered = self._known = self._at = self._empty_marks = self._dry_answers = 0
         self._proof = ArrivalProof(0, "", sink.own_run)
 
-    def receive(self, ready: Ready) -> Talk[SyncOutcome]:
+    def receive(self, ready: ReceiverReady) -> Talk[SyncOutcome]:
         """Until the sender is done."""
         lacking = [] if ready.dry else self._sink.lacking()
-        yield Frame(Kind.LACK, b"".join(lacking))
+        yield Frame(SyncFrameKind.LACK, b"".join(lacking))
         if lacking:
             yield from self._take_lacking(lacking)
         self._at = ready.after
         self._proof = ArrivalProof(ready.after, ready.chain, self._sink.own_run)
-        first = (Kind.EVENTS if ready.empty else Kind.OFFER, Kind.WOULD if ready.dry else Kind.MARK, Kind.DONE)
-        while (frame := (yield from hear(*first))).kind != Kind.DONE:
+        first = (
+            SyncFrameKind.EVENTS if ready.empty else SyncFrameKind.OFFER,
+            SyncFrameKind.WOULD if ready.dry else SyncFrameKind.MARK,
+            SyncFrameKind.DONE,
+        )
+        while (frame := (yield from receive_frame(*first))).kind != SyncFrameKind.DONE:
             if ready.dry:
                 yield from self._would(frame)
             else:
@@ -386,32 +392,35 @@ class Receiver:
         self._dry_answers += 1
         if self._dry_answers > DRY_ANSWERS_LIMIT or self._offered > DRY_EVENTS_LIMIT:
             raise ProtocolBroken("a dry run does not come to an end")
-        if frame.kind == Kind.OFFER:
+        if frame.kind == SyncFrameKind.OFFER:
             yield from self._want(frame)
-            frame = yield from hear(Kind.WOULD)
-        would = message_in(frame, Would)
+            frame = yield from receive_frame(SyncFrameKind.WOULD)
+        would = message_in(frame, WouldTake)
         self._event_bytes += would.event_bytes
         self._content_bytes += would.content_bytes
-        self._count(Taken(events=would.events, contents=would.contents))
+        self._count(BatchTaken(events=would.events, contents=would.contents))
 
     def _batch(self, frame: Frame) -> Talk[None]:
         """One batch, from its offer or its events to its mark."""
-        with Stage() as stage:
+        with ContentStage() as stage:
             came: list[NewEvent] = []
-            if frame.kind == Kind.OFFER:
-                wanted = yield from self._want(frame)
-                if wanted:
-                    came = self._events((yield from hear(Kind.EVENTS)).body, wanted)
-            elif frame.kind == Kind.EVENTS:
+            if frame.kind == SyncFrameKind.OFFER:
+                wanted_ids = yield from self._want(frame)
+                if wanted_ids:
+                    came = self._events((yield from receive_frame(SyncFrameKind.EVENTS)).body, wanted_ids)
+            elif frame.kind == SyncFrameKind.EVENTS:
                 came = self._events(frame.body, None)
-            marked: Frame | None = frame if frame.kind == Kind.MARK else None
+            marked: Frame | None = frame if frame.kind == SyncFrameKind.MARK else None
             events = self._sink.without_forged(came)
             if came:
                 needed = yield from self._need(came, events)
                 marked = yield from self._contents(needed, stage)
-            mark = self._checked(message_in(marked or (yield from hear(Kind.MARK)), BatchEnd), frame.kind == Kind.MARK)
+            mark = self._checked(
+                message_in(marked or (yield from receive_frame(SyncFrameKind.MARK)), BatchEnd),
+                frame.kind == SyncFrameKind.MARK,
+            )
             proven = self._proof.proves(mark)
-            yield from self._take([*stage.contents, *events], mark if proven else BatchEnd())
+            yield from self._take_facts([*stage.contents, *events], mark if proven else BatchEnd())
 
     def _want(self, frame: Frame) -> Talk[list[bytes]]:
         if len(frame.body) % HASH or not 0 < len(frame.body) <= MOST_OFFERED * HASH:
@@ -423,8 +432,8 @@ class Receiver:
         refused = self._sink.refused([id for id, flag in zip(ids, unknown, strict=True) if flag])
         flags = [flag and id not in refused for id, flag in zip(ids, unknown, strict=True)]
         self._know(unknown.count(False))
-        yield Frame(Kind.WANT, bitmap(flags))
-        self._count(Taken(known=unknown.count(False)))
+        yield Frame(SyncFrameKind.WANT, bitmap(flags))
+        self._count(BatchTaken(known=unknown.count(False)))
         return [id for id, flag in zip(ids, flags, strict=True) if flag]
 
     def _know(self, count: int) -> None:
@@ -439,16 +448,16 @@ class Receiver:
         if self._offered > self._peer.n:
             raise ProtocolBroken(f"more than the {self._peer.n} events came that the other side says it has")
 
-    def _events(self, body: bytes, wanted: list[bytes] | None) -> list[NewEvent]:
+    def _events(self, body: bytes, wanted_ids: list[bytes] | None) -> list[NewEvent]:
         lines = body.split(b"\n")
         if len(lines) > MOST_OFFERED:
             raise ProtocolBroken(f"EVENTS holds {len(lines)} events; {MOST_OFFERED} is the most")
-        if wanted is None:
+        if wanted_ids is None:
             self._offer(len(lines))
         events = [checked_line(line, f"event {i}") for i, line in enumerate(lines, 1)]
-        if wanted is not None and [event.id for event in events] != wanted:
+        if wanted_ids is not None and [event.id for event in events] != wanted_ids:
             raise InvalidFact("EVENTS", "what came does not hash to the ids that were offered and wanted")
-        if wanted is None:
+        if wanted_ids is None:
             self._proof.offer([event.id for event in events])
         self._event_bytes += len(body) - len(lines) + 1
         return events
@@ -457,58 +466,60 @@ class Receiver:
         """Which of the hashes in those that came are contents of `events`, which are taken, and wanted here. Of a kind
         that is not known here any hash may be one."""
         all_refs = mentioned([event.line for event in came])
-        named: set[bytes] = set()
+        named_refs: set[bytes] = set()
         for new in events:
             if isinstance(new.event, UnknownEvent):
-                named.update(mentioned([new.line]))
+                named_refs.update(mentioned([new.line]))
             else:
-                named.update(bytes.fromhex(ref) for ref in content_refs(new.event))
-        asked = [ref for ref in all_refs if ref in named]
-        missing = {ref for ref, flag in zip(asked, self._sink.missing(asked), strict=True) if flag}
-        yield Frame(Kind.NEED, bitmap([ref in missing for ref in all_refs]))
+                named_refs.update(bytes.fromhex(ref) for ref in content_refs(new.event))
+        asked_refs = [ref for ref in all_refs if ref in named_refs]
+        missing = {ref for ref, flag in zip(asked_refs, self._sink.missing(asked_refs), strict=True) if flag}
+        yield Frame(SyncFrameKind.NEED, bitmap([ref in missing for ref in all_refs]))
         return [ref for ref in all_refs if ref in missing]
 
-    def _contents(self, needed: list[bytes], stage: Stage) -> Talk[Frame]:
+    def _contents(self, needed: list[bytes], stage: ContentStage) -> Talk[Frame]:
         """Contents until the mark, which is returned. Those that the sender does not have do not come."""
-        left = dict(enumerate(needed))
-        while (frame := (yield from hear(Kind.CONTENTS, Kind.LARGE, Kind.MARK))).kind != Kind.MARK:
-            if frame.kind == Kind.CONTENTS:
+        awaited = dict(enumerate(needed))
+        while (
+            frame := (yield from receive_frame(SyncFrameKind.CONTENTS, SyncFrameKind.LARGE, SyncFrameKind.MARK))
+        ).kind != SyncFrameKind.MARK:
+            if frame.kind == SyncFrameKind.CONTENTS:
                 if not frame.body:
                     raise ProtocolBroken("CONTENTS holds none")
                 for index, salt, data in _records(frame.body):
-                    stage.add(_awaited(left, index), salt, data)
+                    stage.add(_awaited(awaited, index), salt, data)
                     self._content_bytes += len(data)
             else:
-                self._content_bytes += yield from self._large(frame, left, stage)
+                self._content_bytes += yield from self._large(frame, awaited, stage)
         return frame
 
-    def _large(self, frame: Frame, left: dict[int, bytes], stage: Stage) -> Talk[int]:
+    def _large(self, frame: Frame, awaited: dict[int, bytes], stage: ContentStage) -> Talk[int]:
         """A content of more than one row, piece by piece into a file."""
         if len(frame.body) != LARGE.size:
             raise ProtocolBroken(f"LARGE has {len(frame.body)} bytes, not {LARGE.size}")
         index, salt, size = LARGE.unpack(frame.body)
         if not ROW_BYTES < size <= MAX_CONTENT_BYTES:
             raise ProtocolBroken(f"a large content of {size} bytes")
-        keep, got = stage.begin(_awaited(left, index), salt, size), 0
-        while got < size:
-            piece = (yield from hear(Kind.PIECE)).body
-            if len(piece) != min(ROW_BYTES, size - got):
-                raise ProtocolBroken(f"a piece of {len(piece)} bytes where {size - got} are left")
-            keep(piece)
-            got += len(piece)
-        stage.end()
+        write_chunk, received_bytes = stage.begin_content(_awaited(awaited, index), salt, size), 0
+        while received_bytes < size:
+            chunk = (yield from receive_frame(SyncFrameKind.PIECE)).body
+            if len(chunk) != min(ROW_BYTES, size - received_bytes):
+                raise ProtocolBroken(f"a piece of {len(chunk)} bytes where {size - received_bytes} are left")
+            write_chunk(chunk)
+            received_bytes += len(chunk)
+        stage.finish_content()
         return int(size)
 
     def _take_lacking(self, lacking: list[bytes]) -> Talk[None]:
-        with Stage() as stage:
+        with ContentStage() as stage:
             marked = yield from self._contents(lacking, stage)
             message_in(marked, BatchEnd)
-            yield from self._take(stage.contents, BatchEnd())
+            yield from self._take_facts(stage.contents, BatchEnd())
 
-    def _take(self, facts: Sequence[Fact], mark: BatchEnd) -> Talk[None]:
-        taken = self._sink.take(facts, mark, covers=not self._proof.offered_beyond)
-        self._count(taken)
-        yield framed(Kind.TAKEN, taken)
+    def _take_facts(self, facts: Sequence[Fact], mark: BatchEnd) -> Talk[None]:
+        added = self._sink.take_facts(facts, mark, covers=not self._proof.offered_beyond)
+        self._count(added)
+        yield framed(SyncFrameKind.TAKEN, added)
 
     def _checked(self, mark: BatchEnd, alone: bool) -> BatchEnd:
         """The place in the sender's log only moves on, and never beyond its end."""
@@ -524,37 +535,37 @@ class Receiver:
         self._at = mark.n or self._at
         return mark
 
-    def _count(self, taken: Taken) -> None:
+    def _count(self, added: BatchTaken) -> None:
         so_far = self._taken
-        self._taken = Taken(
-            events=so_far.events + taken.events,
-            contents=so_far.contents + taken.contents,
-            known=so_far.known + taken.known,
-            erased=so_far.erased + taken.erased,
+        self._taken = BatchTaken(
+            events=so_far.events + added.events,
+            contents=so_far.contents + added.contents,
+            known=so_far.known + added.known,
+            erased=so_far.erased + added.erased,
         )
 
 
-def _awaited(left: dict[int, bytes], index: int) -> bytes:
-    ref = left.pop(index, None)
+def _awaited(awaited: dict[int, bytes], index: int) -> bytes:
+    ref = awaited.pop(index, None)
     if ref is None:
         raise ProtocolBroken(f"content {index} was not asked for, or comes again")
     return ref
 
 
 def _records(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    at = 0
-    while at < len(body):
-        if at + RECORD.size > len(body):
+    position = 0
+    while position < len(body):
+        if position + RECORD.size > len(body):
             raise ProtocolBroken("CONTENTS ends in the middle of a record")
-        index, salt, size = RECORD.unpack_from(body, at)
-        at += RECORD.size
-        if size > ROW_BYTES or at + size > len(body):
-            raise ProtocolBroken(f"CONTENTS holds a content of {size} bytes and {len(body) - at} are left")
-        yield index, salt, body[at : at + size]
-        at += size
+        index, salt, size = RECORD.unpack_from(body, position)
+        position += RECORD.size
+        if size > ROW_BYTES or position + size > len(body):
+            raise ProtocolBroken(f"CONTENTS holds a content of {size} bytes and {len(body) - position} are left")
+        yield index, salt, body[position : position + size]
+        position += size
 
 
-class Stage:
+class ContentStage:
     """Contents on their way: hashed as they come, held in memory while they are few, else in a file without a name."""
 
     def __init__(self) -> None:
@@ -563,7 +574,7 @@ class Stage:
         self._file: IO[bytes] | None = None
         self._under_way: tuple[bytes, bytes, int, int, ContentHasher] | None = None
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> ContentStage:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -578,21 +589,21 @@ class Stage:
             self.contents.append(NewContent(ref, salt, data))
             self._held += len(data)
             return
-        self.begin(ref, salt, len(data))(data)
-        self.end()
+        self.begin_content(ref, salt, len(data))(data)
+        self.finish_content()
 
-    def begin(self, ref: bytes, salt: bytes, size: int) -> Callable[[bytes], None]:
+    def begin_content(self, ref: bytes, salt: bytes, size: int) -> Callable[[bytes], None]:
         file = self._file = self._file or TemporaryFile()  # noqa: SIM115  # it lives as long as the stage
         hasher = ContentHasher(salt)
         self._under_way = (ref, salt, size, file.seek(0, 2), hasher)
 
-        def keep(piece: bytes) -> None:
-            hasher.feed(piece)
-            file.write(piece)
+        def write_chunk(chunk: bytes) -> None:
+            hasher.feed(chunk)
+            file.write(chunk)
 
-        return keep
+        return write_chunk
 
-    def end(self) -> None:
+    def finish_content(self) -> None:
         assert self._under_way is not None
         assert self._file is not None
         ref, salt, size, start, hasher = self._under_way

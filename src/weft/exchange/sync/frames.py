@@ -36,7 +36,7 @@ LEVEL = 3
 MAX_WINDOW = 1 << 25
 
 
-class Kind(IntEnum):
+class SyncFrameKind(IntEnum):
     """The kinds of frame."""
 
     HELLO = 1
@@ -62,15 +62,15 @@ class Kind(IntEnum):
     BYE = 21
 
 
-KINDS = {int(kind): kind for kind in Kind}
-PLAIN = frozenset({Kind.OFFER, Kind.LACK})
+KINDS = {int(kind): kind for kind in SyncFrameKind}
+PLAIN = frozenset({SyncFrameKind.OFFER, SyncFrameKind.LACK})
 """Hashes: packing them would only cost time."""
 
 
 class Frame(Struct, frozen=True, gc=False):
     """One frame of a sync: a kind and its bytes."""
 
-    kind: Kind
+    kind: SyncFrameKind
     body: bytes = b""
 
 
@@ -86,10 +86,10 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(kind: int, flags: int, body: bytes) -> Frame:
-    known = KINDS.get(kind)
-    if known is None or flags & ~PACKED:
+    frame_kind = KINDS.get(kind)
+    if frame_kind is None or flags & ~PACKED:
         raise ProtocolBroken(f"a frame of kind {kind} with flags {flags} is none of version 1")
-    return Frame(known, _unpacked(body) if flags & PACKED else body)
+    return Frame(frame_kind, _unpacked(body) if flags & PACKED else body)
 
 
 def _unpacked(body: bytes) -> bytes:
@@ -173,7 +173,7 @@ Word = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_LIMIT)]
 
 
-class Hello(Struct, frozen=True, kw_only=True):
+class HelloFrame(Struct, frozen=True, kw_only=True):
     """Who speaks, and where its log ends. Both are claims: nothing is noted of them."""
 
     version: EventCount = VERSION
@@ -189,7 +189,7 @@ class KnownLog(Struct, frozen=True, kw_only=True):
     chain: Word = ""
 
 
-class Ready(Struct, frozen=True, kw_only=True):
+class ReceiverReady(Struct, frozen=True, kw_only=True):
     """A receiver is ready for what came after event `after` of the sender's log."""
 
     after: EventCount = 0
@@ -201,7 +201,7 @@ class Ready(Struct, frozen=True, kw_only=True):
     """Offer also what came from the receiver."""
 
 
-class Push(Struct, frozen=True, kw_only=True):
+class PushRequest(Struct, frozen=True, kw_only=True):
     dry: bool = False
     limited: bool = False
 
@@ -224,7 +224,7 @@ class BatchEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: Annotated[tuple[SkippedRun, ...], Meta(max_length=SKIPPED_RUNS_LIMIT)] = ()
 
 
-class Taken(Struct, frozen=True, kw_only=True):
+class BatchTaken(Struct, frozen=True, kw_only=True):
     """Sync message: a batch was stored."""
 
     events: EventCount = 0
@@ -233,7 +233,7 @@ class Taken(Struct, frozen=True, kw_only=True):
     erased: EventCount = 0
 
 
-class Would(Struct, frozen=True, kw_only=True):
+class WouldTake(Struct, frozen=True, kw_only=True):
     """What a batch would bring, of which the contents at most."""
 
     events: EventCount = 0
@@ -261,7 +261,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
     hint: Text = ""
 
 
-def framed(kind: Kind, message: Struct) -> Frame:
+def framed(kind: SyncFrameKind, message: Struct) -> Frame:
     return Frame(kind, msgspec.json.encode(message))
 
 
@@ -279,12 +279,12 @@ T = TypeVar("T")
 Talk = Generator[Frame | None, Frame | None, T]
 
 
-def hear(*kinds: Kind) -> Talk[Frame]:
+def receive_frame(*kinds: SyncFrameKind) -> Talk[Frame]:
     """The next frame, which must be one of these; a refusal is raised as what it is."""
     frame = yield None
     if frame is None:
         raise ProtocolBroken("the pump gave nothing where something was to be heard")
-    if frame.kind == Kind.ERROR:
+    if frame.kind == SyncFrameKind.ERROR:
         raise refused(frame)
     if frame.kind not in kinds:
         raise ProtocolBroken(f"{frame.kind.name} came where {' or '.join(kind.name for kind in kinds)} must come")
@@ -293,7 +293,7 @@ def hear(*kinds: Kind) -> Talk[Frame]:
 
 def refusal(error: WeftError) -> Frame:
     """An error for the other side to show."""
-    return framed(Kind.ERROR, Refusal(error=error.code, message=str(error)[:2000], hint=error.hint[:500]))
+    return framed(SyncFrameKind.ERROR, Refusal(error=error.code, message=str(error)[:2000], hint=error.hint[:500]))
 
 
 def reported_divergence(message: str) -> ReplicaDiverged:
@@ -407,7 +407,7 @@ class Channel:
                 if out is None:
                     out = talk.send(raised_in(talk, self.read))
                 else:
-                    raised_in(talk, partial(self._say, out))
+                    raised_in(talk, partial(self._send_frame, out))
                     out = next(talk)
         except StopIteration as end:
             answer: T = end.value
@@ -418,14 +418,14 @@ class Channel:
                     self.write(refusal(error))
             raise
 
-    def _say(self, frame: Frame) -> None:
+    def _send_frame(self, frame: Frame) -> None:
         """Whoever refuses says why and goes, perhaps while something is on its way to it: that is what counts then."""
         try:
             self.write(frame)
         except ConnectionCut:
             with suppress(ConnectionCut):
                 for _ in range(LAST_FRAMES_LIMIT):
-                    if (last := self.read()).kind == Kind.ERROR:
+                    if (last := self.read()).kind == SyncFrameKind.ERROR:
                         raise refused(last) from None
             raise
 
@@ -433,7 +433,7 @@ class Channel:
         self._stream.close()
 
 
-class Served:
+class LocalConversation:
     """A conversation with a side that lives in this process: its frames are handed over as they are."""
 
     def __init__(self, served: Talk[Any]) -> None:

@@ -15,8 +15,8 @@ from itertools import chain, islice
 
 from msgspec import UNSET, Struct
 
-from weft.exchange.sync.fact_transfer import MOST_LACKING, EventBatch, Outgoing
-from weft.exchange.sync.frames import BatchEnd, Hello, KnownLog, Ready, SkippedRun, Taken, Would
+from weft.exchange.sync.fact_transfer import MOST_LACKING, EventBatch, OutgoingContent
+from weft.exchange.sync.frames import BatchEnd, BatchTaken, HelloFrame, KnownLog, ReceiverReady, SkippedRun, WouldTake
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import (
     Action,
@@ -61,7 +61,7 @@ _REMOTE = "SELECT name, address, sessions, shares_imports, added_at FROM remote"
 NAME_LENGTH = 64
 MOST_REMOTES = 1000
 """A damaged file may give rows without end."""
-Stretch = tuple[int, int]
+EventRange = tuple[int, int]
 """The arrival numbers of the first and the last of some events of our log."""
 
 
@@ -82,23 +82,23 @@ def remembered(sql: Sql, replica: str) -> KnownLog:
     return KnownLog(n=row[0], chain=bytes(row[1]).hex()) if row and row[0] else KnownLog()
 
 
-def cursor(sql: Sql, replica: str, *, empty: bool) -> Ready:
+def cursor(sql: Sql, replica: str, *, empty: bool) -> ReceiverReady:
     place = remembered(sql, replica)
-    whole = sql.one("SELECT 1 FROM local WHERE key = ?", (_WHOLE + replica,)) is not None
-    return Ready(after=place.n, chain=place.chain, empty=empty, whole=whole)
+    is_whole = sql.one("SELECT 1 FROM local WHERE key = ?", (_WHOLE + replica,)) is not None
+    return ReceiverReady(after=place.n, chain=place.chain, empty=empty, whole=is_whole)
 
 
-def note_taken(sql: Sql, replica: str, mark: BatchEnd, at: int) -> None:
+def note_taken(sql: Sql, replica: str, mark: BatchEnd, now_ms: int) -> None:
     """Its log is taken up to there, which was proven; that only moves on, whoever else takes from it."""
     sql.run(
         "INSERT INTO peer(replica, n, chain, seen, seen_chain, at) VALUES (?, 0, ?, 0, ?, ?)"
         " ON CONFLICT (replica) DO NOTHING",
-        (replica, b"", b"", at),
+        (replica, b"", b"", now_ms),
     )
     chain = bytes.fromhex(mark.chain)
     sql.run(
         "UPDATE peer SET n = ?, chain = ?, seen = ?, seen_chain = ?, at = ? WHERE replica = ? AND n < ?",
-        (mark.n, chain, mark.n, chain, at, replica, mark.n),
+        (mark.n, chain, mark.n, chain, now_ms, replica, mark.n),
     )
 
 
@@ -125,8 +125,8 @@ def drop_memory(sql: Sql, replica: str) -> None:
     """What is kept of a replica is not what it says of itself: somebody else may have spoken under its name. The next
     sync with it begins anew; nothing that it is offered is left out, and nothing that it offers."""
     sql.run("UPDATE peer SET n = 0, chain = ?, seen = 0, seen_chain = ? WHERE replica = ?", (b"", b"", replica))
-    for stretch in stretches_from(sql, replica, 0):
-        note_doubt(sql, replica, stretch)
+    for event_range in event_ranges_from(sql, replica, 0):
+        note_doubt(sql, replica, event_range)
 
 
 def forget_peer(sql: Sql, replica: str) -> None:
@@ -137,7 +137,7 @@ def forget_peer(sql: Sql, replica: str) -> None:
 
 
 def note_range(sql: Sql, replica: str, first: int, last: int) -> None:
-    """These events came from that peer; a stretch that goes on where the last one ended is one with it."""
+    """These events came from that peer; a range that goes on where the last one ended is one with it."""
     row = sql.one("SELECT first, last FROM came_from WHERE replica = ? ORDER BY first DESC LIMIT 1", (replica,))
     if row is not None and row[1] + 1 == first:
         sql.run("UPDATE came_from SET last = ? WHERE replica = ? AND first = ?", (last, replica, row[0]))
@@ -145,30 +145,30 @@ def note_range(sql: Sql, replica: str, first: int, last: int) -> None:
         sql.run("INSERT INTO came_from(replica, first, last) VALUES (?, ?, ?)", (replica, first, last))
 
 
-def stretches_from(sql: Sql, replica: str, after: int) -> list[Stretch]:
-    """Stretches of our log beyond `after` that came from that peer."""
+def event_ranges_from(sql: Sql, replica: str, after: int) -> list[EventRange]:
+    """Ranges of our log beyond `after` that came from that peer."""
     rows = sql.all("SELECT first, last FROM came_from WHERE replica = ? AND last > ? ORDER BY first", (replica, after))
     return [(first, last) for first, last in rows]
 
 
-def held_by(sql: Sql, replica: str, after: int) -> list[Stretch]:
+def held_by(sql: Sql, replica: str, after: int) -> list[EventRange]:
     """Those of them that the log of that peer is proven to hold."""
     rows = sql.all("SELECT key, value FROM local WHERE key LIKE ?", (f"{UNPROVEN}{replica}:%",))
     doubted = sorted((int(key.rpartition(":")[2]), int(last)) for key, last in rows)
-    return list(_without(stretches_from(sql, replica, after), doubted))
+    return list(_without(event_ranges_from(sql, replica, after), doubted))
 
 
-def note_doubt(sql: Sql, replica: str, stretch: Stretch) -> None:
+def note_doubt(sql: Sql, replica: str, event_range: EventRange) -> None:
     """That peer told these events; whether they are in the log that goes by its name is not proven."""
-    sql.run(NOTE, (f"{UNPROVEN}{replica}:{stretch[0]}", str(stretch[1])))
+    sql.run(NOTE, (f"{UNPROVEN}{replica}:{event_range[0]}", str(event_range[1])))
 
 
-def settle_doubt(sql: Sql, replica: str, stretch: Stretch) -> None:
-    sql.run("DELETE FROM local WHERE key = ?", (f"{UNPROVEN}{replica}:{stretch[0]}",))
+def settle_doubt(sql: Sql, replica: str, event_range: EventRange) -> None:
+    sql.run("DELETE FROM local WHERE key = ?", (f"{UNPROVEN}{replica}:{event_range[0]}",))
 
 
-def _without(stretches: list[Stretch], doubted: list[Stretch]) -> Iterator[Stretch]:
-    for first, last in stretches:
+def _without(event_ranges: list[EventRange], doubted: list[EventRange]) -> Iterator[EventRange]:
+    for first, last in event_ranges:
         for start, end in doubted:
             if start <= last and end >= first:
                 if first < start:
@@ -259,7 +259,7 @@ class Selection:
             return n in self._excerpts
         return kind == "program" and name in self.agents and isinstance(KINDS.decode(line), AgentCreated)
 
-    def take(self, n: int, stream: str, line: bytes) -> None:
+    def take_event(self, n: int, stream: str, line: bytes) -> None:
         """An event of some stream: if it is chosen, so are the contents that it names and the agents that act in it."""
         kind, _, name = stream.partition(":")
         if kind == "run" and not self._is_reached(n, name):
@@ -292,12 +292,12 @@ class Selection:
 
     def take_excerpts(self, txn: ReadTxn, events: list[OwnEvent]) -> None:
         """Once it is known which contents are chosen."""
-        for own in events:
-            if self._concerns(txn, own.event):
-                self._excerpts.add(own.n)
-                self.take_refs(own.event)
-            if isinstance(own.event, Substitution) and own.n in self._excerpts:
-                self._take_replacement(txn, own.event)
+        for own_event in events:
+            if self._concerns(txn, own_event.event):
+                self._excerpts.add(own_event.n)
+                self.take_refs(own_event.event)
+            if isinstance(own_event.event, Substitution) and own_event.n in self._excerpts:
+                self._take_replacement(txn, own_event.event)
 
     def _take_replacement(self, txn: ReadTxn, substitution: Substitution) -> None:
         """What is shown instead, where it was recorded for that. An event of a turn that does not go stays here."""
@@ -309,8 +309,8 @@ class Selection:
 
     def _concerns(self, txn: ReadTxn, event: Event | UnknownEvent) -> bool:
         if isinstance(event, ContentErased):
-            named = event.turn in self.turns or event.session in self.sessions
-            return named or bytes.fromhex(event.content) in self.contents
+            is_about_chosen = event.turn in self.turns or event.session in self.sessions
+            return is_about_chosen or bytes.fromhex(event.content) in self.contents
         if isinstance(event, ToolResult):
             return self._holds_event(txn, event.call.event_id)
         return isinstance(event, Substitution) and self._holds_event(txn, event.original_event.event_id)
@@ -326,23 +326,23 @@ def select_threads(store: Store, sessions: Sequence[str]) -> Selection:
     chosen = Selection(sessions)
     with store.read() as txn:
         rows = [_session(txn.sql, session) for session in sessions]
-        places = Places()
+        places = ThreadPlaces()
         chosen.turns = _with_ancestors(txn.sql, _turns(txn, rows, chosen.sessions, places), places)
         chosen.cut = places.left_inside()
         names: dict[str, AgentCreated] = {}
-        own: list[OwnEvent] = []
+        own_events: list[OwnEvent] = []
         for n, line in txn.facts.lines():
             stream = stream_of(n, line)
             if stream.startswith("ledger:"):
-                own.append(OwnEvent(n, KINDS.decode(line)))
+                own_events.append(OwnEvent(n, KINDS.decode(line)))
             elif stream.startswith("program:"):
                 if isinstance(event := KINDS.decode(line), AgentCreated):
                     names[stream[8:]] = event
             else:
-                chosen.take(n, stream, line)
+                chosen.take_event(n, stream, line)
         for agent in chosen.agents & names.keys():
             chosen.take_refs(names[agent])
-        chosen.take_excerpts(txn, own)
+        chosen.take_excerpts(txn, own_events)
     return chosen
 
 
@@ -361,7 +361,7 @@ def _agents(event: Event | UnknownEvent) -> Iterator[str]:
         yield event.persona
 
 
-class Places:
+class ThreadPlaces:
     """How far threads reach into turns."""
 
     def __init__(self) -> None:
@@ -379,40 +379,40 @@ class Places:
         return {turn: events for turn, events in self._events.items() if turn not in self._whole}
 
 
-def _turns(txn: ReadTxn, rows: list[SessionRow], sessions: set[str], places: Places) -> set[str]:
+def _turns(txn: ReadTxn, rows: list[SessionRow], sessions: set[str], places: ThreadPlaces) -> set[str]:
     """Every turn that a session has made or stood at, on any branch."""
-    found: set[str] = set()
+    turn_ids: set[str] = set()
     for row in rows:
-        made = {turn for (turn,) in txn.sql.all("SELECT id FROM turn WHERE session = ?", (row.n,))}
-        found |= made
-        for turn in made:
+        own_turns = {turn for (turn,) in txn.sql.all("SELECT id FROM turn WHERE session = ?", (row.n,))}
+        turn_ids |= own_turns
+        for turn in own_turns:
             places.add(turn)
         if row.head:
-            found.add(row.head)
+            turn_ids.add(row.head)
             places.add(row.head, row.head_events)
     streams = [f'"stream":"session:{session}"'.encode() for session in sessions]
     for _, line in txn.facts.lines():
         if any(stream in line for stream in streams):
             event = KINDS.decode(line)
             if isinstance(event, SessionMoved):
-                found.update(turn for turn in (event.to, event.before) if turn)
+                turn_ids.update(turn for turn in (event.to, event.before) if turn)
                 if event.to:
-                    places.add(event.to, None if event.at is UNSET else _reached(txn, event.at))
+                    places.add(event.to, None if event.at is UNSET else _events_up_to(txn, event.at))
             elif isinstance(event, AgentForked):
-                found.add(event.at_turn)
-                places.add(event.at_turn, _reached(txn, event.at_event.event_id))
-    return found
+                turn_ids.add(event.at_turn)
+                places.add(event.at_turn, _events_up_to(txn, event.at_event.event_id))
+    return turn_ids
 
 
-def _reached(txn: ReadTxn, event: str) -> int | None:
+def _events_up_to(txn: ReadTxn, event: str) -> int | None:
     """How many events of its turn there are up to this one; None if that is all there will be."""
     turn, position = place_of_event(txn.sql, txn.facts, event)
     return None if turn.closed and turn.digest == event else position + 1
 
 
-def _with_ancestors(sql: Sql, turns: set[str], places: Places) -> set[str]:
+def _with_ancestors(sql: Sql, turns: set[str], places: ThreadPlaces) -> set[str]:
     """Every turn of the threads that end there, also beyond the links across which a thread goes on."""
-    known, edge = set(turns), set(turns)
+    known_turns, edge = set(turns), set(turns)
     query = (
         "SELECT t.parent, t.depth - s.base, s.parent_events FROM turn t JOIN segment s ON s.n = t.segment"
         " WHERE t.parent IS NOT NULL AND t.id IN"
@@ -424,9 +424,9 @@ def _with_ancestors(sql: Sql, turns: set[str], places: Places) -> set[str]:
         for parent, further, events in rows_in(sql, query, edge):
             above.add(parent)
             places.add(parent, None if further else events)
-        edge = above - known
-        known |= edge
-    return known
+        edge = above - known_turns
+        known_turns |= edge
+    return known_turns
 
 
 def _across_links(sql: Sql, turns: set[str]) -> set[str]:
@@ -435,11 +435,11 @@ def _across_links(sql: Sql, turns: set[str]) -> set[str]:
         "SELECT l.child, p.current, p.id FROM link l JOIN turn t ON t.id = l.child JOIN turn p ON p.id = l.parent"
         f" WHERE {GOES_ON} AND t.parent IS NULL AND l.child IN"
     )
-    found: dict[str, tuple[bool, str]] = {}
+    best_parents: dict[str, tuple[bool, str]] = {}
     for child, current, parent in rows_in(sql, query, turns):
-        first = found.get(child)
-        found[child] = (not current, parent) if first is None else min(first, (not current, parent))
-    return {parent for _, parent in found.values()}
+        first = best_parents.get(child)
+        best_parents[child] = (not current, parent) if first is None else min(first, (not current, parent))
+    return {parent for _, parent in best_parents.values()}
 
 
 # --- A ledger as a source: its log in batches, and contents by their references, hashed on their way out.
@@ -463,9 +463,9 @@ class LedgerSource:
         self._weighed: set[int] = set()
         with store.read() as txn:
             tip = txn.facts.tip()
-        self._hello = Hello(replica=store.replica, n=tip.n, chain=tip.chain.hex())
+        self._hello = HelloFrame(replica=store.replica, n=tip.n, chain=tip.chain.hex())
 
-    def hello(self) -> Hello:
+    def hello(self) -> HelloFrame:
         return self._hello
 
     def chain_at(self, n: int) -> str | None:
@@ -473,28 +473,28 @@ class LedgerSource:
             chain = txn.facts.chain_at(n)
         return None if chain is None else chain.hex()
 
-    def batches(self, after: int, peer: str, limited: bool, whole: bool = False) -> Iterator[EventBatch]:
+    def batches(self, after: int, peer: str, limited: bool, is_whole: bool = False) -> Iterator[EventBatch]:
         """Up to where the log ended when the conversation began: it may be growing all the while."""
         with self._store.read() as txn:
-            theirs = [] if whole else held_by(txn.sql, peer, after)
-        gathering = Gathering(self._selection if limited else None, theirs)
+            theirs = [] if is_whole else held_by(txn.sql, peer, after)
+        gathering = BatchGathering(self._selection if limited else None, theirs)
         while after < self._hello.n:
             with self._store.read() as txn:
                 rows = txn.facts.log(after, ROWS_AT_ONCE)
             for row in rows:
                 if row.n > self._hello.n:
                     break
-                yield from gathering.take(row)
+                yield from gathering.add_row(row)
             after = rows[-1].n
             self._store.pause_reading()
-        if (last := gathering.rest()) is not None:
+        if (last := gathering.last_batch()) is not None:
             yield last
 
-    def contents(self, refs: Sequence[bytes], limited: bool) -> Iterator[Outgoing]:
+    def contents(self, refs: Sequence[bytes], limited: bool) -> Iterator[OutgoingContent]:
         for start in range(0, len(refs), CONTENTS_AT_ONCE):
             yield from self._some_contents(refs[start : start + CONTENTS_AT_ONCE], start, limited)
 
-    def _some_contents(self, refs: Sequence[bytes], start: int, limited: bool) -> Iterator[Outgoing]:
+    def _some_contents(self, refs: Sequence[bytes], start: int, limited: bool) -> Iterator[OutgoingContent]:
         allowed = self._selection.contents if limited and self._selection else None
         with self._store.read() as txn:
             heads = [
@@ -502,40 +502,42 @@ class LedgerSource:
                 for i, head in _heads(txn.sql, refs).items()
                 if allowed is None or head.ref in allowed
             ]
-        small = [found for found in heads if found.head.size <= ROW_BYTES]
+        small = [candidate for candidate in heads if candidate.head.size <= ROW_BYTES]
         while small:
             yield from self._take_small(small)
-        for found in heads:
-            head = found.head
+        for candidate in heads:
+            head = candidate.head
             if head.size > ROW_BYTES:
-                yield Outgoing(found.index, head.salt, head.size, checked_pieces(head, partial(self._piece, head)))
+                yield OutgoingContent(
+                    candidate.index, head.salt, head.size, checked_pieces(head, partial(self._content_piece, head))
+                )
 
-    def _take_small(self, waiting: list[FoundEvent]) -> list[Outgoing]:
+    def _take_small(self, waiting: list[FoundEvent]) -> list[OutgoingContent]:
         """Some of those that wait, in one snapshot: as many as fit into memory without anybody noticing."""
-        made, weight = [], 0
+        outgoing, weight = [], 0
         with self._store.read() as txn:
             while waiting and weight < HELD_BYTES:
-                found = waiting.pop(0)
+                candidate = waiting.pop(0)
                 try:
-                    data = txn.facts.content(found.head.n)
+                    data = txn.facts.content(candidate.head.n)
                 except (ContentGone, ContentMissing):
                     continue  # erased since, or its bytes were never here
-                made.append(Outgoing(found.index, found.head.salt, len(data), (data,)))
+                outgoing.append(OutgoingContent(candidate.index, candidate.head.salt, len(data), (data,)))
                 weight += len(data)
-        return made
+        return outgoing
 
-    def _piece(self, head: ContentHead, idx: int) -> bytes:
+    def _content_piece(self, head: ContentHead, idx: int) -> bytes:
         with self._store.read() as txn:
             return txn.facts.content_piece(head, idx)
 
-    def weigh(self, lines: Sequence[bytes]) -> Would:
+    def weigh(self, lines: Sequence[bytes]) -> WouldTake:
         refs = {bytes.fromhex(ref) for line in lines for ref in content_refs(KINDS.decode(line))}
         allowed = self._selection.contents if self._selection else None
-        wanted = sorted(refs if allowed is None else refs & allowed)
+        wanted_refs = sorted(refs if allowed is None else refs & allowed)
         with self._store.read() as txn:
-            heads = [head for head in _heads(txn.sql, wanted).values() if head.n not in self._weighed]
+            heads = [head for head in _heads(txn.sql, wanted_refs).values() if head.n not in self._weighed]
         self._weighed.update(head.n for head in heads)
-        return Would(
+        return WouldTake(
             events=len(lines),
             event_bytes=sum(map(len, lines)),
             contents=len(heads),
@@ -550,12 +552,14 @@ def _heads(sql: Sql, refs: Sequence[bytes]) -> dict[int, ContentHead]:
     mark = FactReader(sql).watermark("lookup_content")
     tail = f"SELECT n, ref, salt, size FROM content WHERE n > {mark} AND ref IN"
     rows = chain(rows_in(sql, query, keys), rows_in(sql, tail, refs))
-    known = {bytes(ref): ContentHead(n, bytes(ref), bytes(salt), size) for n, ref, salt, size in rows if len(salt)}
-    gone = {bytes(ref) for (ref,) in rows_in(sql, "SELECT ref FROM erasure WHERE ref IN", list(known))}
-    return {i: known[ref] for i, ref in enumerate(refs) if ref in known and ref not in gone}
+    heads_by_ref = {
+        bytes(ref): ContentHead(n, bytes(ref), bytes(salt), size) for n, ref, salt, size in rows if len(salt)
+    }
+    erased = {bytes(ref) for (ref,) in rows_in(sql, "SELECT ref FROM erasure WHERE ref IN", list(heads_by_ref))}
+    return {i: heads_by_ref[ref] for i, ref in enumerate(refs) if ref in heads_by_ref and ref not in erased}
 
 
-class Gathering:
+class BatchGathering:
     """Rows of the log gathered into batches, without what the peer has given us itself."""
 
     def __init__(self, selection: Selection | None, theirs: list[tuple[int, int]]) -> None:
@@ -565,7 +569,7 @@ class Gathering:
         self._skipped: list[SkippedRun] = []
         self._ended: LogRow | None = None
 
-    def take(self, row: LogRow) -> Iterator[EventBatch]:
+    def add_row(self, row: LogRow) -> Iterator[EventBatch]:
         """A batch may end in the midst of a row; the place in the log is then the end of the row before."""
         for n, line in enumerate(row.lines(), row.first):
             if self._skips(n, line):
@@ -578,7 +582,7 @@ class Gathering:
         if self._is_full():
             yield self._batch(row.n)
 
-    def rest(self) -> EventBatch | None:
+    def last_batch(self) -> EventBatch | None:
         return None if self._ended is None else self._batch(self._ended.n)
 
     def _is_full(self) -> bool:
@@ -605,9 +609,9 @@ class Gathering:
         if row is not None:
             mark = BatchEnd(n=row.n, chain=row.chain.hex(), skipped=tuple(self._skipped))
             self._skipped = []
-        made = EventBatch(self._lines, [sha256(line).digest() for line in self._lines], mark, done)
+        batch = EventBatch(self._lines, [sha256(line).digest() for line in self._lines], mark, done)
         self._lines, self._size = [], 0
-        return made
+        return batch
 
 
 # --- A ledger as a sink: what it lacks, and batches taken whole.
@@ -621,12 +625,12 @@ class LedgerSink:
 
     def __init__(self, store: Store, peer: str) -> None:
         self._store, self._peer = store, peer
-        self._ranges: list[Stretch] = []
-        """Stretches of our log that came from the peer since its last proven place."""
+        self._ranges: list[EventRange] = []
+        """Ranges of our log that came from the peer since its last proven place."""
         self._reasons: list[str] = []
         store.catch_up()
 
-    def ready(self, peer: str) -> Ready:
+    def ready(self, peer: str) -> ReceiverReady:
         with self._store.read() as txn:
             empty = txn.facts.tip().n == 0
             return cursor(txn.sql, peer, empty=empty)
@@ -644,8 +648,8 @@ class LedgerSink:
 
     def unknown(self, ids: Sequence[bytes]) -> list[bool]:
         with self._store.read() as txn:
-            known = _known_events(txn, ids)
-        return [id not in known for id in ids]
+            known_ids = _known_events(txn, ids)
+        return [id not in known_ids for id in ids]
 
     def refused(self, ids: Sequence[bytes]) -> set[bytes]:
         with self._store.read() as txn:
@@ -659,9 +663,9 @@ class LedgerSink:
     def missing(self, refs: Sequence[bytes]) -> list[bool]:
         query = "SELECT c.ref FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key IN"
         with self._store.read() as txn:
-            known = {bytes(ref) for (ref,) in rows_in(txn.sql, query, {ref[:KEY_BYTES] for ref in refs})}
-            gone = {bytes(ref) for (ref,) in rows_in(txn.sql, "SELECT ref FROM erasure WHERE ref IN", list(refs))}
-        return [ref not in known and ref not in gone for ref in refs]
+            known_refs = {bytes(ref) for (ref,) in rows_in(txn.sql, query, {ref[:KEY_BYTES] for ref in refs})}
+            erased = {bytes(ref) for (ref,) in rows_in(txn.sql, "SELECT ref FROM erasure WHERE ref IN", list(refs))}
+        return [ref not in known_refs and ref not in erased for ref in refs]
 
     def without_forged(self, events: Sequence[NewEvent]) -> list[NewEvent]:
         """Before their contents are asked for."""
@@ -689,30 +693,32 @@ class LedgerSink:
         for new in forged:
             refused.add(new.id, begun_by(new.event))
 
-    def take(self, facts: Sequence[Fact], mark: BatchEnd, *, covers: bool) -> Taken:
-        taken, reasons = self._store.write(partial(self._take, facts, mark, covers))
+    def take_facts(self, facts: Sequence[Fact], mark: BatchEnd, *, covers: bool) -> BatchTaken:
+        taken, reasons = self._store.write(partial(self._take_in_transaction, facts, mark, covers))
         self._reasons += reasons
         if facts:
             self._store.catch_up()
         return taken
 
-    def _take(self, facts: Sequence[Fact], mark: BatchEnd, covers: bool, txn: WriteTxn) -> tuple[Taken, list[str]]:
+    def _take_in_transaction(
+        self, facts: Sequence[Fact], mark: BatchEnd, covers: bool, txn: WriteTxn
+    ) -> tuple[BatchTaken, list[str]]:
         """Ranges are kept from one transaction to the next; one that is run again begins with those of the last."""
         first = txn.facts.tip().n + 1
         refused = RefusedEvents(txn.sql, self._peer)
         brought = take_batch(list(enumerate(facts, 1)), txn, excerpts=True, refused=refused)
-        earlier = [stretch for stretch in self._ranges if stretch[1] < first]
+        earlier = [event_range for event_range in self._ranges if event_range[1] < first]
         latest = [(first, txn.facts.tip().n)] if txn.facts.tip().n >= first else []
-        for stretch in latest:
-            note_range(txn.sql, self._peer, *stretch)
-            note_doubt(txn.sql, self._peer, stretch)
+        for event_range in latest:
+            note_range(txn.sql, self._peer, *event_range)
+            note_doubt(txn.sql, self._peer, event_range)
         self._ranges = earlier + latest
         if mark.n:
             note_taken(txn.sql, self._peer, mark, txn.facts.now_ms)
-            for stretch in self._ranges if covers else earlier:
-                settle_doubt(txn.sql, self._peer, stretch)
+            for event_range in self._ranges if covers else earlier:
+                settle_doubt(txn.sql, self._peer, event_range)
             self._ranges = [] if covers else latest
-        taken = Taken(events=brought.events, contents=brought.contents, known=brought.known, erased=brought.erased)
+        taken = BatchTaken(events=brought.events, contents=brought.contents, known=brought.known, erased=brought.erased)
         return taken, refused.reasons
 
     def finish(self, *, is_unproven: bool, was_whole: bool) -> None:
@@ -720,17 +726,17 @@ class LedgerSink:
         if is_unproven or was_whole:
             self._store.write(lambda txn: note_unproven(txn.sql, self._peer, is_unproven))
         if self._reasons:
-            others = len(self._reasons) - 1
-            more = f", and {others} more like it" if others else ""
+            other_count = len(self._reasons) - 1
+            further = f", and {other_count} more like it" if other_count else ""
             raise ReplicaDiverged(
-                f"refused what replica {self._peer} told: {self._reasons[0]}{more}; everything else was taken",
+                f"refused what replica {self._peer} told: {self._reasons[0]}{further}; everything else was taken",
                 "what is here stays; ask the ledgers that you sync with which of them wrote it",
             )
 
 
 def _ids_not_from(txn: ReadTxn, peer: str, n: int) -> Iterator[bytes]:
     """The ids of our events from `n` on, without those that came from this peer."""
-    theirs = stretches_from(txn.sql, peer, n - 1)
+    theirs = event_ranges_from(txn.sql, peer, n - 1)
     for number, line in txn.facts.lines(n - 1):
         while theirs and theirs[0][1] < number:
             theirs.pop(0)
@@ -750,14 +756,14 @@ def _number_of(txn: ReadTxn, event: bytes) -> int | None:
 
 def _known_events(txn: ReadTxn, ids: Sequence[bytes]) -> set[bytes]:
     """Which of these events are here: found by the beginning of their ids, then held against the whole of it."""
-    wanted, known = set(ids), set()
+    wanted_ids, known_ids = set(ids), set()
     rows = rows_in(txn.sql, "SELECT n FROM lookup_event WHERE key IN", {id[:KEY_BYTES] for id in ids})
     numbers = sorted(n for (n,) in rows)
     while numbers:
         row = txn.facts.log(numbers[0] - 1, 1)[0]
         lines = row.lines()
         while numbers and numbers[0] <= row.n:
-            known.add(sha256(lines[numbers.pop(0) - row.first]).digest())
+            known_ids.add(sha256(lines[numbers.pop(0) - row.first]).digest())
     tail = txn.facts.lines(txn.facts.watermark("lookup_event"))
-    known.update(sha256(line).digest() for _, line in tail)
-    return known & wanted
+    known_ids.update(sha256(line).digest() for _, line in tail)
+    return known_ids & wanted_ids

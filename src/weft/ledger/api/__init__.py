@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from weft.ledger.broker.inbox import Admission as Admission
     from weft.ledger.broker.inbox import ApprovalAsked as ApprovalAsked
     from weft.ledger.broker.inbox import Entry as Entry
-    from weft.ledger.broker.inbox import Finished as Finished
+    from weft.ledger.broker.inbox import FinishedRun as FinishedRun
     from weft.ledger.broker.inbox import InboxMessage as InboxMessage
-    from weft.ledger.broker.inbox import Interrupted as Interrupted
     from weft.ledger.broker.inbox import ModelAnswered as ModelAnswered
     from weft.ledger.broker.inbox import ModelAsked as ModelAsked
-    from weft.ledger.broker.inbox import Parked as Parked
+    from weft.ledger.broker.inbox import ParkedRun as ParkedRun
     from weft.ledger.broker.inbox import QueueLimits as QueueLimits
     from weft.ledger.broker.inbox import RecordedEvent as RecordedEvent
+    from weft.ledger.broker.inbox import RunInterruption as RunInterruption
     from weft.ledger.broker.inbox import RunRecord as RunRecord
     from weft.ledger.broker.inbox import SessionStanding as SessionStanding
     from weft.ledger.broker.inbox import TakeMessage as TakeMessage
@@ -70,8 +70,9 @@ if TYPE_CHECKING:
     from weft.ledger.broker.session_stream import parse_position as parse_position
     from weft.ledger.broker.workers import MAX_WORKER_DEPTH as MAX_WORKER_DEPTH
     from weft.ledger.broker.workers import NewWorker as NewWorker
-    from weft.ledger.broker.workers import Worker as Worker
     from weft.ledger.broker.workers import WorkerReply as WorkerReply
+    from weft.ledger.broker.workers import WorkerSession as WorkerSession
+    from weft.ledger.broker.workers import WorkerState as WorkerState
     from weft.ledger.broker.workers import end_worker as end_worker
     from weft.ledger.broker.workers import have_answered as have_answered
     from weft.ledger.erasing import Erasure as Erasure
@@ -89,6 +90,8 @@ if TYPE_CHECKING:
     from weft.ledger.read.contexts import Context as Context
     from weft.ledger.read.contexts import ContextCut as ContextCut
     from weft.ledger.read.contexts import InputChain as InputChain
+    from weft.ledger.read.contexts import PromptChange as PromptChange
+    from weft.ledger.read.contexts import PromptPart as PromptPart
     from weft.ledger.read.contexts import VouchedMessage as VouchedMessage
     from weft.ledger.read.contexts import Voucher as Voucher
     from weft.ledger.read.contexts import as_sent as as_sent
@@ -96,6 +99,7 @@ if TYPE_CHECKING:
     from weft.ledger.read.contexts import cut_from as cut_from
     from weft.ledger.read.contexts import sent_text as sent_text
     from weft.ledger.read.contexts import shortened as shortened
+    from weft.ledger.read.contexts import translate_by as translate_by
     from weft.ledger.read.full_threads import BranchPoint as BranchPoint
     from weft.ledger.read.full_threads import FullThreads as FullThreads
     from weft.ledger.read.full_threads import FullTurn as FullTurn
@@ -138,17 +142,19 @@ if TYPE_CHECKING:
     from weft.ledger.reports.audit import used_rights as used_rights
     from weft.ledger.reports.prices import EMBEDDED_PROVIDER as EMBEDDED_PROVIDER
     from weft.ledger.reports.prices import FREE as FREE
-    from weft.ledger.reports.prices import Price as Price
     from weft.ledger.reports.prices import PriceTable as PriceTable
     from weft.ledger.reports.prices import Spending as Spending
+    from weft.ledger.reports.prices import TokenPrice as TokenPrice
     from weft.ledger.reports.prices import UnpricedModel as UnpricedModel
     from weft.ledger.reports.prices import UsageRow as UsageRow
     from weft.ledger.reports.prices import kept_prices as kept_prices
     from weft.ledger.reports.prices import prices_from as prices_from
     from weft.ledger.reports.prices import shipped_context_window as shipped_context_window
+    from weft.ledger.reports.prices import shipped_model_names as shipped_model_names
     from weft.ledger.reports.prices import shipped_prices as shipped_prices
     from weft.ledger.reports.usage import BY as BY
     from weft.ledger.reports.usage import PERIODS as PERIODS
+    from weft.ledger.reports.usage import UNKNOWN as UNKNOWN
     from weft.ledger.reports.usage import AbandonedUsage as AbandonedUsage
     from weft.ledger.reports.usage import BranchUsage as BranchUsage
     from weft.ledger.reports.usage import ProjectWork as ProjectWork
@@ -159,9 +165,8 @@ if TYPE_CHECKING:
     from weft.ledger.reports.usage import WorkerUsage as WorkerUsage
     from weft.ledger.reports.usage import WorkReport as WorkReport
     from weft.ledger.resource_changes import BusyResource as BusyResource
-    from weft.ledger.resource_changes import Fork as Fork
+    from weft.ledger.resource_changes import ResourceFork as ResourceFork
     from weft.ledger.resource_changes import UndoneMove as UndoneMove
-    from weft.ledger.resource_reading import Failure as Failure
     from weft.ledger.resource_reading import KeptReference as KeptReference
     from weft.ledger.resource_reading import KeptState as KeptState
     from weft.ledger.resource_reading import NewResource as NewResource
@@ -169,8 +174,9 @@ if TYPE_CHECKING:
     from weft.ledger.resource_reading import Owner as Owner
     from weft.ledger.resource_reading import PlannedResource as PlannedResource
     from weft.ledger.resource_reading import Resource as Resource
+    from weft.ledger.resource_reading import ResourceFailure as ResourceFailure
     from weft.ledger.resource_reading import ResourceHandle as ResourceHandle
-    from weft.ledger.resource_reading import Restore as Restore
+    from weft.ledger.resource_reading import ResourceRestore as ResourceRestore
     from weft.ledger.resource_reading import Snapshot as Snapshot
     from weft.ledger.room_posting import cancel_deliveries_to as cancel_deliveries_to
     from weft.ledger.room_reading import OpenAnswer as OpenAnswer
@@ -195,9 +201,9 @@ if TYPE_CHECKING:
     from weft.ledger.triggers import FiringOutcome as FiringOutcome
     from weft.ledger.triggers import MissedTimes as MissedTimes
     from weft.ledger.triggers import NewFiring as NewFiring
-    from weft.ledger.triggers import Occasion as Occasion
     from weft.ledger.triggers import RoomTarget as RoomTarget
     from weft.ledger.triggers import TriggerCursor as TriggerCursor
+    from weft.ledger.triggers import TriggerOccasion as TriggerOccasion
     from weft.ledger.triggers import TriggerStanding as TriggerStanding
     from weft.ledger.triggers import listed_firings as listed_firings
     from weft.ledger.triggers import listed_gaps as listed_gaps
@@ -220,7 +226,7 @@ if TYPE_CHECKING:
     from weft.ledger.write.approvals import ensure_replaced as ensure_replaced
     from weft.ledger.write.session_merges import Provenance as Provenance
     from weft.ledger.write.session_merges import Unification as Unification
-    from weft.ledger.write.turn_events import Setting as Setting
+    from weft.ledger.write.turn_events import RunConfig as RunConfig
 
 _NAMES = {
     "weft.ledger.write.approvals": (
@@ -230,9 +236,9 @@ _NAMES = {
         "AgentProfile Invitation Participant PersonProfile PostedMessage ReachedAgent Room RoomHit RoomMessage"
     ),
     "weft.ledger.broker.inbox": (
-        "AddMessage Admission ApprovalAsked Entry Finished InboxMessage Interrupted ModelAnswered ModelAsked Parked "
-        "QueueLimits RecordedEvent RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision ToolEnded "
-        "TurnRetry WaitingSession principals_of retry_of"
+        "AddMessage Admission ApprovalAsked Entry FinishedRun InboxMessage ModelAnswered ModelAsked ParkedRun "
+        "principals_of QueueLimits RecordedEvent retry_of RunInterruption RunRecord SessionStanding TakeMessage "
+        "Then ToolAsked ToolDecision ToolEnded TurnRetry WaitingSession"
     ),
     "weft.ledger.room_reading": "OpenAnswer RoomFeed RoomNews",
     "weft.ledger.broker.session_stream": (
@@ -242,24 +248,26 @@ _NAMES = {
     ),
     "weft.ledger.broker.run_writer": "RunWriter",
     "weft.ledger.room_posting": "cancel_deliveries_to",
-    "weft.ledger.broker.workers": "MAX_WORKER_DEPTH NewWorker Worker WorkerReply end_worker have_answered",
-    "weft.ledger.read.contexts": (
-        "CUT_PARAMETER Context ContextCut InputChain NO_CUT VouchedMessage Voucher as_sent counted_tokens cut_from "
-        "sent_text shortened"
+    "weft.ledger.broker.workers": (
+        "end_worker have_answered MAX_WORKER_DEPTH NewWorker WorkerReply WorkerSession WorkerState"
     ),
-    "weft.ledger.write.turn_events": "Setting",
+    "weft.ledger.read.contexts": (
+        "CUT_PARAMETER Context ContextCut InputChain NO_CUT PromptChange PromptPart VouchedMessage Voucher as_sent "
+        "counted_tokens cut_from sent_text shortened translate_by"
+    ),
+    "weft.ledger.write.turn_events": "RunConfig",
     "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",
     "weft.ledger.api.ledger": "Ledger",
     "weft.ledger.api.broker": "Runs",
     "weft.ledger.api.resources": "ResourceLog",
-    "weft.ledger.resource_changes": "BusyResource Fork UndoneMove",
+    "weft.ledger.resource_changes": "BusyResource ResourceFork UndoneMove",
     "weft.ledger.resource_reading": (
-        "Failure KeptReference KeptState NewResource NewSnapshot Owner PlannedResource Resource ResourceHandle Restore "
-        "Snapshot"
+        "KeptReference KeptState NewResource NewSnapshot Owner PlannedResource Resource ResourceFailure "
+        "ResourceHandle ResourceRestore Snapshot"
     ),
     "weft.ledger.api.rooms": "TriggerLog",
     "weft.ledger.triggers": (
-        "CursorMove EventPlace Firing FiringOutcome MissedTimes NewFiring Occasion RoomTarget TriggerCursor "
+        "CursorMove EventPlace Firing FiringOutcome MissedTimes NewFiring TriggerOccasion RoomTarget TriggerCursor "
         "TriggerStanding listed_firings listed_gaps"
     ),
     "weft.ledger.broker.admission": "MessageTarget",
@@ -282,12 +290,12 @@ _NAMES = {
         "ActorEvent AuditFinding AuditSeverity AuditTally FindingKind GROUPS SuggestedGrant used_rights"
     ),
     "weft.ledger.reports.prices": (
-        "EMBEDDED_PROVIDER FREE Price PriceTable Spending UnpricedModel UsageRow kept_prices prices_from "
-        "shipped_context_window shipped_prices"
+        "EMBEDDED_PROVIDER FREE TokenPrice PriceTable Spending UnpricedModel UsageRow kept_prices prices_from "
+        "shipped_context_window shipped_model_names shipped_prices"
     ),
     "weft.ledger.reports.usage": (
-        "AbandonedUsage BY BranchUsage PERIODS ProjectWork SessionWork TurnUsage UsageReport UsageTree WorkReport "
-        "WorkerUsage"
+        "AbandonedUsage BY BranchUsage PERIODS ProjectWork SessionWork TurnUsage UNKNOWN UsageReport UsageTree "
+        "WorkReport WorkerUsage"
     ),
     "weft.ledger.read.search_matches": "Hit",
     "weft.ledger.read.turn_lookups": "QueryWord RelatedTurn RelatedTurns",

@@ -16,13 +16,13 @@ from weft.ledger.model import RevisionTarget, Session
 from weft.ledger.read.access import READ_LEDGER, LimitedStore, OriginalsStore
 from weft.ledger.read.context_columns import TurnMemory
 from weft.ledger.read.revisions import Revision, parse_moment, read_last_moment, read_moment, require, resolve
-from weft.ledger.read.sessions import Cursor, PageRequest, RepositoryOf, to_session
+from weft.ledger.read.sessions import PageCursor, PageRequest, RepositoryOf, to_session
 from weft.ledger.read.thread_events import ThreadFacts
 from weft.ledger.upkeep.verify import Progress, ensure_view_rules, silent
 from weft.ledger.views.rows import event_at, load_turn
-from weft.ledger.write.transaction import LedgerWriter, Patience
+from weft.ledger.write.transaction import LeasePatience, LedgerWriter
 from weft.ledger.write.turn_events import sweep_dead
-from weft.store.fact_log import unfinished
+from weft.store.fact_log import unfinished_erasure
 from weft.store.port import ReadTxn, Store
 from weft.store.replicas import authored_event
 
@@ -33,7 +33,7 @@ WAIT = 10.0
 def _finish_erasing(store: Store) -> None:
     """What an erasure that was cut short left to do, where there is something."""
     with store.read() as txn:
-        if unfinished(txn.sql) is None:
+        if unfinished_erasure(txn.sql) is None:
             return
     from weft.ledger.erasing import finish
 
@@ -158,7 +158,7 @@ class LedgerBase:
     def _request(self, listing: str, filters: Mapping[str, Any], limit: int | None, after: str | None) -> PageRequest:
         return PageRequest(listing, self._store.replica, filters, limit, after)
 
-    def _begin(self, request: PageRequest, txn: ReadTxn) -> Cursor:
+    def _begin(self, request: PageRequest, txn: ReadTxn) -> PageCursor:
         return request.begin(txn.facts.tip().n, self._clock.now_ms())
 
 
@@ -211,6 +211,6 @@ def lease_seconds_of(ledger: LedgerBase) -> float:
     return ledger._ttl
 
 
-def patience_of(ledger: LedgerBase) -> Patience:
+def patience_of(ledger: LedgerBase) -> LeasePatience:
     """For a contender that does not wait; leases are stale after the ledger's own TTL."""
-    return Patience(ledger._writer, 0, ledger._ttl)
+    return LeasePatience(ledger._writer, 0, ledger._ttl)

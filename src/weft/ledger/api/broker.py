@@ -38,8 +38,9 @@ from weft.ledger.broker.run_writer import AtEnd, RunWriter, adopt_run, begin_run
 from weft.ledger.broker.session_stream import PartialReply, TurnSessions, keep_partial, load_partial, sessions_with_news
 from weft.ledger.broker.workers import (
     NewWorker,
-    Worker,
     WorkerReply,
+    WorkerSession,
+    WorkerState,
     find_worker,
     send_to_worker,
     settle_workers,
@@ -48,6 +49,7 @@ from weft.ledger.broker.workers import (
     work_turns,
     worker_questions,
     worker_reply,
+    worker_states,
     workers_below,
     workers_of_session,
 )
@@ -67,14 +69,15 @@ from weft.ledger.read.contexts import (
     refs_of,
     sent_to_model,
 )
+from weft.ledger.read.revisions import session_named
 from weft.ledger.reports.prices import Spending, turn_spending
 from weft.ledger.room_posting import post_answer
 from weft.ledger.room_records import participant_question
 from weft.ledger.views.rows import json_of, load_session, load_session_number, load_turn, run_events, text_of
 from weft.ledger.write.approvals import Approval, listed_approvals, session_grants
-from weft.ledger.write.transaction import Append, Patience
-from weft.ledger.write.turn_events import Setting, compaction_for
-from weft.store.replicas import OWN_NAMES, is_written_here
+from weft.ledger.write.transaction import Append, LeasePatience
+from weft.ledger.write.turn_events import RunConfig, compaction_for
+from weft.store.replicas import OWN_NAMES, counts, is_written_here
 from weft.store.sql import Question
 
 WORKERS_LOOKED_AT = 4096
@@ -115,7 +118,7 @@ class Runs:
 
     def waiting(self, limit: int = 256) -> list[WaitingSession]:
         """Sessions with a turn that can go on, then those where messages wait and no turn is open."""
-        patience = Patience(self._writer, 0, self._ttl)
+        patience = LeasePatience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
             return waiting_sessions(txn, self._clock.now_ms(), limit, patience, self._own_turns)
 
@@ -127,14 +130,14 @@ class Runs:
 
     def is_left(self, turn: str) -> bool:
         """Whether a turn, by its id, could go on, and nobody who is alive works on it."""
-        patience = Patience(self._writer, 0, self._ttl)
+        patience = LeasePatience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
             return is_left(txn, turn, patience.judge_stale)
 
     def look(self, limit: int, running: Sequence[str]) -> BrokerLook:
         """What there is to do now: at most so many sessions that wait, and what concerns the turns of `running`
         sessions, by their ids."""
-        patience = Patience(self._writer, 0, self._ttl)
+        patience = LeasePatience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
             return BrokerLook(
                 waiting_sessions(txn, self._clock.now_ms(), limit, patience, self._own_turns) if limit else [],
@@ -194,7 +197,7 @@ class Runs:
     def standing(self, session: str, most: int = QUEUE_SHOWN) -> SessionStanding:
         """A session, by its id, as it is now, with the first `most` messages that wait there; with all of them where
         one of them interrupts."""
-        patience = Patience(self._writer, 0, self._ttl)
+        patience = LeasePatience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
             return standing(txn, session, patience.judge_stale, most)
 
@@ -223,6 +226,27 @@ class Runs:
             row = load_session(txn.sql, session)
             is_here = row is not None and (row.replica is None or is_written_here(txn.sql, row.n, row.replica))
             return row is not None and is_here and row.origin is None
+
+    def newest_sessions(self, beginning: str, limit: int) -> list[str]:
+        """The ids of the newest sessions whose labels begin so and that stand at a turn."""
+        with self._store.read() as txn:
+            rows = txn.sql.all(
+                "SELECT id FROM session WHERE substr(label, 1, ?) = ? AND head IS NOT NULL ORDER BY n DESC LIMIT ?",
+                (len(beginning), beginning, limit),
+            )
+        return [str(id) for (id,) in rows]
+
+    def has_configured_folder(self, session: str) -> bool:
+        """Whether the configuration of a session that counts here names the folder that it works in. False of one that
+        is not there yet."""
+        with self._store.read() as txn:
+            row = session_named(txn, session)
+            if row is None or row.config is None:
+                return False
+            query = "SELECT n, config FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
+            configs = (config for n, config in txn.sql.all(query, (row.id,)) if counts(txn, n))
+            config = json_of(txn, next(configs, None))
+        return isinstance(config, dict) and isinstance(config.get("workspace"), str)
 
     def session_grants(self, session: str) -> list[Approval]:
         """What people allowed for the rest of a session, by its id."""
@@ -318,6 +342,11 @@ class Runs:
         with self._store.read() as txn:
             return turn_spending(txn, work_turns(txn.sql, session, after))
 
+    def spending(self, turn: str) -> Spending:
+        """What a turn spent, by its id, with the prices that are shipped."""
+        with self._store.read() as txn:
+            return turn_spending(txn, [turn])
+
     def sent(self, turn: str) -> tuple[Message, ...]:
         """What the last request of a turn was sent, or is to be sent, as it was recorded."""
         with self._store.read() as txn:
@@ -325,6 +354,15 @@ class Runs:
             if row is None:
                 raise NotFound("turn", turn)
             return tuple(sent_to_model(txn, row, self._kept_turns))
+
+    def first_turn(self, turn: str) -> str:
+        """The turn that the thread of a turn begins with: the same for all that was forked from it."""
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, turn)
+            first = row and txn.sql.one("SELECT id FROM turn WHERE segment = ? ORDER BY depth LIMIT 1", (row.root,))
+            if not first:
+                raise NotFound("turn", turn)
+            return str(first[0])
 
     def last_input(self, turn: str) -> InputChain | None:
         """How the next request of an open turn names what the last one was sent."""
@@ -352,7 +390,7 @@ class Runs:
         expected: tuple[str | None, int | None],
         messages: Sequence[str],
         before: Sequence[Entry] = (),
-        setting: Setting | None = None,
+        setting: RunConfig | None = None,
         then: Then | None = None,
         parent: str | None = None,
         is_root: bool = False,
@@ -366,7 +404,7 @@ class Runs:
             expected=expected,
             messages=messages,
             before=before,
-            setting=setting or Setting(),
+            setting=setting or RunConfig(),
             then=then,
             owner=self._ledger._owner,
             ttl=self._ttl,
@@ -377,9 +415,10 @@ class Runs:
             retry=retry,
         )
 
-    def record_resource_change(self, server: str, uri: str | None = None) -> str:
-        """A server of tools said that a resource of its changed, or its list of them. Returns the event's id."""
-        return record_resource_change(self._writer, server, uri)
+    def record_resource_change(self, server: str, uri: str | None = None, run: str | None = None) -> str:
+        """A server of tools said that a resource of its changed, or its list of them, in a call of this turn. Returns
+        the event's id."""
+        return record_resource_change(self._writer, server, uri, run)
 
     def recorded(self, turn: str) -> RecordedTurn:
         """An ended turn, with a receipt for the ledger as it is now."""
@@ -407,7 +446,7 @@ class Runs:
         """Messages for which no turn can be begun are dead; a person must look at them."""
         bury(self._writer, messages, NewError(code=code, message=message), AT_END)
 
-    def spawn(self, new: NewWorker) -> Worker:
+    def spawn(self, new: NewWorker) -> WorkerSession:
         """A worker for an open turn, with its task in its inbox. The same call again gives the same worker."""
         session = spawn(self._writer, new, DEFAULT_LIMITS)
         worker = self.worker(session)
@@ -418,15 +457,20 @@ class Runs:
         """Another message of an open turn to a worker of its session. The same call again sends nothing."""
         send_to_worker(self._writer, turn, session, text, call, DEFAULT_LIMITS)
 
-    def worker(self, session: str) -> Worker | None:
+    def worker(self, session: str) -> WorkerSession | None:
         """A worker of this ledger, by its session's id; None where the session is no worker's."""
         with self._store.read() as txn:
             return find_worker(txn, session)
 
-    def workers(self, session: str) -> list[Worker]:
+    def workers(self, session: str) -> list[WorkerSession]:
         """The workers that turns of a session, by its id, spawned, in their order."""
         with self._store.read() as txn:
             return workers_of_session(txn, session)
+
+    def worker_states(self, session: str) -> list[WorkerState]:
+        """How far the workers are that turns of a session, by its id, spawned."""
+        with self._store.read() as txn:
+            return worker_states(txn, session)
 
     def worker_reply(self, answer: str) -> WorkerReply:
         """What a worker answered: by its turn, or by the message that no turn answered."""

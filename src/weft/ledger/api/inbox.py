@@ -19,6 +19,7 @@ from weft.kernel.enums import (
 )
 from weft.kernel.errors import Action, InvalidInput, NotFound, quoted
 from weft.kernel.events import PolicyTests
+from weft.kernel.typed_names import name_in_address
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import (
     as_messages,
@@ -94,7 +95,9 @@ class Inbox(LedgerPart):
         if len(messages) != 1:
             raise InvalidInput(f"message is a list of {len(messages)}", "admit one message at a time")
         target = MessageTarget(
-            session=None if session is None else checked_label(session, "session"),
+            session=None
+            if session is None
+            else checked_label(name_in_address(checked_text(session, "session")), "session"),
             turn=None if turn is None else self._ledger.resolve(checked_text(turn, "turn")),
             persona=None if persona is None else checked_text(persona, "persona"),
         )

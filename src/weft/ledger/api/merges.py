@@ -26,10 +26,10 @@ from weft.ledger.read.sessions import load_branches
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.write import sessions
 from weft.ledger.write.session_merges import (
-    Pick,
+    BranchSummary,
     Provenance,
     SettleChoice,
-    Summary,
+    TurnPick,
     Unification,
     UnifiedIds,
     Writer,
@@ -39,7 +39,15 @@ from weft.ledger.write.session_merges import (
     settle,
     unify,
 )
-from weft.ledger.write.transaction import Answer, Append, Patience, keyed_command, once, reads_whole, requires
+from weft.ledger.write.transaction import (
+    Append,
+    CommandAnswer,
+    LeasePatience,
+    keyed_command,
+    once,
+    reads_whole,
+    requires,
+)
 
 if TYPE_CHECKING:
     from weft.ledger.imports import ImportWriter, ProvisionalTurn, SourceRange
@@ -94,7 +102,7 @@ class Compactions(LedgerPart):
             duration_ms=duration_ms,
             usage=usage,
         )
-        patience = Patience(self._writer, wait, self._ttl)
+        patience = LeasePatience(self._writer, wait, self._ttl)
         return sessions.record_compaction(self._writer, compaction, session=session, parent=parent, patience=patience)
 
     @requires("compaction:choose")
@@ -139,9 +147,9 @@ class Merges(LedgerPart):
         names = checked_names(turns, "turn")
         if not names:
             raise InvalidInput("no turn was named", "name one turn or more")
-        picks = [Pick(self._whole(name)) for name in names]
+        picks = [TurnPick(self._whole_turn(name)) for name in names]
         sources = [pick.source.id for pick in picks]
-        return self._merge(onto, picks, sources, LinkReason.CHERRY_PICK, None, expected, key, wait)
+        return self._merge_sessions(onto, picks, sources, LinkReason.CHERRY_PICK, None, expected, key, wait)
 
     @requires("turn:merge")
     def summarize(
@@ -157,8 +165,10 @@ class Merges(LedgerPart):
         """A new turn on a session with a text about a branch, which it names by the branch's last turn."""
         if not checked_text(text, "summary").strip():
             raise InvalidInput("the summary is empty", "say what the branch found")
-        tip = self._whole(branch)
-        turns = self._merge(into, [Summary(tip, text)], [tip.id], LinkReason.SUMMARY, text, expected, key, wait)
+        tip = self._whole_turn(branch)
+        turns = self._merge_sessions(
+            into, [BranchSummary(tip, text)], [tip.id], LinkReason.SUMMARY, text, expected, key, wait
+        )
         return turns[0]
 
     @requires("turn:merge")
@@ -174,26 +184,26 @@ class Merges(LedgerPart):
 
         from weft.ledger.broker.workers import end_worker
 
-        def work(append: Append) -> Answer:
-            def once_work() -> Answer:
+        def work(append: Append) -> CommandAnswer:
+            def once_work() -> CommandAnswer:
                 ids = unify(append, *names, summary, patience, key)
                 end_worker(append, append.view.session(ids.archived))
                 append.seal()
-                return Answer(ids.turn, encode(ids).decode())
+                return CommandAnswer(ids.turn, encode(ids).decode())
 
             return once(append, command, once_work)
 
-        patience = Patience(self._writer, 0, self._ttl)
+        patience = LeasePatience(self._writer, 0, self._ttl)
         answer = patience.keep_trying(lambda: self._writer.write(work))
         ids = decode(answer.details or "", type=UnifiedIds)
         return Unification(
             session=self._ledger._changed_session(ids.session),
             archived=self._ledger._changed_session(ids.archived),
-            names=tuple(self._texts(ids.names)),
+            names=tuple(self._contents_of(ids.names)),
             summary=self._reader.turn(ids.turn),
         )
 
-    def _texts(self, refs: Sequence[str]) -> Iterator[str]:
+    def _contents_of(self, refs: Sequence[str]) -> Iterator[str]:
         """The contents of these references that are still there."""
         with self._store.read() as txn:
             for ref in refs:
@@ -205,7 +215,7 @@ class Merges(LedgerPart):
     def separate(self, session: str) -> Session:
         """Undo `unify`: the archived session, by its id or by the label that it has now, is active again and has its
         label and aliases back. The summary stays where it is, and so do turns that came since."""
-        patience = Patience(self._writer, 0, self._ttl)
+        patience = LeasePatience(self._writer, 0, self._ttl)
 
         def work(append: Append) -> str:
             separated = separate(append, session, patience)
@@ -247,17 +257,17 @@ class Merges(LedgerPart):
         )
         record = self._ledger.session(session)
         self._store.catch_up()
-        settle(self._writer, record.id, choice, reason, Patience(self._writer, 0, self._ttl))
+        settle(self._writer, record.id, choice, reason, LeasePatience(self._writer, 0, self._ttl))
         return self._ledger._changed_session(record.id)
 
-    def _whole(self, name: str) -> TurnRow:
+    def _whole_turn(self, name: str) -> TurnRow:
         with self._store.read() as txn:
             spot = self._resolve(txn, checked_text(name, "turn"))
         if spot.events is not None and spot.events < spot.turn.events:
             raise NotApplicable(f"{name} is inside a turn", "name the turn itself")
         return spot.turn
 
-    def _merge(
+    def _merge_sessions(
         self,
         session: str,
         writers: Sequence[Writer],
@@ -268,19 +278,19 @@ class Merges(LedgerPart):
         key: str | None,
         wait: float,
     ) -> list[Turn]:
-        patience = Patience(self._writer, wait, self._ttl)
+        patience = LeasePatience(self._writer, wait, self._ttl)
         target = self._ledger.session(checked_text(session, "session")).id
         command = keyed_command(why, key, [target, sources, text], self._writer.authority)
 
-        def work(append: Append) -> Answer:
-            return once(append, command, lambda: _answer(merge(append, target, expected, patience, key, writers)))
+        def work(append: Append) -> CommandAnswer:
+            return once(append, command, lambda: _turns_answer(merge(append, target, expected, patience, key, writers)))
 
         answer = patience.keep_trying(lambda: self._writer.write(work))
         return [self._reader.turn(id) for id in decode(answer.details or "", type=list[str])]
 
 
-def _answer(turns: list[str]) -> Answer:
-    return Answer(turns[0], encode(turns).decode())
+def _turns_answer(turns: list[str]) -> CommandAnswer:
+    return CommandAnswer(turns[0], encode(turns).decode())
 
 
 # --- Other tools' history: the way in, and what was kept of its sources.

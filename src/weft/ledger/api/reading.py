@@ -50,10 +50,10 @@ from weft.ledger.read.full_threads import FullThreads, strands_to
 from weft.ledger.read.revisions import require
 from weft.ledger.read.search_index import UNREMARKABLE, known_name
 from weft.ledger.read.search_matches import (
-    Filters,
-    Finder,
     Hit,
+    MatchFilters,
     SearchFilters,
+    SearchFinder,
     as_filters,
     named_sessions,
     parse_query,
@@ -62,8 +62,8 @@ from weft.ledger.read.search_matches import (
 from weft.ledger.read.session_list import CurrentTurns, SessionTimes, Touch, newest_turns, touches
 from weft.ledger.read.sessions import (
     NEWEST,
-    Cursor,
     Page,
+    PageCursor,
     PageRequest,
     Position,
     Projects,
@@ -80,6 +80,7 @@ from weft.ledger.read.turns import (
     common_depth,
     diff,
     heads_without_children,
+    in_their_thread,
     placed_messages,
     ranges_to,
     thread_turns_up,
@@ -112,7 +113,7 @@ class ReadVerbs(LedgerBase):
 
     def turn(self, name: str) -> Turn:
         with self._store.read() as txn:
-            return to_turn(txn, self._resolve(txn, name).turn)
+            return to_turn(txn, self._resolve(txn, name).turn, self._store)
 
     def thread(self, name: str) -> Thread:
         """A turn with all its ancestry."""
@@ -132,16 +133,17 @@ class ReadVerbs(LedgerBase):
         with self._store.read() as txn:
             spot = self._resolve(txn, turn)
             row = spot.turn
-            return [placed.message for placed in placed_messages(txn, row.segment, row.depth, spot.events)]
+            placed = placed_messages(txn, row.segment, row.depth, spot.events)
+            return in_their_thread(txn, (found.message for found in placed))
 
     def message(self, message: str) -> Message:
         with self._store.read() as txn:
             found = find_message(txn, checked_id(message, "message"))
             if found is not None and not _is_readable(txn, found):
                 found = None
-        if found is None:
-            raise NotFound("message", message)
-        return found
+            if found is None:
+                raise NotFound("message", message)
+            return in_their_thread(txn, [found])[0]
 
     def tool_calls(self, turn: str) -> list[ToolCall]:
         with self._store.read() as txn:
@@ -227,10 +229,10 @@ class ReadVerbs(LedgerBase):
                 newest = newest_turns(txn.sql, current, place, session=maker, chunk=request.rows_at_once)
                 rows = filter(access_of(txn).may_read_turn, newest)
                 page = request.page(start, ((current.position_of(row), row) for row in rows))
-            return mapped(page, partial(to_turns, txn))
+            return mapped(page, partial(to_turns, txn, store=self._store))
 
     def _thread_page(
-        self, txn: ReadTxn, request: PageRequest, start: Cursor, name: str, maker: int | None
+        self, txn: ReadTxn, request: PageRequest, start: PageCursor, name: str, maker: int | None
     ) -> Page[TurnRow]:
         """Positions begin with where the thread ends: the name may mean another turn by now."""
         end = start.position[:2]
@@ -334,7 +336,7 @@ class SearchVerbs(LedgerBase):
         self._let_index_catch_up()
         with self._store.read() as txn:
             start = self._begin(request, txn)
-            finder = Finder(
+            finder = SearchFinder(
                 txn, self._store.word_index(txn.sql), query, wanted, start.position, Projects(txn, self._repository_of)
             )
             if ranked:
@@ -404,7 +406,8 @@ class LookupVerbs(SearchVerbs):
             place, chunk = start.position or NEWEST, request.rows_at_once
             rows = turn_lookups.find_turns(txn, index, turn_lookups.TurnsWanted(**fields), current, place, chunk)
             return mapped(
-                request.page(start, ((current.position_of(row), row) for row in rows)), partial(to_turns, txn)
+                request.page(start, ((current.position_of(row), row) for row in rows)),
+                partial(to_turns, txn, store=self._store),
             )
 
     def find_messages(
@@ -421,7 +424,7 @@ class LookupVerbs(SearchVerbs):
             )
             page = request.page(start, ((position, str(entry.message)) for position, entry in entries))
             messages = (find_message(txn, id) for id in page)
-            return Page((message for message in messages if message is not None), page.next)
+            return Page(in_their_thread(txn, (message for message in messages if message is not None)), page.next)
 
     def find_tool_calls(
         self,
@@ -471,12 +474,12 @@ class LookupVerbs(SearchVerbs):
             page = request.page(start, in_order(rows, SessionTimes(txn, start.arrival), start.position))
             return mapped(page, partial(to_sessions, txn))
 
-    def _calls_of_tool(self, txn: ReadTxn, tool: str, request: PageRequest, start: Cursor) -> Page[ToolCall]:
+    def _calls_of_tool(self, txn: ReadTxn, tool: str, request: PageRequest, start: PageCursor) -> Page[ToolCall]:
         index, facts = self._store.word_index(txn.sql), txn.facts
         entries = turn_lookups.find_entries(
             txn,
             index,
-            Filters(tool=tool),
+            MatchFilters(tool=tool),
             lambda entry: entry.call is not None and known_name(facts, entry.call.tool) == tool,
             start.position,
         )
@@ -530,13 +533,14 @@ class Tree(LedgerPart):
 
     def children(self, turn: str) -> list[Turn]:
         with self._store.read() as txn:
-            return to_turns(txn, filter(access_of(txn).may_read_turn, children(txn.sql, self._resolve(txn, turn).turn)))
+            rows = children(txn.sql, self._resolve(txn, turn).turn)
+            return to_turns(txn, filter(access_of(txn).may_read_turn, rows), self._store)
 
     @reads_whole
     def heads(self) -> list[Turn]:
         """Turns without a completed child: the tips of all trees, labelled or not."""
         with self._store.read() as txn:
-            return to_turns(txn, heads_without_children(txn.sql))
+            return to_turns(txn, heads_without_children(txn.sql), self._store)
 
     def common_ancestor(self, left: str, right: str) -> str | None:
         with self._store.read() as txn:
@@ -548,9 +552,8 @@ class Tree(LedgerPart):
     def turns(self, turn: str) -> list[Turn]:
         """Every turn of the tree that this one belongs to, parents before children."""
         with self._store.read() as txn:
-            return to_turns(
-                txn, filter(access_of(txn).may_read_turn, tree_rows(txn.sql, self._resolve(txn, turn).turn))
-            )
+            rows = tree_rows(txn.sql, self._resolve(txn, turn).turn)
+            return to_turns(txn, filter(access_of(txn).may_read_turn, rows), self._store)
 
     def sessions_containing(self, turn: str) -> list[Session]:
         """Every session whose thread has ever contained this turn."""
@@ -631,9 +634,9 @@ class StreamVerbs(LedgerBase):
         that is under way, else with what comes next; 0 is the beginning. It ends when nothing has come for `wait`
         seconds; without, never."""
         seconds = None if wait is None else checked_seconds(wait, "wait")
-        return self._followed(SessionStream(self._store, session, after), seconds)
+        return self._follow_stream(SessionStream(self._store, session, after), seconds)
 
-    def _followed(self, stream: SessionStream, wait: float | None) -> Iterator[StreamItem]:
+    def _follow_stream(self, stream: SessionStream, wait: float | None) -> Iterator[StreamItem]:
         left = wait
         while True:
             before = stream.cursor.position

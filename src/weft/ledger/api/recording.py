@@ -49,8 +49,8 @@ from weft.ledger.views.rows import load_turn
 from weft.ledger.write import sessions as write_sessions
 from weft.ledger.write.record_turn import DEFAULT_SETTING, NewTurn, RequestedTurn, record_turns
 from weft.ledger.write.sessions import choose_sessions
-from weft.ledger.write.transaction import Patience, requires
-from weft.ledger.write.turn_events import Setting
+from weft.ledger.write.transaction import LeasePatience, requires
+from weft.ledger.write.turn_events import RunConfig
 from weft.ledger.write.turn_writer import (
     TurnWriter,
     begin_turn,
@@ -66,7 +66,7 @@ from weft.store.fact_log import LEDGER_SCOPE
 
 CHUNK = 1024 * 1024
 _PLACE = frozenset(("session", "parent", "expected", "key"))
-_SETTING = frozenset(signature(Setting).parameters)
+_SETTING = frozenset(signature(RunConfig).parameters)
 _TURN = frozenset(signature(NewTurn).parameters) - {"setting"}
 """The arguments of `record_turn`: where a turn goes, under which circumstances it ran, and what was said."""
 _ARGUMENTS = _PLACE | _SETTING | _TURN
@@ -117,7 +117,7 @@ class RecordVerbs(LedgerBase):
         With `key`, a retry key, it is recorded once: the same call again gives the first answer and writes nothing,
         another call with that key raises KeyTaken.
         """
-        setting = _setting(
+        setting = _turn_setting(
             role,
             reason=reason,
             toolset=toolset,
@@ -191,7 +191,7 @@ class RecordVerbs(LedgerBase):
             owner=self._owner,
             wait=wait,
             ttl=self._ttl,
-            setting=Setting(
+            setting=RunConfig(
                 role=role,
                 reason=reason,
                 toolset=toolset,
@@ -264,15 +264,15 @@ def _requested_turn(fields: Any, number: int) -> RequestedTurn:
         raise InvalidInput(f"turn {number} is {type(fields).__name__}", "give a dict with arguments of record_turn")
     if unknown := sorted(map(str, fields.keys() - _ARGUMENTS)):
         raise InvalidInput(f"turn {number} has {quoted(unknown[0])}", "give arguments of record_turn by their names")
-    setting = _setting(**{name: fields[name] for name in _SETTING & fields.keys()})
+    setting = _turn_setting(**{name: fields[name] for name in _SETTING & fields.keys()})
     turn = NewTurn(**{name: fields[name] for name in _TURN & fields.keys()}, setting=setting)
     return _requested(turn, **{name: fields[name] for name in _PLACE & fields.keys()})
 
 
-def _setting(role: Any = AgentRole.UNIFIED, **circumstances: Any) -> Setting:
+def _turn_setting(role: Any = AgentRole.UNIFIED, **circumstances: Any) -> RunConfig:
     """The circumstances of a turn, by their names; the default ones where its caller said nothing about them."""
     is_default = role == AgentRole.UNIFIED and all(value is None for value in circumstances.values())
-    return DEFAULT_SETTING if is_default else Setting(role=role, **circumstances)
+    return DEFAULT_SETTING if is_default else RunConfig(role=role, **circumstances)
 
 
 def _requested(
@@ -387,7 +387,7 @@ class Labels(LedgerPart):
 
     @requires("session:delete")
     def delete(self, session: str, *, reason: str | None = None) -> Session:
-        """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
+        """The pointer goes, its turns stay; `ledger.heads.restore` by its id brings it back."""
         return set_status(self._ledger, session, SessionStatus.DELETED, reason, "session:delete")
 
     @requires("session:archive")
@@ -412,7 +412,7 @@ def move(
         expected=expected,
         why=why,
         reason=reason,
-        patience=Patience(ledger._writer, 0, ledger._ttl),
+        patience=LeasePatience(ledger._writer, 0, ledger._ttl),
         at_event=at_event,
     )
     return ledger._changed_session(session_id)

@@ -108,7 +108,7 @@ class AuditReports(LedgerPart):
         """The smallest grant that the calls of each agent would have needed."""
         return audit.suggest(self._store, self._audit_scope(names, only))
 
-    def _audit_scope(self, names: tuple[str, ...], only: AuditChoice) -> audit.Scope:
+    def _audit_scope(self, names: tuple[str, ...], only: AuditChoice) -> audit.AuditScope:
         if unknown := set(only) - set(AuditChoice.__annotations__):
             raise InvalidInput(
                 f"audit knows no {quoted(min(unknown))}", f"known: {', '.join(AuditChoice.__annotations__)}"

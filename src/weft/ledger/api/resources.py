@@ -16,15 +16,15 @@ from weft.ledger import resource_changes, resource_reading
 from weft.ledger.api.base import LedgerPart, lease_seconds_of, owner_of, patience_of
 from weft.ledger.arguments import checked_count, checked_member, checked_text
 from weft.ledger.read.revisions import require
-from weft.ledger.resource_changes import BusyResource, Fork, UndoneMove
+from weft.ledger.resource_changes import BusyResource, ResourceFork, UndoneMove
 from weft.ledger.resource_reading import (
-    Failure,
     KeptReference,
     NewResource,
     NewSnapshot,
     PlannedResource,
     Resource,
-    Restore,
+    ResourceFailure,
+    ResourceRestore,
     Snapshot,
 )
 from weft.ledger.views.rows import Lease, load_turn
@@ -73,13 +73,13 @@ class Resources(LedgerPart):
         """Let another session own it; NotApplicable where it cannot change hands, or where `former` is named and does
         not own it by now."""
         resource_changes.migrate(self._writer, resource, session, former)
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     @requires(CHANGE)
     def discard(self, resource: str) -> Resource:
         """Let nobody own or use it any more. What it is stays where it is."""
         resource_changes.discard(self._writer, resource)
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     @requires(CHANGE)
     def attach(
@@ -88,12 +88,12 @@ class Resources(LedgerPart):
         """Attach it to a session, a run, or whoever acts: to write to its owner alone, read-only to others too where it
         can be shared."""
         resource_changes.attach(self._writer, resource, checked_member(MountMode, mode, "mode"), session, run)
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     @requires(CHANGE)
     def detach(self, resource: str, *, session: str | None = None, run: str | None = None) -> Resource:
         resource_changes.detach(self._writer, resource, session, run)
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     def list(
         self, *, session: str | None = None, kind: str | None = None, include_discarded: bool = False
@@ -118,6 +118,13 @@ class ResourceLog(LedgerPart):
             may_read = found is not None and resource_reading.may_read(txn, found)
             return found if may_read else None
 
+    def kept_from(self, session: str) -> list[Resource]:
+        """What a fork kept with the other branch than this session."""
+        with self._store.read() as txn:
+            row = require(txn, session)
+            found = resource_reading.listed_resources(txn)
+            return [each for each in found if resource_changes.other_keeper(txn, each, row) is not None]
+
     def own_ids(self) -> tuple[str, ...]:
         """The id that this ledger goes by, then those that it went by, the newest first; none of a ledger that it is a
         copy of."""
@@ -126,7 +133,7 @@ class ResourceLog(LedgerPart):
             former = {id: n for id, n in own_names(txn.sql).items() if n is not None and n > copied}
         return (self._ledger.replica, *sorted(former, key=former.__getitem__, reverse=True))
 
-    def restore(self, restore: str) -> Restore:
+    def restore(self, restore: str) -> ResourceRestore:
         """A wish that a snapshot be restored, and what came of it."""
         with self._store.read() as txn:
             return resource_reading.load_restore(txn, checked_text(restore, "restore"))
@@ -138,7 +145,7 @@ class ResourceLog(LedgerPart):
                 txn, resource_reading.load_restore(txn, checked_text(restore, "restore"))
             )
 
-    def pending(self) -> tuple[list[Snapshot], list[Restore]]:
+    def pending(self) -> tuple[list[Snapshot], list[ResourceRestore]]:
         """Snapshots and restores that are wanted and not carried out yet, the oldest first."""
         with self._store.read() as txn:
             return resource_reading.pending_snapshots(txn), resource_reading.pending_restores(txn)
@@ -169,17 +176,17 @@ class ResourceLog(LedgerPart):
 
     def declare(self, new: NewResource) -> Resource:
         """Record that a resource exists, with its owner; the one that stands at its place already, if any."""
-        return _changed(self._writer, resource_changes.declare(self._writer, new))
+        return _changed_resource(self._writer, resource_changes.declare(self._writer, new))
 
     def describe(self, resource: str, new: NewResource) -> Resource:
         """Say anew what a resource is; owner, uses and snapshots stay."""
         resource_changes.describe(self._writer, resource, new)
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     def discard(self, resource: str, *, reason: str | None = None) -> Resource:
         """Record that nobody owns it any more, and why what Weft made of it is left where it is, if it is."""
         resource_changes.discard(self._writer, resource, reason)
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     def take_over(self, resource: str, session: str) -> None:
         """A session that works with it owns it from now on."""
@@ -234,20 +241,20 @@ class ResourceLog(LedgerPart):
         resource_changes.mount(
             self._writer, resource, path, checked_member(MountMode, mode, "mode"), run=run, container=container
         )
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     def unmount(self, resource: str, *, run: str | None = None, container: str | None = None) -> Resource:
         resource_changes.unmount(self._writer, resource, run=run, container=container)
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     def add_part(self, resource: str, part: str, *, role: str) -> Resource:
         """Record that another resource is a part of this one."""
         resource_changes.add_part(self._writer, resource, part, checked_member(SubresourcePart, role, "role"))
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     def remove_part(self, resource: str, part: str) -> Resource:
         resource_changes.remove_part(self._writer, resource, part)
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     def open_handle(self, resource: str, provider: str, provider_id: str, *, capabilities: Sequence[str] = ()) -> str:
         """Record through what it is acted on; the handle's id."""
@@ -256,12 +263,12 @@ class ResourceLog(LedgerPart):
 
     def close_handle(self, resource: str, handle: str, *, reason: str | None = None) -> Resource:
         resource_changes.close_handle(self._writer, resource, handle, reason)
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     def record_probe(self, resource: str, status: str) -> Resource:
         """Record whether it was found alive."""
         resource_changes.record_probe(self._writer, resource, checked_member(ResourceLiveness, status, "status"))
-        return _changed(self._writer, resource)
+        return _changed_resource(self._writer, resource)
 
     def request_snapshot(self, resource: str, *, run: str | None = None, method: str | None = None) -> str:
         """Record that a snapshot is wanted, taken in one way of several; its id."""
@@ -270,7 +277,7 @@ class ResourceLog(LedgerPart):
     def record_snapshot(
         self,
         resource: str,
-        taken: NewSnapshot | Failure,
+        taken: NewSnapshot | ResourceFailure,
         *,
         snapshot: str | None = None,
         run: str | None = None,
@@ -287,10 +294,16 @@ class ResourceLog(LedgerPart):
         """Record that what a snapshot kept is gone."""
         resource_changes.discard_snapshot(self._writer, snapshot, reason)
 
-    def request_restore(self, snapshot: str, *, place: str | None = None, session: str | None = None) -> Restore:
+    def request_restore(
+        self, snapshot: str, *, place: str | None = None, session: str | None = None
+    ) -> ResourceRestore:
         """Record that a snapshot is to be restored: over its resource, or as a new one at a place, for a session."""
         id = resource_changes.request_restore(self._writer, snapshot, place, session)
         return self.restore(id)
+
+    def record_unsupported_restore(self, snapshot: str, failure: ResourceFailure) -> ResourceRestore:
+        """Record that a snapshot was to be restored over its resource and cannot be. Nothing is tried."""
+        return resource_changes.record_unsupported_restore(self._writer, snapshot, failure)
 
     def record_restore(
         self,
@@ -298,9 +311,9 @@ class ResourceLog(LedgerPart):
         outcome: str,
         *,
         new: NewResource | None = None,
-        failure: Failure | None = None,
+        failure: ResourceFailure | None = None,
         compensation: str | None = None,
-    ) -> Restore:
+    ) -> ResourceRestore:
         """Record what came of a restore, with the resource that it made, or with what was undone after a failure."""
         return resource_changes.record_restore(
             self._writer,
@@ -357,7 +370,7 @@ class ResourceLog(LedgerPart):
         label: str,
         session: str | None = None,
         persona: str | None = None,
-    ) -> Fork:
+    ) -> ResourceFork:
         """A new session at a turn, and what becomes of resources, in one transaction. Copies are wished for."""
         self._writer.ensure_allowed("session:create")
         point = self._ledger.point(at)
@@ -371,7 +384,7 @@ class ResourceLog(LedgerPart):
         return resource_changes.fork_with_resources(self._writer, new, plan)
 
 
-def _changed(writer: LedgerWriter, resource: str) -> Resource:
+def _changed_resource(writer: LedgerWriter, resource: str) -> Resource:
     """A resource that was just changed, for whoever changed it, whether they may read it or not."""
     with writer.store.read() as txn:
         return resource_reading.load_resource(txn, resource)

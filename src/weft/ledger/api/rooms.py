@@ -125,7 +125,7 @@ class Rooms(LedgerPart):
         query = parse_query(checked_text(words, "words"))
         if not query.phrases:
             raise InvalidInput("there is nothing to search for", "give a word")
-        name = None if room is None else self._id(room)
+        name = None if room is None else self._room_id(room)
         request = self._ledger._request("rooms.search", {"words": words, "room": name}, _checked_limit(limit), after)
         with self._store.read() as txn:
             start = self._ledger._begin(request, txn)
@@ -168,7 +168,7 @@ class Rooms(LedgerPart):
             agents=tuple(checked_names(agents, "agent")),
             people=tuple(checked_names(people, "person")),
         )
-        return self._room(room_members.create(self._writer, new, key=key))
+        return self._load_room(room_members.create(self._writer, new, key=key))
 
     @requires("room:post")
     def post(
@@ -189,17 +189,17 @@ class Rooms(LedgerPart):
         if not isinstance(limits, RoomLimits):
             raise InvalidInput(f"limits are {quoted(limits)}", "give RoomLimits")
         new = NewPost(message=messages[0], meta=meta, mode=checked_member(QueueMode, mode, "mode"))
-        return post(self._writer, self._id(room), new, key=key, limits=limits)
+        return post(self._writer, self._room_id(room), new, key=key, limits=limits)
 
     @requires("room:add")
     def add(self, room: str, agent: str) -> Room:
         """Let an agent in that works for whoever acts. Only people do that."""
-        return self._room(room_members.add_agent(self._writer, self._id(room), checked_text(agent, "agent")))
+        return self._load_room(room_members.add_agent(self._writer, self._room_id(room), checked_text(agent, "agent")))
 
     @requires("room:invite")
     def invite(self, room: str, person: str) -> Room:
         """Let a person in; that confirms an invitation where there is one. Only participants do that."""
-        return self._room(room_members.invite(self._writer, self._id(room), checked_text(person, "person")))
+        return self._load_room(room_members.invite(self._writer, self._room_id(room), checked_text(person, "person")))
 
     @requires("room:invite")
     def decline(self, room: str, person: str) -> None:
@@ -209,26 +209,26 @@ class Rooms(LedgerPart):
     @requires("room:remove")
     def remove(self, room: str, who: str) -> None:
         """Take an agent or a person out. People are removed by whoever made the conversation; system agents stay."""
-        room_members.remove(self._writer, self._id(room), checked_text(who, "who"))
+        room_members.remove(self._writer, self._room_id(room), checked_text(who, "who"))
 
     @requires("room:leave")
     def leave(self, room: str) -> None:
         """Whoever acts takes part no longer."""
-        room_members.remove(self._writer, self._id(room), None)
+        room_members.remove(self._writer, self._room_id(room), None)
 
     @requires("room:title")
     def retitle(self, room: str, title: str) -> Room:
-        return self._room(room_members.retitle(self._writer, self._id(room), checked_text(title, "title")))
+        return self._load_room(room_members.retitle(self._writer, self._room_id(room), checked_text(title, "title")))
 
     @requires("room:archive")
     def archive(self, room: str) -> Room:
         """Take no more messages, and leave the lists. Whoever made it does that."""
-        return self._room(room_members.set_status(self._writer, self._id(room), RoomStatus.ARCHIVED))
+        return self._load_room(room_members.set_status(self._writer, self._room_id(room), RoomStatus.ARCHIVED))
 
     @requires("room:archive")
     def restore(self, room: str) -> Room:
         """Take messages again."""
-        return self._room(room_members.set_status(self._writer, self._id(room), RoomStatus.ACTIVE))
+        return self._load_room(room_members.set_status(self._writer, self._room_id(room), RoomStatus.ACTIVE))
 
     @requires("room:fork")
     def fork(self, room: str, at: int | None = None, *, title: str | None = None) -> Room:
@@ -236,7 +236,7 @@ class Rooms(LedgerPart):
         were there come along, with forks of their sessions; of the people only whoever forks."""
         position = None if at is None else checked_number(at, "at")
         text = None if title is None else checked_text(title, "title")
-        return self._room(room_members.fork(self._writer, self._id(room), position, title=text))
+        return self._load_room(room_members.fork(self._writer, self._room_id(room), position, title=text))
 
     @requires("room:read")
     def mark_read(self, room: str, position: int | None = None) -> int:
@@ -248,12 +248,12 @@ class Rooms(LedgerPart):
         self._writer.write(lambda append: set_read_position(append.sql, row.id, reader, at))
         return at
 
-    def _id(self, room: str) -> str:
+    def _room_id(self, room: str) -> str:
         """The id of a conversation that whoever acts takes or took part in."""
         with self._store.read() as txn:
             return find_conversation(txn, access_of(txn), checked_text(room, "room"))[0].id
 
-    def _room(self, id: str) -> Room:
+    def _load_room(self, id: str) -> Room:
         with self._store.read() as txn:
             return room_reading.load_room(txn, id)
 

@@ -52,9 +52,9 @@ class Upkeep(LedgerPart):
     @requires("upkeep:rebuild", whole=True)
     def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
-        return self._rebuild(checked_progress(progress) or verify.silent)
+        return self._rebuild_views(checked_progress(progress) or verify.silent)
 
-    def _rebuild(self, report: verify.Progress) -> int:
+    def _rebuild_views(self, report: verify.Progress) -> int:
         changed = verify.rebuild(self._store, report)
         turns.catch_up(self._store)
         search_index.catch_up(self._store)
@@ -105,7 +105,7 @@ class Upkeep(LedgerPart):
             self._store, lines, report_progress, excerpts=checked_flag(excerpts, "excerpts")
         )
         if facts_file.views_are_stale(self._store):
-            self._rebuild(verify.silent)
+            self._rebuild_views(verify.silent)
         return brought
 
     @reads_whole

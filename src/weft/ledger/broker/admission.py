@@ -27,11 +27,28 @@ from weft.ledger.broker.inbox import (
     own_run,
 )
 from weft.ledger.model import DEFAULT_AGENT, FileNote, Message, NewMessage
-from weft.ledger.views.rows import SessionRow, TurnRow, agent_id
+from weft.ledger.views.rows import SessionRow, TurnRow, agent_id, find_by_name
 from weft.ledger.write.record_turn import weigh
 from weft.ledger.write.sessions import stream_of
-from weft.ledger.write.transaction import MESSAGE_ROOM, Answer, Append, ContentWriter, LedgerWriter, keyed_command, once
-from weft.ledger.write.turn_events import TurnEvents, create_session, ensure_session, load_parent
+from weft.ledger.write.transaction import (
+    MESSAGE_ROOM,
+    Append,
+    CommandAnswer,
+    ContentWriter,
+    LedgerWriter,
+    keyed_command,
+    once,
+)
+from weft.ledger.write.turn_events import (
+    MAIN_KEY,
+    TurnEvents,
+    agent_of_key,
+    context_beside,
+    create_session,
+    ensure_session,
+    load_parent,
+    main_session,
+)
 from weft.store.replicas import last_copied_event
 
 # --- Admitting messages to inboxes, cancelling them, and sending dead ones again.
@@ -88,23 +105,28 @@ def admit(writer: LedgerWriter, new: NewAdmission, *, key: str | None, limits: Q
         writer.put_large(weight.large, scope_of(message))
 
     def work(append: Append) -> Admission:
-        answer = once(append, command, partial(_admitted, append, message, new, key, limits))
+        answer = once(append, command, partial(_admit_message, append, message, new, key, limits))
         append.seal()
         return admission_of(append, answer)
 
     return writer.write(work, weight.size)
 
 
-def admission_of(append: Append, answer: Answer) -> Admission:
+FORKED, MADE, THERE = "fork", "new", "-"
+"""Where the session of a message comes from, as the answer that is kept for its key says it."""
+
+
+def admission_of(append: Append, answer: CommandAnswer) -> Admission:
     """What the command that admitted a message answered, the first time and every time."""
-    digest, n, session_id, fork = (answer.details or "").split(" ")
+    digest, n, session_id, origin = (answer.details or "").split(" ")
     log = append.txn.facts.chain_at(int(n))
     return Admission(
         message=answer.node,
         session=append.view.session(session_id).label,
         session_id=session_id,
-        is_fork=fork == "fork",
+        is_fork=origin == FORKED,
         receipt=None if log is None else Receipt(append.replica, int(n), log.hex(), digest),
+        is_new_session=origin in (FORKED, MADE),
     )
 
 
@@ -113,11 +135,13 @@ def scope_of(message: str) -> int:
     return -(decode(message) % 2**62) - 1
 
 
-def _admitted(append: Append, message: str, new: NewAdmission, key: str | None, limits: QueueLimits) -> Answer:
-    session, is_fork = resolve_target(append, new.target)
+def _admit_message(
+    append: Append, message: str, new: NewAdmission, key: str | None, limits: QueueLimits
+) -> CommandAnswer:
+    session, origin = resolve_target(append, new.target)
     if new.again is None:
         refuse_worker(append, session)
-    return add_message(append, session, message, new, key=key, limits=limits, is_fork=is_fork)
+    return add_message(append, session, message, new, key=key, limits=limits, origin=origin)
 
 
 def refuse_worker(append: Append, session: SessionRow) -> None:
@@ -134,10 +158,10 @@ def add_message(
     *,
     key: str | None,
     limits: QueueLimits,
-    is_fork: bool,
+    origin: str,
     trigger: str | None = None,
     is_untrusted: bool = False,
-) -> Answer:
+) -> CommandAnswer:
     """Write a message to the inbox of a session that has room for it. `trigger` is the id of the trigger that sends
     it; `is_untrusted` says that a stranger wrote some of it."""
     if session.lifecycle == "completed":
@@ -146,7 +170,7 @@ def add_message(
     ensure_room(append, session, limits)
     event = _add_event(append, session, message, new, key, trigger, is_untrusted)
     n = append.first + len(append.lines) - 1
-    return Answer(message, f"{event} {n} {session.id} {'fork' if is_fork else '-'}")
+    return CommandAnswer(message, f"{event} {n} {session.id} {origin}")
 
 
 def _add_event(
@@ -162,19 +186,19 @@ def _add_event(
     fields = _message_fields(TurnEvents(append, message, actor=DEFAULT_AGENT, scope=scope_of(message)), new)
     optional: dict[str, str | UnsetType] = {
         "key": UNSET if key is None else contents.put_text(key, "key"),
-        "overrides": _json(contents, new.overrides, "overrides"),
-        "route": _json(contents, new.route, "route"),
+        "overrides": _json_content(contents, new.overrides, "overrides"),
+        "route": _json_content(contents, new.route, "route"),
         "source_event": UNSET
         if new.source_event_id is None
         else contents.put_text(new.source_event_id, "source event id"),
         "again": new.again or UNSET,
-        "posted": _posted(append, new.waits_elsewhere),
+        "posted": _posted_message(append, new.waits_elsewhere),
         "trigger": trigger or UNSET,
     }
-    earlier = _earlier(append, new.again or new.waits_elsewhere)
+    earlier = _earlier_admission(append, new.again or new.waits_elsewhere)
     if earlier is not None and earlier.trigger is not UNSET:
         optional["trigger"], is_untrusted = earlier.trigger, earlier.untrusted is True
-    with append.in_name_of(_senders(append, earlier)):
+    with append.in_name_of(_sender_ids(append, earlier)):
         return stream_of(append, session, DEFAULT_AGENT).add(
             MessageAdmitted,
             message=message,
@@ -186,14 +210,14 @@ def _add_event(
         )
 
 
-def _posted(append: Append, message: str | None) -> str | UnsetType:
+def _posted_message(append: Append, message: str | None) -> str | UnsetType:
     """The message of a conversation that an agent was sent with a message of an inbox: its answer goes there."""
     query = "SELECT posted FROM room_delivery WHERE message = ?"
     row = None if message is None else append.sql.one(query, (message,))
     return UNSET if row is None else str(row[0])
 
 
-def _earlier(append: Append, again: str | None) -> MessageAdmitted | None:
+def _earlier_admission(append: Append, again: str | None) -> MessageAdmitted | None:
     """What admitted a message of a conversation or of a trigger that whoever opened the ledger sends again."""
     if again is None or not append.access.is_unlimited:
         return None
@@ -205,7 +229,7 @@ def _earlier(append: Append, again: str | None) -> MessageAdmitted | None:
     return event
 
 
-def _senders(append: Append, earlier: MessageAdmitted | None) -> tuple[str, ...]:
+def _sender_ids(append: Append, earlier: MessageAdmitted | None) -> tuple[str, ...]:
     """In whose name a message is admitted: that of whoever acts. A message of a conversation or of a trigger that is
     sent again stays its author's, with the author's rights."""
     if earlier is None:
@@ -213,7 +237,7 @@ def _senders(append: Append, earlier: MessageAdmitted | None) -> tuple[str, ...]
     return (earlier.actor, *(() if earlier.on_behalf_of is UNSET else earlier.on_behalf_of))
 
 
-class Delivery(Struct, frozen=True, kw_only=True):
+class RoomDelivery(Struct, frozen=True, kw_only=True):
     """A message of a conversation on its way to an agent's session there: the parts that the agent is sent, and in
     whose name, whoever wrote it first."""
 
@@ -227,12 +251,15 @@ class Delivery(Struct, frozen=True, kw_only=True):
     mode: QueueMode = QueueMode.FOLLOWUP
     is_untrusted: bool = False
     trigger: str | None = None
+    source_event_id: str | None = None
 
 
-def deliver(append: Append, session: SessionRow, delivery: Delivery, limits: QueueLimits) -> str:
-    """Write a message of a conversation to the inbox of a session; the id that it has there."""
+def deliver(
+    append: Append, session: SessionRow, delivery: RoomDelivery, limits: QueueLimits, *, message: str | None = None
+) -> str:
+    """Write a message of a conversation to the inbox of a session; the id that it has there, the given one if any."""
     ensure_room(append, session, limits)
-    message, contents = append.ulids.mint(MESSAGE_ROOM + 1), append.contents_of(delivery.scope)
+    message, contents = message or append.ulids.mint(MESSAGE_ROOM + 1), append.contents_of(delivery.scope)
     with append.in_name_of(delivery.senders):
         stream_of(append, session, DEFAULT_AGENT).add(
             MessageAdmitted,
@@ -240,16 +267,19 @@ def deliver(append: Append, session: SessionRow, delivery: Delivery, limits: Que
             mode=delivery.mode,
             parts=delivery.parts,
             source=delivery.source,
-            context=_json(contents, delivery.context, "context"),
-            route=_json(contents, delivery.route, "route"),
+            context=_json_content(contents, delivery.context, "context"),
+            route=_json_content(contents, delivery.route, "route"),
             posted=delivery.posted,
             untrusted=delivery.is_untrusted or UNSET,
             trigger=delivery.trigger or UNSET,
+            source_event=UNSET
+            if delivery.source_event_id is None
+            else contents.put_text(delivery.source_event_id, "source event id"),
         )
     return message
 
 
-def _json(contents: ContentWriter, value: Any, what: str) -> str | UnsetType:
+def _json_content(contents: ContentWriter, value: Any, what: str) -> str | UnsetType:
     return UNSET if value is None else contents.put_json(value, what)
 
 
@@ -257,26 +287,43 @@ def _message_fields(turn_events: TurnEvents, new: NewAdmission) -> dict[str, Any
     message, contents = new.message, turn_events.contents
     return {
         "parts": turn_events.parts(message.content),
-        "source": _source(turn_events.append, message.source),
-        "context": _json(contents, message.context, "context"),
-        "metadata": _json(contents, message.metadata, "metadata"),
+        "source": _message_source(turn_events.append, message.source),
+        "context": _json_content(contents, context_beside(message), "context"),
+        "metadata": _json_content(contents, message.metadata, "metadata"),
         "files": turn_events.annotations(message).get("files", UNSET),
     }
 
 
-def _source(append: Append, given: MessageSource | None) -> MessageSource:
+def _message_source(append: Append, given: MessageSource | None) -> MessageSource:
     """Who started it: as the sender says, else a person. What an agent sends is never a person's."""
     return append.message_source(given) or MessageSource.HUMAN
 
 
-def resolve_target(append: Append, target: MessageTarget) -> tuple[SessionRow, bool]:
-    """The session whose inbox takes the message, and whether it was made by forking."""
+def resolve_target(append: Append, target: MessageTarget) -> tuple[SessionRow, str]:
+    """The session whose inbox takes the message, and whether it was there, is forked or is made for it."""
     if target.turn is not None:
-        return _session_at(append, load_parent(append, target.turn), target.persona)
+        session, is_fork = _session_at(append, load_parent(append, target.turn), target.persona)
+        return session, FORKED if is_fork else THERE
+    before = len(append.lines)
     if target.session is not None:
-        return ensure_session(append, target.session, target.persona or DEFAULT_AGENT), False
-    assert target.persona is not None
-    return _session_of_agent(append, target.persona), False
+        addressed = _agent_addressed(append, target)
+        working = None if addressed is None else _task_session(append, addressed)
+        session = working or ensure_session(append, target.session, target.persona or DEFAULT_AGENT)
+    else:
+        assert target.persona is not None
+        session = _session_of_agent(append, target.persona)
+    is_made = len(append.lines) > before
+    if is_made and session.label.startswith(MAIN_KEY):
+        raise NotFound("agent", session.label.removeprefix(MAIN_KEY), Action.LIST_PROGRAMS)
+    return session, MADE if is_made else THERE
+
+
+def _agent_addressed(append: Append, target: MessageTarget) -> str | None:
+    """The agent that a message to `persona:NAME` is for, where nothing has that name itself."""
+    key = target.session
+    if key is None or target.persona is not None or find_by_name(append.view, key) is not None:
+        return None
+    return agent_of_key(append, key)
 
 
 def _session_of_agent(append: Append, name: str) -> SessionRow:
@@ -284,16 +331,20 @@ def _session_of_agent(append: Append, name: str) -> SessionRow:
     agent = agent_id(append.sql, name)
     if agent is not None:
         append.access.ensure_agent(agent, name)
+    return _task_session(append, name) or ensure_session(append, main_session(name), name)
+
+
+def _task_session(append: Append, name: str) -> SessionRow | None:
+    """The session of the task that an agent works on."""
     row = append.sql.one(
         "SELECT session FROM program"
         " WHERE (name = ? AND deleted = 0 OR id = ?) AND kind = 'agent' AND task IS NOT NULL",
         (name, name),
     )
-    if row is not None and row[0] is not None:
-        session = append.view.find_session_id(row[0])
-        if session is not None and session.status == SessionStatus.ACTIVE and session.lifecycle != "completed":
-            return ensure_session(append, session.label)
-    return ensure_session(append, f"{name}:main", name)
+    session = None if row is None or row[0] is None else append.view.find_session_id(row[0])
+    if session is None or session.status != SessionStatus.ACTIVE or session.lifecycle == "completed":
+        return None
+    return ensure_session(append, session.label)
 
 
 def _session_at(append: Append, turn: TurnRow, persona: str | None) -> tuple[SessionRow, bool]:
@@ -405,7 +456,7 @@ def interrupt(writer: LedgerWriter, session: str, reason: InterruptionReason) ->
         append.access.ensure("turn:record", row, row.label)
         turn = cut_open_turn(append, row, reason)
         if turn is None:
-            raise NotApplicable(f"no turn runs in session {row.label!r}", Action.LIST_INBOX)
+            raise NotApplicable(f"no turn runs in session {row.label!r}", "there is nothing to interrupt")
         append.seal()
         return turn
 
@@ -463,7 +514,7 @@ def retry(
     messages carry which came through no inbox, by their ids."""
     if not isinstance(limits, QueueLimits):
         raise InvalidInput(f"limits are {quoted(limits)}", "give QueueLimits")
-    outgoing = [_outgoing(message, retried, files.get(message.id, ())) for message in messages]
+    outgoing = [_outgoing_message(message, retried, files.get(message.id, ())) for message in messages]
     command = keyed_command("retry_turn", key, [retried], writer.authority)
     ids = [writer.ulids.mint(MESSAGE_ROOM + 1) for _ in outgoing]
     for id, one in zip(ids, outgoing, strict=True):
@@ -471,14 +522,14 @@ def retry(
             writer.put_large(large, scope_of(id))
 
     def work(append: Append) -> Admission:
-        answer = once(append, command, partial(_retried, append, retried, ids, outgoing, key, limits))
+        answer = once(append, command, partial(_admit_retry, append, retried, ids, outgoing, key, limits))
         append.seal()
         return admission_of(append, answer)
 
     return writer.write(work, sum(weigh([one.message], ()).size for one in outgoing))
 
 
-def _outgoing(message: InboxMessage | Message, retried: TurnRetry, files: Sequence[FileNote]) -> NewAdmission:
+def _outgoing_message(message: InboxMessage | Message, retried: TurnRetry, files: Sequence[FileNote]) -> NewAdmission:
     admitted = message if isinstance(message, InboxMessage) else None
     is_dead = admitted is not None and admitted.state == InboxState.DEAD
     return NewAdmission(
@@ -499,25 +550,25 @@ def _outgoing(message: InboxMessage | Message, retried: TurnRetry, files: Sequen
     )
 
 
-def _retried(
+def _admit_retry(
     append: Append,
     retried: TurnRetry,
     ids: Sequence[str],
     outgoing: Sequence[NewAdmission],
     key: str | None,
     limits: QueueLimits,
-) -> Answer:
+) -> CommandAnswer:
     turn = load_parent(append, retried.of)
     _ensure_failed(turn)
     _ensure_not_waiting(append, turn)
     session, is_fork = _session_for(append, turn, afresh=retried.afresh)
     own = None if turn.session is None else append.view.session_of_number(turn.session)
     may_resend = own is not None and append.access.may("turn:record", own)
-    answer: Answer | None = None
+    answer: CommandAnswer | None = None
     for id, one in zip(ids, outgoing, strict=True):
         if not may_resend:
             one = replace(one, again=None)
-        answer = add_message(append, session, id, one, key=key, limits=limits, is_fork=is_fork)
+        answer = add_message(append, session, id, one, key=key, limits=limits, origin=FORKED if is_fork else THERE)
     if answer is None:
         raise NotApplicable(f"turn {turn.id} has no message of a user", "send a message to its session")
     return answer

@@ -50,7 +50,7 @@ from weft.ledger.views.rows import (
     text_of,
 )
 from weft.ledger.views.turns import part_columns
-from weft.ledger.write.transaction import Append, Patience
+from weft.ledger.write.transaction import Append, LeasePatience
 from weft.store.fact_log import FactReader
 from weft.store.port import ReadTxn
 from weft.store.replicas import is_dead, is_written_here, last_copied_event, own_names
@@ -69,6 +69,8 @@ class Admission(Struct, frozen=True, kw_only=True):
     """Whether a session was made for it at a turn that is not the head of exactly one session."""
     receipt: Receipt | None
     """The same again where the same key admits it again; None where the log was cut since."""
+    is_new_session: bool = False
+    """Whether its session was made for it, by forking or because there was none of that name."""
 
 
 class InboxMessage(Struct, frozen=True, kw_only=True):
@@ -216,6 +218,7 @@ class ModelAsked(Struct, frozen=True, kw_only=True):
 
     model: str
     provider: str | None = None
+    vendor: str | None = None
     params: Any = None
     input: RequestInput | UnsetType = UNSET
     tools_spec: Any = None
@@ -299,14 +302,16 @@ class ToolEnded(Struct, frozen=True, kw_only=True):
     """What models are sent in the place of its result."""
 
 
-class Interrupted(Struct, frozen=True):
-    """Something under way was cut short: open calls, or a request that nobody will answer."""
+class RunInterruption(Struct, frozen=True):
+    """Something under way was cut short: open calls, or a request that nobody will answer. `goes_on`: calls ended by
+    it, and the turn goes on."""
 
     reason: InterruptionReason
     affects: tuple[str, ...] = ()
+    goes_on: bool = False
 
 
-class Parked(Struct, frozen=True, kw_only=True):
+class ParkedRun(Struct, frozen=True, kw_only=True):
     """The turn waits for the outcome of these calls, or until a time in Unix milliseconds."""
 
     calls: tuple[str, ...] = ()
@@ -318,7 +323,7 @@ class Parked(Struct, frozen=True, kw_only=True):
     """Whether the answer of one of them is enough."""
 
 
-class Finished(Struct, frozen=True, kw_only=True):
+class FinishedRun(Struct, frozen=True, kw_only=True):
     """The turn is over. A failed one leaves the head where it is, and its messages are dead."""
 
     exit: RunExit = RunExit.SUCCESS
@@ -335,9 +340,9 @@ Entry = (
     | ToolDecision
     | ApprovalAsked
     | ToolEnded
-    | Interrupted
-    | Parked
-    | Finished
+    | RunInterruption
+    | ParkedRun
+    | FinishedRun
 )
 Then = Callable[[Sequence[RecordedEvent]], Sequence[Entry]]
 """Called inside the transaction with the events so far; what it gives is recorded in the same one, until it gives
@@ -481,13 +486,13 @@ def _to_message(txn: ReadTxn, row: Sequence[Any]) -> InboxMessage:
         on_behalf_of=() if event.on_behalf_of is UNSET else event.on_behalf_of,
         source=source,
         content=tuple(to_part(txn, part_columns(ReferenceNumbers(txn), part)) for part in event.parts),
-        files=_files(txn, event),
-        context=_json(txn, event.context),
-        metadata=_json(txn, event.metadata),
-        overrides=_json(txn, event.overrides),
-        route=_json(txn, event.route),
+        files=_file_notes(txn, event),
+        context=_json_of_ref(txn, event.context),
+        metadata=_json_of_ref(txn, event.metadata),
+        overrides=_json_of_ref(txn, event.overrides),
+        route=_json_of_ref(txn, event.route),
         trigger=None if event.trigger is UNSET else event.trigger,
-        source_event_id=_text(txn, event.source_event),
+        source_event_id=_text_of_ref(txn, event.source_event),
         turn=turn,
         admitted_at=at,
         settled_at=settled,
@@ -506,11 +511,11 @@ class ReferenceNumbers:
         return self._txn.facts.find_content(bytes.fromhex(ref)) or 0
 
 
-def _files(txn: ReadTxn, event: MessageAdmitted) -> tuple[FileNote, ...]:
+def _file_notes(txn: ReadTxn, event: MessageAdmitted) -> tuple[FileNote, ...]:
     return tuple(
         FileNote(
             kind=file.kind,
-            path=_text(txn, file.path) or "",
+            path=_text_of_ref(txn, file.path) or "",
             line_start=None if file.line_start is UNSET else file.line_start,
             line_end=None if file.line_end is UNSET else file.line_end,
         )
@@ -518,12 +523,12 @@ def _files(txn: ReadTxn, event: MessageAdmitted) -> tuple[FileNote, ...]:
     )
 
 
-def _text(txn: ReadTxn, ref: str | UnsetType) -> str | None:
+def _text_of_ref(txn: ReadTxn, ref: str | UnsetType) -> str | None:
     return None if ref is UNSET else text_of(txn, ReferenceNumbers(txn).number(ref))
 
 
-def _json(txn: ReadTxn, ref: str | UnsetType) -> Any:
-    text = _text(txn, ref)
+def _json_of_ref(txn: ReadTxn, ref: str | UnsetType) -> Any:
+    text = _text_of_ref(txn, ref)
     try:
         return None if text is None else orjson.loads(text)
     except orjson.JSONDecodeError:  # erased: what is left of it is no JSON
@@ -603,7 +608,7 @@ def standing(txn: ReadTxn, session: str, is_stale: Callable[[Lease], bool], most
 
 
 def waiting_sessions(
-    txn: ReadTxn, now_ms: int, limit: int, patience: Patience, own_turns: dict[str, bool]
+    txn: ReadTxn, now_ms: int, limit: int, patience: LeasePatience, own_turns: dict[str, bool]
 ) -> list[WaitingSession]:
     """Sessions with a turn that can go on or is to be cut short, then sessions where messages wait and no turn is
     open. Only what was begun or admitted here counts; `own_turns` keeps that of open turns between calls."""
@@ -726,10 +731,10 @@ def response_of(append: Append, turn: str, fresh: Sequence[RecordedEvent] = ()) 
     """The last message of a turn in which the agent said something. `fresh` are events that this transaction wrote."""
     row = append.view.turn(turn)
     newest = (recorded.event for recorded in reversed(fresh))
-    return _message_of(newest, row.response) or _message_of(_stored(append, row), row.response)
+    return _message_of(newest, row.response) or _message_of(_stored_events(append, row), row.response)
 
 
-def _stored(append: Append, turn: TurnRow) -> Iterator[Event | UnknownEvent]:
+def _stored_events(append: Append, turn: TurnRow) -> Iterator[Event | UnknownEvent]:
     """The events of the turn that earlier transactions wrote."""
     stream = run_stream(turn.id)
     mark = f'"stream":"{stream}"'.encode()

@@ -21,12 +21,12 @@ from weft.ledger.broker.inbox import (
     ApprovalAsked,
     EndedRun,
     Entry,
-    Finished,
-    Interrupted,
+    FinishedRun,
     ModelAnswered,
     ModelAsked,
-    Parked,
+    ParkedRun,
     RecordedEvent,
+    RunInterruption,
     RunRecord,
     TakeMessage,
     Then,
@@ -57,12 +57,12 @@ from weft.ledger.views.rows import (
     session_question,
     turn_question,
 )
-from weft.ledger.write.record_turn import Weight, move_with_turn, weigh
+from weft.ledger.write.record_turn import WriteWeight, move_with_turn, weigh
 from weft.ledger.write.sessions import stream_of
-from weft.ledger.write.transaction import MESSAGE_ROOM, Append, LedgerWriter, Patience
+from weft.ledger.write.transaction import MESSAGE_ROOM, Append, LeasePatience, LedgerWriter
 from weft.ledger.write.turn_events import (
     ResultNotes,
-    Setting,
+    RunConfig,
     TurnEvents,
     ensure_free,
     error_fact,
@@ -108,7 +108,7 @@ def questions_of_end(session_number: int, after: Sequence[Question]) -> list[Que
 
 def may_end(entries: Sequence[Entry]) -> bool:
     """Whether a turn will most likely end with these entries."""
-    return any(isinstance(entry, Finished | Interrupted) or _is_last_answer(entry) for entry in entries)
+    return any(isinstance(entry, FinishedRun | RunInterruption) or _is_last_answer(entry) for entry in entries)
 
 
 def _is_last_answer(entry: Entry) -> bool:
@@ -120,10 +120,10 @@ def _is_last_answer(entry: Entry) -> bool:
 
 def likely_contents(entries: Sequence[Entry], scope: int) -> list[Key]:
     """Contents that recording entries will put into a tree, those that are easily told."""
-    return [(scope, sha256(data).digest()) for data in _contents(entries)]
+    return [(scope, sha256(data).digest()) for data in _entry_contents(entries)]
 
 
-def _contents(entries: Sequence[Entry]) -> Iterator[bytes]:
+def _entry_contents(entries: Sequence[Entry]) -> Iterator[bytes]:
     for entry in entries:
         if isinstance(entry, AddMessage | ModelAnswered) and entry.message is not None:
             yield from _of_message(entry.message)
@@ -188,7 +188,7 @@ class RunWriter:
 
     def record(self, entries: Sequence[Entry], then: Then | None = None) -> RunRecord:
         """Write entries, and what `then` makes of their events, in one transaction."""
-        weight = _weight(entries)
+        weight = _entries_weight(entries)
 
         def work(append: Append) -> RunRecord:
             turn = append.view.turn(self.id)
@@ -198,14 +198,14 @@ class RunWriter:
             if self._senders is None:
                 self._senders = run_principals(append.txn.facts, turn.n)
             batch = _RunBatch(append, turn, self._head, self._senders)
-            return _written(append, batch, self._lease, entries, then, self._at_end)
+            return _write_batch(append, batch, self._lease, entries, then, self._at_end)
 
         if weight.large:
             self._writer.put_large(weight.large, self._scope)
-        likely, ahead = likely_contents(entries, self._scope), self._questions(entries)
-        return self._done(self._writer.write(work, weight.size, likely=likely, ahead=ahead))
+        likely, ahead = likely_contents(entries, self._scope), self._likely_questions(entries)
+        return self._note_record(self._writer.write(work, weight.size, likely=likely, ahead=ahead))
 
-    def _questions(self, entries: Sequence[Entry]) -> list[Question]:
+    def _likely_questions(self, entries: Sequence[Entry]) -> list[Question]:
         """What recording them will most likely ask."""
         session = self._lease.key
         asked = questions_of_step(self.id, session)
@@ -213,7 +213,7 @@ class RunWriter:
             asked += questions_of_end(self._session, self._at_end.questions(session))
         return asked
 
-    def _done(self, record: RunRecord) -> RunRecord:
+    def _note_record(self, record: RunRecord) -> RunRecord:
         if record.ended is not None or any(isinstance(one.event, RunParked) for one in record.events):
             self.is_over = True
             self._writer.let_go(self._lease)
@@ -242,7 +242,7 @@ def begin_run(
     expected: tuple[str | None, int | None],
     messages: Sequence[str],
     before: Sequence[Entry],
-    setting: Setting,
+    setting: RunConfig,
     then: Then | None,
     owner: str,
     ttl: float,
@@ -255,7 +255,7 @@ def begin_run(
     """Take a session and begin a turn for some of its messages, if it stands where its next request was assembled.
     With `is_root` it begins without anything that was said there before; with `parent`, as a child of a failed turn;
     `retry` names the turn that it tries again."""
-    patience = Patience(writer, 0, ttl)
+    patience = LeasePatience(writer, 0, ttl)
     runs: list[RunWriter] = []
 
     def work(append: Append) -> RunRecord:
@@ -265,10 +265,10 @@ def begin_run(
             raise HeadMoved(row.label, expected[0], row.head)
         taken, at = _still_queued(append, messages, row), expected
         if is_root and row.head is not None:
-            row, at = _reset(append, row), (None, None)
+            row, at = _reset_session(append, row), (None, None)
         place = find_place(append, row, UNSET if parent is None else parent, UNSET)
         turn = append.ulids.mint(MESSAGE_ROOM + 1)
-        senders = _senders(append, taken[0])
+        senders = _sender_ids(append, taken[0])
         actor = row.persona if persona in (None, DEFAULT_AGENT) else append.agent(persona or "")
         events = TurnEvents(append, turn, actor=actor, scope=place.scope)
         events.run.on_behalf_of = senders or events.run.on_behalf_of
@@ -289,19 +289,19 @@ def begin_run(
         if retry is not None:
             batch.add_retry(retry)
         entries = [*before, *map(TakeMessage, taken)]
-        record = _written(append, batch, lease, entries, then, at_end)
+        record = _write_batch(append, batch, lease, entries, then, at_end)
         writer.hold(lease)
         return record
 
-    record = writer.write(work, _weight(before).size, ahead=questions_of_begin(session, messages))
+    record = writer.write(work, _entries_weight(before).size, ahead=questions_of_begin(session, messages))
     (run,) = runs
-    return run, run._done(record)
+    return run, run._note_record(record)
 
 
 def adopt_run(writer: LedgerWriter, turn: str, *, owner: str, ttl: float, at_end: AtEnd) -> RunWriter | None:
     """Go on with an open turn whose broker is gone, silent, or left it. None where it is over; raises SessionBusy
     where somebody works on it."""
-    patience = Patience(writer, 0, ttl)
+    patience = LeasePatience(writer, 0, ttl)
 
     def work(append: Append) -> RunWriter | None:
         row = append.view.find_turn(turn)
@@ -322,7 +322,7 @@ def adopt_run(writer: LedgerWriter, turn: str, *, owner: str, ttl: float, at_end
     return writer.write(work)
 
 
-def _ensure_left(writer: LedgerWriter, turn: str, patience: Patience) -> None:
+def _ensure_left(writer: LedgerWriter, turn: str, patience: LeasePatience) -> None:
     """Refuse, without a transaction that writes, to go on with a turn that somebody works on."""
     with writer.store.read() as txn:
         row = load_turn(txn.sql, turn)
@@ -334,7 +334,7 @@ def _ensure_left(writer: LedgerWriter, turn: str, patience: Patience) -> None:
         raise SessionBusy(session.label, turn, lease.owner)
 
 
-def _written(
+def _write_batch(
     append: Append, batch: _RunBatch, lease: Lease, entries: Sequence[Entry], then: Then | None, at_end: AtEnd
 ) -> RunRecord:
     batch.add(entries)
@@ -371,9 +371,9 @@ class _RunBatch:
             self._events.run.on_behalf_of = senders
         self.events: list[RecordedEvent] = []
         if turn_events is not None:
-            self._note()
+            self._note_event()
         self._answer: tuple[str, str | None] | None = None
-        self.finished: Finished | None = None
+        self.finished: FinishedRun | None = None
         self.is_parked = False
         self._digest, self._moved = "", False
         self._session: str | None = None
@@ -382,24 +382,24 @@ class _RunBatch:
     def is_over(self) -> bool:
         return self.finished is not None or self.is_parked
 
-    def _note(self) -> None:
+    def _note_event(self) -> None:
         run = self._events.run
         assert run.prev is not None
         self.events.append(RecordedEvent(run.prev, run.last))
 
     def add_retry(self, retry: TurnRetry) -> None:
         self._events.run.add(TurnRetried, turn=self._turn.id, of=retry.of, afresh=retry.afresh)
-        self._note()
+        self._note_event()
 
     def add(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._add(entry)
+            self._add_entry(entry)
 
-    def _add(self, entry: Entry) -> None:
+    def _add_entry(self, entry: Entry) -> None:
         events = self._events
         match entry:
             case TakeMessage():
-                self._take(entry.message)
+                self._take_message(entry.message)
             case AddMessage():
                 events.message(entry.message)
             case ModelAsked():
@@ -408,37 +408,38 @@ class _RunBatch:
                     entry.model,
                     correlation,
                     provider=entry.provider,
+                    vendor=entry.vendor,
                     params=entry.params,
                     tools_spec=entry.tools_spec,
                     attempt=entry.attempt,
                     input=entry.input,
                 )
             case ModelAnswered():
-                self._answered(entry)
+                self._add_answer(entry)
             case ToolAsked():
-                self._asked(entry)
+                self._add_tool_call(entry)
             case ToolDecision():
-                self._decided(entry)
+                self._add_decision(entry)
             case ApprovalAsked():
                 self._ask_person(entry)
             case ToolEnded():
-                self._ended(entry)
-            case Interrupted():
-                events.interruption(entry.reason, entry.affects)
-            case Parked():
-                self._parked(entry)
-            case Finished():
-                self._finish(entry)
+                self._end_tool_call(entry)
+            case RunInterruption():
+                events.interruption(entry.reason, entry.affects, goes_on=entry.goes_on)
+            case ParkedRun():
+                self._park_run(entry)
+            case FinishedRun():
+                self._finish_run(entry)
                 return
-        self._note()
+        self._note_event()
 
-    def _take(self, message: str) -> None:
+    def _take_message(self, message: str) -> None:
         place = queued_at(self._append, message)
         if place is None:
             raise NotApplicable(f"message {message} does not wait any more", "read the inbox again")
         self._events.admitted(admission_event(self._append.txn.facts, place[0]))
 
-    def _answered(self, entry: ModelAnswered) -> None:
+    def _add_answer(self, entry: ModelAnswered) -> None:
         message = self._events.response(
             entry.message,
             entry.correlation,
@@ -452,12 +453,12 @@ class _RunBatch:
         assert self._events.run.prev is not None
         self._answer = (self._events.run.prev, message)
 
-    def _asked(self, entry: ToolAsked) -> None:
+    def _add_tool_call(self, entry: ToolAsked) -> None:
         answer, message = self._answer or (entry.answer, entry.message)
         call = NewToolCall(name=entry.name, id=entry.call_id, arguments=entry.arguments, server=entry.server)
         self._events.call(call, entry.correlation, requested_by=answer, message=message)
 
-    def _ended(self, entry: ToolEnded) -> None:
+    def _end_tool_call(self, entry: ToolEnded) -> None:
         outcome = NewToolCall(
             name="-", result=entry.result, error=entry.error, status=entry.status, duration_ms=entry.duration_ms
         )
@@ -465,14 +466,14 @@ class _RunBatch:
         self._events.result(
             entry.call, entry.call_id, outcome, entry.correlation, entry.spawned, notes=notes, awaited=entry.awaited
         )
-        self._keep(entry.kept)
+        self._add_kept_states(entry.kept)
 
-    def _keep(self, states: Sequence[KeptState]) -> None:
+    def _add_kept_states(self, states: Sequence[KeptState]) -> None:
         """What resources were like when the last event came."""
         for state in states:
             add_kept_state(self._append, state, self._events.turn, self._events.run.prev or "")
 
-    def _decided(self, entry: ToolDecision) -> None:
+    def _add_decision(self, entry: ToolDecision) -> None:
         text = self._events.contents.put_text
         self._events.run.add(
             ToolDecided,
@@ -485,7 +486,7 @@ class _RunBatch:
             rationale=UNSET if entry.rationale is None else text(entry.rationale, "rationale"),
             plan=UNSET if entry.plan is None else self._events.contents.put_json(entry.plan, "plan"),
         )
-        self._keep(entry.kept)
+        self._add_kept_states(entry.kept)
 
     def _ask_person(self, entry: ApprovalAsked) -> None:
         text = self._events.contents.put_text
@@ -499,7 +500,7 @@ class _RunBatch:
             expires=UNSET if entry.expires is None else iso_from_ms(entry.expires),
         )
 
-    def _parked(self, entry: Parked) -> None:
+    def _park_run(self, entry: ParkedRun) -> None:
         self._events.run.add(
             RunParked,
             calls=tuple(map(EventRef, entry.calls)),
@@ -511,10 +512,10 @@ class _RunBatch:
         self.is_parked = True
         answers = answers_for(self._append, entry.awaits, is_any=entry.is_any) if entry.awaits else None
         if answers is not None:  # they came before the turn was parked
-            self._note()
+            self._note_event()
             self._events.run.add(WorkersAnswered, call=EventRef(entry.calls[0]), turns=answers)
 
-    def _finish(self, entry: Finished) -> None:
+    def _finish_run(self, entry: FinishedRun) -> None:
         append = self._append
         turn = append.view.turn(self._turn.id)
         if turn.calls:
@@ -527,7 +528,7 @@ class _RunBatch:
             entry.exit, response=turn.response, error=entry.error, permissions_used=entry.permissions_used
         )
         self.finished = entry
-        self._note()
+        self._note_event()
 
     def end(self) -> None:
         """Move the head to the turn, or say which messages are dead by it."""
@@ -543,7 +544,7 @@ class _RunBatch:
             if self._moved:
                 move_with_turn(append, session.id, turn.id)
         else:
-            self._bury(session, turn)
+            self._kill_waiting_messages(session, turn)
         self._session = session.label if self._moved or self.finished.exit is not RunExit.SUCCESS else None
 
     def ended_run(self) -> EndedRun:
@@ -562,7 +563,7 @@ class _RunBatch:
             events=tuple(self.events),
         )
 
-    def _bury(self, session: SessionRow, turn: TurnRow) -> None:
+    def _kill_waiting_messages(self, session: SessionRow, turn: TurnRow) -> None:
         append = self._append
         rows = append.sql.all(
             "SELECT message FROM inbox WHERE turn = ? AND state = ? ORDER BY n", (turn.id, InboxState.DEAD.value)
@@ -625,13 +626,13 @@ def _still_queued(append: Append, messages: Sequence[str], session: SessionRow) 
     return queued
 
 
-def _reset(append: Append, session: SessionRow) -> SessionRow:
+def _reset_session(append: Append, session: SessionRow) -> SessionRow:
     """The session without a head: its next turn is a root."""
     stream_of(append, session).add(SessionMoved, to=None, before=session.head, why=MoveReason.RESET)
     return append.view.session(session.id)
 
 
-def _senders(append: Append, message: str) -> tuple[str, ...]:
+def _sender_ids(append: Append, message: str) -> tuple[str, ...]:
     """In whose name a message was sent, where that is somebody else than the ledger's owner."""
     place = queued_at(append, message)
     return () if place is None else _principals_at(append, place[0])
@@ -642,7 +643,7 @@ def _principals_at(append: Append, n: int) -> tuple[str, ...]:
     return principals(event.actor, () if event.on_behalf_of is UNSET else event.on_behalf_of)
 
 
-def _weight(entries: Sequence[Entry]) -> Weight:
+def _entries_weight(entries: Sequence[Entry]) -> WriteWeight:
     messages = [one.message for one in entries if isinstance(one, AddMessage | ModelAnswered) and one.message]
     ended = [one for one in entries if isinstance(one, ToolEnded)]
     calls = [NewToolCall(name="-", result=one.result) for one in ended]
@@ -654,16 +655,18 @@ def _weight(entries: Sequence[Entry]) -> Weight:
 # time.
 
 
-def record_resource_change(writer: LedgerWriter, server: str, uri: str | None) -> str:
-    """A server said that a resource changed, or without `uri` that its list of them did. Returns the event's id."""
+def record_resource_change(writer: LedgerWriter, server: str, uri: str | None, run: str | None = None) -> str:
+    """A server said that a resource changed, or without `uri` that its list of them did: in a call of this turn, in the
+    name of its agent. Returns the event's id."""
 
     def work(append: Append) -> str:
-        stream, contents = append.ledger_stream(), append.ledger_contents
-        named = contents.named(server, "server")
+        turn = None if run is None else append.view.turn(run)
+        stream, contents = append.ledger_stream(DEFAULT_AGENT if turn is None else turn.persona), append.ledger_contents
+        named, of_run = contents.named(server, "server"), UNSET if turn is None else turn.id
         if uri is None:
-            event = stream.add(McpResourceListChanged, server=named)
+            event = stream.add(McpResourceListChanged, server=named, run=of_run)
         else:
-            event = stream.add(McpResourceUpdated, server=named, uri=contents.put_text(uri))
+            event = stream.add(McpResourceUpdated, server=named, uri=contents.put_text(uri), run=of_run)
         append.seal()
         return event
 

@@ -29,7 +29,7 @@ from weft.kernel.events import (
 from weft.ledger.read.revisions import require
 from weft.ledger.views.rows import TURN, StoredEvent, TurnRow, json_of, recorded, run_events, stream_of, text_of
 from weft.ledger.write.transaction import Append, LedgerWriter
-from weft.store.fact_log import is_husk
+from weft.store.fact_log import is_erased_content
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
 
@@ -311,21 +311,23 @@ class StreamCursor:
         match event:
             case dag.RunStarted():
                 self.turn, self.attempt, self._taken, self._tools = event.stream.removeprefix(_RUN), 0, [], {}
-                self._close()
+                self._close_attempt()
             case dag.ModelRequest():
                 self.attempt += 1
-                self._close()
+                self._close_attempt()
                 self.is_open, self._request = True, one.id
+            case dag.ModelResponse(is_broken_off=True):  # the request that follows, or the end, closes the attempt
+                pass
             case dag.ModelResponse() | dag.RunFinished():
-                self._close()
+                self._close_attempt()
             case dag.Interruption() if self._is_named(event):
-                self._close()
+                self._close_attempt()
             case dag.HistoryAppend(admitted=str(message)):
                 self._taken.append(message)
             case dag.ToolCallRequested():
                 self._tools[one.id] = "" if isinstance(event.tool, Words) else event.tool
 
-    def _close(self) -> None:
+    def _close_attempt(self) -> None:
         self.is_open, self._request, self.delta, self.thinking = False, "", 0, 0
 
     def _is_named(self, event: dag.Interruption) -> bool:
@@ -334,24 +336,27 @@ class StreamCursor:
     def items(self, txn: ReadTxn, one: StoredEvent) -> Iterator[StreamItem]:
         """What an event tells: what is left of the text of an answer, then the event itself."""
         event, was_open = one.event, self.is_open
+        if isinstance(event, dag.ModelResponse) and event.is_broken_off:
+            self.apply(one)
+            return
         if isinstance(event, dag.ModelResponse):
-            yield from self._rest(txn, event)
+            yield from self._rest_of_answer(txn, event)
         elif isinstance(event, dag.RunFinished) and (self.delta or self.thinking):  # nothing of it is recorded
             yield self._taken_back()
         is_reset = isinstance(event, dag.Interruption) and self._is_named(event)
         self.apply(one)
         if is_reset or (was_open and isinstance(event, dag.ModelRequest)):
-            yield self._reset(txn, one)
+            yield self._reset_attempt(txn, one)
         elif event.stream.startswith(_SESSION):
             yield self._session_item(txn, one)
         else:
             yield self._turn_item(txn, one)
 
-    def _rest(self, txn: ReadTxn, event: dag.ModelResponse) -> Iterator[StreamItem]:
+    def _rest_of_answer(self, txn: ReadTxn, event: dag.ModelResponse) -> Iterator[StreamItem]:
         """What was not told of an answer yet. If something of it was erased since, or if its text or thinking is
         shorter than what was told of it, it is told anew: in place of what was erased stands the mark that says so."""
         parts = () if event.output is UNSET else event.output.parts
-        text, thinking = _joined(txn, parts), _joined(txn, parts, ReasoningFact)
+        text, thinking = _joined_parts(txn, parts), _joined_parts(txn, parts, ReasoningFact)
         is_erased = (self.delta or self.thinking) and _is_erased(txn, parts)
         if is_erased or len(text) < self.delta or len(thinking) < self.thinking:
             yield self._taken_back("erased" if is_erased else "changed")
@@ -362,10 +367,10 @@ class StreamCursor:
         self.delta = self.thinking = 0
         return AttemptReset(position=self.position, turn=self.turn, number=self.attempt, reason=reason)
 
-    def _reset(self, txn: ReadTxn, one: StoredEvent) -> AttemptReset:
+    def _reset_attempt(self, txn: ReadTxn, one: StoredEvent) -> AttemptReset:
         position, turn, event = self.position, self.turn, one.event
         if isinstance(event, dag.ModelRequest):
-            model = _name(txn, event.model)
+            model = _text_of_name(txn, event.model)
             return AttemptReset(position=position, turn=turn, number=self.attempt, reason="retry", model=model)
         assert isinstance(event, dag.Interruption)
         return AttemptReset(position=position, turn=turn, number=self.attempt, reason=event.reason.value)
@@ -374,15 +379,15 @@ class StreamCursor:
         position, event = self.position, one.event
         match event:
             case own.MessageAdmitted():
-                text = _joined(txn, event.parts)
+                text = _joined_parts(txn, event.parts)
                 return MessageQueued(position=position, message=event.message, sender=event.actor, text=text)
             case own.MessageCancelled():
-                reason = _text(txn, event.reason)
+                reason = _text_of_ref(txn, event.reason)
                 return MessageSettled(position=position, message=event.message, state="cancelled", reason=reason)
             case own.MessageDead():
-                reason = _error(txn, event.error)
+                reason = _error_message(txn, event.error)
                 return MessageSettled(position=position, message=event.message, state="dead", reason=reason)
-        return OtherEvent(position=position, id=one.id, kind=_kind(event))
+        return OtherEvent(position=position, id=one.id, kind=_event_kind(event))
 
     def _turn_item(self, txn: ReadTxn, one: StoredEvent) -> StreamItem:
         position, event, turn = self.position, one.event, one.event.stream.removeprefix(_RUN)
@@ -396,17 +401,19 @@ class StreamCursor:
                     turn=turn,
                     message=message.id if event.admitted is UNSET else event.admitted,
                     role=message.role.value,
-                    text=_joined(txn, message.parts),
+                    text=_joined_parts(txn, message.parts),
                     admitted=event.admitted is not UNSET,
                 )
             case dag.ModelRequest():
-                return AnswerStarted(position=position, turn=turn, number=self.attempt, model=_name(txn, event.model))
+                return AnswerStarted(
+                    position=position, turn=turn, number=self.attempt, model=_text_of_name(txn, event.model)
+                )
             case dag.ModelResponse():
                 message_id = None if event.output is UNSET else event.output.id
-                finish = None if event.finish_reason is UNSET else _name(txn, event.finish_reason)
+                finish = None if event.finish_reason is UNSET else _text_of_name(txn, event.finish_reason)
                 return AnswerEnded(position=position, turn=turn, message=message_id, finish=finish)
             case dag.RunFinished():
-                messages, error = tuple(self._taken), _error(txn, event.error)
+                messages, error = tuple(self._taken), _error_message(txn, event.error)
                 return TurnEnded(position=position, turn=turn, exit=event.exit.value, messages=messages, error=error)
         return self._step_item(txn, one, turn)
 
@@ -414,8 +421,8 @@ class StreamCursor:
         position, event = self.position, one.event
         match event:
             case dag.ToolCallRequested():
-                arguments = _value(txn, event.args)
-                tool = _name(txn, event.tool)
+                arguments = _value_of_ref(txn, event.args)
+                tool = _text_of_name(txn, event.tool)
                 return ToolStarted(position=position, turn=turn, call=one.id, tool=tool, arguments=arguments)
             case dag.ToolResult():
                 call, result, error = event.call.event_id, event.shown_result, event.shown_error
@@ -425,8 +432,8 @@ class StreamCursor:
                     call=call,
                     tool=self._tools.get(call, ""),
                     status=event.status.value,
-                    result=None if result is UNSET else _value(txn, result),
-                    error=None if error is UNSET else _text(txn, error),
+                    result=None if result is UNSET else _value_of_ref(txn, result),
+                    error=None if error is UNSET else _text_of_ref(txn, error),
                 )
             case dag.Interruption():
                 calls = tuple(ref.event_id for ref in event.affects)
@@ -437,9 +444,9 @@ class StreamCursor:
                     turn=turn,
                     calls=tuple(ref.event_id for ref in event.calls),
                     until=None if event.until is UNSET else event.until,
-                    why=_text(txn, event.why),
+                    why=_text_of_ref(txn, event.why),
                 )
-        return OtherEvent(position=position, id=one.id, kind=_kind(event), turn=turn)
+        return OtherEvent(position=position, id=one.id, kind=_event_kind(event), turn=turn)
 
     def own_events(self, txn: ReadTxn, rows: int = LOG_ROWS) -> list[StoredEvent]:
         """The next events of the session and of its turns, of so many rows of the log; `scanned` is then their end."""
@@ -511,31 +518,33 @@ def _turn_at(sql: Sql, session: int, n: int) -> TurnRow | None:
     return TurnRow(*row) if row else None
 
 
-def _kind(event: Event | UnknownEvent) -> str:
+def _event_kind(event: Event | UnknownEvent) -> str:
     return event.kind if isinstance(event, UnknownEvent) else kind_of(event)
 
 
-def _joined(txn: ReadTxn, parts: tuple[PartFact, ...], kind: type[TextFact] | type[ReasoningFact] = TextFact) -> str:
-    return "".join(_text(txn, part.text) or "" for part in parts if isinstance(part, kind))
+def _joined_parts(
+    txn: ReadTxn, parts: tuple[PartFact, ...], kind: type[TextFact] | type[ReasoningFact] = TextFact
+) -> str:
+    return "".join(_text_of_ref(txn, part.text) or "" for part in parts if isinstance(part, kind))
 
 
 def _is_erased(txn: ReadTxn, parts: tuple[PartFact, ...]) -> bool:
     refs = [part.text for part in parts if isinstance(part, TextFact | ReasoningFact)]
     numbers = [txn.facts.find_content(bytes.fromhex(ref)) for ref in refs]
-    return any(number is not None and is_husk(txn.sql, number) for number in numbers)
+    return any(number is not None and is_erased_content(txn.sql, number) for number in numbers)
 
 
-def _text(txn: ReadTxn, ref: str | UnsetType) -> str | None:
+def _text_of_ref(txn: ReadTxn, ref: str | UnsetType) -> str | None:
     return None if ref is UNSET else text_of(txn, txn.facts.find_content(bytes.fromhex(ref)) or 0)
 
 
-def _value(txn: ReadTxn, ref: str) -> Any:
+def _value_of_ref(txn: ReadTxn, ref: str) -> Any:
     return json_of(txn, txn.facts.find_content(bytes.fromhex(ref)) or 0)
 
 
-def _name(txn: ReadTxn, name: Named) -> str:
-    return (_text(txn, name.content) or "") if isinstance(name, Words) else name
+def _text_of_name(txn: ReadTxn, name: Named) -> str:
+    return (_text_of_ref(txn, name.content) or "") if isinstance(name, Words) else name
 
 
-def _error(txn: ReadTxn, error: ErrorFact | UnsetType) -> str | None:
-    return None if error is UNSET else _text(txn, error.message)
+def _error_message(txn: ReadTxn, error: ErrorFact | UnsetType) -> str | None:
+    return None if error is UNSET else _text_of_ref(txn, error.message)

@@ -37,9 +37,19 @@ from weft.ledger.broker.inbox import (
 )
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.contexts import messages_named
-from weft.ledger.views.rows import SessionRow, TurnRow, json_of, load_session_number, load_turn, run_events, text_of
+from weft.ledger.read.sessions import to_sessions
+from weft.ledger.views.rows import (
+    SessionRow,
+    TurnRow,
+    json_of,
+    load_session,
+    load_session_number,
+    load_turn,
+    run_events,
+    text_of,
+)
 from weft.ledger.write.sessions import stream_of
-from weft.ledger.write.transaction import MESSAGE_ROOM, Answer, Append, LedgerWriter, keyed_command, once
+from weft.ledger.write.transaction import MESSAGE_ROOM, Append, CommandAnswer, LedgerWriter, keyed_command, once
 from weft.ledger.write.turn_events import TurnEvents, create_session
 from weft.store.port import ReadTxn
 from weft.store.replicas import OwnEvents, own_names
@@ -62,7 +72,7 @@ def content_mark(message: str, parts: Sequence[PartFact]) -> str:
 ROUTE = "worker"
 
 
-class Worker(Struct, frozen=True, kw_only=True):
+class WorkerSession(Struct, frozen=True, kw_only=True):
     """A worker's session as it is now."""
 
     session: str
@@ -76,7 +86,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     constraints: Any = None
 
 
-def find_worker(txn: ReadTxn, session: str) -> Worker | None:
+def find_worker(txn: ReadTxn, session: str) -> WorkerSession | None:
     """A worker of this ledger, by its session's id."""
     row = txn.sql.one(
         "SELECT s.label, w.parent_session, w.depth, w.constraints, s.n, w.n, w.replica"
@@ -85,7 +95,7 @@ def find_worker(txn: ReadTxn, session: str) -> Worker | None:
     )
     if row is None or not OwnEvents(txn.sql).has(row[5], row[6]):
         return None
-    return Worker(
+    return WorkerSession(
         session=session,
         label=row[0],
         parent_session=row[1],
@@ -96,7 +106,41 @@ def find_worker(txn: ReadTxn, session: str) -> Worker | None:
     )
 
 
-def workers_of_session(txn: ReadTxn, session: str) -> list[Worker]:
+class WorkerState(Struct, frozen=True, kw_only=True):
+    """What a worker was told to do, and how far it is."""
+
+    label: str
+    task: str
+    status: str
+    """Pending, running, completed or failed."""
+    has_answer: bool
+    """Whether an answer of it waits that its spawner did not take yet."""
+
+
+def worker_states(txn: ReadTxn, session: str) -> list[WorkerState]:
+    """The same workers, as their spawner is told of them."""
+    workers = workers_of_session(txn, session)
+    rows = [load_session(txn.sql, worker.session) for worker in workers]
+    sessions = to_sessions(txn, [row for row in rows if row is not None])
+    by_id = {each.id: each for each in sessions}
+    return [
+        WorkerState(
+            label=worker.label,
+            task=by_id[worker.session].task_description or "",
+            status=_status(worker, by_id[worker.session].task_status),
+            has_answer=bool(worker.ready),
+        )
+        for worker in workers
+        if worker.session in by_id
+    ]
+
+
+def _status(worker: WorkerSession, status: str | None) -> str:
+    """One that was sent another message since its last turn is at work again."""
+    return status or "pending" if worker.is_idle else "running" if status != "pending" else "pending"
+
+
+def workers_of_session(txn: ReadTxn, session: str) -> list[WorkerSession]:
     """The workers that turns of a session spawned, in their order."""
     rows = txn.sql.all("SELECT session FROM worker WHERE parent_session = ? ORDER BY n", (session,))
     workers = (find_worker(txn, str(worker)) for (worker,) in rows)
@@ -148,7 +192,7 @@ def is_idle(sql: Sql, session: int) -> bool:
     return sql.one(query, (session, *values)) is None
 
 
-def have_answered(workers: Sequence[Worker], *, is_any: bool) -> bool:
+def have_answered(workers: Sequence[WorkerSession], *, is_any: bool) -> bool:
     """Whether a call need not wait any more for workers: all of them are done, or one that has an answer where one is
     enough."""
     idle = [worker for worker in workers if worker.is_idle]
@@ -228,7 +272,7 @@ def _add_worker(append: Append, new: NewWorker) -> SessionRow:
     (earlier,) = append.sql.one("SELECT count(*) FROM worker WHERE parent_session = ?", (parent.id,)) or (0,)
     contents = append.ledger_contents
     label = _free_label(append, checked_label(f"worker:{parent.label}:{new.name or earlier + 1}", "worker's label"))
-    with append.in_name_of(_makers(append, parent)):
+    with append.in_name_of(_session_makers(append, parent)):
         return create_session(
             append,
             label,
@@ -253,7 +297,7 @@ def _free_label(append: Append, label: str) -> str:
     return free
 
 
-def _makers(append: Append, parent: SessionRow) -> tuple[str, ...]:
+def _session_makers(append: Append, parent: SessionRow) -> tuple[str, ...]:
     """A worker's session belongs to those whose the spawner's is."""
     return tuple(sorted(append.access.session_creators(parent))) or (DEFAULT_AGENT,)
 
@@ -270,14 +314,14 @@ def send_to_worker(writer: LedgerWriter, turn: str, session: str, text: str, cal
     """Another message to a worker of an open turn's session. The same call again sends nothing."""
     command = keyed_command("message_worker", call, [turn, session, text])
 
-    def send(append: Append) -> Answer:
+    def send(append: Append) -> CommandAnswer:
         worker_row = find_worker(ReadTxn(append.sql, append.txn.facts), session)
         row = append.view.turn(turn)
         spawner = None if row.session is None else append.view.session_of_number(row.session)
         if spawner is None or worker_row is None or worker_row.parent_session != spawner.id:
             raise NotFound("worker", session, "name one that this session spawned")
         worker = append.view.session(session)
-        return Answer(_add_message(append, worker, text, turn_senders(append, turn), limits, turn=turn))
+        return CommandAnswer(_add_message(append, worker, text, turn_senders(append, turn), limits, turn=turn))
 
     def work(append: Append) -> None:
         once(append, command, partial(send, append))
@@ -399,7 +443,7 @@ def _settle_own_workers(append: Append, run: EndedRun, turn: str) -> None:
             if not _is_cut(append.view.turn(spawner)):
                 _send_answers(append, session, append.view.session(run.session))
             elif spawner == turn:
-                _cancel(append, session, "the turn that spawned it is over")
+                _cancel_worker(append, session, "the turn that spawned it is over")
 
 
 def _is_cut(turn: TurnRow) -> bool:
@@ -413,11 +457,11 @@ def end_worker(append: Append, session: SessionRow) -> None:
     row = append.sql.one("SELECT n, replica FROM worker WHERE session = ?", (session.id,))
     if row is None or not OwnEvents(append.sql).has(*row) or is_idle(append.sql, session.n):
         return
-    _cancel(append, session, "its session was put away")
+    _cancel_worker(append, session, "its session was put away")
     notify_spawner(append, session.id)
 
 
-def _cancel(append: Append, session: SessionRow, why: str) -> None:
+def _cancel_worker(append: Append, session: SessionRow, why: str) -> None:
     """Take what waits out of a worker's inbox, and have its open turn cut short; its own workers follow at its end."""
     rows = append.sql.all(
         "SELECT message FROM inbox WHERE session = ? AND state = ? ORDER BY n", (session.n, InboxState.QUEUED.value)
@@ -445,7 +489,7 @@ def notify_spawner(append: Append, session: str, fresh: Sequence[RecordedEvent] 
     calls = append.sql.all("SELECT DISTINCT turn, call FROM awaiting WHERE worker = ?", (session,))
     with append.by_the_ledger():
         for id, call in calls:
-            _wake(append, append.view.turn(id), call)
+            _wake_turn(append, append.view.turn(id), call)
 
 
 def answers_for(append: Append, workers: Sequence[str], *, is_any: bool) -> tuple[str, ...] | None:
@@ -457,7 +501,7 @@ def answers_for(append: Append, workers: Sequence[str], *, is_any: bool) -> tupl
     return tuple(answer for worker in found for answer in worker.ready)
 
 
-def _wake(append: Append, turn: TurnRow, call: str) -> None:
+def _wake_turn(append: Append, turn: TurnRow, call: str) -> None:
     """Let a parked turn go on, where the workers have answered that one of its calls waits for."""
     rows = append.sql.all(
         "SELECT worker, is_any FROM awaiting WHERE turn = ? AND call = ? ORDER BY worker", (turn.id, call)
@@ -496,7 +540,7 @@ def _answer_parts(
     name = f"Worker {worker.label}"
     if turn is None:
         return events.parts(f"{name} could not begin: {_why_ended(worker) or 'its message is dead or was cancelled'}.")
-    how = _ending(turn, worker)
+    how = _ending_words(turn, worker)
     fact = response_of(append, turn.id, fresh)
     texts_and_images = (
         () if fact is None else tuple(part for part in fact.parts if isinstance(part, TextFact | ImageFact))
@@ -508,7 +552,7 @@ def _answer_parts(
     return (*events.parts(before), *texts_and_images, *events.parts(f"[/{mark}]"))
 
 
-def _ending(turn: TurnRow, worker: SessionRow) -> str:
+def _ending_words(turn: TurnRow, worker: SessionRow) -> str:
     if turn.status != "completed":
         return "failed"
     if turn.interrupted is None:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weft.kernel.contents import ROW_BYTES, ImportSecret, Prepared, imported_turn_id, text_bytes
+from weft.kernel.contents import ROW_BYTES, ImportSecret, PreparedContent, imported_turn_id, text_bytes
 from weft.kernel.enums import LinkReason, SupersedeReason
 from weft.kernel.errors import WeftError
 from weft.kernel.events import ForkPoint, encode, import_stream, session_stream
@@ -28,7 +28,7 @@ from weft.ledger.imports.imported_turns import (
     NativeTurn,
     PackedStretch,
     PreparedTurn,
-    Seeing,
+    SightingMaker,
     TurnDraft,
     encoded_chain,
     encoded_sighting,
@@ -43,13 +43,13 @@ from weft.ledger.imports.sources import (
     WORTH,
     ImportCounts,
     ImportSource,
+    IntakeMark,
     NativeNames,
     OpenTail,
     RawFile,
     ReadSources,
-    Resumes,
-    Task,
-    TaskMark,
+    ResumedTurns,
+    TranscriptIntake,
     TranscriptTurn,
     add_events,
     batches,
@@ -170,18 +170,18 @@ class PreparedTranscript:
 
     def batches(self) -> Iterator[list[NativeTurn]]:
         """As they will be written, so that what is kept with them is known."""
-        for batch, is_last in batches(self._prepared()):
+        for batch, is_last in batches(self._prepared_turns()):
             self._keep_along(batch, is_last)
             self.left = self.left[len(batch) :]
             yield batch
 
-    def _prepared(self) -> Iterator[NativeTurn]:
+    def _prepared_turns(self) -> Iterator[NativeTurn]:
         for turn in self._turns:
-            prepared = self._prepare(turn)
+            prepared = self._prepare_turn(turn)
             self.left.append(prepared)
             yield prepared
 
-    def _prepare(self, turn: NativeTurn) -> NativeTurn:
+    def _prepare_turn(self, turn: NativeTurn) -> NativeTurn:
         secret, compaction = self._secret, turn.compaction
         if compaction is not None:
             compaction = replace(compaction, metadata=prepared_value(compaction.metadata))
@@ -195,18 +195,18 @@ class PreparedTranscript:
         )
         source, draft = secret.source(turn.records), None
         try:
-            draft = self._draft(turn, source)
+            draft = self._turn_draft(turn, source)
         except WeftError:  # told by whoever writes, who will try the same
             self._places.append(None)
-        words = tuple(_words(turn, draft)) if draft is not None and self._is_ahead() else ()
+        words = tuple(_indexed_words(turn, draft)) if draft is not None and self._is_ahead() else ()
         size, last_time = sum(map(len, turn.records)), turn.last_time
         turn.prepared = PreparedTurn(source, size, words, last_time, tuple(self._names.keys_of(turn)), draft)
         turn.records = turn.names = ()
         return turn
 
-    def _draft(self, turn: NativeTurn, source: str) -> TurnDraft | None:
+    def _turn_draft(self, turn: NativeTurn, source: str) -> TurnDraft | None:
         """None for a turn whose place depends on one that has none."""
-        through, kept = self._compacts(turn)
+        through, kept = self._compacted_turns(turn)
         parent = None if turn.parent is None else self._places[turn.parent]
         if turn.parent is not None and parent is None:
             self._places.append(None)
@@ -223,7 +223,7 @@ class PreparedTranscript:
         chain, sighting = replace(chain, events=()), replace(sighting, events=())
         return TurnDraft(id, grows_from, (through, kept), session, self._file, chain, sighting)
 
-    def _compacts(self, turn: NativeTurn) -> tuple[str | None, str | None]:
+    def _compacted_turns(self, turn: NativeTurn) -> tuple[str | None, str | None]:
         compaction = turn.compaction
         if compaction is None:
             return None, None
@@ -251,11 +251,11 @@ class PreparedTranscript:
             for start, piece in self._raw.take(None if is_last else self._end)
         )
 
-    def _session_contents(self) -> tuple[Prepared, ...]:
+    def _session_contents(self) -> tuple[PreparedContent, ...]:
         """What the source tells of the session itself, once it was walked."""
         draft = EventDraft(self._secret)
         origin, session = self._mapping.rpartition("/")[0], self._secret.session_id(self._session.id)
-        Seeing(draft, origin, session, self._secret.session_id, self._file).session_sighting(
+        SightingMaker(draft, origin, session, self._secret.session_id, self._file).session_sighting(
             prepare_session(self._session), 0
         )
         return draft.encoded().contents
@@ -288,23 +288,23 @@ def _prepared_context(context: Any) -> Any:
     }
 
 
-def _contents_of(turn: NativeTurn) -> Iterator[Prepared]:
+def _contents_of(turn: NativeTurn) -> Iterator[PreparedContent]:
     draft = turn.prepared.draft if turn.prepared is not None else None
     if draft is not None:
         yield from draft.chain.contents
         yield from draft.sighting.contents
 
 
-def _words(turn: NativeTurn, draft: TurnDraft) -> Iterator[tuple[str, bool, TextWords]]:
+def _indexed_words(turn: NativeTurn, draft: TurnDraft) -> Iterator[tuple[str, bool, TextWords]]:
     """Of the texts that search reads. Those of more than one row are left to it: it reads their beginning."""
     refs = {content.data: content.ref for content in draft.chain.contents}
-    for data, is_json in _texts(turn):
+    for data, is_json in _turn_texts(turn):
         ref = refs.get(data)
         if ref is not None and 0 < len(data) <= ROW_BYTES:
             yield ref.hex(), is_json, words_in(data, is_json)
 
 
-def _texts(turn: NativeTurn) -> Iterator[tuple[bytes, bool]]:
+def _turn_texts(turn: NativeTurn) -> Iterator[tuple[bytes, bool]]:
     for item in turn.items:
         if isinstance(item, NativeMessage):
             texts = (part.text for part in item.parts if isinstance(part, TextPart | ReasoningPart))
@@ -320,6 +320,10 @@ def _texts(turn: NativeTurn) -> Iterator[tuple[bytes, bool]]:
 
 
 # --- Writing one origin's sessions into a ledger: what is known is passed over, what is new becomes a turn.
+
+
+_SETS = (b'"stream":"import:', b'"stream":"ledger:', b'"stream":"resource:')
+"""Streams in which events of imports stand each for itself."""
 
 
 class ImportWriter:
@@ -340,7 +344,7 @@ class ImportWriter:
         self._scope = -1 - int.from_bytes(sha256(origin.encode()).digest()[:4], "big")
         self._remap = remap
         self._sources = ReadSources(writer, self.secret, origin, self.mapping, remap=remap)
-        self._resumes, self._names = Resumes(self.mapping), NativeNames(self.secret, origin)
+        self._resumes, self._names = ResumedTurns(self.mapping), NativeNames(self.secret, origin)
         self._written: set[bytes] = set()
         self._fresh: set[bytes] = set()
         self._words, self._fresh_words = words, dict[tuple[int, bool], TextWords]()
@@ -385,7 +389,9 @@ class ImportWriter:
         """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`
         has the turns left out, once all are walked. `known` are turns before these, as an earlier call returned them:
         so it returns them all."""
-        task = Task(session, file, counts, reread, raw, tail, max((at.end for at in known), default=0), list(known))
+        task = TranscriptIntake(
+            session, file, counts, reread, raw, tail, max((at.end for at in known), default=0), list(known)
+        )
         counts.known += len(known)
         if self._is_erased(session):
             counts.erased += sum(1 for _ in turns)
@@ -414,7 +420,7 @@ class ImportWriter:
 
         def run(append: Append) -> int:
             self._fresh, self._fresh_words = set(), {}
-            self._look(append)
+            self._refuse_told_meanwhile(append)
             self._has_erasures = append.sql.one("SELECT 1 FROM erasure LIMIT 1") is not None
             work(append)
             append.seal()
@@ -427,13 +433,33 @@ class ImportWriter:
             self._words.put(self._fresh_words)
         self._sources.forget_noted()
 
-    def _look(self, append: Append) -> None:
+    def _refuse_told_meanwhile(self, append: Append) -> None:
         """What others told meanwhile: the view that finds events by their ids may not have it yet."""
         facts = append.txn.facts
         after = facts.watermark("lookup_event") if self._looked is None else self._looked
         if after < append.first - 1:
-            lines = (line for _, line in facts.lines(after) if b'"stream":"import:' in line)
+            lines = (line for _, line in facts.lines(after) if any(stream in line for stream in _SETS))
             self._written.update(sha256(line).digest()[:KEY_BYTES] for line in lines)
+
+    def add_apart(self, made: Sequence[EncodedEvents]) -> int:
+        """Events that belong to no turn, each once, in one transaction. Returns how many are new."""
+        counted = 0
+
+        def work(append: Append) -> None:
+            nonlocal counted
+            counted = 0
+            for each in made:
+                if self._is_known(append, each.ids[0]):
+                    continue
+                append.contents.put_imported(each.contents)
+                add_events(append, each)
+                self._fresh.add(each.ids[0][:KEY_BYTES])
+                counted += 1
+                if len(append.lines) >= ROW_EVENTS:
+                    append.seal()
+
+        self._run(work)
+        return counted
 
     def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
         """A stretch of a source, verbatim: whatever no turn is made of is not lost."""
@@ -444,14 +470,14 @@ class ImportWriter:
         def work(append: Append) -> None:
             for at in range(0, len(piece) or 1, PIECE_BYTES):
                 some = piece[at : at + PIECE_BYTES]
-                self._keep(append, self._seeing(append, session, file), some, start + at, [])
+                self._keep_source_range(append, self._seeing(append, session, file), some, start + at, [])
 
         self._run(work, len(piece))
 
-    def _keep(
+    def _keep_source_range(
         self,
         append: Append,
-        seeing: Seeing,
+        seeing: SightingMaker,
         piece: bytes,
         start: int,
         contents: list[tuple[str, bytes]],
@@ -465,18 +491,22 @@ class ImportWriter:
             packed = next((each.packed for each in prepared if (each.start, each.end) == (start, end)), None)
             if packed is None or not is_packed_with(packed, contents):
                 packed = pack(piece, contents)
-            self._see(append, seeing.kept(packed, start, end), new=False)
+            self._write_sighting(append, seeing.kept(packed, start, end), new=False)
 
-    def _seeing(self, append: Append, session: NativeSession, file: str) -> Seeing:
-        return Seeing(append.contents, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
+    def _seeing(self, append: Append, session: NativeSession, file: str) -> SightingMaker:
+        return SightingMaker(
+            append.contents, self.origin, self.secret.session_id(session.id), self.secret.session_id, file
+        )
 
-    def _write(self, task: Task, mark: TaskMark, batch: list[NativeTurn], is_last: bool, append: Append) -> None:
+    def _write(
+        self, task: TranscriptIntake, mark: IntakeMark, batch: list[NativeTurn], is_last: bool, append: Append
+    ) -> None:
         task.go_back(mark)
         append.contents.stored = []
         self._ensure_session(append, task)
         seeing = self._seeing(append, task.session, task.file)
         for turn in batch:
-            task.landed.append(self._land(append, seeing, turn, task))
+            task.landed.append(self._land_turn(append, seeing, turn, task))
             if len(append.lines) >= ROW_EVENTS:
                 append.seal()
         append.seal()
@@ -488,7 +518,7 @@ class ImportWriter:
         stretches = [each for turn in batch if turn.prepared is not None for each in turn.prepared.stretches]
         self._keep_along(append, seeing, task, None if is_last else task.end, stretches)
 
-    def _note_tail(self, append: Append, seeing: Seeing, task: Task) -> None:
+    def _note_tail(self, append: Append, seeing: SightingMaker, task: TranscriptIntake) -> None:
         """What is still open, beside what is a fact now; of a session that lost something nothing is shown early."""
         if task.tail is None:
             return
@@ -499,7 +529,12 @@ class ImportWriter:
         write_tail(append.sql, place, self.origin, now, task.tail, parents, is_erased)
 
     def _keep_along(
-        self, append: Append, seeing: Seeing, task: Task, until: int | None, prepared: Sequence[PackedStretch]
+        self,
+        append: Append,
+        seeing: SightingMaker,
+        task: TranscriptIntake,
+        until: int | None,
+        prepared: Sequence[PackedStretch],
     ) -> None:
         """The stretch of the source that this batch comes from, compressed against what it brought."""
         if task.raw is None:
@@ -510,7 +545,7 @@ class ImportWriter:
             return
         contents = [(ref, data) for ref, data in stored if len(data) >= WORTH]
         for start, piece in task.raw.take(until):
-            self._keep(append, seeing, piece, start, contents, prepared)
+            self._keep_source_range(append, seeing, piece, start, contents, prepared)
 
     def _spells_erased(self, append: Append, session: str, stored: list[tuple[str, bytes]]) -> bool:
         """Would the source bring back what was erased: of this session, or a content that lies in this batch?"""
@@ -525,7 +560,9 @@ class ImportWriter:
         )
         return next(husks, None) is not None or was_erased(append.sql, append.view.session(session).n)
 
-    def _land(self, append: Append, seeing: Seeing, turn: NativeTurn, task: Task) -> TranscriptTurn:
+    def _land_turn(
+        self, append: Append, seeing: SightingMaker, turn: NativeTurn, task: TranscriptIntake
+    ) -> TranscriptTurn:
         landed, counts = task.landed, task.counts
         parent = None if turn.parent is None else landed[turn.parent]
         grows_from = parent.digest if parent else None
@@ -541,12 +578,12 @@ class ImportWriter:
             return TranscriptTurn(gone.id, gone.digest, turn.end, erased=True)
         new = row is None
         if row is None:
-            older = self._outdated(append, seeing, turn, landed) if task.reread or self._remap else []
+            older = self._outdated_turns(append, seeing, turn, landed) if task.reread or self._remap else []
             fork = ForkPoint(parent.id, parent.digest) if parent else None
-            chain = draft.chain if draft else self._chain(turn, id, fork, source, compacts)
+            chain = draft.chain if draft else self._turn_chain(turn, id, fork, source, compacts)
             append.contents.put_imported(chain.contents)
             digest = add_events(append, chain)
-            self._supersede(append, older, id, counts)
+            self._supersede_turns(append, older, id, counts)
             self._note_words(append, turn)
             counts.turns += 1
         else:
@@ -555,18 +592,18 @@ class ImportWriter:
         if written is None:
             self._see_turn(append, seeing, id, turn, draft, new)
         else:
-            self._see(append, seeing.copy(id, turn), new)
+            self._write_sighting(append, seeing.copy(id, turn), new)
         note_replaced(append, counts, landed=id, is_new=new, is_remapping=self._remap)
         return TranscriptTurn(id, digest, turn.end, outdated=row is not None and not row.current, is_new=new)
 
-    def _chain(
+    def _turn_chain(
         self, turn: NativeTurn, id: str, fork: ForkPoint | None, source: str, compacts: tuple[str | None, str | None]
     ) -> EncodedEvents:
         turn, secret = whole_turn(turn), self.secret
         return encoded_chain(turn, id, secret=secret, fork=fork, mapping=self.mapping, source=source, compacts=compacts)
 
     def _see_turn(
-        self, append: Append, seeing: Seeing, id: str, turn: NativeTurn, draft: TurnDraft | None, new: bool
+        self, append: Append, seeing: SightingMaker, id: str, turn: NativeTurn, draft: TurnDraft | None, new: bool
     ) -> None:
         """What the source tells of a turn, unless it is known; of a turn that is new itself nothing can be."""
         if draft is not None and (draft.id, draft.session, draft.file) == (id, seeing.session, seeing.file):
@@ -594,11 +631,13 @@ class ImportWriter:
         with self._writer.store.read() as txn:
             return is_erased_here(txn.sql, "session", id)
 
-    def _erased_version(self, append: Append, seeing: Seeing, row: TurnRow | None, turn: NativeTurn) -> TurnRow | None:
+    def _erased_version(
+        self, append: Append, seeing: SightingMaker, row: TurnRow | None, turn: NativeTurn
+    ) -> TurnRow | None:
         """The turn, or a version of it, that was erased: another telling of the same would bring it back."""
         if not self._has_erasures:
             return None
-        candidates = [row] if row is not None else self._namesakes(append, turn)
+        candidates = [row] if row is not None else self._turns_of_native_id(append, turn)
         for erased in (each for each in candidates if is_erased_here(append.sql, "turn", each.id)):
             if (
                 erased is row
@@ -608,7 +647,7 @@ class ImportWriter:
                 return erased
         return None
 
-    def _is_of_this_session(self, append: Append, seeing: Seeing, row: TurnRow) -> bool:
+    def _is_of_this_session(self, append: Append, seeing: SightingMaker, row: TurnRow) -> bool:
         return row.session is not None and row.session == append.view.session_number(seeing.session)
 
     def _shares_words(self, append: Append, row: TurnRow, turn: NativeTurn) -> bool:
@@ -654,21 +693,21 @@ class ImportWriter:
         through = turn.parent if compaction.through is None else compaction.through
         return _id_at(landed, through), _id_at(landed, compaction.first_kept)
 
-    def _namesakes(self, append: Append, turn: NativeTurn) -> list[TurnRow]:
+    def _turns_of_native_id(self, append: Append, turn: NativeTurn) -> list[TurnRow]:
         """Turns with the same native id that are here already."""
         n = append.number(append.put_text(turn.key))
         append.view.flush(keep=True)
         ids = append.sql.all("SELECT id FROM turn WHERE native = ?", (n,))
         return [append.view.turn(id) for (id,) in ids]
 
-    def _outdated(
-        self, append: Append, seeing: Seeing, turn: NativeTurn, landed: list[TranscriptTurn]
+    def _outdated_turns(
+        self, append: Append, seeing: SightingMaker, turn: NativeTurn, landed: list[TranscriptTurn]
     ) -> list[TurnRow]:
         """Turns of the same session that its source no longer shows: older versions of this one, and what it took in;
         a copy elsewhere stands for itself, unless a newer mapping tells the same words."""
         session = append.view.session_number(seeing.session)
         keys = sorted(self._names.keys_of(turn))
-        candidates = {row.id: row for row in self._namesakes(append, turn)}
+        candidates = {row.id: row for row in self._turns_of_native_id(append, turn)}
         for key in keys:
             for (id,) in append.sql.all(NAMED, (key,)):
                 if id not in candidates and (row := append.view.find_turn(id)) is not None:
@@ -692,13 +731,13 @@ class ImportWriter:
         number = mapping_number(self.mapping)
         if self._remap or number <= 1:
             return None
-        for row in self._namesakes(append, turn):
+        for row in self._turns_of_native_id(append, turn):
             same = row.source == bytes.fromhex(source) and row.parent == (parent.id if parent else None)
             if same and mapping_number(row.mapping) < number:
                 return row
         return None
 
-    def _supersede(
+    def _supersede_turns(
         self, append: Append, older: list[TurnRow], by: str, counts: ImportCounts, back: bool = False
     ) -> None:
         """The same source, read again, tells it another way: this is the way it stands now, or stands once more."""
@@ -717,7 +756,7 @@ class ImportWriter:
             append.add_event(event)
             counts.superseded += 1
 
-    def _bring_back(self, append: Append, seeing: Seeing, task: Task) -> None:
+    def _bring_back(self, append: Append, seeing: SightingMaker, task: TranscriptIntake) -> None:
         """A source that was rewritten and now shows again what it showed before: what replaced that goes."""
         if not task.reread:
             return
@@ -728,10 +767,10 @@ class ImportWriter:
             versions = append.sql.all("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (id,))
             rows = (append.view.find_turn(by) for (by,) in versions if by not in shown)
             rivals = [row for row in rows if row is not None and (row.session, row.origin) == (session, self.origin)]
-            self._supersede(append, rivals, id, task.counts, back=True)
+            self._supersede_turns(append, rivals, id, task.counts, back=True)
             note_replaced(append, task.counts, landed=id, is_new=False, is_remapping=self._remap)
 
-    def _see(self, append: Append, sighting: Sighting, new: bool) -> None:
+    def _write_sighting(self, append: Append, sighting: Sighting, new: bool) -> None:
         """Written unless it is known; of a turn that is new itself nothing can be."""
         line = encode(sighting)
         digest = sha256(line).digest()
@@ -748,7 +787,7 @@ class ImportWriter:
                 return True
         return False
 
-    def _ensure_session(self, append: Append, task: Task) -> None:
+    def _ensure_session(self, append: Append, task: TranscriptIntake) -> None:
         id = self.secret.session_id(task.session.id)
         if append.view.find_session_id(id) is not None:
             return
@@ -766,15 +805,15 @@ class ImportWriter:
         )
         task.counts.sessions += 1
 
-    def _write_session_sighting(self, append: Append, seeing: Seeing, task: Task) -> None:
+    def _write_session_sighting(self, append: Append, seeing: SightingMaker, task: TranscriptIntake) -> None:
         """What the source tells of the session itself, and links whose other end has come."""
         end = max(task.end, task.raw.end) if task.raw else task.end
-        self._see(append, seeing.session_sighting(task.session, end), new=False)
+        self._write_sighting(append, seeing.session_sighting(task.session, end), new=False)
         append.seal()
         for child, wants, why, session in self._names.waiting(append.sql):
-            self._join(append, child, wants, why, session, task.counts)
+            self._join_parent(append, child, wants, why, session, task.counts)
 
-    def _join(
+    def _join_parent(
         self, append: Append, child: str, wants: bytes, why: str, session: str | None, counts: ImportCounts
     ) -> None:
         parent = self._names.parent_of(append, child, wants, session)

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 from msgspec import UNSET, Struct, UnsetType
 
-from weft.kernel.clock import LAST_ULID, decode, encode
-from weft.kernel.contents import MAX_INTEGER, ImportSecret, Prepared, json_bytes, text_bytes
+from weft.kernel.clock import LAST_ULID, decode, encode, iso_from_ms
+from weft.kernel.contents import MAX_INTEGER, ImportSecret, PreparedContent, json_bytes, text_bytes
 from weft.kernel.enums import (
     AgentRole,
     CompactionTrigger,
@@ -24,6 +24,7 @@ from weft.kernel.enums import (
     MessageRole,
     MessageSource,
     RunExit,
+    RunReason,
     ToolCallStatus,
     TurnType,
 )
@@ -32,6 +33,7 @@ from weft.kernel.events import (
     ErrorFact,
     Event,
     EventRef,
+    ExtRef,
     FileFact,
     ForkPoint,
     HistoryAppend,
@@ -39,10 +41,12 @@ from weft.kernel.events import (
     Interruption,
     LintFact,
     MessageFact,
+    ModelRequest,
     ModelResponse,
     Named,
     PartFact,
     ReasoningFact,
+    RequestInput,
     RunFinished,
     RunStarted,
     SeenCall,
@@ -93,7 +97,7 @@ class JsonContent(Struct, frozen=True, gc=False):
 class EncodedEvents(Struct, frozen=True, gc=False):
     """Events that are made and hashed, with the contents that they name, both in the order in which they are kept."""
 
-    contents: tuple[Prepared, ...]
+    contents: tuple[PreparedContent, ...]
     lines: tuple[bytes, ...]
     ids: tuple[bytes, ...]
     events: tuple[Event, ...] = ()
@@ -149,6 +153,12 @@ class NativeMessage(Struct, frozen=True, kw_only=True):
     """Identity: text, reasoning and images in the origin's order. Tool uses and results are not parts but calls."""
     native: str | None = None
     """Identity: the origin's own id of this message."""
+    request: int | None = None
+    """Identity: which mark of its turn is the request that it answers."""
+    correlation: str | None = None
+    """Identity: what the origin calls the requests, answers and calls that belong together."""
+    stream: tuple[str, str] | None = None
+    """Identity: kind and id of what the answer was streamed as."""
 
     at: int | None = None
     """Seen: Unix milliseconds; None where the origin has no usable time."""
@@ -179,6 +189,13 @@ class NativeCall(Struct, frozen=True, kw_only=True):
     error: str | None = None
     status: ToolCallStatus | None = None
     """None: no outcome was recorded."""
+    server: str | None = None
+    """Identity: where the tool runs, if the origin tells."""
+    asked_by: int | None = None
+    """Identity: which item of its turn is the answer that asks for it, where the origin itself tells."""
+    correlation: str | None = None
+    error_code: str | None = None
+    error_details: Any = UNSET
 
     at: int | None = None
     """Seen."""
@@ -192,6 +209,37 @@ class NativeCall(Struct, frozen=True, kw_only=True):
 
 
 Item = NativeMessage | NativeCall
+
+
+class NativeRequest(Struct, frozen=True, kw_only=True):
+    """That a model was asked, of an origin that tells it apart from the answer. All of it is identity."""
+
+    place: int
+    """Before which item of its turn."""
+    model: str
+    provider: str | None = None
+    params: Any = None
+    tools_spec: Any = None
+    correlation: str | None = None
+    inputs: tuple[int, ...] | None = None
+    """The items that it was sent, in order; None: not known, or not all of them lie in its turn."""
+    at: int | None = None
+
+
+class NativeInterruption(Struct, frozen=True, kw_only=True):
+    """That something was cut short, of an origin that says why. All of it is identity."""
+
+    place: int
+    """Before which item of its turn; behind all of them the turn itself is cut short."""
+    reason: InterruptionReason
+    calls: tuple[int, ...] = ()
+    """The items among those before it whose calls it ended; none: those that are open at the end."""
+    requests: tuple[int, ...] = ()
+    """The marks before it whose requests it ended."""
+    at: int | None = None
+
+
+Mark = NativeRequest | NativeInterruption
 
 
 class NativeCompaction(Struct, frozen=True, kw_only=True):
@@ -245,6 +293,14 @@ class NativeTurn(Struct, kw_only=True):
     """Its last record says that the model had nothing more to do. It ends with that, unless more comes soon."""
     error: str | None = None
     interrupted: bool = False
+    marks: tuple[Mark, ...] = ()
+    """Requests and interruptions between the items, in order."""
+    has_events: bool = False
+    """The origin tells of events: their times, and what an answer cost and why it ended, are identity, too."""
+    reason: RunReason | None = None
+    """Why it began, of such an origin."""
+    summary: tuple[str, str] | None = None
+    """Kind and id of what such an origin has as its summary."""
 
     started: int | None = None
     """Seen, as all below."""
@@ -313,7 +369,7 @@ class EventDraft(ContentForms):
 
     def __init__(self, secret: ImportSecret) -> None:
         self._secret = secret
-        self._contents: dict[bytes, Prepared] = {}
+        self._contents: dict[bytes, PreparedContent] = {}
         self._events: list[Event] = []
         self._lines: list[bytes] = []
         self._ids: list[bytes] = []
@@ -364,13 +420,13 @@ def _as_text(value: Any) -> str:
         if is_text:
             pieces.append(each)
         elif isinstance(each, dict | list | tuple):
-            waiting += reversed(list(_nested(each)))
+            waiting += reversed(list(_nested_values(each)))
         else:
             pieces.append(json.dumps(each, default=str, ensure_ascii=False))
     return "".join(pieces)
 
 
-def _nested(value: Any) -> Iterator[tuple[bool, Any]]:
+def _nested_values(value: Any) -> Iterator[tuple[bool, Any]]:
     """What an object or a list is written as: texts, and values between them."""
     is_object = isinstance(value, dict)
     yield True, "{" if is_object else "["
@@ -395,64 +451,135 @@ def opening_bytes(turn: NativeTurn) -> list[bytes]:
         calls = (value_bytes(item.arguments) for item in turn.items if isinstance(item, NativeCall))
         return [data for data in [next(calls, None)] if data is not None]
     texts = [part for part in opening.parts if isinstance(part, TextPart)]
-    return [text_bytes(_words(part)) for part in texts or opening.parts]
+    return [text_bytes(_words_of_part(part)) for part in texts or opening.parts]
 
 
-def _words(part: Part) -> str:
+def _words_of_part(part: Part) -> str:
     if isinstance(part, TextPart | ReasoningPart):
         return str(part.text)
     return str(part.url) if isinstance(part, ImagePart) else ""
 
 
-class Chain:
+class ImportedTurnEvents:
     """Writes one turn's events into a draft."""
 
-    def __init__(self, draft: EventDraft, turn_id: str) -> None:
+    def __init__(self, draft: EventDraft, turn_id: str, *, has_events: bool = False) -> None:
         self.draft, self.id = draft, turn_id
         self._envelope: dict[str, Any] = {"stream": run_stream(turn_id), "actor": IMPORTED_AGENT}
         self._number = decode(turn_id)
         self._prev: str | None = None
-        self._messages = 0
+        self._seen_messages = 0
         self._answer: str | UnsetType = UNSET
         self._open: list[EventRef] = []
+        self._has_events = has_events
+        self._items: list[tuple[str, str | None]] = []
+        """The event that brought each item so far, and the id of the message that it is."""
+        self._marks: list[str] = []
+        """The event of each mark so far."""
 
     def write(self, turn: NativeTurn, start: RunStarted, through: str | None, first_kept: str | None) -> str:
         """All events; returns the last one's id, the thread digest."""
         self._prev = self.draft.add_event(start)
-        for item in turn.items:
+        for place, item in enumerate(turn.items):
+            self._add_marks(turn, place)
             if isinstance(item, NativeCall):
-                self._call(item)
+                self._add_call(item)
             else:
-                self._message(item)
+                self._add_message(item)
         if turn.compaction is not None:
-            self._compaction(turn.compaction.summary, through or self.id, first_kept)
+            self._add_compaction(turn.compaction.summary, through or self.id, first_kept)
+        self._add_marks(turn, len(turn.items))
         if turn.interrupted:
-            self._add(Interruption, reason=InterruptionReason.CANCELED, affects=tuple(self._open))
-        error = UNSET if turn.error is None else self._error(turn.error)
+            self._add_event(Interruption, reason=InterruptionReason.CANCELED, affects=tuple(self._open))
+        error = UNSET if turn.error is None else self._error_fact(turn.error)
         exit = RunExit.SUCCESS if turn.error is None else RunExit.ERROR
-        return self._add(RunFinished, exit=exit, response=self._answer, error=error)
+        summary = UNSET if turn.summary is None else self._outside_ref(turn.summary)
+        fields = {"exit": exit, "response": self._answer, "error": error, "summary_ref": summary}
+        return self._add_event(RunFinished, at=turn.ended, **fields)
 
-    def _add(self, kind: type[Event], **fields: Any) -> str:
-        self._prev = self.draft.add_event(kind(prev=self._prev, **self._envelope, **fields))
+    def _add_event(self, kind: type[Event], *, at: int | None = None, **fields: Any) -> str:
+        time = event_time(at) if self._has_events else UNSET
+        self._prev = self.draft.add_event(kind(prev=self._prev, ts=time, **self._envelope, **fields))
         return self._prev
 
-    def _message(self, message: NativeMessage) -> None:
-        if self._messages >= MESSAGE_ROOM - 1:
+    def _add_marks(self, turn: NativeTurn, place: int) -> None:
+        while len(self._marks) < len(turn.marks) and turn.marks[len(self._marks)].place <= place:
+            mark = turn.marks[len(self._marks)]
+            if isinstance(mark, NativeRequest):
+                self._marks.append(self._add_request(mark))
+            else:
+                self._marks.append(self._add_interruption(mark, goes_on=mark.place < len(turn.items)))
+
+    def _add_request(self, mark: NativeRequest) -> str:
+        draft, inputs = self.draft, mark.inputs
+        then = () if inputs is None else tuple(self._input_entry(item) for item in inputs)
+        return self._add_event(
+            ModelRequest,
+            at=mark.at,
+            model=named(draft, mark.model),
+            correlation_id=self._correlation(mark.correlation),
+            provider=UNSET if mark.provider is None else named(draft, mark.provider),
+            params=UNSET if mark.params is None else put_value(draft, mark.params),
+            input=UNSET if inputs is None else RequestInput(base=None, keep=0, then=then),
+            tools_spec=UNSET if mark.tools_spec is None else put_value(draft, mark.tools_spec),
+        )
+
+    def _input_entry(self, item: int) -> str | EventRef:
+        event, message = self._items[item]
+        return EventRef(event) if message is None else message
+
+    def _add_interruption(self, mark: NativeInterruption, *, goes_on: bool) -> str:
+        events = [*(self._items[item][0] for item in mark.calls), *(self._marks[each] for each in mark.requests)]
+        affects = tuple(map(EventRef, events)) or tuple(self._open)
+        fields = {"reason": mark.reason, "affects": affects, "goes_on": goes_on or UNSET}
+        return self._add_event(Interruption, at=mark.at, **fields)
+
+    def _correlation(self, text: str | None) -> str:
+        """The id under which the events of one correlation belong together here: one of this turn's own."""
+        if text is None:
+            return self.id
+        digest = sha256(text_bytes(f"{self.id}:{text}")).digest()
+        return encode(int.from_bytes(digest[:16]) & LAST_ULID)
+
+    def _outside_ref(self, named_as: tuple[str, str]) -> ExtRef:
+        return ExtRef(kind=named(self.draft, named_as[0]), id=self.draft.put_text(named_as[1]))
+
+    def _add_message(self, message: NativeMessage) -> None:
+        if self._seen_messages >= MESSAGE_ROOM - 1:
             raise InvalidInput(f"a turn holds at most {MESSAGE_ROOM - 1} messages", "split it into several turns")
-        self._messages += 1
+        self._seen_messages += 1
         fact = MessageFact(
-            id=encode(self._number + self._messages & LAST_ULID),
+            id=encode(self._number + self._seen_messages & LAST_ULID),
             role=message.role,
-            parts=tuple(map(self._part, message.parts)),
+            parts=tuple(map(self._part_fact, message.parts)),
             native=UNSET if message.native is None else self.draft.put_text(message.native),
         )
         if message.role == MessageRole.ASSISTANT:
             self._answer = fact.id
-            self._add(ModelResponse, correlation_id=self.id, output=fact)
+            event = self._add_event(
+                ModelResponse,
+                at=message.at,
+                correlation_id=self._correlation(message.correlation),
+                output=fact,
+                **self._answer_fields(message),
+            )
         else:
-            self._add(HistoryAppend, list="main", message=fact)
+            event = self._add_event(HistoryAppend, at=message.at, list="main", message=fact)
+        self._items.append((event, fact.id))
 
-    def _part(self, part: Part) -> PartFact:
+    def _answer_fields(self, message: NativeMessage) -> dict[str, Any]:
+        """What an origin that tells of events says of an answer beside its words."""
+        if not self._has_events:
+            return {}
+        finish, stream = message.finish_reason, message.stream
+        return {
+            "request_id": UNSET if message.request is None else self._marks[message.request],
+            "usage": UNSET if message.tokens is None else usage(message.tokens),
+            "finish_reason": UNSET if finish is None else named(self.draft, finish),
+            "stream_ref": UNSET if stream is None else self._outside_ref(stream),
+        }
+
+    def _part_fact(self, part: Part) -> PartFact:
         put = self.draft.put_text
         if isinstance(part, TextPart):
             return TextFact(text=put(part.text))
@@ -462,35 +589,44 @@ class Chain:
             return ImageFact(url=put(part.url))
         raise InvalidInput(f"a native message holds no {type(part).__name__}", "tool uses and results are calls")
 
-    def _call(self, call: NativeCall) -> None:
+    def _add_call(self, call: NativeCall) -> None:
         draft = self.draft
-        call_id = draft.put_text(call.id)
-        event = self._add(
+        call_id, correlation = draft.put_text(call.id), self._correlation(call.correlation)
+        event = self._add_event(
             ToolCallRequested,
+            at=call.at,
             tool=named(draft, call.name),
             call_id=call_id,
             args=put_value(draft, call.arguments),
-            correlation_id=self.id,
+            correlation_id=correlation,
+            server=UNSET if call.server is None else named(draft, call.server),
+            requested_by=UNSET if call.asked_by is None else EventRef(self._items[call.asked_by][0]),
             message=self._answer,
         )
+        self._items.append((event, None))
         if call.status is None and call.result is UNSET and call.error is None:
             self._open.append(EventRef(event))
             return
-        self._add(
+        self._add_event(
             ToolResult,
+            at=call.done,
             call=EventRef(event),
             call_id=call_id,
             status=call.status or (ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR),
-            correlation_id=self.id,
+            correlation_id=correlation,
             result=UNSET if call.result is UNSET else put_value(draft, call.result),
-            error=UNSET if call.error is None else self._error(call.error),
+            error=UNSET if call.error is None else self._error_fact(call.error, call.error_code, call.error_details),
         )
 
-    def _error(self, text: str) -> ErrorFact:
-        return ErrorFact(code="error", message=self.draft.put_text(text))
+    def _error_fact(self, text: str, code: str | None = None, details: Any = UNSET) -> ErrorFact:
+        return ErrorFact(
+            code="error" if code is None else named(self.draft, code),
+            message=self.draft.put_text(text),
+            details=UNSET if details is UNSET else put_value(self.draft, details),
+        )
 
-    def _compaction(self, summary: str, through: str, first_kept: str | None) -> None:
-        self._add(
+    def _add_compaction(self, summary: str, through: str, first_kept: str | None) -> None:
+        self._add_event(
             CompactionRecorded,
             summary=self.draft.put_text(summary),
             summarized_through=through,
@@ -517,6 +653,8 @@ def encoded_chain(
         stream=run_stream(id),
         prev=None,
         actor=IMPORTED_AGENT,
+        ts=event_time(turn.started) if turn.has_events else UNSET,
+        reason=UNSET if turn.reason is None else turn.reason,
         turn_type=TurnType.NORMAL if turn.compaction is None else TurnType.COMPACTION,
         role=AgentRole.UNIFIED,
         fork=UNSET if fork is None else fork,
@@ -525,7 +663,7 @@ def encoded_chain(
         source=source,
         native=draft.put_text(turn.key),
     )
-    Chain(draft, id).write(turn, start, *compacts)
+    ImportedTurnEvents(draft, id, has_events=turn.has_events).write(turn, start, *compacts)
     return draft.encoded()
 
 
@@ -541,7 +679,7 @@ NOTES = 256
 verbatim copy has them all."""
 
 
-class Seeing(Struct, frozen=True):
+class SightingMaker(Struct, frozen=True):
     """Makes sightings, and puts what was seen into contents."""
 
     contents: ContentForms
@@ -561,19 +699,19 @@ class Seeing(Struct, frozen=True):
             turn=turn_id,
             started=moment(turn.started),
             ended=moment(turn.ended),
-            literal_time=self._text(turn.literal_time),
-            workspace=self._text(turn.workspace),
-            git_branch=self._text(turn.git_branch),
-            version=self._text(turn.version),
+            literal_time=self._text_content(turn.literal_time),
+            workspace=self._text_content(turn.workspace),
+            git_branch=self._text_content(turn.git_branch),
+            version=self._text_content(turn.version),
             role=UNSET if turn.role == AgentRole.UNIFIED else turn.role,
-            toolset=self._name(turn.toolset),
+            toolset=self._named_value(turn.toolset),
             tools=UNSET if turn.tools is None else put_value(self.contents, list(turn.tools)),
-            permissions=self._json(turn.permissions),
-            config=self._json(turn.config),
-            metadata=self._json(turn.metadata),
-            messages=self._messages(turn) or UNSET,
-            calls=self._calls(turn) or UNSET,
-            compaction=UNSET if turn.compaction is None else self._compaction(turn.compaction),
+            permissions=self._json_content(turn.permissions),
+            config=self._json_content(turn.config),
+            metadata=self._json_content(turn.metadata),
+            messages=self._seen_messages(turn) or UNSET,
+            calls=self._seen_calls(turn) or UNSET,
+            compaction=UNSET if turn.compaction is None else self._seen_compaction(turn.compaction),
             file=self.contents.put_text(self.file),
             offset=turn.offset,
             end=turn.end,
@@ -603,15 +741,15 @@ class Seeing(Struct, frozen=True):
             session=self.session,
             started=moment(session.created),
             ended=moment(session.told_at),
-            title=self._text(session.title),
-            workspace=self._text(session.workspace),
-            git_branch=self._text(session.git_branch),
-            version=self._text(session.version),
-            agent=self._name(session.agent),
+            title=self._text_content(session.title),
+            workspace=self._text_content(session.workspace),
+            git_branch=self._text_content(session.git_branch),
+            version=self._text_content(session.version),
+            agent=self._named_value(session.agent),
             parent=UNSET if session.parent is None else self.session_ids(session.parent),
-            spawn_call=self._text(session.spawn_call),
-            task=self._text(session.task),
-            metadata=self._json(session.metadata),
+            spawn_call=self._text_content(session.spawn_call),
+            task=self._text_content(session.task),
+            metadata=self._json_content(session.metadata),
             archived=True if session.archived else UNSET,
             file=self.contents.put_text(self.file),
             end=end,
@@ -631,16 +769,16 @@ class Seeing(Struct, frozen=True):
             raw=self.contents.put_bytes(raw),
         )
 
-    def _text(self, text: str | None) -> str | UnsetType:
+    def _text_content(self, text: str | None) -> str | UnsetType:
         return UNSET if text is None else self.contents.put_text(text)
 
-    def _json(self, value: Any) -> str | UnsetType:
+    def _json_content(self, value: Any) -> str | UnsetType:
         return UNSET if value is None else put_value(self.contents, value)
 
-    def _name(self, name: str | None) -> Named | UnsetType:
+    def _named_value(self, name: str | None) -> Named | UnsetType:
         return UNSET if not name else named(self.contents, name)
 
-    def _messages(self, turn: NativeTurn) -> tuple[SeenMessage, ...]:
+    def _seen_messages(self, turn: NativeTurn) -> tuple[SeenMessage, ...]:
         """Files and lints of a call belong to the message that made it."""
         messages: list[tuple[NativeMessage, list[FileNote], list[LintNote]]] = []
         for item in turn.items:
@@ -649,29 +787,29 @@ class Seeing(Struct, frozen=True):
             elif messages:
                 messages[-1][1].extend(item.files)
                 messages[-1][2].extend(item.lints)
-        seen = (self._message(k, *each) for k, each in enumerate(messages))
+        seen = (self._seen_message(k, *each) for k, each in enumerate(messages))
         return tuple(each for each in seen if each is not None)
 
-    def _message(
+    def _seen_message(
         self, k: int, message: NativeMessage, files: list[FileNote], lints: list[LintNote]
     ) -> SeenMessage | None:
         made = SeenMessage(
             k=k,
             at=moment(message.at),
-            literal_time=self._text(message.literal_time),
+            literal_time=self._text_content(message.literal_time),
             source=UNSET if message.source is None else message.source,
-            model=self._name(message.model),
-            provider=self._name(message.provider),
+            model=self._named_value(message.model),
+            provider=self._named_value(message.provider),
             usage=UNSET if message.tokens is None else usage(message.tokens),
-            finish_reason=self._name(message.finish_reason),
-            context=self._context(message.context) or UNSET,
-            metadata=self._json(message.metadata),
+            finish_reason=self._named_value(message.finish_reason),
+            context=self._seen_context(message.context) or UNSET,
+            metadata=self._json_content(message.metadata),
             files=tuple(self._file(note) for note in files[:NOTES]) or UNSET,
-            lints=tuple(self._lint(note) for note in lints[:NOTES]) or UNSET,
+            lints=tuple(self._lint_fact(note) for note in lints[:NOTES]) or UNSET,
         )
         return None if made == SeenMessage(k=k) else made
 
-    def _context(self, context: Any) -> tuple[SeenContext, ...]:
+    def _seen_context(self, context: Any) -> tuple[SeenContext, ...]:
         """Thing by thing: the same rules and listings stand beside many messages, and are kept once."""
         if context is None:
             return ()
@@ -687,11 +825,11 @@ class Seeing(Struct, frozen=True):
         path = self.contents.put_text(note.path)
         return FileFact(kind=note.kind, path=path, line_start=number(note.line_start), line_end=number(note.line_end))
 
-    def _lint(self, note: LintNote) -> LintFact:
+    def _lint_fact(self, note: LintNote) -> LintFact:
         return LintFact(
-            path=self._text(note.path),
-            message=self._text(note.message),
-            source=self._name(note.source),
+            path=self._text_content(note.path),
+            message=self._text_content(note.message),
+            source=self._named_value(note.source),
             start_line=number(note.start_line),
             start_col=number(note.start_col),
             end_line=number(note.end_line),
@@ -699,28 +837,28 @@ class Seeing(Struct, frozen=True):
             severity=note.severity or UNSET,
         )
 
-    def _calls(self, turn: NativeTurn) -> tuple[SeenCall, ...]:
+    def _seen_calls(self, turn: NativeTurn) -> tuple[SeenCall, ...]:
         calls = [item for item in turn.items if isinstance(item, NativeCall)]
         seen = (
             SeenCall(
                 k=k,
                 at=moment(call.at),
                 done=moment(call.done),
-                detail=self._json(call.detail),
+                detail=self._json_content(call.detail),
                 spawned=UNSET if call.spawned is None else self.session_ids(call.spawned),
             )
             for k, call in enumerate(calls)
         )
         return tuple(each for each in seen if each != SeenCall(k=each.k))
 
-    def _compaction(self, compaction: NativeCompaction) -> SeenCompaction:
+    def _seen_compaction(self, compaction: NativeCompaction) -> SeenCompaction:
         return SeenCompaction(
-            model=self._name(compaction.model),
+            model=self._named_value(compaction.model),
             trigger=TRIGGERS.get(compaction.trigger or "", UNSET),
             tokens_before=count(compaction.tokens_before),
             tokens_after=count(compaction.tokens_after),
             duration_ms=count(compaction.duration_ms),
-            metadata=self._json(compaction.metadata),
+            metadata=self._json_content(compaction.metadata),
         )
 
 
@@ -729,13 +867,19 @@ def encoded_sighting(
 ) -> EncodedEvents:
     """What a source tells of a turn with this id."""
     draft = EventDraft(secret)
-    draft.add_event(Seeing(draft, origin, session, secret.session_id, file).turn(id, turn))
+    draft.add_event(SightingMaker(draft, origin, session, secret.session_id, file).turn(id, turn))
     return draft.encoded()
 
 
 def number(value: Any) -> int | UnsetType:
     """A whole number that every reader holds exactly; an origin may have written anything."""
     return value if type(value) is int and abs(value) <= MAX_INTEGER else UNSET
+
+
+def event_time(value: int | None) -> str | UnsetType:
+    """The time of an event, where calendars have it."""
+    at = moment(value)
+    return UNSET if at is UNSET else iso_from_ms(at)
 
 
 def moment(value: Any) -> int | UnsetType:

@@ -39,7 +39,7 @@ from weft.ledger.read.revisions import session_named
 from weft.ledger.views.rows import TurnRow, load_session, text_of
 from weft.ledger.views.sessions import mapping_number
 from weft.ledger.write.transaction import Append, LedgerWriter
-from weft.store.fact_log import KEY_BYTES, ErasedContents, is_husk, local_value
+from weft.store.fact_log import KEY_BYTES, ErasedContents, is_erased_content, local_value
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.sql import Sql
 
@@ -89,8 +89,8 @@ class RawBytes(RawFile):
 
 
 def pack(piece: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
-    chosen = _chosen(contents)
-    dictionary = _dictionary(chosen.values())
+    chosen = _dictionary_contents(contents)
+    dictionary = _dictionary_bytes(chosen.values())
     reach = len(dictionary) + len(piece)
     window = max(10, min(27, reach.bit_length()))
     settings = zstandard.ZstdCompressionParameters.from_level(
@@ -103,10 +103,10 @@ def pack(piece: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
 
 def is_packed_with(packed: bytes, contents: Iterable[tuple[str, bytes]]) -> bool:
     """Would `pack` use the same contents?"""
-    return references_in(packed) == [bytes.fromhex(ref) for ref in _chosen(contents)]
+    return references_in(packed) == [bytes.fromhex(ref) for ref in _dictionary_contents(contents)]
 
 
-def _chosen(contents: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
+def _dictionary_contents(contents: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
     """As many as a dictionary holds, each once."""
     chosen: dict[str, bytes] = {}
     size = 0
@@ -123,7 +123,7 @@ def unpack(packed: bytes, content: Callable[[str], bytes]) -> bytes:
     if frame >= len(packed):
         raise FactDamaged("kept stretch", packed[:16].hex(), "is cut")
     refs = (ref.hex() for ref in references_in(packed))
-    dictionary = _dictionary(_up_to(DICTIONARY_BYTES, map(content, refs)))
+    dictionary = _dictionary_bytes(_up_to(DICTIONARY_BYTES, map(content, refs)))
     unpacker = zstandard.ZstdDecompressor(dict_data=_as_dict(dictionary), max_window_size=1 << 27)
     try:
         if zstandard.frame_content_size(packed[frame:]) > PIECE_BYTES:
@@ -160,7 +160,7 @@ def _as_dict(dictionary: bytes) -> zstandard.ZstdCompressionDict | None:
     return zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 
 
-def _dictionary(contents: Iterable[bytes]) -> bytes:
+def _dictionary_bytes(contents: Iterable[bytes]) -> bytes:
     """Contents as they stand in JSON: this exact way of writing them is part of the form and never changes."""
     return b"".join(map(_as_in_json, contents))
 
@@ -190,10 +190,10 @@ def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[SourceRange]:
         rows = txn.sql.all(f"{query} WHERE session = ? ORDER BY n", (session.n,))
     else:
         rows = [row for row in txn.sql.all(f"{query} ORDER BY n") if text_of(txn, row[0]) == session_or_file]
-    return [_stretch(txn, *row) for row in rows]
+    return [_source_range(txn, *row) for row in rows]
 
 
-def _stretch(txn: ReadTxn, file: int | None, start: int, end: int, content: int) -> SourceRange:
+def _source_range(txn: ReadTxn, file: int | None, start: int, end: int, content: int) -> SourceRange:
     name = text_of(txn, file)
     try:
         return SourceRange(file=name, start=start, end=end, data=unpacked(txn, content))
@@ -223,7 +223,7 @@ def erased_contents(txn: WriteTxn, secret: ImportSecret) -> Callable[[bytes], bo
 
     def is_erased(data: bytes) -> bool:
         content = txn.facts.find_content(secret.reference(data))
-        return content is not None and is_husk(txn.sql, content)
+        return content is not None and is_erased_content(txn.sql, content)
 
     return is_erased
 
@@ -288,7 +288,7 @@ IsErased = Callable[[bytes], bool]
 """Would these bytes, as a content of the same origin, be one that was erased?"""
 
 
-class Opened(Struct, frozen=True):
+class OpenTurn(Struct, frozen=True):
     """A turn left out of a transcript; `parent` is a place among those that were taken."""
 
     turn: NativeTurn
@@ -299,33 +299,33 @@ class OpenTail(Struct):
     """The open turns of one transcript, filled while it is walked."""
 
     stamp: int
-    turns: list[Opened] = field(default_factory=list)
+    turns: list[OpenTurn] = field(default_factory=list)
 
     def add(self, turn: NativeTurn, parent: int | None) -> None:
-        self.turns.append(Opened(turn, parent))
+        self.turns.append(OpenTurn(turn, parent))
 
 
-def _item(item: Item, is_erased: IsErased) -> ProvisionalItem:
+def _provisional_item(item: Item, is_erased: IsErased) -> ProvisionalItem:
     if isinstance(item, NativeCall):
         done = item.status is not None or item.result is not UNSET or item.error is not None
         status = item.status.value if item.status else ("error" if item.error else "ok")
-        text = ERASED if is_erased(value_bytes(item.arguments)) else _cut(_arguments(item.arguments))
-        name = _words(item.name, is_erased)
+        text = ERASED if is_erased(value_bytes(item.arguments)) else _cut_text(_arguments_text(item.arguments))
+        name = _shown_words(item.name, is_erased)
         return ProvisionalItem(role="tool", text=text, tool=name, status=status if done else None, at=item.at)
-    part_texts = [text for part in item.parts if (text := _text(part))]
+    part_texts = [text for part in item.parts if (text := _text_of_part(part))]
     texts = [ERASED if is_erased(text_bytes(text)) else text for text in part_texts]
-    return ProvisionalItem(role=item.role.value, text=_cut("\n\n".join(texts)), at=item.at)
+    return ProvisionalItem(role=item.role.value, text=_cut_text("\n\n".join(texts)), at=item.at)
 
 
-def _words(text: str, is_erased: IsErased) -> str:
-    return ERASED if is_erased(text_bytes(text)) else _cut(text)
+def _shown_words(text: str, is_erased: IsErased) -> str:
+    return ERASED if is_erased(text_bytes(text)) else _cut_text(text)
 
 
-def _text(part: Part) -> str:
+def _text_of_part(part: Part) -> str:
     return str(part.text) if isinstance(part, TextPart | ReasoningPart) else ""
 
 
-def _arguments(value: object) -> str:
+def _arguments_text(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, JsonContent):
@@ -336,7 +336,7 @@ def _arguments(value: object) -> str:
         return ""
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     return showable(text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]}…")
 
 
@@ -352,23 +352,29 @@ def write_tail(
     """What is open at a place (a source, and a session in it), instead of what was. What was erased is not shown."""
     sql.run("DELETE FROM provisional WHERE source = ? AND session = ?", place)
     rows = [
-        (*place, number, tail.stamp, now, orjson.dumps(_body(each.turn, origin, parents(each.parent), is_erased)))
+        (
+            *place,
+            number,
+            tail.stamp,
+            now,
+            orjson.dumps(_provisional_body(each.turn, origin, parents(each.parent), is_erased)),
+        )
         for number, each in enumerate(tail.turns)
     ]
     sql.run_many("INSERT INTO provisional(source, session, idx, stamp, seen_at, body) VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
-def _body(turn: NativeTurn, origin: str, parent: str | None, is_erased: IsErased) -> dict[str, object]:
+def _provisional_body(turn: NativeTurn, origin: str, parent: str | None, is_erased: IsErased) -> dict[str, object]:
     shown = turn.items if len(turn.items) <= ITEMS else (turn.items[0], *turn.items[1 - ITEMS :])
     models = [item.model for item in turn.items if isinstance(item, NativeMessage) and item.model]
     return {
         "parent_id": parent,
         "origin": origin,
-        "native_id": _words(turn.key, is_erased),
+        "native_id": _shown_words(turn.key, is_erased),
         "started_at": turn.started,
-        "model": _words(models[-1], is_erased) if models else None,
+        "model": _shown_words(models[-1], is_erased) if models else None,
         "items_so_far": len(turn.items),
-        "items": [to_builtins(_item(item, is_erased)) for item in shown],
+        "items": [to_builtins(_provisional_item(item, is_erased)) for item in shown],
     }
 
 
@@ -398,10 +404,10 @@ def provisional_turns(txn: ReadTxn, session_id: str | None) -> list[ProvisionalT
     access = access_of(txn)
     if not access.is_unlimited:
         rows = [row for row in rows if access.readable(load_session(txn.sql, row[1])) is not None]
-    return [_turn(*row) for row in rows]
+    return [_provisional_turn(*row) for row in rows]
 
 
-def _turn(source: str, session: str, seen_at: int, body: bytes) -> ProvisionalTurn:
+def _provisional_turn(source: str, session: str, seen_at: int, body: bytes) -> ProvisionalTurn:
     columns = {"source": source, "session_id": session, "seen_at": seen_at}
     return convert({**orjson.loads(bytes(body)), **columns}, ProvisionalTurn)
 
@@ -539,11 +545,11 @@ class ReadSources:
         with self._writer.store.read() as txn:
             gone = [name for name in sources_with_tails(txn.sql) if not is_there(name)]
         if gone:
-            self._writer.store.write(partial(_drop, gone))
+            self._writer.store.write(partial(_drop_sources, gone))
         return gone
 
 
-def _drop(sources: list[str], txn: WriteTxn) -> None:
+def _drop_sources(sources: list[str], txn: WriteTxn) -> None:
     for name in sources:
         drop_tails(txn.sql, name)
 
@@ -581,7 +587,7 @@ class TranscriptTurn(Struct, frozen=True):
     """It was not here before."""
 
 
-class Task(Struct):
+class TranscriptIntake(Struct):
     """One transcript on its way in."""
 
     session: NativeSession
@@ -593,10 +599,10 @@ class Task(Struct):
     end: int = 0
     landed: list[TranscriptTurn] = field(default_factory=list)
 
-    def mark(self) -> TaskMark:
-        return TaskMark(len(self.landed), self.raw.at if self.raw else 0, astuple(self.counts))
+    def mark(self) -> IntakeMark:
+        return IntakeMark(len(self.landed), self.raw.at if self.raw else 0, astuple(self.counts))
 
-    def go_back(self, mark: TaskMark) -> None:
+    def go_back(self, mark: IntakeMark) -> None:
         """What came since has not lasted."""
         del self.landed[mark.landed :]
         if self.raw:
@@ -605,7 +611,7 @@ class Task(Struct):
             setattr(self.counts, name, value)
 
 
-class TaskMark(Struct, frozen=True):
+class IntakeMark(Struct, frozen=True):
     """How far a task was."""
 
     landed: int
@@ -634,7 +640,7 @@ ROW_EVENTS = 128
 FindTurn = Callable[[str], TurnRow | None]
 
 
-class Resumes:
+class ResumedTurns:
     """The written turns of one origin."""
 
     def __init__(self, mapping: str) -> None:
@@ -703,7 +709,7 @@ class NativeNames:
     def keys_of(self, turn: NativeTurn) -> set[bytes]:
         if turn.prepared is not None:
             return set(turn.prepared.keys)
-        return {self._key(name) for name in (turn.key, *turn.names)}
+        return {self._name_key(name) for name in (turn.key, *turn.names)}
 
     def note(self, append: Append, batch: Sequence[NativeTurn], landed: Sequence[TranscriptTurn]) -> None:
         """Of turns whose rows are written, and what these want to be linked to."""
@@ -712,7 +718,7 @@ class NativeNames:
         append.sql.run_many("INSERT INTO import_name(key, turn) VALUES (?, ?) ON CONFLICT DO NOTHING", names)
         for turn, row in places:
             if turn.link is not None and turn.parent is None:
-                wants = self._key(turn.link.to)
+                wants = self._name_key(turn.link.to)
                 session = None if turn.link.session is None else self._secret.session_id(turn.link.session)
                 append.sql.run(
                     "INSERT INTO import_wait(child, wants, why, session) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -732,7 +738,7 @@ class NativeNames:
         number = append.view.turn(child).session
         return min(parents, key=lambda row: (row.session != number, -row.current, row.id), default=None)
 
-    def _key(self, name: str) -> bytes:
+    def _name_key(self, name: str) -> bytes:
         return sha256(self._domain + text_bytes(name)).digest()[:KEY_BYTES]
 
 

@@ -45,14 +45,14 @@ from weft.store.sql import Sql, rows_in
 
 def counted_config(txn: ReadTxn, program: str) -> Any:
     """The newest configuration that was written or taken over here; None where there is none."""
-    return next((json_of(txn, config) for n, config in _configurations(txn, program) if counts(txn, n)), None)
+    return next((json_of(txn, config) for n, config in _configuration_history(txn, program) if counts(txn, n)), None)
 
 
 def session_owner(txn: ReadTxn, session: SessionRow) -> str:
     """The id of the agent or person that a session belongs to."""
     if session.config is None:
         return session.persona
-    for n, _ in _configurations(txn, session.id):
+    for n, _ in _configuration_history(txn, session.id):
         event = authored_event(txn, n)
         if event is not None and event.counts:
             references = event.fields.get("references") or ()
@@ -75,7 +75,7 @@ def prompt_of(txn: ReadTxn, session: SessionRow) -> Message | None:
     return Message(owner, "system", (TextPart(soul),), PROMPT_SEQUENCE, agent.updated_at)
 
 
-def _configurations(txn: ReadTxn, program: str) -> list[tuple[int, int]]:
+def _configuration_history(txn: ReadTxn, program: str) -> list[tuple[int, int]]:
     """Numbers of the events that configured a program and of the configurations, the newest first."""
     query = "SELECT n, config FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
     return [(n, config) for n, config in txn.sql.all(query, (program,))]
@@ -185,7 +185,7 @@ class Access:
         return self.is_unlimited or (
             self._is_allowed(right, session.label)
             and all(
-                layer.allows(right, session.label) or self._owns(principal, session)
+                layer.allows(right, session.label) or self._owns_session(principal, session)
                 for principal, layer in self._principals
             )
         )
@@ -211,14 +211,14 @@ class Access:
             return
         if not self.may_read(session):
             raise NotFound("session", name, Action.LIST_SESSIONS)
-        raise self._refusal(right, f"use {right!r} on session {session.label!r}")
+        raise self._refusal_of(right, f"use {right!r} on session {session.label!r}")
 
     # --- turns --------------------------------------------------------------------------------------------------
 
     def may_read_turn(self, turn: TurnRow) -> bool:
         if self.is_unlimited or self.session_of_number(turn.session) is not None:
             return True
-        return self.may_change_turn(READ_SESSION, turn) or turn.depth <= self._reach.get(turn.segment, 0)
+        return self.may_change_turn(READ_SESSION, turn) or turn.depth <= self._readable_depths.get(turn.segment, 0)
 
     def may_change_turn(self, right: str, turn: TurnRow) -> bool:
         """By the session that made it; one without a session by whoever recorded it."""
@@ -228,7 +228,7 @@ class Access:
             session = load_session_number(self._sql, turn.session)
             return session is not None and self.may(right, session)
         return self._is_allowed(right, "") and all(
-            layer.allows(right, "") or principal in self._recorders(turn) for principal, layer in self._principals
+            layer.allows(right, "") or principal in self._recorders_of(turn) for principal, layer in self._principals
         )
 
     def ensure_readable_turn(self, turn: TurnRow, name: str) -> None:
@@ -239,7 +239,7 @@ class Access:
         if self.may_change_turn(right, turn):
             return
         self.ensure_readable_turn(turn, name)
-        raise self._refusal(right, f"use {right!r} on turn {turn.id}")
+        raise self._refusal_of(right, f"use {right!r} on turn {turn.id}")
 
     def may_read_prompt(self, turn: int) -> bool:
         """Whether the system prompt of a turn, by its number, can be read: it goes with the agent that answered."""
@@ -320,7 +320,8 @@ class Access:
             return True
         owner = session_owner(self._txn, session)
         return all(
-            principal == owner or self._configures(principal, layer, session.label, self.session_creators(session))
+            principal == owner
+            or self._may_configure_as(principal, layer, session.label, self.session_creators(session))
             for principal, layer in self._principals
         )
 
@@ -331,7 +332,8 @@ class Access:
             return True
         creators = frozenset(self.ids) if program is None else creators_of(self._txn, program)
         return all(
-            (program is not None and principal == program.id) or self._configures(principal, layer, owner, creators)
+            (program is not None and principal == program.id)
+            or self._may_configure_as(principal, layer, owner, creators)
             for principal, layer in self._principals
         )
 
@@ -342,11 +344,11 @@ class Access:
     def _may_configure(self, name: str, own: Iterable[str], *, is_free: bool) -> bool:
         ids = frozenset(own)
         return all(
-            (is_free and principal in ids) or self._configures(principal, layer, name, ids)
+            (is_free and principal in ids) or self._may_configure_as(principal, layer, name, ids)
             for principal, layer in self._principals
         )
 
-    def _configures(self, principal: str, layer: Layer, name: str, own: frozenset[str]) -> bool:
+    def _may_configure_as(self, principal: str, layer: Layer, name: str, own: frozenset[str]) -> bool:
         return layer.allows(CONFIGURE, name) if principal in own else layer.allows_named(CONFIGURE, name)
 
     def may_name(self, right: str, subjects: Iterable[str]) -> bool:
@@ -376,7 +378,7 @@ class Access:
     def ensure_whole(self, right: str) -> None:
         """Refuse what concerns the whole ledger."""
         if not self.may_whole(right):
-            raise self._refusal(right, "")
+            raise self._refusal_of(right, "")
 
     def permits(self, right: str, own: Iterable[str | None] = ()) -> bool:
         """Whether the configuration of everybody in the chain permits this, or it concerns themselves."""
@@ -411,12 +413,12 @@ class Access:
         rights = self.authority.rights
         return rights.allows_reading(right, subject) if right in _READING else rights.allows(right, subject)
 
-    def _refusal(self, right: str, what: str) -> NotAllowed:
+    def _refusal_of(self, right: str, what: str) -> NotAllowed:
         return self.authority.refusal(right, what)
 
     # --- who created what ---------------------------------------------------------------------------------------
 
-    def _owns(self, principal: str, session: SessionRow) -> bool:
+    def _owns_session(self, principal: str, session: SessionRow) -> bool:
         if principal in (session_owner(self._txn, session), session.id):
             return True
         return principal in self.session_creators(session)
@@ -429,7 +431,7 @@ class Access:
             if event is None:
                 return frozenset(self.ids if self._creating else ())
             is_creation = isinstance(event, SessionCreated) and event.stream == f"session:{session.id}"
-            creators = self._creators[session.id] = _acting(event) if is_creation else frozenset()
+            creators = self._creators[session.id] = _actors_of(event) if is_creation else frozenset()
         return creators
 
     def _first_event(self, session: SessionRow) -> Event | None:
@@ -448,13 +450,13 @@ class Access:
             n = self._facts.find_event(bytes.fromhex(previous))
         return None
 
-    def _recorders(self, turn: TurnRow) -> frozenset[str]:
+    def _recorders_of(self, turn: TurnRow) -> frozenset[str]:
         creators = self._creators.get(turn.id)
         if creators is None:
             event = self._event(turn.n)
             if event is None:
                 return frozenset(self.ids if self._creating else ())
-            creators = self._creators[turn.id] = _acting(event) | {turn.persona}
+            creators = self._creators[turn.id] = _actors_of(event) | {turn.persona}
         return creators
 
     def _event(self, n: int) -> Event | None:
@@ -465,7 +467,7 @@ class Access:
     # --- threads ------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _reach(self) -> dict[int, int]:
+    def _readable_depths(self) -> dict[int, int]:
         """How deep in each segment the threads go that can be read: those that sessions stand or once stood on, and
         those of turns without a session."""
         places: set[SegmentDepth] = set()
@@ -485,7 +487,7 @@ class Access:
     def reading_scope(self) -> tuple[list[int], dict[int, int]]:
         """Where all that can be read lies: the numbers of sessions, all of whose turns can be read; and by segment how
         deep the threads go that can be read."""
-        reach = self._reach
+        reach = self._readable_depths
         return sorted(n for n, session in self._sessions.items() if session is not None), reach
 
     def _segments_above(self, places: set[SegmentDepth]) -> dict[int, int]:
@@ -505,7 +507,7 @@ class Access:
         return reach
 
 
-def _acting(event: Event) -> frozenset[str]:
+def _actors_of(event: Event) -> frozenset[str]:
     behind = () if event.on_behalf_of is UNSET else event.on_behalf_of
     return frozenset((event.actor, *behind))
 
@@ -525,7 +527,7 @@ def principal_id(sql: Sql, principal: Principal) -> str:
     # by the name first; in two queries, since SQLite reads the whole table where one asks for either
     row = sql.one(f"{query} name = ?", (name,)) or sql.one(f"{query} id = ?", (name,))
     if row is None or row[1] not in _KINDS.get(principal.kind, ()):
-        raise _nobody(principal)
+        raise _unknown_principal(principal)
     return str(row[0])
 
 
@@ -538,12 +540,12 @@ def chain_ids(txn: ReadTxn, authority: Authority) -> list[str]:
         before = [other for other in ids if other != DEFAULT_AGENT]
         agent = load_program(txn.sql, id) if before else None
         if agent is not None and is_private(txn, agent) and not users_of_agent(txn, agent).issuperset(before):
-            raise _nobody(principal)
+            raise _unknown_principal(principal)
         ids.append(id)
     return ids
 
 
-def _nobody(principal: Principal) -> NotFound:
+def _unknown_principal(principal: Principal) -> NotFound:
     return NotFound("agent or person", principal.id, Action.NAME_WHO_ACTS)
 
 

@@ -77,7 +77,7 @@ class ContentUse(Struct, frozen=True, gc=False):
     stream: str
 
 
-class Uses(Struct):
+class ContentUses(Struct):
     """What was found, by reference."""
 
     inside: dict[bytes, list[ContentUse]] = field(default_factory=dict)
@@ -102,21 +102,21 @@ class Uses(Struct):
 def references(event: Event | UnknownEvent) -> Iterator[tuple[str, str]]:
     """Every reference in an event with its place; of an event of a later form, everything that could be one."""
     if isinstance(event, UnknownEvent):
-        yield from _digests(event.fields, "$")
+        yield from _digests_in(event.fields, "$")
         return
     for path, text, kinds in strings(event):
         if "content" in kinds:
             yield path, text
 
 
-def _digests(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _digests_in(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for name, each in value.items():
             if name != "prev":
-                yield from _digests(each, f"{path}.{name}")
+                yield from _digests_in(each, f"{path}.{name}")
     elif isinstance(value, list):
         for i, each in enumerate(value):
-            yield from _digests(each, f"{path}[{i}]")
+            yield from _digests_in(each, f"{path}[{i}]")
     elif isinstance(value, str) and is_digest(value):
         yield path, value
 
@@ -129,14 +129,14 @@ def find_uses(
     report: Report,
     tagged: TaggedNodes = NO_TAGS,
     events: Mapping[int, About] = MappingProxyType({}),
-) -> Uses:
+) -> ContentUses:
     """The contents that these streams and these events, by their arrival numbers, name, and these contents, with
     everybody else who uses them. Tags of what is named, and of the events of turns, lie in the ledger's own stream and
     count as named by them."""
     until = facts.tip().n
-    uses = Uses(inside={ref: [] for ref in contents})
+    uses = ContentUses(inside={ref: [] for ref in contents})
     uses.everywhere = None if everywhere else frozenset(uses.inside)
-    own = _gather(facts, streams, events, tagged, uses, until, report) if streams or events else set()
+    own = _events_of_streams(facts, streams, events, tagged, uses, until, report) if streams or events else set()
     wanted = {ref.hex().encode() for ref in uses.inside}
     for row in facts.rows():
         if row.first > until:
@@ -157,8 +157,8 @@ def _names_any(events: bytes, refs: set[bytes]) -> bool:
 
 
 def _may_hold(events: bytes, endings: list[bytes] | None, tagged: TaggedNodes, has_turns: bool) -> bool:
-    """Whether one of these events, a row of the log, may be what `_gather` looks for: of a stream whose name ends so, a
-    tag, or a late result. With None it always may."""
+    """Whether one of these events, a row of the log, may be what `_events_of_streams` looks for: of a stream whose
+    name ends so, a tag, or a late result. With None it always may."""
     if endings is None or any(ending in events for ending in endings):
         return True
     if b'"stream":"ledger:' not in events:
@@ -172,14 +172,14 @@ def _stream_endings(streams: Iterable[str], events: Mapping[int, About]) -> list
     return [name.encode() for name in names] if len(names) <= FEW and all(map(is_ulid, names)) and not events else None
 
 
-def _stream(n: int, line: bytes) -> str:
+def _stream_of_line(n: int, line: bytes) -> str:
     """The stream of an event, mostly without reading the rest of it."""
     if line.count(b'"stream":"') != 1:
         return stream_of(n, line)
     return line.partition(b'"stream":"')[2].partition(b'"')[0].decode()
 
 
-def _lines(
+def _lines_that_may_hold(
     facts: FactReader, until: int, report: Report, may_hold: Callable[[bytes], bool]
 ) -> Iterator[tuple[int, bytes]]:
     """The events of rows that may hold one that is looked for, with their numbers."""
@@ -191,12 +191,12 @@ def _lines(
             yield from ((n, line) for n, line in enumerate(row.lines(), row.first) if n <= until)
 
 
-def _gather(
+def _events_of_streams(
     facts: FactReader,
     streams: dict[str, About],
     events: Mapping[int, About],
     tagged: TaggedNodes,
-    uses: Uses,
+    uses: ContentUses,
     until: int,
     report: Report,
 ) -> set[int]:
@@ -205,8 +205,8 @@ def _gather(
     turns: dict[str, str | None] = {}
     taggings: list[tuple[int, NodeTagged | NodeUntagged]] = []
     endings = _stream_endings(streams, events)
-    for n, line in _lines(facts, until, report, lambda row: _may_hold(row, endings, tagged, bool(turns))):
-        stream = _stream(n, line)
+    for n, line in _lines_that_may_hold(facts, until, report, lambda row: _may_hold(row, endings, tagged, bool(turns))):
+        stream = _stream_of_line(n, line)
         about = streams.get(stream) or events.get(n)
         if about is None and tagged.all and b'"kind":"node_' in line and stream.startswith("ledger:"):
             if isinstance(tagging := decoded(n, line), NodeTagged | NodeUntagged):
@@ -235,30 +235,30 @@ def _gather(
     return own
 
 
-def _note_inside(uses: Uses, n: int, event: Event | UnknownEvent, about: About) -> None:
+def _note_inside(uses: ContentUses, n: int, event: Event | UnknownEvent, about: About) -> None:
     for path, ref in references(event):
         key = bytes.fromhex(ref)
         uses.about.setdefault(key, about)
-        _note(uses.inside, key, n, event, path)
+        _note_use(uses.inside, key, n, event, path)
         if _NAMES.get(type(event)) == path.partition("[")[0]:
             uses.names.add(key)
 
 
-def _note_outside(uses: Uses, n: int, line: bytes) -> None:
+def _note_outside(uses: ContentUses, n: int, line: bytes) -> None:
     event = decoded(n, line)
     if isinstance(event, ContentErased) and bytes.fromhex(event.reason) not in uses.inside:
         return
     for path, ref in references(event):
         key = bytes.fromhex(ref)
         if key in uses.inside:
-            _note(uses.outside, key, n, event, path)
+            _note_use(uses.outside, key, n, event, path)
             if uses.everywhere is None or key in uses.everywhere:
                 uses.reached.add(event.stream)
             if _NAMES.get(type(event)) == path.partition("[")[0]:
                 uses.names.add(key)
 
 
-def _note(found: dict[bytes, list[ContentUse]], key: bytes, n: int, event: Event | UnknownEvent, path: str) -> None:
+def _note_use(found: dict[bytes, list[ContentUse]], key: bytes, n: int, event: Event | UnknownEvent, path: str) -> None:
     places = found.setdefault(key, [])
     if len(places) < KEPT_USES:
         kind = event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
@@ -298,7 +298,7 @@ def find_target(txn: ReadTxn, names: str | Sequence[str], tree: bool, resolve: R
     if not asked:
         raise InvalidInput("nothing was named to be erased", "name a turn, a session or a content")
     for name in asked:
-        _add(txn, target, name, tree, resolve)
+        _add_target(txn, target, name, tree, resolve)
     own = set(target.sessions)
     for session in list(target.sessions.values()) if not tree else ():
         _add_own_turns(txn, target, session, own)
@@ -308,7 +308,7 @@ def find_target(txn: ReadTxn, names: str | Sequence[str], tree: bool, resolve: R
     return target
 
 
-def _add(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) -> None:
+def _add_target(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) -> None:
     access = access_of(txn)
     session = session_beside_turns(txn, name)
     if not tree and session is not None:
@@ -433,7 +433,7 @@ class Tombstone(Struct, frozen=True, kw_only=True):
 
 def tombstones(txn: ReadTxn) -> list[Tombstone]:
     """The newest first."""
-    return _read(txn, txn.sql.all(f"{_COLUMNS} ORDER BY e.n DESC"))
+    return _read_tombstones(txn, txn.sql.all(f"{_COLUMNS} ORDER BY e.n DESC"))
 
 
 def pending(txn: ReadTxn) -> list[Tombstone]:
@@ -442,7 +442,7 @@ def pending(txn: ReadTxn) -> list[Tombstone]:
         f"{_COLUMNS} JOIN lookup_content l ON l.key = substr(e.ref, 1, 8) JOIN content c ON c.n = l.n"
         " WHERE c.ref = e.ref AND length(c.salt) > 0 ORDER BY e.n"
     )
-    return [tombstone for tombstone in _read(txn, rows) if not _is_refused(txn, tombstone.number)]
+    return [tombstone for tombstone in _read_tombstones(txn, rows) if not _is_refused(txn, tombstone.number)]
 
 
 def _is_refused(txn: ReadTxn, n: int) -> bool:
@@ -450,7 +450,7 @@ def _is_refused(txn: ReadTxn, n: int) -> bool:
     return event is not None and event.is_refused
 
 
-def _read(txn: ReadTxn, rows: Sequence[Row]) -> list[Tombstone]:
+def _read_tombstones(txn: ReadTxn, rows: Sequence[Row]) -> list[Tombstone]:
     names = agent_names(txn.sql, {row[3] for row in rows})
     return [
         Tombstone(

@@ -23,7 +23,7 @@ from weft.kernel.errors import Damaged
 from weft.kernel.events import GENESIS
 from weft.ledger.model import Message, Part, TextPart, ToolResultPart, ToolUsePart, repeated_id
 from weft.ledger.read.access import access_of
-from weft.ledger.read.turns import CHUNK, Leaf, Range, read_leaves, transcript, turns_in
+from weft.ledger.read.turns import CHUNK, SegmentRange, WholeTurn, read_leaves, transcript, turns_in
 from weft.ledger.views.rows import touched
 from weft.store.fact_log import ERASING, VIEWS_MENDED
 from weft.store.port import ReadTxn
@@ -109,10 +109,10 @@ def parsed_all(contents: Sequence[bytes]) -> list[Any]:
     try:
         return json_values(contents)
     except (ValueError, RecursionError):
-        return [_parsed(data) for data in contents]
+        return [_parsed_json(data) for data in contents]
 
 
-def _parsed(data: bytes) -> Any:
+def _parsed_json(data: bytes) -> Any:
     try:
         return json_value(data)
     except (ValueError, RecursionError):
@@ -202,7 +202,7 @@ class TurnMemory:
     @property
     def size(self) -> int:
         with self._lock:
-            return self._size()
+            return self._total_size()
 
     def bring_up(self, txn: ReadTxn) -> LedgerState:
         """The state that a reader sees. What is kept is as of this state from now on, unless it is of a later one
@@ -210,9 +210,9 @@ class TurnMemory:
         nothing."""
         state, known = load_state(txn.sql), self._state
         if known is None:
-            self._replace(known, state, None)
+            self._replace_state(known, state, None)
         elif state != known and not state.is_before(known):
-            self._replace(known, state, changed_between(txn, known, state))
+            self._replace_state(known, state, changed_between(txn, known, state))
         return state
 
     def find(self, segment: int, state: LedgerState) -> dict[Place, TurnBlock]:
@@ -235,14 +235,14 @@ class TurnMemory:
                 if held.size + block.size <= self._budget:
                     held.blocks[place] = block
                     held.size += block.size
-            while self._size() > self._budget:
+            while self._total_size() > self._budget:
                 self._segments.popitem(last=False)
 
     def clear(self) -> None:
         with self._lock:
             self._segments.clear()
 
-    def _replace(self, known: LedgerState | None, state: LedgerState, changed: set[str] | None) -> None:
+    def _replace_state(self, known: LedgerState | None, state: LedgerState, changed: set[str] | None) -> None:
         with self._lock:
             if self._state is not known:
                 return
@@ -253,7 +253,7 @@ class TurnMemory:
             for held in self._segments.values():
                 held.drop([place for place, block in held.blocks.items() if not changed.isdisjoint(block.ids)])
 
-    def _size(self) -> int:
+    def _total_size(self) -> int:
         return sum(held.size for held in self._segments.values())
 
 
@@ -275,37 +275,37 @@ class TurnRows:
     ended, whether it is odd; reference, salt and bytes of its id, of its parameters and of its result."""
 
     def __init__(self, turns: list[Row], messages: list[Row], calls: list[Row], substituted: set[int]) -> None:
-        self._depths, self._ids, self._personas, types = _columns(turns, TURN_COLUMNS)
-        message_columns, call_columns = _columns(messages, MESSAGE_COLUMNS), _columns(calls, CALL_COLUMNS)
-        odd = self._odd = substituted | _disordered(message_columns) | _disordered(call_columns)
+        self._depths, self._ids, self._personas, types = _columns_of(turns, TURN_COLUMNS)
+        message_columns, call_columns = _columns_of(messages, MESSAGE_COLUMNS), _columns_of(calls, CALL_COLUMNS)
+        odd = self._odd = substituted | _disordered_depths(message_columns) | _disordered_depths(call_columns)
         odd.update([depth for depth, type in zip(self._depths, types, strict=True) if type == TurnType.COMPACTION])
         odd.update([row[0] for row in messages if row[9] is None], compress(call_columns[0], call_columns[7]))
         if odd:
-            message_columns = _columns([row for row in messages if row[0] not in odd], MESSAGE_COLUMNS)
-            call_columns = _columns([row for row in calls if row[0] not in odd], CALL_COLUMNS)
+            message_columns = _columns_of([row for row in messages if row[0] not in odd], MESSAGE_COLUMNS)
+            call_columns = _columns_of([row for row in calls if row[0] not in odd], CALL_COLUMNS)
         self._message_rows = MessageRows(message_columns)
         self._calls = CallRows(call_columns, dict(zip(self._depths, self._ids, strict=True)), self._message_rows.places)
         self._messages = self._calls.put_into(self._message_rows.messages)
-        self._read = (0, 0, 0)
+        self._read_pieces = (0, 0, 0)
         """How many turns, messages and groups of calls were told so far."""
 
     def read_block(self, high: int) -> TurnBlock:
         """The turns up to this depth."""
-        first, i, j = self._read
+        first, i, j = self._read_pieces
         end = bisect_right(self._depths, high)
         pieces: list[Piece] = []
         for is_odd, run in groupby(self._depths[first:end], self._odd.__contains__):
             depths = list(run)
             pieces.append(OtherTurns(depths[0], depths[-1]) if is_odd else self._spoken_turns(depths))
-        _, to, upto = self._read
-        self._read = (end, to, upto)
+        _, to, upto = self._read_pieces
+        self._read_pieces = (end, to, upto)
         ids = self._ids[first:end]
         size = KEPT_ROW_BYTES * len(ids) + self._message_rows.size(i, to) + self._calls.size(j, upto)
         return TurnBlock(frozenset(ids), pieces, "system" in self._message_rows.roles[i:to], size)
 
     def _spoken_turns(self, depths: list[int]) -> SpokenTurns:
         """What plain turns say that follow each other."""
-        _, i, _ = self._read
+        _, i, _ = self._read_pieces
         first = bisect_left(self._depths, depths[0])
         end = first + len(depths)
         to, upto = self._rows_upto(depths[-1])
@@ -320,13 +320,13 @@ class TurnRows:
 
     def _rows_upto(self, depth: int) -> tuple[int, int]:
         """How many messages and groups of calls there are in turns no deeper than this."""
-        _, i, j = self._read
+        _, i, j = self._read_pieces
         end = DEPTH * (depth + 1)
         return bisect_left(self._message_rows.places, end, i), bisect_left(self._calls.places, end, j)
 
     def _add_prompt(self, stretch: SpokenTurns, depth: int, persona: str) -> None:
         """The system messages that a turn begins with."""
-        h, first, j = self._read
+        h, first, j = self._read_pieces
         to, upto = self._rows_upto(depth)
         to = self._calls.following[j] if j < upto else to
         i = first
@@ -334,18 +334,18 @@ class TurnRows:
             i += 1
         if i > first:
             stretch.prompts.append((persona, self._message_rows.messages[first:i]))
-        self._read = (h, i, j)
+        self._read_pieces = (h, i, j)
 
     def _add_messages(self, stretch: SpokenTurns, to: int, upto: int) -> None:
         """The messages and the groups of calls, two messages each, up to these numbers."""
-        h, i, j = self._read
+        h, i, j = self._read_pieces
         first, end = i + 2 * j, to + 2 * upto
         shift = len(stretch.messages) - first
         values = self._calls.values
         values = values[bisect_left(values, (first,)) : bisect_left(values, (end,))]
         stretch.values.extend([(index + shift, which, data) for index, which, data in values])
         stretch.messages.extend(self._messages[first:end])
-        self._read = (h, to, upto)
+        self._read_pieces = (h, to, upto)
 
 
 class MessageRows:
@@ -353,9 +353,9 @@ class MessageRows:
 
     def __init__(self, columns: Columns) -> None:
         _, _, ids, self.roles, numbers, times, sources, refs, salts, self._contents = columns
-        self.places = _places(columns)
-        _check(refs, salts, self._contents)
-        parts = zip(map(TextPart, _texts(self._contents)), strict=True)
+        self.places = _places_in_order(columns)
+        _check_references(refs, salts, self._contents)
+        parts = zip(map(TextPart, _decoded_texts(self._contents)), strict=True)
         self.messages = list(map(Message, ids, self.roles, parts, numbers, times, sources))
 
     def size(self, i: int, to: int) -> int:
@@ -374,13 +374,13 @@ class CallRows:
         ) = columns  # fmt: skip
         if not all(map(isinstance, tools, repeat(str))):
             raise Damaged("the name of a tool is no text")
-        places = _places(columns)
+        places = _places_in_order(columns)
         has_result = [data is not None for data in results]
-        _check(id_refs, id_salts, ids)
-        _check(params_refs, params_salts, params)
-        _check(*(list(compress(column, has_result)) for column in (refs, salts, results)))
+        _check_references(id_refs, id_salts, ids)
+        _check_references(params_refs, params_salts, params)
+        _check_references(*(list(compress(column, has_result)) for column in (refs, salts, results)))
         self._params, self._results = params, [b"null" if data is None else data for data in results]
-        natives, asked = _texts(ids), parsed_all(params)
+        natives, asked = _decoded_texts(ids), parsed_all(params)
         outputs = _unless_cut_short(parsed_all(self._results), outcomes)
         uses = tuple(map(ToolUsePart, natives, tools, asked))
         answers = tuple(map(ToolResultPart, natives, outputs, [UNSET if each == "ok" else True for each in outcomes]))
@@ -394,12 +394,18 @@ class CallRows:
         """Which message is the first after each group."""
         names = [f"{turns[depths[k]]}:{repeated_id(natives[k], repeated[k])}" for k in firsts]
         begun, ended = [starts[k] for k in firsts], [ends[end - 1] or starts[end - 1] for _, end in groups]
-        self._uses = _messages(names, "use", "assistant", [uses[first:end] for first, end in groups], begun)
-        self._answers = _messages(names, "result", "tool", [answers[first:end] for first, end in groups], ended)
-        self.values = sorted([*self._changeable(asked, params, 0), *self._changeable(outputs, self._results, 1)])
+        self._uses = _messages_of_columns(names, "use", "assistant", [uses[first:end] for first, end in groups], begun)
+        self._answers = _messages_of_columns(
+            names, "result", "tool", [answers[first:end] for first, end in groups], ended
+        )
+        self.values = sorted(
+            [*self._changeable_values(asked, params, 0), *self._changeable_values(outputs, self._results, 1)]
+        )
         """As in `SpokenTurns`, among all messages and calls."""
 
-    def _changeable(self, values: list[Any], contents: Sequence[bytes], nth: int) -> list[tuple[int, int, bytes]]:
+    def _changeable_values(
+        self, values: list[Any], contents: Sequence[bytes], nth: int
+    ) -> list[tuple[int, int, bytes]]:
         """The values that can be changed by whoever is given them: all in the first or the second message of a
         group."""
         noted = []
@@ -426,7 +432,7 @@ class CallRows:
         return KEPT_ROW_BYTES * (end - first) + data
 
 
-def _messages(names: list[str], suffix: str, role: str, parts: list[Any], times: list[int]) -> list[Message]:
+def _messages_of_columns(names: list[str], suffix: str, role: str, parts: list[Any], times: list[int]) -> list[Message]:
     return list(map(Message, [f"{name}#{suffix}" for name in names], repeat(role), parts, repeat(-1), times))
 
 
@@ -436,18 +442,18 @@ def _unless_cut_short(values: list[Any], outcomes: tuple[str | None, ...]) -> li
     return ["interrupted" if outcome is None or outcome == "interrupted" else value for value, outcome in pairs]
 
 
-def _columns(rows: list[Row], count: int) -> Columns:
+def _columns_of(rows: list[Row], count: int) -> Columns:
     return list(zip(*rows, strict=True)) if rows else [()] * count
 
 
-def _places(columns: Columns) -> list[int]:
+def _places_in_order(columns: Columns) -> list[int]:
     return [depth * DEPTH + position for depth, position in zip(columns[0], columns[1], strict=True)]
 
 
-def _disordered(columns: Columns) -> set[int]:
+def _disordered_depths(columns: Columns) -> set[int]:
     """The depths of turns whose rows do not come in the order of their events, or stand where no event can."""
     depths, positions, *_ = columns
-    places = _places(columns)
+    places = _places_in_order(columns)
     if places == sorted(places) and min(positions, default=0) >= 0 and max(positions, default=0) < DEPTH:
         return set()
     beyond = {depth for depth, position in zip(depths, positions, strict=True) if not 0 <= position < DEPTH}
@@ -455,14 +461,14 @@ def _disordered(columns: Columns) -> set[int]:
     return beyond | {depth for depth, place, before in after if place < before}
 
 
-def _check(refs: Sequence[bytes], salts: Sequence[bytes], contents: Sequence[bytes]) -> None:
+def _check_references(refs: Sequence[bytes], salts: Sequence[bytes], contents: Sequence[bytes]) -> None:
     """Every content must hash to its reference."""
     whole = map(b"".join, zip(repeat(CONTENT_DOMAIN), salts, contents, strict=False))
     if list(map(_digest, map(sha256, whole))) != list(refs):
         raise Damaged("a content does not hash to its reference")
 
 
-def _texts(contents: Sequence[bytes]) -> list[str]:
+def _decoded_texts(contents: Sequence[bytes]) -> list[str]:
     try:
         return list(map(bytes.decode, contents))
     except UnicodeDecodeError:
@@ -498,7 +504,7 @@ BLOCKS_AT_ONCE = 8
 
 
 def spoken_turns(
-    txn: ReadTxn, ranges: list[Range], arrived: int | None, memory: TurnMemory | None
+    txn: ReadTxn, ranges: list[SegmentRange], arrived: int | None, memory: TurnMemory | None
 ) -> list[SpokenTurns]:
     """What the turns of a thread say, in order. Late results that had not come by arrival number `arrived` are left
     out."""
@@ -510,7 +516,7 @@ def spoken_turns(
         return [stretch for part in ranges for stretch in spoken_in_general(txn, part, arrived)]
 
 
-def spoken_in_general(txn: ReadTxn, part: Range, arrived: int | None) -> Iterator[SpokenTurns]:
+def spoken_in_general(txn: ReadTxn, part: SegmentRange, arrived: int | None) -> Iterator[SpokenTurns]:
     """The same of one range, for turns of every kind."""
     for low in range(part.low, part.high + 1, CHUNK):
         high = min(low + CHUNK - 1, part.high)
@@ -518,7 +524,7 @@ def spoken_in_general(txn: ReadTxn, part: Range, arrived: int | None) -> Iterato
         yield from map(_spoken, read_leaves(txn, turns, part.events if high == part.high else None, arrived))
 
 
-def _spoken(leaf: Leaf) -> SpokenTurns:
+def _spoken(leaf: WholeTurn) -> SpokenTurns:
     prompt, messages = split_system(transcript(leaf))
     prompts = [(leaf.turn.persona, prompt)] if prompt else []
     if leaf.turn.type == TurnType.COMPACTION:
@@ -534,7 +540,7 @@ def split_system(messages: Iterable[Message]) -> tuple[list[Message], list[Messa
 
 
 def _in_range(
-    txn: ReadTxn, part: Range, arrived: int | None, memory: TurnMemory | None, state: LedgerState | None
+    txn: ReadTxn, part: SegmentRange, arrived: int | None, memory: TurnMemory | None, state: LedgerState | None
 ) -> Iterator[SpokenTurns]:
     """Of a turn that is shown in part, only the general way tells which part."""
     whole = part.high if part.events is None else part.high - 1
@@ -542,7 +548,7 @@ def _in_range(
         if isinstance(piece, SpokenTurns):
             yield piece
         else:
-            yield from spoken_in_general(txn, Range(part.segment, piece.low, piece.high, None), arrived)
+            yield from spoken_in_general(txn, SegmentRange(part.segment, piece.low, piece.high, None), arrived)
     if whole < part.high:
         yield from spoken_in_general(txn, replace(part, low=part.high), arrived)
 
@@ -567,9 +573,9 @@ class PlainReader:
                     block = self._held[place]
                     yield from block.own() if self._may_show(block) else [OtherTurns(*place)]
             else:
-                yield from self._read(list(run))
+                yield from self._read_pieces(list(run))
 
-    def _read(self, places: list[Place]) -> Iterator[Piece]:
+    def _read_pieces(self, places: list[Place]) -> Iterator[Piece]:
         for start in range(0, len(places), BLOCKS_AT_ONCE):
             read = self._read_blocks(places[start : start + BLOCKS_AT_ONCE])
             for place, block in read.items():

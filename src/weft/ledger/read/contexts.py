@@ -5,7 +5,7 @@ each part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import islice, pairwise
 from typing import Any
@@ -16,8 +16,21 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from weft.kernel.enums import LinkReason, MessageRole, MessageSource, ProgramKind, TurnType
-from weft.kernel.errors import NotFound
-from weft.kernel.events import Event, EventRef, ModelRequest, ModelResponse, RequestInput, UnknownEvent, event_id
+from weft.kernel.errors import NotFound, Unsupported
+from weft.kernel.events import (
+    Event,
+    EventRef,
+    HistoryAppend,
+    ModelRequest,
+    ModelResponse,
+    Named,
+    RequestInput,
+    ToolCallRequested,
+    ToolResult,
+    UnknownEvent,
+    Words,
+    event_id,
+)
 from weft.ledger.model import (
     COMPACTION_MEASURES,
     PROMPT_SEQUENCE,
@@ -33,8 +46,8 @@ from weft.ledger.read.access import access_of, as_shown, is_private, prompt_of, 
 from weft.ledger.read.context_columns import TurnMemory, split_system, spoken_turns
 from weft.ledger.read.turns import (
     WITHHELD,
-    Change,
-    Range,
+    SegmentRange,
+    SubstitutionRow,
     call_messages,
     calls_of,
     change_to,
@@ -46,6 +59,7 @@ from weft.ledger.read.turns import (
 )
 from weft.ledger.views.rows import (
     SessionRow,
+    StoredEvent,
     TurnRow,
     is_message,
     json_of,
@@ -79,12 +93,41 @@ def input_of(txn: ReadTxn, turn: str, request: str | None, messages: Sequence[Me
     the end of a call that was never told, nothing is said: a list that is not quite what was sent would be no record.
     """
     refs = refs_of(txn, messages)
-    if refs is None or list(map(_words, messages_named(txn, refs))) != list(map(_words, messages)):
+    if refs is None or list(map(_sent_words, messages_named(txn, refs))) != list(map(_sent_words, messages)):
         return UNSET
     return InputChain(_chain_before(txn, turn, request), refs).input()
 
 
-def _words(message: Message) -> tuple[str, tuple[Part, ...]]:
+def standing_input(txn: ReadTxn, turn: str) -> RequestInput | UnsetType:
+    """What a request of an open turn is sent that does not say so itself: the turn's context and all that the turn has
+    said and done so far; after another request of the turn what that was sent, and what came since."""
+    row = _turn_row(txn, turn)
+    transcript = transcript_of(txn, row, None)
+    events = list(run_events(txn.facts, row))
+    asked = [i for i, recorded_event in enumerate(events) if isinstance(recorded_event.event, ModelRequest)]
+    chain = last_chain(txn, turn) if asked else None
+    if chain is None:
+        return input_of(txn, turn, None, _assembled(txn, row, transcript, None).messages)
+    refs = refs_of(txn, transcript)
+    if refs is None:
+        return UNSET
+    since = set(_entries_of(events[asked[-1] :]))
+    return chain.input([ref for ref in refs if ref in since])
+
+
+def _entries_of(events: Iterable[StoredEvent]) -> Iterator[Ref]:
+    """What requests name of a turn's events."""
+    for stored in events:
+        match stored.event:
+            case HistoryAppend():
+                yield stored.event.message.id
+            case ModelResponse() if stored.event.output is not UNSET:
+                yield stored.event.output.id
+            case ToolCallRequested() | ToolResult():
+                yield EventRef(stored.id)
+
+
+def _sent_words(message: Message) -> tuple[str, tuple[Part, ...]]:
     """What a model is sent of a message."""
     return message.role, message.content
 
@@ -117,7 +160,7 @@ class InputChain:
         """The requests so far, the newest first."""
         self._refs = list(refs)
         """The entries that the next request is sent, as far as they are known."""
-        self._shared = _common_length(_joined(self._steps), self._refs)
+        self._shared = _common_length(_joined_refs(self._steps), self._refs)
         """With so many entries of the newest request they begin."""
 
     @property
@@ -146,7 +189,7 @@ class InputChain:
         if tuple(self._refs[input.keep :]) == input.then[:beyond_kept]:
             self._refs += input.then[beyond_kept:]
         else:  # something was put before them
-            self._refs = _joined(steps)
+            self._refs = _joined_refs(steps)
         self._shared = len(self._refs)
 
     def add(self, ref: Ref) -> None:
@@ -160,10 +203,12 @@ class InputChain:
 
 def last_chain(txn: ReadTxn, turn: str) -> InputChain | None:
     """What the last request of a turn was sent; None where that was not recorded."""
-    for found in reversed(list(run_events(txn.facts, _turn(txn, turn)))):
+    for found in reversed(list(run_events(txn.facts, _turn_row(txn, turn)))):
         if isinstance(found.event, ModelRequest):
             sent = found.event.input
-            return None if sent is UNSET else InputChain(steps := _chain(txn, found.id, sent), _joined(steps))
+            return (
+                None if sent is UNSET else InputChain(steps := _request_chain(txn, found.id, sent), _joined_refs(steps))
+            )
     return None
 
 
@@ -171,10 +216,10 @@ def chain_at(txn: ReadTxn, turn: str | None, refs: Sequence[Ref]) -> InputChain:
     """The requests that a request after this turn, or in it, can build on."""
     if turn is None:
         return InputChain([], refs)
-    row = _turn(txn, turn)
+    row = _turn_row(txn, turn)
     for found in reversed(list(run_events(txn.facts, row))):
         if isinstance(found.event, ModelRequest) and found.event.input is not UNSET:
-            return InputChain(_chain(txn, found.id, found.event.input), refs)
+            return InputChain(_request_chain(txn, found.id, found.event.input), refs)
     return InputChain(_chain_before(txn, turn, None), refs)
 
 
@@ -212,7 +257,7 @@ class TurnCalls(Struct):
 
 
 def _calls_in(txn: ReadTxn, turn: str) -> TurnCalls:
-    row = _turn(txn, turn)
+    row = _turn_row(txn, turn)
     events = [found.id for found in run_events(txn.facts, row)]
     found: list[tuple[ToolCall, str, str | None]] = []
     for place, call in calls_of(txn, row):
@@ -224,7 +269,7 @@ def _calls_in(txn: ReadTxn, turn: str) -> TurnCalls:
     return TurnCalls(found)
 
 
-def _turn(txn: ReadTxn, turn: str) -> TurnRow:
+def _turn_row(txn: ReadTxn, turn: str) -> TurnRow:
     row = load_turn(txn.sql, turn)
     if row is None:
         raise NotFound("turn", turn)
@@ -235,13 +280,13 @@ def _chain_before(txn: ReadTxn, turn: str, request: str | None) -> list[InputSte
     """The steps of the nearest request before that says what it was sent."""
     sent = None if request is None else _Requests(txn).get(request)
     if request is not None and sent is not None:
-        return _chain(txn, request, sent)
-    row, left = _turn(txn, turn), LOOK_BACK
+        return _request_chain(txn, request, sent)
+    row, left = _turn_row(txn, turn), LOOK_BACK
     while row.parent is not None and left:
-        row, left = _turn(txn, row.parent), left - 1
+        row, left = _turn_row(txn, row.parent), left - 1
         for found in reversed(list(run_events(txn.facts, row))):
             if isinstance(found.event, ModelRequest) and found.event.input is not UNSET:
-                return _chain(txn, found.id, found.event.input)
+                return _request_chain(txn, found.id, found.event.input)
     return []
 
 
@@ -276,7 +321,7 @@ class _Requests:
         return event.input if isinstance(event, ModelRequest) and event.input is not UNSET else None
 
 
-def _chain(txn: ReadTxn, request: str, sent: RequestInput) -> list[InputStep]:
+def _request_chain(txn: ReadTxn, request: str, sent: RequestInput) -> list[InputStep]:
     """A request and those it builds on, the newest first, each with its place in the list."""
     steps, requests = [(request, sent)], _Requests(txn)
     while (base := steps[-1][1].base) is not None:
@@ -296,7 +341,7 @@ def _chain(txn: ReadTxn, request: str, sent: RequestInput) -> list[InputStep]:
     return found
 
 
-def _joined(chain: Sequence[InputStep]) -> list[Ref]:
+def _joined_refs(chain: Sequence[InputStep]) -> list[Ref]:
     refs: list[Ref] = []
     for step in reversed(chain):
         refs += step.refs[: step.end - step.begin]
@@ -305,12 +350,37 @@ def _joined(chain: Sequence[InputStep]) -> list[Ref]:
 
 def resolve(txn: ReadTxn, request: str, sent: RequestInput) -> list[Ref]:
     """The whole list that a request was sent: its own entries, before them those of its base, and so on."""
-    return _joined(_chain(txn, request, sent))
+    return _joined_refs(_request_chain(txn, request, sent))
+
+
+class RequestInputs(Struct, frozen=True):
+    """All that a model request names or stands for, in order. `is_recorded` is false where the request does not say
+    what it was sent. `missing` counts entries at the beginning that only an event tells which is not in this ledger."""
+
+    refs: tuple[Ref, ...]
+    is_recorded: bool
+    missing: int = 0
+
+
+def inputs_of_request(txn: ReadTxn, turn: str, request: str, sent: RequestInput | UnsetType) -> RequestInputs | None:
+    """Everything that a request of a turn was sent. Where it does not say so, what the turn saw and had said and done
+    by then; None where that is not known to the last entry."""
+    if sent is not UNSET:
+        try:
+            return RequestInputs(tuple(resolve(txn, request, sent)), True)
+        except NotFound:  # of a turn that was fetched without those before it
+            return RequestInputs(sent.then, True, sent.keep)
+    row = _turn_row(txn, turn)
+    position = next((i for i, event in enumerate(run_events(txn.facts, row)) if event.id == request), None)
+    if position is None:
+        return None
+    refs = refs_of(txn, _assembled(txn, row, transcript_of(txn, row, position), None).messages)
+    return None if refs is None else RequestInputs(tuple(refs), False)
 
 
 def messages_named(txn: ReadTxn, refs: Sequence[Ref]) -> list[Message]:
     """The messages that references stand for."""
-    known = _messages(txn, [ref for ref in refs if not isinstance(ref, EventRef)])
+    known = _messages_by_id(txn, [ref for ref in refs if not isinstance(ref, EventRef)])
     found: list[Message] = []
     calls: list[ToolCall] = []
     of: tuple[str, bool] | None = None
@@ -372,7 +442,7 @@ def _is_of_run(txn: ReadTxn, n: int) -> bool:
     return line is not None and stream_of(n, line).startswith("run:")
 
 
-def _substituted_message_or_call(txn: ReadTxn, change: Change) -> Message | tuple[ToolCall, bool]:
+def _substituted_message_or_call(txn: ReadTxn, change: SubstitutionRow) -> Message | tuple[ToolCall, bool]:
     """A message or a tool call as a substitution left it: that was sent, whatever the reader is shown else."""
     txn = as_shown(txn)
     turn = load_turn_number(txn.sql, change.turn)
@@ -384,7 +454,7 @@ def _substituted_message_or_call(txn: ReadTxn, change: Change) -> Message | tupl
     return next(call for place, call in calls_of(txn, turn, until=change.n) if place.seq == change.seq), False
 
 
-def _messages(txn: ReadTxn, ids: Sequence[str]) -> dict[str, Message]:
+def _messages_by_id(txn: ReadTxn, ids: Sequence[str]) -> dict[str, Message]:
     """Messages by their ids, and the summaries of compactions by their turns'."""
     found: dict[str, Message] = {}
     more = 0
@@ -395,7 +465,7 @@ def _messages(txn: ReadTxn, ids: Sequence[str]) -> dict[str, Message]:
         if compaction is not None:
             found[id] = summary_message(txn, id, compaction[0])
             continue
-        found |= {message.id: message for message in _neighbours(txn, id, more, until=0)}
+        found |= {message.id: message for message in _neighbour_messages(txn, id, more, until=0)}
         more = min(2 * more + 1, MOST_TURNS)  # they mostly follow one another: more at a time, the longer the list
         if id not in found:
             raise NotFound("message", id)
@@ -409,10 +479,10 @@ def summary_message(txn: ReadTxn, compaction: str, summary: int) -> Message:
 
 
 def find_message(txn: ReadTxn, message: str) -> Message | None:
-    return next((found for found in _neighbours(txn, message) if found.id == message), None)
+    return next((found for found in _neighbour_messages(txn, message) if found.id == message), None)
 
 
-def _neighbours(txn: ReadTxn, message: str, more: int = 0, until: int | None = None) -> list[Message]:
+def _neighbour_messages(txn: ReadTxn, message: str, more: int = 0, until: int | None = None) -> list[Message]:
     """All messages of its turn, and of so many turns that follow. A message's id lies just behind its turn's, so the
     turn before it in id order is the one to ask."""
     row = txn.sql.one("SELECT id, segment, depth FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
@@ -483,7 +553,7 @@ def cut_in_effect(txn: ReadTxn, turn: TurnRow | None, events: int | None, compac
 
 def counted_tokens(events: Iterable[Event | UnknownEvent]) -> int | None:
     """What the last request of a turn and its answer took, as the provider counted; None where it did not."""
-    answers = [event for event in events if isinstance(event, ModelResponse)]
+    answers = [event for event in events if isinstance(event, ModelResponse) and not event.is_broken_off]
     usage = answers[-1].usage if answers else UNSET
     if usage is UNSET or usage.total_tokens is UNSET:
         return None
@@ -533,21 +603,59 @@ class Context(Struct, frozen=True):
     observed: bool = False
     cut: ContextCut = NO_CUT
 
+    def as_openai(self) -> list[dict[str, Any]]:
+        """As `messages` of OpenAI's chat completions, and of servers that speak like them."""
+        messages: list[dict[str, Any]] = _translated("openai-chat", self.messages)
+        return messages
+
+    def as_responses(self) -> list[dict[str, Any]]:
+        """As `input` of OpenAI's responses."""
+        items: list[dict[str, Any]] = _translated("openai-responses", self.messages)
+        return items
+
+    def as_anthropic(self) -> dict[str, Any]:
+        """As `system` and `messages` of Anthropic's messages."""
+        fields: dict[str, Any] = _translated("anthropic", self.messages)
+        return fields
+
+    def as_google(self) -> dict[str, Any]:
+        """As `systemInstruction` and `contents` of Google's generateContent."""
+        fields: dict[str, Any] = _translated("google", self.messages)
+        return fields
+
+
+Translate = Callable[[str, Sequence[Message]], Any]
+_translators: list[Translate] = []
+
+
+def translate_by(translate: Translate) -> None:
+    """What writes messages in the form of a dialect of models, by its name: whoever opens ledgers brings it."""
+    _translators[:] = [translate]
+
+
+def _translated(dialect: str, messages: Sequence[Message]) -> Any:
+    if not _translators:
+        raise Unsupported("nothing here speaks as models do", "open the ledger with weft.open")
+    return _translators[0](dialect, messages)
+
 
 def context_of_turn(txn: ReadTxn, turn: TurnRow, memory: TurnMemory | None = None) -> Context:
     """What the agent saw when it began to answer this turn's query. `memory` has turns that were read before."""
     asked, sent, cut = _first_request(txn, turn)
     if sent is not None:
         return Context(as_sent(messages_named(txn, sent), cut), (), turn.compaction, True, cut)
-    query = _query(txn, turn, asked)
-    return _assemble(txn, _before(txn, turn), turn.compaction, query, turn.n, turn.persona, memory)
+    query = _query_messages(txn, turn, asked)
+    return _assembled(txn, turn, query, memory)
 
 
-def _before(txn: ReadTxn, turn: TurnRow) -> list[Range]:
+def _ranges_before(txn: ReadTxn, turn: TurnRow) -> list[SegmentRange]:
     """Everything that a turn grows from."""
     ranges = ranges_to(txn.sql, turn.segment, turn.depth)
     *_, last = ranges
-    return [*ranges[:-1], *([Range(last.segment, last.low, last.high - 1, None)] if last.high > last.low else [])]
+    return [
+        *ranges[:-1],
+        *([SegmentRange(last.segment, last.low, last.high - 1, None)] if last.high > last.low else []),
+    ]
 
 
 def sent_to_model(txn: ReadTxn, turn: TurnRow, memory: TurnMemory | None = None) -> list[Message]:
@@ -563,8 +671,12 @@ def sent_to_model(txn: ReadTxn, turn: TurnRow, memory: TurnMemory | None = None)
         return list(as_sent(messages_named(txn, sent), cut))
     if turn.closed:
         return list(context_of_turn(txn, turn, memory).messages)
-    transcript = transcript_of(txn, turn, None)
-    return list(_assemble(txn, _before(txn, turn), turn.compaction, transcript, turn.n, turn.persona, memory).messages)
+    return list(_assembled(txn, turn, transcript_of(txn, turn, None), memory).messages)
+
+
+def _assembled(txn: ReadTxn, turn: TurnRow, own: list[Message], memory: TurnMemory | None) -> Context:
+    """What a turn sees, with these messages of its own."""
+    return _assemble_context(txn, _ranges_before(txn, turn), turn.compaction, own, turn.n, turn.persona, memory)
 
 
 def context_after(
@@ -580,16 +692,16 @@ def context_after(
     so; it stands for the system prompt so far, unless that is the same text. `persona` is the id of who will answer."""
     ranges = [] if head is None else ranges_to(txn.sql, head.segment, head.depth, events)
     cut = cut_in_effect(txn, head, events, compaction)
-    context = replace(_assemble(txn, ranges, compaction, [], None, persona, memory), cut=cut)
+    context = replace(_assemble_context(txn, ranges, compaction, [], None, persona, memory), cut=cut)
     leading, others = split_system(context.messages)
     if prompt is None or (leading and leading[0].text == prompt.text):
         return context
     return replace(context, messages=(prompt, *others))
 
 
-def _assemble(
+def _assemble_context(
     txn: ReadTxn,
-    ranges: list[Range],
+    ranges: list[SegmentRange],
     compaction: str | None,
     own: list[Message],
     arrived: int | None,
@@ -598,7 +710,7 @@ def _assemble(
 ) -> Context:
     """`arrived` is where the log stood when the agent looked: what came later it did not see. A private agent's prompt
     is its own: another `persona` that goes on from its turns sees none of theirs."""
-    start, summary = _start(txn, compaction)
+    start, summary = _first_shown_depth(txn, compaction)
     turns: list[str] = []
     rest: list[Message] = []
     system: list[Message] = []
@@ -612,7 +724,7 @@ def _assemble(
     return Context((*opening, *summary, *rest, *query), tuple(turns), compaction)
 
 
-def _from_depth(ranges: list[Range], start: int) -> list[Range]:
+def _from_depth(ranges: list[SegmentRange], start: int) -> list[SegmentRange]:
     """What of a thread lies at a depth or below it."""
     return [replace(part, low=max(part.low, start)) for part in ranges if part.high >= start]
 
@@ -634,7 +746,7 @@ def readable_prompt(txn: ReadTxn, session: SessionRow) -> Message | None:
 
 
 def _earlier_system(
-    txn: ReadTxn, ranges: list[Range], start: int, arrived: int | None, persona: str | None
+    txn: ReadTxn, ranges: list[SegmentRange], start: int, arrived: int | None, persona: str | None
 ) -> list[Message]:
     """The system prompt in effect, where the last turn that brought one was summarised away."""
     for part in reversed(ranges):
@@ -654,7 +766,7 @@ def _earlier_system(
     return []
 
 
-def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
+def _first_shown_depth(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
     """The depth from which turns are shown in full, and the summary of what lies before it, unless it is empty: what a
     sliding window leaves out is told by nothing."""
     if compaction is None:
@@ -670,7 +782,7 @@ def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
     return kept.depth + (0 if first_kept else 1), [message] if message.text else []
 
 
-def _query(txn: ReadTxn, turn: TurnRow, asked: int | None) -> list[Message]:
+def _query_messages(txn: ReadTxn, turn: TurnRow, asked: int | None) -> list[Message]:
     """A turn's messages until its model was asked; where that was not recorded, until the agent first acted. What was
     substituted later it did not see."""
     messages = placed_messages(txn, turn.segment, turn.depth, main_only=True, until=0)
@@ -797,8 +909,10 @@ class _VoucherReader:
         if turn is None:
             return (Voucher(VoucherKind.UNKNOWN, message.id),)
         if turn.id == message.id:  # the summary of a compaction
-            return tuple(sorted({*self._covered(turn), self._own(turn, message, part)}))
-        return tuple(sorted(self.strangers(turn) or {self._own(turn, message, part)} | self._copied(turn)))
+            return tuple(sorted({*self._vouchers_of_compacted(turn), self._voucher_of_own(turn, message, part)}))
+        return tuple(
+            sorted(self.strangers(turn) or {self._voucher_of_own(turn, message, part)} | self._vouchers_of_copied(turn))
+        )
 
     def strangers(self, turn: TurnRow) -> frozenset[Voucher]:
         """The import or the peer that a turn came from; nothing where it was written here."""
@@ -815,20 +929,20 @@ class _VoucherReader:
         if replica is not None and not is_written_here(self._txn.sql, turn.n, replica):
             yield Voucher(VoucherKind.PEER, replica)
 
-    def _own(self, turn: TurnRow, message: Message, part: Part) -> Voucher:
+    def _voucher_of_own(self, turn: TurnRow, message: Message, part: Part) -> Voucher:
         """Of a turn that was written here."""
         if isinstance(part, ToolResultPart) or message.role == MessageRole.TOOL:
             return Voucher(VoucherKind.TOOL, self._tool_name(turn, part))
         if message.role == MessageRole.ASSISTANT:
             return Voucher(VoucherKind.AGENT, turn.persona)
         if message.source == MessageSource.AGENT:
-            asker = self._asker(turn)
+            asker = self._voucher_of_asker(turn)
             return asker if asker.kind is VoucherKind.AGENT else Voucher(VoucherKind.AGENT, turn.persona)
         if message.source not in (None, MessageSource.HUMAN):
             return Voucher(VoucherKind.UNKNOWN, str(message.source))
-        return self._asker(turn)
+        return self._voucher_of_asker(turn)
 
-    def _asker(self, turn: TurnRow) -> Voucher:
+    def _voucher_of_asker(self, turn: TurnRow) -> Voucher:
         """Who wrote what a turn was asked: whoever acted, where that was not the ledger's owner."""
         line = self._txn.facts.line(turn.n)
         acting = [] if line is None else orjson.loads(line).get("on_behalf_of") or []
@@ -841,11 +955,11 @@ class _VoucherReader:
         rows = self._txn.sql.all("SELECT tool, call_id FROM tool_call WHERE turn = ? ORDER BY seq", (turn.n,))
         return next((tool for tool, number in rows if self._txn.facts.text(number) == call), "")
 
-    def _covered(self, compaction: TurnRow) -> set[Voucher]:
+    def _vouchers_of_compacted(self, compaction: TurnRow) -> set[Voucher]:
         """Everybody who vouches for a turn that a compaction's summary may tell."""
         return self._vouchers_in(ranges_to(self._txn.sql, compaction.segment, compaction.depth))
 
-    def _copied(self, turn: TurnRow) -> set[Voucher]:
+    def _vouchers_of_copied(self, turn: TurnRow) -> set[Voucher]:
         """Everybody who vouches for what a turn was picked from, or for the branch that it summarises."""
         query = "SELECT parent, why FROM link WHERE child = ? AND why IN (?, ?) ORDER BY parent"
         vouchers: set[Voucher] = set()
@@ -859,11 +973,14 @@ class _VoucherReader:
                 vouchers |= self._vouchers_in(ranges_to(self._txn.sql, source.segment, source.depth))
         return vouchers
 
-    def _vouchers_in(self, ranges: Iterable[Range]) -> set[Voucher]:
+    def _vouchers_in(self, ranges: Iterable[SegmentRange]) -> set[Voucher]:
         vouchers: set[Voucher] = set()
         for part in ranges:
             for turn in turns_in(self._txn.sql, part):
-                vouchers |= self.strangers(turn) or {self._asker(turn), Voucher(VoucherKind.AGENT, turn.persona)}
+                vouchers |= self.strangers(turn) or {
+                    self._voucher_of_asker(turn),
+                    Voucher(VoucherKind.AGENT, turn.persona),
+                }
                 if turn.calls and turn.origin is None:
                     rows = self._txn.sql.all("SELECT DISTINCT tool FROM tool_call WHERE turn = ?", (turn.n,))
                     vouchers |= {Voucher(VoucherKind.TOOL, tool) for (tool,) in rows}
@@ -873,3 +990,103 @@ class _VoucherReader:
         """A message that stands for a tool call is named after its turn, like the call."""
         named, mark, _ = message.id.partition(":")
         return load_turn(self._txn.sql, named if mark or message.sequence < 0 else message.turn_id)
+
+
+# --- Where what a model was sent stopped beginning like the request before it: from there on no cache of prompts could
+# be read.
+
+
+class PromptPart(StrEnum):
+    """What a request begins with, in the order in which providers cache it."""
+
+    MODEL = "model"
+    TOOLS = "tools"
+    SYSTEM = "system"
+    MESSAGE = "message"
+
+
+class PromptChange(Struct, frozen=True, kw_only=True):
+    """The first thing that a request no longer has as the request before it in its thread had it."""
+
+    request: str
+    """The event of the request."""
+    part: PromptPart
+    message: int | None = None
+    """Which message of the request before, counted from 1 without system prompts; only where one is the first."""
+    of: int | None = None
+    """How many messages that request had."""
+
+
+def prompt_changes(txn: ReadTxn, turn: TurnRow) -> list[PromptChange]:
+    """Of the requests of a turn, in their order. A request that does not say what it was sent is passed over."""
+    before, changes = _last_request_before(txn, turn), list[PromptChange]()
+    for request, event in _requests(txn, turn):
+        change = None if before is None else _change(txn, before, (request, event))
+        if change is not None:
+            changes.append(change)
+        before = request, event
+    return changes
+
+
+def _requests(txn: ReadTxn, turn: TurnRow) -> list[tuple[str, ModelRequest]]:
+    return [(one.id, one.event) for one in run_events(txn.facts, turn) if isinstance(one.event, ModelRequest)]
+
+
+def _last_request_before(txn: ReadTxn, turn: TurnRow) -> tuple[str, ModelRequest] | None:
+    for _ in range(LOOK_BACK):
+        above = None if turn.parent is None else load_turn(txn.sql, turn.parent)
+        if above is None:
+            return None
+        if requests := _requests(txn, above):
+            return requests[-1]
+        turn = above
+    return None
+
+
+def _change(txn: ReadTxn, before: tuple[str, ModelRequest], now: tuple[str, ModelRequest]) -> PromptChange | None:
+    (request, old), (id, new) = before, now
+    if old.input is UNSET or new.input is UNSET:
+        return None
+    if _served_by(txn, old) != _served_by(txn, new):
+        return PromptChange(request=id, part=PromptPart.MODEL)
+    if _tools(txn, old) != _tools(txn, new):
+        return PromptChange(request=id, part=PromptPart.TOOLS)
+    cuts = cut_of_request(txn, old), cut_of_request(txn, new)
+    is_longer = new.input.base == request and new.input.keep == old.input.keep + len(old.input.then)
+    if is_longer and cuts[0] == cuts[1]:  # what is usual: nothing is read
+        return None
+    try:
+        left = as_sent(messages_named(txn, resolve(txn, request, old.input)), cuts[0])
+        right = as_sent(messages_named(txn, resolve(txn, id, new.input)), cuts[1])
+    except NotFound:  # of a turn that was fetched without those before it
+        return None
+    return _first_difference(id, left, right)
+
+
+def _first_difference(request: str, left: tuple[Message, ...], right: tuple[Message, ...]) -> PromptChange | None:
+    for place, message in enumerate(left):
+        other = right[place] if place < len(right) else None
+        if other is not None and _sent_words(message) == _sent_words(other):
+            continue
+        if MessageRole.SYSTEM in (message.role, None if other is None else other.role):
+            return PromptChange(request=request, part=PromptPart.SYSTEM)
+        prompts = sum(one.role == MessageRole.SYSTEM for one in left[:place])
+        number, count = place + 1 - prompts, sum(one.role != MessageRole.SYSTEM for one in left)
+        return PromptChange(request=request, part=PromptPart.MESSAGE, message=number, of=count)
+    return None
+
+
+def _served_by(txn: ReadTxn, request: ModelRequest) -> tuple[str | None, str | None]:
+    return _name(txn, request.model), _name(txn, request.provider)
+
+
+def _name(txn: ReadTxn, name: Named | UnsetType) -> str | None:
+    if isinstance(name, Words):
+        return text_of(txn, txn.facts.find_content(bytes.fromhex(name.content)))
+    return None if name is UNSET else name
+
+
+def _tools(txn: ReadTxn, request: ModelRequest) -> object:
+    if request.tools_spec is UNSET:
+        return None
+    return json_of(txn, txn.facts.find_content(bytes.fromhex(request.tools_spec)))

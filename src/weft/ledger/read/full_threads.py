@@ -33,7 +33,7 @@ from weft.ledger.model import (
 from weft.ledger.read.contexts import load_compaction
 from weft.ledger.read.revisions import Revision
 from weft.ledger.read.session_list import first_line, load_files, load_subjects
-from weft.ledger.read.turns import Leaf, Range, ranges_to, read_leaves, to_turns, turns_in
+from weft.ledger.read.turns import SegmentRange, WholeTurn, in_their_thread, ranges_to, read_leaves, to_turns, turns_in
 from weft.ledger.views.rows import TOKENS, TurnRow, name_of, run_events
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
@@ -74,29 +74,29 @@ class TurnRange(Struct, frozen=True, kw_only=True):
 
 def strands_to(sql: Sql, spots: Iterable[Revision], *, trees: bool) -> tuple[TurnRange, ...]:
     """The threads that end at these spots; with `trees`, everything that shares a root with them."""
-    reach: dict[int, Range] = {}
-    above: dict[int, Range] = {}
+    reach: dict[int, SegmentRange] = {}
+    above: dict[int, SegmentRange] = {}
     roots: dict[int, None] = {}
     for spot in spots:
         ranges = ranges_to(sql, spot.turn.segment, spot.turn.depth, spot.events, across=True)
         for i, part in enumerate(ranges):
-            _extend(reach, part)
+            _extend_reach(reach, part)
             if i:
                 above[part.segment] = ranges[i - 1]
         roots[spot.turn.root] = None
     for root in roots if trees else ():
         _add_tree(sql, root, reach, above)
-    return tuple(_numbered(sql, reach, above))
+    return tuple(_numbered_ranges(sql, reach, above))
 
 
-def _extend(reach: dict[int, Range], part: Range) -> None:
+def _extend_reach(reach: dict[int, SegmentRange], part: SegmentRange) -> None:
     """Of two ends of one segment the further one."""
     known = reach.get(part.segment)
     if known is None or (part.high, part.events or ALL) > (known.high, known.events or ALL):
         reach[part.segment] = part
 
 
-def _add_tree(sql: Sql, root: int, reach: dict[int, Range], above: dict[int, Range]) -> None:
+def _add_tree(sql: Sql, root: int, reach: dict[int, SegmentRange], above: dict[int, SegmentRange]) -> None:
     """Every segment of a tree as far as its turns are current, or as current ones go on from them."""
     rows = sql.all(
         "SELECT s.n, s.base, s.parent, s.parent_depth, s.parent_events,"
@@ -109,13 +109,13 @@ def _add_tree(sql: Sql, root: int, reach: dict[int, Range], above: dict[int, Ran
         high = max(current or 0, needed.get(n, 0))
         if not high and n not in reach:
             continue
-        _extend(reach, Range(n, base, high, None))
+        _extend_reach(reach, SegmentRange(n, base, high, None))
         if parent is not None:
             needed[parent] = max(needed.get(parent, 0), parent_depth)
-            above.setdefault(n, Range(parent, 0, parent_depth, parent_events))
+            above.setdefault(n, SegmentRange(parent, 0, parent_depth, parent_events))
 
 
-def _numbered(sql: Sql, reach: dict[int, Range], above: dict[int, Range]) -> Iterator[TurnRange]:
+def _numbered_ranges(sql: Sql, reach: dict[int, SegmentRange], above: dict[int, SegmentRange]) -> Iterator[TurnRange]:
     """Each strand followed by those that leave it, the latest first: a thread's end comes right after its beginning."""
     below: dict[int | None, list[int]] = {}
     for segment in reach:
@@ -131,11 +131,11 @@ def _numbered(sql: Sql, reach: dict[int, Range], above: dict[int, Range]) -> Ite
         segment = waiting.pop()
         if segment not in numbers:
             numbers[segment] = len(numbers)
-            yield _strand(sql, reach[segment], above.get(segment), numbers)
+            yield _turn_range(sql, reach[segment], above.get(segment), numbers)
             waiting += below.get(segment, [])
 
 
-def _strand(sql: Sql, part: Range, before: Range | None, numbers: dict[int, int]) -> TurnRange:
+def _turn_range(sql: Sql, part: SegmentRange, before: SegmentRange | None, numbers: dict[int, int]) -> TurnRange:
     first, last = (_turn_at(sql, part.segment, depth) for depth in (part.low, part.high))
     leaves = None if before is None else _turn_at(sql, before.segment, before.high)
     why = sql.one("SELECT why FROM link WHERE child = ? AND parent = ? AND why <> 'subagent'", (first, leaves))
@@ -253,7 +253,7 @@ class FullThreads:
     def lines_of(self, strand: TurnRange) -> Iterator[TurnLine]:
         """A line about each turn of a strand, in order."""
         for low in range(strand.low, strand.high + 1, LINES_AT_ONCE):
-            part = Range(strand.segment, low, min(low + LINES_AT_ONCE - 1, strand.high), None)
+            part = SegmentRange(strand.segment, low, min(low + LINES_AT_ONCE - 1, strand.high), None)
             with self._store.read() as txn:
                 rows = list(turns_in(txn.sql, part))
                 numbers = {row.session for row in rows if row.session is not None}
@@ -261,7 +261,7 @@ class FullThreads:
                     rows_in(txn.sql, "SELECT n, label FROM session WHERE n IN", sorted(numbers))
                 )
                 subjects = load_subjects(txn, [row.id for row in rows])
-                prompted = _prompted(txn.sql, [row.n for row in rows])
+                prompted = _prompted_turns(txn.sql, [row.n for row in rows])
             for row in rows:
                 yield TurnLine(
                     turn_id=row.id,
@@ -301,23 +301,25 @@ class FullThreads:
             high = min(low + AT_ONCE - 1, strand.high)
             events = strand.events if high == strand.high else None
             with self._store.read() as txn:
-                part = Range(strand.segment, low, high, events)
+                part = SegmentRange(strand.segment, low, high, events)
                 turns = self._read_turns(txn, part, ends=high == strand.high)
             yield from turns
 
-    def _read_turns(self, txn: ReadTxn, part: Range, *, ends: bool) -> list[FullTurn]:
+    def _read_turns(self, txn: ReadTxn, part: SegmentRange, *, ends: bool) -> list[FullTurn]:
         rows = list(turns_in(txn.sql, part))
         if len(rows) != part.high - part.low + 1:
             raise Damaged(
                 f"segment {part.segment} lacks turns between depths {part.low} and {part.high}",
                 Action.VERIFY_AND_REBUILD,
             )
-        turns = to_turns(txn, rows)
+        turns = to_turns(txn, rows, self._store)
         leaves = list(read_leaves(txn, rows, part.events, None, main_only=False))
-        labels = _labels(txn, (turn.session_id for turn in turns))
-        branches = _branches(txn, part, rows, self._begins, ends)
-        replies = _replies(txn, part)
-        files = load_files(txn, (placed.message.id for leaf in leaves for placed in leaf.messages))
+        labels = _session_labels(txn, (turn.session_id for turn in turns))
+        branches = _branch_points(txn, part, rows, self._begins, ends)
+        replies = _reply_fields(txn, part)
+        messages = [placed.message for leaf in leaves for placed in leaf.messages]
+        chained = {message.id: message for message in in_their_thread(txn, messages)}
+        files = load_files(txn, chained)
         made = []
         for row, turn, leaf in zip(rows, turns, leaves, strict=True):
             shown = part.events if row is rows[-1] else None
@@ -325,20 +327,20 @@ class FullThreads:
             made.append(
                 FullTurn(
                     turn=turn,
-                    items=tuple(item for _, item in items),
+                    items=tuple(chained.get(item.id, item) for _, item in items),
                     positions=tuple(position for position, _ in items),
                     shown=shown,
                     session=labels.get(turn.session_id),
-                    summary=_summary(txn, row, shown),
+                    summary=_compaction_summary(txn, row, shown),
                     branches=tuple(branches.get(row.depth, ())),
-                    replies=_answered(txn, row, leaf, replies, look=self._requests),
+                    replies=_replies_with_requests(txn, row, leaf, replies, look=self._requests),
                     files={item.id: files[item.id] for _, item in items if item.id in files},
                 )
             )
         return made
 
 
-def _prompted(sql: Sql, turns: list[int]) -> set[int]:
+def _prompted_turns(sql: Sql, turns: list[int]) -> set[int]:
     """Those of the turns in which a person says something."""
     statement = (
         "SELECT m.turn FROM message m WHERE m.role = 'user' AND coalesce(m.source, 'human') = 'human' AND m.turn IN"
@@ -346,18 +348,18 @@ def _prompted(sql: Sql, turns: list[int]) -> set[int]:
     return {turn for (turn,) in rows_in(sql, statement, turns)}
 
 
-def _in_order(leaf: Leaf) -> list[tuple[int, Item]]:
+def _in_order(leaf: WholeTurn) -> list[tuple[int, Item]]:
     items: list[tuple[int, Item]] = [(placed.position, placed.message) for placed in leaf.messages]
     items += [(row.position, call) for row, call in leaf.calls]
     return sorted(items, key=lambda pair: pair[0])
 
 
-def _labels(txn: ReadTxn, sessions: Iterable[str | None]) -> dict[str | None, str]:
+def _session_labels(txn: ReadTxn, sessions: Iterable[str | None]) -> dict[str | None, str]:
     wanted = [session for session in sessions if session is not None]
     return dict(rows_in(txn.sql, "SELECT id, label FROM session WHERE id IN", wanted))
 
 
-def _summary(txn: ReadTxn, row: TurnRow, shown: int | None) -> Compaction | None:
+def _compaction_summary(txn: ReadTxn, row: TurnRow, shown: int | None) -> Compaction | None:
     if row.type != TurnType.COMPACTION:
         return None
     if shown is not None:
@@ -378,11 +380,11 @@ class _Leaving(NamedTuple):
     link: str | None = None
 
 
-def _branches(
-    txn: ReadTxn, part: Range, rows: list[TurnRow], begins: Mapping[str, int], ends: bool
+def _branch_points(
+    txn: ReadTxn, part: SegmentRange, rows: list[TurnRow], begins: Mapping[str, int], ends: bool
 ) -> dict[int, list[BranchPoint]]:
     """By the depth that they leave at."""
-    found = list(_leaving(txn.sql, part, {row.id: row.depth for row in rows}, ends))
+    found = list(_leaving_branches(txn.sql, part, {row.id: row.depth for row in rows}, ends))
     subjects = load_subjects(txn, [leaving.turn_id for leaving in found])
     made: dict[int, list[BranchPoint]] = {}
     for leaving in found:
@@ -398,7 +400,7 @@ def _branches(
     return made
 
 
-def _leaving(sql: Sql, part: Range, depths: Mapping[str, int], ends: bool) -> Iterator[_Leaving]:
+def _leaving_branches(sql: Sql, part: SegmentRange, depths: Mapping[str, int], ends: bool) -> Iterator[_Leaving]:
     """Other segments, chains that name a turn, and what comes after the last turn of a strand."""
     for row in sql.all(
         "SELECT s.parent_depth, t.id, x.label, s.parent_events FROM segment s"
@@ -423,7 +425,7 @@ def _leaving(sql: Sql, part: Range, depths: Mapping[str, int], ends: bool) -> It
         yield _Leaving(depths[parent], id, label, None, why)
 
 
-def _replies(txn: ReadTxn, part: Range) -> dict[str, dict[str, Any]]:
+def _reply_fields(txn: ReadTxn, part: SegmentRange) -> dict[str, dict[str, Any]]:
     """What views know of the answers in a range, by message."""
     counts = ", ".join(f"m.{count}" for count in TOKENS)
     rows = txn.sql.all(
@@ -439,8 +441,8 @@ def _replies(txn: ReadTxn, part: Range) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _answered(
-    txn: ReadTxn, row: TurnRow, leaf: Leaf, known: Mapping[str, dict[str, Any]], *, look: bool
+def _replies_with_requests(
+    txn: ReadTxn, row: TurnRow, leaf: WholeTurn, known: Mapping[str, dict[str, Any]], *, look: bool
 ) -> dict[str, MessageReply]:
     """Which request an answer came to and how long it took only the events of the turn tell; imported ones do not."""
     fields_by_message = {placed.message.id: dict(known.get(placed.message.id, {})) for placed in leaf.messages}
@@ -464,7 +466,7 @@ def _of_response(event: ModelResponse, request: ModelRequest | None) -> dict[str
     if event.latency_ms is not UNSET:
         found["latency_ms"] = event.latency_ms
     if request is not None and isinstance(request.provider, str):
-        found["provider"] = request.provider
+        found["provider"] = request.vendor if isinstance(request.vendor, str) else request.provider
     return found
 
 
@@ -487,7 +489,7 @@ class StepGroup(Struct, frozen=True):
         calls = [item for item in self.items if isinstance(item, ToolCall)]
         called = {call.call_id for call in calls}
         names = [call.name for call in calls]
-        names += [part.name for part in self._parts() if isinstance(part, ToolUsePart) and part.id not in called]
+        names += [part.name for part in self._all_parts() if isinstance(part, ToolUsePart) and part.id not in called]
         return Counter(names)
 
     @property
@@ -500,7 +502,7 @@ class StepGroup(Struct, frozen=True):
         tools = self.tools
         steps = tools.total()
         if not steps:
-            return "Thinking" if any(isinstance(part, ReasoningPart) for part in self._parts()) else "Result"
+            return "Thinking" if any(isinstance(part, ReasoningPart) for part in self._all_parts()) else "Result"
         if steps == 1:
             line = f"1 step: {_tool_name(*tools)}"
         else:
@@ -514,10 +516,10 @@ class StepGroup(Struct, frozen=True):
     def hint(self, *, thinking: bool = True) -> str:
         """What the work was about: the first line of the first remark or thinking; empty where there is none."""
         kinds = (TextPart, ReasoningPart) if thinking else (TextPart,)
-        texts = (part.text for part in self._parts() if isinstance(part, kinds))
+        texts = (part.text for part in self._all_parts() if isinstance(part, kinds))
         return next((line for text in texts if (line := first_line(str(text)))), "")
 
-    def _parts(self) -> Iterator[Part]:
+    def _all_parts(self) -> Iterator[Part]:
         return (part for item in self.items if isinstance(item, Message) for part in item.content)
 
 
@@ -548,43 +550,43 @@ def sections(items: Iterable[Item]) -> Iterator[Message | StepGroup]:
     items = tuple(items)
     called = {item.call_id for item in items if isinstance(item, ToolCall)}
     run: list[_TurnPiece] = []
-    for piece in (piece for item in items for piece in _pieces(item, called)):
+    for piece in (piece for item in items for piece in _pieces_of(item, called)):
         if piece.kind is _PieceKind.SPOKEN:
-            yield from _grouped(run)
+            yield from _group_steps(run)
             run = []
-            yield _message(piece)
+            yield _message_of(piece)
         else:
             run.append(piece)
-    yield from _grouped(run)
+    yield from _group_steps(run)
 
 
-def _message(piece: _TurnPiece) -> Message:
+def _message_of(piece: _TurnPiece) -> Message:
     assert isinstance(piece.item, Message)
     return piece.item
 
 
-def _grouped(run: list[_TurnPiece]) -> Iterator[Message | StepGroup]:
+def _group_steps(run: list[_TurnPiece]) -> Iterator[Message | StepGroup]:
     """A run without its ends: asides before it, and words after it, stand by themselves."""
     work = [at for at, piece in enumerate(run) if piece.kind is _PieceKind.WORK]
     if not work:
-        yield from map(_message, run)
+        yield from map(_message_of, run)
         return
     start, end = work[0], work[-1] + 1
     while start and run[start - 1].kind is _PieceKind.REMARK:
         start -= 1
-    yield from map(_message, run[:start])
+    yield from map(_message_of, run[:start])
     yield StepGroup(tuple(piece.item for piece in run[start:end]))
-    yield from map(_message, run[end:])
+    yield from map(_message_of, run[end:])
 
 
-def _pieces(item: Item, called: set[str]) -> Iterator[_TurnPiece]:
+def _pieces_of(item: Item, called: set[str]) -> Iterator[_TurnPiece]:
     """A message cut where its parts change from words to work or back."""
     if isinstance(item, ToolCall):
         yield _TurnPiece(_PieceKind.WORK, item)
         return
     parts = [part for part in item.content if not (isinstance(part, ToolUsePart) and part.id in called)]
     start = 0
-    kinds = [_kind(item, part) for part in parts]
+    kinds = [_kind_of_part(item, part) for part in parts]
     for end in range(1, len(parts) + 1):
         if end == len(parts) or kinds[end] is not kinds[start]:
             whole = end - start == len(item.content)
@@ -592,7 +594,7 @@ def _pieces(item: Item, called: set[str]) -> Iterator[_TurnPiece]:
             start = end
 
 
-def _kind(message: Message, part: Part) -> _PieceKind:
+def _kind_of_part(message: Message, part: Part) -> _PieceKind:
     if isinstance(part, ToolUsePart | ToolResultPart | ReasoningPart) or message.role == "tool":
         return _PieceKind.WORK
     if message.role == "assistant":

@@ -16,9 +16,10 @@ from weft.kernel.clock import ALPHABET, is_ulid
 from weft.kernel.contents import text_bytes
 from weft.kernel.errors import Action, AmbiguousName, InvalidInput, NotFound, quoted
 from weft.kernel.ledger_events import SessionMoved
+from weft.kernel.typed_names import name_in_address
 from weft.ledger.arguments import checked_number, checked_text
 from weft.ledger.read.access import access_of
-from weft.ledger.read.sessions import find_branch, find_by_beginning, find_shortened, head_at, reflog
+from weft.ledger.read.sessions import find_branch, find_by_beginning, find_shortened, head_at, missing_session, reflog
 from weft.ledger.read.turns import ranges_to
 from weft.ledger.views.rows import (
     SESSION,
@@ -59,9 +60,9 @@ class Revision(Struct, frozen=True):
 
 def resolve(txn: ReadTxn, name: str, parse_time: ParseTime) -> Revision:
     """The turn that these words mean; raises NotFound or AmbiguousName."""
-    base, steps = _split_steps(checked_text(name, "name"))
+    base, steps = _split_steps(name_in_address(checked_text(name, "name")))
     spot = _resolve_base(txn, base, parse_time)
-    return spot if steps == 0 else Revision(_ancestor(txn, spot.turn, steps, name), None, spot.session)
+    return spot if steps == 0 else Revision(_turn_ancestor(txn, spot.turn, steps, name), None, spot.session)
 
 
 def _split_steps(name: str) -> tuple[str, int]:
@@ -71,7 +72,7 @@ def _split_steps(name: str) -> tuple[str, int]:
     for match in reversed(found):
         if match.end() != end:
             break
-        steps += _number(match.group(1) or "1")
+        steps += _bounded_number(match.group(1) or "1")
         end = match.start()
     if not name[:end]:
         raise InvalidInput(f"{quoted(name)} names no turn", "write a session's label or a turn's id before ~ and ^")
@@ -87,24 +88,24 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Revision:
         return Revision(turn)
     session_row = _by_whole_name(txn, base)
     if session_row is not None:
-        return _head(txn, session_row)
+        return _head_revision(txn, session_row)
     if match := _DEPTH.search(base):
         name = base[: match.start()]
         keyed = access.readable(find_session(txn.sql, name)) or find_by_beginning(txn.sql, name, access.may_read)
         if keyed is not None:
-            return Revision(_at_depth(txn, keyed, _number(match.group(1)), base), None, keyed.label)
+            return Revision(_at_depth(txn, keyed, _bounded_number(match.group(1)), base), None, keyed.label)
     if "/" in base and (branch := find_branch(txn, base)) is not None:
         if branch.head is None:
             raise NotFound("turn in branch", base, "that branch has no head")
-        return Revision(_load(txn, branch.head), branch.head_event)
+        return Revision(_turn_row(txn, branch.head), branch.head_event)
     return _by_id(txn, base)
 
 
 def require(txn: ReadTxn, name: str) -> SessionRow:
     """The session of this name; one that cannot be read is not there."""
-    row = session_named(txn, checked_text(name, "session"))
+    row = session_named(txn, name_in_address(checked_text(name, "session")))
     if row is None:
-        raise NotFound("session", name, Action.LIST_SESSIONS)
+        raise missing_session(txn.sql, name, access_of(txn).may_read)
     return row
 
 
@@ -160,16 +161,16 @@ def routed_sessions(txn: ReadTxn, key: str) -> list[SessionRow]:
     return [row for row in (SessionRow(*values) for values in found) if access_of(txn).may_read(row)]
 
 
-def _number(digits: str) -> int:
+def _bounded_number(digits: str) -> int:
     """Beyond every depth and every reflog, one number is as good as another."""
     return int(digits) if len(digits) < 16 else FAR
 
 
-def _head(txn: ReadTxn, session: SessionRow) -> Revision:
+def _head_revision(txn: ReadTxn, session: SessionRow) -> Revision:
     if session.head is None:
         advice = Action.REDO_TURN.of(session=session.label) if _is_undone(txn, session) else NO_HEAD
         raise NotFound("turn in session", session.label, advice)
-    return Revision(_load(txn, session.head), session.head_events, session.label)
+    return Revision(_turn_row(txn, session.head), session.head_events, session.label)
 
 
 def _is_undone(txn: ReadTxn, session: SessionRow) -> bool:
@@ -184,7 +185,7 @@ def _is_undone(txn: ReadTxn, session: SessionRow) -> bool:
     return is_written_here(txn.sql, row[0], event.replica)
 
 
-def _load(txn: ReadTxn, turn: str) -> TurnRow:
+def _turn_row(txn: ReadTxn, turn: str) -> TurnRow:
     row = load_turn(txn.sql, turn)
     if row is None:
         raise NotFound("turn", turn)
@@ -193,7 +194,7 @@ def _load(txn: ReadTxn, turn: str) -> TurnRow:
 
 def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseTime) -> Revision:
     if when.isdecimal():
-        moves = reflog(txn, session, 1, _number(when))
+        moves = reflog(txn, session, 1, _bounded_number(when))
         if not moves:
             raise NotFound("move of session", f"{session.label}@{{{when}}}", moves_in_words(session))
         found, events = moves[0].turn_id, moves[0].at_event
@@ -204,7 +205,7 @@ def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseT
         found, events = then
     if found is None:
         raise NotFound("head of session", f"{session.label}@{{{when}}}", "the session had been reset")
-    return Revision(_load(txn, found), events, session.label)
+    return Revision(_turn_row(txn, found), events, session.label)
 
 
 def moves_in_words(session: SessionRow) -> str:
@@ -221,34 +222,42 @@ def _at_depth(txn: ReadTxn, session: SessionRow, depth: int, name: str) -> TurnR
     )
     if row is None:
         raise NotFound("turn", name, f"{session.label!r} made no turn at that depth")
-    return _load(txn, row[0])
+    return _turn_row(txn, row[0])
 
 
-def _ancestor(txn: ReadTxn, turn: TurnRow, steps: int, name: str) -> TurnRow:
+def _turn_ancestor(txn: ReadTxn, turn: TurnRow, steps: int, name: str) -> TurnRow:
     depth = turn.depth - steps
     for part in ranges_to(txn.sql, turn.segment, turn.depth):
         if part.low <= depth <= part.high:
             row = txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", (part.segment, depth))
             if row is not None:
-                return _load(txn, row[0])
+                return _turn_row(txn, row[0])
     raise NotFound("turn", name, f"that thread has {turn.depth} turn{'' if turn.depth == 1 else 's'}")
 
 
 def _by_id(txn: ReadTxn, text: str) -> Revision:
     if is_ulid(text.upper()):
-        row = _load(txn, text.upper())
+        row = _turn_row(txn, text.upper())
         access_of(txn).ensure_readable_turn(row, text.upper())
         return Revision(row)
     session, candidates = _session_or_turns(txn, text)
     if session is not None:
-        return _head(txn, session)
+        return _head_revision(txn, session)
     if not candidates:
-        raise NotFound(
-            "session or turn", text, "name a session (its first 6 letters do), a turn id (or its last 6) or a digest"
-        )
+        if other_syntax := _other_syntax(text):
+            raise NotFound("session or turn", text, other_syntax)
+        hint = "name a session (its first 6 letters do), a turn id (or its last 6) or a digest"
+        raise missing_session(txn.sql, text, access_of(txn).may_read, "session or turn", hint)
     if len(candidates) > 1:
         raise AmbiguousName(text, sorted(candidates))
     return next(iter(candidates.values()))
+
+
+def _other_syntax(text: str) -> str:
+    """What to write in place of a name that git knows; empty where it is none."""
+    if text in ("HEAD", "@"):
+        return "a session's label stands for its head: name a session, such as main"
+    return "a range is no turn: name one session or one turn" if ".." in text else ""
 
 
 def _turns_by_part(txn: ReadTxn, text: str) -> dict[str, Revision]:
@@ -267,7 +276,7 @@ def _by_suffix(txn: ReadTxn, text: str) -> dict[str, Revision]:
     rows = txn.sql.all(
         "SELECT id FROM turn WHERE id LIKE ? LIMIT ?", (f"%{text.upper()}", SHOWN if access.is_unlimited else FAR)
     )
-    turns = (_load(txn, id) for (id,) in rows)
+    turns = (_turn_row(txn, id) for (id,) in rows)
     return {turn.id: Revision(turn) for turn in islice(filter(access.may_read_turn, turns), SHOWN)}
 
 
@@ -301,7 +310,7 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo) -> int:
     if words in ("now", "today"):
         return now_ms
     if words == "yesterday":
-        return _ms(now - timedelta(days=1))
+        return _milliseconds(now - timedelta(days=1))
     if match := _LAST.fullmatch(words):
         return now_ms - _LONG[match[1]] * 1000
     if match := _AGO.fullmatch(words.replace(".", " ")):
@@ -309,14 +318,14 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo) -> int:
         return now_ms - int(match[1]) * unit * 1000
     try:
         moment = datetime.fromisoformat(text.strip())
-        return _ms(moment if moment.tzinfo else moment.replace(tzinfo=zone))
+        return _milliseconds(moment if moment.tzinfo else moment.replace(tzinfo=zone))
     except (ValueError, OverflowError):
         raise InvalidInput(
             f"{quoted(text)} is no time", "write yesterday, '2 hours ago', 2026-11-15 or '2026-11-15 09:30'"
         ) from None
 
 
-def _ms(moment: datetime) -> int:
+def _milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
@@ -328,7 +337,7 @@ def read_moment(given: int | str | None, what: str, now: int, zone: tzinfo) -> i
     """A day means all of it: since its beginning, until its end. Everything else is a moment."""
     if given is None or not isinstance(given, str):
         return None if given is None else checked_number(given, what)
-    day = _day(checked_text(given, what), now, zone)
+    day = _day_of(checked_text(given, what), now, zone)
     if day is None:
         return parse_moment(given, now, zone)
     try:
@@ -343,11 +352,11 @@ def read_moment(given: int | str | None, what: str, now: int, zone: tzinfo) -> i
 def read_last_moment(given: int | str | None, now: int, zone: tzinfo) -> int | None:
     """The last millisecond of a period: that of a day, or a moment itself."""
     end = read_moment(given, "until", now, zone)
-    is_day = isinstance(given, str) and _day(given, now, zone) is not None
+    is_day = isinstance(given, str) and _day_of(given, now, zone) is not None
     return end - 1 if end is not None and is_day else end
 
 
-def _day(text: str, now: int, zone: tzinfo) -> date | None:
+def _day_of(text: str, now: int, zone: tzinfo) -> date | None:
     words = text.strip().lower()
     if words in ("today", "yesterday"):
         today = (_EPOCH + timedelta(milliseconds=now)).astimezone(zone).date()

@@ -29,7 +29,7 @@ from weft.ledger.views.rows import (
     TURN,
     CallRow,
     MessageRow,
-    Touched,
+    TouchedTurns,
     TurnRow,
     list_in,
     remainder_of,
@@ -37,7 +37,7 @@ from weft.ledger.views.rows import (
 )
 from weft.store.fact_log import ErasedContents, FactReader, refuse_disorder
 from weft.store.port import Progress, Question, ReadTxn, Store, WordIndex, WriteTxn
-from weft.store.sql import AT_ONCE, Insert, Sql, rows_in
+from weft.store.sql import KEYS_PER_QUESTION, Insert, Sql, rows_in
 
 # --- What search can find: messages, tool calls and summaries, with their texts in the places where they stand.
 
@@ -70,7 +70,7 @@ class EntrySource(Struct, frozen=True, gc=False):
     text: str = ""
 
 
-class Entry(Struct, frozen=True):
+class SearchEntry(Struct, frozen=True):
     """One thing that search finds: a message, a tool call or a summary."""
 
     turn: TurnRow
@@ -109,7 +109,7 @@ def is_time_known(turn: TurnRow, at: int) -> bool:
     return not turn.synthesised or at != turn.started_at
 
 
-def load_entries(txn: Txn, turns: Sequence[TurnRow]) -> dict[int, list[Entry]]:
+def load_entries(txn: Txn, turns: Sequence[TurnRow]) -> dict[int, list[SearchEntry]]:
     """What there is to find in each of these turns, in order: each message, the calls it made, then what is loose."""
     numbers = [turn.n for turn in turns]
     messages = _by_turn(MessageRow(*row) for row in rows_in(txn.sql, f"{MESSAGE.select} WHERE turn IN", numbers))
@@ -117,7 +117,7 @@ def load_entries(txn: Txn, turns: Sequence[TurnRow]) -> dict[int, list[Entry]]:
     compacted = [turn.id for turn in turns if turn.type == "compaction"]
     summaries: dict[str, int] = dict(rows_in(txn.sql, "SELECT turn, summary FROM compaction WHERE turn IN", compacted))
     return {
-        turn.n: list(_entries(turn, messages.get(turn.n, []), calls.get(turn.n, []), summaries.get(turn.id)))
+        turn.n: list(_turn_entries(turn, messages.get(turn.n, []), calls.get(turn.n, []), summaries.get(turn.id)))
         for turn in turns
     }
 
@@ -131,20 +131,26 @@ def _by_turn(rows: Iterable[Any]) -> dict[int, list[Any]]:
     return found
 
 
-def _entries(turn: TurnRow, messages: list[MessageRow], calls: list[CallRow], summary: int | None) -> Iterator[Entry]:
+def _turn_entries(
+    turn: TurnRow, messages: list[MessageRow], calls: list[CallRow], summary: int | None
+) -> Iterator[SearchEntry]:
     made: dict[str | None, list[CallRow]] = {}
     for call in calls:
         made.setdefault(call.message, []).append(call)
     called = {call.call_id for call in calls}
     for row in messages:
         model = row.model or turn.model
-        yield Entry(turn, row.seq, row.role, row.at, model, tuple(_message_sources(row, called)), row.id)
+        yield SearchEntry(turn, row.seq, row.role, row.at, model, tuple(_message_sources(row, called)), row.id)
         for call in made.pop(row.id, ()):
-            yield Entry(turn, row.seq, row.role, row.at, model, tuple(_done(call)), row.id, call)
+            yield SearchEntry(turn, row.seq, row.role, row.at, model, tuple(_call_sources(call)), row.id, call)
     if summary is not None:
-        yield Entry(turn, LOOSE, "assistant", turn.started_at, turn.model, (EntrySource(EntryPlace.SUMMARY, summary),))
+        yield SearchEntry(
+            turn, LOOSE, "assistant", turn.started_at, turn.model, (EntrySource(EntryPlace.SUMMARY, summary),)
+        )
     for call in sorted((call for some in made.values() for call in some), key=lambda call: call.seq):
-        yield Entry(turn, LOOSE, "assistant", call.started_at, turn.model, tuple(_done(call)), call.message, call)
+        yield SearchEntry(
+            turn, LOOSE, "assistant", call.started_at, turn.model, tuple(_call_sources(call)), call.message, call
+        )
 
 
 def _message_sources(row: MessageRow, called: set[int]) -> Iterator[EntrySource]:
@@ -159,14 +165,14 @@ def _message_sources(row: MessageRow, called: set[int]) -> Iterator[EntrySource]
             case "reasoning":
                 yield EntrySource(EntryPlace.THINKING, part["text"])
             case "tool_use" if part["id"] not in called:
-                yield _named(part["name"])
+                yield _tool_source(part["name"])
                 yield EntrySource(EntryPlace.ARGUMENTS, part["input"], True)
             case "tool_result" if part["tool_call_id"] not in called or row.role == "tool":
                 yield EntrySource(EntryPlace.RESULT, part["output"], True)
 
 
-def _done(call: CallRow) -> Iterator[EntrySource]:
-    yield _named(call.tool)
+def _call_sources(call: CallRow) -> Iterator[EntrySource]:
+    yield _tool_source(call.tool)
     yield EntrySource(EntryPlace.ARGUMENTS, call.params, True)
     if call.result:
         yield EntrySource(EntryPlace.RESULT, call.result, True)
@@ -174,7 +180,7 @@ def _done(call: CallRow) -> Iterator[EntrySource]:
         yield EntrySource(EntryPlace.ERROR, call.error)
 
 
-def _named(column: str) -> EntrySource:
+def _tool_source(column: str) -> EntrySource:
     return (
         EntrySource(EntryPlace.TOOL, int(column[1:]))
         if column[:1] == "#"
@@ -182,7 +188,7 @@ def _named(column: str) -> EntrySource:
     )
 
 
-def hold_texts(facts: FactReader, entries: Iterable[Entry]) -> None:
+def hold_texts(facts: FactReader, entries: Iterable[SearchEntry]) -> None:
     """Read the texts of many entries at once."""
     facts.hold(source.content for entry in entries for source in entry.sources)
 
@@ -221,10 +227,10 @@ def plain_text(value: Any) -> str:
     """A JSON value as people would write it down: its strings as they are, each member on a line behind its key."""
     if isinstance(value, str):
         return value
-    return "\n".join(_lines(value))
+    return "\n".join(_value_lines(value))
 
 
-def _lines(value: Any) -> Iterator[str]:
+def _value_lines(value: Any) -> Iterator[str]:
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
         lead, node = waiting.pop()
@@ -235,10 +241,10 @@ def _lines(value: Any) -> Iterator[str]:
             yield from (lead,) if lead else ()
             waiting += [("", child) for child in reversed(node)]
         elif node is not None:
-            yield lead + _spelled(node)
+            yield lead + _scalar_text(node)
 
 
-def _spelled(node: Any) -> str:
+def _scalar_text(node: Any) -> str:
     """A string as it is, an integer of any size in its digits, the rest as JSON."""
     if isinstance(node, str):
         return node
@@ -306,7 +312,7 @@ UNREMARKABLE = ("local", "imported")
 """Agents that nearly every turn belongs to: no word is spent on them."""
 
 
-class Passage(Struct, frozen=True):
+class SearchPassage(Struct, frozen=True):
     """Messages `first` to `last` of a turn, with the words by which they are found."""
 
     first: int
@@ -322,7 +328,7 @@ class Passage(Struct, frozen=True):
 
 def passages_of(
     txn: Txn, turns: Sequence[TurnRow], prepared: PreparedWords | None = None
-) -> Iterator[tuple[TurnRow, list[Passage]]]:
+) -> Iterator[tuple[TurnRow, list[SearchPassage]]]:
     """Each turn with its passages; a turn that another version stands for has none. Texts whose words are `prepared`
     are not read."""
     find = _find_none if prepared is None or _has_erasures(txn) else prepared.find
@@ -330,13 +336,13 @@ def passages_of(
         some = turns[start : start + TOGETHER]
         current = [turn for turn in some if turn.current]
         entries = load_entries(txn, current)
-        paths = _paths(txn, [entry.message for found in entries.values() for entry in found if entry.message])
+        paths = _file_paths(txn, [entry.message for found in entries.values() for entry in found if entry.message])
         others = [n for some_paths in paths.values() for n in some_paths]
         others += [n for turn in current for n in (turn.workspace, turn.source_event) if n]
         sources = (source for found in entries.values() for entry in found for source in entry.sources)
         txn.facts.hold([*(source.content for source in sources if find(source) is None), *others])
         for turn in some:
-            yield turn, _passages(txn.facts, turn, entries.get(turn.n, []), paths, find) if turn.current else []
+            yield turn, _turn_passages(txn.facts, turn, entries.get(turn.n, []), paths, find) if turn.current else []
 
 
 FindWords = Callable[[EntrySource], TextWords | None]
@@ -351,16 +357,16 @@ def _has_erasures(txn: Txn) -> bool:
     return txn.sql.one("SELECT 1 FROM erasure LIMIT 1") is not None
 
 
-def _paths(txn: Txn, messages: Iterable[str]) -> dict[str, list[int]]:
+def _file_paths(txn: Txn, messages: Iterable[str]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for message, path in rows_in(txn.sql, "SELECT message, path FROM message_file WHERE message IN", messages):
         found.setdefault(message, []).append(path)
     return found
 
 
-def _passages(
-    facts: FactReader, turn: TurnRow, entries: list[Entry], paths: dict[str, list[int]], find: FindWords
-) -> list[Passage]:
+def _turn_passages(
+    facts: FactReader, turn: TurnRow, entries: list[SearchEntry], paths: dict[str, list[int]], find: FindWords
+) -> list[SearchPassage]:
     made: list[_Growing] = []
     about = _about_turn(facts, turn)
     for entry in entries:
@@ -370,27 +376,27 @@ def _passages(
             made.append(growing)
         growing.take(facts, entry, paths, find)
     if not made and any(word[:2] in (":a", ":e") for word in about):
-        return [Passage(LOOSE, LOOSE, turn.started_at, " ".join(about))]
+        return [SearchPassage(LOOSE, LOOSE, turn.started_at, " ".join(about))]
     return [growing.passage(about) for growing in made]
 
 
 class _Growing:
     """A passage in the making."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: SearchEntry) -> None:
         self.first, self.last, self.role, self.day = entry.seq, entry.seq, entry.role, entry.at // DAY
         self.at, self.messages, self.letters = entry.at, 0, 0
         self._about = {f":r{entry.role}", day_word(self.day)}
         self._gathered, self._names = IndexedWords(), set[tuple[str, str]]()
 
-    def takes(self, entry: Entry) -> bool:
+    def takes(self, entry: SearchEntry) -> bool:
         """The calls of a message stay with it; what belongs to none fills passages of its own."""
         if entry.seq == self.last != LOOSE:
             return True
         fits = entry.role == self.role and entry.at // DAY == self.day and (entry.seq == LOOSE) == (self.last == LOOSE)
         return fits and self.letters < LETTERS and (self.messages < MESSAGES or entry.seq == LOOSE)
 
-    def take(self, facts: FactReader, entry: Entry, paths: dict[str, list[int]], find: FindWords) -> None:
+    def take(self, facts: FactReader, entry: SearchEntry, paths: dict[str, list[int]], find: FindWords) -> None:
         if entry.call is None:
             self.messages += 1
             for path in paths.get(entry.message or "", ()):
@@ -414,10 +420,10 @@ class _Growing:
             self._names.add((letter, name))
             self._about |= words_about(letter, name)
 
-    def passage(self, about: set[str]) -> Passage:
+    def passage(self, about: set[str]) -> SearchPassage:
         words = self._gathered.spelled()
         spelled = " ".join([words, *self._about, *about]) if words else " ".join([*self._about, *about])
-        return Passage(self.first, self.last, self.at, spelled)
+        return SearchPassage(self.first, self.last, self.at, spelled)
 
 
 def _about_turn(facts: FactReader, turn: TurnRow) -> set[str]:
@@ -549,7 +555,7 @@ def forget_passages(store: Store, txn: WriteTxn, forgotten: ErasedContents) -> N
     index.purge()
 
 
-def note_changes(txn: WriteTxn, mark: int, touching: Touched) -> None:
+def note_changes(txn: WriteTxn, mark: int, touching: TouchedTurns) -> None:
     """Events that moved heads by the turn they moved them to, and when sessions changed last."""
     moves = txn.sql.all(_MOVES, (mark, touching.until))
     txn.sql.add(_ARRIVAL, sorted(moves))
@@ -581,17 +587,17 @@ _SHARE = (1 << 61) - 1
 Stored = tuple[int, int, int, int]
 
 
-class Checked:
+class CheckedSearch:
     """What was found by going through all turns up to the watermark."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
         """Turns whose passages are not what they should be."""
-        self.words = Sum()
+        self.words = PairSum()
         """Of what the index should hold."""
 
 
-class Sum:
+class PairSum:
     """Stands for a set of pairs in any order: how many, and a sum that every pair has its share in."""
 
     def __init__(self) -> None:
@@ -603,7 +609,7 @@ class Sum:
         self.total = (self.total + sum(shares)) & _SHARE
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sum) and (self.count, self.total) == (other.count, other.total)
+        return isinstance(other, PairSum) and (self.count, self.total) == (other.count, other.total)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -633,12 +639,12 @@ def problems(txn: Txn, index: WordIndex) -> Iterator[tuple[str, str]]:
     rest = touched(txn.facts, mark)
     yield from _check_changes(txn.sql, mark, rest)
     behind = {turn.n for turn in load_turns(txn, rest.turns)}
-    checked = _check(txn, behind)
+    checked = _check_passages(txn, behind)
     for turn in checked.wrong:
         yield "passage", f"those of turn {turn} are not what its messages say"
     known = {n for (n,) in txn.sql.each("SELECT n FROM passage")}
-    counted = known - _numbers(txn.sql, behind)
-    held, strange, pairs = Sum(), False, index.pairs()
+    counted = known - _passage_numbers(txn.sql, behind)
+    held, strange, pairs = PairSum(), False, index.pairs()
     while part := list(islice(pairs, PAIRS)):
         held.add([pair for pair in part if pair[1] in counted])
         strange = strange or not known.issuperset(n for _, n in part)
@@ -649,7 +655,7 @@ def problems(txn: Txn, index: WordIndex) -> Iterator[tuple[str, str]]:
         yield "word", "does not hold the words of every passage"
 
 
-def _check_changes(sql: Sql, mark: int, rest: Touched) -> Iterator[tuple[str, str]]:
+def _check_changes(sql: Sql, mark: int, rest: TouchedTurns) -> Iterator[tuple[str, str]]:
     """Moves up to the watermark, and sessions that nothing was said about since."""
     (stored,) = sql.one("SELECT count(*) FROM arrival") or (0,)
     joined = "SELECT DISTINCT t.n AS turn, h.n AS move FROM history h JOIN turn t ON t.id = h.turn WHERE h.n <= ?"
@@ -665,24 +671,24 @@ def _check_changes(sql: Sql, mark: int, rest: Touched) -> Iterator[tuple[str, st
         yield "session_change", f"is wrong about {len(wrong) or 'strange'} sessions"
 
 
-def _numbers(sql: Sql, turns: set[int]) -> set[int]:
+def _passage_numbers(sql: Sql, turns: set[int]) -> set[int]:
     return {n for turn in turns for (n,) in sql.all("SELECT n FROM passage WHERE turn = ?", (turn,))}
 
 
-def _check(txn: Txn, behind: set[int]) -> Checked:
-    checked, after = Checked(), 0
+def _check_passages(txn: Txn, behind: set[int]) -> CheckedSearch:
+    checked, after = CheckedSearch(), 0
     query = f"{TURN.select} WHERE n > ? ORDER BY n LIMIT {CHECKED_TURNS}"
     while found := txn.sql.all(query, (after,)):
         rows = [TurnRow(*row) for row in found]
         refuse_disorder("turn", after, [(row.n,) for row in rows])
         after = rows[-1].n
-        stored = _stored(txn.sql, rows[0].n, after)
+        stored = _stored_passages(txn.sql, rows[0].n, after)
         for turn, passages in passages_of(txn, [row for row in rows if row.n not in behind]):
-            _compare(checked, turn, stored.get(turn.n, []), passages)
+            _compare_passages(checked, turn, stored.get(turn.n, []), passages)
     return checked
 
 
-def _stored(sql: Sql, low: int, high: int) -> dict[int, list[Stored]]:
+def _stored_passages(sql: Sql, low: int, high: int) -> dict[int, list[Stored]]:
     found: dict[int, list[Stored]] = {}
     rows = sql.all("SELECT turn, n, first, last, at FROM passage WHERE turn BETWEEN ? AND ? ORDER BY n", (low, high))
     for turn, *rest in rows:
@@ -690,7 +696,7 @@ def _stored(sql: Sql, low: int, high: int) -> dict[int, list[Stored]]:
     return found
 
 
-def _compare(checked: Checked, turn: TurnRow, stored: list[Stored], made: list[Passage]) -> None:
+def _compare_passages(checked: CheckedSearch, turn: TurnRow, stored: list[Stored], made: list[SearchPassage]) -> None:
     if [row[1:] for row in stored] != [(each.first, each.last, each.at) for each in made]:
         checked.wrong.append(turn.id)
     for row, passage in zip(stored, made, strict=False):
@@ -764,7 +770,7 @@ def forget_vectors(store: Store, txn: WriteTxn, forgotten: ErasedContents) -> No
     """Vectors of all that lost contents: turns and their messages, programs, and sessions, since their texts are those
     of turns. The indexes beside the ledger hold copies, and are made anew."""
     forget_turns(txn.sql, forgotten.turns)
-    for numbers in _chunks(forgotten.contents):
+    for numbers in _question_chunks(forgotten.contents):
         marks = ", ".join("?" * len(numbers))
         programs = f"SELECT id FROM program WHERE config IN ({marks})"
         txn.sql.run(f"DELETE FROM vector WHERE text IN ({marks}) OR node IN ({programs})", (*numbers, *numbers))
@@ -777,7 +783,7 @@ def forget_vectors(store: Store, txn: WriteTxn, forgotten: ErasedContents) -> No
 
 def forget_turns(sql: Sql, turns: Sequence[str]) -> None:
     """Vectors of turns and their messages, which say something else now, and of sessions."""
-    for some in _chunks(turns):
+    for some in _question_chunks(turns):
         marks = ", ".join("?" * len(some))
         sql.run(f"DELETE FROM vector WHERE node IN ({marks})", some)
         ids = f"SELECT m.id FROM message m JOIN turn t ON t.n = m.turn WHERE t.id IN ({marks})"
@@ -786,5 +792,5 @@ def forget_turns(sql: Sql, turns: Sequence[str]) -> None:
     note_gone(sql)
 
 
-def _chunks(values: Sequence[object]) -> list[Sequence[object]]:
-    return [values[start : start + AT_ONCE] for start in range(0, len(values), AT_ONCE)]
+def _question_chunks(values: Sequence[object]) -> list[Sequence[object]]:
+    return [values[start : start + KEYS_PER_QUESTION] for start in range(0, len(values), KEYS_PER_QUESTION)]

@@ -37,8 +37,8 @@ from weft.ledger.read.search_index import (
     DAY,
     LOOSE,
     VIEW,
-    Entry,
     EntryPlace,
+    SearchEntry,
     day_word,
     fits_words,
     has_time,
@@ -56,7 +56,7 @@ from weft.ledger.read.turns import Substitutions, ranges_to, substitutions_in
 from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow, load_turn_number, text_of, touched
 from weft.ledger.views.turns import CALL, MESSAGE
 from weft.store.fact_log import refuse_standstill
-from weft.store.port import Question, ReadTxn, Term, WordIndex
+from weft.store.port import Question, ReadTxn, SearchTerm, WordIndex
 from weft.store.sql import Row, rows_in
 
 # --- What people type into a search, as a value: wanted words and phrases, and where they stand in a text.
@@ -70,7 +70,7 @@ Span = tuple[int, int]
 Matcher = Callable[[str, int], re.Match[str] | None]
 
 
-class Phrase(Struct, frozen=True):
+class SearchPhrase(Struct, frozen=True):
     """Words that stand together; one word is a phrase, too. With `prefix` the last of them may go on."""
 
     tokens: tuple[WordToken, ...]
@@ -81,33 +81,33 @@ class Phrase(Struct, frozen=True):
         words = list(indexed(self.tokens))
         last = self.tokens[-1]
         if last.unspaced and last.joined:
-            return tuple((Term(word),) for word in words[:-1])
+            return tuple((SearchTerm(word),) for word in words[:-1])
         ends = self.prefix or last.unspaced
-        return (*((Term(word),) for word in words[:-1]), (Term(words[-1], ends),))
+        return (*((SearchTerm(word),) for word in words[:-1]), (SearchTerm(words[-1], ends),))
 
     def among(self, found: Sequence[WordToken]) -> Iterator[Span]:
         first, rest, width = self.tokens[0].word, self.tokens[1:], len(self.tokens)
         for i, token in enumerate(found):
             if token.word == first or (width == 1 and self.prefix and token.word.startswith(first)):
                 behind = found[i + 1 : i + width]
-                if len(behind) == len(rest) and all(map(self._follows, behind, rest)):
+                if len(behind) == len(rest) and all(map(self._token_follows, behind, rest)):
                     yield token.start, (behind[-1] if behind else token).end
 
-    def _follows(self, token: WordToken, wanted: WordToken) -> bool:
+    def _token_follows(self, token: WordToken, wanted: WordToken) -> bool:
         whole = token.word == wanted.word and token.joined >= wanted.joined
         return whole or (self.prefix and wanted is self.tokens[-1] and token.word.startswith(wanted.word))
 
 
-class Query(Struct, frozen=True):
+class SearchQuery(Struct, frozen=True):
     """All of these must be found."""
 
-    phrases: tuple[Phrase, ...]
+    phrases: tuple[SearchPhrase, ...]
 
     def question(self) -> Question:
         return tuple(dict.fromkeys(group for phrase in self.phrases for group in phrase.question()))
 
 
-class Text:
+class SearchedText:
     """A text that is looked through, once for all phrases."""
 
     def __init__(self, text: str) -> None:
@@ -116,35 +116,35 @@ class Text:
         self._folded = folded(text) if self._alike is None else self._alike
         self._blank: str | None = None
 
-    def spans(self, phrase: Phrase) -> list[Span]:
+    def spans(self, phrase: SearchPhrase) -> list[Span]:
         """Where a phrase stands. Most texts hold nothing that is looked for, and that is told at once."""
         if any(token.word not in self._folded for token in phrase.tokens):
             return []
         if self._alike is None:
             return list(islice(phrase.among(list(tokens(self.text))), MOST_SPANS))
-        found = _spans(self._alike, phrase)
+        found = _phrase_spans(self._alike, phrase)
         if found and self._blank is None:
             blank = without_blobs(self._alike)
             self._alike = self._folded = self._blank = blank
-            found = _spans(blank, phrase)
+            found = _phrase_spans(blank, phrase)
         return found
 
 
-def _spans(text: str, phrase: Phrase) -> list[Span]:
+def _phrase_spans(text: str, phrase: SearchPhrase) -> list[Span]:
     """Where a phrase stands in folded text, without making its tokens."""
     signs = _ASCII if text.isascii() else _further_signs()
     first, found = phrase.tokens[0], list[Span]()
     at = text.find(first.word)
     while at >= 0 and len(found) < MOST_SPANS:
         if first.unspaced or not signs.inside(text, at):
-            end = _end(text, at, phrase, signs)
+            end = _phrase_end(text, at, phrase, signs)
             if end is not None:
                 found.append((at, end))
         at = text.find(first.word, at + 1)
     return found
 
 
-def _end(text: str, at: int, phrase: Phrase, signs: _Signs) -> int | None:
+def _phrase_end(text: str, at: int, phrase: SearchPhrase, signs: _Signs) -> int | None:
     """Where the phrase that may begin here ends."""
     before: WordToken | None = None
     for i, token in enumerate(phrase.tokens):
@@ -179,7 +179,7 @@ def _ascii_inside(text: str, at: int) -> bool:
     return at > 0 and text[at - 1].isalnum()
 
 
-def _inside(text: str, at: int) -> bool:
+def _is_inside_word(text: str, at: int) -> bool:
     """Does a word go on from before this place? Marks belong to the letter before them."""
     at -= 1
     while at >= 0 and pattern("[M]").match(text, at) is not None:
@@ -194,29 +194,29 @@ _ASCII = _Signs(
 
 @cache
 def _further_signs() -> _Signs:
-    return _Signs(pattern("[SM]").match, pattern("[SM]*").match, pattern("[^SMU]*").match, _inside)
+    return _Signs(pattern("[SM]").match, pattern("[SM]*").match, pattern("[^SMU]*").match, _is_inside_word)
 
 
-def parse_query(text: str) -> Query:
+def parse_query(text: str) -> SearchQuery:
     """The query that these words spell; raises InvalidInput where nothing in them could be found."""
     parts = [(match[1], match[2]) for match in _PART.finditer(text)]
-    phrases = [_phrase(in_quotes, bare, last=i == len(parts) - 1) for i, (in_quotes, bare) in enumerate(parts)]
+    phrases = [_phrase_of(in_quotes, bare, last=i == len(parts) - 1) for i, (in_quotes, bare) in enumerate(parts)]
     wanted = [phrase for phrase in phrases if phrase.tokens]
     if sum(len(phrase.tokens) for phrase in wanted) > MOST_WORDS:
         raise InvalidInput(f"the query has more than {MOST_WORDS} words", "look for fewer")
-    return Query(tuple(dict.fromkeys(wanted)))
+    return SearchQuery(tuple(dict.fromkeys(wanted)))
 
 
-def _phrase(in_quotes: str | None, bare: str | None, *, last: bool) -> Phrase:
+def _phrase_of(in_quotes: str | None, bare: str | None, *, last: bool) -> SearchPhrase:
     text = in_quotes if in_quotes is not None else bare or ""
     found = list(tokens(text))
     if not found:
         if any(letter.isalnum() for letter in text):
             raise InvalidInput(f"{quoted(text)} is no word", f"a word has at most {MAX_LETTERS} letters")
-        return Phrase(())
+        return SearchPhrase(())
     typed_so_far = last and found[-1].end == len(text) and len(found[-1].word) >= LEAST_BEGINNING
     prefix = bare is not None and (text.endswith("*") or typed_so_far)
-    return Phrase(tuple(_from_here(found)), prefix)
+    return SearchPhrase(tuple(_from_here(found)), prefix)
 
 
 def _from_here(found: Iterable[WordToken]) -> Iterator[WordToken]:
@@ -245,7 +245,7 @@ class SearchFilters(TypedDict, total=False):
     origin: str | None
 
 
-class Filters(Struct, frozen=True, kw_only=True):
+class MatchFilters(Struct, frozen=True, kw_only=True):
     """What else must hold; null: whatever it is."""
 
     session: str | None = None
@@ -273,13 +273,13 @@ class Filters(Struct, frozen=True, kw_only=True):
         return any(getattr(self, name) is not None for name in self.__struct_fields__)
 
 
-Judge = Callable[[Entry], bool]
+Judge = Callable[[SearchEntry], bool]
 
 
 class SearchFilter:
     """The filters of one search, ready to be asked."""
 
-    def __init__(self, txn: ReadTxn, filters: Filters, projects: Projects) -> None:
+    def __init__(self, txn: ReadTxn, filters: MatchFilters, projects: Projects) -> None:
         self._txn, self._filters, self._projects = txn, filters, projects
         self.question: Question = ()
         self._judges: list[Judge] = []
@@ -289,30 +289,30 @@ class SearchFilter:
                 getattr(self, f"_by_{name}")(value)
         self._by_time(filters.since, filters.until)
 
-    def fits(self, entry: Entry) -> bool:
+    def fits(self, entry: SearchEntry) -> bool:
         return all(judge(entry) for judge in self._judges)
 
-    def _need(self, letter: str, words: set[str]) -> None:
-        self.question += tuple((Term(f"{letter}{word}"),) for word in sorted(words))
+    def _require_words(self, letter: str, words: set[str]) -> None:
+        self.question += tuple((SearchTerm(f"{letter}{word}"),) for word in sorted(words))
 
     def _by_role(self, role: str) -> None:
-        self._need(":r", {role})
+        self._require_words(":r", {role})
         self._judges.append(lambda entry: entry.role == role)
 
     def _by_origin(self, origin: str) -> None:
         wanted = origin.casefold()
-        self._need(":o", index_words(origin))
+        self._require_words(":o", index_words(origin))
         self._judges.append(lambda entry: (entry.turn.origin or HERE).casefold() == wanted)
 
     def _by_tool(self, tool: str) -> None:
         phrase = name_phrase(tool, "tool")
-        self._need(":c", index_words(tool))
+        self._require_words(":c", index_words(tool))
         facts = self._txn.facts
         self._judges.append(lambda entry: entry.call is not None and holds(phrase, known_name(facts, entry.call.tool)))
 
     def _by_model(self, model: str) -> None:
         phrase = name_phrase(model, "model")
-        self._need(":m", index_words(model))
+        self._require_words(":m", index_words(model))
         self._judges.append(lambda entry: holds(phrase, known_name(self._txn.facts, entry.model)))
 
     def _by_project(self, project: str) -> None:
@@ -320,15 +320,15 @@ class SearchFilter:
         folders = [project, *(folder for folder in self._projects.folders if self._projects.is_in(folder, project))]
         words = {max(index_words(project_of(folder)), key=len, default="") for folder in folders}
         if all(words):
-            self.question += (tuple(Term(f":p{word}") for word in sorted(words)),)
+            self.question += (tuple(SearchTerm(f":p{word}") for word in sorted(words)),)
         facts = self._txn.facts
         self._judges.append(lambda entry: self._projects.is_in(known_text(facts, entry.turn.workspace), project))
 
     def _by_path(self, path: str) -> None:
         phrase = name_phrase(path, "path")
-        self._need("", index_words(path))
+        self._require_words("", index_words(path))
 
-        def judge(entry: Entry) -> bool:
+        def judge(entry: SearchEntry) -> bool:
             if entry.call is not None:
                 texts = entry.texts(self._txn.facts)
                 return any(place is EntryPlace.ARGUMENTS and holds(phrase, text) for place, text in texts)
@@ -340,12 +340,12 @@ class SearchFilter:
     def _by_session(self, name: str) -> None:
         """What the session made, and what it goes on from: its thread."""
         session = require(self._txn, name)
-        reach = _reach(self._txn, session)
+        reach = _thread_depths(self._txn, session)
         roots = rows_in(self._txn.sql, "SELECT DISTINCT root FROM segment WHERE n IN", reach)
-        trees = tuple(Term(f":t{root}") for root in sorted({root for (root,) in roots}))
-        self.question += ((Term(f":s{session.n}"), *trees),)
+        trees = tuple(SearchTerm(f":t{root}") for root in sorted({root for (root,) in roots}))
+        self.question += ((SearchTerm(f":s{session.n}"), *trees),)
 
-        def judge(entry: Entry) -> bool:
+        def judge(entry: SearchEntry) -> bool:
             turn: TurnRow = entry.turn
             return turn.session == session.n or turn.depth <= reach.get(turn.segment, 0)
 
@@ -363,7 +363,7 @@ class SearchFilter:
             self.question += day_words(since, until)
 
 
-def _reach(txn: ReadTxn, session: SessionRow) -> dict[int, int]:
+def _thread_depths(txn: ReadTxn, session: SessionRow) -> dict[int, int]:
     """How deep the session's thread goes in each segment."""
     if session.head_segment is None or session.head_depth is None:
         return {}
@@ -376,26 +376,28 @@ def day_words(since: int, until: int) -> Question:
     first, last = since // DAY, until // DAY
     if not 0 <= last - first < DAYS_SPELLED:
         return ()
-    return (tuple(Term(day_word(day)) for day in range(first, last + 1)),)
+    return (tuple(SearchTerm(day_word(day)) for day in range(first, last + 1)),)
 
 
-def name_phrase(name: str, what: str) -> Phrase:
+def name_phrase(name: str, what: str) -> SearchPhrase:
     found = tuple(tokens(name))
     if not found:
         raise InvalidInput(f"{what} is {quoted(name)}", "give at least one word of its name")
-    return Phrase(found)
+    return SearchPhrase(found)
 
 
-def holds(phrase: Phrase, text: str) -> bool:
-    return bool(Text(text).spans(phrase))
+def holds(phrase: SearchPhrase, text: str) -> bool:
+    return bool(SearchedText(text).spans(phrase))
 
 
-def as_filters(given: SearchFilters, period: Mapping[str, int]) -> Filters:
+def as_filters(given: SearchFilters, period: Mapping[str, int]) -> MatchFilters:
     """From keyword arguments, with the first and the last moment that their times mean."""
-    for name in given.keys() - set(Filters.__struct_fields__):
-        raise InvalidInput(f"search knows no filter {quoted(name)}", f"it knows {', '.join(Filters.__struct_fields__)}")
+    for name in given.keys() - set(MatchFilters.__struct_fields__):
+        raise InvalidInput(
+            f"search knows no filter {quoted(name)}", f"it knows {', '.join(MatchFilters.__struct_fields__)}"
+        )
     values: dict[str, Any] = dict(given)
-    return Filters(**{**values, **period})
+    return MatchFilters(**{**values, **period})
 
 
 # --- Hits: what a search answers, and the piece of text that shows why.
@@ -446,18 +448,18 @@ class TextMatch(Struct, frozen=True):
     spans: list[Span]
 
 
-class Match(Struct, frozen=True):
+class SearchMatch(Struct, frozen=True):
     """An entry, and where in it the words stand."""
 
-    entry: Entry
+    entry: SearchEntry
     found: TextMatch
 
 
-def look_through(query: Query, texts: Iterable[tuple[EntryPlace, str]]) -> TextMatch | None:
+def look_through(query: SearchQuery, texts: Iterable[tuple[EntryPlace, str]]) -> TextMatch | None:
     """The text that holds most of the query, if all the texts together hold all of it."""
     missing, best, most = set(query.phrases), None, -1
     for place, text in texts:
-        looked = Text(text)
+        looked = SearchedText(text)
         found = [(phrase, spans) for phrase in query.phrases if (spans := looked.spans(phrase))]
         missing.difference_update(phrase for phrase, _ in found)
         if len(found) > most:
@@ -473,7 +475,7 @@ def snippet(found: TextMatch) -> tuple[str, tuple[Span, ...]]:
     pieces: list[str] = ["…"] if start else []
     marks: list[Span] = []
     at, length = start, len(pieces)
-    for low, high in _apart(found.spans, end):
+    for low, high in _separate_spans(found.spans, end):
         before, word = one_line(found.text[at:low]), one_line(found.text[low:high])
         pieces += (before, word)
         marks.append((length + len(before), length + len(before) + len(word)))
@@ -489,7 +491,7 @@ def one_line(text: str) -> str:
     return lead + made + (" " if text[-1:].isspace() else "")
 
 
-def _apart(spans: Sequence[Span], end: int) -> Iterable[Span]:
+def _separate_spans(spans: Sequence[Span], end: int) -> Iterable[Span]:
     """Those that end in time, without any that begins inside another."""
     last = -1
     for low, high in spans:
@@ -521,7 +523,7 @@ def _word_end(text: str, start: int, spans: Sequence[Span]) -> int:
     return end
 
 
-def to_hits(txn: ReadTxn, matches: Sequence[Match]) -> list[Hit]:
+def to_hits(txn: ReadTxn, matches: Sequence[SearchMatch]) -> list[Hit]:
     """What people get to see of them; a few statements for many."""
     turns = [match.entry.turn for match in matches]
     made_by = {turn.session for turn in turns if turn.session is not None}
@@ -554,7 +556,7 @@ _HEADS = "SELECT head, label, n FROM session WHERE status = 'active' AND head IS
 
 
 def _to_hit(
-    txn: ReadTxn, match: Match, session: _SessionNames, heads: dict[str, list[str]], changed: Substitutions
+    txn: ReadTxn, match: SearchMatch, session: _SessionNames, heads: dict[str, list[str]], changed: Substitutions
 ) -> Hit:
     entry = match.entry
     turn, call = entry.turn, entry.call
@@ -578,11 +580,11 @@ def _to_hit(
         place=match.found.place.value,
         snippet=text,
         marks=marks,
-        substituted=_substituted(changed, entry, match.found.place) if changed else UNSET,
+        substituted=_substitution_of(changed, entry, match.found.place) if changed else UNSET,
     )
 
 
-def _substituted(changed: Substitutions, entry: Entry, place: EntryPlace) -> AppliedSubstitution | UnsetType:
+def _substitution_of(changed: Substitutions, entry: SearchEntry, place: EntryPlace) -> AppliedSubstitution | UnsetType:
     if entry.call is None:
         return changed.note_of(entry.turn.n, MESSAGE, entry.seq)
     is_result = place in (EntryPlace.RESULT, EntryPlace.ERROR)
@@ -608,7 +610,7 @@ ORDER_VALUES, PLACE_VALUES = 5, 4
 """So many values of a position are the order of an entry; those behind them are the place of a passage."""
 
 
-class Candidate(Struct, frozen=True, order=True):
+class CandidatePassage(Struct, frozen=True, order=True):
     """A passage that may hold what is looked for; ordered by time, if that is known, then as turns and messages are."""
 
     dated: int
@@ -633,15 +635,15 @@ class Candidate(Struct, frozen=True, order=True):
         return self.dated, self.at, self.turn, self.last, MAX_INTEGER
 
 
-class Finder:
+class SearchFinder:
     """One search in one snapshot."""
 
     def __init__(
         self,
         txn: ReadTxn,
         index: WordIndex,
-        query: Query,
-        filters: Filters,
+        query: SearchQuery,
+        filters: MatchFilters,
         after: Position = (),
         projects: Projects | None = None,
     ) -> None:
@@ -654,35 +656,35 @@ class Finder:
         self._loose: set[tuple[int, ...]] = set()
         self._rest, self._stale = self._not_indexed()
 
-    def newest(self) -> Iterator[tuple[Position, Match]]:
+    def newest(self) -> Iterator[tuple[Position, SearchMatch]]:
         """Every match behind the given position, the newest first and those without a time last, each with its own. No
         entry is newer than its passage is, so what comes before all that the next passage may hold can be told.
 
         A position is that of the entry, and that of the newest passage that may hold more: the next page looks through
         no passage before it.
         """
-        waiting: list[tuple[tuple[int, ...], Position, Match]] = []
+        waiting: list[tuple[tuple[int, ...], Position, SearchMatch]] = []
         unread: Counter[Position] = Counter()
         for candidate, matches in self._looked_through(merge(self._rest, self._indexed(), reverse=True)):
             while waiting and waiting[0][0] < tuple(-part for part in candidate.newest):
-                yield _taken(waiting, unread, candidate.place)
+                yield _newest_match(waiting, unread, candidate.place)
             for match in matches:
                 heappush(waiting, (tuple(-part for part in match.entry.order), candidate.place, match))
                 unread[candidate.place] += 1
         while waiting:
-            yield _taken(waiting, unread, _LAST)
+            yield _newest_match(waiting, unread, _LAST)
 
-    def best(self) -> Iterator[Match]:
+    def best(self) -> Iterator[SearchMatch]:
         """In the order of the engine's own ranking. What it has not indexed yet comes first, and all else that fits
         comes behind so many of the best, the newest first."""
         numbers = self._index.ranked(self.question, RANKED) if self.question else []
-        rows = {row[4]: Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", numbers)}
+        rows = {row[4]: CandidatePassage(*row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", numbers)}
         ranked = (rows[n] for n in numbers if n in rows and self._is_wanted(rows[n]))
         others = (candidate for candidate in self._indexed() if candidate.n not in rows)
         for _, matches in self._looked_through(chain(self._rest, ranked, others)):
             yield from matches
 
-    def _indexed(self) -> Iterator[Candidate]:
+    def _indexed(self) -> Iterator[CandidatePassage]:
         """Passages that the index gives: those with a time, the newest first, then those without one. The second time
         nothing is looked for, if the first time came by no such passage: to look for one takes a look at all."""
         is_behind_dated = bool(self._start) and not self._start[0]
@@ -696,7 +698,7 @@ class Finder:
             undated = self._by_time(self._start if is_behind_dated else ())
             yield from (candidate for candidate in undated if not candidate.dated)
 
-    def _by_time(self, start: Position) -> Iterator[Candidate]:
+    def _by_time(self, start: Position) -> Iterator[CandidatePassage]:
         """Passages that the index gives behind a place, by what stands for their times, the newest first."""
         until = self._filters.until
         before: Key = _NEWEST if until is None else ((until // DAY + 1) * DAY, 0, 0, 0)
@@ -705,54 +707,54 @@ class Finder:
             before = min(before, (at, turn, first, MAX_INTEGER))
         whole = tuple(group for group in self.question if not any(term.prefix for term in group))
         if whole != self.question:
-            rows = self._before(before, PROBED)
-            yield from filter(self._is_wanted, self._matching(whole, rows))
+            rows = self._rows_before(before, PROBED)
+            yield from filter(self._is_wanted, self._matching_rows(whole, rows))
             if len(rows) < PROBED:
                 return
             before = rows[-1][1:5]
-        if self.question and len(self._few) <= FEW:
-            found = (Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", self._few))
+        if self.question and len(self._few_matching) <= FEW:
+            found = (CandidatePassage(*row) for row in rows_in(self._txn.sql, f"{_ROWS} p.n IN", self._few_matching))
             older = (each for each in found if each.key < before)
             yield from sorted(filter(self._is_wanted, older), reverse=True)
         else:
-            yield from filter(self._is_wanted, self._walk(before))
+            yield from filter(self._is_wanted, self._walk_back(before))
 
     @cached_property
-    def _few(self) -> list[int]:
+    def _few_matching(self) -> list[int]:
         """The passages that fit, or some of them and one more than are few."""
         return self._index.match(self.question, FEW + 1) if self.question else []
 
-    def _walk(self, before: Key) -> Iterator[Candidate]:
+    def _walk_back(self, before: Key) -> Iterator[CandidatePassage]:
         """One stretch of time after another."""
         step = STEP
-        while rows := self._before(before, step):
-            yield from self._matching(self.question, rows)
+        while rows := self._rows_before(before, step):
+            yield from self._matching_rows(self.question, rows)
             refuse_standstill("passage", before, rows[-1][1:5])
             before, step = rows[-1][1:5], min(2 * step, MOST)
 
-    def _before(self, place: Key, limit: int) -> list[Row]:
+    def _rows_before(self, place: Key, limit: int) -> list[Row]:
         """So many passages before a place in the order of time."""
         since = -MAX_INTEGER if self._filters.since is None else self._filters.since
         newer = "ORDER BY p.at DESC, p.turn DESC, p.first DESC, p.n DESC"
         query = f"{_ROWS} (p.at, p.turn, p.first, p.n) < (?, ?, ?, ?) AND p.at >= ? {newer} LIMIT ?"
         return self._txn.sql.all(query, (*place, since, limit))
 
-    def _matching(self, question: Question, rows: list[Row]) -> Iterator[Candidate]:
+    def _matching_rows(self, question: Question, rows: list[Row]) -> Iterator[CandidatePassage]:
         """Those of a stretch of time that the index knows to fit."""
         if not question or not rows:
-            yield from (Candidate(*row) for row in rows)
+            yield from (CandidatePassage(*row) for row in rows)
             return
         numbers = [row[4] for row in rows]
         narrow = (*question, *day_words(rows[-1][1], rows[0][1]))
         fitting = set(self._index.match(narrow, MAX_INTEGER, min(numbers), max(numbers)))
-        yield from (Candidate(*row) for row in rows if row[4] in fitting)
+        yield from (CandidatePassage(*row) for row in rows if row[4] in fitting)
 
-    def _is_wanted(self, candidate: Candidate) -> bool:
+    def _is_wanted(self, candidate: CandidatePassage) -> bool:
         since = self._filters.since
         is_fresh = candidate.turn not in self._stale and (since is None or candidate.at >= since)
         return is_fresh and self._may_read(candidate)
 
-    def _may_read(self, candidate: Candidate) -> bool:
+    def _may_read(self, candidate: CandidatePassage) -> bool:
         """Passages that cannot be read are passed over before anything is told of them, a place included."""
         if self._access.is_unlimited:
             return True
@@ -761,12 +763,12 @@ class Finder:
             return False
         return self._access.may_read_message(candidate.turn, candidate.first)
 
-    def _not_indexed(self) -> tuple[list[Candidate], set[int]]:
+    def _not_indexed(self) -> tuple[list[CandidatePassage], set[int]]:
         """Passages of turns that the index has not caught up with, the newest first; and those turns."""
         touched_turns = load_turns(self._txn, touched(self._txn.facts, self._txn.facts.watermark(VIEW)).turns)
         turns = [turn for turn in touched_turns if self._access.may_read_turn(turn)]
         made = [
-            Candidate(has_time(turn.synthesised), passage.at, turn.n, passage.first, UNINDEXED, passage.last)
+            CandidatePassage(has_time(turn.synthesised), passage.at, turn.n, passage.first, UNINDEXED, passage.last)
             for turn, passages in passages_of(self._txn, turns)
             for passage in passages
             if fits_words(self.question, passage.words) and self._access.may_read_message(turn.n, passage.first)
@@ -774,7 +776,9 @@ class Finder:
         rest = [candidate for candidate in made if not self._start or candidate.place <= self._start]
         return sorted(rest, reverse=True), {turn.n for turn in turns}
 
-    def _looked_through(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, list[Match]]]:
+    def _looked_through(
+        self, candidates: Iterable[CandidatePassage]
+    ) -> Iterator[tuple[CandidatePassage, list[SearchMatch]]]:
         """Each candidate with what really is in it; some are read together."""
         rest = iter(candidates)
         size = 4
@@ -782,34 +786,34 @@ class Finder:
             rows = rows_in(self._txn.sql, f"{TURN.select} WHERE n IN", (each.turn for each in some))
             turns = [TurnRow(*row) for row in rows]
             entries = load_entries(self._txn, turns)
-            within = [self._within(each, entries.get(each.turn, [])) for each in some]
+            within = [self._entries_of(each, entries.get(each.turn, [])) for each in some]
             hold_texts(self._txn.facts, (entry for found in within for entry in found))
             for candidate, found in zip(some, within, strict=True):
-                yield candidate, [match for entry in found if (match := self._match(entry)) is not None]
+                yield candidate, [match for entry in found if (match := self._match_entry(entry)) is not None]
             size = TOGETHER
 
-    def _within(self, candidate: Candidate, entries: list[Entry]) -> list[Entry]:
+    def _entries_of(self, candidate: CandidatePassage, entries: list[SearchEntry]) -> list[SearchEntry]:
         """The entries of a passage. What belongs to no message is looked at once, whichever passage it is found in."""
         found = [entry for entry in entries if candidate.first <= entry.seq <= candidate.last]
         fresh = [entry for entry in found if entry.order not in self._loose and self._is_behind(entry)]
         self._loose.update(entry.order for entry in fresh if entry.seq == LOOSE)
         return fresh
 
-    def _is_behind(self, entry: Entry) -> bool:
+    def _is_behind(self, entry: SearchEntry) -> bool:
         return not self._after or entry.order < self._after
 
-    def _match(self, entry: Entry) -> Match | None:
+    def _match_entry(self, entry: SearchEntry) -> SearchMatch | None:
         if not self._sieve.fits(entry):
             return None
         found = look_through(self._query, entry.texts(self._txn.facts))
         if found is None and not self._query.phrases:
             found = TextMatch(EntryPlace.TEXT, "", [])
-        return None if found is None else Match(entry, found)
+        return None if found is None else SearchMatch(entry, found)
 
 
-def _taken(
-    waiting: list[tuple[tuple[int, ...], Position, Match]], unread: Counter[Position], candidate: Position
-) -> tuple[Position, Match]:
+def _newest_match(
+    waiting: list[tuple[tuple[int, ...], Position, SearchMatch]], unread: Counter[Position], candidate: Position
+) -> tuple[Position, SearchMatch]:
     """The newest of the matches that wait, with its position; `candidate` is the place of the next passage."""
     _, place, match = heappop(waiting)
     unread[place] -= 1
@@ -825,28 +829,30 @@ OF_ENTRIES = ("session", "role", "tool", "path", "model")
 ROLE = "session"
 
 
-def named_sessions(txn: ReadTxn, query: Query, filters: Filters, projects: Projects) -> list[Hit]:
+def named_sessions(txn: ReadTxn, query: SearchQuery, filters: MatchFilters, projects: Projects) -> list[Hit]:
     """Sessions with a turn whose title and project together hold the whole query: by title first, the latest first."""
     if not query.phrases or any(getattr(filters, name) is not None for name in OF_ENTRIES):
         return []
-    rows = [row for row in _latest(txn) if row.head is not None and _fits(row, filters)]
+    rows = [row for row in _latest_sessions(txn) if row.head is not None and _session_fits(row, filters)]
     if filters.project is not None:
         rows = of_project(txn, rows, filters.project, projects)
     txn.facts.hold(row.title for row in rows if row.title is not None)
     folders = zip(rows, session_folders(txn, rows), strict=True)
     matches = [
-        (row, match) for row, folder in folders if (match := _match(txn, row, query, projects.name(folder))) is not None
+        (row, match)
+        for row, folder in folders
+        if (match := _session_match(txn, row, query, projects.name(folder))) is not None
     ]
     matches.sort(key=lambda pair: pair[1].place is not EntryPlace.TITLE)
     return [_session_hit(txn, row, match) for row, match in matches]
 
 
-def _latest(txn: ReadTxn) -> Iterable[SessionRow]:
+def _latest_sessions(txn: ReadTxn) -> Iterable[SessionRow]:
     rows = (SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC"))
     return filter(access_of(txn).may_read, rows)
 
 
-def _fits(row: SessionRow, filters: Filters) -> bool:
+def _session_fits(row: SessionRow, filters: MatchFilters) -> bool:
     """What has no time fits none."""
     return (
         (filters.origin is None or (row.origin or HERE).casefold() == filters.origin.casefold())
@@ -856,7 +862,7 @@ def _fits(row: SessionRow, filters: Filters) -> bool:
     )
 
 
-def _match(txn: ReadTxn, row: SessionRow, query: Query, project: str) -> TextMatch | None:
+def _session_match(txn: ReadTxn, row: SessionRow, query: SearchQuery, project: str) -> TextMatch | None:
     title = text_of(txn, row.title) or ""
     return look_through(query, ((EntryPlace.TITLE, title), (EntryPlace.PROJECT, project)))
 

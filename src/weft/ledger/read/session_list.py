@@ -12,7 +12,7 @@ from hashlib import sha256
 from heapq import merge
 from itertools import islice
 from posixpath import normpath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
 
@@ -51,7 +51,10 @@ from weft.ledger.views.rows import (
 from weft.ledger.views.sessions import choose_version, is_last, stands_for, versions_among
 from weft.store.fact_log import FactReader, refuse_standstill
 from weft.store.port import ReadTxn, Store
-from weft.store.sql import AT_ONCE, Row, Sql, rows_in
+from weft.store.sql import KEYS_PER_QUESTION, Row, Sql, rows_in
+
+if TYPE_CHECKING:
+    from weft.ledger.read.contexts import PromptChange
 
 # --- When sessions had last changed at a moment: the order in which a list of them goes on from page to page.
 
@@ -147,8 +150,8 @@ _UNTITLED = re.compile(r"(?:New|Child) session - \d{4}-\d\d-\d\d")
 def load_subjects(txn: ReadTxn, turns: Sequence[str]) -> dict[str, str]:
     """The subject of each turn that has one; a few statements for hundreds of turns."""
     found: dict[str, str] = {}
-    for start in range(0, len(turns), AT_ONCE):
-        found |= _load_some(txn, turns[start : start + AT_ONCE])
+    for start in range(0, len(turns), KEYS_PER_QUESTION):
+        found |= _load_some(txn, turns[start : start + KEYS_PER_QUESTION])
     return found
 
 
@@ -171,10 +174,10 @@ def _load_some(txn: ReadTxn, turns: Sequence[str]) -> dict[str, str]:
     )
     may_read_prompt, of_rooms = access_of(txn).may_read_prompt, _in_rooms(txn, turns)
     for turn, n, role, source, seq, text, parts in rows:
-        contents = [] if role == "system" and not may_read_prompt(n) else _texts(text, parts)
+        contents = [] if role == "system" and not may_read_prompt(n) else _text_contents(text, parts)
         contents = contents[-1:] if turn in of_rooms and role == "user" else contents[:LOOKED_AT]
         if contents:
-            candidates.setdefault(turn, []).append(_Candidate(_rank(role, source), seq, contents))
+            candidates.setdefault(turn, []).append(_Candidate(_rank_of_words(role, source), seq, contents))
     best = {turn: sorted(some, key=lambda each: (each.rank, each.seq))[:LOOKED_AT] for turn, some in candidates.items()}
     txn.facts.hold([*summaries.values(), *(n for some in best.values() for each in some for n in each.contents)])
     return {turn: in_one_line(text_of(txn, n) or "") for turn, n in summaries.items()} | {
@@ -188,7 +191,7 @@ def _in_rooms(txn: ReadTxn, turns: Sequence[str]) -> set[str]:
     return {turn for (turn,) in rows_in(txn.sql, query, turns)}
 
 
-def _texts(text: int | None, parts: str | None) -> list[int]:
+def _text_contents(text: int | None, parts: str | None) -> list[int]:
     if text is not None:
         return [text]
     try:
@@ -197,7 +200,7 @@ def _texts(text: int | None, parts: str | None) -> list[int]:
         raise Damaged(f"a message's part lacks {error}", Action.VERIFY_AND_REBUILD) from error
 
 
-def _rank(role: str, source: str | None) -> int:
+def _rank_of_words(role: str, source: str | None) -> int:
     """People's words, then what others sent in the user's place, then anything."""
     if role != "user":
         return 2
@@ -232,10 +235,10 @@ def _without_blocks(text: str) -> tuple[str, bool]:
     """What was typed or told; and whether it stood inside a tagged block, since nothing else was there."""
     text = text[:READ].strip()
     if text.startswith("<command-"):
-        words = (_within(text, "command-name"), _within(text, "command-args"))
+        words = (_within_tag(text, "command-name"), _within_tag(text, "command-args"))
         return " ".join(word for word in words if word) or text, False
     if text.startswith("<bash-input>"):
-        return f"! {_within(text, 'bash-input')}", False
+        return f"! {_within_tag(text, 'bash-input')}", False
     is_tagged = False
     for _ in range(BLOCKS):
         announced = _ANNOUNCED.match(text)
@@ -249,11 +252,11 @@ def _without_blocks(text: str) -> tuple[str, bool]:
         after = "" if announced else text[end + len(closing) :].strip()
         inside = text[opening.end() : end].strip()
         is_tagged = is_tagged or not after
-        text = after or _within(inside, "summary") or inside
+        text = after or _within_tag(inside, "summary") or inside
     return text, is_tagged
 
 
-def _within(text: str, tag: str) -> str:
+def _within_tag(text: str, tag: str) -> str:
     return text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0].strip()
 
 
@@ -444,19 +447,19 @@ class ListReader:
             start, projects = request.begin(txn.facts.tip().n, self._now()), Projects(txn, self._repository_of)
             found = [SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC")]
             rows = list(filter(access_of(txn).may_read, found))
-            places = _places(rows, SessionTimes(txn, start.arrival))
-            fit = [row for row in rows if row.n in places and _fits(row, wanted, since)]
+            places = _positions_by_session(rows, SessionTimes(txn, start.arrival))
+            fit = [row for row in rows if row.n in places and _session_fits(row, wanted, since)]
             fit.sort(key=lambda row: places[row.n], reverse=True)
             if wanted.project is not None:
                 fit = of_project(txn, fit, wanted.project, projects)
             every, fit = len(fit), fit if wanted.every else _with_turns(txn, fit)
             main = [row for row in fit if not is_subagent(row)]
-            chosen = _nested(fit) if wanted.subagents else main
-            ordered = _behind(_paths(chosen, places, nested=wanted.subagents), start.position)
+            chosen = _nested_sessions(fit) if wanted.subagents else main
+            ordered = _rows_behind(_position_paths(chosen, places, nested=wanted.subagents), start.position)
             page = request.page(start, ordered)
             hidden = 0 if wanted.subagents else len(fit) - len(main)
             further, empty = len(ordered) - len(page), every - len(fit)
-            return SessionList(_listed(txn, page, rows, projects), hidden, further, page.next, empty)
+            return SessionList(_listed_sessions(txn, page, rows, projects), hidden, further, page.next, empty)
 
     def short_labels(self) -> dict[str, str]:
         """By label what listings show of every session that is not deleted."""
@@ -467,12 +470,21 @@ class ListReader:
     def subjects(self, turns: Sequence[str]) -> dict[str, str]:
         """What each of these turns is about, by its id."""
         with self._store.read() as txn:
-            return load_subjects(txn, _readable(txn, turns))
+            return load_subjects(txn, _readable_turns(txn, turns))
 
     def on_behalf_of(self, turns: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """By turn the names of those on whose behalf it was run, the nearest first; others are left out."""
         with self._store.read() as txn:
-            return load_on_behalf_of(txn, _readable(txn, turns))
+            return load_on_behalf_of(txn, _readable_turns(txn, turns))
+
+    def prompt_changes(self, turn: str) -> list[PromptChange]:
+        """Of the requests of a turn, those that did not begin with all of the request before them, and from where on;
+        none where it cannot be read."""
+        from weft.ledger.read.contexts import prompt_changes
+
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, turn)
+            return [] if row is None or not _readable_turns(txn, [turn]) else prompt_changes(txn, row)
 
     def sources(self) -> dict[str, list[tuple[str, str]]]:
         """Every turn that was picked or summed up and can be read: which way, and from which turns that can."""
@@ -482,7 +494,7 @@ class ListReader:
         found: dict[str, list[tuple[str, str]]] = {}
         with self._store.read() as txn:
             links = txn.sql.all(query)
-            turns = set(_readable(txn, {turn for child, _, parent in links for turn in (child, parent)}))
+            turns = set(_readable_turns(txn, {turn for child, _, parent in links for turn in (child, parent)}))
             for child, why, parent in links:
                 if {child, parent} <= turns:
                     found.setdefault(child, []).append((why, parent))
@@ -500,7 +512,7 @@ class ListReader:
             return load_files(txn, _readable_messages(txn, messages))
 
 
-def _readable(txn: ReadTxn, turns: Iterable[str]) -> list[str]:
+def _readable_turns(txn: ReadTxn, turns: Iterable[str]) -> list[str]:
     """Those of these turns that can be read."""
     access = access_of(txn)
     if access.is_unlimited:
@@ -534,7 +546,7 @@ def is_subagent(row: SessionRow) -> bool:
     return row.parent_session is not None or row.parent_turn is not None
 
 
-def _fits(row: SessionRow, wanted: SessionFilter, since: int | None) -> bool:
+def _session_fits(row: SessionRow, wanted: SessionFilter, since: int | None) -> bool:
     return (
         (wanted.every or row.status == "active")
         and wanted.origin in (None, row.origin or HERE)
@@ -556,13 +568,15 @@ def _with_turns(txn: ReadTxn, rows: list[SessionRow]) -> list[SessionRow]:
     return list(filter(is_shown, rows))
 
 
-def _places(rows: list[SessionRow], times: SessionTimes) -> dict[int, Position]:
+def _positions_by_session(rows: list[SessionRow], times: SessionTimes) -> dict[int, Position]:
     """By the numbers of sessions: their positions in the order of time, without those that were made since."""
     positions = {row.n: times.position_of(row) for row in rows}
     return {n: position for n, position in positions.items() if position is not None}
 
 
-def _paths(rows: list[SessionRow], places: dict[int, Position], *, nested: bool) -> list[tuple[Position, SessionRow]]:
+def _position_paths(
+    rows: list[SessionRow], places: dict[int, Position], *, nested: bool
+) -> list[tuple[Position, SessionRow]]:
     """Each session with the positions of those above it and its own."""
     paths: dict[str, Position] = {}
     for row in rows:
@@ -571,7 +585,7 @@ def _paths(rows: list[SessionRow], places: dict[int, Position], *, nested: bool)
     return [(paths[row.id], row) for row in rows]
 
 
-def _behind(rows: list[tuple[Position, SessionRow]], place: Position) -> list[tuple[Position, SessionRow]]:
+def _rows_behind(rows: list[tuple[Position, SessionRow]], place: Position) -> list[tuple[Position, SessionRow]]:
     """Those behind a place. A session comes before those that it started, and these before whatever is older."""
 
     def is_behind(path: Position) -> bool:
@@ -592,7 +606,7 @@ def has_title(session: Session) -> bool:
     return meaningful_title(session.title) is not None
 
 
-def _nested(rows: list[SessionRow]) -> list[SessionRow]:
+def _nested_sessions(rows: list[SessionRow]) -> list[SessionRow]:
     """Each session followed by those that it started, and these by theirs."""
     known = {row.id for row in rows}
     below: dict[str | None, list[SessionRow]] = {}
@@ -609,7 +623,9 @@ def _nested(rows: list[SessionRow]) -> list[SessionRow]:
     return ordered
 
 
-def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow], projects: Projects) -> list[ListedSession]:
+def _listed_sessions(
+    txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow], projects: Projects
+) -> list[ListedSession]:
     tokens: dict[str | None, int] = dict(rows_in(txn.sql, _TOKENS, (row.head for row in rows if row.head)))
     sessions = to_sessions(txn, rows)
     untitled = [row for row, session in zip(rows, sessions, strict=True) if not has_title(session)]
@@ -665,11 +681,11 @@ class CurrentTurns:
         arrived = [row for row in rows if row.n <= self.arrival]
         if self.is_now:
             return [row for row in arrived if row.current]
-        versions = self._versions(arrived)
-        replaced = self._replaced(row.id for group in versions.values() for row in group)
+        versions = self._versions_by_number(arrived)
+        replaced = self._replacements_of(row.id for group in versions.values() for row in group)
         return [row for row in arrived if self._was_current(row, versions.get(row.n, [row]), replaced)]
 
-    def _versions(self, rows: Iterable[TurnRow]) -> dict[int, list[TurnRow]]:
+    def _versions_by_number(self, rows: Iterable[TurnRow]) -> dict[int, list[TurnRow]]:
         """By the number of a turn: all with its native id; of one that is current and has no other, nothing."""
         natives = {row.native for row in rows if row.native}
         groups: dict[int, list[TurnRow]] = {}
@@ -679,7 +695,7 @@ class CurrentTurns:
         found = {row.n: groups.get(row.native or 0, [row]) for row in rows}
         return {n: group for n, group in found.items() if len(group) > 1 or not group[0].current}
 
-    def _replaced(self, ids: Iterable[str]) -> dict[str, list[tuple[Pair, int]]]:
+    def _replacements_of(self, ids: Iterable[str]) -> dict[str, list[tuple[Pair, int]]]:
         """By turn: what was put in its place, with the number of that turn."""
         found: dict[str, list[tuple[Pair, int]]] = {}
         for turn, by, round, n in rows_in(self._sql, _REPLACED, ids):
@@ -692,7 +708,7 @@ class CurrentTurns:
         namesakes = [version for version in group if version.n <= self.arrival]
         ids = {version.id for version in namesakes}
         rounds: dict[tuple[str, str], int] | None = None
-        if self._later.superseded.isdisjoint(ids):
+        if self._later_events.superseded.isdisjoint(ids):
             pairs = [pair for id in ids for pair, n in replaced.get(id, ()) if n <= self.arrival]
         else:
             rounds = self._rounds_since(min(version.n for version in namesakes))
@@ -722,7 +738,7 @@ class CurrentTurns:
         return self._rounds[1]
 
     @cached_property
-    def _later(self) -> LaterEvents:
+    def _later_events(self) -> LaterEvents:
         return LaterEvents(self._facts, self.arrival)
 
     @cached_property
@@ -730,11 +746,13 @@ class CurrentTurns:
         """Turns that another time was told of since, by their numbers: the position that each had before."""
         if self.is_now:
             return {}
-        rows = [TurnRow(*row) for row in rows_in(self._sql, f"{TURN.select} WHERE id IN", self._later.sightings)]
+        rows = [TurnRow(*row) for row in rows_in(self._sql, f"{TURN.select} WHERE id IN", self._later_events.sightings)]
         places = {
             row.n: ((self._listed_before(row), row.n), row)
             for row in rows
-            if row.n <= self.arrival and row.seen is not None and bytes(row.seen) in self._later.sightings[row.id]
+            if row.n <= self.arrival
+            and row.seen is not None
+            and bytes(row.seen) in self._later_events.sightings[row.id]
         }
         return {n: (place, row) for n, (place, row) in places.items() if place != order_of(row)}
 
@@ -773,9 +791,9 @@ class LaterEvents:
         """By turn: the ids of the sightings that tell of it."""
         for n, line in facts.lines(arrival):
             if _SUPERSEDED in line or _SIGHTING_KIND in line:
-                self._take(fields_of(n, line), line)
+                self._take_event(fields_of(n, line), line)
 
-    def _take(self, event: dict[str, Any], line: bytes) -> None:
+    def _take_event(self, event: dict[str, Any], line: bytes) -> None:
         if event["kind"] == "turn_superseded":
             self.superseded |= {event["turn"], event["by"]}
         elif event["kind"] == "sighting" and "turn" in event:
@@ -861,7 +879,7 @@ class WantedPath:
     """What a person calls a file."""
 
     def __init__(self, path: str) -> None:
-        words = _slashes(path)
+        words = _with_slashes(path)
         if not words.strip("/"):
             raise InvalidInput(f"{path!r} names no file", "give a path, or the end of one")
         self._is_end = not _is_absolute(words)
@@ -875,16 +893,16 @@ class WantedPath:
 
     def may_fit(self, path: str) -> bool:
         """Can it be the wanted one in some workspace?"""
-        name = normpath(_slashes(path))
+        name = normpath(_with_slashes(path))
         return self.is_at(name) or self._path.endswith(f"/{name}")
 
 
 def full_path(path: str, workspace: str | None) -> str:
-    words = _slashes(path)
-    return normpath(words if _is_absolute(words) or not workspace else f"{_slashes(workspace)}/{words}")
+    words = _with_slashes(path)
+    return normpath(words if _is_absolute(words) or not workspace else f"{_with_slashes(workspace)}/{words}")
 
 
-def _slashes(path: str) -> str:
+def _with_slashes(path: str) -> str:
     return path.replace("\\", "/")
 
 
@@ -895,18 +913,18 @@ def _is_absolute(path: str) -> bool:
 def touches(txn: ReadTxn, path: str) -> list[Touch]:
     """Every note of this file, the newest first."""
     wanted = WantedPath(path)
-    names = dict(_names(txn, wanted))
+    names = dict(_names_of_file(txn, wanted))
     rows = list(rows_in(txn.sql, _TOUCHES, names))
     txn.facts.hold({row[7] for row in rows if row[7]})
     sessions: dict[int | None, str] = dict(
         rows_in(txn.sql, "SELECT n, id FROM session WHERE n IN", {row[8] for row in rows if row[8] is not None})
     )
     rows.sort(key=lambda row: (row[9], row[10], row[1]), reverse=True)
-    found = (_touch(txn, row, names[row[0]], sessions.get(row[8])) for row in rows)
+    found = (_file_touch(txn, row, names[row[0]], sessions.get(row[8])) for row in rows)
     return [touch for touch in found if wanted.is_at(touch.full_path)]
 
 
-def _names(txn: ReadTxn, wanted: WantedPath) -> Iterator[tuple[int, str]]:
+def _names_of_file(txn: ReadTxn, wanted: WantedPath) -> Iterator[tuple[int, str]]:
     """The contents that can be a name of the file. A ledger has far fewer names of files than notes of them."""
     numbers = [n for (n,) in txn.sql.all("SELECT DISTINCT path FROM message_file")]
     txn.facts.hold(numbers)
@@ -916,7 +934,7 @@ def _names(txn: ReadTxn, wanted: WantedPath) -> Iterator[tuple[int, str]]:
             yield n, name
 
 
-def _touch(txn: ReadTxn, row: Row, name: str, session: str | None) -> Touch:
+def _file_touch(txn: ReadTxn, row: Row, name: str, session: str | None) -> Touch:
     _, _, message, kind, start, end, turn, workspace, _, at, _, synthesised = row
     return Touch(
         turn_id=turn,

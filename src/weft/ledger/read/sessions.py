@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.contents import MAX_INTEGER
 from weft.kernel.enums import TaskStatus
-from weft.kernel.errors import AmbiguousName, InvalidInput, quoted
+from weft.kernel.errors import Action, AmbiguousName, Hint, InvalidInput, NotFound, quoted
 from weft.kernel.events import Event
 from weft.kernel.typed_names import normal_form
 from weft.ledger.arguments import checked_count, checked_text
@@ -62,7 +62,7 @@ class Page(list[Item]):
         self.next = next
 
 
-class Cursor(Struct, frozen=True):
+class PageCursor(Struct, frozen=True):
     """Where a page begins."""
 
     arrival: int
@@ -81,13 +81,15 @@ class PageRequest:
     ) -> None:
         self.listing = listing
         self.limit = None if limit is None else checked_count(limit, "limit")
-        self._filters = _digest(*sorted((name, value) for name, value in filters.items() if value is not None))
-        self._replica = _digest(replica)
-        self.after = None if after is None else self._read(after)
+        self._filters = _arguments_digest(
+            *sorted((name, value) for name, value in filters.items() if value is not None)
+        )
+        self._replica = _arguments_digest(replica)
+        self.after = None if after is None else self._read_cursor(after)
 
-    def begin(self, arrival: int, now: int) -> Cursor:
+    def begin(self, arrival: int, now: int) -> PageCursor:
         """The cursor that was given; else that of a first page, which is read at this moment."""
-        return self.after or Cursor(arrival, now)
+        return self.after or PageCursor(arrival, now)
 
     @property
     def now(self) -> int | None:
@@ -99,7 +101,7 @@ class PageRequest:
         """How many rows to read together: one more than the page has, to know whether another follows."""
         return ROWS_AT_ONCE if self.limit is None else min(self.limit + 1, ROWS_AT_ONCE)
 
-    def page(self, begun: Cursor, items: Iterable[tuple[Position, Item]]) -> Page[Item]:
+    def page(self, begun: PageCursor, items: Iterable[tuple[Position, Item]]) -> Page[Item]:
         """As many items as were asked for; `items` begin behind the cursor, each with its position."""
         if self.limit is None:
             return Page(item for _, item in items)
@@ -107,21 +109,23 @@ class PageRequest:
         chosen = list(islice(rest, self.limit))
         further = next(rest, None) is not None
         place = chosen[-1][0] if chosen else begun.position
-        text = self._written(Cursor(begun.arrival, begun.now, place)) if further else None
+        text = self._write_cursor(PageCursor(begun.arrival, begun.now, place)) if further else None
         return Page((item for _, item in chosen), text)
 
-    def page_until(self, begun: Cursor, items: Iterable[tuple[Position, Item]], stopped: Position | None) -> Page[Item]:
+    def page_until(
+        self, begun: PageCursor, items: Iterable[tuple[Position, Item]], stopped: Position | None
+    ) -> Page[Item]:
         """These items; where the search for them stopped before its end, the next page goes on behind that place."""
-        text = None if stopped is None else self._written(Cursor(begun.arrival, begun.now, stopped))
+        text = None if stopped is None else self._write_cursor(PageCursor(begun.arrival, begun.now, stopped))
         return Page((item for _, item in items), text)
 
-    def _written(self, cursor: Cursor) -> str:
+    def _write_cursor(self, cursor: PageCursor) -> str:
         values = [VERSION, self.listing, self._filters, self._replica, cursor.arrival, cursor.now, cursor.position]
         payload = orjson.dumps(values)
         return urlsafe_b64encode(sha256(payload).digest()[:CHECKSUM_BYTES] + payload).rstrip(b"=").decode()
 
-    def _read(self, text: str) -> Cursor:
-        version, rest = _payload(checked_text(text, "cursor"))
+    def _read_cursor(self, text: str) -> PageCursor:
+        version, rest = _cursor_payload(checked_text(text, "cursor"))
         if version != VERSION:
             raise InvalidInput(
                 f"the cursor is of form {quoted(version, 20)}", f"weft reads form {VERSION} here: start over"
@@ -135,15 +139,15 @@ class PageRequest:
             raise InvalidInput(
                 f"the cursor belongs to {listing} with other arguments", "ask for every page with the same ones"
             )
-        return Cursor(arrival, now, tuple(position))
+        return PageCursor(arrival, now, tuple(position))
 
 
-def _digest(*values: Any) -> str:
+def _arguments_digest(*values: Any) -> str:
     """Of arguments that are checked later, if at all."""
     return sha256(quoted(values, None).encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST_DIGITS]
 
 
-def _payload(text: str) -> tuple[Any, list[Any]]:
+def _cursor_payload(text: str) -> tuple[Any, list[Any]]:
     """The version of a cursor and the rest of it; what its checksum does not fit was not given by weft."""
     try:
         data = urlsafe_b64decode(text[:LONGEST_CURSOR_LETTERS].encode("ascii") + b"=" * (-len(text) % 4))
@@ -212,6 +216,39 @@ def _beginning_so(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -
     return [row for row in rows if may_read(row)]
 
 
+MOST_NEAR = 3
+MOST_COMPARED = 10_000
+"""So many labels, the newest, are compared with a name that none of them has."""
+
+
+def missing_session(
+    sql: Sql,
+    name: str,
+    may_read: Callable[[SessionRow], bool],
+    what: str = "session",
+    hint: Hint = Action.LIST_SESSIONS,
+) -> NotFound:
+    """The error of a name that no session has: it says that one was deleted, or names sessions that are nearly called
+    so, of those that can be read."""
+    deleted = sql.all(f"{SESSION.select} WHERE label = ? AND status = 'deleted'", (normal_form(name),))
+    if any(may_read(SessionRow(*row)) for row in deleted):
+        return NotFound(what, name, Action.RESTORE_SESSION.of(session=name))
+    near = _near_labels(sql, normal_form(name), may_read)
+    advice = Action.CHOOSE_NEAR_SESSION.of(names=" or ".join(map(repr, near))) if near else hint
+    return NotFound(what, name, advice)
+
+
+def _near_labels(sql: Sql, name: str, may_read: Callable[[SessionRow], bool]) -> list[str]:
+    """Only what can be read is compared: what a stranger has changes nothing of the answer."""
+    from difflib import get_close_matches
+
+    newest = f"{SESSION.select} WHERE status <> 'deleted' ORDER BY n DESC LIMIT ?"
+    rows = (SessionRow(*row) for row in sql.all(newest, (MOST_COMPARED,)))
+    labels = [row.label for row in rows if may_read(row)]
+    begun = [label for label in labels if name and label.startswith(name)]
+    return list(dict.fromkeys([*begun[:MOST_NEAR], *get_close_matches(name, labels, MOST_NEAR)]))[:MOST_NEAR]
+
+
 def _only_label(text: str, labels: list[str]) -> str:
     """The one label that there is; raises AmbiguousName where there are several."""
     if len(labels) > 1:
@@ -242,18 +279,18 @@ def shown_labels(sql: Sql, sessions: Iterable[SessionRow]) -> dict[str, str]:
 def fitting(labels: Iterable[str], text: str) -> list[str]:
     """The labels that a beginning could mean, without what lies below another one of them. Between slashes a word that
     is written out wins over one that is cut short."""
-    begun = {label for label in labels if _begins(label, text)}
+    begun = {label for label in labels if _label_begins(label, text)}
     for depth, word in enumerate(text.split("/")):
         begun = {label for label in begun if label.split("/")[depth : depth + 1] == [word]} or begun
-    return sorted(label for label in begun if not any(above in begun for above in _above(label)))
+    return sorted(label for label in begun if not any(above in begun for above in _labels_above(label)))
 
 
-def _above(label: str) -> Iterator[str]:
+def _labels_above(label: str) -> Iterator[str]:
     parts = label.split("/")
     return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
-def _begins(label: str, text: str) -> bool:
+def _label_begins(label: str, text: str) -> bool:
     if label.startswith(text):
         return True
     parts, typed = label.split("/"), text.split("/")
@@ -280,7 +317,7 @@ def _short_parts(parts: list[str]) -> dict[str, str]:
     made = {}
     for i, part in enumerate(parts):
         beside = (*parts[max(0, i - 1) : i], *parts[i + 1 : i + 2])
-        length = max([COMFORTABLE, *(_common(part, other) + 1 for other in beside)])
+        length = max([COMFORTABLE, *(_common_prefix(part, other) + 1 for other in beside)])
         while length < len(part) and not part[length - 1].isalnum():
             length += 1
         made[part] = part[:length] if _is_long(part) else part
@@ -292,7 +329,7 @@ def _is_long(part: str) -> bool:
     return len(part) > (LONG if any(map(str.isdigit, part)) else TOO_LONG)
 
 
-def _common(left: str, right: str) -> int:
+def _common_prefix(left: str, right: str) -> int:
     """How many characters two words share from the beginning."""
     return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
@@ -347,24 +384,24 @@ def to_session(txn: ReadTxn, row: SessionRow) -> Session:
 
 def to_sessions(txn: ReadTxn, rows: list[SessionRow]) -> list[Session]:
     """Many at once: a few statements in all."""
-    txn.facts.hold(n for row in rows for n in _contents(row) if n)
+    txn.facts.hold(n for row in rows for n in _content_numbers(row) if n)
     above = {row.parent_session for row in rows if row.parent_session}
-    parents = _labels(txn, above)
+    parents = _readable_labels(txn, above)
     names = agent_names(txn.sql, (row.persona for row in rows))
     heads = {row.head for row in rows if row.head and _is_subagent(row)}
     ends: dict[str, str] = dict(rows_in(txn.sql, "SELECT id, status FROM turn WHERE id IN", heads))
-    tried = _attempts(txn.sql, (row.n for row in rows if _is_subagent(row)))
+    tried = _unfinished_attempts(txn.sql, (row.n for row in rows if _is_subagent(row)))
     states = {row.n: tried.get(row.n) or ends.get(row.head or "") for row in rows}
     return [_to_session(txn, row, parents, names, states[row.n]) for row in rows]
 
 
-def _labels(txn: ReadTxn, sessions: Iterable[str]) -> dict[str, str]:
+def _readable_labels(txn: ReadTxn, sessions: Iterable[str]) -> dict[str, str]:
     """By id the labels of those that can be read."""
     rows = (SessionRow(*row) for row in rows_in(txn.sql, f"{SESSION.select} WHERE id IN", sessions))
     return {row.id: row.label for row in rows if access_of(txn).may_read(row)}
 
 
-def _attempts(sql: Sql, sessions: Iterable[int]) -> dict[int, str]:
+def _unfinished_attempts(sql: Sql, sessions: Iterable[int]) -> dict[int, str]:
     """By session: the state of the newest turn that is under way, or failed, since the head was last moved."""
     found = sorted(rows_in(sql, _SINCE_THE_HEAD_MOVED, sessions), key=lambda row: row[1])
     return {session: status for session, _, status in found}
@@ -389,7 +426,7 @@ def _task_status(row: SessionRow, state: str | None) -> str | None:
     return state if state in (TaskStatus.COMPLETED, TaskStatus.FAILED) else TaskStatus.RUNNING.value
 
 
-def _contents(row: SessionRow) -> tuple[int | None, ...]:
+def _content_numbers(row: SessionRow) -> tuple[int | None, ...]:
     return (
         row.task, row.routing, row.origin_session, row.title, row.workspace, row.git_branch,
         row.version, row.metadata,
@@ -490,10 +527,10 @@ def load_branches(txn: ReadTxn, session: int | None = None) -> list[Branch]:
     """Other replicas' branches, of one session or of all that can be read; the newest first."""
     where, values = ("", ()) if session is None else (" WHERE b.session = ?", (session,))
     rows, access = txn.sql.all(f"{_COLUMNS}{where} ORDER BY b.n DESC", values), access_of(txn)
-    return [_branch(row) for row in rows if access.is_unlimited or access.session_of_number(row[-1]) is not None]
+    return [_branch_of_row(row) for row in rows if access.is_unlimited or access.session_of_number(row[-1]) is not None]
 
 
-def _branch(row: Row) -> Branch:
+def _branch_of_row(row: Row) -> Branch:
     session, label, tip, replica, head, events, changed_at, _ = row
     return Branch(
         session_id=session,
@@ -587,7 +624,7 @@ class Projects:
     """The projects of folders, each looked up once."""
 
     def __init__(self, txn: ReadTxn, repository_of: RepositoryOf | None = None) -> None:
-        self._txn, self._local = txn, cache(repository_of or _unknown)
+        self._txn, self._local = txn, cache(repository_of or _unknown_folder)
         self._by_folder: dict[str, Project] = {}
         self._by_repository: dict[str, Project] = {}
 
@@ -605,8 +642,13 @@ class Projects:
         case of letters."""
         if not folder:
             return False
-        project, words = self.of(folder), _trimmed(wanted)
-        if words in (_trimmed(folder), project.name.casefold(), project.key.casefold(), project_of(folder).casefold()):
+        project, words = self.of(folder), _folded_path(wanted)
+        if words in (
+            _folded_path(folder),
+            project.name.casefold(),
+            project.key.casefold(),
+            project_of(folder).casefold(),
+        ):
             return True
         return "/" in wanted and self.of(wanted.rstrip("/") or wanted).key.casefold() == project.key.casefold()
 
@@ -618,31 +660,31 @@ class Projects:
         return [folder for (workspace,) in rows if (folder := text_of(self._txn, workspace))]
 
     def _look_up(self, folder: str) -> Project:
-        claims = self._claims.get(folder)
+        claims = self._folder_claims.get(folder)
         main = claims.main_folder if claims and self._local(folder) is None else None
         if main is None and (inside := _TOOL_WORKTREE.search(folder)) is not None:
             main = folder[: inside.start()]
         for place in (folder, main):
-            if place and (repository := self._repository(place)) is not None:
+            if place and (repository := self._repository_of(place)) is not None:
                 project = Project(repository, project_of(repository), is_repository=True)
                 return self._by_repository.setdefault(repository.casefold(), project)
         return Project(main or folder, project_of(main or folder), is_repository=main is not None)
 
-    def _repository(self, folder: str) -> str | None:
+    def _repository_of(self, folder: str) -> str | None:
         """What is known of it here, what was recorded of it, or what is known of a folder around or beside it."""
-        claims = self._claims.get(folder)
+        claims = self._folder_claims.get(folder)
         if self._local(folder) is not None or (claims and claims.repositories):
             return self._own_repository(folder)
-        return self._around(folder) or self._beside.get(_worktree_place(folder) or "")
+        return self._repository_around(folder) or self._worktree_repositories.get(_worktree_place(folder) or "")
 
     def _own_repository(self, folder: str) -> str | None:
         """What is known of the folder itself here; else what all sessions in it recorded."""
-        local, claims = self._local(folder), self._claims.get(folder)
+        local, claims = self._local(folder), self._folder_claims.get(folder)
         if local is not None:
             return None if local == folder else local
         return claims.repository if claims else None
 
-    def _around(self, folder: str) -> str | None:
+    def _repository_around(self, folder: str) -> str | None:
         """The repository of the nearest folder above it of which one was recorded; a home folder's is not that of all
         below."""
         place = folder.rstrip("/")
@@ -650,26 +692,26 @@ class Projects:
             place = place.rpartition("/")[0]
             if not place or project_of(place) == HOME:
                 return None
-            claims = self._claims.get(place)
+            claims = self._folder_claims.get(place)
             if claims is not None and claims.repositories:
                 return self._own_repository(place)
         return None
 
     @cached_property
-    def _beside(self) -> dict[str, str | None]:
+    def _worktree_repositories(self) -> dict[str, str | None]:
         """By the place where worktrees of one name are made: the repository that they share, by those of which one was
         recorded. None: they differ."""
         repositories: dict[str, dict[str, str | None]] = {}
-        for folder, claims in self._claims.items():
+        for folder, claims in self._folder_claims.items():
             if claims.repositories and (place := _worktree_place(folder)) is not None:
                 repository = self._own_repository(folder)
                 repositories.setdefault(place, {})[(repository or "").casefold()] = repository
         return {place: _only_name(names) for place, names in repositories.items()}
 
     @cached_property
-    def _claims(self) -> dict[str, FolderClaims]:
+    def _folder_claims(self) -> dict[str, FolderClaims]:
         """By folder, what sessions in it recorded of its repository."""
-        pairs = self._metadata()
+        pairs = self._metadata_pairs()
         self._txn.facts.hold(content for pair in pairs for content in pair)
         claims: dict[str, FolderClaims] = {}
         for workspace, metadata in pairs:
@@ -677,7 +719,7 @@ class Projects:
             claims.setdefault(folder, FolderClaims()).add(recorded_repository(json_of(self._txn, metadata), folder))
         return claims
 
-    def _metadata(self) -> list[tuple[int, int]]:
+    def _metadata_pairs(self) -> list[tuple[int, int]]:
         """Folders and what the last sessions in each noted, as contents, the latest last; of sessions that can be
         read."""
         pairs: list[tuple[int, int]] = []
@@ -737,7 +779,7 @@ def _only_name(names: dict[str, str | None]) -> str | None:
     return next(iter(names.values())) if len(names) == 1 else None
 
 
-def _unknown(folder: str) -> None:
+def _unknown_folder(folder: str) -> None:
     """What is known of folders where nobody looks at them."""
 
 
@@ -748,7 +790,7 @@ def recorded_repository(metadata: Any, folder: str) -> RecordedRepository:
         return RecordedRepository()
     git, worktree = metadata.get("git"), metadata.get("worktree")
     remote = git.get("repository_url") if isinstance(git, dict) else None
-    name = repository_name(remote) if isinstance(remote, str) else _owned(metadata.get("repository"))
+    name = repository_name(remote) if isinstance(remote, str) else _repository_address(metadata.get("repository"))
     requests = metadata.get("pullRequests")
     for request in requests if name is None and isinstance(requests, list) else ():
         address = request.get("prUrl") if isinstance(request, dict) else None
@@ -769,7 +811,7 @@ def _worktree_place(folder: str) -> str | None:
     return "/".join([*parts[:-2], "*", parts[-1]]) if WORKTREES in parts[:-2] else None
 
 
-def _owned(name: Any) -> str | None:
+def _repository_address(name: Any) -> str | None:
     is_name = isinstance(name, str) and len(name) <= LONGEST_ADDRESS_CHARS and _OWNED.fullmatch(name)
     return f"{GITHUB}/{name}" if is_name else None
 
@@ -798,5 +840,5 @@ def project_of(workspace: str | None) -> str:
     return HOME if is_home else parts[-1]
 
 
-def _trimmed(path: str) -> str:
+def _folded_path(path: str) -> str:
     return (path.rstrip("/") or path).casefold()

@@ -16,7 +16,7 @@ from weft.kernel.enums import LinkReason
 from weft.kernel.errors import FactDamaged
 from weft.kernel.events import conversation_stream, event_id
 from weft.ledger.read.revisions import Revision
-from weft.ledger.read.turns import CHUNK, Range, ranges_to
+from weft.ledger.read.turns import CHUNK, SegmentRange, ranges_to
 from weft.ledger.views.rows import event_at, find_session, place_of_event, stream_of
 from weft.store.fact_log import ContentHead, FactReader, LogRow
 from weft.store.port import ReadTxn
@@ -30,7 +30,7 @@ def conversation_events(txn: ReadTxn, conversations: Sequence[str]) -> set[int]:
     numbers: set[int] = set()
     for id in conversations:
         tip = txn.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (conversation_stream(id),))
-        numbers |= _chain(txn, id, None if tip is None else bytes(tip[0]))
+        numbers |= _conversation_chain(txn, id, None if tip is None else bytes(tip[0]))
         row = txn.sql.one("SELECT forked_from, forked_at FROM conversation WHERE id = ?", (id,))
         while row is not None and row[0] is not None:
             origin, position = row
@@ -56,10 +56,10 @@ def _chain_to_message(txn: ReadTxn, conversation: str, position: int) -> set[int
     line = None if row is None else txn.facts.line(row[0])
     if row is None or line is None:
         return set()
-    return {row[0], *_chain(txn, conversation, _room_event_before(line))}
+    return {row[0], *_conversation_chain(txn, conversation, _room_event_before(line))}
 
 
-def _chain(txn: ReadTxn, conversation: str, event: bytes | None) -> set[int]:
+def _conversation_chain(txn: ReadTxn, conversation: str, event: bytes | None) -> set[int]:
     """From an event of a conversation back to its first one."""
     numbers: set[int] = set()
     while event is not None:
@@ -110,16 +110,16 @@ class ThreadFacts:
         self.txn = txn
         self._conversation_events = conversation_events(txn, conversations)
         """Arrival numbers of the events of conversations."""
-        self._ranges = _merged(txn, spots)
-        self._asked = _asked(txn, spots)
-        self.heads = sorted({_head(txn, spot) for spot in spots})
+        self._ranges = _merged_ranges(txn, spots)
+        self._asked = _named_sessions(txn, spots)
+        self.heads = sorted({_thread_head(txn, spot) for spot in spots})
         self._sessions: dict[str, str | None] = dict.fromkeys(self._made_by())
         """The last event that was given out of each session's stream."""
         self._over: set[str] = set()
         """Sessions whose stream goes on about other things."""
         self._members = participants_in(txn, conversations)
-        self._agents = self._acting() | self._members
-        self._late = set(self._late_results()) | set(self._substitutions())
+        self._agents = self._acting_personas() | self._members
+        self._late = set(self._late_results()) | set(self._substitution_events())
         self._cut = self._cut_turns()
         self._shown: set[str] = set()
         """Events that were given out of turns that are shown in part."""
@@ -142,7 +142,7 @@ class ThreadFacts:
                     if stream[4:] in self._cut:
                         self._shown.add(event_id(line))
                     yield n, line
-                elif stream[:4] != "run:" and self._belongs(n, stream, line):
+                elif stream[:4] != "run:" and self._event_belongs(n, stream, line):
                     yield n, line
 
     def contains(self, turn: object) -> bool:
@@ -166,7 +166,7 @@ class ThreadFacts:
         return [line for line in lines if line is not None]
 
     def _all_runs(self) -> Iterator[_Run]:
-        return merge(*map(self._runs, self._ranges.values()))
+        return merge(*map(self._runs_in_range, self._ranges.values()))
 
     def _places(self) -> Iterator[int]:
         """Arrival numbers in order: where each turn begins, and of all else that has one."""
@@ -219,7 +219,7 @@ class ThreadFacts:
             moves = self.txn.sql.all(query, (session, moves[-1][3], CHUNK))
         return None
 
-    def _runs(self, part: Range) -> Iterator[_Run]:
+    def _runs_in_range(self, part: SegmentRange) -> Iterator[_Run]:
         query = f"SELECT n, id, events, depth FROM turn WHERE {_IN_RANGE} ORDER BY depth"
         for low in range(part.low, part.high + 1, CHUNK):
             high = min(low + CHUNK - 1, part.high)
@@ -227,7 +227,7 @@ class ThreadFacts:
                 cut = part.events if depth == part.high else None
                 yield _Run(n, f"run:{turn}", events if cut is None else cut)
 
-    def _belongs(self, n: int, stream: str, line: bytes) -> bool:
+    def _event_belongs(self, n: int, stream: str, line: bytes) -> bool:
         kind, _, name = stream.partition(":")
         if kind == "ledger":
             return n in self._late
@@ -297,7 +297,7 @@ class ThreadFacts:
                 if event.get("session") in self._asked and not _TURN_FIELDS.isdisjoint(event):
                     yield event
 
-    def _acting(self) -> set[str]:
+    def _acting_personas(self) -> set[str]:
         found = {persona for (persona,) in self._each_range("persona")}
         held = rows_in(self.txn.sql, "SELECT persona FROM session WHERE id IN", sorted(self._sessions))
         return found | {persona for (persona,) in held}
@@ -313,7 +313,7 @@ class ThreadFacts:
                 if depth < part.high or part.events is None:
                     yield -position
 
-    def _substitutions(self) -> Iterator[int]:
+    def _substitution_events(self) -> Iterator[int]:
         """Arrival numbers of those of events that are shown, and of what was recorded to be shown instead."""
         query = (
             "SELECT s.n, s.original, s.original_n, s.replacement_n, t.depth FROM turn t"
@@ -325,7 +325,7 @@ class ThreadFacts:
             ):
                 if depth == part.high and part.events is not None:
                     is_late = not self._is_of_run(original_n)
-                    if is_late or self._position(bytes(original).hex()) >= part.events:
+                    if is_late or self._position_of_event(bytes(original).hex()) >= part.events:
                         continue
                 yield n
                 if not self._is_of_run(replacement_n):
@@ -335,7 +335,7 @@ class ThreadFacts:
         line = self.txn.facts.line(n)
         return line is not None and stream_of(n, line).startswith("run:")
 
-    def _position(self, event: str) -> int:
+    def _position_of_event(self, event: str) -> int:
         return place_of_event(self.txn.sql, self.txn.facts, event)[1]
 
     def _cut_turns(self) -> set[str]:
@@ -374,24 +374,24 @@ def rows_at(
         limit = min(2 * limit, ROWS_AT_ONCE) if used == len(rows) else 1
 
 
-def _head(txn: ReadTxn, spot: Revision) -> ThreadHead:
+def _thread_head(txn: ReadTxn, spot: Revision) -> ThreadHead:
     whole = spot.events is None
     return ThreadHead(
         spot.turn.id, spot.turn.digest if whole else event_at(txn.facts, spot.turn, (spot.events or 1) - 1)
     )
 
 
-def _merged(txn: ReadTxn, spots: Sequence[Revision]) -> dict[int, Range]:
+def _merged_ranges(txn: ReadTxn, spots: Sequence[Revision]) -> dict[int, SegmentRange]:
     """Every segment once, as far as any of the threads goes in it."""
-    found: dict[int, Range] = {}
+    found: dict[int, SegmentRange] = {}
     for spot in spots:
         for part in ranges_to(txn.sql, spot.turn.segment, spot.turn.depth, spot.events, across=True):
             known = found.get(part.segment)
-            found[part.segment] = part if known is None else max(known, part, key=_reach)
+            found[part.segment] = part if known is None else max(known, part, key=_range_reach)
     return found
 
 
-def _asked(txn: ReadTxn, spots: Sequence[Revision]) -> set[str]:
+def _named_sessions(txn: ReadTxn, spots: Sequence[Revision]) -> set[str]:
     """Imported sessions that were asked for: by name, or as those to which the named turns belong."""
     by_name = (find_session(txn.sql, spot.session) for spot in spots if spot.session is not None)
     numbers = {spot.turn.session for spot in spots if spot.session is None and spot.turn.session is not None}
@@ -400,5 +400,5 @@ def _asked(txn: ReadTxn, spots: Sequence[Revision]) -> set[str]:
     return {id for (id,) in rows}
 
 
-def _reach(part: Range) -> tuple[int, bool, int]:
+def _range_reach(part: SegmentRange) -> tuple[int, bool, int]:
     return part.high, part.events is None, part.events or 0

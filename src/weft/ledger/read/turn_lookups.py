@@ -25,14 +25,14 @@ from weft.ledger.read.revisions import routed_sessions
 from weft.ledger.read.search_index import (
     UNREMARKABLE,
     VIEW,
-    Entry,
+    SearchEntry,
     fits_words,
     known_text,
     load_turns,
     passages_of,
     source_word,
 )
-from weft.ledger.read.search_matches import Filters, Finder, Query
+from weft.ledger.read.search_matches import MatchFilters, SearchFinder, SearchQuery
 from weft.ledger.read.session_list import (
     HERE,
     CurrentTurns,
@@ -43,7 +43,7 @@ from weft.ledger.read.session_list import (
     turns_by_time,
 )
 from weft.ledger.read.sessions import NEWEST, Position
-from weft.ledger.read.turns import CHUNK, Range, children, ranges_to
+from weft.ledger.read.turns import CHUNK, SegmentRange, children, ranges_to
 from weft.ledger.views.rows import (
     HISTORY,
     MESSAGE,
@@ -58,7 +58,7 @@ from weft.ledger.views.rows import (
     touched,
 )
 from weft.store.fact_log import refuse_standstill
-from weft.store.port import Question, ReadTxn, Term, WordIndex
+from weft.store.port import Question, ReadTxn, SearchTerm, WordIndex
 from weft.store.sql import Sql, rows_in, rows_wanted
 
 # --- Turns, messages, tool calls and sessions by what they are: every lookup that the agents ledger schema indexes.
@@ -169,7 +169,7 @@ def _ends(sql: Sql) -> Iterator[TurnRow]:
 
 def _by_word(txn: ReadTxn, index: WordIndex, word: str) -> list[TurnRow]:
     """Turns whose passages have a word; those that the index has not seen yet are looked at as they are."""
-    question: Question = ((Term(word),),)
+    question: Question = ((SearchTerm(word),),)
     found = {turn for (turn,) in rows_in(txn.sql, _TURNS_OF, index.match(question, MAX_INTEGER))}
     late = load_turns(txn, touched(txn.facts, txn.facts.watermark(VIEW)).turns)
     fresh = [
@@ -204,10 +204,10 @@ def has_children(sql: Sql, row: TurnRow) -> bool:
 
 
 def find_entries(
-    txn: ReadTxn, index: WordIndex, filters: Filters, fits: Callable[[Entry], bool], after: Position = ()
-) -> Iterator[tuple[Position, Entry]]:
+    txn: ReadTxn, index: WordIndex, filters: MatchFilters, fits: Callable[[SearchEntry], bool], after: Position = ()
+) -> Iterator[tuple[Position, SearchEntry]]:
     """Messages and calls by a search without words, each with its position."""
-    matches = Finder(txn, index, Query(()), filters, after).newest()
+    matches = SearchFinder(txn, index, SearchQuery(()), filters, after).newest()
     return ((position, match.entry) for position, match in matches if fits(match.entry))
 
 
@@ -330,7 +330,7 @@ class ThreadSessions:
         self._txn, self._access = txn, access_of(txn)
         self._makers: dict[int, SessionRow | None] = {}
         self._standing: dict[int, list[SessionRow]] = {}
-        self._threads: dict[int, list[Range]] = {}
+        self._threads: dict[int, list[SegmentRange]] = {}
 
     def load(self, turns: Iterable[TurnRow]) -> None:
         """Look up the sessions of many turns at once."""
@@ -407,7 +407,7 @@ class ThreadSessions:
             behind += part.high - part.low + 1
         return None
 
-    def _thread(self, session: SessionRow) -> list[Range]:
+    def _thread(self, session: SessionRow) -> list[SegmentRange]:
         if session.n not in self._threads:
             stands = session.head_segment is not None and session.head_depth is not None
             self._threads[session.n] = (
@@ -430,20 +430,20 @@ WIDEST_GAP, MOST_WINDOWS = 1_024, 16
 """Numbers of inherited passages that are no further apart are looked up together, and in so many ranges at most; what
 lies between is passed over."""
 SYSTEM_WORD = f":r{MessageRole.SYSTEM}"
-_ROLE_WORDS = tuple(Term(f":r{role}") for role in MessageRole if role is not MessageRole.SYSTEM)
+_ROLE_WORDS = tuple(SearchTerm(f":r{role}") for role in MessageRole if role is not MessageRole.SYSTEM)
 _TURNS_ABOVE = (
     "SELECT t.n, t.root, t.session FROM wanted w JOIN turn t"
     " ON t.segment = CAST(w.segment AS BIGINT) AND t.depth <= CAST(w.depth AS BIGINT) WHERE t.current = 1"
 )
 
 
-class Inherited(Struct, frozen=True):
+class InheritedPassages(Struct, frozen=True):
     """Passages of turns that are in a thread that can be read, but that no session made that can be read."""
 
     numbers: frozenset[int]
     windows: tuple[tuple[int, int], ...]
     """The first and the last number of those that are looked up together, the newest first."""
-    trees: tuple[Term, ...]
+    trees: tuple[SearchTerm, ...]
 
 
 class ReadablePassages:
@@ -455,7 +455,7 @@ class ReadablePassages:
 
     def match(self, words: Iterable[str], limit: int, low: int | None = None) -> list[int]:
         """At most so many passages that hold all these words, from a number on."""
-        question: Question = tuple((Term(word),) for word in words)
+        question: Question = tuple((SearchTerm(word),) for word in words)
         if self._access.is_unlimited:
             return self._index.match(question, limit, low)
         question = (*question, _ROLE_WORDS)
@@ -463,7 +463,7 @@ class ReadablePassages:
         return sorted(passages - self._stale, reverse=True)[:limit]
 
     def _of_sessions(self, question: Question, limit: int, low: int | None) -> list[int]:
-        terms = tuple(Term(f":s{n}") for n in self._sessions)
+        terms = tuple(SearchTerm(f":s{n}") for n in self._sessions)
         return self._index.match((*question, terms), limit, low) if terms else []
 
     def _of_threads(self, question: Question, low: int | None) -> Iterator[int]:
@@ -483,7 +483,7 @@ class ReadablePassages:
         return {n for (n,) in rows_in(self._txn.sql, "SELECT n FROM passage WHERE turn IN", self._stale_turns)}
 
     @cached_property
-    def _inherited(self) -> Inherited:
+    def _inherited(self) -> InheritedPassages:
         sessions, reach = self._access.reading_scope()
         above = rows_wanted(self._txn.sql, ("segment", "depth"), _TURNS_ABOVE, reach.items())
         own = frozenset(sessions)
@@ -491,11 +491,11 @@ class ReadablePassages:
         newest = sorted(roots, reverse=True)[:INHERITED_PASSAGES]
         rows = rows_in(self._txn.sql, "SELECT n FROM passage WHERE turn IN", newest)
         numbers = sorted((n for (n,) in rows), reverse=True)[:INHERITED_PASSAGES]
-        trees = tuple(Term(f":t{root}") for root in sorted({roots[n] for n in newest}))
-        return Inherited(frozenset(numbers), tuple(_windows(numbers)), trees)
+        trees = tuple(SearchTerm(f":t{root}") for root in sorted({roots[n] for n in newest}))
+        return InheritedPassages(frozenset(numbers), tuple(_number_windows(numbers)), trees)
 
 
-def _windows(numbers: list[int]) -> Iterator[tuple[int, int]]:
+def _number_windows(numbers: list[int]) -> Iterator[tuple[int, int]]:
     """The first and the last of each run of numbers, cut where the gaps are widest; the numbers fall."""
     gaps = ((numbers[i - 1] - numbers[i], i) for i in range(1, len(numbers)))
     widest = nlargest(MOST_WINDOWS - 1, (gap for gap in gaps if gap[0] > WIDEST_GAP))
@@ -751,7 +751,7 @@ def _turn_words(txn: ReadTxn, turns: Sequence[TurnRow]) -> Iterator[tuple[TurnRo
         for turn in some:
             gathered, left = IndexedWords(), READ_LETTERS
             for n in contents[turn.n]:
-                text = _typed(bytes_text(txn.facts.beginning(n))[:left])
+                text = _typed_words(bytes_text(txn.facts.beginning(n))[:left])
                 gathered.add(text)
                 left -= len(text)
             yield turn, gathered.words()
@@ -789,6 +789,6 @@ def _related(
     )
 
 
-def _typed(text: str) -> str:
+def _typed_words(text: str) -> str:
     """Without the passages that a tool put into it."""
     return "".join(piece.text for piece in message_passages(text) if not piece.is_injected) if "<" in text else text

@@ -13,11 +13,14 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
+from weft.kernel.clock import offset
 from weft.kernel.contents import CONTENT_DOMAIN, bytes_text
 from weft.kernel.errors import Action, Damaged, FactDamaged, InvalidInput, NotFound, quoted
 from weft.kernel.events import Event, ModelResponse, RunFinished, ToolResult, UnknownEvent, Usage
 from weft.ledger.model import (
+    READ_FROM,
     AppliedSubstitution,
     ImagePart,
     Message,
@@ -48,6 +51,7 @@ from weft.ledger.views.rows import (
     has_turn_at,
     json_of,
     list_in,
+    load_turn,
     name_of,
     number_in,
     run_events,
@@ -68,7 +72,7 @@ _COLUMNS = 'turn, place, seq, n, original, original_n, replacement, replacement_
 _SPAN = "SELECT n FROM turn WHERE segment = ? AND depth BETWEEN ? AND ?"
 
 
-class Change(Struct, frozen=True):
+class SubstitutionRow(Struct, frozen=True):
     """One substitution, as its row has it."""
 
     turn: int
@@ -97,7 +101,7 @@ class Substitutions:
         self._txn, self._until = txn, until
         if shows_originals(txn):
             self._until = 0
-        self._changes: dict[tuple[int, str, int], list[Change]] = {}
+        self._changes: dict[tuple[int, str, int], list[SubstitutionRow]] = {}
         for row in rows:
             change = _to_change(row)
             self._changes.setdefault((change.turn, change.place, change.seq), []).append(change)
@@ -110,7 +114,7 @@ class Substitutions:
     def has_message(self, turn: int, seq: int) -> bool:
         return (turn, MESSAGE_ROWS, seq) in self._changes
 
-    def of_event(self, event: str) -> list[Change]:
+    def of_event(self, event: str) -> list[SubstitutionRow]:
         """Those of one event, in order."""
         original = bytes.fromhex(event)
         return [change for changes in self._changes.values() for change in changes if change.original == original]
@@ -124,31 +128,33 @@ class Substitutions:
 
     def note_of(self, turn: int, place: str, seq: int) -> AppliedSubstitution | UnsetType:
         """What is to be noted of a place."""
-        return self._note(self._shown((turn, place, seq))[0])
+        return self._note_of_change(self._shown_change((turn, place, seq))[0])
 
     def counts(self) -> dict[int, int]:
         """How many places of each turn show other words than were recorded."""
-        return Counter(turn for turn, place, seq in self._changes if self._shown((turn, place, seq))[0] is not None)
+        return Counter(
+            turn for turn, place, seq in self._changes if self._shown_change((turn, place, seq))[0] is not None
+        )
 
     def message(self, row: MessageRow) -> AppliedSubstitution | UnsetType:
         """Have a row say what is shown in its place; what is to be noted with it."""
-        change, event = self._shown((row.turn, MESSAGE_ROWS, row.seq))
+        change, event = self._shown_change((row.turn, MESSAGE_ROWS, row.seq))
         if event is not None:
-            message = message_of(decoded(event, _line(self._txn, event)))
+            message = message_of(decoded(event, _event_line(self._txn, event)))
             assert message is not None, "what stands in for a message is one"
             show_message(_Numbers(self._txn), row, message, is_original=change is None)
-        return self._note(change)
+        return self._note_of_change(change)
 
     def call(self, row: CallRow) -> AppliedSubstitution | UnsetType:
         """The same of the result of a call."""
-        change, event = self._shown((row.turn, CALL_ROWS, row.seq))
+        change, event = self._shown_change((row.turn, CALL_ROWS, row.seq))
         if event is not None:
-            result = decoded(event, _line(self._txn, event))
+            result = decoded(event, _event_line(self._txn, event))
             assert isinstance(result, ToolResult), "what stands in for a result is one"
             show_result(_Numbers(self._txn), row, result)
-        return self._note(change)
+        return self._note_of_change(change)
 
-    def _shown(self, place: tuple[int, str, int]) -> tuple[Change | None, int | None]:
+    def _shown_change(self, place: tuple[int, str, int]) -> tuple[SubstitutionRow | None, int | None]:
         """What changed a place, None where it shows the original; and the event to be shown, by its arrival number,
         where that is not what its row has."""
         changes = self._changes.get(place)
@@ -159,10 +165,10 @@ class Substitutions:
         wanted = changes[0].original_n if last is None else last.replacement_n
         return last, None if wanted == changes[-1].replacement_n else wanted
 
-    def _note(self, change: Change | None) -> AppliedSubstitution | UnsetType:
+    def _note_of_change(self, change: SubstitutionRow | None) -> AppliedSubstitution | UnsetType:
         return UNSET if change is None else self._to_note(change)
 
-    def _to_note(self, change: Change) -> AppliedSubstitution:
+    def _to_note(self, change: SubstitutionRow) -> AppliedSubstitution:
         return AppliedSubstitution(
             original=change.original.hex(),
             replacement=change.replacement.hex(),
@@ -198,17 +204,17 @@ def shown_events(txn: ReadTxn, turn: int) -> dict[str, Event | UnknownEvent]:
     query = f"SELECT {_COLUMNS} FROM substitution WHERE turn = ? ORDER BY n"
     last = {change.original: change for change in map(_to_change, txn.sql.all(query, (turn,)))}
     shown = {change.original.hex(): change.replacement_n for change in last.values() if not change.is_undone}
-    return {original: decoded(n, _line(txn, n)) for original, n in shown.items()}
+    return {original: decoded(n, _event_line(txn, n)) for original, n in shown.items()}
 
 
-def _line(txn: ReadTxn, n: int) -> bytes:
+def _event_line(txn: ReadTxn, n: int) -> bytes:
     line = txn.facts.line(n)
     if line is None:
         raise FactDamaged("event number", str(n), "the log has a hole there")
     return line
 
 
-def change_to(txn: ReadTxn, replacement: str) -> Change | None:
+def change_to(txn: ReadTxn, replacement: str) -> SubstitutionRow | None:
     """The first substitution that put an event in the place of another one."""
     row = txn.sql.one(
         f"SELECT {_COLUMNS} FROM substitution WHERE replacement = ? AND original <> replacement ORDER BY n LIMIT 1",
@@ -217,9 +223,9 @@ def change_to(txn: ReadTxn, replacement: str) -> Change | None:
     return None if row is None else _to_change(row)
 
 
-def _to_change(row: Sequence[Any]) -> Change:
+def _to_change(row: Sequence[Any]) -> SubstitutionRow:
     turn, place, seq, n, original, original_n, replacement, replacement_n, actor, reason, at = row
-    return Change(
+    return SubstitutionRow(
         turn, place, seq, n, bytes(original), original_n, bytes(replacement), replacement_n, actor, reason, at
     )
 
@@ -235,7 +241,7 @@ _MAIN = "AND (m.list IS NULL OR m.list = 'main')"
 _ORDER = "ORDER BY t.depth, m.seq"
 
 
-class Placed(Struct, frozen=True):
+class PlacedMessage(Struct, frozen=True):
     """A message and which event of its run brought it."""
 
     position: int
@@ -256,14 +262,14 @@ def placed_messages(
     *,
     main_only: bool = False,
     until: int | None = None,
-) -> list[Placed]:
+) -> list[PlacedMessage]:
     """One turn's messages with their positions; with `events` only what so many of its events brought, with `until` as
     they were shown at that arrival number."""
     which = _MAIN if main_only else ""
     rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", (segment, depth, depth))
     rows = [row for row in rows if events is None or row[0] < events]
     messages = to_messages(txn, [row[1:] for row in rows], substitutions_between(txn, segment, depth, depth, until))
-    return [Placed(row[0], message) for row, message in zip(rows, messages, strict=True)]
+    return [PlacedMessage(row[0], message) for row, message in zip(rows, messages, strict=True)]
 
 
 def to_messages(txn: ReadTxn, rows: Iterable[Sequence[Any]], substitutions: Substitutions) -> list[Message]:
@@ -301,12 +307,12 @@ def _to_message(txn: ReadTxn, turn: int, seq: int, substitutions: Substitutions)
         content = tuple(to_part(txn, part) for part in list_in(m.parts))
     return Message(
         m.id, m.role, content, m.seq, m.at, m.source, m.parent,
-        name_of(txn, m.model), json_of(txn, m.thinking_config), _context(txn, m), json_of(txn, m.metadata),
-        text_of(txn, m.native), substituted,
+        name_of(txn, m.model), json_of(txn, m.thinking_config), _injected_context(txn, m), json_of(txn, m.metadata),
+        text_of(txn, m.native), substituted, name_of(txn, m.provider), name_of(txn, m.finish),
     )  # fmt: skip
 
 
-def _context(txn: ReadTxn, m: MessageRow) -> Any:
+def _injected_context(txn: ReadTxn, m: MessageRow) -> Any:
     """What was injected beside a message: one value, or one made of pieces."""
     if m.context != IN_PIECES:
         return json_of(txn, m.context)
@@ -319,6 +325,62 @@ def _context(txn: ReadTxn, m: MessageRow) -> Any:
         else:
             made[key] = value
     return made
+
+
+def in_their_thread(txn: ReadTxn, messages: Iterable[Message]) -> list[Message]:
+    """The same messages, each with the one before it in its thread, where nothing else was recorded as its parent; and
+    answers with the model that gave them."""
+    placed = list(messages)
+    opening = {m.turn_id for m in placed if m.parent_id is None and not m.sequence}
+    before = _last_messages_before(txn, opening) if opening else {}
+    answers = _answers_in(txn, {m.turn_id for m in placed if m.role == "assistant" and m.sequence >= 0})
+    return [m if m.sequence < 0 else _in_its_thread(m, before, answers.get(m.id)) for m in placed]
+
+
+def _in_its_thread(m: Message, before: dict[str, str], answer: tuple[str | None, ...] | None) -> Message:
+    parent = m.parent_id
+    if parent is None:
+        parent = offset(m.id, -1) if m.sequence else before.get(m.turn_id)
+    if answer is None:
+        return m if parent == m.parent_id else replace(m, parent_id=parent)
+    model, provider, finish = answer
+    return replace(m, parent_id=parent, model=model, provider=provider, finish_reason=finish)
+
+
+def _answers_in(txn: ReadTxn, turns: set[str]) -> dict[str, tuple[str | None, ...]]:
+    """By message, the model, the provider and the finish reason of the answers of turns, where any is known."""
+    rows = rows_in(
+        txn.sql,
+        "SELECT m.id, m.model, m.provider, m.finish FROM turn t JOIN message m ON m.turn = t.n"
+        " WHERE m.role = 'assistant' AND coalesce(m.model, m.provider, m.finish) IS NOT NULL AND t.id IN",
+        turns,
+    )
+    return {id: tuple(name_of(txn, name) for name in named) for id, *named in rows}
+
+
+_PARENTS = (
+    "SELECT t.id, p.id, p.messages, CASE WHEN s.base = t.depth THEN s.parent_events END, p.n FROM turn t"
+    " JOIN turn p ON p.id = t.parent JOIN segment s ON s.n = t.segment WHERE t.id IN"
+)
+
+
+def _last_messages_before(txn: ReadTxn, turns: set[str]) -> dict[str, str]:
+    """By turn, the last message of the thread that it goes on from; ancestors that say nothing are passed over."""
+    last: dict[str, str] = {}
+    waiting = {turn: {turn} for turn in turns}
+    """By ancestor, the turns that ask for what comes before it."""
+    while waiting:
+        further: dict[str, set[str]] = {}
+        for turn, parent, count, events, n in rows_in(txn.sql, _PARENTS, waiting):
+            if events is not None:
+                shown = txn.sql.one("SELECT count(*) FROM message WHERE turn = ? AND position < ?", (n, events))
+                count = shown[0] if shown else 0
+            if count:
+                last |= dict.fromkeys(waiting[turn], offset(parent, count))
+            else:
+                further.setdefault(parent, set()).update(waiting[turn])
+        waiting = further
+    return last
 
 
 def to_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
@@ -372,17 +434,17 @@ def _shown_call(
     return seen, _to_call(txn, turn, seen, UNSET if seen.outcome == "interrupted" else substituted)
 
 
-class Leaf(Struct, frozen=True):
+class WholeTurn(Struct, frozen=True):
     """One turn with all that was said and done in it."""
 
     turn: TurnRow
-    messages: list[Placed]
+    messages: list[PlacedMessage]
     calls: list[tuple[CallRow, ToolCall]]
 
 
 def read_leaves(
     txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arrived: int | None, *, main_only: bool = True
-) -> Iterator[Leaf]:
+) -> Iterator[WholeTurn]:
     """Consecutive turns of one segment with their main history, or with all of it: of the last one only what its first
     `last_events` events brought. A late result that had not come by arrival number `arrived` is left out."""
     if not turns:
@@ -400,9 +462,9 @@ def read_leaves(
         shown = [row for row in messages_by.get(turn.n, ()) if events is None or row[0] < events]
         messages = to_messages(txn, [row[1:] for row in shown], substitutions)
         made = [call for call in calls_by.get(turn.n, ()) if events is None or call.position < events]
-        yield Leaf(
+        yield WholeTurn(
             turn,
-            [Placed(row[0], message) for row, message in zip(shown, messages, strict=True)],
+            [PlacedMessage(row[0], message) for row, message in zip(shown, messages, strict=True)],
             [_shown_call(txn, turn, call, substitutions, events, arrived) for call in made],
         )
 
@@ -451,7 +513,7 @@ def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow, substituted: AppliedSubs
     )
 
 
-def _tools(txn: ReadTxn, column: str) -> Iterator[str]:
+def _tool_names(txn: ReadTxn, column: str) -> Iterator[str]:
     """Names in a list, or '#' and the number of a content that is one."""
     if column.startswith("#"):
         found = json_of(txn, number_in(column))
@@ -459,36 +521,94 @@ def _tools(txn: ReadTxn, column: str) -> Iterator[str]:
     return (name_of(txn, tool) or "" for tool in list_in(column))
 
 
-def to_turn(txn: ReadTxn, row: TurnRow) -> Turn:
-    return to_turns(txn, [row])[0]
+def to_turn(txn: ReadTxn, row: TurnRow, store: Store | None = None) -> Turn:
+    return to_turns(txn, [row], store)[0]
 
 
-def to_turns(txn: ReadTxn, rows: Iterable[TurnRow]) -> list[Turn]:
-    """Many at once: a few statements for hundreds of turns."""
+def to_turns(txn: ReadTxn, rows: Iterable[TurnRow], store: Store | None = None) -> list[Turn]:
+    """Many at once: a few statements for hundreds of turns. With `store` they can be asked for what they hold."""
     kept = list(rows)
-    txn.facts.hold(n for row in kept for n in _contents(row) if n)
+    txn.facts.hold(n for row in kept for n in _shown_contents(row) if n)
     made_by = {row.session for row in kept if row.session is not None}
     sessions: dict[int | None, str] = dict(rows_in(txn.sql, "SELECT n, id FROM session WHERE n IN", made_by))
     if not (access := access_of(txn)).is_unlimited:
         sessions = {n: id for n, id in sessions.items() if access.session_of_number(n) is not None}
     names = agent_names(txn.sql, (row.persona for row in kept))
     changed = substitutions_in(txn, (row.n for row in kept)).counts()
-    return [
+    turns = [
         _to_turn(txn, row, sessions.get(row.session), names[row.persona], changed.get(row.n, UNSET)) for row in kept
     ]
+    if store is not None:
+        contents = StoredTurns(store)
+        for turn in turns:
+            turn.__dict__[READ_FROM] = contents
+    return turns
 
 
-def _contents(row: TurnRow) -> Iterator[int | None]:
+class StoredTurns:
+    """What turns of a ledger hold, each read when it is asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def has_children(self, turn: str) -> bool:
+        with self._store.read() as txn:
+            return bool(txn.sql.all(_CHILDREN, (self._row(txn, turn).n,)))
+
+    def query_messages(self, turn: str) -> tuple[Message, ...]:
+        """Messages of users and systems, and those of tools that come before the first answer and the first call."""
+        with self._store.read() as txn:
+            row = self._row(txn, turn)
+            placed = placed_messages(txn, row.segment, row.depth)
+            answers = [message.position for message in placed if message.message.role == "assistant"]
+            calls = [int(position) for (position,) in txn.sql.all(_CALL_POSITIONS, (row.n,))]
+            first = min([*answers, *calls], default=row.events)
+            asked = [
+                message.message
+                for message in placed
+                if message.message.role in ("user", "system")
+                or (message.message.role == "tool" and message.position < first)
+            ]
+            return tuple(in_their_thread(txn, asked))
+
+    def response_message(self, turn: str) -> Message | None:
+        with self._store.read() as txn:
+            row = self._row(txn, turn)
+            placed = placed_messages(txn, row.segment, row.depth)
+            answers = [message.message for message in placed if message.message.id == row.response]
+            return next(iter(in_their_thread(txn, answers)), None)
+
+    def tool_calls(self, turn: str) -> tuple[ToolCall, ...]:
+        with self._store.read() as txn:
+            return tuple(call for _, call in calls_of(txn, self._row(txn, turn)))
+
+    def _row(self, txn: ReadTxn, turn: str) -> TurnRow:
+        row = load_turn(txn.sql, turn)
+        if row is None:
+            raise NotFound("turn", turn)
+        access_of(txn).ensure_readable_turn(row, turn)
+        return row
+
+
+_CHILDREN = (
+    "SELECT 1 FROM turn t WHERE t.n = ? AND (EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment"
+    " AND c.depth = t.depth + 1) OR EXISTS (SELECT 1 FROM segment s WHERE s.parent = t.segment"
+    " AND s.parent_depth = t.depth))"
+)
+_CALL_POSITIONS = "SELECT position FROM tool_call WHERE turn = ?"
+
+
+def _shown_contents(row: TurnRow) -> Iterator[int | None]:
     """The contents that a turn itself shows; long names are contents too."""
     yield from (row.permissions_granted, row.permissions_used, row.source_event, row.workspace, row.thinking_config)
     yield from (row.effective_config, row.error, row.native, row.git_branch, row.version, row.metadata)
-    for name in (row.model, row.provider, row.toolset, row.error_code):
+    for name in (row.model, row.provider, row.provider_program, row.toolset, row.error_code):
         if name and name[0] == "#":
             yield number_in(name)
 
 
 def _to_turn(txn: ReadTxn, row: TurnRow, session: str | None, persona: str, substitutions: int | UnsetType) -> Turn:
-    tools = None if row.tools is None else tuple(_tools(txn, row.tools))
+    tools = None if row.tools is None else tuple(_tool_names(txn, row.tools))
     counted = (*TOKENS, "total_tokens")
     usage = Usage(**{field: count for field in counted if (count := getattr(row, field)) is not None})
     return Turn(
@@ -505,6 +625,7 @@ def _to_turn(txn: ReadTxn, row: TurnRow, session: str | None, persona: str, subs
         session_id=session,
         model=name_of(txn, row.model),
         provider=name_of(txn, row.provider),
+        provider_program=name_of(txn, row.provider_program),
         toolset_name=name_of(txn, row.toolset),
         tools_available=tools,
         permissions_granted=json_of(txn, row.permissions_granted),
@@ -539,10 +660,10 @@ def transcript_of(txn: ReadTxn, turn: TurnRow, events: int | None) -> list[Messa
     return [message for leaf in leaves for message in transcript(leaf)]
 
 
-def transcript(leaf: Leaf) -> Iterator[Message]:
+def transcript(leaf: WholeTurn) -> Iterator[Message]:
     """A turn's messages with its tool calls in place, as an assistant's use and a tool's result."""
     messages, calls = leaf.messages, leaf.calls
-    used, answered = _mentioned(placed.message for placed in messages)
+    used, answered = _mentioned_calls(placed.message for placed in messages)
     waiting: list[ToolCall] = []
     items: list[tuple[int, Message | ToolCall]] = [(placed.position, placed.message) for placed in messages]
     items += [(row.position, call) for row, call in calls]
@@ -556,7 +677,7 @@ def transcript(leaf: Leaf) -> Iterator[Message]:
     yield from call_messages(waiting, used, answered)
 
 
-def _mentioned(messages: Iterable[Message]) -> tuple[set[str], set[str]]:
+def _mentioned_calls(messages: Iterable[Message]) -> tuple[set[str], set[str]]:
     parts = [part for message in messages for part in message.content]
     used = {part.id for part in parts if isinstance(part, ToolUsePart)}
     return used, {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
@@ -587,7 +708,7 @@ def _result_part(call: ToolCall) -> ToolResultPart:
 CHUNK = 512
 
 
-class Range(Struct, frozen=True):
+class SegmentRange(Struct, frozen=True):
     """Turns of one segment, from `low` to `high`; of the last one only its first `events` events, if not null."""
 
     segment: int
@@ -596,18 +717,20 @@ class Range(Struct, frozen=True):
     events: int | None
 
 
-def ranges_to(sql: Sql, segment: int, depth: int, events: int | None = None, *, across: bool = False) -> list[Range]:
+def ranges_to(
+    sql: Sql, segment: int, depth: int, events: int | None = None, *, across: bool = False
+) -> list[SegmentRange]:
     """The thread that ends at this turn, from its root on; `across` links to other chains, if wanted."""
-    found: list[Range] = []
+    found: list[SegmentRange] = []
     while True:
         row = sql.one("SELECT base, parent, parent_depth, parent_events FROM segment WHERE n = ?", (segment,))
         if row is None:
             raise Damaged(f"segment {segment} is not among the views", Action.VERIFY_AND_REBUILD)
         base, parent, parent_depth, parent_events = row
         _ensure_ends(sql, segment, base, depth)
-        found.append(Range(segment, base, depth, events))
+        found.append(SegmentRange(segment, base, depth, events))
         if parent is None:
-            linked = _linked(sql, segment, base) if across else None
+            linked = _linked_parent(sql, segment, base) if across else None
             if linked is None or any(part.segment == linked[0] for part in found):
                 return found[::-1]
             parent, parent_depth = linked
@@ -622,7 +745,7 @@ def _ensure_ends(sql: Sql, segment: int, low: int, high: int) -> None:
         raise Damaged(f"segment {segment} does not reach from depth {low} to {high}", Action.VERIFY_AND_REBUILD)
 
 
-def _linked(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None:
+def _linked_parent(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None:
     """Where the thread goes on that an imported root was continued or forked from."""
     row = sql.one(
         "SELECT p.segment, p.depth FROM turn t JOIN link l ON l.child = t.id JOIN turn p ON p.id = l.parent"
@@ -632,7 +755,7 @@ def _linked(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None:
     return (row[0], row[1]) if row else None
 
 
-def turns_in(sql: Sql, part: Range) -> Iterator[TurnRow]:
+def turns_in(sql: Sql, part: SegmentRange) -> Iterator[TurnRow]:
     for low in range(part.low, part.high + 1, CHUNK):
         high = min(low + CHUNK - 1, part.high)
         rows = sql.all(
@@ -647,7 +770,9 @@ def thread_turns_up(sql: Sql, end: Position, before: Position = (), *, chunk: in
     for part in _from_place(ranges_to(sql, end[0], end[1], across=True)[::-1], before):
         high = before[1] - 1 if before and part.segment == before[0] else part.high
         for top in range(high, part.low - 1, -chunk):
-            yield from reversed(list(turns_in(sql, Range(part.segment, max(part.low, top - chunk + 1), top, None))))
+            yield from reversed(
+                list(turns_in(sql, SegmentRange(part.segment, max(part.low, top - chunk + 1), top, None)))
+            )
 
 
 def thread_turns_down(sql: Sql, end: Position, before: Position = (), *, chunk: int = CHUNK) -> Iterator[TurnRow]:
@@ -655,15 +780,21 @@ def thread_turns_down(sql: Sql, end: Position, before: Position = (), *, chunk: 
     for part in _from_place(ranges_to(sql, end[0], end[1], across=True), before):
         low = before[1] + 1 if before and part.segment == before[0] else part.low
         for bottom in range(low, part.high + 1, chunk):
-            yield from turns_in(sql, Range(part.segment, bottom, min(bottom + chunk - 1, part.high), None))
+            yield from turns_in(sql, SegmentRange(part.segment, bottom, min(bottom + chunk - 1, part.high), None))
 
 
-def _from_place(parts: list[Range], place: Position) -> list[Range]:
+def _from_place(parts: list[SegmentRange], place: Position) -> list[SegmentRange]:
     """The ranges from the one on that holds a place."""
     numbers = [part.segment for part in parts]
     if place and place[0] not in numbers:
         raise InvalidInput("the cursor belongs to another thread", "give one of the same thread")
     return parts[numbers.index(place[0]) :] if place else parts
+
+
+_THREAD_KEY = (
+    "SELECT k.key FROM session s JOIN thread_key k ON k.key = s.label || '#' || CAST(? AS TEXT)"
+    " WHERE s.n = ? AND k.turn = ?"
+)
 
 
 class Thread:
@@ -677,8 +808,34 @@ class Thread:
         return self._row.id
 
     @property
+    def turn_id(self) -> str:
+        """The turn that it ends at, which is its id, too."""
+        return self._row.id
+
+    @property
     def depth(self) -> int:
         return self._row.depth
+
+    @property
+    def persona(self) -> str:
+        """The agent that answered in its last turn."""
+        with self._store.read() as txn:
+            return agent_names(txn.sql, [self._row.persona])[self._row.persona]
+
+    @property
+    def system_prompt(self) -> str | None:
+        """The system prompt that its last turn was recorded with, or that a turn before it was; None where none was."""
+        with self._store.read() as txn:
+            if self._row.system is not None and not access_of(txn).may_read_prompt(self._row.n):
+                return WITHHELD
+            return text_of(txn, self._row.system)
+
+    @property
+    def thread_key(self) -> str | None:
+        """Its address, `LABEL#DEPTH` of the session that made its last turn; None where that names another turn."""
+        with self._store.read() as txn:
+            row = txn.sql.one(_THREAD_KEY, (self._row.depth, self._row.session, self._row.id))
+            return None if row is None else str(row[0])
 
     @property
     def digest(self) -> str:
@@ -698,7 +855,7 @@ class Thread:
         counted = [event.usage for event in shown if isinstance(event, ModelResponse | RunFinished)]
         return self._row.tokens_before + sum(usage_total(usage) for usage in counted if usage is not UNSET)
 
-    def _ranges(self) -> list[Range]:
+    def _thread_ranges(self) -> list[SegmentRange]:
         with self._store.read() as txn:
             return ranges_to(txn.sql, self._row.segment, self._row.depth, self._events, across=True)
 
@@ -712,21 +869,21 @@ class Thread:
     def cuts(self) -> dict[str, str]:
         """Turns that the thread shows in part, by their ids, each with the last event of it that is shown."""
         found: dict[str, str] = {}
-        for part in self._ranges():
+        for part in self._thread_ranges():
             if part.events is not None:
                 with self._store.read() as txn:
-                    (row,) = turns_in(txn.sql, Range(part.segment, part.high, part.high, part.events))
+                    (row,) = turns_in(txn.sql, SegmentRange(part.segment, part.high, part.high, part.events))
                     if part.events < row.events:
                         found[row.id] = event_at(txn.facts, row, part.events - 1)
         return found
 
     @property
     def turns(self) -> Iterator[Turn]:
-        for part in self._ranges():
+        for part in self._thread_ranges():
             for low in range(part.low, part.high + 1, CHUNK):
-                chunk = Range(part.segment, low, min(low + CHUNK - 1, part.high), part.events)
+                chunk = SegmentRange(part.segment, low, min(low + CHUNK - 1, part.high), part.events)
                 with self._store.read() as txn:
-                    turns = to_turns(txn, turns_in(txn.sql, chunk))
+                    turns = to_turns(txn, turns_in(txn.sql, chunk), self._store)
                 yield from turns
 
     def page(self, *, limit: int | None = None, after: str | None = None) -> Page[Turn]:
@@ -738,12 +895,12 @@ class Thread:
             end = start.position[:2] or (self._row.segment, self._row.depth)
             rows = thread_turns_down(txn.sql, end, start.position[2:], chunk=request.rows_at_once)
             page = request.page(start, (((*end, row.segment, row.depth), row) for row in rows))
-            return mapped(page, partial(to_turns, txn))
+            return mapped(page, partial(to_turns, txn, store=self._store))
 
     @property
     def ancestry(self) -> Iterator[str]:
         """The turn ids from the root to this one."""
-        for part in self._ranges():
+        for part in self._thread_ranges():
             for low in range(part.low, part.high + 1, CHUNK):
                 with self._store.read() as txn:
                     rows = txn.sql.all(
@@ -754,20 +911,21 @@ class Thread:
 
     @property
     def messages(self) -> Iterator[Message]:
-        for part in self._ranges():
+        for part in self._thread_ranges():
             for low in range(part.low, part.high + 1, CHUNK):
                 high = min(low + CHUNK - 1, part.high)
                 with self._store.read() as txn:
-                    found = self._messages(txn, part, low, high)
+                    found = self._messages_in_range(txn, part, low, high)
                 yield from found
 
     @staticmethod
-    def _messages(txn: ReadTxn, part: Range, low: int, high: int) -> list[Message]:
+    def _messages_in_range(txn: ReadTxn, part: SegmentRange, low: int, high: int) -> list[Message]:
         """A chunk of a range; its last turn may be shown in part only."""
         if part.events is None or high < part.high:
-            return messages_between(txn, part.segment, low, high)
+            return in_their_thread(txn, messages_between(txn, part.segment, low, high))
         cut = placed_messages(txn, part.segment, high, part.events)
-        return [*messages_between(txn, part.segment, low, high - 1), *(placed.message for placed in cut)]
+        whole = messages_between(txn, part.segment, low, high - 1)
+        return in_their_thread(txn, [*whole, *(placed.message for placed in cut)])
 
 
 class ThreadDiff(Struct, frozen=True):
@@ -778,7 +936,7 @@ class ThreadDiff(Struct, frozen=True):
     right: tuple[Turn, ...]
 
 
-def common_depth(left: list[Range], right: list[Range]) -> tuple[int, int] | None:
+def common_depth(left: list[SegmentRange], right: list[SegmentRange]) -> tuple[int, int] | None:
     """(segment, depth) of the last turn that both threads contain; no scan, only the lists of ranges."""
     common = None
     for ours, theirs in zip(left, right, strict=False):
@@ -790,11 +948,11 @@ def common_depth(left: list[Range], right: list[Range]) -> tuple[int, int] | Non
     return common
 
 
-def beyond(sql: Sql, ranges: list[Range], depth: int) -> Iterator[TurnRow]:
+def beyond(sql: Sql, ranges: list[SegmentRange], depth: int) -> Iterator[TurnRow]:
     """The thread's turns deeper than `depth`."""
     for part in ranges:
         if part.high > depth:
-            yield from turns_in(sql, Range(part.segment, max(part.low, depth + 1), part.high, part.events))
+            yield from turns_in(sql, SegmentRange(part.segment, max(part.low, depth + 1), part.high, part.events))
 
 
 def diff(txn: ReadTxn, left: TurnRow, right: TurnRow) -> ThreadDiff:
@@ -812,7 +970,7 @@ def diff(txn: ReadTxn, left: TurnRow, right: TurnRow) -> ThreadDiff:
 def children(sql: Sql, turn: TurnRow) -> list[TurnRow]:
     """In order of arrival."""
     rows = sql.all(
-        f"{TURN.select} WHERE segment = ? AND depth = ? UNION ALL SELECT {_columns('c')} FROM segment s"
+        f"{TURN.select} WHERE segment = ? AND depth = ? UNION ALL SELECT {_turn_columns('c')} FROM segment s"
         " JOIN turn c ON c.segment = s.n AND c.depth = s.base WHERE s.parent = ? AND s.parent_depth = ? ORDER BY n",
         (turn.segment, turn.depth + 1, turn.segment, turn.depth),
     )
@@ -822,7 +980,7 @@ def children(sql: Sql, turn: TurnRow) -> list[TurnRow]:
 def heads_without_children(sql: Sql) -> list[TurnRow]:
     """Turns that nobody has completed a child of: the tips of the tree, labelled or not."""
     rows = sql.all(
-        f"SELECT {_columns('t')} FROM turn t WHERE t.current = 1 AND NOT EXISTS ("
+        f"SELECT {_turn_columns('t')} FROM turn t WHERE t.current = 1 AND NOT EXISTS ("
         "SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1 AND c.status = 'completed')"
         " AND NOT EXISTS (SELECT 1 FROM segment s"
         " JOIN turn c ON c.segment = s.n AND c.depth = s.base WHERE s.parent = t.segment"
@@ -834,7 +992,7 @@ def heads_without_children(sql: Sql) -> list[TurnRow]:
 def tree_rows(sql: Sql, turn: TurnRow) -> list[TurnRow]:
     """Every turn of the tree that this one belongs to, parents before children."""
     rows = sql.all(
-        f"SELECT {_columns('t')} FROM segment s JOIN turn t ON t.segment = s.n"
+        f"SELECT {_turn_columns('t')} FROM segment s JOIN turn t ON t.segment = s.n"
         " WHERE s.root = (SELECT root FROM segment WHERE n = ?) ORDER BY t.n",
         (turn.segment,),
     )
@@ -847,5 +1005,5 @@ def tree_rows(sql: Sql, turn: TurnRow) -> list[TurnRow]:
     return kept[::-1]
 
 
-def _columns(alias: str) -> str:
+def _turn_columns(alias: str) -> str:
     return ", ".join(f"{alias}.{column}" for column in TURN.record.__struct_fields__)

@@ -26,7 +26,7 @@ from weft.kernel.clock import ms_from_iso
 from weft.kernel.errors import Action, ContentMissing, InvalidInput, NotFound, quoted
 from weft.kernel.events import Event, ToolCallRequested, UnknownEvent, Words, kind_of
 from weft.ledger.arguments import checked_text
-from weft.ledger.model import repeated_id
+from weft.ledger.model import other_server, repeated_id
 from weft.ledger.read.revisions import resolve, session_beside_turns
 from weft.ledger.read.sessions import agent_names, on_behalf_of
 from weft.ledger.views.rows import TURN, StoredEvent, TurnRow, agent_id, json_of, list_in, name_of, recorded, text_of
@@ -54,13 +54,13 @@ LONGEST_SUBJECT_CHARACTERS = 300
 """Of what a tool was used on, as a right that was used names it."""
 
 
-class Missing(Enum):
+class MissingArguments(Enum):
     """Arguments that are no longer here: withheld, erased or lost."""
 
     ARGUMENTS = "arguments"
 
 
-MISSING: Final = Missing.ARGUMENTS
+MISSING: Final = MissingArguments.ARGUMENTS
 
 
 class PermissionVerdict(StrEnum):
@@ -71,7 +71,7 @@ class PermissionVerdict(StrEnum):
     UNKNOWN = "not_known"
 
 
-class Rule(Struct, frozen=True, gc=False):
+class GrantRule(Struct, frozen=True, gc=False):
     """A tool, or some uses of it, and what is to happen with them. `text` is how it was granted."""
 
     text: str
@@ -80,15 +80,15 @@ class Rule(Struct, frozen=True, gc=False):
     action: str = "allow"
 
 
-class Grant(Struct, frozen=True):
+class TurnGrant(Struct, frozen=True):
     """What was granted. `closed`: what no rule allows is not permitted; else somebody may have been asked."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[GrantRule, ...] = ()
     rights: tuple[str, ...] = ()
     closed: bool = True
     everything: bool = False
     last_wins: bool = False
-    layers: tuple[Grant, ...] = ()
+    layers: tuple[TurnGrant, ...] = ()
     """Grants that all must allow a call, where several were recorded; `rules` are those of all of them."""
 
     @property
@@ -107,9 +107,9 @@ class ToolUse(Struct, frozen=True):
     @property
     def names(self) -> tuple[str, ...]:
         """What lists may call it: tools of a server have several spellings."""
-        if not self.server or self.name.startswith("mcp__"):
+        server = other_server(self.server, self.name)
+        if server is None or self.name.startswith("mcp__"):
             return (self.name,)
-        server = self.server
         return (self.name, f"mcp__{server}__{self.name}", f"{server}__{self.name}", f"{server}.{self.name}",
                 f"{server}/{self.name}")  # fmt: skip
 
@@ -117,7 +117,7 @@ class ToolUse(Struct, frozen=True):
 # --- reading grants ---------------------------------------------------------------------------------------------
 
 
-def parse_grant(value: Any) -> Grant | None:
+def parse_grant(value: Any) -> TurnGrant | None:
     """What this JSON grants; None where nothing was recorded."""
     if value is None:
         return None
@@ -125,32 +125,32 @@ def parse_grant(value: Any) -> Grant | None:
         return _parse_list(value)
     if isinstance(value, dict):
         return _parse_dict(value)
-    return Grant(rights=(_text(value),), closed=False)
+    return TurnGrant(rights=(_item_text(value),), closed=False)
 
 
-def _parse_list(items: Sequence[Any]) -> Grant:
-    rules: list[Rule] = []
+def _parse_list(items: Sequence[Any]) -> TurnGrant:
+    rules: list[GrantRule] = []
     rights: list[str] = []
     listed = False
     for item in items:
-        rule = _rule(item) if isinstance(item, str) else _rule_record(item)
+        rule = _rule_of(item) if isinstance(item, str) else _rule_record(item)
         listed |= isinstance(item, dict)
         if rule is None:
-            rights.append(_text(item))
+            rights.append(_item_text(item))
         else:
             rules.append(rule)
-    return Grant(tuple(rules), tuple(rights), closed=bool(rules) and not listed, last_wins=listed)
+    return TurnGrant(tuple(rules), tuple(rights), closed=bool(rules) and not listed, last_wins=listed)
 
 
-def _rule(text: str, action: str = "allow", *, tool_only: bool = False) -> Rule | None:
+def _rule_of(text: str, action: str = "allow", *, tool_only: bool = False) -> GrantRule | None:
     """`NAME` or `NAME(PATTERN)`; anything else, such as `repo:write`, is a right that is no tool."""
     rule = split_tool_rule(text)
     if rule is None:
-        return Rule(text, text.strip(), None, action) if tool_only else None
-    return Rule(text, *rule, action)
+        return GrantRule(text, text.strip(), None, action) if tool_only else None
+    return GrantRule(text, *rule, action)
 
 
-def _rule_record(item: Any) -> Rule | None:
+def _rule_record(item: Any) -> GrantRule | None:
     """`{"permission" or "tool": NAME, "pattern": …, "action": allow, ask or deny}`."""
     if not isinstance(item, dict):
         return None
@@ -158,15 +158,15 @@ def _rule_record(item: Any) -> Rule | None:
     if not isinstance(name, str) or action not in _ACTIONS:
         return None
     pattern = narrowing_pattern(item.get("pattern"))
-    return Rule(name if pattern is None else f"{name}({pattern})", name, pattern, str(action))
+    return GrantRule(name if pattern is None else f"{name}({pattern})", name, pattern, str(action))
 
 
-def _parse_dict(value: dict[str, Any]) -> Grant:
+def _parse_dict(value: dict[str, Any]) -> TurnGrant:
     if isinstance(value.get("layers"), list):
         return _parse_layers(value["layers"])
     if value and all(_is_action(item) for item in value.values()):
-        return Grant(tuple(_by_tool(value)), closed=False, last_wins=True)
-    rules: list[Rule] = []
+        return TurnGrant(tuple(_by_tool(value)), closed=False, last_wins=True)
+    rules: list[GrantRule] = []
     rights: list[str] = []
     closed = everything = False
     for key, item in value.items():
@@ -174,36 +174,36 @@ def _parse_dict(value: dict[str, Any]) -> Grant:
             rules += _rules_of(item, _KEYS[key])
             closed |= _KEYS[key] == "allow"
         elif key in _PLAIN_RIGHTS and isinstance(item, list | tuple):
-            rights += map(_text, item)
+            rights += map(_item_text, item)
         elif item is True:
             rights.append(key)
         elif item is not False and item is not None:
-            rights.append(f"{key}={_text(item)}")
+            rights.append(f"{key}={_item_text(item)}")
             everything |= key == "mode" and item == _ANYTHING_GOES
     open_ended = "mode" in value or "ask" in value
-    return Grant(tuple(rules), tuple(rights), closed=closed and not open_ended, everything=everything)
+    return TurnGrant(tuple(rules), tuple(rights), closed=closed and not open_ended, everything=everything)
 
 
-def _parse_layers(items: Sequence[Any]) -> Grant:
+def _parse_layers(items: Sequence[Any]) -> TurnGrant:
     """What a turn of weft's own was granted: layers with `allow`, `deny` or both. Without any, everything."""
     layers = tuple(_parse_layer(item) for item in items if isinstance(item, dict))
     rules = tuple(rule for layer in layers for rule in layer.rules)
-    return Grant(rules, everything=all(layer.everything for layer in layers), layers=layers)
+    return TurnGrant(rules, everything=all(layer.everything for layer in layers), layers=layers)
 
 
-def _parse_layer(layer: dict[str, Any]) -> Grant:
+def _parse_layer(layer: dict[str, Any]) -> TurnGrant:
     allow, deny = layer.get("allow"), layer.get("deny")
-    rules = [*_rules_of(_items(allow), "allow"), *_rules_of(_items(deny), "deny")]
-    return Grant(tuple(rules), closed=allow is not None, everything=allow is None)
+    rules = [*_rules_of(_list_items(allow), "allow"), *_rules_of(_list_items(deny), "deny")]
+    return TurnGrant(tuple(rules), closed=allow is not None, everything=allow is None)
 
 
-def _items(value: Any) -> Sequence[Any]:
+def _list_items(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _rules_of(items: Iterable[Any], action: str) -> Iterator[Rule]:
+def _rules_of(items: Iterable[Any], action: str) -> Iterator[GrantRule]:
     for item in items:
-        rule = _rule(item, action, tool_only=True) if isinstance(item, str) else _rule_record(item)
+        rule = _rule_of(item, action, tool_only=True) if isinstance(item, str) else _rule_record(item)
         if rule is not None:
             yield rule
 
@@ -214,15 +214,15 @@ def _is_action(item: Any) -> bool:
     return isinstance(item, str) and item in _ACTIONS
 
 
-def _by_tool(value: dict[str, Any]) -> Iterator[Rule]:
+def _by_tool(value: dict[str, Any]) -> Iterator[GrantRule]:
     """`{"bash": {"git *": "allow"}, "edit": "ask"}`."""
     for tool, item in value.items():
         for pattern, action in item.items() if isinstance(item, dict) else ((None, item),):
             spelled = narrowing_pattern(pattern)
-            yield Rule(tool if spelled is None else f"{tool}({spelled})", tool, spelled, str(action))
+            yield GrantRule(tool if spelled is None else f"{tool}({spelled})", tool, spelled, str(action))
 
 
-def _text(item: Any) -> str:
+def _item_text(item: Any) -> str:
     return (
         item if isinstance(item, str) else json.dumps(item, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     )
@@ -236,10 +236,10 @@ def is_available(use: ToolUse, tools: Iterable[str]) -> bool:
 
 
 def judge(
-    use: ToolUse, tools: Sequence[str] | None, grant: Grant | None, *, partial: bool = False
+    use: ToolUse, tools: Sequence[str] | None, grant: TurnGrant | None, *, partial: bool = False
 ) -> PermissionVerdict:
     """Was this call allowed? `partial`: the list of tools names some that there were, not all."""
-    if grant is not None and (found := _permitted(use, grant)) is not PermissionVerdict.UNKNOWN:
+    if grant is not None and (found := _verdict_by_rules(use, grant)) is not PermissionVerdict.UNKNOWN:
         if found is not PermissionVerdict.ALLOWED:
             return found
         permitted = True
@@ -255,7 +255,7 @@ def judge(
     return PermissionVerdict.UNAVAILABLE
 
 
-def _permitted(use: ToolUse, grant: Grant) -> PermissionVerdict:
+def _verdict_by_rules(use: ToolUse, grant: TurnGrant) -> PermissionVerdict:
     """By the rules alone. Every part of a compound command needs leave of its own; the worst of them counts."""
     if not grant.rules and not grant.everything and not grant.layers:
         return PermissionVerdict.UNKNOWN
@@ -268,8 +268,8 @@ def _permitted(use: ToolUse, grant: Grant) -> PermissionVerdict:
 _WORST = (PermissionVerdict.ALLOWED, PermissionVerdict.UNKNOWN, PermissionVerdict.UNCOVERED, PermissionVerdict.DENIED)
 
 
-def _permitted_part(use: ToolUse, part: str | Missing | None, grant: Grant) -> PermissionVerdict:
-    matches = [(rule.action, _matches(rule, use, part)) for rule in grant.rules]
+def _permitted_part(use: ToolUse, part: str | MissingArguments | None, grant: TurnGrant) -> PermissionVerdict:
+    matches = [(rule.action, _rule_matches(rule, use, part)) for rule in grant.rules]
     sure = [action for action, is_match in matches if is_match]
     unsure = [action for action, is_match in matches if is_match is None]
     if grant.last_wins:
@@ -289,7 +289,7 @@ def covers_right(granted: str, right: str) -> bool:
     `shell(git status)`."""
     if pattern_matcher(granted)(right):
         return True
-    wide, narrow = _rule(granted), _rule(right)
+    wide, narrow = _rule_of(granted), _rule_of(right)
     if wide is None or narrow is None or narrow.pattern is None or not pattern_matcher(wide.tool)(narrow.tool):
         return False
     return wide.pattern is None or subject_matches(wide.pattern, narrow.pattern)
@@ -303,14 +303,14 @@ def used_rights(tool: str, arguments: Any) -> Iterator[str]:
         yield f"{tool}({part})" if is_short else tool
 
 
-def rules_used(use: ToolUse, grant: Grant) -> Iterator[str]:
+def rules_used(use: ToolUse, grant: TurnGrant) -> Iterator[str]:
     """The texts of the rules that this call made use of."""
     for rule in grant.rules:
-        if rule.action == "allow" and any(_matches(rule, use, part) for part in parts_of(use.arguments)):
+        if rule.action == "allow" and any(_rule_matches(rule, use, part) for part in parts_of(use.arguments)):
             yield rule.text
 
 
-def _matches(rule: Rule, use: ToolUse, part: str | Missing | None) -> bool | None:
+def _rule_matches(rule: GrantRule, use: ToolUse, part: str | MissingArguments | None) -> bool | None:
     """None: it cannot be said any more, or not from the outside."""
     if not any(pattern_matcher(rule.tool)(name) for name in use.names):
         return False
@@ -321,26 +321,26 @@ def _matches(rule: Rule, use: ToolUse, part: str | Missing | None) -> bool | Non
     return part is not None and subject_matches(rule.pattern, str(part))
 
 
-def parts_of(arguments: Any) -> tuple[str | Missing | None, ...]:
+def parts_of(arguments: Any) -> tuple[str | MissingArguments | None, ...]:
     """What patterns are held against: the commands of a shell line, else the one thing that a call is about. None is
     a command that could run anything: no pattern covers it."""
     if arguments is MISSING:
         return (MISSING,)
     if not isinstance(arguments, dict):
-        return (_text(arguments),)
+        return (_item_text(arguments),)
     for key in _COMMANDS:
         if isinstance(command := arguments.get(key), str):
             return commands_of(command)
         if isinstance(command, list) and all(isinstance(word, str) for word in command):
-            return commands_of(_unwrapped(command))
+            return commands_of(_unwrap_shell(command))
     for key in _SUBJECTS:
         if isinstance(subject := arguments.get(key), str):
             return (subject,)
     texts = [item for item in arguments.values() if isinstance(item, str)]
-    return (texts[0] if len(texts) == 1 else _text(arguments),)
+    return (texts[0] if len(texts) == 1 else _item_text(arguments),)
 
 
-def _unwrapped(words: list[str]) -> str:
+def _unwrap_shell(words: list[str]) -> str:
     """`["bash", "-lc", "git status"]` runs its last word."""
     if len(words) == 3 and words[0].rpartition("/")[2] in ("bash", "sh", "zsh") and words[1] in ("-c", "-lc"):
         return words[2]
@@ -351,7 +351,7 @@ def commands_of(line: str) -> tuple[str | None, ...]:
     """The commands that a shell line runs one after the other; quotes hold them together."""
     if any(mark in line for mark in _OPAQUE):
         return (None,)
-    bare = _unquoted(line)
+    bare = _blot_quoted(line)
     if bare is None:
         return (None,)
     found, start = [], 0
@@ -369,7 +369,7 @@ def _is_redirection(line: str, at: int) -> bool:
     return line[at - 1 : at] in ("<", ">") or line[at + 1 : at + 2] == ">"
 
 
-def _unquoted(line: str) -> str | None:
+def _blot_quoted(line: str) -> str | None:
     """The line with all that is quoted blotted out, as long as before; None where a quote is never closed."""
     made, quote, escaped = [], "", False
     for sign in line:
@@ -448,6 +448,9 @@ class AuditTally:
 
     def __init__(self) -> None:
         self.turns = self.calls = self.allowed = self.not_known = 0
+        self.refused = self.malformed = 0
+        """Calls that were refused before they ran, and those among them whose arguments fit no tool; they are not among
+        `calls`."""
         self.found: dict[str, int] = {kind.value: 0 for kind in FindingKind}
 
     @property
@@ -468,7 +471,7 @@ class AuditChoice(TypedDict, total=False):
     """What unused rights and tools are gathered by: turn, session (unless told otherwise) or persona."""
 
 
-class Scope(Struct, frozen=True, kw_only=True):
+class AuditScope(Struct, frozen=True, kw_only=True):
     """Which turns are looked at."""
 
     turns: frozenset[str]
@@ -493,7 +496,7 @@ def scope_of(
     moments: tuple[int | None, int | None],
     choice: AuditChoice,
     parse_time: Callable[[str], int],
-) -> Scope:
+) -> AuditScope:
     by = choice.get("by", "session")
     if by not in GROUPS:
         raise InvalidInput(f"by is {quoted(by)}", f"it is one of {', '.join(GROUPS)}")
@@ -506,7 +509,7 @@ def scope_of(
         else:
             turns.add(resolve(txn, name, parse_time).turn.id)
     actor, tool = choice.get("actor"), choice.get("tool")
-    return Scope(
+    return AuditScope(
         turns=frozenset(turns),
         sessions=frozenset(sessions),
         persona=None if actor is None else actor_id(txn, actor),
@@ -528,23 +531,23 @@ def actor_id(txn: ReadTxn, name: str) -> str:
     raise NotFound("agent", wanted, Action.LIST_PERSONAS)
 
 
-def audit(store: Store, scope: Scope, tally: AuditTally) -> Iterator[AuditFinding]:
+def audit(store: Store, scope: AuditScope, tally: AuditTally) -> Iterator[AuditFinding]:
     """Problems as they are met; then, by group, what was not known and what was granted and never used."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, GrantUse] = {}
     reading, after = AuditReader(scope, tally), 0
     while True:
         with store.read() as txn:
-            rows = _turns(txn, scope, after)
+            rows = _audited_turns(txn, scope, after)
             found = [finding for turn in reading.turns(txn, rows) for finding in turn.judge(groups)]
-        yield from _counted(found, tally)
+        yield from _count_findings(found, tally)
         if scope.by == "turn":
-            yield from _counted(_endings(groups), tally)
+            yield from _count_findings(_group_findings(groups), tally)
             groups.clear()
         if len(rows) < CHUNK:
             break
         refuse_disorder("turn", after, [(row.n,) for row in rows])
         after = rows[-1].n
-    yield from _counted(_endings(groups), tally)
+    yield from _count_findings(_group_findings(groups), tally)
 
 
 class SuggestedGrant(Struct, frozen=True, kw_only=True):
@@ -556,13 +559,13 @@ class SuggestedGrant(Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...]
 
 
-def suggest(store: Store, scope: Scope) -> list[SuggestedGrant]:
+def suggest(store: Store, scope: AuditScope) -> list[SuggestedGrant]:
     """By agent, from the calls that ran. A use that is covered by another one is left out."""
     reading, after = AuditReader(scope, AuditTally()), 0
     grants: dict[str, SuggestedGrant] = {}
     while True:
         with store.read() as txn:
-            rows = _turns(txn, scope, after)
+            rows = _audited_turns(txn, scope, after)
             for turn in reading.turns(txn, rows):
                 before = grants.get(turn.persona) or SuggestedGrant(persona_id=turn.persona, turns=0, calls=0, allow=())
                 calls = reading.tally.calls
@@ -577,27 +580,27 @@ def suggest(store: Store, scope: Scope) -> list[SuggestedGrant]:
             break
         refuse_disorder("turn", after, [(row.n,) for row in rows])
         after = rows[-1].n
-    return [replace(grant, allow=_smallest(grant.allow)) for grant in grants.values() if grant.allow]
+    return [replace(grant, allow=_smallest_rights(grant.allow)) for grant in grants.values() if grant.allow]
 
 
-def _smallest(rights: Iterable[str]) -> tuple[str, ...]:
+def _smallest_rights(rights: Iterable[str]) -> tuple[str, ...]:
     """Without those that a bare name among them stands for."""
     bare = {right for right in rights if "(" not in right}
     return tuple(sorted(right for right in rights if right in bare or right.partition("(")[0] not in bare))
 
 
-def _counted(found: Iterable[AuditFinding], tally: AuditTally) -> Iterator[AuditFinding]:
+def _count_findings(found: Iterable[AuditFinding], tally: AuditTally) -> Iterator[AuditFinding]:
     for finding in found:
         tally.found[finding.kind.value] += 1
         yield finding
 
 
-def _endings(groups: dict[str, Group]) -> Iterator[AuditFinding]:
+def _group_findings(groups: dict[str, GrantUse]) -> Iterator[AuditFinding]:
     for group in groups.values():
         yield from group.findings()
 
 
-def _turns(txn: ReadTxn, scope: Scope, after: int) -> list[TurnRow]:
+def _audited_turns(txn: ReadTxn, scope: AuditScope, after: int) -> list[TurnRow]:
     where = ["n > ?", "current = 1"]
     values: list[Any] = [after]
     if scope.persona is not None:
@@ -610,7 +613,7 @@ def _turns(txn: ReadTxn, scope: Scope, after: int) -> list[TurnRow]:
     return [TurnRow(*row) for row in txn.sql.all(query, values)]
 
 
-class Group:
+class GrantUse:
     """What was granted in a turn, a session or by a persona, and what of it was used."""
 
     def __init__(self, about: dict[str, Any]) -> None:
@@ -635,19 +638,21 @@ class Group:
 
     def findings(self) -> Iterator[AuditFinding]:
         for (kind, why), turns in self._unknown.items():
-            yield self._finding(kind, AuditSeverity.UNKNOWN, why, turns)
+            yield self._new_finding(kind, AuditSeverity.UNKNOWN, why, turns)
         unused_rights: list[str] = []
         for right, turns in self._rights.items():
             if not any(covers_right(right, used) for used in self._used_rights):
                 unused_rights.append(right)
                 kind = FindingKind.RIGHT_UNUSED
-                yield self._finding(kind, AuditSeverity.NOTE, f"{right} was granted and never used", turns, right=right)
+                yield self._new_finding(
+                    kind, AuditSeverity.NOTE, f"{right} was granted and never used", turns, right=right
+                )
         for tool, turns in self._tools.items():
             if tool not in self._used_tools and not any(covers_right(right, tool) for right in unused_rights):
                 kind = FindingKind.TOOL_UNUSED
-                yield self._finding(kind, AuditSeverity.NOTE, f"{tool} was there and never used", turns, tool=tool)
+                yield self._new_finding(kind, AuditSeverity.NOTE, f"{tool} was there and never used", turns, tool=tool)
 
-    def _finding(
+    def _new_finding(
         self, kind: FindingKind, severity: AuditSeverity, detail: str, turns: int, **what: str
     ) -> AuditFinding:
         return AuditFinding(kind=kind, severity=severity, detail=detail, turns=turns, **{**self._about, **what})
@@ -656,9 +661,9 @@ class Group:
 class AuditReader:
     """Turns with their calls, a few hundred at a time. Toolsets and grants repeat, so they are remembered."""
 
-    def __init__(self, scope: Scope, tally: AuditTally) -> None:
+    def __init__(self, scope: AuditScope, tally: AuditTally) -> None:
         self.scope, self.tally = scope, tally
-        self._grants: dict[int, Grant | None] = {}
+        self._grants: dict[int, TurnGrant | None] = {}
         self._tools: dict[str, tuple[str, ...]] = {}
 
     def turns(self, txn: ReadTxn, rows: list[TurnRow]) -> Iterator[TurnAudit]:
@@ -673,7 +678,7 @@ class AuditReader:
             session = sessions.get(row.session, (None, None))
             yield TurnAudit(self, txn, row, names[row.persona], session)
 
-    def grant(self, txn: ReadTxn, n: int | None) -> Grant | None:
+    def grant(self, txn: ReadTxn, n: int | None) -> TurnGrant | None:
         if n is None:
             return None
         if n not in self._grants:
@@ -688,7 +693,7 @@ class AuditReader:
         if column not in self._tools:
             if len(self._tools) > REMEMBERED:
                 self._tools.clear()
-            found = _json_or_none(txn, int(column[1:])) if column[0] == "#" else _listed(txn, column)
+            found = _json_or_none(txn, int(column[1:])) if column[0] == "#" else _listed_tools(txn, column)
             if not isinstance(found, list):
                 return None
             self._tools[column] = tuple(map(str, found))
@@ -702,10 +707,17 @@ _CALLS = (
     " ORDER BY seq"
 )
 """Of a turn whose calls were decided on, those that were allowed: what was refused or never answered used nothing."""
+_REFUSED = (
+    "SELECT tool, server, EXISTS (SELECT 1 FROM tool_decision d WHERE d.turn = ? AND d.call = c.event"
+    " AND d.source = 'arguments') FROM tool_call c WHERE turn = ?"
+    " AND EXISTS (SELECT 1 FROM tool_decision d WHERE d.turn = ? AND d.call = c.event"
+    " AND d.decision IN ('deny_continue', 'deny_abort'))"
+    " AND NOT EXISTS (SELECT 1 FROM tool_decision d WHERE d.turn = ? AND d.call = c.event AND d.decision = 'allow')"
+)
 _SESSIONS = "SELECT n, id, label FROM session WHERE n IN"
 
 
-def _listed(txn: ReadTxn, column: str) -> list[str]:
+def _listed_tools(txn: ReadTxn, column: str) -> list[str]:
     return [name_of(txn, tool) or "" for tool in list_in(column)]
 
 
@@ -735,16 +747,17 @@ class TurnAudit:
             "origin": row.origin,
         }
 
-    def judge(self, groups: dict[str, Group]) -> Iterator[AuditFinding]:
-        group = self._group(groups)
+    def judge(self, groups: dict[str, GrantUse]) -> Iterator[AuditFinding]:
+        group = self._group_of_turn(groups)
         used = parse_grant(None if (n := self._row.permissions_used) is None else _json_or_none(self._txn, n))
         self._note_grants(group, used)
-        for call, native, use in self._calls():
+        self._count_refused()
+        for call, native, use in self._tool_uses():
             yield from self._judge_call(group, call, native, use)
         if used is not None:
             yield from self._judge_rights(used)
 
-    def _group(self, groups: dict[str, Group]) -> Group:
+    def _group_of_turn(self, groups: dict[str, GrantUse]) -> GrantUse:
         by, row = self._reading.scope.by, self._row
         key = {"turn": row.id, "session": str(row.session), "persona": row.persona}[by]
         about: dict[str, dict[str, Any]] = {
@@ -752,9 +765,9 @@ class TurnAudit:
             "session": self._about,
             "persona": {"persona_id": self._about["persona_id"]},
         }
-        return groups.setdefault(key, Group(about[by]))
+        return groups.setdefault(key, GrantUse(about[by]))
 
-    def _note_grants(self, group: Group, used: Grant | None) -> None:
+    def _note_grants(self, group: GrantUse, used: TurnGrant | None) -> None:
         scope, grant = self._reading.scope, self._grant
         rules = {rule.text for rule in grant.rules} if grant else set()
         if grant is not None and scope.tool is None:
@@ -769,40 +782,50 @@ class TurnAudit:
             group.wonder(FindingKind.USE_NOT_RECORDED, "which of the rights granted were used was not recorded")
         group.grant((), (tool for tool in self._tools or () if scope.wants_tool(tool)))
 
-    def _calls(self) -> Iterator[tuple[str, str, ToolUse]]:
+    def _tool_uses(self) -> Iterator[tuple[str, str, ToolUse]]:
         if not self._row.calls:
             return
         patterned = self._grant is not None and any(rule.pattern for rule in self._grant.rules)
-        for call_id, repeated, tool, server, params in self._rows():
+        for call_id, repeated, tool, server, params in self._call_rows():
             name = name_of(self._txn, tool) or ""
-            use = ToolUse(name, name_of(self._txn, server), self._arguments(params) if patterned else None)
+            use = ToolUse(name, name_of(self._txn, server), self._call_arguments(params) if patterned else None)
             if self._reading.scope.wants_tool(*use.names):
                 native = _text_or_none(self._txn, call_id) or ""
                 yield f"{self._row.id}:{repeated_id(native, repeated)}", native, use
 
-    def _rows(self) -> list[tuple[Any, ...]]:
+    def _count_refused(self) -> None:
+        row, tally = self._row, self._reading.tally
+        if not row.calls or row.origin is not None:
+            return
+        for tool, server, is_malformed in self._txn.sql.all(_REFUSED, (row.id, row.n, row.id, row.id)):
+            use = ToolUse(name_of(self._txn, tool) or "", name_of(self._txn, server), None)
+            if self._reading.scope.wants_tool(*use.names):
+                tally.refused += 1
+                tally.malformed += bool(is_malformed)
+
+    def _call_rows(self) -> list[tuple[Any, ...]]:
         return self._txn.sql.all(_CALLS, (self._row.n, self._row.id, self._row.id))
 
     def uses(self) -> Iterator[str]:
         """The rights that its calls made use of."""
-        for _, _, tool, server, params in self._rows():
+        for _, _, tool, server, params in self._call_rows():
             name = name_of(self._txn, tool) or ""
             use = ToolUse(name, name_of(self._txn, server), None)
             if self._reading.scope.wants_tool(*use.names):
                 self._reading.tally.calls += 1
-                yield from used_rights(use.names[-1], self._arguments(params))
+                yield from used_rights(use.names[-1], self._call_arguments(params))
 
     @property
     def persona(self) -> str:
         return str(self._about["persona_id"])
 
-    def _arguments(self, n: int) -> Any:
+    def _call_arguments(self, n: int) -> Any:
         try:
             return json_of(self._txn, n)
         except ContentMissing:
             return MISSING
 
-    def _judge_call(self, group: Group, call: str, native: str, use: ToolUse) -> Iterator[AuditFinding]:
+    def _judge_call(self, group: GrantUse, call: str, native: str, use: ToolUse) -> Iterator[AuditFinding]:
         tally = self._reading.tally
         tally.calls += 1
         verdict = judge(use, self._tools, self._grant, partial=self._partial)
@@ -831,7 +854,7 @@ class TurnAudit:
             return f"whether somebody was asked and allowed {use.name} was not recorded"
         return f"{use.name} is not among the tools that {self._row.origin} names, which need not be all there were"
 
-    def _judge_rights(self, used: Grant) -> Iterator[AuditFinding]:
+    def _judge_rights(self, used: TurnGrant) -> Iterator[AuditFinding]:
         if self._reading.scope.tool is not None:
             return
         granted = self._grant.texts if self._grant is not None else None
@@ -905,10 +928,10 @@ def _deeds_of(txn: ReadTxn, row: LogRow, mark: bytes, actor: str | None) -> Iter
         if mark in line:
             found = recorded(n, line)
             if actor is None or found.event.actor == actor:
-                yield _deed(txn, row.at, found)
+                yield _actor_event(txn, row.at, found)
 
 
-def _deed(txn: ReadTxn, at: int, found: StoredEvent) -> ActorEvent:
+def _actor_event(txn: ReadTxn, at: int, found: StoredEvent) -> ActorEvent:
     event = found.event
     kind, _, name = event.stream.partition(":")
     return ActorEvent(
@@ -922,11 +945,11 @@ def _deed(txn: ReadTxn, at: int, found: StoredEvent) -> ActorEvent:
         happened_at=ms_from_iso(event.ts) if isinstance(event.ts, str) else None,
         turn_id=name if kind == "run" else None,
         session_id=name if kind == "session" else None,
-        tool=_tool(txn, event),
+        tool=_tool_of_event(txn, event),
     )
 
 
-def _tool(txn: ReadTxn, event: Event | UnknownEvent) -> str | None:
+def _tool_of_event(txn: ReadTxn, event: Event | UnknownEvent) -> str | None:
     if not isinstance(event, ToolCallRequested):
         return None
     if not isinstance(event.tool, Words):

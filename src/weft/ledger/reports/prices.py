@@ -31,7 +31,7 @@ from weft.ledger.reports.responses import (
     INPUT,
     OUTPUT,
     UNSPECIFIED,
-    Reported,
+    ReportedUsage,
     Tokens,
     reported_in,
 )
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 PRICED = ("input", "output", "cached", "cache_write", "cache_write_1h")
 """The disjoint kinds of tokens, as prices have them: `cache_write` is what is kept for five minutes. Reasoning lies
 inside output."""
+CACHE_KINDS = ("cached", "cache_write", "cache_write_1h")
 EMBEDDED_PROVIDER = "local"
 """How turns name the provider of the embedded model."""
 EMBEDDED_MODELS = frozenset({"SmolLM2-135M-Instruct"})
@@ -64,7 +65,7 @@ _DAY = timedelta(days=1) // timedelta(milliseconds=1)
 _BEDROCK = "anthropic."
 
 
-class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TokenPrice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Micro-dollars for a million tokens; None: not known. It holds from `since` until the day before `until`, UTC."""
 
     input: int | None = None
@@ -79,8 +80,8 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """At a time in Unix milliseconds; what has no time is priced as of now."""
         if at is None:
             return self.until is None
-        after = self.since is None or at >= _ms(self.since)
-        return after and (self.until is None or at < _ms(self.until))
+        after = self.since is None or at >= _midnight_ms(self.since)
+        return after and (self.until is None or at < _midnight_ms(self.until))
 
     def of(self, kind: str) -> int | None:
         """Of one kind of tokens; one-hour cache writes without a price of their own cost twice the input."""
@@ -90,10 +91,10 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return value
 
 
-FREE = Price(input=0, output=0, cached=0, cache_write=0, cache_write_1h=0)
+FREE = TokenPrice(input=0, output=0, cached=0, cache_write=0, cache_write_1h=0)
 
 
-class Priced(Struct, frozen=True):
+class PricedTokens(Struct, frozen=True):
     """Tokens of one kind, and what a million of them costs; None: nobody knows."""
 
     kind: str
@@ -101,7 +102,7 @@ class Priced(Struct, frozen=True):
     price: int | None
 
 
-def priced_parts(tokens: Tokens, price: Price | None) -> list[Priced]:
+def priced_parts(tokens: Tokens, price: TokenPrice | None) -> list[PricedTokens]:
     """The disjoint kinds that there are any tokens of."""
     counts = {
         "input": tokens[INPUT],
@@ -110,7 +111,7 @@ def priced_parts(tokens: Tokens, price: Price | None) -> list[Priced]:
         "cache_write": tokens[CACHE_WRITE] - tokens[CACHE_WRITE_1H],
         "cache_write_1h": tokens[CACHE_WRITE_1H],
     }
-    return [Priced(kind, count, price.of(kind) if price else None) for kind, count in counts.items() if count]
+    return [PricedTokens(kind, count, price.of(kind) if price else None) for kind, count in counts.items() if count]
 
 
 def prompt_of(tokens: Tokens) -> int:
@@ -149,24 +150,24 @@ class KeepingLayer(Protocol):
 class PriceLayer(Protocol):
     """One table of prices."""
 
-    def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
+    def find(self, names: list[str], at: int | None, prompt: int) -> TokenPrice | None:
         """By a model's names, the longest first; `prompt` is how many tokens the request carried."""
 
 
 class _FileLayer(Struct, frozen=True):
     """One file of prices."""
 
-    exact: dict[str, tuple[Price, ...]]
-    beginnings: tuple[tuple[str, tuple[Price, ...]], ...]
+    exact: dict[str, tuple[TokenPrice, ...]]
+    beginnings: tuple[tuple[str, tuple[TokenPrice, ...]], ...]
     """The longest first."""
 
-    def find(self, names: list[str], at: int | None, _: int) -> Price | None:
-        return next((price for price in self._prices(names) if price.holds(at)), None)
+    def find(self, names: list[str], at: int | None, _: int) -> TokenPrice | None:
+        return next((price for price in self._prices_of(names) if price.holds(at)), None)
 
     def steps(self, _: list[str]) -> PriceSteps:
         return NO_STEPS
 
-    def _prices(self, names: list[str]) -> tuple[Price, ...]:
+    def _prices_of(self, names: list[str]) -> tuple[TokenPrice, ...]:
         for name in names:
             if name in self.exact:
                 return self.exact[name]
@@ -180,7 +181,7 @@ class _FileLayer(Struct, frozen=True):
 class EmbeddedPrices:
     """The embedded model runs on this machine, and nobody is paid for it."""
 
-    def find(self, names: list[str], _: int | None, __: int) -> Price | None:
+    def find(self, names: list[str], _: int | None, __: int) -> TokenPrice | None:
         return FREE if EMBEDDED_MODELS.intersection(names) else None
 
     def steps(self, _: list[str]) -> PriceSteps:
@@ -190,7 +191,7 @@ class EmbeddedPrices:
 class FreeOffers:
     """What a server calls free is priced so, and not as the model that it offers for money under the same name."""
 
-    def find(self, names: list[str], _: int | None, __: int) -> Price | None:
+    def find(self, names: list[str], _: int | None, __: int) -> TokenPrice | None:
         return FREE if names[-1].endswith((":free", "-free")) else None
 
     def steps(self, _: list[str]) -> PriceSteps:
@@ -209,7 +210,7 @@ class PriceTable:
         source = ", then ".join(name for name in (self.source, other.source) if name is not None) or None
         return PriceTable((*self._layers, *other._layers), self.as_of or other.as_of, source)
 
-    def price(self, model: str, at: int | None, prompt: int = 0) -> Price | None:
+    def price(self, model: str, at: int | None, prompt: int = 0) -> TokenPrice | None:
         """What the model's tokens cost at a time, in a request of so many tokens."""
         names = self._names_of(model)
         found = (layer.find(names, at, prompt) for layer in self._layers)
@@ -250,7 +251,7 @@ def names_of(model: str) -> list[str]:
 
 
 class _PriceFile(Struct, forbid_unknown_fields=True):
-    models: dict[str, Price | list[Price]]
+    models: dict[str, TokenPrice | list[TokenPrice]]
     as_of: date | None = None
     note: str | None = None
 
@@ -260,13 +261,15 @@ def prices_from(data: Any, where: str) -> PriceTable:
     try:
         file = msgspec.convert(data, _PriceFile)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{where}: {error}{_unquoted(data)}", "docs/reading.md shows how to write prices") from None
-    exact: dict[str, tuple[Price, ...]] = {}
-    beginnings: dict[str, tuple[Price, ...]] = {}
+        raise InvalidInput(
+            f"{where}: {error}{_unquoted_name_hint(data)}", "docs/reading.md shows how to write prices"
+        ) from None
+    exact: dict[str, tuple[TokenPrice, ...]] = {}
+    beginnings: dict[str, tuple[TokenPrice, ...]] = {}
     for name, entry in file.models.items():
         prices = tuple(entry) if isinstance(entry, list) else (entry,)
         for price in prices:
-            _check(price, f"{where}: {name}")
+            _check_price(price, f"{where}: {name}")
         if name.endswith("*"):
             beginnings[name[:-1]] = prices
         else:
@@ -275,7 +278,7 @@ def prices_from(data: Any, where: str) -> PriceTable:
     return PriceTable((_FileLayer(exact, tuple(longest_first)),), file.as_of, where)
 
 
-def _unquoted(data: Any) -> str:
+def _unquoted_name_hint(data: Any) -> str:
     """What to do about a name with a dot that TOML took apart: `[models.gpt-4.1]` is `1` inside `gpt-4`."""
     models = data.get("models") if isinstance(data, dict) else None
     for name, entry in models.items() if isinstance(models, dict) else ():
@@ -291,7 +294,7 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _check(price: Price, where: str) -> None:
+def _check_price(price: TokenPrice, where: str) -> None:
     for kind in PRICED:
         value = getattr(price, kind)
         if value is not None and not 0 <= value <= MAX_INTEGER:
@@ -300,7 +303,7 @@ def _check(price: Price, where: str) -> None:
         raise InvalidInput(f"{where}: it ends on {price.until}, before it begins", "mend the price file")
 
 
-def _ms(day: date) -> int:
+def _midnight_ms(day: date) -> int:
     return (datetime(day.year, day.month, day.day) - datetime(1970, 1, 1)).days * _DAY
 
 
@@ -351,10 +354,10 @@ class PricePeriod(Struct, frozen=True):
         hour = moment - midnight
         return start <= hour < end if start <= end else hour >= start or hour < end
 
-    def price(self, prompt: int) -> Price:
+    def price(self, prompt: int) -> TokenPrice:
         given = self.kinds["input"].at(prompt)
         cached, written = self.kinds["cached"].at(prompt), self.kinds["cache_write"].at(prompt)
-        return Price(
+        return TokenPrice(
             input=given,
             output=self.kinds["output"].at(prompt),
             cached=given if cached is None else cached,
@@ -372,7 +375,7 @@ class PriceSchedule(Struct, frozen=True):
         if not self.periods:
             raise msgspec.ValidationError("a schedule has at least one period")
 
-    def price(self, at: int | None, prompt: int) -> Price:
+    def price(self, at: int | None, prompt: int) -> TokenPrice:
         """What has no time, or one that no calendar has, is priced as at the end of all times."""
         try:
             moment = _LAST_SECOND if at is None else datetime.fromtimestamp(at / 1000, UTC)
@@ -398,8 +401,8 @@ class KeptSchedules:
     """Schedules by the names of models, in a file; None: the table has no such model."""
 
     def __init__(self, file: Path, of: tuple[Path, ...]) -> None:
-        self._file, self._stamps = file, tuple(_stamp(path) for path in of)
-        self._kept = self._load()
+        self._file, self._stamps = file, tuple(_file_stamp(path) for path in of)
+        self._kept = self._load_stored()
 
     @property
     def source(self) -> str | None:
@@ -417,7 +420,7 @@ class KeptSchedules:
             with new_file(self._file) as file:
                 file.write(msgspec.json.encode(kept))
 
-    def _load(self) -> _Kept | None:
+    def _load_stored(self) -> _Kept | None:
         try:
             kept = msgspec.json.decode(_own_bytes(self._file), type=_Kept)
         except (OSError, msgspec.DecodeError):
@@ -437,7 +440,7 @@ def _own_bytes(file: Path) -> bytes:
         return opened.read(MOST_BYTES)
 
 
-def _stamp(path: Path) -> FileStamp:
+def _file_stamp(path: Path) -> FileStamp:
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
@@ -476,32 +479,37 @@ class MaintainedPrices:
 
         return f"{PACKAGE} {version(PACKAGE)}"
 
-    def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
-        schedule = self._schedule(names)
+    def find(self, names: list[str], at: int | None, prompt: int) -> TokenPrice | None:
+        schedule = self._price_schedule(names)
         return None if schedule is None else schedule.price(at, prompt)
 
     def steps(self, names: list[str]) -> PriceSteps:
-        schedule = self._schedule(names)
+        schedule = self._price_schedule(names)
         return NO_STEPS if schedule is None else schedule.steps
 
     def context_window(self, names: list[str]) -> int | None:
         """How many tokens a request to a model may be, where the table says so."""
-        model = self._model(names)
+        model = self._model_info(names)
         return None if model is None else model.context_window
+
+    def names(self, provider: str) -> tuple[str, ...]:
+        """The models of a provider."""
+        self._load_providers()
+        return tuple(model.id for model in self._providers[provider].models) if provider in self._providers else ()
 
     def keep(self) -> None:
         """Let the next process find what was looked up."""
         if self._kept is not None and self._looked_up:
             self._kept.store(self.source, self._schedules)
 
-    def _schedule(self, names: list[str]) -> PriceSchedule | None:
+    def _price_schedule(self, names: list[str]) -> PriceSchedule | None:
         longest = names[0]
         if longest not in self._schedules:
-            model, self._looked_up = self._model(names), True
+            model, self._looked_up = self._model_info(names), True
             self._schedules[longest] = None if model is None else _schedule_of(model)
         return self._schedules[longest]
 
-    def _load(self) -> None:
+    def _load_providers(self) -> None:
         if not self._providers:
             from genai_prices.data import providers
 
@@ -509,11 +517,11 @@ class MaintainedPrices:
             for model in self._providers[AGGREGATOR].models:
                 self._by_short_name.setdefault(model.id.rpartition("/")[2].lower(), model)
 
-    def _model(self, names: list[str]) -> ModelInfo | None:
+    def _model_info(self, names: list[str]) -> ModelInfo | None:
         longest = names[0]
         if longest not in self._models:
-            self._load()
-            spellings = [spelling for name in names for spelling in _spellings(name.lower())]
+            self._load_providers()
+            spellings = [spelling for name in names for spelling in _name_spellings(name.lower())]
             self._models[longest] = self._seller_model(longest.lower()) or self._listed_model(spellings)
         return self._models[longest]
 
@@ -532,7 +540,7 @@ class MaintainedPrices:
         return next((self._by_short_name[name] for name in spellings if name in self._by_short_name), None)
 
 
-def _spellings(name: str) -> list[str]:
+def _name_spellings(name: str) -> list[str]:
     """Tools write `claude-fable-5.1` for `claude-fable-5-1`, and a preview without saying that it is one."""
     dashed = [name.replace(".", "-")] if name.startswith("claude") and "." in name else []
     return [name, *dashed, f"{name}-preview"]
@@ -576,29 +584,34 @@ def _kind_of(value: Decimal | TieredPrices | None) -> KindPrice:
     from genai_prices.types import TieredPrices
 
     if not isinstance(value, TieredPrices):
-        return KindPrice(None if value is None else _micro(value))
+        return KindPrice(None if value is None else _micro_dollars(value))
     tiers = sorted(value.tiers, key=lambda tier: -tier.start)
-    return KindPrice(_micro(value.base), tuple((tier.start, _micro(tier.price)) for tier in tiers))
+    return KindPrice(_micro_dollars(value.base), tuple((tier.start, _micro_dollars(tier.price)) for tier in tiers))
 
 
-def _micro(dollars: Decimal) -> int:
+def _micro_dollars(dollars: Decimal) -> int:
     return int((dollars * MILLION).to_integral_value())
 
 
 def shipped_context_window(model: str) -> int | None:
     """A model's context window in tokens, from the maintained table."""
-    return _maintained().context_window(names_of(model))
+    return _maintained_prices().context_window(names_of(model))
+
+
+def shipped_model_names(provider: str) -> tuple[str, ...]:
+    """The models of a provider that the maintained table has."""
+    return _maintained_prices().names(provider)
 
 
 @cache
-def _maintained() -> MaintainedPrices:
+def _maintained_prices() -> MaintainedPrices:
     return MaintainedPrices()
 
 
 @cache
 def shipped_prices() -> PriceTable:
     """Public list prices from the maintained table, and nothing for the embedded model."""
-    return _table(_maintained())
+    return _price_table(_maintained_prices())
 
 
 def kept_prices(folder: Path) -> PriceTable:
@@ -608,10 +621,10 @@ def kept_prices(folder: Path) -> PriceTable:
     files = data, Path(__file__)
     if not all(file.is_file() for file in files):  # they lie in an archive
         return shipped_prices()
-    return _table(MaintainedPrices(KeptSchedules(folder / FILE, files)))
+    return _price_table(MaintainedPrices(KeptSchedules(folder / FILE, files)))
 
 
-def _table(maintained: MaintainedPrices) -> PriceTable:
+def _price_table(maintained: MaintainedPrices) -> PriceTable:
     return PriceTable((EmbeddedPrices(), FreeOffers(), maintained), None, maintained.source)
 
 
@@ -666,6 +679,9 @@ class Spending(Struct, frozen=True, kw_only=True):
     cost: int | None
     """Micro-dollars of all tokens that have a price, or whose tool noted one; None: there are tokens, and none has."""
     costs: KindCosts
+    saved: int
+    """Micro-dollars that caches saved: what their reads and writes would have cost as other input, less what they cost.
+    Less than nothing where more was written than was read again."""
     recorded: RecordedCosts | None
     """None: no tool noted a cost."""
     unpriced: int
@@ -691,19 +707,19 @@ class UnpricedModel(Struct, frozen=True):
     tokens: int
 
 
-class Tally:
+class UsageTally:
     """A sum in the making. Costs are exact, in millionths of a micro-dollar, and rounded once, when they are told."""
 
-    __slots__ = ("by_kind", "noted", "noted_priced", "priced", "responses", "tokens", "unpriced", "used")
+    __slots__ = ("by_kind", "noted", "noted_priced", "priced", "responses", "saved", "tokens", "unpriced", "used")
 
     def __init__(self) -> None:
         self.responses = self.priced = self.unpriced = 0
-        self.used = self.noted = self.noted_priced = 0
+        self.used = self.noted = self.noted_priced = self.saved = 0
         self.tokens = list(_NONE)
         self.by_kind = dict.fromkeys(PRICED, 0)
 
     def add(
-        self, tokens: Tokens, price: Price | None, responses: int, times: int = 1, recorded: int | None = None
+        self, tokens: Tokens, price: TokenPrice | None, responses: int, times: int = 1, recorded: int | None = None
     ) -> None:
         """`recorded` is what the tool noted as its cost, in micro-dollars."""
         self.responses += responses * times
@@ -722,21 +738,23 @@ class Tally:
                 exact += part.count * part.price
                 self.by_kind[part.kind] += part.count * part.price * times
                 self.priced += part.count * times
+                if part.kind in CACHE_KINDS and price is not None and price.input is not None:
+                    self.saved += part.count * (price.input - part.price) * times
         self.unpriced += unspecified * times
         if recorded is not None:
             self.noted += recorded * times
             self.noted_priced += exact * times
 
-    def add_tally(self, other: Tally) -> None:
+    def add_tally(self, other: UsageTally) -> None:
         self.tokens = [mine + theirs for mine, theirs in zip(self.tokens, other.tokens, strict=True)]
         self.by_kind = {kind: cost + other.by_kind[kind] for kind, cost in self.by_kind.items()}
-        for name in ("responses", "priced", "unpriced", "used", "noted", "noted_priced"):
+        for name in ("responses", "priced", "unpriced", "used", "noted", "noted_priced", "saved"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def fields(self) -> dict[str, Any]:
         given, output, cached, written, one_hour, reasoning, unspecified = self.tokens
         exact = sum(self.by_kind.values()) + self.used * MILLION
-        recorded = RecordedCosts(used=self.used, noted=self.noted, priced=_rounded(self.noted_priced))
+        recorded = RecordedCosts(used=self.used, noted=self.noted, priced=_rounded_micro(self.noted_priced))
         return {
             "responses": self.responses,
             "input": given,
@@ -747,8 +765,9 @@ class Tally:
             "reasoning": reasoning,
             "unspecified": unspecified,
             "total": given + output + cached + written + unspecified,
-            "cost": None if self.unpriced and not self.priced else _rounded(exact),
-            "costs": KindCosts(**{kind: _rounded(cost) for kind, cost in self.by_kind.items()}),
+            "cost": None if self.unpriced and not self.priced else _rounded_micro(exact),
+            "costs": KindCosts(**{kind: _rounded_micro(cost) for kind, cost in self.by_kind.items()}),
+            "saved": _rounded_micro(self.saved),
             "recorded": recorded if self.used or self.noted else None,
             "unpriced": self.unpriced,
         }
@@ -757,11 +776,11 @@ class Tally:
         return Spending(**self.fields())
 
 
-def _rounded(exact: int) -> int:
+def _rounded_micro(exact: int) -> int:
     return (exact + MILLION // 2) // MILLION
 
 
-class Countable(Protocol):
+class CountableResponses(Protocol):
     """One response or several of one kind, with the numbers that they add up to."""
 
     @property
@@ -777,9 +796,9 @@ class PriceGroups:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        self._prices: dict[int, Price | None] = {}
+        self._prices_of: dict[int, TokenPrice | None] = {}
 
-    def add(self, key: Any, counted: Countable, price: Price | None, times: int = 1) -> None:
+    def add(self, key: Any, counted: CountableResponses, price: TokenPrice | None, times: int = 1) -> None:
         """Where its tool noted a cost, which kinds of tokens there are says whether that counts."""
         tokens, recorded = counted.tokens, counted.recorded
         kinds = None if recorded is None else (*map(bool, tokens), _kept_for_minutes(tokens))
@@ -789,15 +808,15 @@ class PriceGroups:
             counts = tuple(count * times for count in counts)
         before = self._groups.get(group)
         if before is None:
-            self._prices[id(price)] = price
+            self._prices_of[id(price)] = price
         self._groups[group] = counts if before is None else tuple(map(operator.add, before, counts))
 
-    def tallies(self) -> dict[Any, Tally]:
-        tallies: dict[Any, Tally] = {}
+    def tallies(self) -> dict[Any, UsageTally]:
+        tallies: dict[Any, UsageTally] = {}
         for (key, price, kinds), (responses, recorded, *counts) in self._groups.items():
             tokens: Tokens = (counts[0], counts[1], counts[2], counts[3], counts[4], counts[5], counts[6])
             noted = None if kinds is None else recorded
-            tallies.setdefault(key, Tally()).add(tokens, self._prices[price], responses, recorded=noted)
+            tallies.setdefault(key, UsageTally()).add(tokens, self._prices_of[price], responses, recorded=noted)
         return tallies
 
 
@@ -807,26 +826,28 @@ def _kept_for_minutes(tokens: Tokens) -> int:
     return (rest > 0) - (rest < 0)
 
 
-def total_of(tallies: Iterable[Tally]) -> Tally:
-    total = Tally()
+def total_of(tallies: Iterable[UsageTally]) -> UsageTally:
+    total = UsageTally()
     for tally in tallies:
         total.add_tally(tally)
     return total
 
 
-class Sums:
+class TallySums:
     """Tallies by key, and by model beside them."""
 
-    def __init__(self, by_key: dict[Any, Tally] | None = None, by_model: dict[str, Tally] | None = None) -> None:
+    def __init__(
+        self, by_key: dict[Any, UsageTally] | None = None, by_model: dict[str, UsageTally] | None = None
+    ) -> None:
         self.by_key = {} if by_key is None else by_key
         self.by_model = {} if by_model is None else by_model
         self.total = total_of(self.by_key.values())
 
-    def add(self, key: Any, model: str, counted: Countable, price: Price | None) -> None:
+    def add(self, key: Any, model: str, counted: CountableResponses, price: TokenPrice | None) -> None:
         for tally in (
             self.total,
-            self.by_key.setdefault(key, Tally()),
-            self.by_model.setdefault(model, Tally()),
+            self.by_key.setdefault(key, UsageTally()),
+            self.by_model.setdefault(model, UsageTally()),
         ):
             tally.add(counted.tokens, price, counted.responses, recorded=counted.recorded)
 
@@ -849,13 +870,13 @@ def dearest_first(row: UsageRow) -> tuple[int, int, str]:
 
 def turn_spending(txn: ReadTxn, turns: Iterable[str], prices: PriceTable | None = None) -> Spending:
     """The tokens and the cost of turns, by their ids, each counted once."""
-    tally, table = Tally(), prices or shipped_prices()
+    tally, table = UsageTally(), prices or shipped_prices()
     for row in reported_in(txn.sql, turns):
-        tally.add(row.tokens, _price(txn, row, table), not row.is_rest, recorded=row.recorded)
+        tally.add(row.tokens, _price_of(txn, row, table), not row.is_rest, recorded=row.recorded)
     return tally.spending()
 
 
-def _price(txn: ReadTxn, row: Reported, prices: PriceTable) -> Price | None:
+def _price_of(txn: ReadTxn, row: ReportedUsage, prices: PriceTable) -> TokenPrice | None:
     if row.provider == EMBEDDED_PROVIDER and row.turn.origin == HERE:
         return FREE
     model = name_of(txn, row.model) or ""

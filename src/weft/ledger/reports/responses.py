@@ -37,7 +37,7 @@ class SessionHead(Struct, frozen=True):
     place: Place
 
 
-class Leaving(Struct, frozen=True):
+class ThreadOrigin(Struct, frozen=True):
     """Where a segment's thread comes from."""
 
     segment: int
@@ -49,29 +49,29 @@ class CoverageTree:
 
     def __init__(self, sql: Sql) -> None:
         rows = sql.all("SELECT n, parent, parent_depth, parent_events FROM segment ORDER BY n DESC")
-        self.grown: dict[int, Leaving | None] = {
-            n: None if parent is None else Leaving(parent, (depth, WHOLE if events is None else events))
+        self.grown: dict[int, ThreadOrigin | None] = {
+            n: None if parent is None else ThreadOrigin(parent, (depth, WHOLE if events is None else events))
             for n, parent, depth, events in rows
         }
         """Children before their parents: a segment's number is higher than that of the one it left."""
         self.linked = links(sql)
 
-    def before(self, segment: int) -> Leaving | None:
+    def before(self, segment: int) -> ThreadOrigin | None:
         """Its parent; of a root, what it was continued or forked from in another chain."""
         if segment not in self.grown:
             raise Damaged(f"segment {segment} is not among the views", Action.VERIFY_AND_REBUILD)
         return self.grown[segment] or self.linked.get(segment)
 
 
-def links(sql: Sql) -> dict[int, Leaving]:
+def links(sql: Sql) -> dict[int, ThreadOrigin]:
     """By the segment of a root: what it was continued or forked from in another chain."""
     rows = sql.all(
         "SELECT t.segment, p.segment, p.depth FROM link l JOIN turn t ON t.id = l.child JOIN turn p ON p.id = l.parent"
         " WHERE l.why IN ('continuation', 'fork') AND t.parent IS NULL ORDER BY t.segment, p.current DESC, p.id"
     )
-    found: dict[int, Leaving] = {}
+    found: dict[int, ThreadOrigin] = {}
     for child, parent, depth in rows:
-        found.setdefault(child, Leaving(parent, (depth, WHOLE)))
+        found.setdefault(child, ThreadOrigin(parent, (depth, WHOLE)))
     return found
 
 
@@ -82,7 +82,7 @@ def heads(sql: Sql, where: str, values: tuple[object, ...] = ()) -> list[Session
     return [SessionHead(n, segment, (depth, WHOLE if events is None else events)) for n, segment, depth, events in rows]
 
 
-class Reach:
+class ThreadReach:
     """How far threads go in each segment, and what only one of them contains.
 
     Of each segment the two sessions that go furthest are kept: what lies between them is the first one's alone.
@@ -94,13 +94,13 @@ class Reach:
         waiting = [(head.segment, head.place, head.session) for head in heads]
         while waiting:
             segment, place, session = waiting.pop()
-            self._note(segment, place, session)
+            self._note_place(segment, place, session)
             followed, before = self._followed_sessions.setdefault(segment, set()), tree.before(segment)
             if before is not None and len(followed) < 2 and session not in followed:
                 followed.add(session)
                 waiting.append((before.segment, before.place, session))
 
-    def _note(self, segment: int, place: Place, session: int) -> None:
+    def _note_place(self, segment: int, place: Place, session: int) -> None:
         best = self._furthest.setdefault(segment, {})
         best[session] = max(place, best.get(session, NOWHERE))
         if len(best) > 2:
@@ -121,7 +121,7 @@ class Reach:
         return {session for session, end in best.items() if place < end}
 
 
-class Count:
+class ThreadCount:
     """How many threads contain a place, each by its own chain alone."""
 
     def __init__(self, tree: CoverageTree, heads: list[SessionHead]) -> None:
@@ -171,7 +171,7 @@ class TurnPlace(Struct, frozen=True, gc=False):
     current: bool
 
 
-class Reported(Struct, gc=False):
+class ReportedUsage(Struct, gc=False):
     """Numbers of one response, or the rest of a turn. `model` is a name as its column holds it."""
 
     segment: int
@@ -188,10 +188,10 @@ class Reported(Struct, gc=False):
     is_rest: bool = False
 
 
-class Response(Struct, gc=False):
+class CountedResponse(Struct, gc=False):
     """One response, wherever it lies."""
 
-    first: Reported
+    first: ReportedUsage
     """Where it was seen earliest; it counts for that turn."""
     tokens: Tokens
     recorded: int | None
@@ -213,7 +213,7 @@ _PLACE = itemgetter(0, 1)
 """Segment and depth, of rows of both."""
 
 
-def reported_in(sql: Sql, turns: Iterable[str]) -> Iterator[Reported]:
+def reported_in(sql: Sql, turns: Iterable[str]) -> Iterator[ReportedUsage]:
     """The rows of these turns, by their ids, each turn once."""
     ids = list(dict.fromkeys(turns))
     messages = rows_in(sql, f"{_MESSAGE} WHERE {HAS_NUMBERS} AND t.id IN", ids)
@@ -222,7 +222,7 @@ def reported_in(sql: Sql, turns: Iterable[str]) -> Iterator[Reported]:
         yield from _of_turn(row, by_turn.get(_PLACE(row), []))
 
 
-def reported(sql: Sql, segment: int | None = None) -> Iterator[Reported]:
+def reported(sql: Sql, segment: int | None = None) -> Iterator[ReportedUsage]:
     """Every row in the order of segments and depths, turns that another version stands for among them; or those of one
     segment."""
     after, end = ((0, 0), (MAX_INTEGER, 0)) if segment is None else ((segment, 0), (segment, MAX_INTEGER))
@@ -251,7 +251,7 @@ def _by_turn(messages: Iterable[Row]) -> dict[Row, list[Row]]:
     return found
 
 
-def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
+def _of_turn(row: Row, messages: list[Row]) -> Iterator[ReportedUsage]:
     segment, depth, id, session, origin, workspace, current, started, ended, synthesised, *named, total = row
     model, provider, *counts = named
     turn = TurnPlace(id, session, origin or "weft", workspace, bool(current))
@@ -260,7 +260,7 @@ def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
         tokens = [count or 0 for count in given]
         carried = [one + other for one, other in zip(carried, tokens, strict=True)]
         undated = synthesised and at == started
-        yield Reported(
+        yield ReportedUsage(
             segment,
             (depth, position),
             turn,
@@ -277,7 +277,7 @@ def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
     if any(rest) or unspecified:
         left = (rest[0], rest[1], rest[2], rest[3], min(rest[4], rest[3]), rest[5], unspecified)
         at = None if synthesised else ended or started
-        yield Reported(segment, (depth, WHOLE - 1), turn, at, model, provider, left, is_rest=bool(messages))
+        yield ReportedUsage(segment, (depth, WHOLE - 1), turn, at, model, provider, left, is_rest=bool(messages))
 
 
 _REPEATED = (
@@ -291,7 +291,7 @@ def repeated(sql: Sql) -> set[int]:
     return {native for (native,) in sql.all(_REPEATED)}
 
 
-def reported_elsewhere(sql: Sql, natives: Set[int], turns: Set[str]) -> Iterator[Reported]:
+def reported_elsewhere(sql: Sql, natives: Set[int], turns: Set[str]) -> Iterator[ReportedUsage]:
     """The rows of these responses that lie in other turns than these."""
     if not natives:
         return
@@ -318,15 +318,15 @@ def standing(sql: Sql) -> dict[int, tuple[int, Place]]:
 
 
 def once(
-    rows: Iterable[Reported],
+    rows: Iterable[ReportedUsage],
     repeated: set[int],
     standing: dict[int, tuple[int, Place]],
     age_of: Callable[[int | None], SessionAge],
-    look: Callable[[Reported], object] | None = None,
-) -> Iterator[Response]:
+    look: Callable[[ReportedUsage], object] | None = None,
+) -> Iterator[CountedResponse]:
     """Every response of a turn that is current, once, with what other versions of it report. Of its places the one in
     the earliest session is first, by `age_of` a session's number. `look` is shown every row on the way."""
-    gathered: dict[int, Response] = {}
+    gathered: dict[int, CountedResponse] = {}
     for row in rows:
         if look is not None:
             look(row)
@@ -337,24 +337,26 @@ def once(
             segment, place = standing[native]
             row = replace(row, segment=segment, place=place)  # whoever was shown the row may have kept it
         elif native is None or (native not in repeated and native not in standing):
-            yield Response(row, row.tokens, row.recorded, [(row.segment, row.place)])
+            yield CountedResponse(row, row.tokens, row.recorded, [(row.segment, row.place)])
             continue
         if (known := gathered.get(native)) is None:
-            gathered[native] = Response(row, row.tokens, row.recorded, [(row.segment, row.place)])
+            gathered[native] = CountedResponse(row, row.tokens, row.recorded, [(row.segment, row.place)])
         else:
-            _join(known, row, age_of)
+            _join_response(known, row, age_of)
     yield from gathered.values()
 
 
-def _join(known: Response, row: Reported, age_of: Callable[[int | None], SessionAge]) -> None:
+def _join_response(known: CountedResponse, row: ReportedUsage, age_of: Callable[[int | None], SessionAge]) -> None:
     known.tokens = tuple(map(max, known.tokens, row.tokens))  # type: ignore[assignment]
     known.recorded = max((cost for cost in (known.recorded, row.recorded) if cost is not None), default=None)
     known.places.append((row.segment, row.place))
-    if _rank(row, age_of) < _rank(known.first, age_of):
+    if _response_rank(row, age_of) < _response_rank(known.first, age_of):
         known.first = row
 
 
-def _rank(row: Reported, age_of: Callable[[int | None], SessionAge]) -> tuple[bool, int, SessionAge, Place, str]:
+def _response_rank(
+    row: ReportedUsage, age_of: Callable[[int | None], SessionAge]
+) -> tuple[bool, int, SessionAge, Place, str]:
     """Whatever order they came in, the same one is first: with a time before without, then the earliest, then that of
     the earliest session."""
     return row.at is None, row.at or 0, age_of(row.turn.session), row.place, row.turn.id
@@ -375,7 +377,7 @@ def sums(one: Values, other: Values) -> Values:
     return tuple(left + right for left, right in zip(one, other, strict=True))
 
 
-class Cell(Struct, frozen=True):
+class UsageCell(Struct, frozen=True):
     """A cell as it is read."""
 
     name: CellName
@@ -394,7 +396,7 @@ class TotalTable(Struct, frozen=True, dict=True):
         return f"{self.kind}_total", f"{self.kind}_entry"
 
     @cached_property
-    def _values(self) -> str:
+    def _value_columns(self) -> str:
         return ", ".join(self.columns)
 
     @cached_property
@@ -409,7 +411,7 @@ class TotalTable(Struct, frozen=True, dict=True):
 
     def put(self, sql: Sql, additions: Mapping[int, Additions]) -> None:
         """Let these owners add this, and no longer what they did."""
-        before, numbers = self._entries_of(sql, additions), self._numbers(sql, additions.values())
+        before, numbers = self._entries_of(sql, additions), self._cell_numbers(sql, additions.values())
         gone: list[tuple[int, int]] = []
         new: list[tuple[int, ...]] = []
         for owner, cells in additions.items():
@@ -425,7 +427,9 @@ class TotalTable(Struct, frozen=True, dict=True):
     def _sum_up(self, sql: Sql, changed: Collection[int], names: Mapping[int, CellName]) -> None:
         """Make these cells anew; those that nobody adds to are taken away."""
         cells: dict[int, Values] = {}
-        for n, *values in rows_in(sql, f"SELECT cell, {self._values} FROM {self.kind}_entry WHERE cell IN", changed):
+        for n, *values in rows_in(
+            sql, f"SELECT cell, {self._value_columns} FROM {self.kind}_entry WHERE cell IN", changed
+        ):
             cells[n] = self.join(cells[n], tuple(values)) if n in cells else tuple(values)
         sql.run_many(f"DELETE FROM {self.kind}_total WHERE n = ?", [(n,) for n in changed if n not in cells])
         known = dict(names)
@@ -433,7 +437,7 @@ class TotalTable(Struct, frozen=True, dict=True):
             known[n] = read_name(text)
         sql.add(self._new_total, [(n, known[n][0], write_name(known[n]), *values) for n, values in cells.items()])
 
-    def _numbers(self, sql: Sql, additions: Iterable[Additions]) -> dict[CellName, int]:
+    def _cell_numbers(self, sql: Sql, additions: Iterable[Additions]) -> dict[CellName, int]:
         """The number of each cell, of new ones too."""
         names = {write_name(name): name for cells in additions for name in cells}
         rows = rows_in(sql, f"SELECT name, n FROM {self.kind}_total WHERE name IN", names)
@@ -450,9 +454,9 @@ class TotalTable(Struct, frozen=True, dict=True):
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def read(self, sql: Sql, changed: Mapping[int, Additions], slots: Slots = ALL_SLOTS) -> Iterator[Cell]:
+    def read(self, sql: Sql, changed: Mapping[int, Additions], slots: Slots = ALL_SLOTS) -> Iterator[UsageCell]:
         """Every cell of these slots, as it is once the changed owners add what they do now."""
-        totals = self._totals(sql, slots)
+        totals = self._cell_totals(sql, slots)
         entries = self._entries_of(sql, changed)
         touched = {n for cells in entries.values() for n in cells}
         late: dict[CellName, Values] = {}
@@ -468,8 +472,8 @@ class TotalTable(Struct, frozen=True, dict=True):
             if n in touched:
                 continue
             added = late.pop(cell.name, None)
-            yield cell if added is None else Cell(cell.name, self.join(cell.values, added))
-        yield from (Cell(name, values) for name, values in late.items())
+            yield cell if added is None else UsageCell(cell.name, self.join(cell.values, added))
+        yield from (UsageCell(name, values) for name, values in late.items())
 
     def owners(self, sql: Sql, changed: Mapping[int, Additions], names: Collection[CellName]) -> set[int]:
         """Who adds to cells of these names now."""
@@ -478,24 +482,24 @@ class TotalTable(Struct, frozen=True, dict=True):
         wanted = set(names)
         return stored | {owner for owner, cells in changed.items() if not wanted.isdisjoint(cells)}
 
-    def _totals(self, sql: Sql, slots: Slots) -> dict[int, Cell]:
-        query = f"SELECT n, name, {self._values} FROM {self.kind}_total"
+    def _cell_totals(self, sql: Sql, slots: Slots) -> dict[int, UsageCell]:
+        query = f"SELECT n, name, {self._value_columns} FROM {self.kind}_total"
         if slots == ALL_SLOTS:
             rows = sql.all(query)
         else:
             low, high = (-MAX_INTEGER if slots[0] is None else slots[0], MAX_INTEGER if slots[1] is None else slots[1])
             rows = sql.all(f"{query} WHERE slot >= ? AND slot < ?", (low, high))
-        return {n: Cell(read_name(name), tuple(values)) for n, name, *values in rows}
+        return {n: UsageCell(read_name(name), tuple(values)) for n, name, *values in rows}
 
     def _entries_of(self, sql: Sql, owners: Iterable[int]) -> dict[int, dict[int, Values]]:
         entries: dict[int, dict[int, Values]] = {}
-        query = f"SELECT owner, cell, {self._values} FROM {self.kind}_entry WHERE owner IN"
+        query = f"SELECT owner, cell, {self._value_columns} FROM {self.kind}_entry WHERE owner IN"
         for owner, cell, *values in rows_in(sql, query, owners):
             entries.setdefault(owner, {})[cell] = tuple(values)
         return entries
 
     def _entries_in(self, sql: Sql, cells: Collection[int]) -> Iterator[tuple[int, int, Values]]:
-        query = f"SELECT cell, owner, {self._values} FROM {self.kind}_entry WHERE cell IN"
+        query = f"SELECT cell, owner, {self._value_columns} FROM {self.kind}_entry WHERE cell IN"
         yield from ((n, owner, tuple(values)) for n, owner, *values in rows_in(sql, query, cells))
 
 

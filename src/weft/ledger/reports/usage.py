@@ -27,26 +27,26 @@ from weft.ledger.read.sessions import Projects, RepositoryOf, project_of, shown_
 from weft.ledger.reports.prices import (
     EMBEDDED_PROVIDER,
     FREE,
-    Price,
     PriceGroups,
     PriceTable,
     Spending,
-    Sums,
-    Tally,
+    TallySums,
+    TokenPrice,
     UnpricedModel,
     UsageRow,
+    UsageTally,
     dearest_first,
     shipped_prices,
     total_of,
 )
 from weft.ledger.reports.responses import (
-    Count,
+    CountedResponse,
     CoverageTree,
     Place,
-    Reach,
-    Reported,
-    Response,
+    ReportedUsage,
     SessionHead,
+    ThreadCount,
+    ThreadReach,
     Values,
     heads,
     once,
@@ -60,10 +60,10 @@ from weft.ledger.reports.usage_totals import (
     PROMPT_STEPS,
     SLOT,
     WORKED,
-    Counted,
+    CountedUsage,
     ResponseCell,
     Span,
-    Totals,
+    UsageTotals,
     WorkCell,
     counted_response,
     load_totals,
@@ -80,7 +80,7 @@ from weft.store.sql import Row, rows_in
 # --- What was spent: every provider response once, however many forks and copies contain it.
 
 PERIODS = ("day", "week", "month")
-BY = (*PERIODS, "project", "session", "model", "origin")
+BY = (*PERIODS, "project", "session", "model", "provider", "origin")
 NONE, UNKNOWN, UNDATED = "(none)", "(unknown)", "(undated)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the alias hides what it is
 
@@ -172,7 +172,7 @@ class AbandonedUsage(Struct, frozen=True, kw_only=True):
     prices_from: str | None
 
 
-class Names:
+class ColumnNames:
     """What columns stand for, each looked up once."""
 
     def __init__(self, txn: ReadTxn, zone: tzinfo, projects: Projects) -> None:
@@ -216,17 +216,17 @@ class Names:
             return {"key": NONE}
         return {"key": session.label, "session_id": session.id, "title": text_of(self._txn, session.title)}
 
-    def project(self, row: Reported) -> str:
+    def project(self, row: ReportedUsage) -> str:
         """The repository or the folder that the turn belongs to."""
         folder = self.folder(row)
         return folder if folder == NONE else self._projects.of(folder).key
 
-    def is_in(self, row: Reported, wanted: str) -> bool:
+    def is_in(self, row: ReportedUsage, wanted: str) -> bool:
         """Did the turn work in this project, in this folder, or below it?"""
         folder = self.folder(row)
         return _is_in(folder, wanted) or (folder != NONE and self._projects.is_in(folder, wanted))
 
-    def folder(self, row: Reported) -> str:
+    def folder(self, row: ReportedUsage) -> str:
         """Where the turn worked, else where its session did."""
         number = row.turn.workspace
         if number is None and (session := self.session(row.turn.session)) is not None:
@@ -262,19 +262,20 @@ _PERIOD_NAMES: dict[str, Callable[[date], str]] = {
 }
 
 
-def key_of(by: str, names: Names) -> Callable[[Reported], Any]:
+def key_of(by: str, names: ColumnNames) -> Callable[[ReportedUsage], Any]:
     if by in PERIODS:
         period = _PERIOD_NAMES[by]
 
-        def period_of(row: Reported) -> str:
+        def period_of(row: ReportedUsage) -> str:
             day = names.day(row.at)
             return UNDATED if day is None else period(day)
 
         return period_of
-    found: dict[str, Callable[[Reported], Any]] = {
+    found: dict[str, Callable[[ReportedUsage], Any]] = {
         "project": names.project,
         "session": lambda row: row.turn.session,
         "model": lambda row: names.model(row.model),
+        "provider": lambda row: names.model(row.provider),
         "origin": lambda row: row.turn.origin,
     }
     if by not in found:
@@ -285,7 +286,7 @@ def key_of(by: str, names: Names) -> Callable[[Reported], Any]:
 class UsageScope:
     """What a report is limited to."""
 
-    def __init__(self, txn: ReadTxn, names: Names, only: UsageChoice, now: int, zone: tzinfo) -> None:
+    def __init__(self, txn: ReadTxn, names: ColumnNames, only: UsageChoice, now: int, zone: tzinfo) -> None:
         if unknown := set(only) - set(UsageChoice.__annotations__):
             raise InvalidInput(
                 f"usage knows no {quoted(min(unknown))}", f"known: {', '.join(UsageChoice.__annotations__)}"
@@ -300,7 +301,7 @@ class UsageScope:
             for given, what in ((only.get(name), name) for name in ("origin", "model", "project"))
         )
 
-    def takes(self, row: Reported, *, of_session: bool = True) -> bool:
+    def takes(self, row: ReportedUsage, *, of_session: bool = True) -> bool:
         if of_session and self.sessions is not None and row.turn.session not in self.sessions:
             return False
         if self.origin is not None and row.turn.origin != self.origin:
@@ -337,7 +338,7 @@ def _is_in(path: str, wanted: str) -> bool:
     return path.rstrip("/") == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-class Survey:
+class UsageSurvey:
     """One reading of a ledger's responses: their names and prices, and where threads go."""
 
     def __init__(self, txn: ReadTxn, zone: tzinfo, prices: Prices, repository_of: RepositoryOf | None = None) -> None:
@@ -345,32 +346,32 @@ class Survey:
             raise InvalidInput("usage takes a zone as tzinfo and prices as PriceTable", "prices_from() makes one")
         self.txn, self.names, self.prices = (
             txn,
-            Names(txn, zone, Projects(txn, repository_of)),
+            ColumnNames(txn, zone, Projects(txn, repository_of)),
             prices or shipped_prices(),
         )
         self.tree = CoverageTree(txn.sql)
         self._steps: dict[str, frozenset[int] | None] = {}
         """By model the steps of its prices that totals do not know; None: they may change at any time."""
-        self._distinct_prices: dict[Price | None, Price | None] = {}
+        self._distinct_prices: dict[TokenPrice | None, TokenPrice | None] = {}
         """One object for all prices that are equal."""
-        self._known_prices: dict[tuple[str | None, int | None, int], Price | None] = {}
+        self._known_prices: dict[tuple[str | None, int | None, int], TokenPrice | None] = {}
         self.as_of = None if self.prices.as_of is None else self.prices.as_of.isoformat()
 
     @cached_property
-    def totals(self) -> Totals | None:
+    def totals(self) -> UsageTotals | None:
         """None: all rows are scanned. Reports that look at responses alone never load them."""
         return load_totals(self.txn)
 
     def heads(self, where: str, *values: object) -> list[SessionHead]:
         return heads(self.txn.sql, where, values)
 
-    def responses(self) -> Iterator[Response]:
+    def responses(self) -> Iterator[CountedResponse]:
         sql = self.txn.sql
         return once(reported(sql), repeated(sql), standing(sql), self.names.age)
 
     def responses_of(
-        self, rows: Sequence[Reported], is_inside: Callable[[int, Place], bool] | None = None
-    ) -> Iterator[Response]:
+        self, rows: Sequence[ReportedUsage], is_inside: Callable[[int, Place], bool] | None = None
+    ) -> Iterator[CountedResponse]:
         """The responses of these rows, each with all places that it has in the ledger. `is_inside` tells of a place
         whether it lies among what the rows are of: a response that stands there may be reported elsewhere alone."""
         sql, turns = self.txn.sql, {row.turn.id for row in rows}
@@ -381,7 +382,7 @@ class Survey:
             natives |= {native for native, place in stands.items() if is_inside(*place)}
         return once([*rows, *reported_elsewhere(sql, natives, turns)], copied, stands, self.names.age)
 
-    def counted(self, since: int | None, until: int | None) -> Iterator[Counted]:
+    def counted(self, since: int | None, until: int | None) -> Iterator[CountedUsage]:
         """Everything of a period that counts, in the sum of all or for each thread, from totals where they are there.
         What lies beside the period may be among it."""
         if self.totals is None:
@@ -399,7 +400,7 @@ class Survey:
             return others is not None
         return all(bisect_left(PROMPT_STEPS, prompt) != cell.step for prompt in others)
 
-    def price(self, counted: Counted) -> Price | None:
+    def price(self, counted: CountedUsage) -> TokenPrice | None:
         row = counted.row
         if row.provider == EMBEDDED_PROVIDER and row.turn.origin == HERE:
             return FREE
@@ -409,11 +410,13 @@ class Survey:
             self._known_prices[key] = self._distinct_prices.setdefault(price, price)
         return self._known_prices[key]
 
-    def add(self, sums: Sums, key: Any, counted: Counted) -> None:
+    def add(self, sums: TallySums, key: Any, counted: CountedUsage) -> None:
         sums.add(key, self.names.model(counted.row.model), counted, self.price(counted))
 
 
-def spent_by(survey: Survey, wanted: UsageScope, keys: Sequence[Callable[[Reported], Any]]) -> list[dict[Any, Tally]]:
+def spent_by(
+    survey: UsageSurvey, wanted: UsageScope, keys: Sequence[Callable[[ReportedUsage], Any]]
+) -> list[dict[Any, UsageTally]]:
     """What was spent by each of these keys, of one reading."""
     by_keys = [PriceGroups() for _ in keys]
     for counted in survey.counted(wanted.since, wanted.until):
@@ -429,10 +432,10 @@ def report(
 ) -> UsageReport:
     """Days, and words for times, are those of the zone that is chosen, or else of this one."""
     zone = only.get("zone") or zone
-    survey = Survey(txn, zone, only.get("prices"), repository_of)
+    survey = UsageSurvey(txn, zone, only.get("prices"), repository_of)
     wanted = UsageScope(txn, survey.names, only, now, zone)
     key, living = key_of(checked_text(by, "by"), survey.names), survey.heads("status <> 'deleted'")
-    reach, naive_sum = Reach(survey.tree, living), _Naive(survey, wanted, living)
+    reach, naive_sum = ThreadReach(survey.tree, living), _Naive(survey, wanted, living)
     by_key, by_model, abandoned = PriceGroups(), PriceGroups(), PriceGroups()
     for counted in survey.counted(wanted.since, wanted.until):
         if counted.is_naive:
@@ -443,7 +446,7 @@ def report(
             by_model.add(survey.names.model(counted.row.model), counted, price)
             if not any(reach.contains(*place) for place in counted.places):
                 abandoned.add(None, counted, price)
-    sums = Sums(by_key.tallies(), by_model.tallies())
+    sums = TallySums(by_key.tallies(), by_model.tallies())
     total, naive = sums.total.spending(), total_of(naive_sum.groups.tallies().values()).spending()
     return UsageReport(
         by=by,
@@ -471,19 +474,19 @@ class _Naive:
     """Counts as if every session were a file by itself: what several threads contain counts for each of them, and so
     does an older version that one still has. Of one session, or of one room's, it is their whole threads."""
 
-    def __init__(self, survey: Survey, wanted: UsageScope, living: list[SessionHead]) -> None:
+    def __init__(self, survey: UsageSurvey, wanted: UsageScope, living: list[SessionHead]) -> None:
         self._survey, self._wanted, self.groups = survey, wanted, PriceGroups()
         chosen = wanted.sessions
-        self._count = Count(survey.tree, [head for head in living if chosen is None or head.session in chosen])
+        self._count = ThreadCount(survey.tree, [head for head in living if chosen is None or head.session in chosen])
 
-    def look(self, counted: Counted) -> None:
+    def look(self, counted: CountedUsage) -> None:
         (place,) = counted.places
         threads = self._count.threads(*place)
         if threads and self._wanted.takes(counted.row, of_session=False):
             self.groups.add(None, counted, self._survey.price(counted), threads)
 
 
-def usage_rows(by: str, tallies: dict[Any, Tally], names: Names) -> tuple[UsageRow, ...]:
+def usage_rows(by: str, tallies: dict[Any, UsageTally], names: ColumnNames) -> tuple[UsageRow, ...]:
     if by == "session":
         names.hold_sessions(tallies)
         rows = [UsageRow(**names.of_session(n), **tally.fields()) for n, tally in tallies.items()]
@@ -497,10 +500,10 @@ def usage_rows(by: str, tallies: dict[Any, Tally], names: Names) -> tuple[UsageR
 def branch_usage(txn: ReadTxn, session: str, prices: Prices) -> BranchUsage:
     """What a session's thread holds, and what of it no other active session has."""
     row = require(txn, session)
-    survey = Survey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
-    reach = Reach(survey.tree, survey.heads("status = 'active' OR n = ?", row.n))
-    own = Reach(survey.tree, survey.heads("n = ?", row.n))
-    marginal, thread = Sums(), Tally()
+    survey = UsageSurvey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
+    reach = ThreadReach(survey.tree, survey.heads("status = 'active' OR n = ?", row.n))
+    own = ThreadReach(survey.tree, survey.heads("n = ?", row.n))
+    marginal, thread = TallySums(), UsageTally()
     turns: set[tuple[int, int]] = set()
     alone: set[tuple[int, int]] = set()
     rows = [each for segment in sorted(own.segments) for each in reported(txn.sql, segment)]
@@ -530,8 +533,8 @@ def branch_usage(txn: ReadTxn, session: str, prices: Prices) -> BranchUsage:
 
 def abandoned_usage(txn: ReadTxn, prices: Prices) -> AbandonedUsage:
     """What was spent on turns that no session's thread contains any more."""
-    survey = Survey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
-    reach, sums = Reach(survey.tree, survey.heads("status <> 'deleted'")), Sums()
+    survey = UsageSurvey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
+    reach, sums = ThreadReach(survey.tree, survey.heads("status <> 'deleted'")), TallySums()
     turns: dict[int | None, dict[str, int]] = {}
     for response in survey.responses():
         row = response.first
@@ -550,7 +553,7 @@ def abandoned_usage(txn: ReadTxn, prices: Prices) -> AbandonedUsage:
     )
 
 
-def _abandoned_row(names: Names, n: int | None, tally: Tally, turns: dict[str, int]) -> AbandonedRow:
+def _abandoned_row(names: ColumnNames, n: int | None, tally: UsageTally, turns: dict[str, int]) -> AbandonedRow:
     last = max(turns, key=lambda turn: (turns[turn], turn))
     session = names.session(n)
     status = None if session is None else session.status
@@ -601,7 +604,7 @@ class _TurnTree:
         """By turn those that it started."""
         self.seen: dict[str, None] = {}
         """The turns, in the order in which they were found."""
-        self.sums = Sums()
+        self.sums = TallySums()
 
     @cached_property
     def turns(self) -> dict[int, list[Row]]:
@@ -626,14 +629,14 @@ class _TurnTree:
             below = dict.fromkeys(id for session in started for id, _ in self.turns[session[0]])
             level = {id: None for id in below if id not in self.seen}
 
-    def node(self, txn: ReadTxn, turn: str, status: str, above: frozenset[str]) -> tuple[TurnUsage, Tally]:
+    def node(self, txn: ReadTxn, turn: str, status: str, above: frozenset[str]) -> tuple[TurnUsage, UsageTally]:
         """A turn with what it started, and the sum of it all."""
-        own = self.sums.by_key.get(turn) or Tally()
-        total, workers, above = Tally(), list[WorkerUsage](), above | {turn}
+        own = self.sums.by_key.get(turn) or UsageTally()
+        total, workers, above = UsageTally(), list[WorkerUsage](), above | {turn}
         total.add_tally(own)
         for n, id, label, task in self.sessions[turn]:
             nodes = [self.node(txn, below, state, above) for below, state in self.turns[n] if below not in above]
-            spent = Tally()
+            spent = UsageTally()
             for _, tally in nodes:
                 spent.add_tally(tally)
             total.add_tally(spent)
@@ -652,7 +655,7 @@ class _TurnTree:
 
 def usage_tree(txn: ReadTxn, root: TurnRow, prices: Prices) -> UsageTree:
     """What a turn and everything below it cost."""
-    survey = Survey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
+    survey = UsageSurvey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
     tree = _TurnTree(txn)
     tree.find(root.id)
     for response in survey.responses_of(list(reported_in(txn.sql, tree.seen))):
@@ -679,7 +682,7 @@ _WRITTEN = (
     " AND (? OR coalesce(t.synthesised, 0) = 0) AND f.kind = 'written' GROUP BY t.session, t.workspace, f.path"
 )
 _ALWAYS = 2**53
-NOTHING = Tally().spending()
+NOTHING = UsageTally().spending()
 
 
 class FileWork(Struct, frozen=True):
@@ -774,13 +777,13 @@ def work_report(
 ) -> WorkReport:
     """Without `about` nothing is told of what each session is called, was asked to do and spent."""
     start, end = (read_moment(given, what, now, zone) for given, what in ((since, "since"), (until, "until")))
-    survey = Survey(txn, zone, prices, repository_of)
+    survey = UsageSurvey(txn, zone, prices, repository_of)
     wanted = UsageScope(txn, survey.names, {"since": start, "until": end}, now, zone)
     keys = ("project", "session") if about else ("project",)
     tallies = spent_by(survey, wanted, [key_of(by, survey.names) for by in keys])
     spent = [usage_rows(by, of_keys, survey.names) for by, of_keys in zip(keys, tallies, strict=True)]
-    of_projects = {row.key: _spending(row) for row in spent[0]}
-    of_sessions = {str(row.session_id): _spending(row) for rows in spent[1:] for row in rows}
+    of_projects = {row.key: _spending_of(row) for row in spent[0]}
+    of_sessions = {str(row.session_id): _spending_of(row) for rows in spent[1:] for row in rows}
     reading = _Reading(txn, start, end, Projects(txn, repository_of), survey.totals, is_told=about)
     return WorkReport(
         since_at=start,
@@ -791,7 +794,7 @@ def work_report(
     )
 
 
-def _spending(row: UsageRow) -> Spending:
+def _spending_of(row: UsageRow) -> Spending:
     return Spending(**{field: getattr(row, field) for field in Spending.__struct_fields__})
 
 
@@ -808,7 +811,7 @@ class _Reading:
         since: int | None,
         until: int | None,
         projects: Projects,
-        totals: Totals | None,
+        totals: UsageTotals | None,
         is_told: bool,
     ) -> None:
         """Of a period only turns are told whose time is known."""
@@ -821,32 +824,32 @@ class _Reading:
         self._folders: dict[int | None, str] = {None: NONE}
 
     def projects(self, by_session: dict[str, Spending], costs: dict[str, Spending]) -> tuple[ProjectWork, ...]:
-        doings = self._doings()
-        files = self._files()
-        subjects = self._subjects({doing.first for doing in doings.values()}) if self._is_told else {}
+        doings = self._doings_by_session()
+        files = self._written_files()
+        subjects = self._turn_subjects({doing.first for doing in doings.values()}) if self._is_told else {}
         made: dict[str, list[SessionWork]] = {}
         for (folder, n), doing in doings.items():
             about = subjects.get(doing.first, "")
             made.setdefault(folder, []).append(self._session(n, doing, about, by_session))
-        changes = self._changes(doings)
+        changes = self._last_changes(doings)
         found = [
-            self._project(path, sessions, files.get(path, Counter()), costs, changes.get(path, UNDATED_MODEL))
+            self._project_work(path, sessions, files.get(path, Counter()), costs, changes.get(path, UNDATED_MODEL))
             for path, sessions in made.items()
         ]
         return tuple(sorted(found, key=lambda project: (not project.time_known, -project.last_at, project.path)))
 
-    def _subjects(self, turns: set[int]) -> dict[int, str]:
+    def _turn_subjects(self, turns: set[int]) -> dict[int, str]:
         """What each of these turns is about, by their numbers."""
         ids: dict[int, str] = dict(rows_in(self._txn.sql, "SELECT n, id FROM turn WHERE n IN", turns))
         subjects = load_subjects(self._txn, list(ids.values()))
         return {n: subjects[id] for n, id in ids.items() if id in subjects}
 
-    def _doings(self) -> dict[tuple[str, int | None], _Doing]:
+    def _doings_by_session(self) -> dict[tuple[str, int | None], _Doing]:
         """By project and session, from the first turn on."""
         found: dict[tuple[str, int | None], _Doing] = {}
-        for cell, values in sorted(self._work(), key=_first_turn):
+        for cell, values in sorted(self._work_cells(), key=_first_turn):
             turns, failed, calls, at, first, last = values
-            key = (self._project_key(self._folder(cell.workspace, cell.session)), cell.session)
+            key = (self._project_key(self._folder_of_turn(cell.workspace, cell.session)), cell.session)
             doing = found.get(key)
             if doing is None:
                 doing = found[key] = _Doing(first, at)
@@ -859,22 +862,22 @@ class _Reading:
                 doing.models[cell.model] += turns
         return found
 
-    def _work(self) -> Iterator[tuple[WorkCell, Values]]:
+    def _work_cells(self) -> Iterator[tuple[WorkCell, Values]]:
         """Turns of the period, those of a cell that lies in it as a whole together."""
         cells = () if self._totals is None else self._totals.work(self._since, self._until)
-        rows = (row for span in self._spans() for row in self._txn.sql.each(_TURNS, span))
+        rows = (row for span in self._spans_read_by_turn() for row in self._txn.sql.each(_TURNS, span))
         turns = (item for additions in work_of(rows).values() for item in additions.items())
         for cell, values in chain(cells, ((WorkCell(*name), values) for name, values in turns)):
             if self._is_of_all_time or not cell.is_undated:
                 yield cell, values
 
-    def _spans(self) -> tuple[Span, ...]:
+    def _spans_read_by_turn(self) -> tuple[Span, ...]:
         """What of the period is read turn by turn: where totals are there, its ends that lie within a slot."""
         if self._totals is not None:
             return split_period(self._since, self._until).ends
         return ((-_ALWAYS if self._since is None else self._since, _ALWAYS if self._until is None else self._until),)
 
-    def _changes(self, doings: dict[tuple[str, int | None], _Doing]) -> dict[str, int]:
+    def _last_changes(self, doings: dict[tuple[str, int | None], _Doing]) -> dict[str, int]:
         """Over all time: by project, when the sessions last changed whose last turn was in it."""
         latest: dict[int, tuple[int, str]] = {}
         for (project, n), doing in doings.items():
@@ -885,7 +888,7 @@ class _Reading:
             found[project] = max(found.get(project, UNDATED_MODEL), self._sessions[n].updated_at)
         return found
 
-    def _folder(self, workspace: int | None, session: int | None) -> str:
+    def _folder_of_turn(self, workspace: int | None, session: int | None) -> str:
         """Where a turn worked, else where its session did."""
         if workspace is None and session is not None and session in self._sessions:
             workspace = self._sessions[session].workspace
@@ -896,10 +899,10 @@ class _Reading:
     def _project_key(self, folder: str) -> str:
         return folder if folder == NONE else self._projects.of(folder).key
 
-    def _files(self) -> dict[str, Counter[str]]:
+    def _written_files(self) -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = {}
-        for (session, workspace, path), times in self._written().items():
-            folder = self._folder(workspace, session)
+        for (session, workspace, path), times in self._write_counts().items():
+            folder = self._folder_of_turn(workspace, session)
             name = full_path(text_of(self._txn, path) or "", None if folder == NONE else folder)
             key = self._project_key(folder)
             if key != folder:  # one file in several worktrees is one file of the project
@@ -907,13 +910,13 @@ class _Reading:
             found.setdefault(key, Counter())[name] += times
         return found
 
-    def _written(self) -> Counter[tuple[int | None, int | None, int]]:
+    def _write_counts(self) -> Counter[tuple[int | None, int | None, int]]:
         """By session, folder and path, how many messages noted to have written it."""
         written: Counter[tuple[int | None, int | None, int]] = Counter()
         for cell, changes in () if self._totals is None else self._totals.files(self._since, self._until):
             if self._is_of_all_time or not cell.is_undated:
                 written[cell.session, cell.workspace, cell.path] += changes
-        for span in self._spans():
+        for span in self._spans_read_by_turn():
             for session, workspace, path, changes in self._txn.sql.all(_WRITTEN, (*span, self._is_of_all_time)):
                 written[session, workspace, path] += changes
         return written
@@ -941,7 +944,7 @@ class _Reading:
         )
 
     @staticmethod
-    def _project(
+    def _project_work(
         path: str, sessions: Iterable[SessionWork], files: Counter[str], costs: dict[str, Spending], changed_at: int
     ) -> ProjectWork:
         ordered = sorted(sessions, key=lambda session: (not session.time_known, -session.last_at, session.label))

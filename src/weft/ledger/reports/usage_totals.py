@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 
+import msgspec
 import orjson
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -23,9 +24,9 @@ from weft.ledger.reports.responses import (
     WHOLE,
     Additions,
     CellName,
+    CountedResponse,
     Place,
-    Reported,
-    Response,
+    ReportedUsage,
     Slots,
     Tokens,
     TotalTable,
@@ -137,12 +138,12 @@ class FileCell(Struct, frozen=True):
     path: int
 
 
-class Counted(Struct, frozen=True):
+class CountedUsage(Struct, frozen=True):
     """What is counted: one response, or the sum of those in a cell; `row` says of what."""
 
     is_once: bool
     is_naive: bool
-    row: Reported
+    row: ReportedUsage
     tokens: Tokens
     recorded: int | None
     places: tuple[tuple[int, Place], ...]
@@ -151,34 +152,34 @@ class Counted(Struct, frozen=True):
     """A number of tokens that the price is looked up by."""
 
 
-def counted_response(response: Response) -> Counted:
+def counted_response(response: CountedResponse) -> CountedUsage:
     """In the sum of everything."""
     row, tokens = response.first, response.tokens
-    return _counted(row, tokens, response.recorded, tuple(response.places), is_once=True, is_naive=False)
+    return _counted_row(row, tokens, response.recorded, tuple(response.places), is_once=True, is_naive=False)
 
 
-def counted_row(row: Reported, *, is_once: bool = False) -> Counted:
+def counted_row(row: ReportedUsage, *, is_once: bool = False) -> CountedUsage:
     """For each thread that it lies in."""
-    return _counted(row, row.tokens, row.recorded, ((row.segment, row.place),), is_once=is_once, is_naive=True)
+    return _counted_row(row, row.tokens, row.recorded, ((row.segment, row.place),), is_once=is_once, is_naive=True)
 
 
-def _counted(
-    row: Reported,
+def _counted_row(
+    row: ReportedUsage,
     tokens: Tokens,
     recorded: int | None,
     places: tuple[tuple[int, Place], ...],
     *,
     is_once: bool,
     is_naive: bool,
-) -> Counted:
+) -> CountedUsage:
     """The rest of a turn may be of several requests, so its length tells nothing."""
     prompt = 0 if row.is_rest else prompt_of(tokens)
-    return Counted(is_once, is_naive, row, tokens, recorded, places, int(not row.is_rest), prompt)
+    return CountedUsage(is_once, is_naive, row, tokens, recorded, places, int(not row.is_rest), prompt)
 
 
-def scanned(sql: Sql, age_of: Callable[[int | None], SessionAge]) -> Iterator[Counted]:
+def scanned(sql: Sql, age_of: Callable[[int | None], SessionAge]) -> Iterator[CountedUsage]:
     """Everything that counts, from the rows of all turns and messages."""
-    rows: list[Counted] = []
+    rows: list[CountedUsage] = []
     for response in once(
         reported(sql), repeated(sql), standing(sql), age_of, lambda row: rows.append(counted_row(row))
     ):
@@ -210,10 +211,10 @@ class SegmentCuts:
 
     def pieces(self, places: Iterable[tuple[int, Place]]) -> str:
         """The names of the pieces in which these places lie; a digest of these where they are too long."""
-        names = " ".join(sorted({self._piece(segment, place) for segment, place in places}))
+        names = " ".join(sorted({self._segment_piece(segment, place) for segment, place in places}))
         return names if len(names) <= LONGEST_PIECES else DIGEST + sha256(names.encode()).hexdigest()
 
-    def _piece(self, segment: int, place: Place) -> str:
+    def _segment_piece(self, segment: int, place: Place) -> str:
         places = self._places.get(segment)
         depth, events = (0, 0) if places is None else places[bisect_right(places, place) - 1]
         return f"{segment}:{depth}:{events}"
@@ -225,7 +226,7 @@ def places_of(pieces: str) -> tuple[tuple[int, Place], ...]:
     return tuple((int(segment), (int(depth), int(events))) for segment, depth, events in numbers)
 
 
-def response_cell(counted: Counted, cuts: SegmentCuts) -> ResponseCell:
+def response_cell(counted: CountedUsage, cuts: SegmentCuts) -> ResponseCell:
     row, tokens = counted.row, counted.tokens
     is_alone = max(*tokens, counted.recorded or 0) >= LARGE or tokens[CACHE_WRITE_1H] > tokens[CACHE_WRITE]
     return ResponseCell(
@@ -250,15 +251,15 @@ def _kinds_of(tokens: Tokens) -> int:
     return sum(1 << i for i, count in enumerate(counts) if count)
 
 
-def response_values(counted: Counted) -> Values:
+def response_values(counted: CountedUsage) -> Values:
     return (counted.responses, *counted.tokens, counted.recorded or 0)
 
 
-def counted_cell(cell: ResponseCell, values: Values) -> Counted:
+def counted_cell(cell: ResponseCell, values: Values) -> CountedUsage:
     """All that a cell holds, as one. Any prompt and any time within it has the same price."""
     responses, *counts, recorded = values
     tokens: Tokens = (counts[0], counts[1], counts[2], counts[3], counts[4], counts[5], counts[6])
-    row = Reported(
+    row = ReportedUsage(
         0,
         (0, 0),
         TurnPlace("", cell.session, cell.origin, cell.workspace, current=True),
@@ -270,24 +271,24 @@ def counted_cell(cell: ResponseCell, values: Values) -> Counted:
     prompt = PROMPT_STEPS[cell.step - 1] + 1 if cell.step else 0
     noted = None if cell.kinds is None else recorded
     places = places_of(cell.pieces)
-    return Counted(cell.is_once, cell.is_naive, row, tokens, noted, places, responses, prompt)
+    return CountedUsage(cell.is_once, cell.is_naive, row, tokens, noted, places, responses, prompt)
 
 
 # --- counting turns ---------------------------------------------------------------------------------------------------
 
 
-class Holding(Struct, frozen=True):
+class TurnHolding(Struct, frozen=True):
     """What one turn holds of a response: how many messages of it have numbers, and whether the turn is current."""
 
     reported: int
     current: bool
 
 
-Holdings = dict[int, dict[int, Holding]]
+Holdings = dict[int, dict[int, TurnHolding]]
 """By the id of a response, as a number, the turns that hold it."""
 
 
-def _is_shared(turns: Mapping[int, Holding]) -> bool:
+def _is_shared(turns: Mapping[int, TurnHolding]) -> bool:
     """Is a response gathered from several places? It lies in several, or another version of its turn has it, too."""
     states = {holding.current for holding in turns.values()}
     return len(states) > 1 or sum(holding.reported for holding in turns.values()) > 1
@@ -334,25 +335,25 @@ class TurnCounter:
         rows = list(rows_in(self._sql, f"SELECT {WORKED} FROM turn WHERE n IN", turns))
         return work_of(rows), self._files_of(rows)
 
-    def counted(self, turns: Collection[int], natives: Collection[int]) -> Iterator[tuple[int, Counted]]:
+    def counted(self, turns: Collection[int], natives: Collection[int]) -> Iterator[tuple[int, CountedUsage]]:
         """What these turns add by themselves and what these responses do if they are shared, each with its owner."""
-        numbers = {id: n for n, id in self._ids(turns).items()}
+        numbers = {id: n for n, id in self._turn_ids(turns).items()}
         rows = list(reported_in(self._sql, numbers))
         held = {row.native for row in rows if row.native is not None}
         holdings = self.holdings({*held, *natives})
         shared = {native for native, turns_of in holdings.items() if _is_shared(turns_of)}
         for row in rows:
             yield numbers[row.turn.id], counted_row(row, is_once=row.turn.current and row.native not in shared)
-        for response in self._gathered({native: holdings[native] for native in shared.intersection(natives)}):
+        for response in self._gathered_responses({native: holdings[native] for native in shared.intersection(natives)}):
             yield -(response.first.native or 0), counted_response(response)
 
-    def _gathered(self, holdings: Holdings) -> Iterator[Response]:
+    def _gathered_responses(self, holdings: Holdings) -> Iterator[CountedResponse]:
         """These shared responses."""
-        ids = self._ids({turn for turns in holdings.values() for turn in turns})
+        ids = self._turn_ids({turn for turns in holdings.values() for turn in turns})
         rows = (row for row in reported_in(self._sql, ids.values()) if row.native in holdings)
-        return once(rows, set(holdings), self._standing(holdings), self.age_of)
+        return once(rows, set(holdings), self._standing_places(holdings), self.age_of)
 
-    def _standing(self, holdings: Holdings) -> dict[int, tuple[int, Place]]:
+    def _standing_places(self, holdings: Holdings) -> dict[int, tuple[int, Place]]:
         """Where responses lie in current turns that other versions of these report on, as `responses.standing` says."""
         versioned = {native for native, turns in holdings.items() if any(not turn.current for turn in turns.values())}
         current = {turn for native in versioned for turn, holding in holdings[native].items() if holding.current}
@@ -368,7 +369,7 @@ class TurnCounter:
         found: Holdings = {native: {} for native in natives}
         query = "SELECT native, turn, reported, current FROM response_turn WHERE native IN"
         for native, turn, reported_messages, current in rows_in(self._sql, query, natives):
-            found[native][turn] = Holding(reported_messages, bool(current))
+            found[native][turn] = TurnHolding(reported_messages, bool(current))
         for native in natives:
             found[native] |= self._late.get(native, {})
         return found
@@ -384,7 +385,7 @@ class TurnCounter:
     def numbers(self, turns: Iterable[str]) -> dict[str, int]:
         return dict(rows_in(self._sql, "SELECT id, n FROM turn WHERE id IN", turns))
 
-    def _ids(self, turns: Iterable[int]) -> dict[int, str]:
+    def _turn_ids(self, turns: Iterable[int]) -> dict[int, str]:
         return dict(rows_in(self._sql, "SELECT n, id FROM turn WHERE n IN", turns))
 
     def _files_of(self, rows: Iterable[Row]) -> dict[int, Additions]:
@@ -428,7 +429,7 @@ def load_holdings(sql: Sql, turns: Iterable[int]) -> Holdings:
     for native, turn, has_numbers, current in rows_in(sql, query, turns):
         turns_of = found.setdefault(native, {})
         before = turns_of[turn].reported if turn in turns_of else 0
-        turns_of[turn] = Holding(before + has_numbers, bool(current))
+        turns_of[turn] = TurnHolding(before + has_numbers, bool(current))
     return found
 
 
@@ -439,7 +440,7 @@ MOST_LATE_EVENTS = 4096
 """Where the totals are further behind, a reader scans all rows instead."""
 ANEW = 4
 """Where a part of the log of this size is not counted, everything is counted anew: that is quicker than reading it."""
-_RULES = 1
+_RULES = 2
 """Another number: what an older program stored is thrown away."""
 
 
@@ -462,9 +463,16 @@ class TotalsState(Struct, frozen=True):
         return (self.rules, self.erasures, self.mended) == (now.rules, now.erasures, now.mended)
 
 
+_StoredState = tuple[int, int, int, int | None, int]
+
+
 def load_state(sql: Sql) -> TotalsState | None:
+    """None where there is none or nobody can read it: everything is counted anew then."""
     row = sql.one("SELECT value FROM local WHERE key = ?", (USAGE_TOTALS,))
-    return None if row is None else TotalsState(*orjson.loads(row[0]))
+    try:
+        return None if row is None else TotalsState(*msgspec.json.decode(row[0], type=_StoredState))
+    except (msgspec.DecodeError, TypeError):  # damaged, or no text
+        return None
 
 
 def _store_state(sql: Sql, state: TotalsState) -> None:
@@ -497,7 +505,7 @@ class LateTurns:
         self._follow_sessions(touching.sessions)
         self._take_changed_ages()
         if self.is_last:
-            self._cut()
+            self._cut_segments()
         self._find_listed_later()
 
     def _with_versions(self, turns: Iterable[str]) -> set[str]:
@@ -523,7 +531,7 @@ class LateTurns:
             for segment, depth in stored_threads(self._sql, n).items():
                 self.turns |= {id for (id,) in self._sql.all(query, (segment, depth, n, self.mark))}
 
-    def _cut(self) -> None:
+    def _cut_segments(self) -> None:
         """Where a thread leaves a segment now, what follows is another piece of it than what lies before."""
         query = "SELECT id FROM turn WHERE segment = ? AND depth >= ? AND depth <= ?"
         for segment, place in needed_cuts(self._sql):
@@ -621,7 +629,7 @@ def advance(txn: WriteTxn) -> bool:
     late = LateTurns(txn, LOG_ROWS)
     txn.sql.add(_CUT, [(segment, *place) for segment, place in late.new_cuts])
     txn.sql.add(_SESSION, [(n, begun, 1) for n, begun in late.sessions.items()])
-    _store(txn, late.turns, late.cuts)
+    _store_turns(txn, late.turns, late.cuts)
     _set_mark(txn.sql, late.until)
     return late.until < end
 
@@ -663,7 +671,7 @@ def forget_totals(sql: Sql) -> None:
 def _go_on_anew(txn: WriteTxn, state: TotalsState, begun: int) -> bool:
     query = f"SELECT n, id FROM turn WHERE n > ? AND n <= ? ORDER BY n LIMIT {TURNS_AT_ONCE}"
     rows = txn.sql.all(query, (state.last_turn, begun))
-    _store(txn, (id for _, id in rows), SegmentCuts(load_cuts(txn.sql)))
+    _store_turns(txn, (id for _, id in rows), SegmentCuts(load_cuts(txn.sql)))
     if len(rows) == TURNS_AT_ONCE:
         _store_state(txn.sql, TotalsState(state.rules, state.erasures, state.mended, begun, rows[-1][0]))
         return True
@@ -676,7 +684,7 @@ def _set_mark(sql: Sql, n: int) -> None:
     sql.run("INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (VIEW, n))
 
 
-def _store(txn: WriteTxn, turns: Iterable[str], cuts: SegmentCuts) -> None:
+def _store_turns(txn: WriteTxn, turns: Iterable[str], cuts: SegmentCuts) -> None:
     """Count these turns as they are now."""
     counter, ids = TurnCounter(txn, cuts), list(turns)
     held = load_holdings(txn.sql, counter.numbers(ids).values())
@@ -722,7 +730,7 @@ class PeriodParts(Struct, frozen=True):
 _CHANGES = {RESPONSES.kind: "responses", WORK.kind: "work", FILES.kind: "files"}
 
 
-class Totals:
+class UsageTotals:
     """The totals as they are at a moment: what is stored, and what late events change of it."""
 
     def __init__(self, txn: ReadTxn, cuts: SegmentCuts, changes: TurnChanges, late: Holdings) -> None:
@@ -730,20 +738,20 @@ class Totals:
 
     def responses(
         self, since: int | None, until: int | None, is_even: Callable[[ResponseCell], bool]
-    ) -> Iterator[Counted]:
+    ) -> Iterator[CountedUsage]:
         """What was spent in a period. Cells that it cuts, those in which not everything has one price, by `is_even`,
         and those whose pieces have no room in a name come response by response: whoever asks looks at their times and
         places."""
         parts: set[CellName] = set()
-        for cell in RESPONSES.read(self._sql, self._changes.responses, _slots(since, until)):
+        for cell in RESPONSES.read(self._sql, self._changes.responses, _slots_touched(since, until)):
             common = ResponseCell(*cell.name)
-            if common.has_many_pieces or _cuts(common.slot, since, until) or not is_even(common):
+            if common.has_many_pieces or _cuts_slot(common.slot, since, until) or not is_even(common):
                 parts.add(cell.name)
             else:
                 yield counted_cell(common, cell.values)
         yield from self._one_by_one(parts)
 
-    def _one_by_one(self, names: set[CellName]) -> Iterator[Counted]:
+    def _one_by_one(self, names: set[CellName]) -> Iterator[CountedUsage]:
         owners = RESPONSES.owners(self._sql, self._changes.responses, names)
         natives = {-owner for owner in owners if owner < 0}
         counter = TurnCounter(self._txn, self.cuts, self._late)
@@ -767,7 +775,7 @@ class Totals:
             yield FileCell(*cell.name), cell.values[0]
 
 
-def load_totals(txn: ReadTxn) -> Totals | None:
+def load_totals(txn: ReadTxn) -> UsageTotals | None:
     """None: they are too far behind, and all rows are to be scanned."""
     state, now = load_state(txn.sql), state_now(txn)
     if state is None or state.begun is not None or not state.holds(now):
@@ -776,15 +784,15 @@ def load_totals(txn: ReadTxn) -> Totals | None:
     if not 0 <= behind <= MOST_LATE_EVENTS:
         return None
     if behind == 0 and state == now:
-        return Totals(txn, SegmentCuts(load_cuts(txn.sql)), NO_CHANGES, {})
+        return UsageTotals(txn, SegmentCuts(load_cuts(txn.sql)), NO_CHANGES, {})
     late = LateTurns(txn)
     counter = TurnCounter(txn, late.cuts)
     held = load_holdings(txn.sql, counter.numbers(late.turns).values())
     counter = TurnCounter(txn, late.cuts, held)
-    return Totals(txn, late.cuts, counter.changes(late.turns), held)
+    return UsageTotals(txn, late.cuts, counter.changes(late.turns), held)
 
 
-def _slots(since: int | None, until: int | None) -> Slots:
+def _slots_touched(since: int | None, until: int | None) -> Slots:
     """Those that a period touches."""
     return None if since is None else since // SLOT, None if until is None else -(-until // SLOT)
 
@@ -802,7 +810,7 @@ def split_period(since: int | None, until: int | None) -> PeriodParts:
     return PeriodParts((first, end), tuple(ends))
 
 
-def _cuts(slot: int | None, since: int | None, until: int | None) -> bool:
+def _cuts_slot(slot: int | None, since: int | None, until: int | None) -> bool:
     """Does a period begin or end within a slot?"""
     if slot is None:
         return False
@@ -833,9 +841,9 @@ def problems(txn: ReadTxn) -> Iterator[tuple[str, str]]:
     totals = load_totals(txn)
     if totals is None:
         return
-    for table, expected in _expected(txn, totals):
+    for table, expected in _expected_totals(txn, totals):
         cells = totals.cells(table)
-        stored = _apart(cells) if table is RESPONSES else cells
+        stored = _separate_cells(cells) if table is RESPONSES else cells
         wrong = sum(1 for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
         if wrong:
             yield table.tables[0], f"{wrong} of its cells are not what turns and messages say"
@@ -845,10 +853,10 @@ def problems(txn: ReadTxn) -> Iterator[tuple[str, str]]:
             yield table.tables[0], f"{misplaced} of its cells stand in another slot than their names say"
 
 
-def _expected(txn: ReadTxn, totals: Totals) -> Iterator[tuple[TotalTable, CellValues]]:
+def _expected_totals(txn: ReadTxn, totals: UsageTotals) -> Iterator[tuple[TotalTable, CellValues]]:
     counter, responses = TurnCounter(txn, totals.cuts), CellValues()
     for counted in scanned(txn.sql, counter.age_of):
-        _add(RESPONSES, responses, response_cell(counted, totals.cuts).name, response_values(counted))
+        _add_cell(RESPONSES, responses, response_cell(counted, totals.cuts).name, response_values(counted))
     yield RESPONSES, responses
     work, files, after = CellValues(), CellValues(), 0
     while turns := [
@@ -858,15 +866,15 @@ def _expected(txn: ReadTxn, totals: Totals) -> Iterator[tuple[TotalTable, CellVa
         for table, cells, additions in zip((WORK, FILES), (work, files), counter.work_of(turns), strict=True):
             for added in additions.values():
                 for name, values in added.items():
-                    _add(table, cells, name, values)
+                    _add_cell(table, cells, name, values)
     yield from ((WORK, work), (FILES, files))
 
 
-def _add(table: TotalTable, cells: CellValues, name: CellName, values: Values) -> None:
+def _add_cell(table: TotalTable, cells: CellValues, name: CellName, values: Values) -> None:
     cells[name] = table.join(cells[name], values) if name in cells else values
 
 
-def _apart(cells: CellValues) -> CellValues:
+def _separate_cells(cells: CellValues) -> CellValues:
     """Cells that count both ways as two, as a scan gives them."""
     apart = CellValues()
     for name, values in cells.items():
@@ -874,7 +882,7 @@ def _apart(cells: CellValues) -> CellValues:
         for way in ("is_once", "is_naive"):
             if getattr(cell, way):
                 only = replace(cell, is_once=way == "is_once", is_naive=way == "is_naive")
-                _add(RESPONSES, apart, only.name, values)
+                _add_cell(RESPONSES, apart, only.name, values)
     return apart
 
 

@@ -66,7 +66,7 @@ from weft.store.sql import Sql, rows_in
 FOUND = "secret_names"
 """The key of local state that keeps the fingerprints of what was found, for whoever ignores one."""
 _COLUMNS = {
-    "turn": ("model", "provider", "toolset", "tools"),
+    "turn": ("model", "provider", "provider_program", "toolset", "tools"),
     "message": ("model", "provider", "finish"),
     "tool_call": ("tool", "server"),
     "compaction": ("model", "provider"),
@@ -102,12 +102,12 @@ def find_names(txn: ReadTxn, scanner: SecretScanner, key: bytes) -> list[NamedSe
         )
         for table, columns in _COLUMNS.items()
         for column in columns
-        for value, name in _names(txn.sql, table, column)
+        for value, name in _names_in_column(txn.sql, table, column)
         for trace in scanner.scan(name.encode("utf-8", "replace"), key)
     ]
 
 
-def _names(sql: Sql, table: str, column: str) -> Iterator[tuple[str, str]]:
+def _names_in_column(sql: Sql, table: str, column: str) -> Iterator[tuple[str, str]]:
     """Values of a column and the names in each. One that begins with # is the number of a content."""
     query = f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL AND substr({column}, 1, 1) <> '#'"
     for (value,) in sql.all(query):
@@ -167,7 +167,7 @@ class SecretOwner(Struct, frozen=True):
     label: str | None
 
 
-class Used(Struct):
+class KeptUses(Struct):
     """How a content is used: all uses that fit are counted, some are kept."""
 
     uses: int = 0
@@ -183,23 +183,23 @@ class PlaceFinder:
 
     def __init__(self, txn: ReadTxn, wanted: Iterable[bytes], fits: Fits, is_clean: IsClean) -> None:
         self._txn, self._fits, self._is_clean = txn, fits, is_clean
-        self.used: dict[bytes, Used] = {ref: Used() for ref in wanted}
+        self.used: dict[bytes, KeptUses] = {ref: KeptUses() for ref in wanted}
         self._spots: dict[tuple[str | None, str | None], SecretOwner] = {}
 
-    def run(self, report: Report) -> Mapping[bytes, Used]:
+    def run(self, report: Report) -> Mapping[bytes, KeptUses]:
         facts, until = self._txn.facts, self._txn.facts.tip().n
         wanted = {ref.hex().encode() for ref in self.used}
         for row in facts.rows() if wanted else ():
             if not wanted.isdisjoint(_hex(row.events)):
                 for n, line in enumerate(row.lines(), row.first):
                     if not wanted.isdisjoint(_hex(line)):
-                        self._note(n, line)
+                        self._note_event(n, line)
             report("places", row.n, until)
         return self.used
 
-    def _note(self, n: int, line: bytes) -> None:
+    def _note_event(self, n: int, line: bytes) -> None:
         event = decoded(n, line)
-        turn, session = self._about(n, event)
+        turn, session = self._turn_and_session(n, event)
         spot = self.owner(turn, session)
         if not self._fits(spot):
             return
@@ -208,9 +208,9 @@ class PlaceFinder:
             if used is not None:
                 used.uses += 1
                 if len(used.places) < KEPT_PLACES:
-                    used.places.append(self._place(text, event, path[2:], spot))
+                    used.places.append(self._secret_place(text, event, path[2:], spot))
 
-    def _about(self, n: int, event: Event | UnknownEvent) -> tuple[str | None, str | None]:
+    def _turn_and_session(self, n: int, event: Event | UnknownEvent) -> tuple[str | None, str | None]:
         """The turn and the session that an event tells of."""
         kind, _, name = event.stream.partition(":")
         if isinstance(event, Sighting):
@@ -240,7 +240,7 @@ class PlaceFinder:
             )
         return found
 
-    def _place(self, ref: str, event: Event | UnknownEvent, path: str, spot: SecretOwner) -> SecretPlace:
+    def _secret_place(self, ref: str, event: Event | UnknownEvent, path: str, spot: SecretOwner) -> SecretPlace:
         kind = event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
         return SecretPlace(
             content=ref,
@@ -282,7 +282,7 @@ Values = Mapping[bytes, SecretTrace]
 
 def find_again(store: Store, scanner: SecretScanner, beginnings: Sequence[str], report: Report) -> None:
     """Note where else there is what was found and is not ignored; only of these fingerprints, if any are given."""
-    values = _values(store, scanner, [each.lower() for each in beginnings])
+    values = _known_values(store, scanner, [each.lower() for each in beginnings])
     mark = 0
     while values:
         with store.read() as txn:
@@ -304,7 +304,7 @@ def find_again(store: Store, scanner: SecretScanner, beginnings: Sequence[str], 
         store.pause_reading()
 
 
-def _values(store: Store, scanner: SecretScanner, beginnings: Sequence[str]) -> Values:
+def _known_values(store: Store, scanner: SecretScanner, beginnings: Sequence[str]) -> Values:
     key, values = import_secret(store), {}
     with store.read() as txn:
         rows = txn.sql.all(f"{_HOLDING} (SELECT fingerprint FROM secret_ignored) ORDER BY content", (AGAIN,))
@@ -418,14 +418,14 @@ def make_report(
     def is_listed(row: FoundSecret | NamedSecret) -> bool:
         return (not chosen or row.fingerprint in chosen) and (row.fingerprint in ignored) == wanted.ignored
 
-    rows = _found(txn.sql)
+    rows = _stored_findings(txn.sql)
     listed = [row for row in rows if is_listed(row)]
     key = bytes.fromhex(local_value(txn.sql, KEY))
 
     def is_clean(text: str) -> bool:
         return not scanner.scan(text.encode("utf-8", "replace"), key)
 
-    fits = _sieve(txn, wanted, projects)
+    fits = _owner_filter(txn, wanted, projects)
     finder = PlaceFinder(txn, (row.ref for row in listed), fits, is_clean)
     used = finder.run(report)
     by_mark: dict[str, list[FoundSecret | NamedSecret]] = {}
@@ -436,7 +436,7 @@ def make_report(
         turns = tuple(turn for turn in name.turns if fits(finder.owner(turn, None)))
         if is_listed(name) and turns:
             by_mark.setdefault(name.fingerprint, []).append(replace(name, turns=turns))
-    secrets = [_secret(rows, used, scanner, finder) for rows in by_mark.values()]
+    secrets = [_secret_finding(rows, used, scanner, finder) for rows in by_mark.values()]
     marks = {row.fingerprint for row in rows} | {name.fingerprint for name in names}
     left_out = (marks & chosen if chosen else marks) & ignored
     return SecretReport(
@@ -447,7 +447,7 @@ def make_report(
     )
 
 
-def _found(sql: Sql) -> list[FoundSecret]:
+def _stored_findings(sql: Sql) -> list[FoundSecret]:
     rows = sql.all(
         "SELECT c.ref, f.content, f.start, f.rule, f.fingerprint, f.shown FROM secret_found f"
         " JOIN content c ON c.n = f.content ORDER BY f.content, f.start, f.rule"
@@ -455,9 +455,9 @@ def _found(sql: Sql) -> list[FoundSecret]:
     return [FoundSecret(bytes(ref), *rest) for ref, *rest in rows]
 
 
-def _secret(
+def _secret_finding(
     found: Sequence[FoundSecret | NamedSecret],
-    used: Mapping[bytes, Used],
+    used: Mapping[bytes, KeptUses],
     scanner: SecretScanner,
     finder: PlaceFinder,
 ) -> SecretFinding:
@@ -484,7 +484,7 @@ def _name_place(finder: PlaceFinder, what: str, turn: str) -> SecretPlace:
     return SecretPlace(content="", what=what, session_id=session_id, session=owner.label, turn_id=turn)
 
 
-def _sieve(txn: ReadTxn, wanted: SecretsWanted, projects: Projects) -> Callable[[SecretOwner], bool]:
+def _owner_filter(txn: ReadTxn, wanted: SecretsWanted, projects: Projects) -> Callable[[SecretOwner], bool]:
     judges: list[Callable[[SecretOwner], bool]] = []
     if wanted.session is not None:
         judges.append(_in_session(txn, require(txn, wanted.session)))
@@ -495,7 +495,7 @@ def _sieve(txn: ReadTxn, wanted: SecretsWanted, projects: Projects) -> Callable[
         of_it = {row.id for row in of_project(txn, rows, checked_text(wanted.project, "project"), projects)}
         judges.append(lambda spot: spot.session is not None and spot.session.id in of_it)
     if wanted.since is not None:
-        judges.append(_since(wanted.since))
+        judges.append(_since_filter(wanted.since))
     return lambda spot: all(judge(spot) for judge in judges)
 
 
@@ -520,7 +520,7 @@ def _from_origin(origin: str) -> Callable[[SecretOwner], bool]:
     return judge
 
 
-def _since(moment: int) -> Callable[[SecretOwner], bool]:
+def _since_filter(moment: int) -> Callable[[SecretOwner], bool]:
     def judge(spot: SecretOwner) -> bool:
         if spot.turn is not None:
             return (spot.turn.started_at or 0) >= moment
@@ -625,11 +625,11 @@ def remainders(store: Store, scanner: SecretScanner, refs: Iterable[str], marks:
     with store.read() as txn:
         contents = [(ref, _text_bytes(txn, ref)) for ref in dict.fromkeys(refs)]
         secrets = {
-            secret for _, data in contents if data is not None for secret in _secrets(scanner, data, key, wanted)
+            secret for _, data in contents if data is not None for secret in _secrets_in(scanner, data, key, wanted)
         }
         for ref, data in contents:
-            text = None if data is None else _without(data, secrets)
-            if text is not None and not any(True for _ in _secrets(scanner, text.encode("utf-8"), key, wanted)):
+            text = None if data is None else _text_without(data, secrets)
+            if text is not None and not any(True for _ in _secrets_in(scanner, text.encode("utf-8"), key, wanted)):
                 texts[ref] = text
     return texts
 
@@ -647,12 +647,12 @@ def _text_bytes(txn: ReadTxn, ref: str) -> bytes | None:
     return None if data.startswith(MAGIC) else data
 
 
-def _secrets(scanner: SecretScanner, data: bytes, key: bytes, wanted: frozenset[str]) -> Iterator[str]:
+def _secrets_in(scanner: SecretScanner, data: bytes, key: bytes, wanted: frozenset[str]) -> Iterator[str]:
     for text in dict.fromkeys((data, without_escapes(data))):
         yield from (secret for mark, secret in scanner.values(text, key) if mark in wanted)
 
 
-def _without(data: bytes, secrets: Iterable[str]) -> str | None:
+def _text_without(data: bytes, secrets: Iterable[str]) -> str | None:
     """The text with a mark in place of each credential, however it is written; None where none of them is in it."""
     text = before = bytes_text(data)
     for secret in sorted(secrets, key=len, reverse=True):

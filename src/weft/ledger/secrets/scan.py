@@ -55,7 +55,7 @@ class RulePattern(Struct, frozen=True):
         """Whether it could match in these bytes, which are there in small letters as well."""
         if not all(any(word.encode() in small for word in words) for words in self.words[1:]):
             return False
-        return _compiled(self.pattern).search(data) is not None
+        return _compiled_pattern(self.pattern).search(data) is not None
 
 
 class RulePatterns(Struct, frozen=True, dict=True):
@@ -74,7 +74,7 @@ class RulePatterns(Struct, frozen=True, dict=True):
         names = {name for word, needing in self._by_word.items() if word in small for name in needing}
         if any(self.rules[name].may_match(data, small) for name in sorted(names)):
             return True
-        return depth > 0 and any(self.may_match(inner, depth - 1) for inner in _decoded(data))
+        return depth > 0 and any(self.may_match(inner, depth - 1) for inner in _decoded_base64(data))
 
     @cached_property
     def _by_word(self) -> dict[bytes, list[str]]:
@@ -94,11 +94,11 @@ def load_patterns(version: str) -> RulePatterns | None:
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[bytes]:
+def _compiled_pattern(pattern: str) -> re.Pattern[bytes]:
     return re.compile(pattern.encode())
 
 
-def _decoded(data: bytes) -> Iterator[bytes]:
+def _decoded_base64(data: bytes) -> Iterator[bytes]:
     """What stands in base64, of either alphabet, and is ASCII; of the rest kingfisher reads nothing."""
     for run in _base64.findall(data):
         plain = run.translate(_standard)
@@ -214,7 +214,7 @@ class Kingfisher:
 
     @property
     def rules(self) -> str:
-        count = len(self._ready().catalog) if self._patterns is None else self._patterns.count
+        count = len(self._compiled_rules().catalog) if self._patterns is None else self._patterns.count
         return f"kingfisher {self._sdk.__version__}, {count} rules, names of programs left out"
 
     def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
@@ -222,16 +222,16 @@ class Kingfisher:
             SecretTrace(
                 found.rule_id, found.location["start_offset"], fingerprint(found.secret, key), redacted(found.secret)
             )
-            for found in self._found(data)
+            for found in self._matches_in(data)
         ]
 
     def values(self, data: bytes, key: bytes) -> Iterator[tuple[str, str]]:
-        return ((fingerprint(found.secret, key), found.secret) for found in self._found(data))
+        return ((fingerprint(found.secret, key), found.secret) for found in self._matches_in(data))
 
-    def _found(self, data: bytes) -> Iterator[Any]:
+    def _matches_in(self, data: bytes) -> Iterator[Any]:
         if not self._may_match(data):
             return iter(())
-        found = (found for found in self._ready().scan(data) if found.visible or found.rule_id in COMPONENTS)
+        found = (found for found in self._compiled_rules().scan(data) if found.visible or found.rule_id in COMPONENTS)
         return (match for match in found if not is_name(match.secret))
 
     def _may_match(self, data: bytes) -> bool:
@@ -245,7 +245,7 @@ class Kingfisher:
         base64."""
         whole = text.encode("utf-8", "surrogatepass")
         for data in (whole,) if self._compiled is not None else pieces_of(whole):
-            for found in self._found(data):
+            for found in self._matches_in(data):
                 place = found.location
                 coded = data[place["start_offset"] : place["end_offset"]].decode("utf-8", "replace")
                 yield self.kind(found.rule_id), coded if found.is_base64_encoded else found.secret
@@ -253,13 +253,13 @@ class Kingfisher:
     def kind(self, rule: str) -> str:
         if self._patterns is not None and rule in self._patterns.rules:
             return self._patterns.rules[rule].kind
-        return self._kinds.get(rule, rule)
+        return self._kinds_by_rule.get(rule, rule)
 
     @cached_property
-    def _kinds(self) -> dict[str, str]:
-        return {rule["id"]: in_short(rule["name"]) for rule in self._ready().catalog.metadata()}
+    def _kinds_by_rule(self) -> dict[str, str]:
+        return {rule["id"]: in_short(rule["name"]) for rule in self._compiled_rules().catalog.metadata()}
 
-    def _ready(self) -> CompiledRules:
+    def _compiled_rules(self) -> CompiledRules:
         with self._compiling:
             if self._compiled is None:
                 catalog = self._sdk.Rules(cache=self._folder is not None, cache_dir=self._folder)
@@ -336,7 +336,7 @@ class ScanPart(Struct, frozen=True):
     found: list[tuple[int, SecretTrace]]
 
 
-class Window(Struct, frozen=True, gc=False):
+class ContentWindow(Struct, frozen=True, gc=False):
     """Some bytes of a content from `at` on; what begins from `low` to before `high` belongs to this one."""
 
     at: int
@@ -349,19 +349,19 @@ def scan(store: Store, scanner: SecretScanner, report: Report, *, anew: bool = F
     """Look at every content that these rules have not seen yet; `anew`: at every content."""
     key = import_secret(store)
     with store.read() as txn:
-        stale = _rules(txn.sql) != scanner.rules
+        stale = _rules_in_use(txn.sql) != scanner.rules
     if anew or stale:
-        store.write(lambda txn: _begin(txn.sql, scanner.rules))
+        store.write(lambda txn: _begin_scan(txn.sql, scanner.rules))
     contents = size = 0
-    while (part := _look(store, scanner, key)) is not None:
-        store.write(partial(_note, scanner.rules, part))
+    while (part := _look_at_next(store, scanner, key)) is not None:
+        store.write(partial(_note_part, scanner.rules, part))
         contents, size = contents + part.contents, size + part.bytes
         report("contents", part.end, part.last)
         store.pause_reading()
     return SecretScan(contents, size)
 
 
-def _look(store: Store, scanner: SecretScanner, key: bytes) -> ScanPart | None:
+def _look_at_next(store: Store, scanner: SecretScanner, key: bytes) -> ScanPart | None:
     """The contents that come next, if there are any."""
     with store.read() as txn:
         mark = txn.facts.watermark(MARK)
@@ -369,18 +369,18 @@ def _look(store: Store, scanner: SecretScanner, key: bytes) -> ScanPart | None:
         if not numbers:
             return None
         (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
-        found = [(n, trace) for n, _ in numbers for trace in _traces(txn, n, scanner, key)]
+        found = [(n, trace) for n, _ in numbers for trace in _content_traces(txn, n, scanner, key)]
     return ScanPart(mark, numbers[-1][0], last, len(numbers), sum(size for _, size in numbers), found)
 
 
-def _begin(sql: Sql, rules: str) -> None:
+def _begin_scan(sql: Sql, rules: str) -> None:
     """Other rules find other things: what older ones found is forgotten, and all is looked at again."""
     sql.run("DELETE FROM secret_found")
     sql.run("DELETE FROM watermark WHERE view = ?", (MARK,))
     sql.run(_NOTE, (RULES_KEY, rules))
 
 
-def _rules(sql: Sql) -> str | None:
+def _rules_in_use(sql: Sql) -> str | None:
     row = sql.one("SELECT value FROM local WHERE key = ?", (RULES_KEY,))
     return str(row[0]) if row else None
 
@@ -399,15 +399,15 @@ def next_contents(sql: Sql, mark: int) -> list[tuple[int, int]]:
     return chosen
 
 
-def _traces(txn: ReadTxn, n: int, scanner: SecretScanner, key: bytes) -> Iterator[SecretTrace]:
+def _content_traces(txn: ReadTxn, n: int, scanner: SecretScanner, key: bytes) -> Iterator[SecretTrace]:
     for window in windows_of(txn, n):
-        for trace in _seen(scanner, window.data, key):
+        for trace in _traces_in(scanner, window.data, key):
             start = window.at + trace.start
             if window.low <= start < window.high:
                 yield SecretTrace(trace.rule, start, trace.fingerprint, trace.shown)
 
 
-def windows_of(txn: ReadTxn, n: int) -> Iterator[Window]:
+def windows_of(txn: ReadTxn, n: int) -> Iterator[ContentWindow]:
     """A content, as it lay; none of one that is erased."""
     try:
         yield from windows(as_it_lay(txn, n, txn.facts.stream_content(n)))
@@ -415,7 +415,7 @@ def windows_of(txn: ReadTxn, n: int) -> Iterator[Window]:
         return
 
 
-def _seen(scanner: SecretScanner, data: bytes, key: bytes) -> Iterator[SecretTrace]:
+def _traces_in(scanner: SecretScanner, data: bytes, key: bytes) -> Iterator[SecretTrace]:
     """As the bytes are, and as they were before JSON wrapped them: rules that look for a quote meet a backslash."""
     yield from scanner.scan(data, key)
     if b"\\" in data and (plain := without_escapes(data)) != data:
@@ -450,7 +450,7 @@ def as_it_lay(txn: ReadTxn, n: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield piece
 
 
-def windows(pieces: Iterable[bytes]) -> Iterator[Window]:
+def windows(pieces: Iterable[bytes]) -> Iterator[ContentWindow]:
     """Overlapping windows, such that whatever is found has `REACH` bytes before and after it, where there are any."""
     at, low, held = 0, 0, b""
     rest = iter(pieces)
@@ -458,15 +458,15 @@ def windows(pieces: Iterable[bytes]) -> Iterator[Window]:
     while piece is not None:
         data, following = held + piece, next(rest, None)
         high = at + len(data) if following is None else max(low, at + len(data) - REACH)
-        yield Window(at, data, low, high)
+        yield ContentWindow(at, data, low, high)
         held = data[-2 * REACH :]
         at, low, piece = at + len(data) - len(held), high, following
 
 
-def _note(rules: str, part: ScanPart, txn: WriteTxn) -> None:
+def _note_part(rules: str, part: ScanPart, txn: WriteTxn) -> None:
     """What was found; the mark moves from where it stood alone: whoever
     began anew looks at these contents, too."""
-    if _rules(txn.sql) != rules:
+    if _rules_in_use(txn.sql) != rules:
         raise NotApplicable(
             "somebody looks for secrets with other rules at the same time", "use one version of the rules"
         )
@@ -506,56 +506,56 @@ class BuiltInRule(Struct, frozen=True):
     """Its group 1 is the credential."""
 
 
-def _rule(kind: str, word: str, expression: str) -> BuiltInRule:
+def _built_in_rule(kind: str, word: str, expression: str) -> BuiltInRule:
     return BuiltInRule(kind, word, re.compile(expression))
 
 
-def _prefixed(kind: str, prefix: str, rest: str) -> BuiltInRule:
-    return _rule(kind, prefix, rf"(?<![A-Za-z0-9])({re.escape(prefix)}{rest})")
+def _prefix_rule(kind: str, prefix: str, rest: str) -> BuiltInRule:
+    return _built_in_rule(kind, prefix, rf"(?<![A-Za-z0-9])({re.escape(prefix)}{rest})")
 
 
 BUILT_IN_RULES = (
-    _rule(
+    _built_in_rule(
         "private key",
         "PRIVATE KEY",
         r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:\s*+[A-Za-z-]{1,30}: [^\n]{0,200}){0,8}+"
         rf"(?:{_KEY_LINE})++(?:(?:\s|\\[nrt]|\d{{1,7}}[\t:-])*+-----END [A-Z ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----)?+)",
     ),
-    _prefixed("GitHub token", "ghp_", "[A-Za-z0-9]{36,}"),
-    _prefixed("GitHub token", "gho_", "[A-Za-z0-9]{36,}"),
-    _prefixed("GitHub token", "ghs_", "[A-Za-z0-9]{36,}"),
-    _prefixed("GitHub token", "github_pat_", "[A-Za-z0-9_]{60,}"),
-    _prefixed("GitLab token", "glpat-", "[A-Za-z0-9_-]{20,}"),
-    _prefixed("Anthropic key", "sk-ant-", "[A-Za-z0-9_-]{20,}"),
-    _prefixed("OpenAI key", "sk-proj-", "[A-Za-z0-9_-]{20,}"),
-    _prefixed("OpenAI key", "sk-svcacct-", "[A-Za-z0-9_-]{20,}"),
-    _rule(
+    _prefix_rule("GitHub token", "ghp_", "[A-Za-z0-9]{36,}"),
+    _prefix_rule("GitHub token", "gho_", "[A-Za-z0-9]{36,}"),
+    _prefix_rule("GitHub token", "ghs_", "[A-Za-z0-9]{36,}"),
+    _prefix_rule("GitHub token", "github_pat_", "[A-Za-z0-9_]{60,}"),
+    _prefix_rule("GitLab token", "glpat-", "[A-Za-z0-9_-]{20,}"),
+    _prefix_rule("Anthropic key", "sk-ant-", "[A-Za-z0-9_-]{20,}"),
+    _prefix_rule("OpenAI key", "sk-proj-", "[A-Za-z0-9_-]{20,}"),
+    _prefix_rule("OpenAI key", "sk-svcacct-", "[A-Za-z0-9_-]{20,}"),
+    _built_in_rule(
         "OpenAI key",
         "T3BlbkFJ",
         # from the beginning of a word, whose first sk- is taken: so each letter is read once
         r"(?<![A-Za-z0-9_-])(?>[A-Za-z0-9_-]*?(?<![A-Za-z0-9])(?=sk-))"
         r"(sk-[A-Za-z0-9_-]{20,}T3BlbkFJ[A-Za-z0-9_-]{20,})",
     ),
-    _prefixed("OpenRouter key", "sk-or-v1-", "[0-9a-f]{64}"),
-    _prefixed("Groq key", "gsk_", "[A-Za-z0-9]{40,}"),
-    _prefixed("Google key", "AIza", "[A-Za-z0-9_-]{35}"),
-    _rule(
+    _prefix_rule("OpenRouter key", "sk-or-v1-", "[0-9a-f]{64}"),
+    _prefix_rule("Groq key", "gsk_", "[A-Za-z0-9]{40,}"),
+    _prefix_rule("Google key", "AIza", "[A-Za-z0-9_-]{35}"),
+    _built_in_rule(
         "AWS secret access key",
         "ecret",
         r"[Ss]ecret_?[Aa]ccess_?[Kk]ey[\"'\s:=]{1,10}([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
     ),
-    _rule(
+    _built_in_rule(
         "AWS secret access key",
         "SECRET_ACCESS_KEY",
         r"SECRET_ACCESS_KEY[\"'\s:=]{1,10}([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
     ),
-    _prefixed("Slack token", "xox", "[abeoprs]-[A-Za-z0-9-]{20,}"),
-    _prefixed("Stripe key", "sk_live_", "[A-Za-z0-9]{20,}"),
-    _prefixed("Stripe key", "rk_live_", "[A-Za-z0-9]{20,}"),
-    _prefixed("npm token", "npm_", "[A-Za-z0-9]{36}"),
-    _prefixed("PyPI token", "pypi-AgE", "[A-Za-z0-9_-]{50,}"),
-    _prefixed("Hugging Face token", "hf_", "[A-Za-z]{34}"),
-    _prefixed("SendGrid key", "SG.", r"[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"),
+    _prefix_rule("Slack token", "xox", "[abeoprs]-[A-Za-z0-9-]{20,}"),
+    _prefix_rule("Stripe key", "sk_live_", "[A-Za-z0-9]{20,}"),
+    _prefix_rule("Stripe key", "rk_live_", "[A-Za-z0-9]{20,}"),
+    _prefix_rule("npm token", "npm_", "[A-Za-z0-9]{36}"),
+    _prefix_rule("PyPI token", "pypi-AgE", "[A-Za-z0-9_-]{50,}"),
+    _prefix_rule("Hugging Face token", "hf_", "[A-Za-z]{34}"),
+    _prefix_rule("SendGrid key", "SG.", r"[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"),
 )
 
 
@@ -624,48 +624,48 @@ class KnownSecrets:
     """Credentials that were found before, by their kinds, the latest last. Threads share it."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, str] = {}
+        self._kinds_by_rule: dict[str, str] = {}
         self._lock = Lock()
 
     def __len__(self) -> int:
-        return len(self._kinds)
+        return len(self._kinds_by_rule)
 
     def among(self, text: str) -> dict[str, str]:
         """Those that stand in a text."""
         with self._lock:
-            kinds = list(self._kinds.items())
+            kinds = list(self._kinds_by_rule.items())
         return {secret: kind for secret, kind in kinds if secret in text}
 
     def remember(self, kinds: Mapping[str, str]) -> None:
         """A short one may be a word that means something else elsewhere."""
         fresh = {secret: kind for secret, kind in kinds.items() if len(secret) >= LONG}
         with self._lock:
-            before = ((secret, kind) for secret, kind in self._kinds.items() if secret not in fresh)
-            self._kinds = dict([*before, *fresh.items()][-KNOWN_SECRETS:])
+            before = ((secret, kind) for secret, kind in self._kinds_by_rule.items() if secret not in fresh)
+            self._kinds_by_rule = dict([*before, *fresh.items()][-KNOWN_SECRETS:])
 
 
 def mark_secrets(result: Any, rules: ResultRules, known: KnownSecrets, ignored: Ignored) -> SentResult | None:
     """What is sent in the place of a result; None where nothing is found in it. What is found is remembered."""
     sent, kinds, passed = result, dict[str, str](), set[str]()
     for _ in range(ROUNDS):
-        fresh = {secret: kind for secret, kind in _found(rules, sent, known).items() if secret not in passed}
+        fresh = {secret: kind for secret, kind in _kinds_in_result(rules, sent, known).items() if secret not in passed}
         passed |= set(ignored(list(fresh))) if fresh else set()
         fresh = {secret: kind for secret, kind in fresh.items() if secret not in passed}
         if not fresh:
             break
         kinds |= fresh
         if len(kinds) > MOST_SECRETS:
-            sent = _withheld(sent, rules, passed)
+            sent = _withheld_result(sent, rules, passed)
             break
-        sent = _without(sent, kinds)
+        sent = _result_without(sent, kinds)
     else:
-        sent = _withheld(sent, rules, passed)
+        sent = _withheld_result(sent, rules, passed)
     known.remember(kinds)
     return SentResult(sent, rules.name) if kinds else None
 
 
-def _found(rules: ResultRules, result: Any, known: KnownSecrets) -> dict[str, str]:
-    found = known.among("".join(_texts(result)))
+def _kinds_in_result(rules: ResultRules, result: Any, known: KnownSecrets) -> dict[str, str]:
+    found = known.among("".join(_texts_in(result)))
     for text in _looked_at(result):
         for kind, secret in rules.secrets(text):
             found.setdefault(secret, kind)
@@ -676,16 +676,16 @@ def mark_of(kind: str) -> str:
     return f"[secret: {kind}]"
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts_in(value: Any) -> Iterator[str]:
     """Every text in a result but the names of its fields, in order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _texts(item)
+            yield from _texts_in(item)
     elif isinstance(value, list):
         for item in value:
-            yield from _texts(item)
+            yield from _texts_in(item)
 
 
 def _named_texts(value: Any) -> Iterator[tuple[str, str]]:
@@ -705,10 +705,10 @@ def _named_texts(value: Any) -> Iterator[tuple[str, str]]:
 def _looked_at(result: Any) -> Iterator[str]:
     """The texts that the rules are given: each text of the result for itself, what it says without the escapes of JSON,
     texts with their names, and what stands across the border between two of them."""
-    texts = [text for text in _texts(result) if text]
+    texts = [text for text in _texts_in(result) if text]
     plain = "\n".join(texts)
     yield plain
-    if (unescaped := _unescaped(plain)) != plain:
+    if (unescaped := _unescaped_text(plain)) != plain:
         yield unescaped
     named = "\n".join(f'"{name}": "{text}"' for name, text in _named_texts(result))
     if named:
@@ -719,7 +719,7 @@ def _looked_at(result: Any) -> Iterator[str]:
         yield "".join(ends)
 
 
-def _unescaped(text: str) -> str:
+def _unescaped_text(text: str) -> str:
     """What a text says without the escapes of JSON. No credential has letters beyond ASCII."""
     if "\\" not in text:
         return text
@@ -727,16 +727,16 @@ def _unescaped(text: str) -> str:
     return without_escapes(plain.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
-def _without(result: Any, kinds: Mapping[str, str]) -> Any:
+def _result_without(result: Any, kinds: Mapping[str, str]) -> Any:
     """A result with a mark in the place of each credential, in texts, in names, and across texts."""
-    written = [(form, kind) for secret, kind in kinds.items() for form in _forms(secret)]
+    written = [(form, kind) for secret, kind in kinds.items() for form in _written_forms(secret)]
     written.sort(key=lambda pair: -len(pair[0]))
-    texts = list(_texts(result))
-    spans = _spans("".join(texts), written)
-    return _rebuilt(result, _cut(texts, spans), written)
+    texts = list(_texts_in(result))
+    spans = _credential_spans("".join(texts), written)
+    return _rebuilt_result(result, _cut_texts(texts, spans), written)
 
 
-def _forms(secret: str) -> list[str]:
+def _written_forms(secret: str) -> list[str]:
     """A credential as it may be written: as it is, and with the escapes of JSON or without them."""
     forms = [secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]]
     with suppress(ValueError):  # it holds a quote, or a backslash that is no escape
@@ -744,7 +744,7 @@ def _forms(secret: str) -> list[str]:
     return [form for form in dict.fromkeys(forms) if form]
 
 
-def _spans(whole: str, written: Sequence[tuple[str, str]]) -> list[tuple[int, int, str]]:
+def _credential_spans(whole: str, written: Sequence[tuple[str, str]]) -> list[tuple[int, int, str]]:
     """Where credentials stand, in order; what overlaps is one."""
     spans: list[tuple[int, int, str]] = []
     for form, kind in written:
@@ -761,7 +761,7 @@ def _spans(whole: str, written: Sequence[tuple[str, str]]) -> list[tuple[int, in
     return merged
 
 
-def _cut(texts: Sequence[str], spans: Sequence[tuple[int, int, str]]) -> Iterator[str]:
+def _cut_texts(texts: Sequence[str], spans: Sequence[tuple[int, int, str]]) -> Iterator[str]:
     """The texts, of which the spans are places in all of them together, with a mark for what of a span is in one."""
     start = first = 0
     for text in texts:
@@ -777,14 +777,14 @@ def _cut(texts: Sequence[str], spans: Sequence[tuple[int, int, str]]) -> Iterato
         start = end
 
 
-def _rebuilt(value: Any, texts: Iterator[str], written: Sequence[tuple[str, str]]) -> Any:
+def _rebuilt_result(value: Any, texts: Iterator[str], written: Sequence[tuple[str, str]]) -> Any:
     if isinstance(value, str):
         return next(texts)
     if isinstance(value, dict):
         items = zip(_names_without(value, written), value.values(), strict=True)
-        return {name: _rebuilt(item, texts, written) for name, item in items}
+        return {name: _rebuilt_result(item, texts, written) for name, item in items}
     if isinstance(value, list):
-        return [_rebuilt(item, texts, written) for item in value]
+        return [_rebuilt_result(item, texts, written) for item in value]
     return value
 
 
@@ -811,15 +811,15 @@ def _name_without(name: str, written: Sequence[tuple[str, str]]) -> str:
     return name
 
 
-def _withheld(result: Any, rules: ResultRules, passed: Collection[str]) -> Any:
+def _withheld_result(result: Any, rules: ResultRules, passed: Collection[str]) -> Any:
     """A result that the rules still find something in: texts in which they do are left out whole; where that is not
     enough, all of it is."""
 
     def left(text: str) -> str:
-        read = (text,) if (unescaped := _unescaped(text)) == text else (text, unescaped)
+        read = (text,) if (unescaped := _unescaped_text(text)) == text else (text, unescaped)
         kinds = [kind for form in read for kind, secret in rules.secrets(form) if secret not in passed]
         return f"[{len(text)} characters left out: {mark_of(kinds[0])}]" if kinds else text
 
-    sent = _rebuilt(result, map(left, list(_texts(result))), ())
+    sent = _rebuilt_result(result, map(left, list(_texts_in(result))), ())
     kinds = [kind for text in _looked_at(sent) for kind, secret in rules.secrets(text) if secret not in passed]
     return f"[this result is left out: {mark_of(kinds[0])}]" if kinds else sent

@@ -20,7 +20,7 @@ from weft.ledger.read.content_uses import pending
 from weft.ledger.secrets.scan import MARK as SECRETS
 from weft.ledger.upkeep.verify import VIEWS_STALE, Problem, follows_view_rules, verify_facts, verify_views
 from weft.ledger.views.rows import LeaseKind, held_leases, recorded_after, stream_of
-from weft.store.fact_log import ERASING, FORMER, LACKS, unfinished
+from weft.store.fact_log import ERASING, FORMER, LACKS, unfinished_erasure
 from weft.store.port import Diagnosis, ReadTxn, Store, as_far_as_it_goes, error, good, note, warning
 from weft.store.replicas import is_dead, last_copied_event
 
@@ -90,27 +90,27 @@ def examine_ledger(store: Store, full: bool) -> Iterator[Diagnosis]:
 
 
 def _all_facts(store: Store) -> Iterator[Diagnosis]:
-    yield from _diagnoses("facts", verify_facts(store), partial(_mend, store))
+    yield from _diagnoses_of("facts", verify_facts(store), partial(_why_and_mend, store))
 
 
 def _all_views(store: Store) -> Iterator[Diagnosis]:
-    yield from _diagnoses("views", verify_views(store), partial(_mend, store))
+    yield from _diagnoses_of("views", verify_views(store), partial(_why_and_mend, store))
 
 
-def _mend(store: Store, problem: Problem) -> tuple[str, Action]:
+def _why_and_mend(store: Store, problem: Problem) -> tuple[str, Action]:
     """Why it matters, and what mends it."""
     if problem.what in BROKEN_FACTS and "fts5" not in problem.detail:
-        return "what is stored is not what was written", _restore(store)
+        return "what is stored is not what was written", _restore_action(store)
     if problem.what == "views":
         return "they are made from facts that cannot be read", Action.REPAIR_FACTS_THEN_REBUILD
     return "answers may be wrong; the facts are not touched by it", Action.REBUILD_VIEWS
 
 
-def _restore(store: Store) -> Action:
+def _restore_action(store: Store) -> Action:
     return Action.COPY_BACKUP if Site.of(store.path).is_address else Action.RESTORE_OR_SALVAGE
 
 
-def _diagnoses(check: str, problems: Iterator[Problem], mend: Mend) -> Iterator[Diagnosis]:
+def _diagnoses_of(check: str, problems: Iterator[Problem], mend: Mend) -> Iterator[Diagnosis]:
     count = 0
     for count, problem in enumerate(problems, 1):
         if count <= SHOWN:
@@ -129,7 +129,9 @@ def _newest_facts(store: Store) -> Iterator[Diagnosis]:
         recorded_after(txn.facts, 0 if start is None else int(start[0]), NEWEST_ROWS + 1)
         wrong = list(islice(_wrong_contents(txn), SHOWN))
     for ref in wrong:
-        yield error("facts", f"content {ref} does not hash to its reference", "it cannot be shown", _restore(store))
+        yield error(
+            "facts", f"content {ref} does not hash to its reference", "it cannot be shown", _restore_action(store)
+        )
     if not wrong:
         yield good("facts", f"the newest of {end:,} events and a sample of the contents verify")
 
@@ -151,7 +153,7 @@ def _newest_views(store: Store) -> Iterator[Diagnosis]:
         for n, count, events in reversed(rows):
             for number, line in enumerate(bytes(events).split(b"\n"), n - count + 1):
                 last[stream_of(number, line)] = sha256(line).digest()
-        wrong = [stream for stream, digest in last.items() if not _knows(txn, stream, digest)]
+        wrong = [stream for stream, digest in last.items() if not _knows_stream(txn, stream, digest)]
     for stream in wrong[:SHOWN]:
         yield error(
             "views", f"{stream} is not where the facts say it is", "answers about it are wrong", Action.REBUILD_VIEWS
@@ -160,7 +162,7 @@ def _newest_views(store: Store) -> Iterator[Diagnosis]:
         yield good("views", f"the views know of the newest {len(last)} turns, sessions and agents")
 
 
-def _knows(txn: ReadTxn, stream: str, digest: bytes) -> bool:
+def _knows_stream(txn: ReadTxn, stream: str, digest: bytes) -> bool:
     """Streams that have no row of their own are in the table of the others."""
     kind, _, name = stream.partition(":")
     if kind == "import":
@@ -178,7 +180,7 @@ def _ends_branch(txn: ReadTxn, digest: bytes) -> bool:
     return txn.sql.one("SELECT 1 FROM branch WHERE tip = ?", (digest,)) is not None
 
 
-def _watermarks(store: Store) -> Iterator[Diagnosis]:
+def _examine_watermarks(store: Store) -> Iterator[Diagnosis]:
     """How far each lagging view has come. Some count contents; how far the search for secrets went is no view, and
     nobody waits for it."""
     with store.read() as txn:
@@ -203,7 +205,7 @@ def _watermarks(store: Store) -> Iterator[Diagnosis]:
 # --- writers, imports, clocks, copies ---------------------------------------------------------------------------
 
 
-def _writers(store: Store) -> Iterator[Diagnosis]:
+def _examine_writers(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
         leases = held_leases(txn.sql, LeaseKind.SESSION, LeaseKind.TURN)
         labels: dict[str, str] = dict(  # of the sessions whose turns brokers go on with
@@ -227,7 +229,7 @@ def _writers(store: Store) -> Iterator[Diagnosis]:
             text = f"turn {lease.purpose} was left open by a writer that is gone"
             yield note("turns", text, why, "open it for writing")
         else:
-            yield note("turns", f"turn {lease.purpose} is being recorded by process {_process(lease.owner)}")
+            yield note("turns", f"turn {lease.purpose} is being recorded by process {_process_number(lease.owner)}")
     for (turn,) in unfinished:
         if turn not in leased:
             why = "nobody holds it; it came from elsewhere, or its lease was lost"
@@ -236,7 +238,7 @@ def _writers(store: Store) -> Iterator[Diagnosis]:
         yield good("turns", "no turn is open")
 
 
-def _agents(store: Store) -> Iterator[Diagnosis]:
+def _examine_agents(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
         leases = held_leases(txn.sql, LeaseKind.AGENT)[:SHOWN]
         names = {lease.key: txn.sql.one("SELECT name FROM program WHERE id = ?", (lease.key,)) for lease in leases}
@@ -247,14 +249,14 @@ def _agents(store: Store) -> Iterator[Diagnosis]:
             why = "whoever runs it next takes it over"
             yield note("agents", f"agent {name!r} was left by a process that is gone", why)
         else:
-            yield note("agents", f"agent {name!r} is run by process {_process(lease.owner)}")
+            yield note("agents", f"agent {name!r} is run by process {_process_number(lease.owner)}")
 
 
-def _process(owner: str) -> str:
+def _process_number(owner: str) -> str:
     return owner.split("/")[-2] if owner.count("/") >= 2 else owner
 
 
-def _sources(store: Store) -> Iterator[Diagnosis]:
+def _examine_sources(store: Store) -> Iterator[Diagnosis]:
     shrunk = gone = seen = 0
     with store.read() as txn:
         for name, size, stamp in txn.sql.each("SELECT name, size, stamp FROM import_source"):
@@ -275,12 +277,13 @@ def _sources(store: Store) -> Iterator[Diagnosis]:
         yield note("imports", f"{gone} of {seen} sources are gone", "what was imported of them stays, verbatim")
     if waiting:
         why = "sessions that they go on from, or that started them, were not imported"
-        yield note("imports", f"{waiting} links wait for history that is not here", why, Action.IMPORT_REST)
+        links = "1 link waits" if waiting == 1 else f"{waiting:,} links wait"
+        yield note("imports", f"{links} for history that is not here", why, Action.IMPORT_REST)
     if not (shrunk or gone or waiting):
         yield good("imports", f"{seen} sources, none with a problem")
 
 
-def _clocks(store: Store) -> Iterator[Diagnosis]:
+def _examine_clocks(store: Store) -> Iterator[Diagnosis]:
     now = store.now_ms()
     with store.read() as txn:
         arrived = txn.sql.one("SELECT max(at) FROM (SELECT at FROM log ORDER BY n DESC LIMIT 1000) AS newest")
@@ -295,7 +298,7 @@ def _clocks(store: Store) -> Iterator[Diagnosis]:
         yield good("clock", "no event is from the future")
 
 
-def _names(store: Store) -> Iterator[Diagnosis]:
+def _examine_names(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
         keys = {key for (key,) in txn.sql.all("SELECT key FROM local WHERE key NOT LIKE ?", (LACKS + "%",))}
         (lacking,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
@@ -321,9 +324,9 @@ def _names(store: Store) -> Iterator[Diagnosis]:
         yield good("copy", f"replica {store.replica}")
 
 
-def _erasures(store: Store) -> Iterator[Diagnosis]:
+def _examine_erasures(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
-        left, waiting = unfinished(txn.sql), len(pending(txn))
+        left, waiting = unfinished_erasure(txn.sql), len(pending(txn))
     if left is not None:
         why = "what was erased may still be read in the files"
         yield warning("erasing", "an erasure is not finished", why, Action.FINISH_ERASURE)
@@ -335,11 +338,11 @@ def _erasures(store: Store) -> Iterator[Diagnosis]:
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
-    ("watermarks", _watermarks),
-    ("turns", _writers),
-    ("agents", _agents),
-    ("imports", _sources),
-    ("clock", _clocks),
-    ("copy", _names),
-    ("erasing", _erasures),
+    ("watermarks", _examine_watermarks),
+    ("turns", _examine_writers),
+    ("agents", _examine_agents),
+    ("imports", _examine_sources),
+    ("clock", _examine_clocks),
+    ("copy", _examine_names),
+    ("erasing", _examine_erasures),
 )

@@ -62,7 +62,7 @@ from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.rows import TurnRow, stream_of
 from weft.ledger.write.transaction import MESSAGE_ROOM
-from weft.store.fact_log import EXCERPT, KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader, is_husk
+from weft.store.fact_log import EXCERPT, KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader, is_erased_content
 from weft.store.fact_log import REFUSED_EVENT as EVENT
 from weft.store.fact_log import REFUSED_NAME as NAME
 from weft.store.port import Progress, Store, WriteTxn
@@ -222,7 +222,7 @@ class ImportedFacts(Struct, frozen=True):
 
 def export_lines(store: Store, progress: Progress | None = None) -> Iterator[bytes]:
     """Every fact of one moment as a line, hashed on its way out. `progress` is told how many are out, of how many."""
-    report = progress or _silent
+    report = progress or _no_progress
     with store.read() as txn:
         facts, after, done = txn.facts, 0, 0
         (contents,) = txn.sql.one("SELECT count(*) FROM content WHERE length(salt) > 0") or (0,)
@@ -230,7 +230,7 @@ def export_lines(store: Store, progress: Progress | None = None) -> Iterator[byt
         query = "SELECT n FROM content WHERE n > ? AND length(salt) > 0 ORDER BY n LIMIT 512"
         while numbers := txn.sql.all(query, (after,)):
             for (n,) in numbers:
-                yield from _content_lines(facts, n)
+                yield from content_lines(facts, n)
             after, done = numbers[-1][0], done + len(numbers)
             report(done, total)
         chain = GENESIS
@@ -243,7 +243,7 @@ def export_lines(store: Store, progress: Progress | None = None) -> Iterator[byt
             report(contents + row.n, total)
 
 
-def _silent(done: int, of: int) -> None:
+def _no_progress(done: int, of: int) -> None:
     """No progress wanted."""
 
 
@@ -273,7 +273,7 @@ def event_line(line: bytes) -> bytes:
     return b'{"event_id":"' + sha256(line).hexdigest().encode() + b'",' + line[1:]
 
 
-def _content_lines(facts: FactReader, n: int) -> Iterator[bytes]:
+def content_lines(facts: FactReader, n: int) -> Iterator[bytes]:
     row = facts.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
     if row is None:
         raise FactDamaged("content", str(n), "its row was here a moment ago and is not found by its number")
@@ -334,10 +334,10 @@ def import_lines(
     With `excerpts`, events of a ledger's own stream may come without those before them, as bundles bring them.
     """
     total = ImportedFacts(0, 0, 0)
-    for batch, last_line in _batches(_facts(lines)):
+    for batch, last_line in _fact_batches(_facts_of_lines(lines)):
         store.catch_up()
         brought = store.write(partial(take_batch, batch, excerpts=excerpts, own=store.replica))
-        total = ImportedFacts(*(a + b for a, b in zip(_counts(total), _counts(brought), strict=True)))
+        total = ImportedFacts(*(a + b for a, b in zip(_fact_counts(total), _fact_counts(brought), strict=True)))
         if progress is not None:
             progress(last_line)
     store.catch_up()
@@ -388,11 +388,11 @@ def begun_by(event: Event | UnknownEvent) -> str | None:
     return name if event.prev is None and kind in ("run", "session") else None
 
 
-def _counts(brought: ImportedFacts) -> tuple[int, ...]:
+def _fact_counts(brought: ImportedFacts) -> tuple[int, ...]:
     return astuple(brought)
 
 
-def _batches(facts: Iterable[tuple[int, LineFact]]) -> Iterator[tuple[list[tuple[int, Fact]], int]]:
+def _fact_batches(facts: Iterable[tuple[int, LineFact]]) -> Iterator[tuple[list[tuple[int, Fact]], int]]:
     batch: list[tuple[int, Fact]] = []
     size = 0
     for number, fact in facts:
@@ -405,7 +405,7 @@ def _batches(facts: Iterable[tuple[int, LineFact]]) -> Iterator[tuple[list[tuple
         yield batch, batch[-1][0]
 
 
-def _facts(lines: Iterable[bytes]) -> Iterator[tuple[int, LineFact]]:
+def _facts_of_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, LineFact]]:
     """Each line checked against the hash that it carries."""
     pieces: list[bytes] = []
     for number, line in enumerate(lines, 1):
@@ -420,9 +420,9 @@ def _facts(lines: Iterable[bytes]) -> Iterator[tuple[int, LineFact]]:
         if not isinstance(value, dict):
             raise InvalidFact(where, "is not an object")
         if "event_id" in value:
-            yield number, _event(value, where)
+            yield number, _event_fact(value, where)
         elif "ref" in value:
-            content = _content(value, where, pieces)
+            content = content_of_line(value, where, pieces)
             if content is not None:
                 yield number, content
         else:
@@ -438,16 +438,16 @@ def _check_size(line: bytes, where: str) -> None:
         raise InvalidFact(where, f"holds {count} values or more; {LINE_VALUES} is the most")
 
 
-def _event(value: dict[str, Any], where: str) -> NewEvent:
+def _event_fact(value: dict[str, Any], where: str) -> NewEvent:
     claimed = value.pop("event_id")
     line = kernel_contents.dumps(value)
     digest = sha256(line).digest()
     if digest.hex() != claimed:
         raise InvalidFact(where, f"the event hashes to {digest.hex()}, not to {quoted(claimed)}")
-    return NewEvent(line, digest, _decoded(line, where))
+    return NewEvent(line, digest, _decoded_event(line, where))
 
 
-def _decoded(line: bytes, where: str) -> Event | UnknownEvent:
+def _decoded_event(line: bytes, where: str) -> Event | UnknownEvent:
     """A stranger's event, which keeps to the form of its kind."""
     try:
         event = KINDS.decode(line)
@@ -463,13 +463,13 @@ def _decoded(line: bytes, where: str) -> Event | UnknownEvent:
 def checked_line(line: bytes, where: str) -> NewEvent:
     """An event as a stranger's log holds it: its canonical bytes and nothing else."""
     _check_size(line, where)
-    event = _decoded(line, where)
+    event = _decoded_event(line, where)
     if (isinstance(event, UnknownEvent) or encode(event) != line) and not kernel_contents.is_canonical(line):
         raise InvalidFact(where, "is not in canonical form")
     return NewEvent(line, sha256(line).digest(), event)
 
 
-def _content(value: dict[str, Any], where: str, pieces: list[bytes]) -> NewContent | None:
+def content_of_line(value: dict[str, Any], where: str, pieces: list[bytes]) -> NewContent | None:
     """A whole content, or None until the last of its pieces has come."""
     try:
         ref, salt = bytes.fromhex(value["ref"]), bytes.fromhex(value["salt"])
@@ -534,22 +534,22 @@ class _Batch:
                 self._take_event(fact, f"line {number}")
             else:
                 self._take_content(fact)
-        self._seal()
+        self._flush_views()
         self._note_lacking()
         return ImportedFacts(self.events, self.contents, self.known, self.erased)
 
     def _take_content(self, fact: NewContent | NewLargeContent) -> None:
         ref = fact.ref.hex()
-        if n := self._find(ref):
-            gone = is_husk(self.txn.sql, n)
+        if n := self._content_number(ref):
+            gone = is_erased_content(self.txn.sql, n)
             self.known, self.erased = self.known + (not gone), self.erased + gone
             return
-        self._numbers[ref] = n = self._put(fact)
+        self._numbers[ref] = n = self._put_content(fact)
         self.contents += 1
         if ref in self._lacking or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
             self._note_stale(ref, n)
 
-    def _put(self, fact: NewContent | NewLargeContent) -> int:
+    def _put_content(self, fact: NewContent | NewLargeContent) -> int:
         if isinstance(fact, NewContent):
             return self.facts.put(fact.data, LEDGER_SCOPE, fact.salt).n
         if fact.size > ROW_BYTES:
@@ -558,9 +558,9 @@ class _Batch:
         self.facts.flush()
         return n
 
-    def _bury(self, ref: str) -> None:
+    def _put_erased(self, ref: str) -> None:
         """A content that was erased elsewhere and never came here: events that name it find that it is gone."""
-        self._numbers[ref] = n = self.facts.put_husk(bytes.fromhex(ref)).n
+        self._numbers[ref] = n = self.facts.put_erased(bytes.fromhex(ref)).n
         if ref in self._lacking or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
             self._note_stale(ref, n)
 
@@ -590,7 +590,7 @@ class _Batch:
         try:
             self._check_place(fact.event)
             if self._looks_back(fact.event):
-                self._seal()
+                self._flush_views()
             self._view.apply(
                 self._first + len(self._lines), when_of(fact.event, self.facts.now_ms), fact.id, fact.event
             )
@@ -600,11 +600,11 @@ class _Batch:
         self._ids.append(fact.id)
         self._recent[fact.id] = fact.event.stream
         self.events += 1
-        self._adopt(fact.event)
-        if isinstance(fact.event, ContentErased) and not self._find(fact.event.content):
-            self._bury(fact.event.content)
+        self._adopt_contents(fact.event)
+        if isinstance(fact.event, ContentErased) and not self._content_number(fact.event.content):
+            self._put_erased(fact.event.content)
         if len(self._lines) >= ROW_EVENTS:
-            self._seal()
+            self._flush_views()
 
     def _stream_with(self, event: bytes) -> str | None:
         """The stream that holds this event; None when it is not here."""
@@ -617,7 +617,7 @@ class _Batch:
         return None
 
     def _is_refused(self, fact: NewEvent, refused: RefusedEvents) -> bool:
-        reason = self._contradiction(fact.event)
+        reason = self._contradiction_of(fact.event)
         if reason is None and not refused.has_foundation_of(fact.line, self._is_here):
             return False
         begun = begun_by(fact.event)
@@ -628,11 +628,11 @@ class _Batch:
     def _is_here(self, name: str) -> bool:
         return self._view.find_turn(name) is not None or self._view.session_number(name) is not None
 
-    def _contradiction(self, event: Event | UnknownEvent) -> str | None:
+    def _contradiction_of(self, event: Event | UnknownEvent) -> str | None:
         """How an event says something else than what its stream says here; None where it does not."""
         kind, _, name = event.stream.partition(":")
         if event.prev is None:
-            if kind in ("import", "ledger") or self._starts(kind, name):
+            if kind in ("import", "ledger") or self._starts_stream(kind, name):
                 return None  # two copies that went on under one name may both have begun the ledger's own stream
             return "begins a second time"
         row = self._view.find_turn(name) if kind == "run" else None
@@ -652,7 +652,7 @@ class _Batch:
             _check_import(event)
             return
         if event.prev is None:
-            if reason := self._contradiction(event):
+            if reason := self._contradiction_of(event):
                 raise InvalidFact(event.stream, reason)
             if isinstance(event, RunStarted) and event.source is not UNSET:
                 _check_imported_id(event)
@@ -694,7 +694,7 @@ class _Batch:
                 return True
         return isinstance(event, AgentForked | SessionCreated | SessionRenamed | SessionArchived | AliasAdded)
 
-    def _starts(self, kind: str, name: str) -> bool:
+    def _starts_stream(self, kind: str, name: str) -> bool:
         """Is this the first event of its stream?"""
         if kind == "run":
             return self._view.find_turn(name) is None
@@ -704,7 +704,7 @@ class _Batch:
         begun = self.txn.sql.one("SELECT 1 FROM stream_tip WHERE stream = ?", (stream,)) is not None
         return not begun or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (EXCERPT + stream,)) is not None
 
-    def _adopt(self, event: Event | UnknownEvent) -> None:
+    def _adopt_contents(self, event: Event | UnknownEvent) -> None:
         """Contents of a run belong to its tree, where later equal bytes will find them."""
         numbers = [self.number(ref) for ref in content_refs(event)]
         if isinstance(event, UnknownEvent) or not event.stream.startswith("run:"):
@@ -720,7 +720,7 @@ class _Batch:
                     (turn.root, LEDGER_SCOPE, bytes(row[0])[:KEY_BYTES], n),
                 )
 
-    def _seal(self) -> None:
+    def _flush_views(self) -> None:
         self.facts.flush()
         if self._lines:
             self.facts.append(self._lines, self._ids)
@@ -729,12 +729,12 @@ class _Batch:
         self._view.flush()
 
     def number(self, ref: str) -> int:
-        found = self._find(ref)
+        found = self._content_number(ref)
         if not found:
             self._lacking.add(ref)
         return found
 
-    def _find(self, ref: str) -> int:
+    def _content_number(self, ref: str) -> int:
         known = self._numbers.get(ref)
         if known is None:
             key = bytes.fromhex(ref)

@@ -209,7 +209,7 @@ def copy_ledger(
 ) -> CopyResult:
     """Everything that is in `source` now, into `target`, which is empty or an unfinished copy of the same. `beside` is
     called when all facts are there and before the copy counts as finished."""
-    copying = Copying(source, target)
+    copying = CopyRun(source, target)
     copying.begin()
     copying.remember()
     with source.read() as txn:
@@ -226,7 +226,7 @@ def copy_ledger(
     return copying.answer()
 
 
-class Copying:
+class CopyRun:
     """One run of a copy."""
 
     def __init__(self, source: Store, target: Store) -> None:
@@ -266,8 +266,8 @@ class Copying:
             done, taken = txn.facts.tip().n, _last_content(txn.facts)
         while done < end or taken < last:
             self._target.catch_up()
-            batch = self._next(done, end, taken, last)
-            self._target.write(partial(self._take, batch))
+            batch = self._next_batch(done, end, taken, last)
+            self._target.write(partial(self._take_batch, batch))
             if not batch.log and not batch.contents:
                 return  # the last contents were deleted by hand
             done = batch.log[-1][0].n if batch.log else done
@@ -275,7 +275,7 @@ class Copying:
             self._source.pause_reading()
             yield done
 
-    def _next(self, done: int, end: int, taken: int, last: int) -> CopyBatch:
+    def _next_batch(self, done: int, end: int, taken: int, last: int) -> CopyBatch:
         """As many contents as fit into a transaction, and the rows that need no others; those that no row has named
         yet come in the end."""
         with self._source.read() as txn:
@@ -284,7 +284,7 @@ class Copying:
             contents: list[Row] = []
             weight, reached = 0, until
             for row in txn.sql.each(_CONTENTS, (taken, until)):
-                row = _unpacked(txn, row)
+                row = _unpacked_row(txn, row)
                 contents.append(row)
                 weight += len(row[7] or b"")
                 if weight > COPIED_BATCH_BYTES:
@@ -292,15 +292,15 @@ class Copying:
                     break
         return CopyBatch([_log_row(*row) for row in found if row[5] <= reached], contents)
 
-    def _take(self, batch: CopyBatch, txn: WriteTxn) -> None:
+    def _take_batch(self, batch: CopyBatch, txn: WriteTxn) -> None:
         refs = {bytes(row[2]).hex(): int(row[0]) for row in batch.contents}
         self._late |= not self._lost.isdisjoint(refs)
         for row in batch.contents:
-            _check(row)
+            _check_content(row)
             if row[7] is None and row[3]:
                 self._take_parts(row, txn)
         txn.facts.take_contents(batch.contents)
-        view = Projector(txn.sql, txn.facts, Numbers(txn.facts, refs, self._lost), self._memory)
+        view = Projector(txn.sql, txn.facts, TargetNumbers(txn.facts, refs, self._lost), self._memory)
         self._memory.clear()
         for logged, contents in batch.log:
             txn.facts.take_row(logged, contents)
@@ -330,7 +330,7 @@ class Copying:
                 rows = txn.sql.all(query, (*(after or ()), LOCAL_ROWS))
             if not rows:
                 return
-            self._target.write(partial(_insert, table, names, [row[len(key) :] for row in rows]))
+            self._target.write(partial(_insert_rows, table, names, [row[len(key) :] for row in rows]))
             after = rows[-1][: len(key)]
 
     def end(self) -> None:
@@ -346,17 +346,17 @@ class Copying:
                 (IMPORT_SECRET, *(f"{begin}%" for begin in _COPIED_KEYS)),
             )
             leases = held_leases(txn.sql, LeaseKind.SESSION, LeaseKind.TURN)
-        self._target.write(partial(self._settle, kept, leases))
+        self._target.write(partial(self._settle_copy, kept, leases))
 
-    def _settle(self, kept: list[Row], leases: list[Lease], txn: WriteTxn) -> None:
-        _note(FORMER + self._source.replica, str(txn.facts.tip().n), txn)
+    def _settle_copy(self, kept: list[Row], leases: list[Lease], txn: WriteTxn) -> None:
+        _note_local(FORMER + self._source.replica, str(txn.facts.tip().n), txn)
         note_copy(place_of(self._source), LEDGER, txn)
         for key, value in kept:
-            _note(key, value, txn)
+            _note_local(key, value, txn)
         for lease in leases:
             if txn.sql.one("SELECT 1 FROM turn WHERE id = ?", (lease.purpose,)) is not None:
                 txn.sql.run(_LEASE, (lease.kind, lease.key, NOBODY, lease.epoch, lease.purpose))
-        _note(COPY_END, str(txn.facts.tip().n), txn)
+        _note_local(COPY_END, str(txn.facts.tip().n), txn)
         txn.sql.run("DELETE FROM local WHERE key = ?", (COPYING,))
 
     def answer(self) -> CopyResult:
@@ -365,7 +365,7 @@ class Copying:
             return CopyResult(txn.facts.tip().n, int(contents), self._target.replica, self._target.path)
 
 
-class Numbers:
+class TargetNumbers:
     """Contents of the target, those of the batch under way among them."""
 
     def __init__(self, facts: FactReader, fresh: dict[str, int], lost: set[str]) -> None:
@@ -392,9 +392,9 @@ def _log_row(n: int, count: int, at: int, chain: bytes, events: bytes, contents:
 
 def _note_names(source: str, names: list[Row], txn: WriteTxn) -> None:
     """What the origin wrote, under all its names, is the copy's own from the beginning: views go by that."""
-    _note(COPYING, source, txn)
+    _note_local(COPYING, source, txn)
     for key, value in names:
-        _note(key, value, txn)
+        _note_local(key, value, txn)
 
 
 def _last_content(facts: FactReader) -> int:
@@ -402,7 +402,7 @@ def _last_content(facts: FactReader) -> int:
     return int(last or 0)
 
 
-def _unpacked(txn: ReadTxn, row: Row) -> Row:
+def _unpacked_row(txn: ReadTxn, row: Row) -> Row:
     """A content that lies in a pack, with its bytes in its own row, if they fit there."""
     n, *between, size, shown, data = row
     if data is not None or size > ROW_BYTES or txn.sql.one("SELECT 1 FROM packed WHERE content = ?", (n,)) is None:
@@ -410,17 +410,17 @@ def _unpacked(txn: ReadTxn, row: Row) -> Row:
     return (n, *between, size, shown, txn.facts.content(n))
 
 
-def _check(row: Row) -> None:
+def _check_content(row: Row) -> None:
     _, _, ref, salt, _, _, _, data = row
     if data is not None and content_ref(bytes(salt), bytes(data)) != bytes(ref):
         raise FactDamaged("content", bytes(ref).hex(), "its bytes do not hash to its reference")
 
 
-def _note(key: str, value: str, txn: WriteTxn) -> None:
+def _note_local(key: str, value: str, txn: WriteTxn) -> None:
     txn.sql.run(_NOTE, (key, value))
 
 
-def _insert(table: str, key: str, rows: list[tuple[Any, ...]], txn: WriteTxn) -> None:
+def _insert_rows(table: str, key: str, rows: list[tuple[Any, ...]], txn: WriteTxn) -> None:
     marks = ", ".join("?" * len(rows[0]))
     txn.sql.run_many(f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({key}) DO NOTHING", rows)
 
@@ -432,7 +432,7 @@ _DECIDING = (b'"config":"', b'"session_model_switched"', b'"human_approved"', b'
 """Marks of the events that decide something where they were written or taken over."""
 
 
-class Finds(Protocol):
+class ProvedFacts(Protocol):
     """Proved facts, and which of them have got a place."""
 
     damaged_contents: int
@@ -472,9 +472,9 @@ class SalvageResult(Struct, frozen=True, kw_only=True):
         return not (self.lost_events or self.unplaced_events or self.missing_contents)
 
 
-def salvage(finds: Finds, store: Store, unplaced: Path, progress: Progress | None = None) -> SalvageResult:
+def salvage(finds: ProvedFacts, store: Store, unplaced: Path, progress: Progress | None = None) -> SalvageResult:
     """Everything that has a place, into an empty store; the rest of what verifies into the file `unplaced`."""
-    placing = Placing(finds, store, progress or _silent)
+    placing = FactPlacing(finds, store, progress or _no_progress)
     secret = finds.local(IMPORT_SECRET)
     if secret is not None and len(secret) == 64:
         adopt_secret(store, bytes.fromhex(secret))
@@ -499,7 +499,7 @@ def salvage(finds: Finds, store: Store, unplaced: Path, progress: Progress | Non
     )
 
 
-def _keep_authority(finds: Finds, store: Store) -> None:
+def _keep_authority(finds: ProvedFacts, store: Store) -> None:
     """The new ledger has a name of its own. Decisions that the damaged one wrote or took over are noted as taken over,
     and what it refused stays refused; where old pages say both of one event, it waits."""
     own = finds.local("replica")
@@ -523,30 +523,30 @@ def _keep_authority(finds: Finds, store: Store) -> None:
     store.write(note)
 
 
-def _silent(done: int, of: int) -> None:
+def _no_progress(done: int, of: int) -> None:
     """No progress wanted."""
 
 
-class Placing:
+class FactPlacing:
     """Facts on their way into the new ledger."""
 
-    def __init__(self, finds: Finds, store: Store, progress: Progress) -> None:
+    def __init__(self, finds: ProvedFacts, store: Store, progress: Progress) -> None:
         self._finds, self._store, self._progress = finds, store, progress
         self.events = self.contents = 0
 
     def take_contents(self) -> None:
         """Those that were erased stay erased, wherever their bytes turned up."""
-        erased = {event.content for event in self._decoded() if isinstance(event, ContentErased)}
+        erased = {event.content for event in self._decoded_events() if isinstance(event, ContentErased)}
         wanted = (
             NewContent(content.ref, content.salt, content.data)
             for content in self._finds.contents()
             if content.ref.hex() not in erased
         )
-        for batch in _batches(wanted):
+        for batch in _content_batches(wanted):
             self._store.catch_up()
             self.contents += self._store.write(partial(take_batch, list(enumerate(batch)))).contents
 
-    def _decoded(self) -> Iterator[Event | UnknownEvent]:
+    def _decoded_events(self) -> Iterator[Event | UnknownEvent]:
         for proved in self._finds.events():
             if b'"content_erased"' in proved.line:
                 yield KINDS.decode(proved.line)
@@ -555,23 +555,23 @@ class Placing:
         rest = iter(self._finds.events())
         while some := list(islice(rest, BATCH_LINES)):
             self._store.catch_up()
-            self._place(self._placeable(some))
+            self._place_events(self._placeable_events(some))
             self._progress(some[-1].n, some[-1].n)
 
-    def _placeable(self, some: list[ProvedEvent]) -> list[NewEvent]:
+    def _placeable_events(self, some: list[ProvedEvent]) -> list[NewEvent]:
         """Those that grow from what has a place, or gets one in the same batch."""
         events: dict[bytes, NewEvent] = {}
         streams: set[str] = set()
         for proved in some:
-            event = _checked(proved)
-            if event is not None and all(name in events or self._finds.is_placed(name) for name in _roots(event)):
+            event = _checked_event(proved)
+            if event is not None and all(name in events or self._finds.is_placed(name) for name in _root_events(event)):
                 target = event.to if isinstance(event, SessionMoved) else None
                 if target is None or run_stream(target) in streams or self._finds.has_stream(run_stream(target)):
                     events[proved.id] = NewEvent(proved.line, proved.id, event)
                     streams.add(event.stream)
         return list(events.values())
 
-    def _place(self, events: list[NewEvent]) -> None:
+    def _place_events(self, events: list[NewEvent]) -> None:
         """All of them; where one has no place after all, each half by itself."""
         if not events:
             return
@@ -580,8 +580,8 @@ class Placing:
         except InvalidFact:
             if len(events) > 1:
                 half = len(events) // 2
-                self._place(events[:half])
-                self._place(self._still_rooted(events[half:]))
+                self._place_events(events[:half])
+                self._place_events(self._still_rooted(events[half:]))
             return
         self.events += len(events)
         for event in events:
@@ -590,12 +590,12 @@ class Placing:
     def _still_rooted(self, events: list[NewEvent]) -> list[NewEvent]:
         kept: dict[bytes, NewEvent] = {}
         for event in events:
-            if all(name in kept or self._finds.is_placed(name) for name in _roots(event.event)):
+            if all(name in kept or self._finds.is_placed(name) for name in _root_events(event.event)):
                 kept[event.id] = event
         return list(kept.values())
 
 
-def _checked(proved: ProvedEvent) -> Event | UnknownEvent | None:
+def _checked_event(proved: ProvedEvent) -> Event | UnknownEvent | None:
     """The event, if it is one that a ledger takes from strangers."""
     try:
         event = KINDS.decode(proved.line)
@@ -608,7 +608,7 @@ def _checked(proved: ProvedEvent) -> Event | UnknownEvent | None:
     return event
 
 
-def _roots(event: Event | UnknownEvent) -> Iterator[bytes]:
+def _root_events(event: Event | UnknownEvent) -> Iterator[bytes]:
     """The events that it grows from."""
     if event.prev is not None:
         yield bytes.fromhex(event.prev)
@@ -616,7 +616,7 @@ def _roots(event: Event | UnknownEvent) -> Iterator[bytes]:
         yield bytes.fromhex(event.fork.event)
 
 
-def _batches(contents: Iterable[NewContent]) -> Iterator[list[Fact]]:
+def _content_batches(contents: Iterable[NewContent]) -> Iterator[list[Fact]]:
     batch: list[Fact] = []
     weight = 0
     for content in contents:
@@ -629,7 +629,7 @@ def _batches(contents: Iterable[NewContent]) -> Iterator[list[Fact]]:
         yield batch
 
 
-def _write_unplaced(finds: Finds, target: Path) -> int:
+def _write_unplaced(finds: ProvedFacts, target: Path) -> int:
     count, file = 0, None
     try:
         for line in finds.unplaced():

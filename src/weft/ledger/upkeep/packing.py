@@ -17,7 +17,15 @@ from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import FactDamaged, NotApplicable, NotFound
 from weft.ledger.read.content_uses import About, Report, Resolve, find_uses
 from weft.ledger.read.revisions import session_beside_turns
-from weft.store.fact_log import PACK_BYTES, FactReader, Slice, drop_from_packs, is_worth, pack_frame, write_pack
+from weft.store.fact_log import (
+    PACK_BYTES,
+    ContentSlice,
+    FactReader,
+    drop_from_packs,
+    is_packing_worthwhile,
+    pack_frame,
+    write_pack,
+)
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.sql import rows_in
 
@@ -40,7 +48,7 @@ class PackResult(Struct, frozen=True, kw_only=True):
     """The room was given back; otherwise somebody still reads what was there before."""
 
 
-class Cold(Struct, frozen=True):
+class ColdContents(Struct, frozen=True):
     """Contents to be packed, by number, and how many are shared with others."""
 
     trees: int
@@ -60,10 +68,10 @@ def pack(
     """Pack the trees that these names lead to, or all; with `before` only those in which nothing happened since."""
     store.catch_up()
     with store.read() as txn:
-        cold = _find_cold(txn, _roots(txn, names, before, resolve), report)
+        cold = _find_cold(txn, _root_numbers(txn, names, before, resolve), report)
     contents = size = packed = done = 0
-    for some in _portions(store, cold.numbers):
-        work = partial(_measure if dry_run else _pack_some, some)
+    for some in _content_portions(store, cold.numbers):
+        work = partial(_measure_contents if dry_run else _pack_some, some)
         counted = _read_only(store, work) if dry_run else store.write(work)
         contents, size, packed = contents + counted[0], size + counted[1], packed + counted[2]
         done += len(some)
@@ -83,8 +91,8 @@ def _read_only(store: Store, work: Work) -> Counted:
         return work(txn)
 
 
-def _roots(txn: ReadTxn, names: Sequence[str], before: int | None, resolve: Resolve) -> list[int]:
-    chosen = {_root(txn, name, resolve) for name in names}
+def _root_numbers(txn: ReadTxn, names: Sequence[str], before: int | None, resolve: Resolve) -> list[int]:
+    chosen = {_root_of_name(txn, name, resolve) for name in names}
     rows = txn.sql.all(
         "SELECT root, max(COALESCE(completed_at, started_at)),"
         " sum(CASE WHEN status IN ('completed', 'failed') THEN 0 ELSE 1 END) FROM turn GROUP BY root ORDER BY root"
@@ -99,32 +107,32 @@ def _roots(txn: ReadTxn, names: Sequence[str], before: int | None, resolve: Reso
     ]
 
 
-def _root(txn: ReadTxn, name: str, resolve: Resolve) -> int:
+def _root_of_name(txn: ReadTxn, name: str, resolve: Resolve) -> int:
     session = session_beside_turns(txn, name)
     if session is not None and session.head is None:
         raise NotFound("turn in session", session.label, "it has no head; name one of its turns")
     return resolve(txn, name if session is None or session.head is None else session.head).turn.root
 
 
-def _find_cold(txn: ReadTxn, roots: Sequence[int], report: Report) -> Cold:
-    streams = _streams(txn, roots)
+def _find_cold(txn: ReadTxn, roots: Sequence[int], report: Report) -> ColdContents:
+    streams = _streams_of_trees(txn, roots)
     if not streams:
-        return Cold(0, [], 0)
+        return ColdContents(0, [], 0)
     uses = find_uses(txn.facts, streams, (), False, report)
     alone = [n for ref in uses.inside if ref not in uses.outside and (n := txn.facts.find_content(ref)) is not None]
     rows = rows_in(txn.sql, f"SELECT n FROM content WHERE length(salt) > 0 AND size >= {LEAST} AND n IN", alone)
     done = {n for (n,) in txn.sql.all("SELECT DISTINCT content FROM packed")}
-    return Cold(len(roots), sorted(n for (n,) in rows if n not in done), len(uses.outside))
+    return ColdContents(len(roots), sorted(n for (n,) in rows if n not in done), len(uses.outside))
 
 
-def _streams(txn: ReadTxn, roots: Sequence[int]) -> dict[str, About]:
+def _streams_of_trees(txn: ReadTxn, roots: Sequence[int]) -> dict[str, About]:
     """What tells of the turns of these trees."""
     query = "SELECT id FROM turn WHERE segment IN (SELECT n FROM segment WHERE root = ?)"
     turns = [id for root in roots for (id,) in txn.sql.all(query, (root,))]
     return {f"{kind}:{turn}": (turn, None) for turn in turns for kind in ("run", "import")}
 
 
-def _portions(store: Store, numbers: Sequence[int]) -> Iterator[list[int]]:
+def _content_portions(store: Store, numbers: Sequence[int]) -> Iterator[list[int]]:
     """Numbers in order of arrival, some megabytes of contents at a time."""
     some: list[int] = []
     size = 0
@@ -140,44 +148,44 @@ def _portions(store: Store, numbers: Sequence[int]) -> Iterator[list[int]]:
         yield some
 
 
-def _worthy(facts: FactReader, numbers: Sequence[int]) -> Iterator[list[Slice]]:
+def _worthwhile_packs(facts: FactReader, numbers: Sequence[int]) -> Iterator[list[ContentSlice]]:
     """What goes into each pack, of contents that are still here and not packed yet: many whole ones together, or one
     part of a large one, of which all parts are packed or none."""
-    waiting: list[Slice] = []
+    waiting: list[ContentSlice] = []
     size = 0
-    for n, length in _unpacked(facts, numbers):
+    for n, length in _unpacked_contents(facts, numbers):
         if length > ROW_BYTES:
-            yield from _large(facts, n)
+            yield from _large_content_packs(facts, n)
             continue
         if size + length > PACK_BYTES:
-            yield from [waiting] if is_worth(waiting) else []
+            yield from [waiting] if is_packing_worthwhile(waiting) else []
             waiting, size = [], 0
-        waiting.append(Slice(n, 0, facts.content(n)))
+        waiting.append(ContentSlice(n, 0, facts.content(n)))
         size += length
-    if waiting and is_worth(waiting):
+    if waiting and is_packing_worthwhile(waiting):
         yield waiting
 
 
-def _unpacked(facts: FactReader, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _unpacked_contents(facts: FactReader, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     for n in numbers:
         row = facts.sql.one("SELECT size FROM content WHERE n = ? AND length(salt) > 0", (n,))
         if row is not None and facts.sql.one("SELECT 1 FROM packed WHERE content = ?", (n,)) is None:
             yield n, row[0]
 
 
-def _large(facts: FactReader, n: int) -> Iterator[list[Slice]]:
+def _large_content_packs(facts: FactReader, n: int) -> Iterator[list[ContentSlice]]:
     """Its first part tells whether it is worth it."""
     for idx, piece in enumerate(facts.stream_content(n)):
-        slices = [Slice(n, idx, piece)]
-        if idx == 0 and not is_worth(slices):
+        slices = [ContentSlice(n, idx, piece)]
+        if idx == 0 and not is_packing_worthwhile(slices):
             return
         yield slices
 
 
-def _measure(numbers: Sequence[int], txn: ReadTxn | WriteTxn) -> Counted:
+def _measure_contents(numbers: Sequence[int], txn: ReadTxn | WriteTxn) -> Counted:
     contents: set[int] = set()
     size = packed = 0
-    for slices in _worthy(txn.facts, numbers):
+    for slices in _worthwhile_packs(txn.facts, numbers):
         contents |= {each.content for each in slices}
         size += sum(len(each.data) for each in slices)
         packed += len(pack_frame(slices))
@@ -187,7 +195,7 @@ def _measure(numbers: Sequence[int], txn: ReadTxn | WriteTxn) -> Counted:
 def _pack_some(numbers: Sequence[int], txn: ReadTxn | WriteTxn) -> Counted:
     contents: set[int] = set()
     size = packed = 0
-    for slices in _worthy(txn.facts, numbers):
+    for slices in _worthwhile_packs(txn.facts, numbers):
         packed += write_pack(txn.sql, slices)
         size += sum(len(each.data) for each in slices)
         contents |= {each.content for each in slices}
@@ -211,12 +219,12 @@ def unpack(store: Store, names: Sequence[str], resolve: Resolve, report: Report)
     """Put the bytes back into their own rows: of the trees that these names lead to, or all."""
     store.catch_up()
     with store.read() as txn:
-        roots = _roots(txn, names, None, resolve)
+        roots = _root_numbers(txn, names, None, resolve)
         wanted = {n for (n,) in txn.sql.all("SELECT DISTINCT content FROM packed")}
         if names:
             wanted &= _contents_of(txn, roots, report)
     contents = size = packed = done = 0
-    for some in _portions(store, sorted(wanted)):
+    for some in _content_portions(store, sorted(wanted)):
         counted = store.write(partial(_unpack_some, some))
         contents, size, packed = contents + counted[0], size + counted[1], packed + counted[2]
         done += len(some)
@@ -227,7 +235,7 @@ def unpack(store: Store, names: Sequence[str], resolve: Resolve, report: Report)
 
 
 def _contents_of(txn: ReadTxn, roots: Sequence[int], report: Report) -> set[int]:
-    uses = find_uses(txn.facts, _streams(txn, roots), (), False, report)
+    uses = find_uses(txn.facts, _streams_of_trees(txn, roots), (), False, report)
     return {n for ref in uses.inside if (n := txn.facts.find_content(ref)) is not None}
 
 

@@ -167,7 +167,7 @@ class FreshViews:
         more = True
         while more:
             with store.read() as txn:
-                end, more = txn.facts.tip().n, self._advance(txn.facts)
+                end, more = txn.facts.tip().n, self._apply_next_rows(txn.facts)
             progress("views", self.done, end)
             store.pause_reading()
         for stage in lagging_views():
@@ -178,8 +178,8 @@ class FreshViews:
         view = lagging_views()[stage].VIEW
         while True:
             with store.read() as txn:
-                mark, end = self._mark(view), _end_of(txn, view)
-                self._fill(stage, txn.facts, min(mark + FILLED_EVENTS, end))
+                mark, end = self._view_watermark(view), _end_of(txn, view)
+                self._fill_lagging(stage, txn.facts, min(mark + FILLED_EVENTS, end))
             if mark >= end:
                 return
             progress(stage, min(mark + FILLED_EVENTS, end), end)
@@ -188,44 +188,44 @@ class FreshViews:
         """Up to the very moment of this transaction."""
         if self.done and txn.facts.chain_at(self.done) != self._chain:
             raise StoreFailed("the log is no longer what the views were computed from", "run it again")
-        while self._advance(txn.facts):
+        while self._apply_next_rows(txn.facts):
             pass
         for stage, module in lagging_views().items():
-            self._fill(stage, txn.facts, _end_of(txn, module.VIEW))
+            self._fill_lagging(stage, txn.facts, _end_of(txn, module.VIEW))
 
     def compute_until(self, txn: ReadTxn, last: int) -> None:
         """As the views were when the event with this number had just come, the last one of a row of the log. Views that
         lag are left out; who this ledger is, is taken along."""
         known = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
         self.sql.run_many(known, txn.sql.all("SELECT key, value FROM local"))
-        while self.done < last and self._advance(txn.facts, last):
+        while self.done < last and self._apply_next_rows(txn.facts, last):
             pass
 
     def is_at(self, txn: WriteTxn) -> bool:
         return txn.facts.tip().n == self.done and txn.facts.chain_at(self.done) in (self._chain, None)
 
-    def _advance(self, facts: FactReader, last: int | None = None) -> bool:
+    def _apply_next_rows(self, facts: FactReader, last: int | None = None) -> bool:
         """The next rows of the log, up to an event; False when there were none."""
         rows = [row for row in facts.log(self.done, APPLIED_LOG_ROWS) if last is None or row.n <= last]
         self._contents.read_on(facts, facts.contents_at(rows[-1].n) if rows else 0)
         projector = Projector(self.sql, facts, self._contents, self._memory)
         for row in rows:
-            self._take(projector, row)
+            self._apply_row(projector, row)
         return bool(rows)
 
-    def _take(self, projector: Projector, row: LogRow) -> None:
+    def _apply_row(self, projector: Projector, row: LogRow) -> None:
         for n, line in enumerate(row.lines(), row.first):
             event = _apply_line(projector, n, row.at, line)
             self.lost.update((ref, n) for ref in content_refs(event) if not self._contents.number(ref))
         projector.flush()
         self.done, self._chain = row.n, row.chain
 
-    def _mark(self, view: str) -> int:
+    def _view_watermark(self, view: str) -> int:
         return FactReader(self.sql).watermark(view)
 
-    def _fill(self, stage: str, facts: FactReader, until: int) -> None:
+    def _fill_lagging(self, stage: str, facts: FactReader, until: int) -> None:
         module = lagging_views()[stage]
-        if until > (mark := self._mark(module.VIEW)):
+        if until > (mark := self._view_watermark(module.VIEW)):
             module.fill(self.sql, facts, mark, until)
 
 
@@ -318,7 +318,7 @@ _FINDS = (
 def lookups_wrong(store: Store, progress: Progress) -> list[tuple[str, str]]:
     """Each fact up to the watermark is found by its hash, and nothing else is; else the table, and what is wrong."""
     found: list[tuple[str, str]] = []
-    mark = _mark(store, "lookup_event")
+    mark = _view_mark(store, "lookup_event")
     if _fold_lookups(store, mark, progress) != _fold_events(store, mark, progress):
         found.append(("lookup_event", "does not find every event by its id"))
     for table, matches, which in _FINDS:
@@ -330,7 +330,7 @@ def lookups_wrong(store: Store, progress: Progress) -> list[tuple[str, str]]:
     return found
 
 
-def _mark(store: Store, view: str) -> int:
+def _view_mark(store: Store, view: str) -> int:
     with store.read() as txn:
         return txn.facts.watermark(view)
 
@@ -386,17 +386,17 @@ def _count_contents(store: Store, table: str, matches: str, which: str) -> tuple
         upto = min(after + COMPARED_ROWS, mark)
         with store.read() as txn:
             among = f"c.n > ? AND c.n <= ?{which.replace('digest', 'c.digest')}"
-            expected += _count(txn, f"content c WHERE {among}", after, upto)
-            right += _count(txn, f"content c JOIN {table} l ON {matches} AND l.n = c.n WHERE {among}", after, upto)
+            expected += _count_rows(txn, f"content c WHERE {among}", after, upto)
+            right += _count_rows(txn, f"content c JOIN {table} l ON {matches} AND l.n = c.n WHERE {among}", after, upto)
         after = upto
         store.pause_reading()
     with store.read() as txn:
         beyond = txn.facts.watermark("lookup_content")
-        there = _count(txn, table) - _count(txn, f"content WHERE n > ? AND n <= ?{which}", mark, beyond)
+        there = _count_rows(txn, table) - _count_rows(txn, f"content WHERE n > ? AND n <= ?{which}", mark, beyond)
     return right, expected, there
 
 
-def _count(txn: ReadTxn | WriteTxn, what: str, *values: int) -> int:
+def _count_rows(txn: ReadTxn | WriteTxn, what: str, *values: int) -> int:
     (found,) = txn.sql.one(f"SELECT count(*) FROM {what}", values) or (0,)
     return int(found)
 
@@ -510,7 +510,7 @@ def _mend(fresh: FreshViews, table: str, after: Key | None, insist: bool, txn: W
             return None
         fresh.follow(txn)
     compared = compare_range(txn.sql, fresh.sql, table, after)
-    _write(txn.sql, table, compared.found)
+    _write_computed(txn.sql, table, compared.found)
     _note_mended(txn.sql)
     return compared
 
@@ -526,7 +526,7 @@ def _mend_everything(fresh: FreshViews, txn: WriteTxn) -> int:
             compared = compare_range(txn.sql, fresh.sql, *following)
             found += compared.found
             following = compared.following
-        _write(txn.sql, table, found)
+        _write_computed(txn.sql, table, found)
         changed += len(found)
     _note_mended(txn.sql)
     return changed
@@ -540,7 +540,7 @@ def _note_mended(sql: Sql) -> None:
     )
 
 
-def _write(sql: Sql, table: str, found: list[Difference]) -> None:
+def _write_computed(sql: Sql, table: str, found: list[Difference]) -> None:
     where = " AND ".join(f"{column} = ?" for column in VIEW_TABLES[table])
     for at, stored, _ in found:
         if stored is not None:
@@ -640,13 +640,13 @@ class LogWalk:
             event = KINDS.decode(line)
         except (ValueError, WeftError) as error:
             return Problem("event", f"event {n}", f"cannot be read: {error}")
-        if not self._follows(event, digest.hex()):
+        if not self._event_follows(event, digest.hex()):
             return Problem("event", f"event {n}", f"follows {event.prev} in {event.stream}, which does not end there")
         if encode(event) != line and not is_canonical(line):
             return Problem("event", f"event {n}", "is not in canonical form")
         return None
 
-    def _follows(self, event: Event | UnknownEvent, digest: str) -> bool:
+    def _event_follows(self, event: Event | UnknownEvent, digest: str) -> bool:
         stream = event.stream
         if stream[:7] == "import:":
             return True

@@ -156,7 +156,9 @@ EDGE_FACTS: dict[EdgeType, EdgeFacts] = {
     EdgeType.MCP_RESOURCE_UPDATED: EdgeFacts((EVENT,), (URI,), ("mcp.resource_updated",), attributes=("server", "uri")),
     EdgeType.INTERRUPTS: EdgeFacts((EVENT,), (EVENT,), ("interruption",), attributes=("reason",)),
     EdgeType.SUBSTITUTES: EdgeFacts((EVENT,), (EVENT,), ("substitution",)),
-    EdgeType.SUMMARIZES: EdgeFacts((SUMMARY,), (RUN,), ("compaction_recorded",), attributes=("turns", "first_kept")),
+    EdgeType.SUMMARIZES: EdgeFacts(
+        (SUMMARY,), (RUN, EVENT), ("compaction_recorded",), attributes=("turns", "first_kept")
+    ),
     EdgeType.DERIVED_FROM: EdgeFacts(
         (GENERATION, EVENT, RUN, MESSAGE, TOOL_RESULT, RESOURCE, MATERIALIZATION, SNAPSHOT),
         (EVENT, RUN, MESSAGE, SNAPSHOT),
@@ -264,7 +266,7 @@ class StandingEdge(Struct, frozen=True, gc=False):
     attributes: Attributes
 
 
-class Before(Protocol):
+class StateBefore(Protocol):
     """What stood before an event."""
 
     n: int
@@ -287,6 +289,10 @@ class Before(Protocol):
 
     def agent_of(self, session: str) -> str | None:
         """The agent whose session this is."""
+
+    def summarized_with(self, compaction: str, through: str) -> list[str]:
+        """What a compaction summarises beside the last turn, the nearest first: the turns before it, down to those that
+        stand in an earlier summary, and the event of that one."""
 
     def is_imported(self, session: str) -> bool:
         """Whether a session was made of what a source tells; of others no source knows anything better."""
@@ -313,7 +319,7 @@ class Before(Protocol):
         """The agent that a policy is for; None: for all."""
 
 
-Rule = Callable[[Before, Any], Iterable[Change]]
+Rule = Callable[[StateBefore, Any], Iterable[Change]]
 RULES: dict[type, Rule] = {}
 
 
@@ -326,7 +332,7 @@ def rule(*events: type) -> Callable[[Rule], Rule]:
     return register
 
 
-def changes(before: Before, event: Event | UnknownEvent) -> Iterator[Change]:
+def changes(before: StateBefore, event: Event | UnknownEvent) -> Iterator[Change]:
     """All that an event means for the graph."""
     stream = event.stream
     if stream[:4] == "run:":
@@ -338,7 +344,7 @@ def changes(before: Before, event: Event | UnknownEvent) -> Iterator[Change]:
 
 
 def once(
-    before: Before, type: EdgeType, source: str, target: str, attributes: Attributes | None = None
+    before: StateBefore, type: EdgeType, source: str, target: str, attributes: Attributes | None = None
 ) -> list[Change]:
     """An edge that several events may tell of, opened by the first."""
     if any(edge.target == target for edge in before.standing(type, source=source)):
@@ -361,7 +367,7 @@ def present(**attributes: Any) -> Attributes | None:
 
 
 @rule(kernel_events.RunStarted)
-def _run_started(before: Before, event: kernel_events.RunStarted) -> Iterator[Change]:
+def _run_started(before: StateBefore, event: kernel_events.RunStarted) -> Iterator[Change]:
     run = event.stream
     if run[:4] != "run:":
         return
@@ -373,7 +379,7 @@ def _run_started(before: Before, event: kernel_events.RunStarted) -> Iterator[Ch
 
 
 @rule(kernel_events.HistoryAppend)
-def _history_append(before: Before, event: kernel_events.HistoryAppend) -> Iterator[Change]:
+def _history_append(before: StateBefore, event: kernel_events.HistoryAppend) -> Iterator[Change]:
     message = f"message:{event.message.id}"
     yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", message)
     if event.stream[:4] == "run:":
@@ -383,7 +389,7 @@ def _history_append(before: Before, event: kernel_events.HistoryAppend) -> Itera
 
 
 @rule(kernel_events.ModelRequest)
-def _model_request(before: Before, event: kernel_events.ModelRequest) -> Iterator[Change]:
+def _model_request(before: StateBefore, event: kernel_events.ModelRequest) -> Iterator[Change]:
     if event.input is UNSET:
         return
     here = f"event:{before.n}"
@@ -395,7 +401,7 @@ def _model_request(before: Before, event: kernel_events.ModelRequest) -> Iterato
 
 
 @rule(kernel_events.ModelResponse)
-def _model_response(before: Before, event: kernel_events.ModelResponse) -> Iterator[Change]:
+def _model_response(before: StateBefore, event: kernel_events.ModelResponse) -> Iterator[Change]:
     here, generation = f"event:{before.n}", f"generation:{before.n}"
     yield EdgeOpened(EdgeType.EVENT_PRODUCES, here, generation)
     if event.output is not UNSET:
@@ -405,14 +411,14 @@ def _model_response(before: Before, event: kernel_events.ModelResponse) -> Itera
 
 
 @rule(kernel_events.ToolCallRequested)
-def _tool_call(before: Before, event: kernel_events.ToolCallRequested) -> Iterator[Change]:
+def _tool_call(before: StateBefore, event: kernel_events.ToolCallRequested) -> Iterator[Change]:
     asked = event.requested_by
     caller = f"event:{before.n}" if asked is UNSET else before.thing(asked.event_id)
     yield EdgeOpened(EdgeType.CALLS_TOOL, caller, f"tool_call:{before.n}")
 
 
 @rule(kernel_events.ToolResult)
-def _tool_result(before: Before, event: kernel_events.ToolResult) -> Iterator[Change]:
+def _tool_result(before: StateBefore, event: kernel_events.ToolResult) -> Iterator[Change]:
     call, result, here = before.thing(event.call.event_id), f"tool_result:{before.n}", f"event:{before.n}"
     yield EdgeOpened(EdgeType.EVENT_PRODUCES, here, result)
     yield EdgeOpened(EdgeType.EVENT_CONSUMES, here, call)
@@ -424,26 +430,26 @@ def _tool_result(before: Before, event: kernel_events.ToolResult) -> Iterator[Ch
 
 
 @rule(kernel_events.McpResourceUpdated)
-def _mcp_resource_updated(before: Before, event: kernel_events.McpResourceUpdated) -> Iterator[Change]:
+def _mcp_resource_updated(before: StateBefore, event: kernel_events.McpResourceUpdated) -> Iterator[Change]:
     attributes = {"server": named(event.server), "uri": {"content": event.uri}}
     yield EdgeOpened(EdgeType.MCP_RESOURCE_UPDATED, f"event:{before.n}", node_key(URI, event.uri), attributes)
 
 
 @rule(kernel_events.Interruption)
-def _interruption(before: Before, event: kernel_events.Interruption) -> Iterator[Change]:
+def _interruption_edges(before: StateBefore, event: kernel_events.Interruption) -> Iterator[Change]:
     for affected in dict.fromkeys(event.affects):
         target = before.event(affected.event_id)
         yield EdgeOpened(EdgeType.INTERRUPTS, f"event:{before.n}", target, {"reason": event.reason.value})
 
 
 @rule(kernel_events.Substitution)
-def _substitution(before: Before, event: kernel_events.Substitution) -> Iterator[Change]:
+def _substitution_edges(before: StateBefore, event: kernel_events.Substitution) -> Iterator[Change]:
     replacement, original = event.replacement_event.event_id, event.original_event.event_id
     yield EdgeOpened(EdgeType.SUBSTITUTES, before.event(replacement), before.event(original))
 
 
 @rule(kernel_events.SnapshotMaterialized)
-def _snapshot_materialized(before: Before, event: kernel_events.SnapshotMaterialized) -> Iterator[Change]:
+def _snapshot_materialized(before: StateBefore, event: kernel_events.SnapshotMaterialized) -> Iterator[Change]:
     shown = node_key(MATERIALIZATION, event.materialization)
     yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", shown)
     if event.run is not UNSET:
@@ -451,25 +457,28 @@ def _snapshot_materialized(before: Before, event: kernel_events.SnapshotMaterial
 
 
 @rule(ledger_events.CompactionRecorded)
-def _compaction_recorded(before: Before, event: ledger_events.CompactionRecorded) -> Iterator[Change]:
+def _compaction_recorded(before: StateBefore, event: ledger_events.CompactionRecorded) -> Iterator[Change]:
     summary = f"summary:{before.n}"
     yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", summary)
     attributes = present(turns=event.turns_summarized, first_kept=event.first_kept)
     yield EdgeOpened(EdgeType.SUMMARIZES, summary, f"run:{event.summarized_through}", attributes)
+    if event.stream[:4] == "run:":
+        for target in before.summarized_with(event.stream[4:], event.summarized_through):
+            yield EdgeOpened(EdgeType.SUMMARIZES, summary, target)
 
 
 @rule(ledger_events.TurnLinked)
-def _turn_linked(before: Before, event: ledger_events.TurnLinked) -> Iterator[Change]:
+def _turn_linked(before: StateBefore, event: ledger_events.TurnLinked) -> Iterator[Change]:
     yield EdgeOpened(EdgeType.DERIVED_FROM, f"run:{event.child}", f"run:{event.parent}", {"why": event.why.value})
 
 
 @rule(ledger_events.TurnSuperseded)
-def _turn_superseded(before: Before, event: ledger_events.TurnSuperseded) -> Iterator[Change]:
+def _turn_superseded(before: StateBefore, event: ledger_events.TurnSuperseded) -> Iterator[Change]:
     yield EdgeOpened(EdgeType.DERIVED_FROM, f"run:{event.by}", f"run:{event.turn}", {"why": event.why.value})
 
 
 @rule(ledger_events.TurnRetried)
-def _turn_retried(before: Before, event: ledger_events.TurnRetried) -> Iterator[Change]:
+def _turn_retried(before: StateBefore, event: ledger_events.TurnRetried) -> Iterator[Change]:
     yield EdgeOpened(EdgeType.DERIVED_FROM, f"run:{event.turn}", f"run:{event.of}", {"why": "retry"})
 
 
@@ -477,7 +486,7 @@ def _turn_retried(before: Before, event: ledger_events.TurnRetried) -> Iterator[
 
 
 @rule(ledger_events.SessionCreated)
-def _session_created(before: Before, event: ledger_events.SessionCreated) -> Iterator[Change]:
+def _session_created(before: StateBefore, event: ledger_events.SessionCreated) -> Iterator[Change]:
     session = event.stream
     if session[:8] != "session:":
         return
@@ -497,14 +506,14 @@ def _session_created(before: Before, event: ledger_events.SessionCreated) -> Ite
 
 
 @rule(kernel_events.AgentForked)
-def _agent_forked(before: Before, event: kernel_events.AgentForked) -> Iterator[Change]:
+def _agent_forked(before: StateBefore, event: kernel_events.AgentForked) -> Iterator[Change]:
     session, source = f"session:{event.to_branch}", present(from_branch=event.from_branch)
     yield EdgeOpened(EdgeType.FORKED_FROM, session, before.event(event.at_event.event_id), source)
     yield EdgeOpened(EdgeType.FORKED_FROM, session, f"run:{event.at_turn}", source)
 
 
 @rule(ledger_events.Sighting)
-def _sighting(before: Before, event: ledger_events.Sighting) -> Iterator[Change]:
+def _sighting_edges(before: StateBefore, event: ledger_events.Sighting) -> Iterator[Change]:
     """What a source tells of a session: its turns, whose subagent it is, and which sessions the calls of a turn began.
     Where the sources of several sessions hold a turn, each of them has it."""
     if not before.is_imported(event.session):
@@ -525,7 +534,7 @@ def _sighting(before: Before, event: ledger_events.Sighting) -> Iterator[Change]
 
 
 @rule(ledger_events.MessageAdmitted)
-def _message_admitted(before: Before, event: ledger_events.MessageAdmitted) -> Iterator[Change]:
+def _message_admitted(before: StateBefore, event: ledger_events.MessageAdmitted) -> Iterator[Change]:
     message = f"message:{event.message}"
     yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", message)
     for earlier in (event.posted, event.again):
@@ -536,7 +545,7 @@ def _message_admitted(before: Before, event: ledger_events.MessageAdmitted) -> I
 
 
 @rule(kernel_events.MessagePosted)
-def _message_posted(before: Before, event: kernel_events.MessagePosted) -> Iterator[Change]:
+def _message_posted(before: StateBefore, event: kernel_events.MessagePosted) -> Iterator[Change]:
     message = f"message:{event.message}"
     yield EdgeOpened(EdgeType.EVENT_PRODUCES, f"event:{before.n}", message)
     if event.turn is not UNSET:
@@ -546,7 +555,7 @@ def _message_posted(before: Before, event: kernel_events.MessagePosted) -> Itera
 # --- programs -----------------------------------------------------------------------------------------------------
 
 
-def _refers(before: Before, event: Any) -> Iterator[Change]:
+def _reference_edges(before: StateBefore, event: Any) -> Iterator[Change]:
     """The programs that a configuration names, in the place of those that the one before it named."""
     if not before.counts_for_program():
         return
@@ -565,8 +574,8 @@ def _refers(before: Before, event: Any) -> Iterator[Change]:
 for _facts in PROGRAM_KINDS.values():
     for _event in (_facts.created, _facts.configured):
         if _event is not ledger_events.SessionCreated:
-            rule(_event)(_refers)
-rule(programs.SessionConfigured)(_refers)
+            rule(_event)(_reference_edges)
+rule(programs.SessionConfigured)(_reference_edges)
 
 
 # --- What the events of resources and of approval policies mean for the agent graph.
@@ -580,7 +589,7 @@ def _user_key(user: tuple[str, str]) -> str:
 
 
 @rule(ledger_events.ResourceOwned)
-def _resource_owned(before: Before, event: ledger_events.ResourceOwned) -> Iterator[Change]:
+def _resource_owned(before: StateBefore, event: ledger_events.ResourceOwned) -> Iterator[Change]:
     if not before.may_describe(event.resource_ref, event):
         return
     resource = f"resource:{event.resource_ref}"
@@ -592,7 +601,7 @@ def _resource_owned(before: Before, event: ledger_events.ResourceOwned) -> Itera
 
 
 @rule(ledger_events.SubresourceAdded)
-def _subresource_added(before: Before, event: ledger_events.SubresourceAdded) -> Iterator[Change]:
+def _subresource_added(before: StateBefore, event: ledger_events.SubresourceAdded) -> Iterator[Change]:
     if not before.may_describe(event.resource_ref, event):
         return
     whole, part = f"resource:{event.resource_ref}", f"resource:{event.part_ref}"
@@ -601,7 +610,7 @@ def _subresource_added(before: Before, event: ledger_events.SubresourceAdded) ->
 
 
 @rule(ledger_events.SubresourceRemoved)
-def _subresource_removed(before: Before, event: ledger_events.SubresourceRemoved) -> Iterator[Change]:
+def _subresource_removed(before: StateBefore, event: ledger_events.SubresourceRemoved) -> Iterator[Change]:
     if before.may_describe(event.resource_ref, event):
         part = f"resource:{event.part_ref}"
         for edge in before.standing(EdgeType.HAS_SUBRESOURCE, source=f"resource:{event.resource_ref}"):
@@ -610,7 +619,7 @@ def _subresource_removed(before: Before, event: ledger_events.SubresourceRemoved
 
 
 @rule(ledger_events.HandleOpened)
-def _handle_opened(before: Before, event: ledger_events.HandleOpened) -> Iterator[Change]:
+def _handle_opened(before: StateBefore, event: ledger_events.HandleOpened) -> Iterator[Change]:
     handle = f"handle:{event.handle}"
     if before.may_describe(event.resource_ref, event) and not before.was_ever(EdgeType.HANDLE_OF, source=handle):
         provider = {"provider": named(event.provider)}
@@ -618,7 +627,7 @@ def _handle_opened(before: Before, event: ledger_events.HandleOpened) -> Iterato
 
 
 @rule(ledger_events.HandleClosed)
-def _handle_closed(before: Before, event: ledger_events.HandleClosed) -> Iterator[Change]:
+def _handle_closed(before: StateBefore, event: ledger_events.HandleClosed) -> Iterator[Change]:
     if before.may_describe(event.resource_ref, event):
         for edge in before.standing(EdgeType.HANDLE_OF, source=f"handle:{event.handle}"):
             if edge.target == f"resource:{event.resource_ref}":
@@ -626,8 +635,8 @@ def _handle_closed(before: Before, event: ledger_events.HandleClosed) -> Iterato
 
 
 @rule(ledger_events.ResourceAttached, ledger_events.ResourceDetached)
-def _attachment(
-    before: Before, event: ledger_events.ResourceAttached | ledger_events.ResourceDetached
+def _attachment_edges(
+    before: StateBefore, event: ledger_events.ResourceAttached | ledger_events.ResourceDetached
 ) -> Iterator[Change]:
     """Another attachment to the same user takes the place of the one before."""
     if not before.may_describe(event.resource_ref, event):
@@ -641,7 +650,9 @@ def _attachment(
 
 
 @rule(ledger_events.ResourceMounted, ledger_events.ResourceUnmounted)
-def _mount(before: Before, event: ledger_events.ResourceMounted | ledger_events.ResourceUnmounted) -> Iterator[Change]:
+def _mount_edges(
+    before: StateBefore, event: ledger_events.ResourceMounted | ledger_events.ResourceUnmounted
+) -> Iterator[Change]:
     user = mount_user(event)
     if user is None or not before.may_describe(event.resource_ref, event):
         return
@@ -655,7 +666,7 @@ def _mount(before: Before, event: ledger_events.ResourceMounted | ledger_events.
 
 
 @rule(ledger_events.SnapshotCreated)
-def _snapshot_created(before: Before, event: ledger_events.SnapshotCreated) -> Iterator[Change]:
+def _snapshot_created(before: StateBefore, event: ledger_events.SnapshotCreated) -> Iterator[Change]:
     """The first outcome of a snapshot counts."""
     snapshot, resource = f"snapshot:{event.snapshot_ref}", f"resource:{event.resource_ref}"
     if (
@@ -675,7 +686,7 @@ def _snapshot_created(before: Before, event: ledger_events.SnapshotCreated) -> I
 
 
 @rule(ledger_events.SnapshotDiscarded)
-def _snapshot_discarded(before: Before, event: ledger_events.SnapshotDiscarded) -> Iterator[Change]:
+def _snapshot_discarded(before: StateBefore, event: ledger_events.SnapshotDiscarded) -> Iterator[Change]:
     if before.may_describe(event.resource_ref, event):
         for edge in before.standing(EdgeType.SNAPSHOT_OF, source=f"snapshot:{event.snapshot_ref}"):
             if edge.target == f"resource:{event.resource_ref}":
@@ -683,7 +694,7 @@ def _snapshot_discarded(before: Before, event: ledger_events.SnapshotDiscarded) 
 
 
 @rule(ledger_events.RestoreAttempted)
-def _restore_attempted(before: Before, event: ledger_events.RestoreAttempted) -> Iterator[Change]:
+def _restore_attempted(before: StateBefore, event: ledger_events.RestoreAttempted) -> Iterator[Change]:
     taken_of = before.resource_of_snapshot(event.snapshot_ref)
     if event.outcome is not RestoreOutcome.OK or taken_of is None or not before.may_describe(taken_of, event):
         return
@@ -702,14 +713,14 @@ def _restore_attempted(before: Before, event: ledger_events.RestoreAttempted) ->
 
 
 @rule(kernel_events.PolicyProposed)
-def _policy_proposed(before: Before, event: kernel_events.PolicyProposed) -> Iterator[Change]:
+def _policy_proposed(before: StateBefore, event: kernel_events.PolicyProposed) -> Iterator[Change]:
     policy = f"policy:{event.policy_ref}"
     if not before.was_ever(EdgeType.PROPOSES_POLICY, target=policy):
         yield EdgeOpened(EdgeType.PROPOSES_POLICY, f"event:{before.n}", policy, present(agent=event.agent))
 
 
 @rule(kernel_events.PolicyRejected)
-def _policy_rejected(before: Before, event: kernel_events.PolicyRejected) -> Iterator[Change]:
+def _policy_rejected(before: StateBefore, event: kernel_events.PolicyRejected) -> Iterator[Change]:
     """A refused policy is no proposal any more, and is not active either."""
     if before.may_decide_on(event.policy_ref, event, UNSET):
         for type in (EdgeType.PROPOSES_POLICY, EdgeType.ACTIVATES_POLICY):
@@ -718,18 +729,18 @@ def _policy_rejected(before: Before, event: kernel_events.PolicyRejected) -> Ite
 
 
 @rule(kernel_events.PolicyActivated)
-def _policy_activated(before: Before, event: kernel_events.PolicyActivated) -> Iterator[Change]:
+def _policy_activated(before: StateBefore, event: kernel_events.PolicyActivated) -> Iterator[Change]:
     if before.may_decide_on(event.policy_ref, event, event.digest):
-        yield from _activation(before, event.policy_ref)
+        yield from _activation_edges(before, event.policy_ref)
 
 
 @rule(kernel_events.PolicyRolledBack)
-def _policy_rolled_back(before: Before, event: kernel_events.PolicyRolledBack) -> Iterator[Change]:
+def _policy_rolled_back(before: StateBefore, event: kernel_events.PolicyRolledBack) -> Iterator[Change]:
     if before.may_decide_on(event.to, event, event.digest):
-        yield from _activation(before, event.to)
+        yield from _activation_edges(before, event.to)
 
 
-def _activation(before: Before, policy: str) -> Iterator[Change]:
+def _activation_edges(before: StateBefore, policy: str) -> Iterator[Change]:
     """One policy is active, of one agent or of all: the other one is not any longer, and this is no proposal."""
     for beside in before.policies_beside(policy):
         for edge in before.standing(EdgeType.ACTIVATES_POLICY, target=f"policy:{beside}"):
@@ -747,6 +758,8 @@ VIEW = "edge"
 BATCH_ROWS, BATCH_EVENTS = 512, 8192
 """Of the log, so many go into one transaction at most: writers wait for it. A row alone may have more events."""
 REMEMBERED_EVENTS, REMEMBERED_RUNS = 65_536, 16_384
+SUMMARIZED_TURNS = 4096
+"""So many turns before the last one have an edge from their summary."""
 Progress = Callable[[str, int, int], None]
 _INSERT = (
     "INSERT INTO edge(id, type, source, target, attributes, valid_from) VALUES (?, ?, ?, ?, ?, ?)"
@@ -846,7 +859,7 @@ def fill(
 
 
 class GraphState:
-    """The graph up to an event: what the rules ask for, and where they are applied. A `Before` of `edge_rules`."""
+    """The graph up to an event: what the rules ask for, and where they are applied."""
 
     def __init__(self, sql: Sql, views: Sql, facts: FactReader, memory: EdgeMemory) -> None:
         self._sql, self._views, self._facts, self._memory = sql, views, facts, memory
@@ -862,13 +875,13 @@ class GraphState:
         for k, change in enumerate(islice(changes(self, event), ROWS_PER_EVENT)):
             if isinstance(change, EdgeOpened):
                 attributes = change.attributes
-                written = None if attributes is None else _written(attributes)
+                written = None if attributes is None else _attributes_text(attributes)
                 self._rows.append((first + k, change.type.value, change.source, change.target, written, when))
             else:
-                self._close(change, when)
+                self._close_edge(change, when)
         self._memory.events[sha256(line).hexdigest()] = n, thing_of(event)
 
-    def _close(self, change: EdgeClosed, when: int) -> None:
+    def _close_edge(self, change: EdgeClosed, when: int) -> None:
         self.flush()
         self._sql.run(_CLOSE, (when, self.n, change.edge))
 
@@ -879,7 +892,7 @@ class GraphState:
 
     # --- what the rules ask -------------------------------------------------------------------------------------
 
-    def _find(self, event_id: str) -> tuple[str, str]:
+    def _find_event(self, event_id: str) -> tuple[str, str]:
         """An event as a kind of node and its id: the arrival number if it came before, else its own id."""
         found = self._memory.events.get(event_id)
         if found is None:
@@ -895,11 +908,11 @@ class GraphState:
         return None if n is None or line is None else (n, thing_of(decoded(n, line)))
 
     def thing(self, event_id: str) -> str:
-        kind, id = self._find(event_id)
+        kind, id = self._find_event(event_id)
         return f"{kind}:{id}"
 
     def event(self, event_id: str) -> str:
-        return f"event:{self._find(event_id)[1]}"
+        return f"event:{self._find_event(event_id)[1]}"
 
     def next_in_run(self, run: str, *, is_first: bool) -> int:
         count = self._memory.runs.get(run, 0 if is_first else None)
@@ -932,6 +945,40 @@ class GraphState:
     def agent_of(self, session: str) -> str | None:
         owners = self.standing(EdgeType.AGENT_HAS_SESSION, target=f"session:{session}")
         return owners[-1].source.partition(":")[2] if owners else None
+
+    def summarized_with(self, compaction: str, through: str) -> list[str]:
+        row = self._views.one("SELECT compaction, origin FROM turn WHERE id = ?", (compaction,))
+        earlier, origin = (None, None) if row is None else row
+        row = None if earlier is None else self._views.one("SELECT through FROM compaction WHERE turn = ?", (earlier,))
+        covered = None if row is None else row[0]
+        runs: list[str] = []
+        turn = None if through == covered else self._parent_of(through)
+        while turn is not None and turn != covered and len(runs) < SUMMARIZED_TURNS:
+            if origin is not None and self._is_compaction(turn):  # sources do not tell which one was in effect
+                earlier = turn
+                break
+            if turn != earlier:
+                runs.append(f"run:{turn}")
+            turn = self._parent_of(turn)
+        return runs + self._summary_events(earlier)
+
+    def _parent_of(self, turn: str) -> str | None:
+        row = self._views.one("SELECT parent FROM turn WHERE id = ?", (turn,))
+        return None if row is None else row[0]
+
+    def _is_compaction(self, turn: str) -> bool:
+        return self._views.one("SELECT 1 FROM turn WHERE id = ? AND type = 'compaction'", (turn,)) is not None
+
+    def _summary_events(self, compaction: str | None) -> list[str]:
+        """The event that recorded a compaction, if it came before."""
+        if compaction is None:
+            return []
+        events = [edge.target for edge in self.standing(EdgeType.RUN_HAS_EVENT, source=f"run:{compaction}")]
+        return [
+            event
+            for event in reversed(events)
+            if any(made.target[:8] == "summary:" for made in self.standing(EdgeType.EVENT_PRODUCES, source=event))
+        ][:1]
 
     def is_imported(self, session: str) -> bool:
         query = "SELECT 1 FROM session WHERE id = ? AND origin IS NOT NULL AND replica IS NULL"
@@ -971,7 +1018,7 @@ class GraphState:
         return None if row is None else row[0]
 
 
-def _written(attributes: dict[str, Any]) -> str:
+def _attributes_text(attributes: dict[str, Any]) -> str:
     seq = attributes.get("seq")
     if seq is not None and len(attributes) == 1:  # by far the most
         return f'{{"seq":{seq}}}'

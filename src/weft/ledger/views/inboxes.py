@@ -15,6 +15,8 @@ from weft.kernel import ledger_events as own
 from weft.kernel.clock import ms_from_iso
 from weft.kernel.enums import (
     ApprovalState,
+    CallState,
+    Decision,
     InboxState,
     InvitationState,
     OpenRunState,
@@ -26,7 +28,7 @@ from weft.kernel.enums import (
 )
 from weft.kernel.events import Event
 from weft.kernel.ledger_events import MessageAdmitted
-from weft.ledger.views.projector import OTHERS, RUN, SESSIONS, Handler, Moment, Projector, begins, handles, plain
+from weft.ledger.views.projector import OTHERS, RUN, SESSIONS, EventMoment, Handler, Projector, begins, handles, plain
 from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.store.sql import Question
 
@@ -36,11 +38,11 @@ from weft.store.sql import Question
 STREAM = "conversation:"
 
 
-def _conversation(event: events.ConversationEvent) -> str:
+def _conversation_of(event: events.ConversationEvent) -> str:
     return event.stream.removeprefix(STREAM)
 
 
-def _counts(view: Projector, moment: Moment, conversation: str, event: Event) -> bool:
+def _counts_for_conversation(view: Projector, moment: EventMoment, conversation: str, event: Event) -> bool:
     """Whether an event comes from the ledger that the conversation belongs to."""
     row = view.sql.one("SELECT n, replica FROM conversation WHERE id = ?", (conversation,))
     if row is None:
@@ -52,12 +54,14 @@ def _counts(view: Projector, moment: Moment, conversation: str, event: Event) ->
 Changed = TypeVar("Changed", bound=events.ConversationEvent)
 
 
-def changes(kind: type[Changed]) -> Callable[[Callable[[Projector, Moment, Changed], None]], Handler]:
+def changes(kind: type[Changed]) -> Callable[[Callable[[Projector, EventMoment, Changed], None]], Handler]:
     """What an event does to a conversation that it belongs to."""
 
-    def register(handler: Callable[[Projector, Moment, Changed], None]) -> Handler:
-        def checked(view: Projector, moment: Moment, event: Any) -> None:
-            if event.stream.startswith(STREAM) and _counts(view, moment, _conversation(event), event):
+    def register(handler: Callable[[Projector, EventMoment, Changed], None]) -> Handler:
+        def checked(view: Projector, moment: EventMoment, event: Any) -> None:
+            if event.stream.startswith(STREAM) and _counts_for_conversation(
+                view, moment, _conversation_of(event), event
+            ):
                 handler(view, moment, event)
 
         return handles(kind, OTHERS)(checked)
@@ -66,14 +70,14 @@ def changes(kind: type[Changed]) -> Callable[[Callable[[Projector, Moment, Chang
 
 
 @begins(events.ConversationCreated, STREAM)
-def _created(view: Projector, moment: Moment, event: events.ConversationCreated) -> None:
+def _create_conversation(view: Projector, moment: EventMoment, event: events.ConversationCreated) -> None:
     origin, forked_at = _fork_place(view, event)
     view.sql.run(
         "INSERT INTO conversation(id, n, replica, title, status, history, created_by, created_at, forked_from,"
         " forked_at, position, last_message_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (id) DO NOTHING",
         (
-            _conversation(event),
+            _conversation_of(event),
             moment.n,
             plain(event.replica),
             None if event.title is UNSET else view.lookup_number(event.title),
@@ -102,35 +106,35 @@ def _fork_place(view: Projector, event: events.ConversationCreated) -> tuple[str
 
 
 @changes(events.ConversationRetitled)
-def _retitled(view: Projector, moment: Moment, event: events.ConversationRetitled) -> None:
+def _retitle_conversation(view: Projector, moment: EventMoment, event: events.ConversationRetitled) -> None:
     view.sql.run(
-        "UPDATE conversation SET title = ? WHERE id = ?", (view.lookup_number(event.title), _conversation(event))
+        "UPDATE conversation SET title = ? WHERE id = ?", (view.lookup_number(event.title), _conversation_of(event))
     )
 
 
 @changes(events.ConversationArchived)
-def _archived(view: Projector, moment: Moment, event: events.ConversationArchived) -> None:
+def _archive_conversation(view: Projector, moment: EventMoment, event: events.ConversationArchived) -> None:
     _set_status(view, event, RoomStatus.ARCHIVED)
 
 
 @changes(events.ConversationRestored)
-def _restored(view: Projector, moment: Moment, event: events.ConversationRestored) -> None:
+def _restore_conversation(view: Projector, moment: EventMoment, event: events.ConversationRestored) -> None:
     _set_status(view, event, RoomStatus.ACTIVE)
 
 
 def _set_status(view: Projector, event: events.ConversationEvent, status: RoomStatus) -> None:
-    view.sql.run("UPDATE conversation SET status = ? WHERE id = ?", (status.value, _conversation(event)))
+    view.sql.run("UPDATE conversation SET status = ? WHERE id = ?", (status.value, _conversation_of(event)))
 
 
-def _position(view: Projector, conversation: str) -> int | None:
+def _last_position(view: Projector, conversation: str) -> int | None:
     row = view.sql.one("SELECT position FROM conversation WHERE id = ?", (conversation,))
     return None if row is None else int(row[0])
 
 
 @changes(events.ParticipantAdded)
-def _participant_added(view: Projector, moment: Moment, event: events.ParticipantAdded) -> None:
-    conversation = _conversation(event)
-    position = _position(view, conversation)
+def _participant_added(view: Projector, moment: EventMoment, event: events.ParticipantAdded) -> None:
+    conversation = _conversation_of(event)
+    position = _last_position(view, conversation)
     if position is None:
         return
     since = position if event.since is UNSET else event.since
@@ -155,19 +159,19 @@ def _participant_added(view: Projector, moment: Moment, event: events.Participan
 
 
 @changes(events.ParticipantRemoved)
-def _participant_removed(view: Projector, moment: Moment, event: events.ParticipantRemoved) -> None:
-    conversation = _conversation(event)
+def _participant_removed(view: Projector, moment: EventMoment, event: events.ParticipantRemoved) -> None:
+    conversation = _conversation_of(event)
     view.sql.run(
         "UPDATE participant SET removed_by = ?, removed_at = ?, removed_n = ?, until = ?"
         " WHERE id = ? AND conversation = ? AND removed_n IS NULL",
-        (event.actor, moment.when, moment.n, _position(view, conversation), event.participant, conversation),
+        (event.actor, moment.when, moment.n, _last_position(view, conversation), event.participant, conversation),
     )
 
 
 @changes(events.ParticipantInvited)
-def _participant_invited(view: Projector, moment: Moment, event: events.ParticipantInvited) -> None:
-    conversation = _conversation(event)
-    if _position(view, conversation) is None:
+def _participant_invited(view: Projector, moment: EventMoment, event: events.ParticipantInvited) -> None:
+    conversation = _conversation_of(event)
+    if _last_position(view, conversation) is None:
         return
     view.sql.run(
         "INSERT INTO invitation(conversation, node, n, replica, message, state, invited_by, invited_at)"
@@ -188,8 +192,8 @@ def _participant_invited(view: Projector, moment: Moment, event: events.Particip
 
 
 @changes(events.InvitationDeclined)
-def _invitation_declined(view: Projector, moment: Moment, event: events.InvitationDeclined) -> None:
-    _close_invitation(view, _conversation(event), event.node, InvitationState.DECLINED)
+def _invitation_declined(view: Projector, moment: EventMoment, event: events.InvitationDeclined) -> None:
+    _close_invitation(view, _conversation_of(event), event.node, InvitationState.DECLINED)
 
 
 def _close_invitation(view: Projector, conversation: str, node: str, state: InvitationState) -> None:
@@ -200,9 +204,9 @@ def _close_invitation(view: Projector, conversation: str, node: str, state: Invi
 
 
 @changes(events.MessagePosted)
-def _message_posted(view: Projector, moment: Moment, event: events.MessagePosted) -> None:
-    conversation = _conversation(event)
-    before = _position(view, conversation)
+def _message_posted(view: Projector, moment: EventMoment, event: events.MessagePosted) -> None:
+    conversation = _conversation_of(event)
+    before = _last_position(view, conversation)
     if before is None or view.sql.one("SELECT 1 FROM room_message WHERE id = ?", (event.message,)) is not None:
         return
     position = before + 1
@@ -241,11 +245,11 @@ def _message_posted(view: Projector, moment: Moment, event: events.MessagePosted
         )
 
 
-def deliver(view: Projector, moment: Moment, session: str, event: MessageAdmitted) -> None:
+def deliver(view: Projector, moment: EventMoment, session: str, event: MessageAdmitted) -> None:
     """A message of a conversation entered the inbox of an agent's session there: for the first time, or once more in a
     copy of the ledger where it waited. From then on the agent knows the conversation up to that message."""
     posted = view.sql.one("SELECT root, position, conversation FROM room_message WHERE id = ?", (event.posted,))
-    if posted is None or not _counts(view, moment, posted[2], event):
+    if posted is None or not _counts_for_conversation(view, moment, posted[2], event):
         return
     view.sql.run(
         "UPDATE room_delivery SET message = ? WHERE posted = ? AND session = ?"
@@ -263,7 +267,7 @@ def deliver(view: Projector, moment: Moment, session: str, event: MessageAdmitte
 # these.
 
 
-def add_worker(view: Projector, moment: Moment, session: SessionRow, event: own.SessionCreated) -> None:
+def add_worker(view: Projector, moment: EventMoment, session: SessionRow, event: own.SessionCreated) -> None:
     """A session that names the call of this ledger that started it is a worker's."""
     if session.parent_turn is None or session.parent_session is None:
         return
@@ -286,13 +290,13 @@ def add_worker(view: Projector, moment: Moment, session: SessionRow, event: own.
     )
 
 
-def _may_answer(view: Projector, moment: Moment, worker: str, event: Event) -> bool:
+def _may_answer(view: Projector, moment: EventMoment, worker: str, event: Event) -> bool:
     """Whether a session is a worker's, and the event comes from the ledger whose worker it is."""
     row = view.sql.one("SELECT n, replica FROM worker WHERE session = ?", (worker,))
     return row is not None and view.may_change(moment, event, row)
 
 
-def add_answer(view: Projector, moment: Moment, turn: TurnRow, event: events.RunFinished) -> None:
+def add_answer(view: Projector, moment: EventMoment, turn: TurnRow, event: events.RunFinished) -> None:
     """A turn that took messages is over: where its session is a worker's, the spawner is to hear of it."""
     session = None if turn.session is None else view.session_of_number(turn.session)
     if session is None or session.parent_turn is None:
@@ -306,7 +310,7 @@ def add_answer(view: Projector, moment: Moment, turn: TurnRow, event: events.Run
 
 
 def add_unanswered(
-    view: Projector, moment: Moment, session: SessionRow, event: own.MessageCancelled | own.MessageDead
+    view: Projector, moment: EventMoment, session: SessionRow, event: own.MessageCancelled | own.MessageDead
 ) -> None:
     """A message to a worker left its inbox without a turn: its spawner is to hear of that, too."""
     if session.parent_turn is None or not _may_answer(view, moment, session.id, event):
@@ -318,7 +322,9 @@ def add_unanswered(
     )
 
 
-def mark_answers(view: Projector, moment: Moment, event: Event, turns: Iterable[str], state: WorkerAnswerState) -> None:
+def mark_answers(
+    view: Projector, moment: EventMoment, event: Event, turns: Iterable[str], state: WorkerAnswerState
+) -> None:
     """An event brings these answers to the spawner, by the word of the ledger whose workers gave them."""
     for turn in turns:
         row = view.sql.one("SELECT worker FROM worker_answer WHERE turn = ?", (turn,))
@@ -329,7 +335,7 @@ def mark_answers(view: Projector, moment: Moment, event: Event, turns: Iterable[
             )
 
 
-def note_awaited(view: Projector, moment: Moment, turn: TurnRow, event: own.RunParked) -> None:
+def note_awaited(view: Projector, moment: EventMoment, turn: TurnRow, event: own.RunParked) -> None:
     """The first of the calls waits for the answers of these workers. Nobody waits for those of another ledger."""
     for worker in () if event.awaits is UNSET else event.awaits:
         if not _may_answer(view, moment, worker, event):
@@ -348,7 +354,7 @@ def forget_awaited(view: Projector, turn: TurnRow, call: str | None = None) -> N
         view.sql.run("DELETE FROM awaiting WHERE turn = ? AND call = ?", (turn.id, call))
 
 
-def end_call(view: Projector, moment: Moment, turn: TurnRow, event: events.ToolResult) -> None:
+def end_call(view: Projector, moment: EventMoment, turn: TurnRow, event: events.ToolResult) -> None:
     """The result of a call brings the answers that it names."""
     if event.awaited is not UNSET:
         mark_answers(view, moment, event, event.awaited, WorkerAnswerState.AWAITED)
@@ -363,7 +369,7 @@ RUNNING, PARKED = 1, 2
 
 
 @handles(own.MessageAdmitted, SESSIONS)
-def _message_admitted(view: Projector, moment: Moment, event: own.MessageAdmitted) -> None:
+def _message_admitted(view: Projector, moment: EventMoment, event: own.MessageAdmitted) -> None:
     session: SessionRow = moment.row
     view.sql.run(
         "INSERT INTO inbox(message, n, session, state, mode, priority, sender, source, replica, admitted_at, again)"
@@ -405,18 +411,18 @@ def _message_admitted(view: Projector, moment: Moment, event: own.MessageAdmitte
 
 
 @handles(own.MessageCancelled, SESSIONS)
-def _message_cancelled(view: Projector, moment: Moment, event: own.MessageCancelled) -> None:
+def _message_cancelled(view: Projector, moment: EventMoment, event: own.MessageCancelled) -> None:
     if _may_change(view, moment, event, event.message):
-        _change(view, moment.row, event.message, (InboxState.QUEUED,), InboxState.CANCELLED, moment.when)
+        _change_message_state(view, moment.row, event.message, (InboxState.QUEUED,), InboxState.CANCELLED, moment.when)
         add_unanswered(view, moment, moment.row, event)
 
 
 @handles(own.MessageDead, SESSIONS)
-def _message_dead(view: Projector, moment: Moment, event: own.MessageDead) -> None:
+def _message_dead(view: Projector, moment: EventMoment, event: own.MessageDead) -> None:
     if not _may_change(view, moment, event, event.message):
         return
     ended = (InboxState.QUEUED, InboxState.TAKEN, InboxState.DEAD)
-    _change(view, moment.row, event.message, ended, InboxState.DEAD, moment.when)
+    _change_message_state(view, moment.row, event.message, ended, InboxState.DEAD, moment.when)
     add_unanswered(view, moment, moment.row, event)
     if event.error is not UNSET:
         number = view.contents.number(event.error.message)
@@ -428,13 +434,13 @@ def admission_question(message: str) -> Question:
     return "SELECT n, replica FROM inbox WHERE message = ?", (message,)
 
 
-def _may_change(view: Projector, moment: Moment, event: Event, message: str) -> bool:
+def _may_change(view: Projector, moment: EventMoment, event: Event, message: str) -> bool:
     """What was admitted here is taken, cancelled, buried and sent again here alone."""
     row = view.sql.one(*admission_question(message))
     return row is None or view.may_change(moment, event, row)
 
 
-def _change(
+def _change_message_state(
     view: Projector, session: SessionRow, message: str, before: tuple[InboxState, ...], state: InboxState, when: int
 ) -> None:
     """Only what the session's own inbox holds, and only where it still can change."""
@@ -445,7 +451,7 @@ def _change(
     )
 
 
-def take_message(view: Projector, moment: Moment, event: Event, message: str) -> None:
+def take_message(view: Projector, moment: EventMoment, event: Event, message: str) -> None:
     """A turn of the same session took a message that was waiting there."""
     row: TurnRow = moment.row
     if not _may_change(view, moment, event, message):
@@ -463,7 +469,7 @@ def take_message(view: Projector, moment: Moment, event: Event, message: str) ->
 
 
 @handles(own.RunParked, RUN)
-def _run_parked(view: Projector, moment: Moment, event: own.RunParked) -> None:
+def _run_parked(view: Projector, moment: EventMoment, event: own.RunParked) -> None:
     """Calls with different time limits are parked by events of their own: the turn goes on at the earliest."""
     row: TurnRow = moment.row
     if row.inbox is None:
@@ -480,7 +486,7 @@ def _run_parked(view: Projector, moment: Moment, event: own.RunParked) -> None:
 
 
 @handles(own.WorkersAnswered, RUN)
-def _workers_answered(view: Projector, moment: Moment, event: own.WorkersAnswered) -> None:
+def _workers_answered(view: Projector, moment: EventMoment, event: own.WorkersAnswered) -> None:
     row: TurnRow = moment.row
     forget_awaited(view, row, event.call.event_id)
     if row.inbox == PARKED:
@@ -493,7 +499,7 @@ def unpark(view: Projector, row: TurnRow) -> None:
     view.sql.run("UPDATE open_run SET state = ?, until = NULL WHERE turn = ?", (OpenRunState.RUNNING.value, row.id))
 
 
-def settle_messages(view: Projector, moment: Moment, row: TurnRow) -> None:
+def settle_messages(view: Projector, moment: EventMoment, row: TurnRow) -> None:
     """A turn that took messages is over: they are answered, or dead where it failed."""
     state = InboxState.ANSWERED if row.status == "completed" else InboxState.DEAD
     view.sql.run(
@@ -509,7 +515,7 @@ OPEN, GRANTED, DENIED = ApprovalState.OPEN.value, ApprovalState.GRANTED.value, A
 
 
 @handles(events.ToolDecided, RUN)
-def _tool_decided(view: Projector, moment: Moment, event: events.ToolDecided) -> None:
+def _tool_decided(view: Projector, moment: EventMoment, event: events.ToolDecided) -> None:
     row: TurnRow = moment.row
     if not _is_of_its_ledger(view, row, event):
         return
@@ -520,6 +526,9 @@ def _tool_decided(view: Projector, moment: Moment, event: events.ToolDecided) ->
         )
         request = found[0] if found else None
         view.sql.run("UPDATE approval SET used = 1 WHERE request = ?", (request,))
+        call = view.call(row, bytes.fromhex(event.call.event_id))
+        if call is not None and call.outcome is None and event.decision is Decision.ALLOW:
+            call.started_at, call.status = moment.when, CallState.RUNNING.value  # until then it waited for a person
     view.sql.run(
         "INSERT INTO tool_decision(n, turn, call, decision, source, bound, policy, approval, rationale, decided_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -539,7 +548,7 @@ def _tool_decided(view: Projector, moment: Moment, event: events.ToolDecided) ->
 
 
 @handles(events.ApprovalRequested, RUN)
-def _approval_requested(view: Projector, moment: Moment, event: events.ApprovalRequested) -> None:
+def _approval_requested(view: Projector, moment: EventMoment, event: events.ApprovalRequested) -> None:
     row: TurnRow = moment.row
     if not _is_of_its_ledger(view, row, event):
         return
@@ -562,6 +571,9 @@ def _approval_requested(view: Projector, moment: Moment, event: events.ApprovalR
             None if event.expires is UNSET else ms_from_iso(event.expires),
         ),
     )
+    call = view.call(row, bytes.fromhex(event.call.event_id))
+    if call is not None and call.outcome is None:
+        call.status = CallState.PENDING.value
 
 
 def _is_of_its_ledger(view: Projector, row: TurnRow, event: Event) -> bool:
@@ -571,16 +583,18 @@ def _is_of_its_ledger(view: Projector, row: TurnRow, event: Event) -> bool:
 
 
 @handles(events.ApprovalGranted, RUN)
-def _approval_granted(view: Projector, moment: Moment, event: events.ApprovalGranted) -> None:
-    _answer(view, moment, event, GRANTED)
+def _approval_granted(view: Projector, moment: EventMoment, event: events.ApprovalGranted) -> None:
+    _answer_approval(view, moment, event, GRANTED)
 
 
 @handles(events.ApprovalDenied, RUN)
-def _approval_denied(view: Projector, moment: Moment, event: events.ApprovalDenied) -> None:
-    _answer(view, moment, event, DENIED)
+def _approval_denied(view: Projector, moment: EventMoment, event: events.ApprovalDenied) -> None:
+    _answer_approval(view, moment, event, DENIED)
 
 
-def _answer(view: Projector, moment: Moment, event: events.ApprovalGranted | events.ApprovalDenied, state: str) -> None:
+def _answer_approval(
+    view: Projector, moment: EventMoment, event: events.ApprovalGranted | events.ApprovalDenied, state: str
+) -> None:
     row: TurnRow = moment.row
     request = event.request.event_id
     asked = view.sql.one("SELECT replica, bound, state FROM approval WHERE request = ? AND turn = ?", (request, row.id))

@@ -18,7 +18,7 @@ from weft.kernel.events import ErrorFact, Event, PolicyTests, ResourceScope, kin
 from weft.kernel.program_events import HUMAN, PROGRAM_KINDS, SESSION, KindFacts, TriggerFired, TriggerMissed, next_state
 from weft.kernel.typed_names import visible_form
 from weft.ledger.arguments import LABEL_LIMIT, cleaned_label
-from weft.ledger.views.projector import OTHERS, SESSIONS, Handler, Moment, Projector, handles, plain
+from weft.ledger.views.projector import OTHERS, SESSIONS, EventMoment, Handler, Projector, handles, plain
 from weft.ledger.views.rows import (
     NAMED_PERSONAS,
     PROGRAM,
@@ -39,20 +39,24 @@ _KIND_OF: dict[type[Event], str] = {}
 """The kind of program that an event creates or configures."""
 
 
-def _program(view: Projector, event: Event) -> ProgramRow | None:
+def _program_of_event(view: Projector, event: Event) -> ProgramRow | None:
     """The program that an event's stream belongs to."""
     stream = event.stream
     return load_program(view.sql, stream[8:]) if stream[:8] == "program:" else None
 
 
-def _keep(view: Projector, moment: Moment, event: Event, row: ProgramRow, config: int | None = None) -> None:
+def _keep_program(
+    view: Projector, moment: EventMoment, event: Event, row: ProgramRow, config: int | None = None
+) -> None:
     """The program's row as it is now, and a line of its history."""
     row.updated_at = max(row.updated_at, moment.when)
     PROGRAM.change(view.sql, (row,))
-    _note(view, moment, event, (row.id, row.state, row.version), config)
+    _note_history(view, moment, event, (row.id, row.state, row.version), config)
 
 
-def _note(view: Projector, moment: Moment, event: Event, now: tuple[str, str, int], config: int | None) -> None:
+def _note_history(
+    view: Projector, moment: EventMoment, event: Event, now: tuple[str, str, int], config: int | None
+) -> None:
     reason = view.number(getattr(event, "reason", UNSET))
     program, state, version = now
     entry = HistoryEntry(
@@ -69,7 +73,7 @@ def _note(view: Projector, moment: Moment, event: Event, now: tuple[str, str, in
     PROGRAM_HISTORY.add(view.sql, (entry,))
 
 
-def _created(view: Projector, moment: Moment, event: Any) -> None:
+def _create_program(view: Projector, moment: EventMoment, event: Any) -> None:
     """The first one makes the program; another one in the same stream changes nothing."""
     kind, _, program = event.stream.partition(":")
     if kind != "program" or load_program(view.sql, program) is not None:
@@ -90,8 +94,8 @@ def _created(view: Projector, moment: Moment, event: Any) -> None:
         created_by=event.actor,
     )
     view.sql.add(NAMED_PERSONAS, [(row.id, row.name)])
-    _refer(view, program, event)
-    _keep(view, moment, event, row, config)
+    _replace_references(view, program, event)
+    _keep_program(view, moment, event, row, config)
 
 
 def _free_name(view: Projector, program: str, ref: str) -> str:
@@ -102,7 +106,7 @@ def _free_name(view: Projector, program: str, ref: str) -> str:
     return name
 
 
-def _refer(view: Projector, program: str, event: Any) -> None:
+def _replace_references(view: Projector, program: str, event: Any) -> None:
     view.sql.run("DELETE FROM program_reference WHERE program = ?", (program,))
     for reference in () if event.references is UNSET else event.references:
         view.sql.run(
@@ -111,21 +115,21 @@ def _refer(view: Projector, program: str, event: Any) -> None:
         )
 
 
-def _configured(view: Projector, moment: Moment, event: Any) -> None:
-    row = _program(view, event)
+def _apply_configured(view: Projector, moment: EventMoment, event: Any) -> None:
+    row = _program_of_event(view, event)
     if row is None or row.kind != _KIND_OF[type(event)]:
         return
     row.config = view.number(event.config)
     row.version += 1
     row.applied = int(event.applied is True) or row.applied
     row.info_type = plain(getattr(event, "info_type", row.info_type))
-    _refer(view, row.id, event)
-    _keep(view, moment, event, row, row.config)
+    _replace_references(view, row.id, event)
+    _keep_program(view, moment, event, row, row.config)
 
 
-def _stepped(view: Projector, moment: Moment, event: Any) -> None:
+def _apply_step(view: Projector, moment: EventMoment, event: Any) -> None:
     """A step of another kind's lifecycle, or one that does not fit the state, only leaves a line in the history."""
-    row = _program(view, event)
+    row = _program_of_event(view, event)
     if row is None:
         return
     verb = PROGRAM_KINDS[row.kind].verb_of(type(event))
@@ -133,11 +137,11 @@ def _stepped(view: Projector, moment: Moment, event: Any) -> None:
     if state is not None:
         row.was = row.state if verb == "pause" else None
         row.state = state
-        _follow(view, row, event)
-    _keep(view, moment, event, row)
+        _follow_state(view, row, event)
+    _keep_program(view, moment, event, row)
 
 
-def _follow(view: Projector, row: ProgramRow, event: Any) -> None:
+def _follow_state(view: Projector, row: ProgramRow, event: Any) -> None:
     """What changes with the state."""
     if isinstance(event, program_events.AgentThinking):
         row.turns = (row.turns or 0) + 1
@@ -147,41 +151,41 @@ def _follow(view: Projector, row: ProgramRow, event: Any) -> None:
         row.result = view.number(event.result)
 
 
-def _deleted(view: Projector, moment: Moment, event: program_events.ProgramDeleted) -> None:
-    row = _program(view, event)
+def _apply_deleted(view: Projector, moment: EventMoment, event: program_events.ProgramDeleted) -> None:
+    row = _program_of_event(view, event)
     if row is None:
         return
     row.state = next_state(row.kind, row.state, "deprecate") or row.state
     row.deleted = 1
-    _keep(view, moment, event, row)
+    _keep_program(view, moment, event, row)
 
 
-def _task_given(view: Projector, moment: Moment, event: program_events.AgentTaskAssigned) -> None:
-    row = _program(view, event)
+def _task_given(view: Projector, moment: EventMoment, event: program_events.AgentTaskAssigned) -> None:
+    row = _program_of_event(view, event)
     if row is None:
         return
     row.task, row.session, row.turns = event.task, event.session, 0
     row.checkpoint = row.saved = None
-    _keep(view, moment, event, row)
+    _keep_program(view, moment, event, row)
 
 
-def _checkpoint(view: Projector, moment: Moment, event: program_events.AgentCheckpoint) -> None:
-    row = _program(view, event)
+def _apply_checkpoint(view: Projector, moment: EventMoment, event: program_events.AgentCheckpoint) -> None:
+    row = _program_of_event(view, event)
     if row is None:
         return
     row.checkpoint, row.saved = event.turns, view.number(event.state)
-    _keep(view, moment, event, row)
+    _keep_program(view, moment, event, row)
 
 
-def _noted(view: Projector, moment: Moment, event: Event) -> None:
+def _apply_noted(view: Projector, moment: EventMoment, event: Event) -> None:
     """What changes nothing by itself: the configuration beside it says whose a task is."""
-    row = _program(view, event)
+    row = _program_of_event(view, event)
     if row is not None:
-        _keep(view, moment, event, row)
+        _keep_program(view, moment, event, row)
 
 
-def _shared(view: Projector, moment: Moment, event: program_events.AgentShared) -> None:
-    row = _program(view, event)
+def _apply_shared(view: Projector, moment: EventMoment, event: program_events.AgentShared) -> None:
+    row = _program_of_event(view, event)
     if row is None:
         return
     view.sql.run(
@@ -189,19 +193,19 @@ def _shared(view: Projector, moment: Moment, event: program_events.AgentShared) 
         " ON CONFLICT (agent, principal) DO UPDATE SET n = excluded.n, replica = excluded.replica",
         (row.id, event.principal, moment.n, plain(event.replica)),
     )
-    _keep(view, moment, event, row)
+    _keep_program(view, moment, event, row)
 
 
-def _unshared(view: Projector, moment: Moment, event: program_events.AgentUnshared) -> None:
-    row = _program(view, event)
+def _apply_unshared(view: Projector, moment: EventMoment, event: program_events.AgentUnshared) -> None:
+    row = _program_of_event(view, event)
     if row is None:
         return
     view.sql.run("DELETE FROM agent_share WHERE agent = ? AND principal = ?", (row.id, event.principal))
-    _keep(view, moment, event, row)
+    _keep_program(view, moment, event, row)
 
 
-def _checked(view: Projector, moment: Moment, event: program_events.TaskChecked) -> None:
-    row = _program(view, event)
+def _apply_task_check(view: Projector, moment: EventMoment, event: program_events.TaskChecked) -> None:
+    row = _program_of_event(view, event)
     if row is None:
         return
     view.sql.run(
@@ -218,20 +222,20 @@ def _checked(view: Projector, moment: Moment, event: program_events.TaskChecked)
             moment.when,
         ),
     )
-    _keep(view, moment, event, row)
+    _keep_program(view, moment, event, row)
 
 
-def _presence(view: Projector, moment: Moment, event: program_events.HumanPresence) -> None:
-    row = _program(view, event)
+def _apply_presence(view: Projector, moment: EventMoment, event: program_events.HumanPresence) -> None:
+    row = _program_of_event(view, event)
     if row is None:
         return
     if row.kind == HUMAN.name:
         row.state = next_state(row.kind, row.state, event.presence) or row.state
-    _keep(view, moment, event, row)
+    _keep_program(view, moment, event, row)
 
 
-def _notified(view: Projector, moment: Moment, event: program_events.HumanNotified) -> None:
-    row = _program(view, event)
+def _apply_notified(view: Projector, moment: EventMoment, event: program_events.HumanNotified) -> None:
+    row = _program_of_event(view, event)
     if row is None or load_request(view.sql, event.request) is not None:
         return
     request = RequestRow(
@@ -246,28 +250,28 @@ def _notified(view: Projector, moment: Moment, event: program_events.HumanNotifi
         asked_at=moment.when,
     )
     REQUEST.add(view.sql, (request,))
-    _keep(view, moment, event, row)
+    _keep_program(view, moment, event, row)
 
 
-def _answered(
-    view: Projector, moment: Moment, event: program_events.HumanApproved | program_events.HumanRejected
+def _apply_answered(
+    view: Projector, moment: EventMoment, event: program_events.HumanApproved | program_events.HumanRejected
 ) -> None:
     """The first answer counts."""
-    row, request = _program(view, event), load_request(view.sql, event.request)
+    row, request = _program_of_event(view, event), load_request(view.sql, event.request)
     if row is None:
         return
     if request is not None and request.human == row.id and request.status == "pending":
         request.status = "approved" if isinstance(event, program_events.HumanApproved) else "rejected"
         request.decided_at, request.reason = moment.when, view.number(event.reason)
         REQUEST.change(view.sql, (request,))
-    _keep(view, moment, event, row)
+    _keep_program(view, moment, event, row)
 
 
-def _session_stepped(view: Projector, moment: Moment, event: Event) -> None:
+def _session_stepped(view: Projector, moment: EventMoment, event: Event) -> None:
     row: SessionRow = moment.row
     verb = SESSION.verb_of(type(event)) or ""
     row.lifecycle = next_state(SESSION.name, row.lifecycle, verb) or row.lifecycle
-    _note(view, moment, event, (row.id, row.lifecycle, row.config_version), None)
+    _note_history(view, moment, event, (row.id, row.lifecycle, row.config_version), None)
 
 
 def handle_kind(facts: KindFacts) -> None:
@@ -277,26 +281,26 @@ def handle_kind(facts: KindFacts) -> None:
             handles(step, SESSIONS)(_session_stepped)
         return
     _KIND_OF[facts.created] = _KIND_OF[facts.configured] = facts.name
-    handles(facts.created, OTHERS)(_created)
-    handles(facts.configured, OTHERS)(_configured)
+    handles(facts.created, OTHERS)(_create_program)
+    handles(facts.configured, OTHERS)(_apply_configured)
     for step in facts.steps.values():
-        handles(step, OTHERS)(_stepped)
+        handles(step, OTHERS)(_apply_step)
 
 
 for _facts in PROGRAM_KINDS.values():
     handle_kind(_facts)
 
 _HANDLERS: dict[Handler, tuple[type[Event], ...]] = {
-    _deleted: (program_events.ProgramDeleted,),
+    _apply_deleted: (program_events.ProgramDeleted,),
     _task_given: (program_events.AgentTaskAssigned,),
-    _checkpoint: (program_events.AgentCheckpoint,),
-    _noted: (program_events.TaskAssigned,),
-    _shared: (program_events.AgentShared,),
-    _unshared: (program_events.AgentUnshared,),
-    _checked: (program_events.TaskChecked,),
-    _presence: (program_events.HumanPresence,),
-    _notified: (program_events.HumanNotified,),
-    _answered: (program_events.HumanApproved, program_events.HumanRejected),
+    _apply_checkpoint: (program_events.AgentCheckpoint,),
+    _apply_noted: (program_events.TaskAssigned,),
+    _apply_shared: (program_events.AgentShared,),
+    _apply_unshared: (program_events.AgentUnshared,),
+    _apply_task_check: (program_events.TaskChecked,),
+    _apply_presence: (program_events.HumanPresence,),
+    _apply_notified: (program_events.HumanNotified,),
+    _apply_answered: (program_events.HumanApproved, program_events.HumanRejected),
 }
 for _handler, _events in _HANDLERS.items():
     for _event in _events:
@@ -304,25 +308,25 @@ for _handler, _events in _HANDLERS.items():
 
 
 @handles(program_events.SessionConfigured, SESSIONS)
-def _session_configured(view: Projector, moment: Moment, event: program_events.SessionConfigured) -> None:
+def _session_configured(view: Projector, moment: EventMoment, event: program_events.SessionConfigured) -> None:
     row: SessionRow = moment.row
     row.config = view.number(event.config)
     row.config_version += 1
     models = [one.program for one in plain(event.references) or () if one.field == "default_model"]
     row.model = models[0] if models else None
-    _note(view, moment, event, (row.id, row.lifecycle, row.config_version), row.config)
+    _note_history(view, moment, event, (row.id, row.lifecycle, row.config_version), row.config)
 
 
 @handles(program_events.SessionModelSwitched, SESSIONS)
-def _model_switched(view: Projector, moment: Moment, event: program_events.SessionModelSwitched) -> None:
+def _model_switched(view: Projector, moment: EventMoment, event: program_events.SessionModelSwitched) -> None:
     row: SessionRow = moment.row
     row.model = event.model
-    _note(view, moment, event, (row.id, row.lifecycle, row.config_version), None)
+    _note_history(view, moment, event, (row.id, row.lifecycle, row.config_version), None)
 
 
 @handles(ledger_events.NodeTagged, OTHERS)
-def _tagged(view: Projector, moment: Moment, event: ledger_events.NodeTagged) -> None:
-    for tag in _tags(view, event):
+def _apply_tagged(view: Projector, moment: EventMoment, event: ledger_events.NodeTagged) -> None:
+    for tag in _tags_of_event(view, event):
         view.sql.run(
             "INSERT INTO node_tag(node, tag, tagged_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
             (event.node, tag, moment.when),
@@ -330,12 +334,12 @@ def _tagged(view: Projector, moment: Moment, event: ledger_events.NodeTagged) ->
 
 
 @handles(ledger_events.NodeUntagged, OTHERS)
-def _untagged(view: Projector, moment: Moment, event: ledger_events.NodeUntagged) -> None:
-    for tag in _tags(view, event):
+def _apply_untagged(view: Projector, moment: EventMoment, event: ledger_events.NodeUntagged) -> None:
+    for tag in _tags_of_event(view, event):
         view.sql.run("DELETE FROM node_tag WHERE node = ? AND tag = ?", (event.node, tag))
 
 
-def _tags(view: Projector, event: ledger_events.NodeTagged | ledger_events.NodeUntagged) -> list[str]:
+def _tags_of_event(view: Projector, event: ledger_events.NodeTagged | ledger_events.NodeUntagged) -> list[str]:
     """As people can type them, whoever wrote them; those whose words were erased are gone."""
     texts = (view.contents.content_text(view.contents.number(ref)) for ref in event.tags)
     return [tag for text in texts if text and (tag := cleaned_label(text))]
@@ -348,7 +352,7 @@ REPLACED = PolicyState.REPLACED.value
 
 
 @handles(approvals.PolicyProposed, OTHERS)
-def _policy_proposed(view: Projector, moment: Moment, event: approvals.PolicyProposed) -> None:
+def _policy_proposed(view: Projector, moment: EventMoment, event: approvals.PolicyProposed) -> None:
     tests = None if event.tests is UNSET else event.tests
     view.sql.run(
         "INSERT INTO policy(id, n, state, agent, name, source, digest, notes, docstring, tests_total, tests_passed,"
@@ -364,7 +368,7 @@ def _policy_proposed(view: Projector, moment: Moment, event: approvals.PolicyPro
             plain(event.digest),
             view.number(event.notes),
             view.number(event.docstring),
-            *_counts(tests),
+            *_test_counts(tests),
             plain(event.replica),
             event.actor,
             moment.when,
@@ -372,35 +376,35 @@ def _policy_proposed(view: Projector, moment: Moment, event: approvals.PolicyPro
     )
 
 
-def _counts(tests: PolicyTests | None) -> tuple[int | None, int | None, int | None]:
+def _test_counts(tests: PolicyTests | None) -> tuple[int | None, int | None, int | None]:
     return (None, None, None) if tests is None else (tests.total, tests.passed, tests.failed)
 
 
 @handles(approvals.PolicyRejected, OTHERS)
-def _policy_rejected(view: Projector, moment: Moment, event: approvals.PolicyRejected) -> None:
+def _policy_rejected(view: Projector, moment: EventMoment, event: approvals.PolicyRejected) -> None:
     if _is_own(view, event, event.policy_ref):
-        _decide(view, moment, event, event.policy_ref, REJECTED, view.number(event.reason))
+        _decide_policy(view, moment, event, event.policy_ref, REJECTED, view.number(event.reason))
 
 
 @handles(approvals.PolicyActivated, OTHERS)
-def _policy_activated(view: Projector, moment: Moment, event: approvals.PolicyActivated) -> None:
+def _policy_activated(view: Projector, moment: EventMoment, event: approvals.PolicyActivated) -> None:
     if not _is_own(view, event, event.policy_ref, event.digest):
         return
-    _replace(view, event.policy_ref)
-    _decide(view, moment, event, event.policy_ref, ACTIVE, view.number(event.notes))
+    _replace_active_policy(view, event.policy_ref)
+    _decide_policy(view, moment, event, event.policy_ref, ACTIVE, view.number(event.notes))
     if event.tests is not UNSET:
         view.sql.run(
             "UPDATE policy SET tests_total = ?, tests_passed = ?, tests_failed = ? WHERE id = ?",
-            (*_counts(event.tests), event.policy_ref),
+            (*_test_counts(event.tests), event.policy_ref),
         )
 
 
 @handles(approvals.PolicyRolledBack, OTHERS)
-def _policy_rolled_back(view: Projector, moment: Moment, event: approvals.PolicyRolledBack) -> None:
+def _policy_rolled_back(view: Projector, moment: EventMoment, event: approvals.PolicyRolledBack) -> None:
     if not _is_own(view, event, event.to, event.digest):
         return
-    _replace(view, event.to)
-    _decide(view, moment, event, event.to, ACTIVE, view.number(event.reason))
+    _replace_active_policy(view, event.to)
+    _decide_policy(view, moment, event, event.to, ACTIVE, view.number(event.reason))
 
 
 def _is_own(view: Projector, event: Event, policy: str, digest: object = UNSET) -> bool:
@@ -409,7 +413,7 @@ def _is_own(view: Projector, event: Event, policy: str, digest: object = UNSET) 
     return row is not None and row[0] == plain(event.replica) and (digest is UNSET or digest == row[1])
 
 
-def _replace(view: Projector, policy: str) -> None:
+def _replace_active_policy(view: Projector, policy: str) -> None:
     """The one of the same ledger that was active for the same agent, or for all, is not any longer."""
     view.sql.run(
         "UPDATE policy SET state = ? WHERE state = ? AND EXISTS (SELECT 1 FROM policy other WHERE other.id = ?"
@@ -418,7 +422,9 @@ def _replace(view: Projector, policy: str) -> None:
     )
 
 
-def _decide(view: Projector, moment: Moment, event: Event, policy: str, state: str, reason: int | None) -> None:
+def _decide_policy(
+    view: Projector, moment: EventMoment, event: Event, policy: str, state: str, reason: int | None
+) -> None:
     view.sql.run(
         "UPDATE policy SET state = ?, decided_by = ?, decided_at = ?, decided_n = ?, reason = ? WHERE id = ?",
         (state, event.actor, moment.when, moment.n, reason, policy),
@@ -428,7 +434,7 @@ def _decide(view: Projector, moment: Moment, event: Event, policy: str, state: s
 # --- What events mean for triggers: for which occasions they fired, and which times of their schedules they missed.
 
 
-def _trigger(view: Projector, event: Event) -> str | None:
+def _trigger_of_event(view: Projector, event: Event) -> str | None:
     """The trigger that an event's stream belongs to."""
     kind, _, program = event.stream.partition(":")
     row = load_program(view.sql, program) if kind == "program" else None
@@ -436,9 +442,9 @@ def _trigger(view: Projector, event: Event) -> str | None:
 
 
 @handles(TriggerFired, OTHERS)
-def _trigger_fired(view: Projector, moment: Moment, event: TriggerFired) -> None:
+def _trigger_fired(view: Projector, moment: EventMoment, event: TriggerFired) -> None:
     """The first firing for an occasion counts."""
-    trigger = _trigger(view, event)
+    trigger = _trigger_of_event(view, event)
     if trigger is None:
         return
     error = None if event.error is UNSET else event.error
@@ -464,8 +470,8 @@ def _trigger_fired(view: Projector, moment: Moment, event: TriggerFired) -> None
 
 
 @handles(TriggerMissed, OTHERS)
-def _trigger_missed(view: Projector, moment: Moment, event: TriggerMissed) -> None:
-    trigger = _trigger(view, event)
+def _trigger_missed(view: Projector, moment: EventMoment, event: TriggerMissed) -> None:
+    trigger = _trigger_of_event(view, event)
     if trigger is None:
         return
     view.sql.run(
@@ -502,7 +508,7 @@ def owner_columns(owner: ResourceScope | UnsetType | None) -> tuple[str | None, 
     return None, None
 
 
-def _may_describe(view: Projector, moment: Moment, event: Event, resource: str) -> bool:
+def _may_describe(view: Projector, moment: EventMoment, event: Event, resource: str) -> bool:
     """Whether the resource is known, and the event comes from the ledger that declared it: of what another ledger
     declared, a third one tells nothing."""
     row = view.sql.one("SELECT n, replica FROM resource WHERE id = ?", (resource,))
@@ -517,7 +523,7 @@ def text_digest(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _digest(view: Projector, content: int | None) -> str | None:
+def _content_digest(view: Projector, content: int | None) -> str | None:
     """Of a content's text; None where it is not here, or erased."""
     text = None if content is None else view.contents.content_text(content)
     return None if text is None else text_digest(text)
@@ -529,7 +535,7 @@ def _place_of(view: Projector, resource: str) -> Place | None:
     return None if row is None or row[0] is None else (row[0], row[1], row[2])
 
 
-def _settle(view: Projector, place: Place | None) -> None:
+def _settle_place(view: Projector, place: Place | None) -> None:
     """Of the resources of this ledger that somebody owns at one place, the newest stands there."""
     if place is None:
         return
@@ -547,7 +553,7 @@ def _error_columns(view: Projector, error: ErrorFact | UnsetType) -> tuple[int |
 
 
 @handles(ledger_events.ResourceDeclared, OTHERS)
-def _resource_declared(view: Projector, moment: Moment, event: ledger_events.ResourceDeclared) -> None:
+def _resource_declared(view: Projector, moment: EventMoment, event: ledger_events.ResourceDeclared) -> None:
     stream, _, resource = event.stream.partition(":")
     if stream != "resource":
         return
@@ -565,8 +571,8 @@ def _resource_declared(view: Projector, moment: Moment, event: ledger_events.Res
         plain(scope.session),
         view.number(event.metadata),
         plain(event.machine),
-        _digest(view, name),
-        _digest(view, place),
+        _content_digest(view, name),
+        _content_digest(view, place),
     )
     if view.sql.one("SELECT 1 FROM resource WHERE id = ?", (resource,)) is None:
         view.sql.run(
@@ -591,22 +597,22 @@ def _resource_declared(view: Projector, moment: Moment, event: ledger_events.Res
             " place_digest = ?, stands = NULL WHERE id = ?",
             (*described, resource),
         )
-        _settle(view, before)
-        _settle(view, _place_of(view, resource))
+        _settle_place(view, before)
+        _settle_place(view, _place_of(view, resource))
 
 
 @handles(ledger_events.ResourceOwned, OTHERS)
-def _resource_owned(view: Projector, moment: Moment, event: ledger_events.ResourceOwned) -> None:
+def _resource_owned(view: Projector, moment: EventMoment, event: ledger_events.ResourceOwned) -> None:
     if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "UPDATE resource SET owner_kind = ?, owner = ? WHERE id = ?",
             (*owner_columns(event.owner), event.resource_ref),
         )
-        _settle(view, _place_of(view, event.resource_ref))
+        _settle_place(view, _place_of(view, event.resource_ref))
 
 
 @handles(ledger_events.SubresourceAdded, OTHERS)
-def _subresource_added(view: Projector, moment: Moment, event: ledger_events.SubresourceAdded) -> None:
+def _subresource_added(view: Projector, moment: EventMoment, event: ledger_events.SubresourceAdded) -> None:
     if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "INSERT INTO resource_part(resource, part_ref, part, n) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -615,7 +621,7 @@ def _subresource_added(view: Projector, moment: Moment, event: ledger_events.Sub
 
 
 @handles(ledger_events.SubresourceRemoved, OTHERS)
-def _subresource_removed(view: Projector, moment: Moment, event: ledger_events.SubresourceRemoved) -> None:
+def _subresource_removed(view: Projector, moment: EventMoment, event: ledger_events.SubresourceRemoved) -> None:
     if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "DELETE FROM resource_part WHERE resource = ? AND part_ref = ?", (event.resource_ref, event.part_ref)
@@ -623,7 +629,7 @@ def _subresource_removed(view: Projector, moment: Moment, event: ledger_events.S
 
 
 @handles(ledger_events.HandleOpened, OTHERS)
-def _handle_opened(view: Projector, moment: Moment, event: ledger_events.HandleOpened) -> None:
+def _handle_opened(view: Projector, moment: EventMoment, event: ledger_events.HandleOpened) -> None:
     if not _may_describe(view, moment, event, event.resource_ref):
         return
     capabilities = () if event.capabilities is UNSET else event.capabilities
@@ -644,7 +650,7 @@ def _handle_opened(view: Projector, moment: Moment, event: ledger_events.HandleO
 
 
 @handles(ledger_events.HandleClosed, OTHERS)
-def _handle_closed(view: Projector, moment: Moment, event: ledger_events.HandleClosed) -> None:
+def _handle_closed(view: Projector, moment: EventMoment, event: ledger_events.HandleClosed) -> None:
     if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "UPDATE resource_handle SET closed_at = ? WHERE id = ? AND resource = ? AND closed_at IS NULL",
@@ -669,7 +675,7 @@ def mount_user(event: ledger_events.ResourceMounted | ledger_events.ResourceUnmo
 
 
 def _begin_use(
-    view: Projector, moment: Moment, resource: str, way: str, user: tuple[str, str], mode: str, mount: int | None
+    view: Projector, moment: EventMoment, resource: str, way: str, user: tuple[str, str], mode: str, mount: int | None
 ) -> None:
     view.sql.run(
         "INSERT INTO resource_use(resource, way, user_kind, user_id, n, mode, mount, since)"
@@ -687,19 +693,19 @@ def _end_use(view: Projector, resource: str, way: str, user: tuple[str, str]) ->
 
 
 @handles(ledger_events.ResourceAttached, OTHERS)
-def _resource_attached(view: Projector, moment: Moment, event: ledger_events.ResourceAttached) -> None:
+def _resource_attached(view: Projector, moment: EventMoment, event: ledger_events.ResourceAttached) -> None:
     if _may_describe(view, moment, event, event.resource_ref):
         _begin_use(view, moment, event.resource_ref, ATTACHED, attachment_user(event), event.mode.value, None)
 
 
 @handles(ledger_events.ResourceDetached, OTHERS)
-def _resource_detached(view: Projector, moment: Moment, event: ledger_events.ResourceDetached) -> None:
+def _resource_detached(view: Projector, moment: EventMoment, event: ledger_events.ResourceDetached) -> None:
     if _may_describe(view, moment, event, event.resource_ref):
         _end_use(view, event.resource_ref, ATTACHED, attachment_user(event))
 
 
 @handles(ledger_events.ResourceMounted, OTHERS)
-def _resource_mounted(view: Projector, moment: Moment, event: ledger_events.ResourceMounted) -> None:
+def _resource_mounted(view: Projector, moment: EventMoment, event: ledger_events.ResourceMounted) -> None:
     user = mount_user(event)
     if user is not None and _may_describe(view, moment, event, event.resource_ref):
         mount = view.contents.number(event.mount)
@@ -707,14 +713,14 @@ def _resource_mounted(view: Projector, moment: Moment, event: ledger_events.Reso
 
 
 @handles(ledger_events.ResourceUnmounted, OTHERS)
-def _resource_unmounted(view: Projector, moment: Moment, event: ledger_events.ResourceUnmounted) -> None:
+def _resource_unmounted(view: Projector, moment: EventMoment, event: ledger_events.ResourceUnmounted) -> None:
     user = mount_user(event)
     if user is not None and _may_describe(view, moment, event, event.resource_ref):
         _end_use(view, event.resource_ref, MOUNTED, user)
 
 
 @handles(ledger_events.ResourceLivenessProbe, OTHERS)
-def _resource_liveness_probe(view: Projector, moment: Moment, event: ledger_events.ResourceLivenessProbe) -> None:
+def _resource_liveness_probe(view: Projector, moment: EventMoment, event: ledger_events.ResourceLivenessProbe) -> None:
     if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "UPDATE resource SET liveness = ?, probed_at = ? WHERE id = ?",
@@ -723,7 +729,7 @@ def _resource_liveness_probe(view: Projector, moment: Moment, event: ledger_even
 
 
 @handles(ledger_events.SnapshotRequested, OTHERS)
-def _snapshot_requested(view: Projector, moment: Moment, event: ledger_events.SnapshotRequested) -> None:
+def _snapshot_requested(view: Projector, moment: EventMoment, event: ledger_events.SnapshotRequested) -> None:
     if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "INSERT INTO resource_snapshot(id, n, replica, resource, state, run, method, before, inferred,"
@@ -741,7 +747,7 @@ def _snapshot_requested(view: Projector, moment: Moment, event: ledger_events.Sn
         )
 
 
-def _may_describe_turn(view: Projector, moment: Moment, event: Event, turn: TurnRow) -> bool:
+def _may_describe_turn(view: Projector, moment: EventMoment, event: Event, turn: TurnRow) -> bool:
     """What another ledger says of a turn's files counts in sessions of other ledgers alone."""
     if view.own_events.has(moment.n, plain(event.replica)):
         return True
@@ -750,7 +756,7 @@ def _may_describe_turn(view: Projector, moment: Moment, event: Event, turn: Turn
 
 
 @handles(ledger_events.SnapshotCreated, OTHERS)
-def _snapshot_created(view: Projector, moment: Moment, event: ledger_events.SnapshotCreated) -> None:
+def _snapshot_created(view: Projector, moment: EventMoment, event: ledger_events.SnapshotCreated) -> None:
     """The outcome of a request, or a snapshot that nobody had asked for; the first outcome counts. It is one of the
     turn's files (it has a segment and a depth) where it comes from the ledger that began the turn's session."""
     if not _may_describe(view, moment, event, event.resource_ref):
@@ -788,7 +794,7 @@ def _snapshot_created(view: Projector, moment: Moment, event: ledger_events.Snap
             view.name(event.method),
             None if reference is None else view.name(reference.kind),
             reference_id,
-            _digest(view, reference_id),
+            _content_digest(view, reference_id),
             plain(event.consistency),
             plain(event.size_bytes),
             int(is_ok and event.restorable is not False),
@@ -801,7 +807,7 @@ def _snapshot_created(view: Projector, moment: Moment, event: ledger_events.Snap
 
 
 @handles(ledger_events.SnapshotDiscarded, OTHERS)
-def _snapshot_discarded(view: Projector, moment: Moment, event: ledger_events.SnapshotDiscarded) -> None:
+def _snapshot_discarded(view: Projector, moment: EventMoment, event: ledger_events.SnapshotDiscarded) -> None:
     if _may_describe(view, moment, event, event.resource_ref):
         view.sql.run(
             "UPDATE resource_snapshot SET state = ?, restorable = 0 WHERE id = ? AND resource = ?",
@@ -809,13 +815,13 @@ def _snapshot_discarded(view: Projector, moment: Moment, event: ledger_events.Sn
         )
 
 
-def _may_restore(view: Projector, moment: Moment, event: Event, snapshot: str) -> bool:
+def _may_restore(view: Projector, moment: EventMoment, event: Event, snapshot: str) -> bool:
     row = view.sql.one("SELECT resource FROM resource_snapshot WHERE id = ?", (snapshot,))
     return row is not None and _may_describe(view, moment, event, row[0])
 
 
 @handles(ledger_events.RestoreRequested, OTHERS)
-def _restore_requested(view: Projector, moment: Moment, event: ledger_events.RestoreRequested) -> None:
+def _restore_requested(view: Projector, moment: EventMoment, event: ledger_events.RestoreRequested) -> None:
     if event.restore is UNSET or not _may_restore(view, moment, event, event.snapshot_ref):
         return
     view.sql.run(
@@ -835,7 +841,7 @@ def _restore_requested(view: Projector, moment: Moment, event: ledger_events.Res
 
 
 @handles(ledger_events.RestoreAttempted, OTHERS)
-def _restore_attempted(view: Projector, moment: Moment, event: ledger_events.RestoreAttempted) -> None:
+def _restore_attempted(view: Projector, moment: EventMoment, event: ledger_events.RestoreAttempted) -> None:
     """The first outcome of a wish counts."""
     if event.restore is UNSET or not _may_restore(view, moment, event, event.snapshot_ref):
         return

@@ -42,7 +42,7 @@ from weft.store.replicas import OwnEvents
 from weft.store.sql import Sql
 
 
-class Contents(Protocol):
+class ContentLookup(Protocol):
     """Where a projector finds the contents that events refer to."""
 
     def number(self, ref: str) -> int:
@@ -58,7 +58,7 @@ class Contents(Protocol):
 class Projector:
     """Applies events to the views of one database."""
 
-    def __init__(self, sql: Sql, facts: FactReader, contents: Contents, memory: RowMemory | None = None) -> None:
+    def __init__(self, sql: Sql, facts: FactReader, contents: ContentLookup, memory: RowMemory | None = None) -> None:
         self.sql, self.facts, self.contents = sql, facts, contents
         self.memory = memory or RowMemory()
         self.new_turns: list[TurnRow] = []
@@ -77,14 +77,14 @@ class Projector:
         """Sessions, by number, none of whose calls a subagent names; as `is_childless` has found."""
         self.replaced: list[tuple[str, str]] = []
         """Imported turns that were current and no longer are, each with the version that is, since a writer asked."""
-        self._moment = Moment()
+        self._moment = EventMoment()
 
     @cached_property
     def own_events(self) -> OwnEvents:
         """Which events the ledger wrote itself whose facts these are."""
         return OwnEvents(self.facts.sql)
 
-    def may_change(self, moment: Moment, event: Event, row: Sequence[Any]) -> bool:
+    def may_change(self, moment: EventMoment, event: Event, row: Sequence[Any]) -> bool:
         """Whether an event may change what another one wrote, of which `row` has the arrival number and the replica:
         what this ledger wrote is changed by its own events alone."""
         own = self.own_events
@@ -131,7 +131,7 @@ class Projector:
                 handler(self, moment, event)
             self.move_stream_tip(stream, event_id)
 
-    def _apply_to_session(self, moment: Moment, event: Event | UnknownEvent, handler: Handler | None) -> None:
+    def _apply_to_session(self, moment: EventMoment, event: Event | UnknownEvent, handler: Handler | None) -> None:
         """A session's branch is the chain this ledger follows; another replica's branch is kept but moves nothing,
         until it settles with this one."""
         moment.row = session = self.session(event.stream[8:])
@@ -150,7 +150,7 @@ class Projector:
         if session.id not in self.changed_sessions:
             self._indexed[session.id] = session.indexed
 
-    def after_change(self, session: SessionRow, moment: Moment) -> None:
+    def after_change(self, session: SessionRow, moment: EventMoment) -> None:
         """An event of its branch has changed a session."""
         session.last_event = moment.event_id
         self.changed_sessions[session.id] = session
@@ -346,7 +346,7 @@ def _goes_on_from(event: Event | UnknownEvent, end: bytes) -> bool:
     return tips is not UNSET and any(bytes.fromhex(tip.event_id) == end for tip in tips)
 
 
-class Moment:
+class EventMoment:
     """Where an event stands: its arrival, its time, its id, and the row of the stream it belongs to."""
 
     __slots__ = ("event_id", "n", "row", "when")
@@ -357,8 +357,9 @@ class Moment:
     row: Any
 
 
-Handler = Callable[[Projector, Moment, Any], None]
+Handler = Callable[[Projector, EventMoment, Any], None]
 Handlers = dict[type, Handler]
+# Filled by `handles` and `begins` in the other modules of this package, which its `__init__` imports.
 RUN: Handlers = {}
 SESSIONS: Handlers = {}
 OTHERS: Handlers = {}
@@ -367,19 +368,19 @@ BRANCHES: Handlers = {}
 """What an event does that lies on another replica's branch of a session; under `Event`, what every one does."""
 
 
-class Beginning(Struct, frozen=True):
+class StreamBeginning(Struct, frozen=True):
     """The kind of event with which a stream begins to have a row."""
 
     stream: str
     handler: Handler
 
 
-BEGINNINGS: dict[type, Beginning] = {}
+BEGINNINGS: dict[type, StreamBeginning] = {}
 
 
 def begins(kind: type, stream: str) -> Callable[[Handler], Handler]:
     def register(handler: Handler) -> Handler:
-        BEGINNINGS[kind] = Beginning(stream, handler)
+        BEGINNINGS[kind] = StreamBeginning(stream, handler)
         return handler
 
     return register

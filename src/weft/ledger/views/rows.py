@@ -21,7 +21,7 @@ from weft.kernel.events import GENESIS, Event, UnknownEvent, Usage, event_id, ex
 from weft.kernel.foreign_input import KINDS
 from weft.kernel.program_events import PROGRAM_KINDS
 from weft.kernel.typed_names import normal_form
-from weft.store.fact_log import FactReader, LogRow, is_husk
+from weft.store.fact_log import FactReader, LogRow, is_erased_content
 from weft.store.port import ReadTxn, StandingParts
 from weft.store.replicas import authored_event
 from weft.store.sql import Insert, Question, Sql, rows_wanted
@@ -167,6 +167,8 @@ class TurnRow(Struct, gc=False):
     """1: it took messages of an inbox, so a broker runs it and another one may go on with it; 2: it is parked."""
     untrusted: int | None = None
     """1: a stranger may have written something that its context holds."""
+    provider_program: str | None = None
+    """The provider's program, where a broker asked; `provider` is the vendor, null where nothing tells it."""
 
     def add_tokens(self, usage: Usage) -> None:
         for field in TOKENS:
@@ -314,7 +316,7 @@ class HistoryRow(Struct, gc=False):
     reason: int | None
 
 
-class Table:
+class ViewTable:
     """One view table: how its rows are read, added and changed, made once from the record's fields.
 
     `key` are its first columns, which name a row; `fixed` are those that never change.
@@ -335,18 +337,18 @@ class Table:
     def change(self, sql: Sql, rows: Iterable[Struct]) -> None:
         sql.add(self._changed, [astuple(row) for row in rows])
 
-    def excepting(self, *fixed: str) -> Table:
+    def excepting(self, *fixed: str) -> ViewTable:
         """The same table, for changes that leave these columns alone, too: their indexes are not touched."""
-        return Table(self.name, self.record, self._key, (*self._fixed, *fixed))
+        return ViewTable(self.name, self.record, self._key, (*self._fixed, *fixed))
 
 
-TURN = Table("turn", TurnRow, ("n",), ("segment", "depth", "id", "root", "parent", "persona", "source_event"))
-MESSAGE = Table("message", MessageRow, ("turn", "seq"))
-CALL = Table("tool_call", CallRow, ("turn", "seq"), ("message",))
+TURN = ViewTable("turn", TurnRow, ("n",), ("segment", "depth", "id", "root", "parent", "persona", "source_event"))
+MESSAGE = ViewTable("message", MessageRow, ("turn", "seq"))
+CALL = ViewTable("tool_call", CallRow, ("turn", "seq"), ("message",))
 _BORN_WITH = ("id", "persona", "routing", "origin")
-SESSION = Table("session", SessionRow, ("n",), (*_BORN_WITH, "origin_session", "replica"))
+SESSION = ViewTable("session", SessionRow, ("n",), (*_BORN_WITH, "origin_session", "replica"))
 MOVED_SESSION = SESSION.excepting("label", "status", "head_segment", "parent_session", "parent_turn", "spawn_call_name")
-HISTORY = Table("history", HistoryRow, ("session", "k"))
+HISTORY = ViewTable("history", HistoryRow, ("session", "k"))
 
 
 _FILE_ONCE = ("message", "kind", "path", "(COALESCE(line_start, -1))")
@@ -433,7 +435,7 @@ def _find_session(sql: Sql, name: str) -> SessionRow | None:
     return SessionRow(*row) if row else None
 
 
-class Sessions(Protocol):
+class SessionLookup(Protocol):
     """Where sessions are looked up: in an append's views, with those that it has created, or among stored rows."""
 
     def find_session(self, name: str, /) -> SessionRow | None:
@@ -460,7 +462,7 @@ def _everybody(session: SessionRow) -> bool:
 
 
 def find_by_name(
-    sessions: Sessions,
+    sessions: SessionLookup,
     name: str,
     may_see: Callable[[SessionRow], bool] = _everybody,
     *,
@@ -476,7 +478,7 @@ def find_by_name(
     return row if row is not None and may_see(row) else None
 
 
-class Standing(Struct, frozen=True):
+class SessionTip(Struct, frozen=True):
     """A session, and what a turn that goes on there needs to know."""
 
     session: SessionRow
@@ -504,12 +506,12 @@ def standing_question(label: str) -> Question:
     return _BY_LABEL, (label,)
 
 
-def find_standing(sql: Sql, name: str) -> Standing | None:
+def find_standing(sql: Sql, name: str) -> SessionTip | None:
     """As `find_session`, with all that belongs to it in the same answer."""
     return next((standing for form in name_forms(name) if (standing := _find_standing(sql, form)) is not None), None)
 
 
-def _find_standing(sql: Sql, name: str) -> Standing | None:
+def _find_standing(sql: Sql, name: str) -> SessionTip | None:
     row = sql.one(*standing_question(name))
     if row is None:
         target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))
@@ -518,7 +520,7 @@ def _find_standing(sql: Sql, name: str) -> Standing | None:
         return None
     session, rest = row[: len(SESSION.columns)], row[len(SESSION.columns) :]
     lease, turn = rest[: len(LEASE_COLUMNS)], rest[len(LEASE_COLUMNS) : -1]
-    return Standing(
+    return SessionTip(
         SessionRow(*session),
         None if lease[0] is None else Lease(*lease),
         None if turn[0] is None else TurnRow(*turn),
@@ -548,7 +550,7 @@ class RowMemory:
         for held in (self.turns, self.sessions, self.labels, self.ends, self.lookup_texts, self.free_epochs):
             held.clear()
 
-    def learn(self, name: str, found: Standing) -> SessionRow:
+    def learn(self, name: str, found: SessionTip) -> SessionRow:
         """What was read just now, as far as nothing is known that was changed since; returns the session."""
         session, head, lease = found.session, found.head, found.lease
         session = self.labels[name] = self.sessions.setdefault(session.id, session)
@@ -650,9 +652,9 @@ class RequestRow(Struct, gc=False):
     reason: int | None = None
 
 
-PROGRAM = Table("program", ProgramRow, ("id",), ("kind", "name", "created_at", "created_by", "system_kind"))
-PROGRAM_HISTORY = Table("program_history", HistoryEntry, ("n",))
-REQUEST = Table("human_request", RequestRow, ("id",))
+PROGRAM = ViewTable("program", ProgramRow, ("id",), ("kind", "name", "created_at", "created_by", "system_kind"))
+PROGRAM_HISTORY = ViewTable("program_history", HistoryEntry, ("n",))
+REQUEST = ViewTable("human_request", RequestRow, ("id",))
 
 
 def load_program(sql: Sql, program: str) -> ProgramRow | None:
@@ -821,7 +823,7 @@ def remainder_of(facts: FactReader, n: int) -> int | None:
     has a remainder in turn; None where nothing is left at the end."""
     passed = {n}
     number: int | None = n
-    while number is not None and is_husk(facts.sql, number):
+    while number is not None and is_erased_content(facts.sql, number):
         number = _named_remainder(facts, number)
         if number in passed:
             return None
@@ -891,7 +893,7 @@ def list_in(column: str | None) -> list[Any]:
 # --- Which turns and sessions events say something about: whoever made something of these rows makes it anew.
 
 
-class Touched(Struct):
+class TouchedTurns(Struct):
     """Turns and sessions that some events say something about, by their ids, and the last of these events."""
 
     turns: dict[str, None]
@@ -933,9 +935,9 @@ class Touched(Struct):
             self._take_turn_of(facts, called["event_id"])
 
 
-def touched(facts: FactReader, mark: int, log_rows: int | None = None, turns: int = MAX_INTEGER) -> Touched:
+def touched(facts: FactReader, mark: int, log_rows: int | None = None, turns: int = MAX_INTEGER) -> TouchedTurns:
     """What the events beyond `mark` say something about, of a few rows of the log."""
-    found = Touched({}, {})
+    found = TouchedTurns({}, {})
     for row in islice(facts.rows(mark), log_rows):
         for n, line in enumerate(row.lines(), row.first):
             if n > mark:

@@ -37,7 +37,7 @@ from weft.ledger.views.projector import (
     OTHERS,
     RUN,
     SESSIONS,
-    Moment,
+    EventMoment,
     Projector,
     begins,
     handles,
@@ -99,7 +99,7 @@ def link_named_call(view: Projector, session: SessionRow) -> None:
         turn, call_id = _place_in_session(view, parent, session.spawn_call)
     if turn is not None and call_id is not None:
         rows = view.sql.all(f"{CALL.select} WHERE turn = ? AND call_id = ? ORDER BY seq", (turn.n, call_id))
-        _join(view, session, turn, _first_free([CallRow(*row) for row in rows]))
+        _join_call(view, session, turn, _first_free([CallRow(*row) for row in rows]))
     if parent is not None:
         mark_parent(view, parent)
 
@@ -121,7 +121,7 @@ def link_waiting(view: Projector, turn: TurnRow, calls: Sequence[CallRow]) -> No
     for call_id in dict.fromkeys(call.call_id for call in calls):
         named = [call for call in calls if call.call_id == call_id]
         for child in _waiting_for(view, call_id, turn.id, column, key):
-            _join(view, child, turn, _first_free(named))
+            _join_call(view, child, turn, _first_free(named))
 
 
 def _waiting_for(view: Projector, call_id: int, turn: str, column: str, key: str) -> list[SessionRow]:
@@ -170,7 +170,9 @@ def join_spawn(view: Projector, child: str) -> None:
     if session is None or not places:
         return
     turns = [(view.turn(id), seq) for id, seq in places]
-    agreed = [(turn, seq) for turn, seq in turns if _agrees(view, session, turn) and not _is_above(view, session, turn)]
+    agreed = [
+        (turn, seq) for turn, seq in turns if _record_agrees(view, session, turn) and not _is_above(view, session, turn)
+    ]
     started_by = [(turn, view.calls_of(turn)[seq]) for turn, seq in agreed]
     if not started_by:
         return
@@ -180,7 +182,7 @@ def join_spawn(view: Projector, child: str) -> None:
     _take_parents(view, session, *started_by[0])
 
 
-def _agrees(view: Projector, session: SessionRow, turn: TurnRow) -> bool:
+def _record_agrees(view: Projector, session: SessionRow, turn: TurnRow) -> bool:
     """Does an imported session's own record say that a call of this turn may have started it?"""
     maker = _session_of(view, turn)
     if maker is None or session.replica is not None or (session.origin, maker.origin) != (turn.origin, turn.origin):
@@ -217,7 +219,7 @@ def stored_threads(sql: Sql, session: int) -> dict[int, int]:
     return reached
 
 
-def _join(view: Projector, session: SessionRow, turn: TurnRow, call: CallRow) -> None:
+def _join_call(view: Projector, session: SessionRow, turn: TurnRow, call: CallRow) -> None:
     """A session claims the call that it names. One of another replica or, if it was imported, of another origin than
     the turn's session claims nothing: whoever knows the id of a call could say that it started theirs."""
     maker = _session_of(view, turn)
@@ -313,7 +315,7 @@ NO_PLACE: Place = (None, None, None, None)
 
 
 @handles(Event, BRANCHES)
-def set_aside(view: Projector, moment: Moment, event: Event | UnknownEvent) -> None:
+def set_aside(view: Projector, moment: EventMoment, event: Event | UnknownEvent) -> None:
     """Any event of a branch that is not followed moves that branch on, or begins one."""
     session: SessionRow = moment.row
     before = bytes.fromhex(event.prev or "")
@@ -382,12 +384,12 @@ def _where_sources_left_it(view: Projector, session: SessionRow, event_id: str |
     place: Place = (session.head, session.head_segment, session.head_depth, session.head_events)
     for event in _back_from(view, session.last_event.hex()):
         if event.prev is not None and event.prev == event_id:
-            return _before(view, event) or place
-        place = _before(view, event) or place
+            return _head_before(view, event) or place
+        place = _head_before(view, event) or place
     return NO_PLACE
 
 
-def _before(view: Projector, event: Event | UnknownEvent) -> Place | None:
+def _head_before(view: Projector, event: Event | UnknownEvent) -> Place | None:
     if not isinstance(event, SessionMoved):
         return None
     row = None if event.before is None else view.find_turn(event.before)
@@ -416,14 +418,14 @@ _BEGUN = {
 """By the state that a session is in, the one that its first turn leads to."""
 
 
-def _label(view: Projector, ref: str) -> str | None:
+def _typed_label(view: Projector, ref: str) -> str | None:
     """A label or an alias as people can type it, whoever wrote it; None when there is none."""
     text = view.contents.content_text(view.contents.number(ref))
     return cleaned_label(text) or None if text else None
 
 
 @begins(own.SessionCreated, "session:")
-def _session_created(view: Projector, moment: Moment, event: own.SessionCreated) -> None:
+def _session_created(view: Projector, moment: EventMoment, event: own.SessionCreated) -> None:
     session, is_imported = event.stream[8:], event.origin is not UNSET and event.replica is UNSET
     (highest,) = view.sql.one("SELECT max(n) FROM session") or (0,)
     when = UNDATED if is_imported else moment.when  # of an imported one only its source knows
@@ -431,7 +433,7 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
         SessionRow(
             n=max([highest or 0, *(row.n for row in view.new_sessions)]) + 1,
             id=session,
-            label=_free_label(view, event, session, _label(view, event.label)),
+            label=_free_label(view, event, session, _typed_label(view, event.label)),
             persona=event.persona,
             head=None,
             head_segment=None,
@@ -509,7 +511,7 @@ def _other_holder(view: Projector, alias: str, session: str) -> tuple[int, str] 
 
 
 @handles(own.SessionMoved, SESSIONS)
-def _session_moved(view: Projector, moment: Moment, event: own.SessionMoved) -> None:
+def _session_moved(view: Projector, moment: EventMoment, event: own.SessionMoved) -> None:
     turn = None if event.to is None else view.turn(event.to)
     events = None if event.at is UNSET or turn is None else position_in_run(view.facts, turn, event.at) + 1
     moment.row.reach = None
@@ -520,7 +522,7 @@ def _session_moved(view: Projector, moment: Moment, event: own.SessionMoved) -> 
 
 
 @handles(dag.AgentForked, SESSIONS)
-def _agent_forked(view: Projector, moment: Moment, event: dag.AgentForked) -> None:
+def _agent_forked(view: Projector, moment: EventMoment, event: dag.AgentForked) -> None:
     turn = view.turn(event.at_turn)
     whole = turn.closed and bytes.fromhex(event.at_event.event_id) == turn.last_event
     events = None if whole else position_in_run(view.facts, turn, event.at_event.event_id) + 1
@@ -528,7 +530,13 @@ def _agent_forked(view: Projector, moment: Moment, event: dag.AgentForked) -> No
 
 
 def move_head(
-    view: Projector, moment: Moment, turn: TurnRow | None, events: int | None, when: int, why: str, reason: int | None
+    view: Projector,
+    moment: EventMoment,
+    turn: TurnRow | None,
+    events: int | None,
+    when: int,
+    why: str,
+    reason: int | None,
 ) -> None:
     session: SessionRow = moment.row
     elsewhere = turn is None or turn.id != session.head
@@ -584,7 +592,7 @@ def _rewrite_thread_keys(view: Projector, session: SessionRow, label: str) -> No
         view.sql.add(THREAD_KEYS, [(f"{session.label}#{depth}", session.n, turn) for depth, turn in turns])
 
 
-def move_to_version(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow) -> None:
+def move_to_version(view: Projector, moment: EventMoment, session: SessionRow, turn: TurnRow) -> None:
     """A session whose turn was replaced stands on the version that took its place. The replacement is one event, which
     may move several sessions."""
     depart(view, session, session.head_segment, session.head_depth)
@@ -610,7 +618,7 @@ def depart(view: Projector, session: SessionRow, segment: int | None, depth: int
 
 
 @handles(own.SessionMoved, BRANCHES)
-def _moved_elsewhere(view: Projector, moment: Moment, event: own.SessionMoved) -> None:
+def _moved_elsewhere(view: Projector, moment: EventMoment, event: own.SessionMoved) -> None:
     """Another replica's branch of this session stood at a turn; here its label does not follow."""
     turn = None if event.to is None else view.turn(event.to)
     if turn is not None:
@@ -618,13 +626,13 @@ def _moved_elsewhere(view: Projector, moment: Moment, event: own.SessionMoved) -
 
 
 @handles(dag.AgentForked, BRANCHES)
-def _forked_elsewhere(view: Projector, moment: Moment, event: dag.AgentForked) -> None:
+def _forked_elsewhere(view: Projector, moment: EventMoment, event: dag.AgentForked) -> None:
     turn = view.turn(event.at_turn)
     depart(view, moment.row, turn.segment, turn.depth)
 
 
 @handles(own.SessionArchived, SESSIONS)
-def _session_archived(view: Projector, moment: Moment, event: own.SessionArchived) -> None:
+def _session_archived(view: Projector, moment: EventMoment, event: own.SessionArchived) -> None:
     row: SessionRow = moment.row
     label, was_deleted = row.label, row.status == SessionStatus.DELETED
     if was_deleted and event.status != SessionStatus.DELETED:
@@ -636,17 +644,17 @@ def _session_archived(view: Projector, moment: Moment, event: own.SessionArchive
 
 
 @handles(own.SessionRenamed, SESSIONS)
-def _session_renamed(view: Projector, moment: Moment, event: own.SessionRenamed) -> None:
+def _session_renamed(view: Projector, moment: EventMoment, event: own.SessionRenamed) -> None:
     label = moment.row.label
-    moment.row.label = _free_label(view, event, moment.row.id, _label(view, event.label))
+    moment.row.label = _free_label(view, event, moment.row.id, _typed_label(view, event.label))
     _rewrite_thread_keys(view, moment.row, label)
     view.memory.labels.clear()
 
 
 @handles(own.AliasAdded, SESSIONS, BRANCHES)
-def _alias_added(view: Projector, moment: Moment, event: own.AliasAdded) -> None:
+def _alias_added(view: Projector, moment: EventMoment, event: own.AliasAdded) -> None:
     """One that leads to another session here stays with it, unless a merge of the two hands it over."""
-    alias = _label(view, event.alias)
+    alias = _typed_label(view, event.alias)
     if alias is None:
         return
     holder = _other_holder(view, alias, moment.row.id)
@@ -678,7 +686,7 @@ def wrote_last(view: Projector, session: SessionRow, replica: str | UnsetType) -
 
 
 @handles(own.ContentErased, OTHERS)
-def _content_erased(view: Projector, moment: Moment, event: own.ContentErased) -> None:
+def _content_erased(view: Projector, moment: EventMoment, event: own.ContentErased) -> None:
     """A tombstone. Whether the bytes are gone here too is another question: a stranger's waits for somebody's word."""
     view.sql.run(
         "INSERT INTO erasure(n, ref, erased_at, actor, replica, reason, turn, session) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -696,7 +704,7 @@ def _content_erased(view: Projector, moment: Moment, event: own.ContentErased) -
 
 
 @handles(own.CompactionChosen, SESSIONS)
-def _compaction_chosen(view: Projector, moment: Moment, event: own.CompactionChosen) -> None:
+def _compaction_chosen(view: Projector, moment: EventMoment, event: own.CompactionChosen) -> None:
     moment.row.compaction = event.compaction or ""
 
 
@@ -716,7 +724,7 @@ def begin_import(view: Projector, row: TurnRow, event: dag.RunStarted, parent: T
     row.synthesised = 1
 
 
-def end_import(view: Projector, moment: Moment, row: TurnRow) -> None:
+def end_import(view: Projector, moment: EventMoment, row: TurnRow) -> None:
     """A call whose outcome its origin does not tell was cut off; then the turn finds its place among its versions."""
     for call in view.calls_of(row) if row.calls else []:
         if call.outcome is None:
@@ -783,37 +791,37 @@ class TurnWords:
                 (self._row.n,),
             )
             if message is not None:
-                return _numbers(*message, texts=True) or _numbers(*message)
+                return _content_numbers(*message, texts=True) or _content_numbers(*message)
         call = self._sql.one("SELECT params FROM tool_call WHERE turn = ? ORDER BY seq LIMIT 1", (self._row.n,))
         return frozenset(call or ())
 
     @cached_property
     def everything(self) -> frozenset[int]:
         """Of all its messages, and the arguments of its calls."""
-        return self._of_messages(self._messages) | self._arguments
+        return self._of_messages(self._message_rows) | self._argument_contents
 
     @cached_property
     def certain(self) -> frozenset[int]:
         """The same, without the last answer of a turn that was cut off: more of it may stand elsewhere."""
-        messages = self._messages
+        messages = self._message_rows
         if self._row.interrupted is not None and messages and messages[-1][0] == "assistant":
             messages = messages[:-1]
-        return self._of_messages(messages) | self._arguments
+        return self._of_messages(messages) | self._argument_contents
 
     @cached_property
-    def _messages(self) -> list[tuple[str, int | None, str | None]]:
+    def _message_rows(self) -> list[tuple[str, int | None, str | None]]:
         rows = self._sql.all("SELECT role, text, parts FROM message WHERE turn = ? ORDER BY seq", (self._row.n,))
         return [(role, text, parts) for role, text, parts in rows]
 
     @cached_property
-    def _arguments(self) -> frozenset[int]:
+    def _argument_contents(self) -> frozenset[int]:
         return frozenset(n for (n,) in self._sql.all("SELECT params FROM tool_call WHERE turn = ?", (self._row.n,)))
 
     def _of_messages(self, messages: Iterable[tuple[str, int | None, str | None]]) -> frozenset[int]:
-        return frozenset(n for _, text, parts in messages for n in _numbers(text, parts))
+        return frozenset(n for _, text, parts in messages for n in _content_numbers(text, parts))
 
 
-def _numbers(text: int | None, parts: str | None, *, texts: bool = False) -> frozenset[int]:
+def _content_numbers(text: int | None, parts: str | None, *, texts: bool = False) -> frozenset[int]:
     """The contents of a message, by the columns of its row; only its `texts`, if that is wanted."""
     if text is not None:
         return frozenset((text,))
@@ -821,16 +829,18 @@ def _numbers(text: int | None, parts: str | None, *, texts: bool = False) -> fro
     return frozenset(value for part in shaped for value in part.values() if type(value) is int)
 
 
-def settle_versions(view: Projector, moment: Moment, turn: TurnRow, ending: TurnRow | None = None) -> None:
+def settle_versions(view: Projector, moment: EventMoment, turn: TurnRow, ending: TurnRow | None = None) -> None:
     """Choose the current one among the versions of a turn, and let sessions stand on it. The last event of the one
     that is `ending` is not counted yet."""
     versions = versions_of(view, turn)
     if len(versions) == 1:
         return
-    _choose(view, moment, versions, ending)
+    _choose_current(view, moment, versions, ending)
 
 
-def _choose(view: Projector, moment: Moment, versions: Sequence[TurnRow], ending: TurnRow | None = None) -> None:
+def _choose_current(
+    view: Projector, moment: EventMoment, versions: Sequence[TurnRow], ending: TurnRow | None = None
+) -> None:
     """One version is current and the successor of the others. Where other turns took all of them in, none is current,
     and the successor of each is the turn with the smallest id among those that took it in."""
     ids = {row.id for row in versions}
@@ -847,7 +857,7 @@ def _choose(view: Projector, moment: Moment, versions: Sequence[TurnRow], ending
         row.successor = None if row is current else taken_in[row.id] if current is None else current.id
         view.changed_turns[row.id] = row
         if current is not None and row is not current:
-            _leave(view, moment, row, current)
+            _move_sessions(view, moment, row, current)
 
 
 def current_version(view: Projector, turn: TurnRow) -> TurnRow:
@@ -870,7 +880,9 @@ def choose_version(
     turn, another one that a source put in its place, and the round of that."""
     ids = {row.id for row in versions}
     remaining = [row for row in versions if row.id not in taken_in]
-    standing = _left([row.id for row in remaining], {(turn, by): round for turn, by, round in pairs if by in ids})
+    standing = _remaining_versions(
+        [row.id for row in remaining], {(turn, by): round for turn, by, round in pairs if by in ids}
+    )
     eligible = [row for row in remaining if row.id in standing]
     if not eligible:
         return None
@@ -883,7 +895,7 @@ def choose_version(
     return min(eligible, key=rank)
 
 
-def _left(ids: Sequence[str], pairs: Mapping[tuple[str, str], int]) -> Collection[str]:
+def _remaining_versions(ids: Sequence[str], pairs: Mapping[tuple[str, str], int]) -> Collection[str]:
     """Those that none of the others has replaced. In the last round that there was, only who was put in place stands;
     where two ledgers read in another order, and each replaced the other, neither did."""
     last = max(pairs.values(), default=0)
@@ -914,7 +926,7 @@ def mapping_number(mapping: str | None) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _leave(view: Projector, moment: Moment, old: TurnRow, new: TurnRow) -> None:
+def _move_sessions(view: Projector, moment: EventMoment, old: TurnRow, new: TurnRow) -> None:
     """Sessions that stood on the old version stand on the new one; nothing was said in between."""
     standing = [row for row in (*view.new_sessions, *view.changed_sessions.values()) if row.head == old.id]
     pending = {row.id for row in view.changed_sessions.values()} | {row.id for row in view.new_sessions}
@@ -928,7 +940,7 @@ def _leave(view: Projector, moment: Moment, old: TurnRow, new: TurnRow) -> None:
 
 
 @handles(own.TurnSuperseded, IMPORTS)
-def _turn_superseded(view: Projector, moment: Moment, event: own.TurnSuperseded) -> None:
+def _turn_superseded(view: Projector, moment: EventMoment, event: own.TurnSuperseded) -> None:
     round = 0 if event.round is UNSET else event.round
     view.sql.run(
         "INSERT INTO superseded(turn, by, round) VALUES (?, ?, ?) ON CONFLICT (turn, by) DO UPDATE"
@@ -942,14 +954,14 @@ def _turn_superseded(view: Projector, moment: Moment, event: own.TurnSuperseded)
         settle_versions(view, moment, row)
         return
     for one in (row, by):
-        _choose(view, moment, versions_of(view, one))
+        _choose_current(view, moment, versions_of(view, one))
     for old in (row, by):
         if not old.current:
-            _leave(view, moment, old, current_version(view, old))
+            _move_sessions(view, moment, old, current_version(view, old))
 
 
 @handles(own.TurnLinked, IMPORTS, RUN)
-def _turn_linked(view: Projector, moment: Moment, event: own.TurnLinked) -> None:
+def _turn_linked(view: Projector, moment: EventMoment, event: own.TurnLinked) -> None:
     """A run tells only where it came from itself."""
     if event.stream.startswith("run:") and event.stream != run_stream(event.child):
         return

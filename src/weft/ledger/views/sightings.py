@@ -21,7 +21,7 @@ from weft.kernel.events import SeenCall, SeenMessage
 from weft.kernel.ledger_events import Sighting
 from weft.ledger.dialects import one_hour_part, one_hour_writes
 from weft.ledger.model import UNDATED
-from weft.ledger.views.projector import IMPORTS, Contents, Moment, Projector, handles, plain
+from weft.ledger.views.projector import IMPORTS, ContentLookup, EventMoment, Projector, handles, plain
 from weft.ledger.views.rows import (
     CONTEXTS,
     TOKENS,
@@ -139,7 +139,7 @@ _ONCE_COSTED = "claude-code"
 """It stopped noting costs before it began to tell how long its caches are kept."""
 
 
-class Figures(Struct, frozen=True, gc=False):
+class SightedFigures(Struct, frozen=True, gc=False):
     """None: not told."""
 
     cache_write_1h_tokens: int | None = None
@@ -147,23 +147,23 @@ class Figures(Struct, frozen=True, gc=False):
     """Micro-dollars."""
 
 
-NO_FIGURES = Figures()
+NO_FIGURES = SightedFigures()
 
 
-def figures_of(contents: Contents, origin: str, message: SeenMessage) -> Figures:
+def figures_of(contents: ContentLookup, origin: str, message: SeenMessage) -> SightedFigures:
     """What a sighting tells of a message, in its usage or in its metadata. Metadata is read only where it may tell."""
     usage = message.usage
     written = 0 if usage is UNSET or usage.cache_write_tokens is UNSET else usage.cache_write_tokens
     one_hour = None if usage is UNSET or usage.cache_write_1h_tokens is UNSET else usage.cache_write_1h_tokens
     notes_cost = origin in _COSTED or (origin == _ONCE_COSTED and one_hour is None)
     if message.metadata is UNSET or not (notes_cost or (written and one_hour is None)):
-        return NO_FIGURES if one_hour is None else Figures(one_hour)
+        return NO_FIGURES if one_hour is None else SightedFigures(one_hour)
     metadata = _read_metadata(contents, message.metadata)
     cost = recorded_cost(metadata) if notes_cost else None
     if one_hour is None and written and isinstance(kept_usage := metadata.get("usage"), dict):
         noted = one_hour_writes(kept_usage)
         one_hour = one_hour_part(noted, written) if noted is not None and 0 <= noted <= MAX_INTEGER else None
-    return Figures(one_hour, cost)
+    return SightedFigures(one_hour, cost)
 
 
 def recorded_cost(metadata: dict[str, Any]) -> int | None:
@@ -177,7 +177,7 @@ def recorded_cost(metadata: dict[str, Any]) -> int | None:
     return micro if 0 < micro <= MAX_INTEGER else None
 
 
-def _read_metadata(contents: Contents, ref: str) -> dict[str, Any]:
+def _read_metadata(contents: ContentLookup, ref: str) -> dict[str, Any]:
     """Empty where it was erased, never came, or is damaged, which verifying the facts reports."""
     try:
         text = contents.content_text(contents.number(ref))
@@ -219,13 +219,13 @@ def forget(_: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
 
 def _write_figures(sql: Sql, facts: FactReader, turns: Collection[str]) -> None:
     """The columns of these turns, as a projector would have left them."""
-    merged: dict[str, dict[int, Figures]] = {turn: {} for turn in turns}
+    merged: dict[str, dict[int, SightedFigures]] = {turn: {} for turn in turns}
     for event in _turn_sightings(facts, turns):
-        if _counts(sql, event):
+        if _counts_for_origin(sql, event):
             messages = merged[str(event.turn)]
             for message in event.messages or ():
                 figures = figures_of(_ReadContents(facts), event.origin, message)
-                messages[message.k] = _largest(messages.get(message.k, NO_FIGURES), figures)
+                messages[message.k] = _largest_figures(messages.get(message.k, NO_FIGURES), figures)
     for turn, messages in merged.items():
         _write_turn(sql, turn, messages)
 
@@ -238,7 +238,7 @@ def _turn_sightings(facts: FactReader, turns: Collection[str]) -> Iterator[Sight
                 yield event
 
 
-def _counts(sql: Sql, event: Sighting) -> bool:
+def _counts_for_origin(sql: Sql, event: Sighting) -> bool:
     """Is it of a turn and a session that this origin brought? What only copies a turn tells nothing of it."""
     turn, session = load_turn(sql, str(event.turn)), load_session(sql, event.session)
     if turn is None or session is None or session.origin is None or session.replica is not None:
@@ -246,16 +246,16 @@ def _counts(sql: Sql, event: Sighting) -> bool:
     return turn.source is not None and turn.origin == event.origin
 
 
-def _largest(one: Figures, other: Figures) -> Figures:
+def _largest_figures(one: SightedFigures, other: SightedFigures) -> SightedFigures:
     def larger(first: int | None, second: int | None) -> int | None:
         return second if first is None else first if second is None else max(first, second)
 
-    return Figures(
+    return SightedFigures(
         larger(one.cache_write_1h_tokens, other.cache_write_1h_tokens), larger(one.recorded_cost, other.recorded_cost)
     )
 
 
-def _write_turn(sql: Sql, turn: str, messages: dict[int, Figures]) -> None:
+def _write_turn(sql: Sql, turn: str, messages: dict[int, SightedFigures]) -> None:
     row = load_turn(sql, turn)
     if row is None:
         return
@@ -282,15 +282,15 @@ IN_PIECES = 0
 
 
 @handles(own.Sighting, IMPORTS)
-def _sighting(view: Projector, moment: Moment, event: own.Sighting) -> None:
+def _apply_sighting(view: Projector, moment: EventMoment, event: own.Sighting) -> None:
     session = view.session(event.session)
     turn = None if event.turn is UNSET else view.turn(event.turn)
     if not _is_imported(session):
         return
     begun = session.created_at
-    event = replace(event, started=_dated(event.started), ended=_dated(event.ended))
+    event = replace(event, started=_dated_or_unset(event.started), ended=_dated_or_unset(event.ended))
     if turn is not None and _is_copy(turn, event):
-        _stand(view, moment, session, turn, replace(event, started=UNSET, ended=UNSET))
+        _move_imported_head(view, moment, session, turn, replace(event, started=UNSET, ended=UNSET))
     elif turn is not None:
         _see_turn(view, moment, session, turn, event)
     elif event.raw is UNSET:
@@ -313,7 +313,7 @@ def is_dated(when: int) -> bool:
     return FIRST_DAY <= when <= LAST_DAY
 
 
-def _dated(when: int | UnsetType) -> int | UnsetType:
+def _dated_or_unset(when: int | UnsetType) -> int | UnsetType:
     return when if when is not UNSET and is_dated(when) else UNSET
 
 
@@ -337,15 +337,15 @@ def _field_count(source: own.Sighting | SessionRow) -> int:
     return sum(getattr(source, name) not in (None, UNSET) for name in _SESSION_FIELDS)
 
 
-def _reach(end: int, at: int | None) -> int:
+def _reach_of_sighting(end: int, at: int | None) -> int:
     """How far a sighting of a session tells, for comparing two: by its second where it has one, then by its place."""
     return end if at is None else (min(max(at // 1000, 0), _HALF) << 31) + min(end, _HALF)
 
 
-def _see_session(view: Projector, moment: Moment, session: SessionRow, event: own.Sighting) -> None:
-    reach = _reach(plain(event.end) or 0, plain(event.ended))
+def _see_session(view: Projector, moment: EventMoment, session: SessionRow, event: own.Sighting) -> None:
+    reach = _reach_of_sighting(plain(event.end) or 0, plain(event.ended))
     if event.started is not UNSET:
-        _date(session, event.started, event.started)
+        _widen_times(session, event.started, event.started)
     if event.archived is True and session.status == "active":
         session.status = "archived"
     rank = (reach, _field_count(event), moment.event_id)
@@ -364,10 +364,10 @@ def _see_session(view: Projector, moment: Moment, session: SessionRow, event: ow
             join_spawn(view, session.id)
 
 
-def _see_turn(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, event: own.Sighting) -> None:
-    rank = _rank(event.started, event.ended, moment.event_id)
+def _see_turn(view: Projector, moment: EventMoment, session: SessionRow, turn: TurnRow, event: own.Sighting) -> None:
+    rank = _timing_rank(event.started, event.ended, moment.event_id)
     first = turn.seen is None
-    leads = turn.seen is None or rank < _rank(turn.seen_at, turn.completed_at, turn.seen)
+    leads = turn.seen is None or rank < _timing_rank(turn.seen_at, turn.completed_at, turn.seen)
     if leads:
         _take_times(view, turn, event, first)
     _see_messages(view, moment, turn, event, leads, first)
@@ -376,20 +376,22 @@ def _see_turn(view: Projector, moment: Moment, session: SessionRow, turn: TurnRo
         turn.seen, turn.seen_at = moment.event_id, plain(event.started)
         _take_words(view, turn, event)
     view.changed_turns[turn.id] = turn
-    _begin(session, event)
+    _begin_times(session, event)
     take_turn(view, session, turn)
     list_undated(view, session, turn)
-    _stand(view, moment, session, turn, event)
+    _move_imported_head(view, moment, session, turn, event)
     _see_spawned(view, turn, event)
 
 
-def _at(when: int | UnsetType | None) -> int:
+def _moment_or_last(when: int | UnsetType | None) -> int:
     return when if isinstance(when, int) else MAX_INTEGER
 
 
-def _rank(started: int | UnsetType | None, ended: int | UnsetType | None, event_id: bytes) -> tuple[int, int, bytes]:
+def _timing_rank(
+    started: int | UnsetType | None, ended: int | UnsetType | None, event_id: bytes
+) -> tuple[int, int, bytes]:
     """The earliest begun leads; of those the earliest ended, before any whose end is not told."""
-    begun, over = _at(started), _at(ended)
+    begun, over = _moment_or_last(started), _moment_or_last(ended)
     return begun, over if begun < over else MAX_INTEGER, event_id
 
 
@@ -423,13 +425,13 @@ def _take_words(view: Projector, turn: TurnRow, event: own.Sighting) -> None:
 
 
 def _see_messages(
-    view: Projector, moment: Moment, turn: TurnRow, event: own.Sighting, leads: bool, first: bool
+    view: Projector, moment: EventMoment, turn: TurnRow, event: own.Sighting, leads: bool, first: bool
 ) -> None:
     rows = view.messages_of(turn)
     if leads and not first:
         _forget_annotations(view, turn)
     seen = {each.k: each for each in event.messages or ()}
-    notes, last = 0, _at(event.started)
+    notes, last = 0, _moment_or_last(event.started)
     for row in rows:
         each = seen.get(row.seq)
         last = _see_message_time(row, each, last, first)
@@ -447,11 +449,11 @@ def _see_messages(
     _sum_tokens(view, turn, rows)
     if leads:
         named = [row for row in rows if row.model is not None]
-        unnamed = (turn.model, turn.provider) if first else (_unnamed(turn), None)
+        unnamed = (turn.model, turn.provider) if first else (_unnamed_model(turn), None)
         turn.model, turn.provider = (named[-1].model, named[-1].provider) if named else unnamed
 
 
-def _unnamed(turn: TurnRow) -> str | None:
+def _unnamed_model(turn: TurnRow) -> str | None:
     """The model of a turn whose source names none, as its chain has it."""
     return "unknown" if turn.type == TurnType.COMPACTION else None
 
@@ -464,7 +466,7 @@ def _forget_annotations(view: Projector, turn: TurnRow) -> None:
 
 def _see_message_time(row: MessageRow, seen: SeenMessage | None, last: int, first: bool) -> int:
     """Its own time, or that of the message before it where the origin gives none."""
-    own_time = UNSET if seen is None else _dated(seen.at)
+    own_time = UNSET if seen is None else _dated_or_unset(seen.at)
     at = last if own_time is UNSET else own_time
     if at != MAX_INTEGER:
         row.at = at if first else min(row.at, at)
@@ -476,7 +478,7 @@ def _see_tokens(view: Projector, row: MessageRow, origin: str, seen: SeenMessage
     figures, usage = figures_of(view.contents, origin, seen), seen.usage
     counts = [] if usage is UNSET else [(field, getattr(usage, field)) for field in TOKENS]
     if figures is not NO_FIGURES:
-        counts += [(field, getattr(figures, field)) for field in Figures.__struct_fields__]
+        counts += [(field, getattr(figures, field)) for field in SightedFigures.__struct_fields__]
     for field, value in counts:
         if value is not UNSET and value is not None:
             setattr(row, field, max(getattr(row, field) or 0, value))
@@ -543,14 +545,16 @@ def _see_spawned(view: Projector, turn: TurnRow, event: own.Sighting) -> None:
 
 def _see_call(view: Projector, row: CallRow, seen: SeenCall | None, asked: int) -> None:
     """Its own times; where the origin has none, that of the message that asked for it."""
-    at = UNSET if seen is None else _dated(seen.at)
-    done = UNSET if seen is None else _dated(seen.done)
+    at = UNSET if seen is None else _dated_or_unset(seen.at)
+    done = UNSET if seen is None else _dated_or_unset(seen.done)
     row.started_at = asked if at is UNSET else at
     row.completed_at = row.started_at if done is UNSET else done
     row.detail = None if seen is None else view.number(seen.detail)
 
 
-def _stand(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, event: own.Sighting) -> None:
+def _move_imported_head(
+    view: Projector, moment: EventMoment, session: SessionRow, turn: TurnRow, event: own.Sighting
+) -> None:
     """An imported session stands on the turn that lies furthest on in its source, until it is moved here."""
     if session.reach is None:
         return
@@ -564,13 +568,13 @@ def _stand(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, 
         depart(view, session, turn.segment, turn.depth)  # it lies there too, beside the thread that the session is on
 
 
-def _begin(session: SessionRow, event: own.Sighting) -> None:
+def _begin_times(session: SessionRow, event: own.Sighting) -> None:
     """The times of a turn are those of a session that follows its source."""
     if session.reach is not None and event.started is not UNSET:
-        _date(session, event.started, event.started if event.ended is UNSET else event.ended)
+        _widen_times(session, event.started, event.started if event.ended is UNSET else event.ended)
 
 
-def _date(session: SessionRow, begun: int, ended: int) -> None:
+def _widen_times(session: SessionRow, begun: int, ended: int) -> None:
     """A session begins with the earliest time that any source tells, and has changed at the latest."""
     session.created_at = begun if session.created_at == UNDATED else min(session.created_at, begun)
     session.updated_at = ended if session.updated_at == UNDATED else max(session.updated_at, ended)

@@ -47,7 +47,7 @@ from weft.ledger.views.inboxes import (
     take_message,
     unpark,
 )
-from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
+from weft.ledger.views.projector import OTHERS, RUN, EventMoment, Projector, begins, handles, plain
 from weft.ledger.views.rows import (
     FILES,
     LINTS,
@@ -79,10 +79,10 @@ RUNNING, COMPLETED, FAILED = CallState.RUNNING.value, CallState.COMPLETED.value,
 
 
 @begins(dag.RunStarted, "run:")
-def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None:
+def _run_started(view: Projector, moment: EventMoment, event: dag.RunStarted) -> None:
     turn = event.stream[4:]
     parent = None if event.fork is UNSET else view.turn(event.fork.turn)
-    root, segment, depth = _place(view, parent, event)
+    root, segment, depth = _segment_place(view, parent, event)
     view.add_turn(
         TurnRow(
             n=moment.n,
@@ -138,7 +138,7 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
         begin_import(view, row, event, parent)
 
 
-def _place(view: Projector, parent: TurnRow | None, event: dag.RunStarted) -> tuple[int, int, int]:
+def _segment_place(view: Projector, parent: TurnRow | None, event: dag.RunStarted) -> tuple[int, int, int]:
     """The parent's segment goes on if this is its first child and grows from its very end; else a new one begins."""
     if parent is None or event.fork is UNSET:
         n = _next_segment(view)
@@ -167,20 +167,39 @@ def tool_names(view: Projector, tools: tuple[Named, ...] | UnsetType) -> str | N
 
 
 @handles(dag.ModelRequest, RUN)
-def _model_request(view: Projector, moment: Moment, event: dag.ModelRequest) -> None:
+def _model_request(view: Projector, moment: EventMoment, event: dag.ModelRequest) -> None:
     row: TurnRow = moment.row
-    model, provider = view.name(event.model), view.name(event.provider)
-    row.provider = provider or (row.provider if model == row.model else None)
+    model = view.name(event.model)
+    vendor, program = _vendor_and_program(view, row, event)
+    if vendor is not None or program is not None or model != row.model:
+        row.provider, row.provider_program = vendor, program
     row.model = model
     if row.status == PENDING:
         row.status = STREAMING
 
 
+VENDORS = ("anthropic", "openai", "google", "local")
+"""Names that a provider's program has only where it is the vendor's own. Also known to schema step 25."""
+
+
+def _vendor_and_program(view: Projector, row: TurnRow, event: dag.ModelRequest) -> tuple[str | None, str | None]:
+    """The vendor, and the provider's program. Requests of turns that a broker configured name the program; those of
+    earlier versions tell the vendor only where the program has its name. Others name the vendor."""
+    name = view.name(event.provider)
+    if event.vendor is not UNSET:
+        return view.name(event.vendor), name
+    if name is None or row.origin is not None or row.effective_config is None:
+        return name, None
+    return (name if name in VENDORS else None), name
+
+
 @handles(dag.ModelResponse, RUN)
-def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -> None:
+def _model_response(view: Projector, moment: EventMoment, event: dag.ModelResponse) -> None:
     row: TurnRow = moment.row
     if event.output is not UNSET:
         _add_message(view, moment, event.output, None)
+        answer = view.messages[-1]
+        answer.model, answer.finish = view.name(event.model) or answer.model, view.name(event.finish_reason)
         row.response = event.output.id
         if event.usage is not UNSET:
             view.messages[-1].set_tokens(event.usage)
@@ -192,7 +211,7 @@ def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -
 
 
 @handles(UnknownEvent, RUN)
-def _unknown(view: Projector, moment: Moment, event: UnknownEvent) -> None:
+def _count_unknown(view: Projector, moment: EventMoment, event: UnknownEvent) -> None:
     """A message of a later form cannot be shown, but it has its number: those after it count on."""
     row: TurnRow = moment.row
     expected = offset(row.id, row.messages + 1)
@@ -201,7 +220,7 @@ def _unknown(view: Projector, moment: Moment, event: UnknownEvent) -> None:
 
 
 @handles(dag.HistoryAppend, RUN)
-def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -> None:
+def _history_append(view: Projector, moment: EventMoment, event: dag.HistoryAppend) -> None:
     row: TurnRow = moment.row
     message = event.message
     if message.role == "system" and row.messages == 0:
@@ -216,9 +235,10 @@ def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -
         take_message(view, moment, event, event.admitted)
 
 
-def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: str | None) -> None:
+def _add_message(view: Projector, moment: EventMoment, message: MessageFact, listed: str | None) -> None:
     row: TurnRow = moment.row
     text, shaped, thinking = word_columns(view.contents, message, is_plain=is_plain(message))
+    asked = asked_model(row) if message.role == "assistant" else (None, None)
     view.messages.append(
         MessageRow(
             turn=row.n,
@@ -232,17 +252,26 @@ def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: 
             parts=shaped,
             list=listed,
             parent=None if message.parent is UNSET else message.parent,
-            model=view.name(message.model),
+            model=view.name(message.model) or asked[0],
             thinking=thinking,
             thinking_config=view.number(message.thinking_config),
             context=view.number(message.context),
             metadata=view.number(message.metadata),
             native=view.number(message.native),
+            provider=asked[1],
         )
     )
     row.messages += 1
     if message.files is not UNSET or message.lints is not UNSET:
         add_annotations(view, moment.n, 0, message.id, message.files or (), message.lints or ())
+
+
+UNNAMED_MODEL = "unknown"
+
+
+def asked_model(row: TurnRow) -> tuple[str | None, str | None]:
+    """The model that a turn has asked last, and its vendor: who gave an answer that names nobody itself."""
+    return (None if row.model == UNNAMED_MODEL else row.model), row.provider
 
 
 def is_plain(message: MessageFact) -> bool:
@@ -286,10 +315,10 @@ def part_columns(contents: ContentNumbers, part: PartFact) -> dict[str, Any]:
             return {"type": "reasoning", "text": number(part.text)}
         case ImageFact():
             detail = part.detail
-            shown = {} if detail is UNSET else {"detail": _name(contents, detail)}
+            shown = {} if detail is UNSET else {"detail": _name_or_number(contents, detail)}
             return {"type": "image_url", "url": number(part.url), **shown}
         case ToolUseFact():
-            name = _name(contents, part.name)
+            name = _name_or_number(contents, part.name)
             return {"type": "tool_use", "id": number(part.id), "name": name, "input": number(part.input)}
         case ToolResultFact():
             failed = {} if part.is_error is UNSET else {"is_error": part.is_error}
@@ -297,7 +326,7 @@ def part_columns(contents: ContentNumbers, part: PartFact) -> dict[str, Any]:
             return {"type": "tool_result", "tool_call_id": number(part.tool_call_id), "output": output, **failed}
 
 
-def _name(contents: ContentNumbers, value: Named) -> str:
+def _name_or_number(contents: ContentNumbers, value: Named) -> str:
     return f"#{contents.number(value.content)}" if isinstance(value, Words) else value
 
 
@@ -334,7 +363,7 @@ def _lint_row(view: Projector, id: int, message: str, lint: LintFact) -> tuple[A
 
 
 @handles(dag.ToolCallRequested, RUN)
-def _tool_call(view: Projector, moment: Moment, event: dag.ToolCallRequested) -> None:
+def _tool_call(view: Projector, moment: EventMoment, event: dag.ToolCallRequested) -> None:
     row: TurnRow = moment.row
     call_id = view.contents.number(event.call_id)
     view.add_call(
@@ -344,7 +373,7 @@ def _tool_call(view: Projector, moment: Moment, event: dag.ToolCallRequested) ->
             event=moment.event_id,
             position=row.events,
             call_id=call_id,
-            repeated=_repeats(view, row, call_id),
+            repeated=_repeat_count(view, row, call_id),
             message=None if event.message is UNSET else event.message,
             tool=view.name(event.tool) or "",
             number=None if event.number is UNSET else event.number,
@@ -367,7 +396,7 @@ def _tool_call(view: Projector, moment: Moment, event: dag.ToolCallRequested) ->
         link_waiting(view, row, view.new_calls[-1:])
 
 
-def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
+def _repeat_count(view: Projector, turn: TurnRow, call_id: int) -> int:
     """How many earlier calls of this turn carry the same call id; providers repeat them."""
     place, fresh = (turn.n, call_id), view.new_calls[-turn.calls :] if turn.calls else []
     if not turn.calls or (fresh and (fresh[0].turn, fresh[0].seq) == (turn.n, 0)):
@@ -376,13 +405,18 @@ def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
     return (stored[0] if stored else 0) + view.repeats[place]
 
 
-def _may_end_late(view: Projector, moment: Moment, turn: TurnRow, event: dag.ToolResult) -> bool:
+def _may_end_late(view: Projector, moment: EventMoment, turn: TurnRow, event: dag.ToolResult) -> bool:
     line = view.facts.line(turn.n)
     return line is None or view.may_change(moment, event, (turn.n, fields_of(turn.n, line).get("replica")))
 
 
+def is_cut_short(turn: TurnRow, call: CallRow) -> bool:
+    """Whether a call ended because whoever performed it was stopped: what it gave may still come."""
+    return call.outcome == "interrupted" or (turn.interrupted is not None and call.outcome in ("canceled", "timeout"))
+
+
 @handles(dag.ToolResult, RUN, OTHERS)
-def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None:
+def _tool_result(view: Projector, moment: EventMoment, event: dag.ToolResult) -> None:
     """A result that came after its turn had ended lies in the ledger's stream and never changes the turn's digest.
     Another ledger gives none for a call of a turn that was made here."""
     late = moment.row is None
@@ -390,7 +424,7 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
     if late and turn.native is None and not _may_end_late(view, moment, turn, event):
         return
     call = view.call(turn, bytes.fromhex(event.call.event_id))
-    if late and call is not None and call.outcome == "interrupted":
+    if late and call is not None and is_cut_short(turn, call):
         call.outcome = None
     if call is None or call.outcome is not None:
         return
@@ -434,14 +468,15 @@ def distrust(view: Projector, turn: TurnRow) -> None:
 
 
 @handles(dag.Interruption, RUN)
-def _interruption(view: Projector, moment: Moment, event: dag.Interruption) -> None:
-    """Cuts the turn short, unless it names requests alone: these are asked again, and the turn goes on. A parked turn
-    can go on, to its end."""
+def _apply_interruption(view: Projector, moment: EventMoment, event: dag.Interruption) -> None:
+    """Cuts the turn short, unless it says that the turn goes on, or names requests alone, which are asked again where
+    the turn is ours. A parked turn can go on, to its end."""
     row: TurnRow = moment.row
     calls = [view.call(row, bytes.fromhex(affected.event_id)) for affected in event.affects]
-    if calls and not any(calls):
+    if calls and not any(calls) and row.origin is None:
         return
-    row.interrupted = event.reason
+    if event.goes_on is not True:
+        row.interrupted = event.reason
     for call in calls:
         if call is not None and call.outcome is None:
             call.outcome, call.status = "interrupted", FAILED
@@ -451,7 +486,7 @@ def _interruption(view: Projector, moment: Moment, event: dag.Interruption) -> N
 
 
 @handles(dag.RunFinished, RUN)
-def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> None:
+def _run_finished(view: Projector, moment: EventMoment, event: dag.RunFinished) -> None:
     row: TurnRow = moment.row
     row.status = COMPLETED if event.exit == RunExit.SUCCESS else FAILED
     row.completed_at = moment.when
@@ -473,7 +508,7 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
 
 
 @handles(own.CompactionRecorded, RUN)
-def _compaction_recorded(view: Projector, moment: Moment, event: own.CompactionRecorded) -> None:
+def _compaction_recorded(view: Projector, moment: EventMoment, event: own.CompactionRecorded) -> None:
     """A turn has one; another one changes nothing."""
     row: TurnRow = moment.row
     if view.sql.one("SELECT 1 FROM compaction WHERE turn = ?", (row.id,)) is not None:
@@ -542,14 +577,14 @@ def show_result(contents: ContentNumbers, row: CallRow, event: dag.ToolResult) -
 
 
 @handles(dag.Substitution, OTHERS)
-def _substitution(view: Projector, moment: Moment, event: dag.Substitution) -> None:
+def _apply_substitution(view: Projector, moment: EventMoment, event: dag.Substitution) -> None:
     if not event.stream.startswith("ledger:"):
         return
-    original = _event(view, event.original_event.event_id)
-    replacement = _event(view, event.replacement_event.event_id)
+    original = _event_by_id(view, event.original_event.event_id)
+    replacement = _event_by_id(view, event.replacement_event.event_id)
     if original is None or replacement is None or type(original.event) is not type(replacement.event):
         return
-    if not _counts(view, moment, event, original, replacement):
+    if not _substitution_counts(view, moment, event, original, replacement):
         return
     if isinstance(original.event, dag.ToolResult):
         place = _substitute_result(view, original, replacement)
@@ -580,8 +615,8 @@ def _substitution(view: Projector, moment: Moment, event: dag.Substitution) -> N
     )
 
 
-def _counts(
-    view: Projector, moment: Moment, event: dag.Substitution, original: StoredEvent, replacement: StoredEvent
+def _substitution_counts(
+    view: Projector, moment: EventMoment, event: dag.Substitution, original: StoredEvent, replacement: StoredEvent
 ) -> bool:
     """What this ledger substituted; and what another one did with words of its own for words of its own."""
     replica = plain(event.replica)
@@ -591,7 +626,7 @@ def _counts(
     return replica is not None and authors == {replica}
 
 
-def _event(view: Projector, id: str) -> StoredEvent | None:
+def _event_by_id(view: Projector, id: str) -> StoredEvent | None:
     n = view.facts.find_event(bytes.fromhex(id))
     line = None if n is None else view.facts.line(n)
     return None if n is None or line is None else recorded(n, line)
@@ -618,7 +653,7 @@ def _substitute_result(
     """Of the result that its call ended with: others were never shown."""
     assert isinstance(original.event, dag.ToolResult)
     assert isinstance(replacement.event, dag.ToolResult)
-    called = _event(view, original.event.call.event_id)
+    called = _event_by_id(view, original.event.call.event_id)
     stream, _, name = ("", "", "") if called is None else called.event.stream.partition(":")
     turn = view.find_turn(name) if stream == "run" else None
     call = None if called is None or turn is None else view.call(turn, bytes.fromhex(called.id))
@@ -690,14 +725,14 @@ def _end_of_light(facts: FactReader, after: int, until: int, most: int) -> int:
     for n, line in facts.lines(after, until):
         message = _message_in(n, line)
         texts = [part.text for part in message.parts if isinstance(part, TextFact)] if message else []
-        if sum(facts.content_size(_number(facts, text)) for text in texts) > most:
+        if sum(facts.content_size(_content_number(facts, text)) for text in texts) > most:
             return n - 1
     return until
 
 
 def fill(sql: Sql, facts: FactReader, after: int, until: int) -> None:
     """The blocks of all events in (after, until], and the mark that says so."""
-    made = [row for n, line in facts.lines(after, until) for row in _blocks(facts, n, line)]
+    made = [row for n, line in facts.lines(after, until) for row in _code_blocks(facts, n, line)]
     sql.run_many(_INSERT, made)
     sql.run(
         "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (VIEW, until)
@@ -715,7 +750,7 @@ def load(txn: ReadTxn, message: str) -> list[Codeblock]:
     )
     for n, line in facts.lines(facts.watermark(VIEW)):
         if message.encode() in line:
-            rows += [row[3:] for row in _blocks(facts, n, line) if row[1] == message]
+            rows += [row[3:] for row in _code_blocks(facts, n, line) if row[1] == message]
     return [_to_block(facts, *row) for row in rows]
 
 
@@ -740,11 +775,11 @@ def _to_block(
     line_start: int | None,
     line_end: int | None,
 ) -> Codeblock:
-    text = _shown(facts, content)
+    text = _shown_or_empty(facts, content)
     return Codeblock(
         content=text if start is None or length is None else text[start : start + length],
-        language=_shown(facts, number_in(language)) if language and language[0] == "#" else language,
-        path=None if path is None else _shown(facts, path),
+        language=_shown_or_empty(facts, number_in(language)) if language and language[0] == "#" else language,
+        path=None if path is None else _shown_or_empty(facts, path),
         line_start=line_start,
         line_end=line_end,
     )
@@ -763,39 +798,39 @@ def _message_in(n: int, line: bytes) -> MessageFact | None:
     return message if message is not UNSET and message.role == "assistant" else None
 
 
-def _blocks(facts: FactReader, n: int, line: bytes) -> Iterator[Row]:
+def _code_blocks(facts: FactReader, n: int, line: bytes) -> Iterator[Row]:
     message = _message_in(n, line)
     if message is not None:
-        found = _named(facts, message) if message.codeblocks is not UNSET else _derived(facts, message)
+        found = _named_blocks(facts, message) if message.codeblocks is not UNSET else _derived_blocks(facts, message)
         for idx, (language, content, *rest) in enumerate(islice(found, ROWS_PER_EVENT - 1)):
             yield (n * ROWS_PER_EVENT + idx, message.id, idx, language, content, *rest)
 
 
-def _named(facts: FactReader, message: MessageFact) -> Iterator[Row]:
+def _named_blocks(facts: FactReader, message: MessageFact) -> Iterator[Row]:
     for block in message.codeblocks or ():
-        path = None if block.path is UNSET else _number(facts, block.path)
+        path = None if block.path is UNSET else _content_number(facts, block.path)
         start = None if block.line_start is UNSET else block.line_start
         end = None if block.line_end is UNSET else block.line_end
         language = block.language
-        shown = f"#{_number(facts, language.content)}" if isinstance(language, Words) else language or None
-        yield shown, _number(facts, block.content), None, None, path, start, end
+        shown = f"#{_content_number(facts, language.content)}" if isinstance(language, Words) else language or None
+        yield shown, _content_number(facts, block.content), None, None, path, start, end
 
 
-def _derived(facts: FactReader, message: MessageFact) -> Iterator[Row]:
+def _derived_blocks(facts: FactReader, message: MessageFact) -> Iterator[Row]:
     for part in message.parts:
         if isinstance(part, TextFact):
-            number = _number(facts, part.text)
-            for match in _FENCE.finditer(_text(facts, number)):
+            number = _content_number(facts, part.text)
+            for match in _FENCE.finditer(_text_or_empty(facts, number)):
                 start, end = match.span("code")
                 language = match["info"].split(" ")[0]
                 yield language if is_name(language) else None, number, start, end - start, None, None, None
 
 
-def _number(facts: FactReader, ref: str) -> int:
+def _content_number(facts: FactReader, ref: str) -> int:
     return facts.find_content(bytes.fromhex(ref)) or 0
 
 
-def _text(facts: FactReader, number: int) -> str:
+def _text_or_empty(facts: FactReader, number: int) -> str:
     """What blocks are read out of."""
     try:
         return facts.text(number) or ""
@@ -803,7 +838,7 @@ def _text(facts: FactReader, number: int) -> str:
         return ""
 
 
-def _shown(facts: FactReader, number: int) -> str:
+def _shown_or_empty(facts: FactReader, number: int) -> str:
     try:
         return shown_text(facts, number) if number else ""
     except ContentMissing:
@@ -816,4 +851,4 @@ def forget(_: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
     for n in sorted({id // ROWS_PER_EVENT for (id,) in rows_in(txn.sql, query, forgotten.contents)}):
         low = n * ROWS_PER_EVENT
         txn.sql.run("DELETE FROM codeblock WHERE id BETWEEN ? AND ?", (low, low + ROWS_PER_EVENT - 1))
-        txn.sql.run_many(_INSERT, list(_blocks(txn.facts, n, txn.facts.line(n) or b"")))
+        txn.sql.run_many(_INSERT, list(_code_blocks(txn.facts, n, txn.facts.line(n) or b"")))

@@ -25,6 +25,7 @@ from weft.kernel.events import (
     PolicyRolledBack,
     PolicyTests,
 )
+from weft.kernel.typed_names import name_in_address
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.access import access_of
 from weft.ledger.views.rows import json_of, load_program, load_turn, name_of, text_of
@@ -45,7 +46,7 @@ def is_beside_agent(sql: Sql, session: int | None, node: str, *, since: int | No
     then."""
     if session is None:
         return False
-    session = _spawner(sql, session)
+    session = _spawner_session(sql, session)
     rows = sql.all(
         "SELECT p.n, p.replica FROM session s JOIN participant a ON a.session = s.id"
         " JOIN participant p ON p.conversation = a.conversation AND p.node = ?"
@@ -57,7 +58,7 @@ def is_beside_agent(sql: Sql, session: int | None, node: str, *, since: int | No
     return own is not None and any(own.has(n, replica) for n, replica in rows)
 
 
-def _spawner(sql: Sql, session: int) -> int:
+def _spawner_session(sql: Sql, session: int) -> int:
     """The number of the session that spawned a worker's, or its spawner's, and so on; any other stands for itself."""
     query = (
         "SELECT p.n, w.n, w.replica FROM session s JOIN worker w ON w.session = s.id"
@@ -214,7 +215,7 @@ def active_policy(txn: ReadTxn, agent: str | None) -> Policy | None:
 
 def load_policy(txn: ReadTxn, name: str) -> Policy:
     """By its id or the end of it, else the newest of its name."""
-    text, rows = name.strip(), list[Row]()
+    text, rows = name_in_address(name.strip()), list[Row]()
     if is_ulid_ending(text):
         rows = txn.sql.all(f"{_POLICY_SELECT} WHERE y.id LIKE ? ORDER BY y.n LIMIT 3", (f"%{text.upper()}",))
     rows = [row for row in rows if _may_read_policy(txn, row[3])]
@@ -303,7 +304,7 @@ def reject(writer: LedgerWriter, policy: str, reason: str | None) -> None:
         stream, found = _person_stream(append, policy, None, "reject")
         if found.state != PolicyState.PROPOSAL:
             raise NotApplicable(f"policy {found.name!r} is {found.state}, no proposal", Action.LIST_POLICIES)
-        stream.add(PolicyRejected, policy_ref=found.id, reason=_words(append, reason))
+        stream.add(PolicyRejected, policy_ref=found.id, reason=_reason_content(append, reason))
         append.seal()
 
     writer.write(work)
@@ -324,7 +325,7 @@ def roll_back(writer: LedgerWriter, to: str, digest: str, reason: str | None) ->
             policy_ref=present.id,
             to=earlier.id,
             digest=earlier.digest,
-            reason=_words(append, reason),
+            reason=_reason_content(append, reason),
         )
         append.seal()
 
@@ -341,7 +342,7 @@ def _person_stream(append: Append, name: str, digest: str | None, verb: str) -> 
     return stream_of_person(append, end.name, end.prev, person), found
 
 
-def _words(append: Append, text: str | None) -> Any:
+def _reason_content(append: Append, text: str | None) -> Any:
     return UNSET if text is None else append.put_text(text, "reason")
 
 

@@ -1,6 +1,6 @@
 """Recording whole turns at once: checked, encoded and hashed before the writers' lock is taken,
 then one append, one sync, and a row for each, all of them or none; an ordinary turn is written in
-one straight pass.
+one pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from weft.kernel.clock import offset
-from weft.kernel.contents import ROW_BYTES, Prepared, json_bytes, text_bytes
+from weft.kernel.contents import ROW_BYTES, PreparedContent, json_bytes, text_bytes
 from weft.kernel.enums import AgentRole, MessageRole, MoveReason, RunExit, ToolCallStatus, TurnType
 from weft.kernel.events import (
     Event,
@@ -52,27 +52,27 @@ from weft.ledger.model import (
     ToolResultPart,
     ToolUsePart,
 )
-from weft.ledger.views.projector import Moment
+from weft.ledger.views.projector import EventMoment
 from weft.ledger.views.rows import CallRow, MessageRow, SessionRow, TurnRow, added, load_session_number, load_turn
 from weft.ledger.views.sessions import move_head
-from weft.ledger.views.turns import COMPLETED, PENDING
+from weft.ledger.views.turns import COMPLETED, PENDING, asked_model
 from weft.ledger.write.transaction import (
     MESSAGE_ROOM,
-    Answer,
     Append,
+    CommandAnswer,
     KeyedCommand,
+    LeasePatience,
     LedgerWriter,
-    Patience,
     find_answer,
     keyed_command,
     once,
 )
 from weft.ledger.write.turn_events import (
     MAIN_LIST,
-    Placement,
     PreparedCall,
-    Setting,
+    RunConfig,
     TurnEvents,
+    TurnPlacement,
     ensure_free,
     ensure_session,
     ensure_spawned,
@@ -85,7 +85,7 @@ from weft.store.sql import Sql
 # --- A turn as its caller tells it: checked, encoded and hashed before the writers' lock is taken, then written event
 # by event.
 
-DEFAULT_SETTING = Setting()
+DEFAULT_SETTING = RunConfig()
 """Of a turn whose caller said nothing about its circumstances."""
 UNREQUESTED = -1
 """The place of calls that no message of the answer requests: before it."""
@@ -110,7 +110,7 @@ class NewTurn:
         error: Any = None,
         permissions_used: Any = None,
         persona: str = DEFAULT_AGENT,
-        setting: Setting = DEFAULT_SETTING,
+        setting: RunConfig = DEFAULT_SETTING,
     ) -> None:
         self.messages = as_messages(system, MessageRole.SYSTEM, "system")
         self.messages += as_messages(query, MessageRole.USER, "query")
@@ -140,7 +140,7 @@ class NewTurn:
         request = (self.model, provider, params, tools_spec, self.finish_reason)
         self.asks_model = bool(self.response) or any(argument is not None for argument in request)
         self.weight = weigh([*self.messages, *self.response], self.calls)
-        self._texts: dict[int, Prepared] = {}
+        self._texts: dict[int, PreparedContent] = {}
         self.prepared_calls: list[PreparedCall] = []
 
     def request(self) -> list[Any]:
@@ -149,7 +149,7 @@ class NewTurn:
         asked = [self.model, self.provider, self.params, self.tools_spec, self.finish_reason, self.permissions_used]
         return written + asked
 
-    def prepare(self, prepare: Callable[[bytes], Prepared]) -> list[Prepared]:
+    def prepare(self, prepare: Callable[[bytes], PreparedContent]) -> list[PreparedContent]:
         """Encode and hash the contents of messages and calls; they are kept by the place of each in the turn."""
         messages = enumerate([*self.messages, *self.response])
         self._texts = {k: prepare(text_bytes(m.content)) for k, m in messages if isinstance(m.content, str)}
@@ -158,7 +158,7 @@ class NewTurn:
         return [*self._texts.values(), *calls]
 
     @property
-    def prepared_texts(self) -> Iterable[Prepared]:
+    def prepared_texts(self) -> Iterable[PreparedContent]:
         """What its messages and then its answer say, where each is one text."""
         return self._texts.values()
 
@@ -244,7 +244,7 @@ STORED_RESULTS = (str, dict, list)
 """Results of calls that are stored as they are."""
 
 
-def _prepared_call(call: NewToolCall, prepare: Callable[[bytes], Prepared]) -> PreparedCall:
+def _prepared_call(call: NewToolCall, prepare: Callable[[bytes], PreparedContent]) -> PreparedCall:
     """What is sure to be stored as it is: arguments that are text may be JSON already, and are left for later."""
     return PreparedCall(
         id=prepare(text_bytes(call.id)) if isinstance(call.id, str) and call.id else None,
@@ -275,26 +275,26 @@ LARGE_TEXT_CHARACTERS = ROW_BYTES // 6
 """No text shorter than this takes more than a row, whatever its characters need as UTF-8 or as JSON."""
 
 
-class Weight(Struct, frozen=True):
+class WriteWeight(Struct, frozen=True):
     """How many characters a write brings, and the contents that take more than a row."""
 
     size: int
     large: tuple[bytes, ...]
 
 
-def weigh(messages: Iterable[NewMessage], calls: Iterable[NewToolCall]) -> Weight:
+def weigh(messages: Iterable[NewMessage], calls: Iterable[NewToolCall]) -> WriteWeight:
     size = 0
     large: list[bytes] = []
-    for text, is_json in _texts(messages, calls):
+    for text, is_json in _long_texts(messages, calls):
         size += len(text)
         if len(text) > LARGE_TEXT_CHARACTERS:
             data = json_bytes(text, "result") if is_json else text_bytes(text)
             if len(data) > ROW_BYTES:
                 large.append(data)
-    return Weight(size, tuple(large))
+    return WriteWeight(size, tuple(large))
 
 
-def _texts(messages: Iterable[NewMessage], calls: Iterable[NewToolCall]) -> Iterator[tuple[str, bool]]:
+def _long_texts(messages: Iterable[NewMessage], calls: Iterable[NewToolCall]) -> Iterator[tuple[str, bool]]:
     """Every text that may be long, and whether it is stored as JSON."""
     for message in messages:
         if isinstance(message.content, str):
@@ -310,13 +310,13 @@ def _texts(messages: Iterable[NewMessage], calls: Iterable[NewToolCall]) -> Iter
             yield call.result, True
 
 
-# --- The ordinary turn in one straight pass: from values to event lines and rows.
+# --- The ordinary turn in one pass: from values to event lines and rows.
 
 # --- what is ordinary ---------------------------------------------------------------------------------------------
 
 
 def is_ordinary(turn: NewTurn) -> bool:
-    """Whether all that a turn says can be written in the straight pass, wherever it goes."""
+    """Whether all that a turn says can be written in that one pass, wherever it goes."""
     return (
         turn.persona == DEFAULT_AGENT
         and turn.setting is DEFAULT_SETTING
@@ -378,7 +378,7 @@ def _is_plain_call(call: NewToolCall) -> bool:
     )
 
 
-def is_ordinary_place(append: Append, place: Placement) -> bool:
+def is_ordinary_place(append: Append, place: TurnPlacement) -> bool:
     """Whether a turn there goes on from the head of its session, on the same segment, in the name of nobody else; and
     the session has chosen nothing that would have to be looked at again."""
     session, parent = place.session, place.parent
@@ -428,7 +428,7 @@ class _Line:
 _MARK = re.compile(r"%\((\w+)\)s")
 
 
-def _envelope(prev: str | None = "%(prev)s") -> dict[str, Any]:
+def _envelope_template(prev: str | None = "%(prev)s") -> dict[str, Any]:
     return {
         "ts": "%(ts)s",
         "stream": "run:%(turn)s",
@@ -438,20 +438,20 @@ def _envelope(prev: str | None = "%(prev)s") -> dict[str, Any]:
     }
 
 
-def _message() -> MessageFact:
-    return MessageFact(id="%(message)s", role=_mark("%(role)s"), parts=(TextFact(text="%(text)s"),))
+def _message_template() -> MessageFact:
+    return MessageFact(id="%(message)s", role=_template_mark("%(role)s"), parts=(TextFact(text="%(text)s"),))
 
 
-def _mark(text: str) -> Any:
+def _template_mark(text: str) -> Any:
     """A mark in the place of a value of another type."""
     return text
 
 
 @cache
-def _started(has_compaction: bool) -> _Line:
+def _started_line(has_compaction: bool) -> _Line:
     return _Line(
         RunStarted(
-            **_envelope(prev=None),
+            **_envelope_template(prev=None),
             fork=ForkPoint("%(parent)s", "%(parent_end)s"),
             session="%(session)s",
             compaction="%(compaction)s" if has_compaction else UNSET,
@@ -462,15 +462,15 @@ def _started(has_compaction: bool) -> _Line:
 
 
 @cache
-def _history() -> _Line:
-    return _Line(HistoryAppend(**_envelope(), list=MAIN_LIST, message=_message()))
+def _history_line() -> _Line:
+    return _Line(HistoryAppend(**_envelope_template(), list=MAIN_LIST, message=_message_template()))
 
 
 @cache
-def _request(has_provider: bool) -> _Line:
+def _request_line(has_provider: bool) -> _Line:
     return _Line(
         ModelRequest(
-            **_envelope(),
+            **_envelope_template(),
             model="%(model)s",
             correlation_id="%(turn)s",
             provider="%(provider)s" if has_provider else UNSET,
@@ -479,19 +479,23 @@ def _request(has_provider: bool) -> _Line:
 
 
 @cache
-def _call() -> _Line:
+def _call_line() -> _Line:
     return _Line(
         ToolCallRequested(
-            **_envelope(), tool="%(tool)s", call_id="%(call_id)s", args="%(arguments)s", correlation_id="%(turn)s"
+            **_envelope_template(),
+            tool="%(tool)s",
+            call_id="%(call_id)s",
+            args="%(arguments)s",
+            correlation_id="%(turn)s",
         )
     )
 
 
 @cache
-def _result(has_result: bool) -> _Line:
+def _result_line(has_result: bool) -> _Line:
     return _Line(
         ToolResult(
-            **_envelope(),
+            **_envelope_template(),
             call=EventRef("%(prev)s"),
             call_id="%(call_id)s",
             status=ToolCallStatus.OK,
@@ -502,34 +506,34 @@ def _result(has_result: bool) -> _Line:
 
 
 @cache
-def _response(has_usage: bool, has_finish: bool) -> _Line:
+def _response_line(has_usage: bool, has_finish: bool) -> _Line:
     return _Line(
         ModelResponse(
-            **_envelope(),
+            **_envelope_template(),
             correlation_id="%(turn)s",
             request_id="%(request)s",
-            output=_message(),
-            usage=_mark("%(raw usage)raw") if has_usage else UNSET,
+            output=_message_template(),
+            usage=_template_mark("%(raw usage)raw") if has_usage else UNSET,
             finish_reason="%(finish)s" if has_finish else UNSET,
         )
     )
 
 
 @cache
-def _finished() -> _Line:
-    return _Line(RunFinished(**_envelope(), exit=RunExit.SUCCESS, response="%(message)s"))
+def _finished_line() -> _Line:
+    return _Line(RunFinished(**_envelope_template(), exit=RunExit.SUCCESS, response="%(message)s"))
 
 
 @cache
-def _moved() -> _Line:
-    stream = {**_envelope(), "stream": "session:%(session)s", "prev": "%(session_end)s"}
+def _moved_line() -> _Line:
+    stream = {**_envelope_template(), "stream": "session:%(session)s", "prev": "%(session_end)s"}
     return _Line(SessionMoved(**stream, to="%(turn)s", before="%(parent)s", why=MoveReason.TURN))
 
 
 # --- the pass -----------------------------------------------------------------------------------------------------
 
 
-def write_ordinary(append: Append, turn: NewTurn, place: Placement, turn_id: str) -> tuple[str, str]:
+def write_ordinary(append: Append, turn: NewTurn, place: TurnPlacement, turn_id: str) -> tuple[str, str]:
     """All events and rows of an ordinary turn at an ordinary place. Returns the answer's id and the digest."""
     assert place.session is not None
     assert place.parent is not None
@@ -560,25 +564,25 @@ class _OrdinaryTurn:
     def write(self, turn: NewTurn, scope: int) -> tuple[str, str]:
         """All events and rows, in the order of the events. Returns the answer's id and the digest."""
         row, values = self._row, self._values
-        self._add(_started(row.compaction is not None))
+        self._add_line(_started_line(row.compaction is not None))
         self._view.add_turn(row)
         *texts, answer = turn.prepared_texts
         for message, text in zip(turn.messages, texts, strict=True):
             self._write_message(message, text, scope)
         row.model, row.provider = turn.model or "unknown", turn.provider
         values["model"], values["provider"] = row.model, row.provider
-        values["request"] = self._add(_request(turn.provider is not None)).hex()
+        values["request"] = self._add_line(_request_line(turn.provider is not None)).hex()
         row.events += 1
         for call, prepared in zip(turn.calls, turn.prepared_calls, strict=True):
             self._write_call(call, prepared.id, prepared.arguments, prepared.result, scope)
         response = self._write_response(turn, answer, scope)
-        row.last_event = digest = self._add(_finished())
+        row.last_event = digest = self._add_line(_finished_line())
         row.events += 1
         row.status, row.completed_at = COMPLETED, self._append.now_ms
         self._move_session()
         return response, digest.hex()
 
-    def _add(self, line: _Line) -> bytes:
+    def _add_line(self, line: _Line) -> bytes:
         """The next event, of this template; returns its id."""
         data = line.fill(self._values)
         digest = sha256(data).digest()
@@ -586,18 +590,18 @@ class _OrdinaryTurn:
         self._values["prev"] = digest.hex()
         return digest
 
-    def _put(self, content: Prepared, scope: int) -> tuple[int, str]:
+    def _put_content(self, content: PreparedContent, scope: int) -> tuple[int, str]:
         stored = self._append.txn.facts.put_prepared(content, scope)
         return stored.n, stored.ref.hex()
 
-    def _write_message(self, message: NewMessage, text: Prepared, scope: int) -> None:
+    def _write_message(self, message: NewMessage, text: PreparedContent, scope: int) -> None:
         row, role = self._row, _ROLES[message.role]
-        number, self._values["text"] = self._put(text, scope)
+        number, self._values["text"] = self._put_content(text, scope)
         if role == "system" and row.messages == 0:
             row.system = number
         id = self._next_message(role)
         self._add_message_row(id, role, number, MAIN_LIST)
-        self._add(_history())
+        self._add_line(_history_line())
         row.events += 1
         if role == "assistant":
             row.response = id
@@ -619,19 +623,24 @@ class _OrdinaryTurn:
         return message
 
     def _write_call(
-        self, call: NewToolCall, id: Prepared | None, arguments: Prepared | None, result: Prepared | None, scope: int
+        self,
+        call: NewToolCall,
+        id: PreparedContent | None,
+        arguments: PreparedContent | None,
+        result: PreparedContent | None,
+        scope: int,
     ) -> None:
         assert id is not None
         assert arguments is not None
         row, values, now = self._row, self._values, self._append.now_ms
-        call_id, values["call_id"] = self._put(id, scope)
-        params, values["arguments"] = self._put(arguments, scope)
+        call_id, values["call_id"] = self._put_content(id, scope)
+        params, values["arguments"] = self._put_content(arguments, scope)
         values["tool"] = call.name
-        event, position = self._add(_call()), row.events
+        event, position = self._add_line(_call_line()), row.events
         output = None
         if result is not None:
-            output, values["result"] = self._put(result, scope)
-        self._add(_result(result is not None))
+            output, values["result"] = self._put_content(result, scope)
+        self._add_line(_result_line(result is not None))
         row.events += 2
         self._view.add_call(
             CallRow(
@@ -660,25 +669,26 @@ class _OrdinaryTurn:
         )
         row.calls += 1
 
-    def _write_response(self, turn: NewTurn, text: Prepared, scope: int) -> str:
+    def _write_response(self, turn: NewTurn, text: PreparedContent, scope: int) -> str:
         row, values, usage = self._row, self._values, turn.usage
-        number, values["text"] = self._put(text, scope)
+        number, values["text"] = self._put_content(text, scope)
         id = self._next_message("assistant")
         message = self._add_message_row(id, "assistant", number, None)
         if isinstance(usage, Usage):
             values["usage"] = encode_event(usage).decode()
             message.set_tokens(usage)
             row.add_tokens(usage)
-        values["finish"] = turn.finish_reason
-        self._add(_response(usage is not UNSET, turn.finish_reason is not None))
+        values["finish"] = message.finish = turn.finish_reason
+        message.model, message.provider = asked_model(row)
+        self._add_line(_response_line(usage is not UNSET, turn.finish_reason is not None))
         row.response = id
         row.events += 1
         return id
 
     def _move_session(self) -> None:
-        view, session, moment = self._view, self._session, Moment()
+        view, session, moment = self._view, self._session, EventMoment()
         moment.n, moment.when = self._append.next_number, self._append.now_ms
-        moment.event_id, moment.row = self._add(_moved()), session
+        moment.event_id, moment.row = self._add_line(_moved_line()), session
         view.before_change(session)
         session.reach = None
         move_head(view, moment, self._row, None, moment.when, _BY_TURN, None)
@@ -741,7 +751,7 @@ def _turn_row(
 
 
 class RequestedTurn(Struct, frozen=True, kw_only=True):
-    """A turn that a caller wants recorded, where it shall go (`Placement` is where it goes), and its retry key."""
+    """A turn that a caller wants recorded, where it shall go (`TurnPlacement` is where it goes), and its retry key."""
 
     turn: NewTurn
     session: str | None = None
@@ -772,8 +782,8 @@ def record_turns(
         with writer.store.read() as txn:
             answers = [find_answer(txn.sql, command) for command in commands]
             if None not in answers:
-                return [_recorded(txn.sql, answer) for answer in answers if answer is not None]
-    patience = Patience(writer, wait, ttl)
+                return [_recorded_answer(txn.sql, answer) for answer in answers if answer is not None]
+    patience = LeasePatience(writer, wait, ttl)
     likely: list[Key] = []
     ordinary = [is_ordinary(request.turn) for request in requests]
     for request in requests:
@@ -804,26 +814,30 @@ def record_turns(
 
 
 def _write_once(
-    append: Append, request: RequestedTurn, command: KeyedCommand | None, patience: Patience, in_one_pass: bool
+    append: Append, request: RequestedTurn, command: KeyedCommand | None, patience: LeasePatience, in_one_pass: bool
 ) -> RecordedTurn:
     def write() -> RecordedTurn:
-        return _write_whole(append, request.turn, _place(append, request, patience), in_one_pass)
+        return _write_whole(append, request.turn, _find_placement(append, request, patience), in_one_pass)
 
-    return write() if command is None else _recorded(append.sql, once(append, command, lambda: _answer(write())))
+    return (
+        write()
+        if command is None
+        else _recorded_answer(append.sql, once(append, command, lambda: _answer_of_turn(write())))
+    )
 
 
-def _answer(recorded: RecordedTurn) -> Answer:
-    return Answer(recorded.id, encode(replace(recorded, session=None)).decode())
+def _answer_of_turn(recorded: RecordedTurn) -> CommandAnswer:
+    return CommandAnswer(recorded.id, encode(replace(recorded, session=None)).decode())
 
 
-def _recorded(sql: Sql, answer: Answer) -> RecordedTurn:
+def _recorded_answer(sql: Sql, answer: CommandAnswer) -> RecordedTurn:
     """What was answered first; the session by the label that it has now."""
     recorded, turn = decode(answer.details or "", type=RecordedTurn), load_turn(sql, answer.node)
     session = load_session_number(sql, turn.session) if turn and turn.session is not None else None
     return replace(recorded, session=session.label if session else None)
 
 
-def _place(append: Append, request: RequestedTurn, patience: Patience) -> Placement:
+def _find_placement(append: Append, request: RequestedTurn, patience: LeasePatience) -> TurnPlacement:
     if request.session is None:
         return find_place(append, None, request.parent, request.expected)
     row = ensure_session(append, request.session, request.turn.persona)
@@ -831,7 +845,7 @@ def _place(append: Append, request: RequestedTurn, patience: Patience) -> Placem
     return find_place(append, row, request.parent, request.expected)
 
 
-def _write_whole(append: Append, turn: NewTurn, place: Placement, in_one_pass: bool) -> RecordedTurn:
+def _write_whole(append: Append, turn: NewTurn, place: TurnPlacement, in_one_pass: bool) -> RecordedTurn:
     turn_id, session = append.ulids.mint(MESSAGE_ROOM + 1), place.session
     write = write_ordinary if in_one_pass and is_ordinary_place(append, place) else _write_any
     response, digest = write(append, turn, place, turn_id)
@@ -847,8 +861,8 @@ def _write_whole(append: Append, turn: NewTurn, place: Placement, in_one_pass: b
     )
 
 
-def _write_any(append: Append, turn: NewTurn, place: Placement, turn_id: str) -> tuple[str | None, str]:
-    """Any turn, event by event; `ordinary_turn` does the same for most. Returns the answer's id and the digest."""
+def _write_any(append: Append, turn: NewTurn, place: TurnPlacement, turn_id: str) -> tuple[str | None, str]:
+    """Any turn, event by event; `write_ordinary` does the same for most. Returns the answer's id and the digest."""
     session = place.session
     persona = session.persona if session and turn.persona == DEFAULT_AGENT else append.agent(turn.persona)
     turn_events = TurnEvents(append, turn_id, actor=persona, scope=place.scope)

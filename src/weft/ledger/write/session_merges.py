@@ -54,7 +54,7 @@ from weft.ledger.read.access import READ_SESSION, Access, access_of
 from weft.ledger.read.revisions import routed_sessions
 from weft.ledger.read.session_list import load_subjects
 from weft.ledger.read.sessions import head_event, load_branches, principal_names, to_sessions
-from weft.ledger.read.turns import Range, common_depth, ranges_to, shown_events
+from weft.ledger.read.turns import SegmentRange, common_depth, ranges_to, shown_events
 from weft.ledger.views.rows import (
     CALL,
     SESSION,
@@ -70,11 +70,11 @@ from weft.ledger.views.rows import (
 from weft.ledger.views.sessions import wrote_last
 from weft.ledger.write.record_turn import move_with_turn
 from weft.ledger.write.sessions import require_session, stream_of
-from weft.ledger.write.transaction import MESSAGE_ROOM, Append, LedgerWriter, Patience
+from weft.ledger.write.transaction import MESSAGE_ROOM, Append, LeasePatience, LedgerWriter
 from weft.ledger.write.turn_events import (
-    Placement,
-    Setting,
+    RunConfig,
     TurnEvents,
+    TurnPlacement,
     create_session,
     ensure_free,
     ensure_label_free,
@@ -93,7 +93,7 @@ LINE_CHARACTERS = 200
 _OPEN_TASK_STATES = ("pending", "active", "blocked")
 
 
-class Continuity(Struct, frozen=True, kw_only=True):
+class MergeContinuity(Struct, frozen=True, kw_only=True):
     """What a merged session leaves behind."""
 
     label: str
@@ -107,7 +107,7 @@ class Continuity(Struct, frozen=True, kw_only=True):
 
     def text(self, actor: str) -> str:
         """The summary, in the name of whoever merges."""
-        lines = [f"Session {self.label!r} was merged into this one by {actor}. {self._extent()}"]
+        lines = [f"Session {self.label!r} was merged into this one by {actor}. {self._extent_words()}"]
         if self.topics:
             more = self.turns - len(self.topics)
             lines += ["", "Asked there, the latest last:" if more > 0 else "Asked there:"]
@@ -116,50 +116,54 @@ class Continuity(Struct, frozen=True, kw_only=True):
         lines += ["", "Unresolved:" if self.unresolved else "Nothing was left unresolved."]
         return "\n".join([*lines, *(f"- {action}" for action in self.unresolved)])
 
-    def _extent(self) -> str:
+    def _extent_words(self) -> str:
         if not self.turns:
             return "It had no turns of its own."
         turns = "1 turn" if self.turns == 1 else f"{self.turns} turns"
         if self.first_at is None or self.last_at is None:
             return f"It had {turns}."
-        return f"It had {turns}, from {_minute(self.first_at)} to {_minute(self.last_at)}."
+        return f"It had {turns}, from {_minute_text(self.first_at)} to {_minute_text(self.last_at)}."
 
 
-def _minute(moment_ms: int) -> str:
+def _minute_text(moment_ms: int) -> str:
     return f"{iso_from_ms(moment_ms)[:16].replace('T', ' ')} UTC"
 
 
-def load_continuity(txn: ReadTxn, session: SessionRow, into: SessionRow, access: Access) -> Continuity:
+def load_continuity(txn: ReadTxn, session: SessionRow, into: SessionRow, access: Access) -> MergeContinuity:
     """Of a session that is merged into another one. Programs and subagents that `access` may not read are left out."""
     ranges = _own_ranges(txn, session, into)
-    turns, first_at, last_at = _extent(txn, ranges)
+    turns, first_at, last_at = _turns_extent(txn, ranges)
     latest = _latest_turns(txn, ranges)
     subjects = load_subjects(txn, latest)
-    return Continuity(
+    return MergeContinuity(
         label=session.label,
         turns=turns,
         first_at=first_at,
         last_at=last_at,
-        topics=tuple(_clipped(subjects[turn]) for turn in latest if subjects.get(turn)),
-        unresolved=(*_unanswered(txn, session), *_open_tasks(txn, session, access), *_subagents(txn, session, access)),
+        topics=tuple(_clipped_line(subjects[turn]) for turn in latest if subjects.get(turn)),
+        unresolved=(
+            *_unanswered_questions(txn, session),
+            *_open_tasks(txn, session, access),
+            *_unfinished_subagents(txn, session, access),
+        ),
     )
 
 
-def _own_ranges(txn: ReadTxn, session: SessionRow, into: SessionRow) -> list[Range]:
+def _own_ranges(txn: ReadTxn, session: SessionRow, into: SessionRow) -> list[SegmentRange]:
     """The session's thread without what the other's thread has too."""
-    ours, theirs = _thread(txn, session), _thread(txn, into)
+    ours, theirs = _thread_ranges(txn, session), _thread_ranges(txn, into)
     common = common_depth(ours, theirs)
     depth = common[1] if common else 0
-    return [Range(part.segment, max(part.low, depth + 1), part.high, None) for part in ours if part.high > depth]
+    return [SegmentRange(part.segment, max(part.low, depth + 1), part.high, None) for part in ours if part.high > depth]
 
 
-def _thread(txn: ReadTxn, session: SessionRow) -> list[Range]:
+def _thread_ranges(txn: ReadTxn, session: SessionRow) -> list[SegmentRange]:
     if session.head_segment is None or session.head_depth is None:
         return []
     return ranges_to(txn.sql, session.head_segment, session.head_depth)
 
 
-def _extent(txn: ReadTxn, ranges: list[Range]) -> tuple[int, int | None, int | None]:
+def _turns_extent(txn: ReadTxn, ranges: list[SegmentRange]) -> tuple[int, int | None, int | None]:
     """How many turns, when the first began and when the last ended; of imported turns without a time only how many."""
     rows = [
         txn.sql.one(
@@ -176,7 +180,7 @@ def _extent(txn: ReadTxn, ranges: list[Range]) -> tuple[int, int | None, int | N
     return sum(row[0] for row in found), min(starts, default=None), max(ends, default=None)
 
 
-def _latest_turns(txn: ReadTxn, ranges: list[Range]) -> list[str]:
+def _latest_turns(txn: ReadTxn, ranges: list[SegmentRange]) -> list[str]:
     """Ids of the latest turns, the oldest of them first."""
     turns: list[str] = []
     for part in reversed(ranges):
@@ -190,7 +194,7 @@ def _latest_turns(txn: ReadTxn, ranges: list[Range]) -> list[str]:
     return turns[::-1]
 
 
-def _unanswered(txn: ReadTxn, session: SessionRow) -> Iterator[str]:
+def _unanswered_questions(txn: ReadTxn, session: SessionRow) -> Iterator[str]:
     """The last question: of a turn that failed after the head, else of a head without a response."""
     row = txn.sql.one(
         "SELECT id FROM turn WHERE session = ? AND status <> 'completed' AND current = 1 AND n > COALESCE("
@@ -198,13 +202,13 @@ def _unanswered(txn: ReadTxn, session: SessionRow) -> Iterator[str]:
         (session.n, session.n),
     )
     head = None if session.head is None else load_turn(txn.sql, session.head)
-    turn = row[0] if row is not None else None if head is None or not _asks(txn, head) else head.id
+    turn = row[0] if row is not None else None if head is None or not _has_open_question(txn, head) else head.id
     subject = None if turn is None else load_subjects(txn, [turn]).get(turn)
     if subject:
-        yield f"not answered: {_clipped(subject)}"
+        yield f"not answered: {_clipped_line(subject)}"
 
 
-def _asks(txn: ReadTxn, turn: TurnRow) -> bool:
+def _has_open_question(txn: ReadTxn, turn: TurnRow) -> bool:
     """Whether a turn has a question without a response. A summary of another session expects none."""
     if turn.response is not None or turn.type != TurnType.NORMAL:
         return False
@@ -224,7 +228,7 @@ def _open_tasks(txn: ReadTxn, session: SessionRow, access: Access) -> Iterator[s
             yield f"task {task.name} is {task.state}"
 
 
-def _subagents(txn: ReadTxn, session: SessionRow, access: Access) -> Iterator[str]:
+def _unfinished_subagents(txn: ReadTxn, session: SessionRow, access: Access) -> Iterator[str]:
     """Subagents of this session that have not finished."""
     rows = txn.sql.all(f"{SESSION.select} WHERE parent_session = ? AND status = 'active' ORDER BY n", (session.id,))
     subagents = to_sessions(txn, [row for row in (SessionRow(*values) for values in rows) if access.may_read(row)])
@@ -233,7 +237,7 @@ def _subagents(txn: ReadTxn, session: SessionRow, access: Access) -> Iterator[st
         yield f"subagent {subagent.label} is {subagent.task_status}"
 
 
-def _clipped(line: str) -> str:
+def _clipped_line(line: str) -> str:
     return line if len(line) <= LINE_CHARACTERS else f"{line[: LINE_CHARACTERS - 1]}…"
 
 
@@ -261,7 +265,7 @@ def merge(
     append: Append,
     session: str,
     expected: str | UnsetType | None,
-    patience: Patience,
+    patience: LeasePatience,
     key: str | None,
     writers: Sequence[Writer],
 ) -> list[str]:
@@ -278,7 +282,7 @@ def add_turn(
     append: Append,
     session: str,
     expected: str | UnsetType | None,
-    patience: Patience,
+    patience: LeasePatience,
     key: str | None,
     write: Writer,
 ) -> str:
@@ -287,10 +291,10 @@ def add_turn(
     if row.status != SessionStatus.ACTIVE:
         raise NotApplicable(f"session {row.label!r} is {row.status}", "make it active again first, or fork it")
     ensure_free(append, row, patience)
-    return _turn(append, find_place(append, row, UNSET, expected), Setting(source_event_id=key), write)
+    return _write_turn(append, find_place(append, row, UNSET, expected), RunConfig(source_event_id=key), write)
 
 
-def _turn(append: Append, place: Placement, setting: Setting, write: Writer) -> str:
+def _write_turn(append: Append, place: TurnPlacement, setting: RunConfig, write: Writer) -> str:
     session, turn = place.session, append.ulids.mint(MESSAGE_ROOM + 1)
     assert session is not None
     turn_events = TurnEvents(append, turn, actor=session.persona, scope=place.scope)
@@ -302,7 +306,7 @@ def _turn(append: Append, place: Placement, setting: Setting, write: Writer) -> 
     return turn
 
 
-class Pick:
+class TurnPick:
     """Says again what a turn says, by the same contents: where it was substituted, what is shown."""
 
     def __init__(self, source: TurnRow) -> None:
@@ -319,9 +323,9 @@ class Pick:
         self._shown = shown_events(ReadTxn(append.sql, append.txn.facts), self.source.n)
         for recorded in list(run_events(turn_events.append.txn.facts, self.source)):
             if not isinstance(recorded.event, UnknownEvent):
-                self._again(recorded.id, self._as_shown(recorded.id, recorded.event))
-        self._settle()
-        _link(turn_events, self.source.id, LinkReason.CHERRY_PICK)
+                self._repeat_event(recorded.id, self._as_shown(recorded.id, recorded.event))
+        self._settle_calls()
+        _link_turn(turn_events, self.source.id, LinkReason.CHERRY_PICK)
         response = self._messages.get(self.source.response or "")
         turn_events.finish(RunExit.SUCCESS, response=response)
 
@@ -340,15 +344,15 @@ class Pick:
                 return replace(event, **words, untrusted=untrusted)
         return event
 
-    def _again(self, id: str, event: Event) -> None:
+    def _repeat_event(self, id: str, event: Event) -> None:
         match event:
             case HistoryAppend():
-                self._add(id, event, message=self._message(event.message))
+                self._add_event(id, event, message=self._picked_message(event.message))
             case ModelRequest():
-                self._add(id, event, correlation_id=self._turn_events.turn, input=UNSET)
+                self._add_event(id, event, correlation_id=self._turn_events.turn, input=UNSET)
             case ModelResponse():
-                output = UNSET if event.output is UNSET else self._message(event.output)
-                self._add(
+                output = UNSET if event.output is UNSET else self._picked_message(event.output)
+                self._add_event(
                     id,
                     event,
                     correlation_id=self._turn_events.turn,
@@ -357,44 +361,46 @@ class Pick:
                     usage=UNSET,  # what it cost was paid once, by its source
                     reasoning_ref=UNSET,
                     stream_ref=UNSET,
-                    model=self._model(event),
+                    model=self._picked_model(event),
                 )
             case ToolCallRequested():
-                answer = UNSET if event.requested_by is UNSET else self._event(event.requested_by)
+                answer = UNSET if event.requested_by is UNSET else self._picked_event(event.requested_by)
                 message = self._messages.get(str(event.message), UNSET)
                 self._open[id] = event
-                self._add(id, event, correlation_id=self._turn_events.turn, requested_by=answer, message=message)
+                self._add_event(id, event, correlation_id=self._turn_events.turn, requested_by=answer, message=message)
             case ToolResult():
                 if self._came_late(event.call):
                     return  # what came instead is told at the end
                 self._open.pop(event.call.event_id, None)
-                self._add(id, event, correlation_id=self._turn_events.turn, call=self._event(event.call), spawned=UNSET)
+                self._add_event(
+                    id, event, correlation_id=self._turn_events.turn, call=self._picked_event(event.call), spawned=UNSET
+                )
             case Interruption():
-                self._settle(late=True)
+                self._settle_calls(late=True)
                 affected = tuple(EventRef(self._events[call]) for call in self._open)
                 self._open = {}
-                self._add(id, event, affects=affected)
+                self._add_event(id, event, affects=affected)
             case _:
                 pass
 
-    def _add(self, id: str, event: Event, **changed: Any) -> None:
+    def _add_event(self, id: str, event: Event, **changed: Any) -> None:
         fields = {name: getattr(event, name) for name in event.__struct_fields__ if name not in _ENVELOPE}
         self._events[id] = self._turn_events.run.add(type(event), **{**fields, **changed})
 
-    def _event(self, ref: EventRef) -> EventRef | UnsetType:
+    def _picked_event(self, ref: EventRef) -> EventRef | UnsetType:
         event = self._events.get(ref.event_id)
         return UNSET if event is None else EventRef(event)
 
-    def _message(self, fact: MessageFact) -> MessageFact:
+    def _picked_message(self, fact: MessageFact) -> MessageFact:
         id = self._turn_events.next_message_id()
         self._messages[fact.id] = id
         return replace(fact, id=id, native=UNSET, parent=self._messages.get(str(fact.parent), UNSET))
 
-    def _model(self, event: ModelResponse) -> Any:
+    def _picked_model(self, event: ModelResponse) -> Any:
         """Of an imported turn a sighting tells it, not the response."""
         return event.model if event.model is not UNSET or self.source.model is None else self.source.model
 
-    def _call(self, id: str) -> CallRow:
+    def _call_row(self, id: str) -> CallRow:
         sql = self._turn_events.append.sql
         row = sql.one(f"{CALL.select} WHERE turn = ? AND event = ?", (self.source.n, bytes.fromhex(id)))
         assert row is not None, "every call of a run has a row"
@@ -402,13 +408,13 @@ class Pick:
 
     def _came_late(self, ref: EventRef) -> bool:
         """Did another outcome come after the run had ended?"""
-        return ref.event_id in self._open and (self._call(ref.event_id).result_position or 0) < 0
+        return ref.event_id in self._open and (self._call_row(ref.event_id).result_position or 0) < 0
 
-    def _settle(self, *, late: bool = False) -> None:
+    def _settle_calls(self, *, late: bool = False) -> None:
         """Calls without an outcome in their run: what came late; else, that nothing came."""
         sql = self._turn_events.append.sql
         for id, event in list(self._open.items()):
-            call = self._call(id)
+            call = self._call_row(id)
             ended = ToolCallStatus.INTERRUPTED if call.outcome is None else ToolCallStatus(call.outcome)
             if late and ended == ToolCallStatus.INTERRUPTED:
                 continue
@@ -419,28 +425,28 @@ class Pick:
                 call_id=event.call_id,
                 status=ended,
                 correlation_id=self._turn_events.turn,
-                result=UNSET if call.result is None else _ref(sql, call.result),
-                error=UNSET if call.error is None else _error(sql, call),
+                result=UNSET if call.result is None else _content_reference(sql, call.result),
+                error=UNSET if call.error is None else _error_fact(sql, call),
             )
 
 
-def _error(sql: Sql, call: CallRow) -> ErrorFact:
+def _error_fact(sql: Sql, call: CallRow) -> ErrorFact:
     assert call.error is not None
-    return ErrorFact(code=_code(call.error_code), message=_ref(sql, call.error))
+    return ErrorFact(code=_error_code(call.error_code), message=_content_reference(sql, call.error))
 
 
-def _code(code: str | None) -> str:
+def _error_code(code: str | None) -> str:
     """A code that is a name as such; one that is a content stays with its source."""
     return code if code is not None and is_name(code) else "error"
 
 
-def _ref(sql: Sql, n: int) -> str:
+def _content_reference(sql: Sql, n: int) -> str:
     row = sql.one("SELECT ref FROM content WHERE n = ?", (n,))
     assert row is not None, "a call's contents have rows"
     return bytes(row[0]).hex()
 
 
-class Summary:
+class BranchSummary:
     """A text about a branch; about one without a turn it names none."""
 
     def __init__(self, tip: TurnRow | None, text: str) -> None:
@@ -449,11 +455,11 @@ class Summary:
     def __call__(self, turn_events: TurnEvents) -> None:
         turn_events.message(NewMessage(role=MessageRole.USER, content=self.text))
         if self.tip is not None:
-            _link(turn_events, self.tip.id, LinkReason.SUMMARY)
+            _link_turn(turn_events, self.tip.id, LinkReason.SUMMARY)
         turn_events.finish(RunExit.SUCCESS)
 
 
-def _link(turn_events: TurnEvents, source: str, why: LinkReason) -> None:
+def _link_turn(turn_events: TurnEvents, source: str, why: LinkReason) -> None:
     turn_events.run.add(TurnLinked, child=turn_events.turn, parent=source, why=why)
 
 
@@ -464,11 +470,11 @@ def provenance(txn: ReadTxn, turn: TurnRow) -> list[Provenance]:
         " ORDER BY child, parent, why",
         (turn.id, turn.id, *_MERGES),
     )
-    records = [_provenance(txn, *row) for row in sorted(rows, key=lambda row: row[0] != turn.id)]
+    records = [_provenance_of(txn, *row) for row in sorted(rows, key=lambda row: row[0] != turn.id)]
     return [record for record in records if record is not None]
 
 
-def _provenance(txn: ReadTxn, child: str, parent: str, why: str) -> Provenance | None:
+def _provenance_of(txn: ReadTxn, child: str, parent: str, why: str) -> Provenance | None:
     turn, source = load_turn(txn.sql, child), load_turn(txn.sql, parent)
     if turn is None or source is None or not all(map(access_of(txn).may_read_turn, (turn, source))):
         return None
@@ -498,7 +504,7 @@ class SettleChoice(Struct, frozen=True, kw_only=True):
             checked_label(self.fork)
 
 
-def settle(writer: LedgerWriter, name: str, choice: SettleChoice, reason: str | None, patience: Patience) -> None:
+def settle(writer: LedgerWriter, name: str, choice: SettleChoice, reason: str | None, patience: LeasePatience) -> None:
     """One move that names every branch's end, and what else of the session the branches say differently."""
     choice.check()
 
@@ -508,9 +514,9 @@ def settle(writer: LedgerWriter, name: str, choice: SettleChoice, reason: str | 
         branches = load_branches(ReadTxn(append.sql, append.txn.facts), row.n)
         if not branches:
             raise NotApplicable(f"session {row.label!r} has one branch", "nothing is to be settled")
-        turn, event = _chosen(append, row, branches, choice)
+        turn, event = _chosen_place(append, row, branches, choice)
         compaction = row.compaction if turn == row.head else None
-        states = _states(append.txn.facts, row, branches)
+        states = _changed_states(append.txn.facts, row, branches)
         stream = stream_of(append, row)
         stream.add(
             SessionMoved,
@@ -532,7 +538,7 @@ def settle(writer: LedgerWriter, name: str, choice: SettleChoice, reason: str | 
     patience.keep_trying(lambda: writer.write(work))
 
 
-def _chosen(
+def _chosen_place(
     append: Append, row: SessionRow, branches: list[Branch], choice: SettleChoice
 ) -> tuple[str | None, str | None]:
     """The turn that the session shall stand at, and an event inside it."""
@@ -543,8 +549,8 @@ def _chosen(
         theirs = _their_head(append, row, branches)
         if choice.theirs:
             return theirs
-        _fork(append, row, checked_label(choice.fork), theirs)
-    return row.head, _event(append, row.head, row.head_events)
+        _fork_branch(append, row, checked_label(choice.fork), theirs)
+    return row.head, _head_event_of(append, row.head, row.head_events)
 
 
 def _their_head(append: Append, row: SessionRow, branches: list[Branch]) -> tuple[str | None, str | None]:
@@ -555,14 +561,14 @@ def _their_head(append: Append, row: SessionRow, branches: list[Branch]) -> tupl
             Action.NAME_ONE_BRANCH.of(branches=" or ".join(sorted(shell_word(branch.name) for branch in branches))),
         )
     head, events = places.pop()
-    return head, _event(append, head, events)
+    return head, _head_event_of(append, head, events)
 
 
-def _event(append: Append, turn: str | None, events: int | None) -> str | None:
+def _head_event_of(append: Append, turn: str | None, events: int | None) -> str | None:
     return None if turn is None else head_event(append.txn.facts, append.view.turn(turn), events)
 
 
-def _fork(append: Append, row: SessionRow, label: str, place: tuple[str | None, str | None]) -> None:
+def _fork_branch(append: Append, row: SessionRow, label: str, place: tuple[str | None, str | None]) -> None:
     """A session of its own for the other branch."""
     turn, event = place
     ensure_label_free(append, label)
@@ -578,7 +584,7 @@ def _fork(append: Append, row: SessionRow, label: str, place: tuple[str | None, 
     )
 
 
-def _states(facts: FactReader, row: SessionRow, branches: list[Branch]) -> set[type]:
+def _changed_states(facts: FactReader, row: SessionRow, branches: list[Branch]) -> set[type]:
     """Which of label and status were changed on some branch and not before all of them parted."""
     ends = [bytes(row.last_event).hex(), *(branch.tip for branch in branches)]
     chains = [dict(events_back_from(facts, end)) for end in ends]
@@ -629,7 +635,9 @@ class UnifiedIds(Struct, frozen=True):
     """References of the contents that hold them: names may be erased meanwhile."""
 
 
-def unify(append: Append, name: str, into: str, text: str | None, patience: Patience, key: str | None) -> UnifiedIds:
+def unify(
+    append: Append, name: str, into: str, text: str | None, patience: LeasePatience, key: str | None
+) -> UnifiedIds:
     """Merge a session into another one. `text` is the summary; without one it is made of what is recorded."""
     gone = require_session(append, name, "session:archive")
     target = require_session(append, into, "turn:merge")
@@ -639,12 +647,12 @@ def unify(append: Append, name: str, into: str, text: str | None, patience: Pati
     _ensure_two(append, gone, target)
     ensure_free(append, gone, patience)
     ensure_free(append, target, patience)
-    names = _names(append, gone)
+    names = _session_names(append, gone)
     head = None if gone.head is None else load_turn(append.sql, gone.head)
     if text is None:
         (actor,) = principal_names(append.sql, append.acting_ids[:1]).values()
         text = load_continuity(ReadTxn(append.sql, append.txn.facts), gone, target, append.access).text(actor)
-    turn = add_turn(append, target.id, UNSET, patience, key, Summary(head, text))
+    turn = add_turn(append, target.id, UNSET, patience, key, BranchSummary(head, text))
     ended = stream_of(append, gone)
     ended.add(SessionRenamed, label=append.put_text(_retired_label(append, gone.label)))  # a label wins over an alias
     if gone.status != SessionStatus.ARCHIVED:
@@ -665,7 +673,7 @@ def _ensure_two(append: Append, gone: SessionRow, target: SessionRow) -> None:
         raise NotApplicable(f"session {gone.label!r} has several branches", "settle it first")
 
 
-def _names(append: Append, session: SessionRow) -> tuple[str, ...]:
+def _session_names(append: Append, session: SessionRow) -> tuple[str, ...]:
     """Every name that leads to a session: its label, its aliases, and its routing key if no other session has it."""
     rows = append.sql.all("SELECT alias FROM alias WHERE session = ? ORDER BY alias", (session.n,))
     names = [session.label, *(row[0] for row in rows if row[0] != session.label)]
@@ -688,7 +696,7 @@ def _retired_label(append: Append, label: str) -> str:
 # --- the way back ---------------------------------------------------------------------------------------------------
 
 
-def separate(append: Append, name: str, patience: Patience) -> str:
+def separate(append: Append, name: str, patience: LeasePatience) -> str:
     """Undo a merge: the session is active again and has its names back, with the reasons that they had. The summary
     stays a turn of the other session. Returns the session's id."""
     row = require_session(append, name, "session:archive")

@@ -18,7 +18,7 @@ from weft.kernel.enums import (
     SessionStatus,
     TurnType,
 )
-from weft.kernel.errors import Action, HeadMoved, InvalidInput, LabelTaken, NotApplicable, NotFound
+from weft.kernel.errors import Action, HeadMoved, InvalidInput, LabelTaken, NotApplicable, quoted
 from weft.kernel.events import AgentForked, EventRef, VolumePlan, is_name, session_stream
 from weft.kernel.ledger_events import (
     AliasAdded,
@@ -33,15 +33,15 @@ from weft.ledger.model import RecordedTurn, ToolResultPart, ToolUsePart
 from weft.ledger.read.access import READ_SESSION, access_of
 from weft.ledger.read.content_uses import Resolve
 from weft.ledger.read.revisions import require
-from weft.ledger.read.sessions import find_by_beginning, head_event
-from weft.ledger.read.turns import Range, ranges_to, transcript_of
+from weft.ledger.read.sessions import find_by_beginning, head_event, missing_session
+from weft.ledger.read.turns import SegmentRange, ranges_to, transcript_of
 from weft.ledger.views.rows import SESSION, SessionRow, StoredSessions, TurnRow, find_by_name
 from weft.ledger.write.record_turn import move_with_turn
-from weft.ledger.write.transaction import MESSAGE_ROOM, Append, EventStream, LedgerWriter, Patience
+from weft.ledger.write.transaction import MESSAGE_ROOM, Append, EventStream, LeasePatience, LedgerWriter
 from weft.ledger.write.turn_events import (
-    Placement,
-    Setting,
+    RunConfig,
     TurnEvents,
+    TurnPlacement,
     create_session,
     ensure_free,
     ensure_label_free,
@@ -74,7 +74,7 @@ def require_session(append: Append, name: str, right: str) -> SessionRow:
     row = find_by_name(append.view, name, lambda row: access.may(right, row) or access.may_read(row))
     row = row or find_by_beginning(append.sql, name, access.may_read)
     if row is None:
-        raise NotFound("session", name, Action.LIST_SESSIONS)
+        raise missing_session(append.sql, name, access.may_read)
     access.ensure(right, row, name)
     return append.view.session(row.id)
 
@@ -89,14 +89,14 @@ def create(writer: LedgerWriter, label: str, persona: str, details: SessionDetai
 
     def work(append: Append) -> str:
         ensure_label_free(append, label)
-        row = create_session(append, label, persona=persona, **_details(append, details))
+        row = create_session(append, label, persona=persona, **_detail_fields(append, details))
         append.seal()
         return row.id
 
     return writer.write(work)
 
 
-def _details(append: Append, details: SessionDetails) -> dict[str, Any]:
+def _detail_fields(append: Append, details: SessionDetails) -> dict[str, Any]:
     """The fields of the event: texts become contents, sessions their ids."""
     texts = {
         "routing_key": details.routing_key,
@@ -184,7 +184,7 @@ def _passes_on_choice(append: Append, origin: SessionRow, turn: TurnRow, event: 
     """A compaction that was chosen fits a fork that begins just where its origin stands; none at all fits all of it."""
     if origin.head != turn.id or not origin.compaction:
         return origin.head == turn.id
-    return _pinned(turn, event) == (head_event(append.txn.facts, turn, origin.head_events) or UNSET)
+    return _pinned_event(turn, event) == (head_event(append.txn.facts, turn, origin.head_events) or UNSET)
 
 
 def move_head(
@@ -195,7 +195,7 @@ def move_head(
     expected: str | UnsetType | None,
     why: MoveReason,
     reason: str | None,
-    patience: Patience,
+    patience: LeasePatience,
     at_event: str | None = None,
 ) -> str:
     """Compare and swap: the head moves if it is where the caller believes it to be. Returns the session's id."""
@@ -211,7 +211,7 @@ def move_head(
             to=turn.id if turn else None,
             before=row.head,
             why=why,
-            at=_pinned(turn, at_event),
+            at=_pinned_event(turn, at_event),
             reason=UNSET if reason is None else append.put_text(reason, "reason"),
         )
         append.seal()
@@ -220,7 +220,7 @@ def move_head(
     return patience.keep_trying(lambda: writer.write(work))
 
 
-def _pinned(turn: TurnRow | None, at_event: str | None) -> str | UnsetType:
+def _pinned_event(turn: TurnRow | None, at_event: str | None) -> str | UnsetType:
     """The event a head stands at: none for a whole turn; a turn still open stands for its last event at this moment."""
     if turn is None or (at_event is None and turn.closed):
         return UNSET
@@ -309,7 +309,7 @@ def choose_sessions(
     without names every one; with `before` only those that have not changed since. A session that was named itself is
     chosen whatever its status is."""
     if not names and before is None:
-        raise InvalidInput("no session is named", "name sessions, or say how long they have been at rest")
+        raise InvalidInput("no session is named", "name sessions, or a time since which they have not changed")
     if tree:
         rows = [row for name in names for row in _of_tree(txn, name, resolve) if row.status == status]
     elif names:
@@ -336,6 +336,15 @@ def _of_tree(txn: ReadTxn, name: str, resolve: Resolve) -> list[SessionRow]:
 # --- Compaction turns: a summary of the turns before, the turns it kept, and which one a session goes by.
 
 
+def _checked_type(value: Any) -> str:
+    if not isinstance(value, str) or not is_name(value):
+        raise InvalidInput(
+            f"compaction_type is {quoted(value)}",
+            f"it is one of {', '.join(CompactionType)}, or another name of letters, digits, `_`, `-`, `.`, `:` and `/`",
+        )
+    return str(value)
+
+
 class NewCompaction:
     """A compaction as its caller tells it, checked before anything is written."""
 
@@ -356,7 +365,7 @@ class NewCompaction:
         self.summary, self.model, self.provider, self.metadata = summary, model, provider, metadata
         self.through = None if through is None else checked_id(through, "summarized_through")
         self.first_kept = None if first_kept is None else checked_id(first_kept, "first_kept")
-        self.type = checked_member(CompactionType, compaction_type, "compaction_type")
+        self.type = _checked_type(compaction_type)
         self.trigger = UNSET if trigger is None else checked_member(CompactionTrigger, trigger, "trigger")
         self.usage = as_usage(usage)
         self.measures = {name: checked_whole(value, name) for name, value in measures.items()}
@@ -392,7 +401,7 @@ def record_compaction(
     *,
     session: str | None,
     parent: str | UnsetType | None,
-    patience: Patience,
+    patience: LeasePatience,
 ) -> RecordedTurn:
     """A compaction turn after the head; without a session it lies beside the thread, for sessions to choose."""
 
@@ -403,13 +412,15 @@ def record_compaction(
         place = find_place(append, row, parent, UNSET)
         if place.parent is None:
             raise NotApplicable("there is nothing to compact", "record a turn first")
-        through, kept, summarized = _range(append, compaction, place.parent)
-        return _write(append, compaction, place, through, kept, summarized)
+        through, kept, summarized = _summarized_range(append, compaction, place.parent)
+        return _write_compaction(append, compaction, place, through, kept, summarized)
 
     return patience.keep_trying(lambda: writer.write(work))
 
 
-def _range(append: Append, compaction: NewCompaction, parent: TurnRow) -> tuple[TurnRow, TurnRow | None, int]:
+def _summarized_range(
+    append: Append, compaction: NewCompaction, parent: TurnRow
+) -> tuple[TurnRow, TurnRow | None, int]:
     """The last summarised turn, the first kept one and how many lie before it; both must lie on the thread."""
     kept = None if compaction.first_kept is None else load_parent(append, compaction.first_kept)
     if kept is not None and kept.parent is None:
@@ -450,11 +461,16 @@ def _ensure_calls_whole(append: Append, before: TurnRow, kept: TurnRow) -> None:
 
 def lies_on(sql: Sql, row: TurnRow, head: TurnRow) -> bool:
     ranges = ranges_to(sql, head.segment, head.depth)
-    return any(_holds(part, row) for part in ranges)
+    return any(_holds_turn(part, row) for part in ranges)
 
 
-def _write(
-    append: Append, compaction: NewCompaction, place: Placement, through: TurnRow, kept: TurnRow | None, summarized: int
+def _write_compaction(
+    append: Append,
+    compaction: NewCompaction,
+    place: TurnPlacement,
+    through: TurnRow,
+    kept: TurnRow | None,
+    summarized: int,
 ) -> RecordedTurn:
     parent, session = place.parent, place.session
     assert parent is not None
@@ -465,7 +481,7 @@ def _write(
         session=session.id if session else UNSET,
         compaction=place.compaction,
         turn_type=TurnType.COMPACTION,
-        setting=Setting(),
+        setting=RunConfig(),
     )
     digest = compaction.write(turn_events, through, kept, summarized)
     if session is not None:
@@ -491,7 +507,7 @@ def choose_compaction(writer: LedgerWriter, session: str, compaction: str | None
             if turn.type != TurnType.COMPACTION or turn.parent is None:
                 raise NotApplicable(f"turn {compaction} is not a compaction", Action.NAME_COMPACTION)
             head = None if row.head is None else load_parent(append, row.head)
-            if head is None or not _belongs(append, turn, head, row.head_events):
+            if head is None or not _belongs_to_thread(append, turn, head, row.head_events):
                 raise NotApplicable(
                     f"compaction {compaction} does not belong to the thread of {row.label!r}",
                     "choose one of its own thread, or None for the whole history",
@@ -502,7 +518,7 @@ def choose_compaction(writer: LedgerWriter, session: str, compaction: str | None
     writer.write(work)
 
 
-def _belongs(append: Append, compaction: TurnRow, head: TurnRow, events: int | None) -> bool:
+def _belongs_to_thread(append: Append, compaction: TurnRow, head: TurnRow, events: int | None) -> bool:
     """Does the thread hold what was compacted, and of the last turn summarised just as many events?"""
     row = append.sql.one("SELECT through FROM compaction WHERE turn = ?", (compaction.id,))
     base = load_parent(append, compaction.parent or "")
@@ -510,15 +526,15 @@ def _belongs(append: Append, compaction: TurnRow, head: TurnRow, events: int | N
         return False
     through = load_parent(append, row[0])
     ours, theirs = (
-        [part for part in ranges_to(append.sql, *place) if _holds(part, through)]
+        [part for part in ranges_to(append.sql, *place) if _holds_turn(part, through)]
         for place in ((head.segment, head.depth, events), (compaction.segment, compaction.depth))
     )
-    return bool(ours and theirs) and _shown(ours[0], through) == _shown(theirs[0], through)
+    return bool(ours and theirs) and _shown_events(ours[0], through) == _shown_events(theirs[0], through)
 
 
-def _holds(part: Range, row: TurnRow) -> bool:
+def _holds_turn(part: SegmentRange, row: TurnRow) -> bool:
     return part.segment == row.segment and part.low <= row.depth <= part.high
 
 
-def _shown(part: Range, row: TurnRow) -> int | None:
+def _shown_events(part: SegmentRange, row: TurnRow) -> int | None:
     return part.events if row.depth == part.high else None

@@ -1,6 +1,6 @@
 """One append in the making: contents put, events chained, then one row and the views, in one
-transaction; the right that a verb requires, whose ids stand in the events, and commands that are
-done once.
+transaction; the right that a verb requires, whose ids stand in the events, commands that are done
+once, and when a lease counts as given up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from weft.kernel.authority import LOCAL, Authority
 from weft.kernel.clock import Clock, RepeatedIds, UlidSource, iso_from_ms
-from weft.kernel.contents import ImportSecret, Prepared, decode_utf8, json_bytes, text_bytes
+from weft.kernel.contents import ImportSecret, PreparedContent, decode_utf8, json_bytes, text_bytes
 from weft.kernel.enums import MessageSource, ProgramKind
 from weft.kernel.errors import (
     ContentGone,
@@ -49,8 +49,9 @@ from weft.ledger.arguments import checked_length, checked_seconds
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT, StoredContent
 from weft.ledger.read.access import ACTING_KINDS, READ_LEDGER, Access, Creators, chain_ids
 from weft.ledger.views import Projector
+from weft.ledger.views.projector import when_of
 from weft.ledger.views.rows import STANDING_PARTS, Lease, RowMemory, load_program, standing_question
-from weft.store.fact_log import LEDGER_SCOPE, Key, LogTip, Stored, is_husk
+from weft.store.fact_log import LEDGER_SCOPE, Key, LogTip, StoredContentRow, is_erased_content
 from weft.store.port import ReadTxn, Store, StraightTurn, WriteTxn
 from weft.store.replicas import is_dead
 from weft.store.sql import Question, Sql
@@ -58,7 +59,7 @@ from weft.store.sql import Question, Sql
 # --- Whose ids stand in the events of one append: who acted, and on whose behalf.
 
 
-def _attributed(ids: tuple[str, ...], stream: str, agent: str) -> tuple[str, tuple[str, ...] | UnsetType]:
+def _actor_and_behind(ids: tuple[str, ...], stream: str, agent: str) -> tuple[str, tuple[str, ...] | UnsetType]:
     principal, *others = ids
     if stream.startswith("run:") and agent != principal:
         return agent, ids
@@ -72,10 +73,10 @@ class FixedAttribution:
         self.ids = ids
 
     def of(self, stream: str, agent: str) -> tuple[str, tuple[str, ...] | UnsetType]:
-        return _attributed(self.ids, stream, agent)
+        return _actor_and_behind(self.ids, stream, agent)
 
 
-class Attribution:
+class ActorAttribution:
     """An authority that is not the ledger's own user, as ids. Looked up when the first event is begun."""
 
     def __init__(self, txn: ReadTxn, authority: Authority) -> None:
@@ -88,7 +89,7 @@ class Attribution:
 
     def of(self, stream: str, agent: str) -> tuple[str, tuple[str, ...] | UnsetType]:
         """Actor and `on_behalf_of` of the events of a stream that belongs to an agent."""
-        return _attributed(self.ids, stream, agent)
+        return _actor_and_behind(self.ids, stream, agent)
 
 
 # --- One append in the making: contents put, events chained, then one row and the views, in one transaction.
@@ -224,7 +225,7 @@ class LedgerWriter:
     def put_large(self, contents: Iterable[bytes], scope: int) -> None:
         """Contents of more than one row go first, in transactions of their own; the append then finds them."""
         for data in contents:
-            self.store.write(partial(_put, data, scope), len(data))
+            self.store.write(partial(_put_bytes, data, scope), len(data))
 
     def _run(self, work: Callable[[Append], T], ids: RepeatedIds, imported: ImportScope | None, txn: WriteTxn) -> T:
         """Rows held in memory are valid while this writer alone writes; after anything else they are read again."""
@@ -242,7 +243,7 @@ class LedgerWriter:
         return result
 
 
-def _put(data: bytes, scope: int, txn: WriteTxn) -> None:
+def _put_bytes(data: bytes, scope: int, txn: WriteTxn) -> None:
     txn.facts.put(data, scope)
 
 
@@ -262,7 +263,7 @@ class ContentForms:
         """The reference under which these bytes are kept."""
         raise NotImplementedError
 
-    def put_text(self, text: str | bytes | StoredContent | Prepared, what: str = "text") -> str:
+    def put_text(self, text: str | bytes | StoredContent | PreparedContent, what: str = "text") -> str:
         """The reference of a text, which is kept exactly."""
         if isinstance(text, str):
             return self.put_bytes(text_bytes(text))
@@ -296,7 +297,7 @@ class ContentWriter(ContentForms):
             return self.put_imported((self._secret.prepare(data),))
         return self._append.remember(self._append.txn.facts.put(data, self._scope))
 
-    def put_imported(self, contents: Sequence[Prepared]) -> str:
+    def put_imported(self, contents: Sequence[PreparedContent]) -> str:
         """Contents of an origin, as its secret prepares them; returns the last one's reference."""
         stored = self._append.txn.facts.put_imported(contents, self._scope)
         refs = list(map(self._append.remember, stored))
@@ -304,11 +305,11 @@ class ContentWriter(ContentForms):
             self.stored += zip(refs, (content.data for content in contents), strict=True)
         return refs[-1] if refs else ""
 
-    def put_prepared(self, content: Prepared) -> str:
+    def put_prepared(self, content: PreparedContent) -> str:
         return self._append.remember(self._append.txn.facts.put_prepared(content, self._scope))
 
-    def put_text(self, text: str | bytes | StoredContent | Prepared, what: str = "text") -> str:
-        if isinstance(text, Prepared):
+    def put_text(self, text: str | bytes | StoredContent | PreparedContent, what: str = "text") -> str:
+        if isinstance(text, PreparedContent):
             return self.put_prepared(text)
         if isinstance(text, StoredContent):
             return self._append.require_content(text.ref)
@@ -338,9 +339,9 @@ class Append:
         self.txn, self.sql = txn, txn.sql
         self.ulids, self.replica = ulids, writer.store.replica
         self.authority = writer.authority
-        self._attribution: Attribution | FixedAttribution | None = None
+        self._attribution: ActorAttribution | FixedAttribution | None = None
         if not writer.authority.is_local:
-            self._attribution = Attribution(ReadTxn(txn.sql, txn.facts), writer.authority)
+            self._attribution = ActorAttribution(ReadTxn(txn.sql, txn.facts), writer.authority)
         self._writer = writer
         self.now_ms = writer.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
@@ -375,7 +376,7 @@ class Append:
         """For the contents of a turn, which are shared within its tree."""
         return ContentWriter(self, scope)
 
-    def remember(self, stored: Stored) -> str:
+    def remember(self, stored: StoredContentRow) -> str:
         ref = stored.ref.hex()
         self._numbers[ref] = stored.n
         return ref
@@ -389,7 +390,7 @@ class Append:
             number = self.txn.facts.find_content(bytes.fromhex(ref)) if is_known else None
             if number is None:
                 raise ContentMissing(ref)
-            if is_husk(self.sql, number):
+            if is_erased_content(self.sql, number):
                 raise ContentGone(ref)
             self._numbers[ref] = number
         return ref
@@ -417,7 +418,7 @@ class Append:
 
     def stream(self, name: str, prev: str | None, actor: str = DEFAULT_AGENT, *, later: bool = False) -> EventStream:
         """The end of a stream; with `later` its events are applied to the views together. `actor` is the agent that
-        the stream belongs to: `Attribution` says when it stands in the events."""
+        the stream belongs to: `ActorAttribution` says when it stands in the events."""
         on_behalf_of: tuple[str, ...] | UnsetType = UNSET
         if self._attribution is not None:
             actor, on_behalf_of = self._attribution.of(name, actor)
@@ -507,8 +508,8 @@ class Append:
         return digest.hex()
 
     def add_encoded(self, event: Event | UnknownEvent, line: bytes, digest: bytes, *, later: bool = False) -> None:
-        """The same of an event whose line and id are made already."""
-        when = self.txn.facts.now_ms if event.ts is UNSET else self.now_ms
+        """The same of an event that is made already: now, or by another program at a time of its own."""
+        when = self.now_ms if event.ts == self.ts else when_of(event, self.txn.facts.now_ms)
         if later:
             self._pending.append((self.next_number, when, digest, event))
         else:
@@ -569,7 +570,7 @@ class EventStream:
         return event_id
 
 
-class Patience:
+class LeasePatience:
     """How long a contender waits. The beats that it saw are remembered by the writer across calls."""
 
     def __init__(self, writer: LedgerWriter, wait: float, ttl: float) -> None:
@@ -654,7 +655,7 @@ class KeyedCommand(Struct, frozen=True):
         return sha256(self.key.encode("utf-8", "surrogatepass")).digest()
 
 
-class Answer(Struct, frozen=True):
+class CommandAnswer(Struct, frozen=True):
     """What a command answered, by ids alone: names and texts are read anew, and may be erased meanwhile."""
 
     node: str
@@ -671,24 +672,24 @@ def keyed_command(
     if not isinstance(key, str) or not key:
         raise InvalidInput(f"retry key is {quoted(key)}", "it is text that is not empty")
     try:
-        plain = _plain(request if authority.is_local else [authority.chain, request])
+        plain = _plain_json(request if authority.is_local else [authority.chain, request])
     except RecursionError:
         raise InvalidInput("the request is nested too deeply", "flatten it, or give the inner part as text") from None
     return KeyedCommand(name, key, sha256(json_bytes(plain, "request")).digest())
 
 
-def _plain(value: Any) -> Any:
+def _plain_json(value: Any) -> Any:
     """JSON for a request's digest. JSON values stand for themselves, the ledger's own types by their name."""
     if isinstance(value, Struct):
         kind = type(value).__name__
         fields = {name: field for name, field in asdict(value).items() if not _is_later(kind, name, field)}
-        return {kind: {name: _plain(field) for name, field in fields.items()}}
+        return {kind: {name: _plain_json(field) for name, field in fields.items()}}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain_json(item) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _plain_json(item) for name, item in value.items()}
     return {"unset": True} if value is UNSET else value
 
 
@@ -696,7 +697,7 @@ def _is_later(kind: str, name: str, value: Any) -> bool:
     return value is UNSET and (kind, name) in _LATER_FIELDS
 
 
-def find_answer(sql: Sql, command: KeyedCommand | None) -> Answer | None:
+def find_answer(sql: Sql, command: KeyedCommand | None) -> CommandAnswer | None:
     """What this command answered before. Raises KeyTaken where its key came with another request."""
     if command is None:
         return None
@@ -706,10 +707,10 @@ def find_answer(sql: Sql, command: KeyedCommand | None) -> Answer | None:
     name, request, node, details = row
     if name not in ("", command.name) or bytes(request) != command.request:  # older keys do not tell the name
         raise KeyTaken(command.key)
-    return Answer(node, details)
+    return CommandAnswer(node, details)
 
 
-def once(append: Append, command: KeyedCommand | None, work: Callable[[], Answer]) -> Answer:
+def once(append: Append, command: KeyedCommand | None, work: Callable[[], CommandAnswer]) -> CommandAnswer:
     """Do the work, unless this command was done before: then answer what it answered, and write nothing."""
     answer = find_answer(append.sql, command)
     if answer is not None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.clock import offset
-from weft.kernel.contents import Prepared, json_value
+from weft.kernel.contents import PreparedContent, json_value, text_bytes
 from weft.kernel.enums import (
     AgentRole,
     FileKind,
@@ -21,6 +21,7 @@ from weft.kernel.enums import (
     LintSeverity,
     MessageRole,
     MessageSource,
+    ProgramKind,
     RunExit,
     RunReason,
     SessionStatus,
@@ -89,21 +90,25 @@ from weft.ledger.model import (
 )
 from weft.ledger.read.sessions import find_shortened
 from weft.ledger.views.rows import (
+    SESSION,
     Lease,
     LeaseKind,
     SessionRow,
     TurnRow,
+    agent_id,
     event_at,
     find_by_name,
     find_lease,
     find_session,
     held_leases,
     is_message,
+    load_program,
     load_turn,
 )
-from weft.ledger.write.transaction import MESSAGE_ROOM, Append, ContentWriter, LedgerWriter, Patience
+from weft.ledger.write.transaction import MESSAGE_ROOM, Append, ContentWriter, LeasePatience, LedgerWriter
+from weft.store.fact_log import LEDGER_SCOPE
 from weft.store.replicas import NOBODY, is_dead, last_copied_event
-from weft.store.sql import Sql
+from weft.store.sql import Sql, rows_in
 
 # --- The events of one turn, recorded at once or step by step.
 
@@ -117,9 +122,9 @@ SUMMARY_KIND = "content"
 class PreparedCall(Struct, frozen=True):
     """The contents of a tool call that were encoded and hashed ahead."""
 
-    id: Prepared | None = None
-    arguments: Prepared | None = None
-    result: Prepared | None = None
+    id: PreparedContent | None = None
+    arguments: PreparedContent | None = None
+    result: PreparedContent | None = None
 
 
 UNPREPARED = PreparedCall()
@@ -154,7 +159,7 @@ class TurnEvents:
         session: str | UnsetType,
         compaction: str | UnsetType,
         turn_type: TurnType,
-        setting: Setting,
+        setting: RunConfig,
     ) -> str:
         return self.run.add(
             RunStarted,
@@ -165,7 +170,7 @@ class TurnEvents:
             **setting.fields(self.contents),
         )
 
-    def message(self, message: NewMessage, listed: str = MAIN_LIST, text: Prepared | None = None) -> str:
+    def message(self, message: NewMessage, listed: str = MAIN_LIST, text: PreparedContent | None = None) -> str:
         """A message enters the history; returns its id. `text` is its whole content, where that was prepared."""
         fact = self._message_fact(message, text)
         self.run.add(HistoryAppend, list=self.contents.named(listed, "list"), message=fact)
@@ -177,6 +182,7 @@ class TurnEvents:
         correlation: str,
         *,
         provider: str | None = None,
+        vendor: str | None = None,
         params: Any = None,
         tools_spec: Any = None,
         attempt: int | None = None,
@@ -192,6 +198,7 @@ class TurnEvents:
             tools_spec=UNSET if tools_spec is None else contents.put_json(tools_spec, "tools_spec"),
             attempt=checked_whole(attempt, "attempt"),
             input=input,
+            vendor=UNSET if vendor is None else contents.named(vendor, "vendor"),
         )
 
     def response(
@@ -204,7 +211,7 @@ class TurnEvents:
         finish_reason: str | None = None,
         model: str | None = None,
         latency_ms: int | None = None,
-        text: Prepared | None = None,
+        text: PreparedContent | None = None,
         refers_to_reasoning: bool = False,
     ) -> str | None:
         """A model's answer; returns the message's id. With `refers_to_reasoning` the event says which message holds its
@@ -241,7 +248,7 @@ class TurnEvents:
             ToolCallRequested,
             tool=contents.named(call.name, "tool name"),
             call_id=call_id,
-            args=self._arguments(call) if prepared.arguments is None else contents.put_prepared(prepared.arguments),
+            args=self._put_arguments(call) if prepared.arguments is None else contents.put_prepared(prepared.arguments),
             correlation_id=correlation,
             server=UNSET if call.server is None else contents.named(call.server, "server"),
             number=checked_whole(call.number, "tool number"),
@@ -250,7 +257,7 @@ class TurnEvents:
         )
         return event, call_id
 
-    def _arguments(self, call: NewToolCall) -> str:
+    def _put_arguments(self, call: NewToolCall) -> str:
         if _is_raw_json(call.arguments):
             return self.contents.put_bytes(call.arguments.encode())
         return self.contents.put_json(call.arguments, "arguments")
@@ -292,8 +299,9 @@ class TurnEvents:
     def _result(self, call: NewToolCall) -> str | UnsetType:
         return UNSET if call.result is UNSET else self.contents.put_json(call.result, "result")
 
-    def interruption(self, reason: InterruptionReason, open_calls: tuple[str, ...]) -> None:
-        self.run.add(Interruption, reason=reason, affects=tuple(map(EventRef, open_calls)))
+    def interruption(self, reason: InterruptionReason, open_calls: tuple[str, ...], *, goes_on: bool = False) -> None:
+        affects = tuple(map(EventRef, open_calls))
+        self.run.add(Interruption, reason=reason, affects=affects, goes_on=True if goes_on else UNSET)
 
     def finish(
         self,
@@ -342,7 +350,7 @@ class TurnEvents:
         self.messages += 1
         return offset(self.turn, self.messages)
 
-    def _message_fact(self, message: NewMessage, text: Prepared | None) -> MessageFact:
+    def _message_fact(self, message: NewMessage, text: PreparedContent | None) -> MessageFact:
         contents = self.contents
         id, source = self.next_message_id(), self.append.message_source(message.source)
         extra: dict[str, Any] = {}
@@ -350,8 +358,13 @@ class TurnEvents:
             extra["parent"] = self._known_message(message.parent)
         if message.model is not None:
             extra["model"] = contents.named(message.model, "model")
-        for field in ("thinking_config", "context", "metadata"):
-            if (value := getattr(message, field)) is not None:
+        config, context = message.thinking_config, message.context
+        context = (
+            context_beside(message) if context is None else context
+        )  # whoever records a turn is taken at their word
+        beside = (("thinking_config", config), ("context", context), ("metadata", message.metadata))
+        for field, value in beside:
+            if value is not None:
                 extra[field] = contents.put_json(value, field)
         if message.files or message.lints or message.codeblocks:
             extra |= self.annotations(message)
@@ -372,12 +385,12 @@ class TurnEvents:
             )
         return message
 
-    def parts(self, content: str | StoredContent | Prepared | tuple[Part, ...]) -> tuple[PartFact, ...]:
+    def parts(self, content: str | StoredContent | PreparedContent | tuple[Part, ...]) -> tuple[PartFact, ...]:
         if not isinstance(content, tuple):
             return (TextFact(text=self.contents.put_text(content)),)
-        return tuple(map(self._part, content))
+        return tuple(map(self._part_fact, content))
 
-    def _part(self, part: Part) -> PartFact:
+    def _part_fact(self, part: Part) -> PartFact:
         contents = self.contents
         match part:
             case TextPart():
@@ -412,7 +425,7 @@ class TurnEvents:
                 content=text(block.content),
                 language=UNSET if block.language is None else named(block.language, "language"),
                 path=UNSET if block.path is None else text(block.path),
-                **_lines(block, "line_start", "line_end"),
+                **_line_fields(block, "line_start", "line_end"),
             )
             for block in checked_notes(message.codeblocks, Codeblock, "codeblocks")
         )
@@ -434,7 +447,7 @@ def file_facts(contents: ContentWriter, files: Sequence[FileNote]) -> tuple[File
         FileFact(
             kind=checked_member(FileKind, file.kind, "kind"),
             path=contents.put_text(file.path, "file path"),
-            **_lines(file, "line_start", "line_end"),
+            **_line_fields(file, "line_start", "line_end"),
         )
         for file in checked_notes(files, FileNote, "files")
     )
@@ -448,7 +461,7 @@ def lint_facts(contents: ContentWriter, lints: Sequence[LintNote]) -> tuple[Lint
             message=UNSET if lint.message is None else text(lint.message),
             source=UNSET if lint.source is None else contents.named(lint.source, "lint source"),
             severity=checked_member(LintSeverity, lint.severity, "severity") if lint.severity else UNSET,
-            **_lines(lint, "start_line", "start_col", "end_line", "end_col"),
+            **_line_fields(lint, "start_line", "start_col", "end_line", "end_col"),
         )
         for lint in checked_notes(lints, LintNote, "lints")
     )
@@ -464,7 +477,7 @@ def error_fact(contents: ContentWriter, error: str | NewError) -> ErrorFact:
     )
 
 
-def _lines(note: Any, *fields: str) -> dict[str, Any]:
+def _line_fields(note: Any, *fields: str) -> dict[str, Any]:
     return {field: checked_whole(getattr(note, field), field) for field in fields}
 
 
@@ -478,7 +491,7 @@ def _is_raw_json(arguments: Any) -> bool:
         return False
 
 
-class Setting:
+class RunConfig:
     """Under which circumstances a turn runs: who, as what, with which rights and configuration."""
 
     def __init__(
@@ -526,7 +539,9 @@ _TURN_KINDS = (LeaseKind.SESSION, LeaseKind.TURN)
 """Kinds whose purpose is a turn: it fails when its writer is gone."""
 
 
-def free_epoch(append: Append, kind: LeaseKind, key: str, patience: Patience, busy: Callable[[Lease], Conflict]) -> int:
+def free_epoch(
+    append: Append, kind: LeaseKind, key: str, patience: LeasePatience, busy: Callable[[Lease], Conflict]
+) -> int:
     """The epoch of what nobody holds, 0 where nobody ever did. Ends the lease of a dead or silent owner; raises what
     `busy` makes of any other."""
     lease = find_lease(append.sql, kind, key)
@@ -535,7 +550,7 @@ def free_epoch(append: Append, kind: LeaseKind, key: str, patience: Patience, bu
     if lease.purpose is not None:
         if is_run_of_broker(append, lease) or not patience.judge_stale(lease):
             raise busy(lease)
-        _abandon(append, lease)
+        _abandon_lease(append, lease)
     return lease.epoch
 
 
@@ -591,7 +606,7 @@ def _is_current(append: Append, lease: Lease) -> bool:
     return row is not None and (row.owner, row.epoch, row.purpose) == (lease.owner, lease.epoch, lease.purpose)
 
 
-def _abandon(
+def _abandon_lease(
     append: Append,
     lease: Lease,
     reason: InterruptionReason = InterruptionReason.CRASH,
@@ -624,13 +639,13 @@ def sweep_dead(writer: LedgerWriter) -> int:
     """At start: end the leases whose owners are provably gone. Returns how many."""
     with writer.store.read() as txn:
         leases = held_leases(txn.sql)
-    return sum(writer.write(partial(_sweep, lease)) for lease in leases if is_dead(lease.owner))
+    return sum(writer.write(partial(_sweep_lease, lease)) for lease in leases if is_dead(lease.owner))
 
 
-def _sweep(lease: Lease, append: Append) -> int:
+def _sweep_lease(lease: Lease, append: Append) -> int:
     if not _is_current(append, lease) or is_run_of_broker(append, lease):
         return 0
-    _abandon(append, lease)
+    _abandon_lease(append, lease)
     append.seal()
     return 1
 
@@ -647,14 +662,14 @@ def _give_up(lease: Lease, append: Append) -> None:
     if is_run_of_broker(append, lease):
         leave_run(append, lease)
         return
-    _abandon(append, lease, InterruptionReason.SHUTDOWN, "the ledger was closed")
+    _abandon_lease(append, lease, InterruptionReason.SHUTDOWN, "the ledger was closed")
     append.seal()
 
 
 # --- Where a new turn goes: its session, its parent, the event it grows from, the compaction in effect.
 
 
-class Placement(Struct, frozen=True):
+class TurnPlacement(Struct, frozen=True):
     """A spot in the tree for one new turn."""
 
     session: SessionRow | None
@@ -665,9 +680,29 @@ class Placement(Struct, frozen=True):
     depth: int
 
 
+ATTACHMENTS = "attachments"
+"""The field of a message's context that says what was attached to it."""
+
+
+def context_beside(message: NewMessage) -> Any:
+    """What was put beside a message: the context that it was given, and the files that were attached, unless that
+    context speaks of them itself or is no object."""
+    given = {} if message.context is None else message.context
+    files = checked_notes(message.files, FileNote, "files")
+    attached = [note for note in files if note.kind == FileKind.ATTACHED]
+    if not attached or not isinstance(given, dict) or ATTACHMENTS in given:
+        return message.context
+    return {**given, ATTACHMENTS: [_attachment_fields(note) for note in attached]}
+
+
+def _attachment_fields(note: FileNote) -> dict[str, Any]:
+    lines = {"line_start": note.line_start, "line_end": note.line_end}
+    return {"path": note.path, **{name: line for name, line in lines.items() if line is not None}}
+
+
 def find_place(
     append: Append, session: SessionRow | None, parent: str | UnsetType | None, expected: str | UnsetType | None
-) -> Placement:
+) -> TurnPlacement:
     """The head at this very moment, unless `parent` or `expected` pin it; a session elsewhere raises HeadMoved.
 
     A session that never had a head begins wherever `parent` says; a failed turn after the head can be continued.
@@ -683,12 +718,12 @@ def find_place(
     at = followed.head if followed else (None if pinned is UNSET else pinned)
     row = None if at is None else _turn_at(append, at, is_named=followed is None)
     events = followed.head_events if followed else None
-    return Placement(
+    return TurnPlacement(
         session,
         row,
         UNSET if row is None else fork_point(append, row, events),
         compaction_for(session, row, events),
-        _scope(append, row),
+        _content_scope(append, row),
         row.depth + 1 if row else 1,
     )
 
@@ -749,7 +784,7 @@ def compaction_for(session: SessionRow | None, parent: TurnRow | None, events: i
     return parent.compaction or UNSET
 
 
-def _scope(append: Append, parent: TurnRow | None) -> int:
+def _content_scope(append: Append, parent: TurnRow | None) -> int:
     """Contents are shared within a tree; a new root's tree is numbered like its first segment."""
     return _next_scope(append.sql) if parent is None else parent.root
 
@@ -770,9 +805,11 @@ def scope_in_database(writer: LedgerWriter, session: str | None, parent: str | U
 
 
 def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:
-    """Label, then alias, then the beginning of an imported label, then a new session; the id of a session means that
-    one."""
-    session = find_by_name(append.view, label) or _find_shortened(append, label)
+    """Label, then alias, then the beginning of an imported label, then routing key, then a new session; the id of a
+    session means that one. `persona:NAME` is the key of an agent's main session, also before its first use."""
+    session = find_by_name(append.view, label) or _find_shortened(append, label) or _find_routed(append, label)
+    if session is None and (agent := agent_of_key(append, label)) is not None:
+        return ensure_session(append, main_session(agent), agent)
     if session is not None:
         if not append.authority.is_unlimited:
             _ensure_allowed(append, session, label)
@@ -788,6 +825,37 @@ def _find_shortened(append: Append, label: str) -> SessionRow | None:
     """By the beginning of an imported label. The row is that of the views, which alone may be changed."""
     found = find_shortened(append.sql, label, append.access.may_read)
     return None if found is None else append.view.session(found.id)
+
+
+DIRECT_KEY = "dm:"
+"""What the label and the routing key of a session begin with that is somebody's who came by a channel."""
+MAIN_KEY = "persona:"
+"""What the routing key of an agent's main session begins with."""
+
+
+def main_session(agent: str) -> str:
+    """The label of the session that an agent, by its name, has for whatever belongs to no other one."""
+    return f"{agent}:main"
+
+
+def agent_of_key(append: Append, key: str) -> str | None:
+    """The agent whose main session a routing key names, by its name; None where it names none that may be asked."""
+    name = key.removeprefix(MAIN_KEY)
+    id = None if name == key else agent_id(append.sql, name)
+    program = None if id is None else load_program(append.sql, id)
+    if program is None or program.deleted or program.kind != ProgramKind.AGENT:
+        return None
+    append.access.ensure_agent(program.id, name)
+    return program.name
+
+
+def _find_routed(append: Append, key: str) -> SessionRow | None:
+    """By its routing key; one that several sessions share names none of them."""
+    contents = append.txn.facts.find_bytes(LEDGER_SCOPE, text_bytes(key))
+    rows = rows_in(append.sql, f"{SESSION.select} WHERE routing IS NOT NULL AND routing IN", contents)
+    routed = [row for row in (SessionRow(*values) for values in rows) if row.status != SessionStatus.DELETED]
+    readable = [row for row in routed if append.access.may_read(row)]
+    return append.view.session(readable[0].id) if len(readable) == 1 else None
 
 
 def ensure_label_free(append: Append, label: str, own: SessionRow | None = None) -> None:
@@ -859,13 +927,27 @@ def create_session(
     `session_created`."""
     append.authority.ensure_allowed("session:create")
     agent, session = append.agent(persona), append.ulids.mint()
+    if "routing_key" not in fields and (key := _own_key(append, label, agent)) is not None:
+        fields["routing_key"] = append.ledger_contents.put_text(key, "routing key")
     append.stream(session_stream(session), None, actor or agent).add(
         SessionCreated, label=append.ledger_contents.put_text(label, "label"), persona=agent, **fields
     )
     return append.view.session(session)
 
 
-def ensure_free(append: Append, session: SessionRow, patience: Patience) -> int:
+def _own_key(append: Append, label: str, agent: str) -> str | None:
+    """The routing key of a session that is made as the main one of its agent, or for somebody who came by a channel;
+    None for every other one."""
+    if label.startswith(DIRECT_KEY):
+        return label
+    if not label.endswith(main_session("")):
+        return None
+    program = load_program(append.sql, agent)
+    is_main = program is not None and program.kind == ProgramKind.AGENT and label == main_session(program.name)
+    return f"{MAIN_KEY}{program.name}" if program is not None and is_main else None
+
+
+def ensure_free(append: Append, session: SessionRow, patience: LeasePatience) -> int:
     """The epoch of a session that nobody holds. Takes it from a dead or silent owner; raises SessionBusy otherwise."""
     epochs = append.view.memory.free_epochs
     epoch = epochs.get(session.id)

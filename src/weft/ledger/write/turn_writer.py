@@ -64,7 +64,7 @@ from weft.ledger.model import (
     repeated_id,
 )
 from weft.ledger.read.access import READ_SESSION, access_of
-from weft.ledger.read.contexts import Context, check_input, find_message, input_of
+from weft.ledger.read.contexts import Context, check_input, find_message, input_of, standing_input
 from weft.ledger.read.revisions import Revision
 from weft.ledger.read.search_index import forget_turns
 from weft.ledger.read.turns import calls_of, change_to, placed_messages, substitutions_in
@@ -84,15 +84,15 @@ from weft.ledger.views.rows import (
     recorded,
     run_events,
 )
-from weft.ledger.views.turns import message_of
-from weft.ledger.write.record_turn import Weight, move_with_turn, spawned_by, weigh
-from weft.ledger.write.transaction import MESSAGE_ROOM, Append, LedgerWriter, Patience
+from weft.ledger.views.turns import is_cut_short, message_of
+from weft.ledger.write.record_turn import WriteWeight, move_with_turn, spawned_by, weigh
+from weft.ledger.write.transaction import MESSAGE_ROOM, Append, LeasePatience, LedgerWriter
 from weft.ledger.write.turn_events import (
     MAIN_LIST,
-    Placement,
     ResultNotes,
-    Setting,
+    RunConfig,
     TurnEvents,
+    TurnPlacement,
     ensure_free,
     ensure_session,
     error_fact,
@@ -109,7 +109,7 @@ from weft.store.replicas import NOBODY
 # --- Recording a turn step by step, under the session's lease.
 
 T = TypeVar("T")
-NO_WEIGHT = Weight(0, ())
+NO_WEIGHT = WriteWeight(0, ())
 
 
 class OpenCall:
@@ -124,7 +124,7 @@ class OpenCall:
 class TurnWriter:
     """An open turn. Leaving its `with` block by an exception fails it; without an end it is interrupted."""
 
-    def __init__(self, writer: LedgerWriter, turn: str, lease: Lease, actor: str, place: Placement) -> None:
+    def __init__(self, writer: LedgerWriter, turn: str, lease: Lease, actor: str, place: TurnPlacement) -> None:
         self._writer, self._lease, self._actor, self._scope = writer, lease, actor, place.scope
         self.id = turn
         self.session = place.session.label if place.session else None
@@ -160,7 +160,7 @@ class TurnWriter:
         def step(turn_events: TurnEvents) -> str:
             return [turn_events.message(message, history) for message in messages][-1]
 
-        return self._step(step, weigh(messages, ()))
+        return self._write_step(step, weigh(messages, ()))
 
     def request(
         self,
@@ -172,9 +172,13 @@ class TurnWriter:
         tools_spec: Any = None,
         attempt: int | None = None,
     ) -> str:
-        """The model is about to be asked. `input` says what it is sent: a context, message ids, or {base, keep, then}.
-        Returns the event, a base for later inputs."""
-        request_input = self._named_input(input) if isinstance(input, Context) else self._checked_input(input)
+        """The model is about to be asked. `input` says what it is sent: a context, message ids, or {base, keep, then};
+        without it, the turn's context and what the turn has said and done so far. Returns the event, a base for later
+        inputs."""
+        if input is None:
+            request_input = self._standing_input()
+        else:
+            request_input = self._named_input(input) if isinstance(input, Context) else self._checked_input(input)
 
         def step(turn_events: TurnEvents) -> tuple[str, str]:
             correlation = turn_events.append.ulids.mint()
@@ -189,7 +193,7 @@ class TurnWriter:
             )
             return event, correlation
 
-        self._request, self._correlation = self._step(step)
+        self._request, self._correlation = self._write_step(step)
         return self._request
 
     def _checked_input(self, value: Any) -> RequestInput | UnsetType:
@@ -198,6 +202,10 @@ class TurnWriter:
             with self._writer.store.read() as txn:
                 check_input(txn, request_input)
         return request_input
+
+    def _standing_input(self) -> RequestInput | UnsetType:
+        with self._writer.store.read() as txn:
+            return standing_input(txn, self.id)
 
     def _named_input(self, context: Context) -> RequestInput | UnsetType:
         with self._writer.store.read() as txn:
@@ -236,7 +244,7 @@ class TurnWriter:
             )
             return message_id, turn_events.run.prev, correlation
 
-        self._message, self._response_event, self._correlation = self._step(step, weigh(messages, ()))
+        self._message, self._response_event, self._correlation = self._write_step(step, weigh(messages, ()))
         return self._message
 
     def tool_call(
@@ -266,7 +274,7 @@ class TurnWriter:
             return OpenCall(event, call_id, correlation, native)
 
         native = str(call.id)
-        opened = self._step(step)
+        opened = self._write_step(step)
         earlier = self._named[native] = self._named.get(native, -1) + 1
         key = repeated_id(native, earlier)
         self._calls[key] = opened
@@ -305,7 +313,7 @@ class TurnWriter:
             spawned = spawned_by(turn_events, spawned_session, opened.call_id)
             turn_events.result(opened.event, opened.call_id, outcome, opened.correlation, spawned)
 
-        self._step(step, weigh((), (outcome,)))
+        self._write_step(step, weigh((), (outcome,)))
         del self._calls[key]
 
     def _key_of(self, call: str) -> str:
@@ -371,7 +379,7 @@ class TurnWriter:
         )
         return turn_events, turn
 
-    def _step(self, step: Callable[[TurnEvents], T], weight: Weight = NO_WEIGHT) -> T:
+    def _write_step(self, step: Callable[[TurnEvents], T], weight: WriteWeight = NO_WEIGHT) -> T:
         def work(append: Append) -> T:
             turn_events, _ = self._turn_events(append)
             result = step(turn_events)
@@ -454,10 +462,10 @@ def begin_turn(
     owner: str,
     wait: float,
     ttl: float,
-    setting: Setting,
+    setting: RunConfig,
 ) -> TurnWriter:
     """Take the session's lease and pin the parent. Others wait, or get SessionBusy."""
-    patience = Patience(writer, wait, ttl)
+    patience = LeasePatience(writer, wait, ttl)
 
     def work(append: Append) -> TurnWriter:
         row = None if session is None else ensure_session(append, session, persona)
@@ -542,11 +550,13 @@ def _open_call(append: Append, turn: TurnRow, call_id: str) -> tuple[CallRow, st
     rows = append.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
     pairs = ((call, append.txn.facts.text(call.call_id)) for call in (CallRow(*row) for row in rows))
     calls = [(call, native) for call, native in pairs if native is not None]
-    ours = [pair for pair in calls if call_id in _spellings(turn, *pair)]
+    ours = [pair for pair in calls if call_id in _call_spellings(turn, *pair)]
     same_native = [pair for pair in calls if pair[1] == call_id]
     if same_native and ours and ours[0] not in same_native:
-        raise AmbiguousName(call_id, [_spellings(turn, *pair)[0] for pair in (*ours, *same_native)])
-    waiting = [(call, native) for call, native in same_native or ours if call.outcome in (None, "interrupted")]
+        raise AmbiguousName(call_id, [_call_spellings(turn, *pair)[0] for pair in (*ours, *same_native)])
+    waiting = [
+        (call, native) for call, native in same_native or ours if call.outcome is None or is_cut_short(turn, call)
+    ]
     if not (same_native or ours):
         raise NotFound("tool call", f"{turn.id}:{call_id}")
     if not waiting:
@@ -557,7 +567,7 @@ def _open_call(append: Append, turn: TurnRow, call_id: str) -> tuple[CallRow, st
     return waiting[0]
 
 
-def _spellings(turn: TurnRow, call: CallRow, native: str) -> tuple[str, str]:
+def _call_spellings(turn: TurnRow, call: CallRow, native: str) -> tuple[str, str]:
     ours = repeated_id(native, call.repeated)
     return f"{turn.id}:{ours}", ours
 
@@ -571,7 +581,7 @@ NAMES = "name an event by the beginning of its id, a message or a tool call by i
 Resolve = Callable[[ReadTxn, str], Revision]
 
 
-class Place(Struct, frozen=True):
+class SubstitutedPlace(Struct, frozen=True):
     """An event in whose place another one can be shown, and the turn that it belongs to."""
 
     event: StoredEvent
@@ -590,9 +600,13 @@ def substitute(
 
     def work(append: Append) -> str:
         reading = ReadTxn(append.sql, append.txn.facts)
-        place = _place(reading, event)
+        place = _place_of_event(reading, event)
         _ensure_changeable(append, place)
-        shown = _existing(append, place, replacement) if replacement is not None else _new(append, place, words)
+        shown = (
+            _existing_replacement(append, place, replacement)
+            if replacement is not None
+            else _new_replacement(append, place, words)
+        )
         why = UNSET if reason is None else append.put_text(reason, "reason")
         for original, instead in ((place.event.id, shown), *_spelled_out(append, place, shown)):
             append.ledger_stream().add(
@@ -618,7 +632,7 @@ def find_event(txn: ReadTxn, name: str, resolve: Resolve) -> str:
     id = id or _answer_event(txn, resolve(txn, text))
     if id is None:
         raise NotFound("event", name, NAMES)
-    place = _place(txn, id)
+    place = _place_of_event(txn, id)
     change = None if place.event.event.stream.startswith("run:") else change_to(txn, id)
     return _result_in_message(txn, place) or id if change is None else change.original.hex()
 
@@ -633,7 +647,7 @@ def find_replacement(txn: ReadTxn, name: str, original: str, resolve: Resolve) -
 
 def last_substitution(txn: ReadTxn, event: str) -> AppliedSubstitution:
     """What is noted of an event that was substituted; of one that is shown again, that it is."""
-    return substitutions_in(txn, [_place(txn, event).turn.n]).last_note(event)
+    return substitutions_in(txn, [_place_of_event(txn, event).turn.n]).last_note(event)
 
 
 def _message_event(txn: ReadTxn, name: str) -> str | None:
@@ -669,7 +683,7 @@ def _result_event(txn: ReadTxn, name: str) -> str | None:
     return event_at(txn.facts, turn, row.result_position)
 
 
-def _result_in_message(txn: ReadTxn, place: Place) -> str | None:
+def _result_in_message(txn: ReadTxn, place: SubstitutedPlace) -> str | None:
     """The result that a message tells and nothing else, where it was recorded by itself, too."""
     message = message_of(place.event.event)
     if message is None or len(message.parts) != 1 or not isinstance(only := message.parts[0], ToolResultFact):
@@ -697,12 +711,12 @@ def _is_readable(txn: ReadTxn, event: str) -> bool:
     if access.is_unlimited:
         return True
     try:
-        return access.may_read_turn(_place(txn, event).turn)
+        return access.may_read_turn(_place_of_event(txn, event).turn)
     except (NotFound, NotApplicable):
         return False
 
 
-def _place(txn: ReadTxn, id: str) -> Place:
+def _place_of_event(txn: ReadTxn, id: str) -> SubstitutedPlace:
     """The turn of an event that can be substituted; a late result belongs to that of its call."""
     n = txn.facts.find_event(bytes.fromhex(id)) if is_digest(id) else None
     line = None if n is None else txn.facts.line(n)
@@ -718,15 +732,15 @@ def _place(txn: ReadTxn, id: str) -> Place:
     elif isinstance(message_or_result, ToolResult):
         turn = place_of_event(txn.sql, txn.facts, message_or_result.call.event_id)[0]
     elif (change := change_to(txn, id)) is not None:
-        turn = _place(txn, change.original.hex()).turn
+        turn = _place_of_event(txn, change.original.hex()).turn
     else:
         turn = None
     if turn is None:
         raise NotFound("turn of event", id)
-    return Place(event, turn)
+    return SubstitutedPlace(event, turn)
 
 
-def _ensure_changeable(append: Append, place: Place) -> None:
+def _ensure_changeable(append: Append, place: SubstitutedPlace) -> None:
     turn, event = place.turn, place.event
     append.access.ensure_turn(RIGHT, turn, turn.id)
     _ensure_readable(append, place)
@@ -743,7 +757,7 @@ def _ensure_changeable(append: Append, place: Place) -> None:
             raise NotApplicable(f"tool call {call.seq + 1} of turn {turn.id} was interrupted", "record its late result")
 
 
-def _ensure_readable(append: Append, place: Place) -> None:
+def _ensure_readable(append: Append, place: SubstitutedPlace) -> None:
     turn, message = place.turn, message_of(place.event.event)
     append.access.ensure_readable_turn(turn, turn.id)
     if message is not None and message.role == MessageRole.SYSTEM and not append.access.may_read_prompt(turn.n):
@@ -758,12 +772,12 @@ def _call_of(append: Append, turn: TurnRow, result: ToolResult) -> CallRow:
     return CallRow(*row)
 
 
-def _existing(append: Append, place: Place, replacement: str) -> str:
+def _existing_replacement(append: Append, place: SubstitutedPlace, replacement: str) -> str:
     """An event that was recorded before, of the same kind."""
     reading = ReadTxn(append.sql, append.txn.facts)
     other = place if replacement == place.event.id else _replacement_place(append, reading, place, replacement)
     _ensure_readable(append, other)
-    if type(other.event.event) is not type(place.event.event) or _role(other) != _role(place):
+    if type(other.event.event) is not type(place.event.event) or _message_role(other) != _message_role(place):
         raise NotApplicable(
             f"event {replacement[:12]} is of another kind than {place.event.id[:12]}",
             "a message is substituted by a message of the same role, an answer by an answer, a result by a result",
@@ -773,31 +787,31 @@ def _existing(append: Append, place: Place, replacement: str) -> str:
     return replacement
 
 
-def _replacement_place(append: Append, reading: ReadTxn, place: Place, replacement: str) -> Place:
+def _replacement_place(append: Append, reading: ReadTxn, place: SubstitutedPlace, replacement: str) -> SubstitutedPlace:
     """What another ledger recorded to be shown there, and nobody here has taken over, belongs to no turn yet: whoever
     may read the whole ledger takes it over for this one."""
     try:
-        return _place(reading, replacement)
+        return _place_of_event(reading, replacement)
     except NotFound:
         n = reading.facts.find_event(bytes.fromhex(replacement)) if is_digest(replacement) else None
         line = None if n is None else reading.facts.line(n)
         if n is None or line is None or not append.access.is_unlimited:
             raise
-        return Place(recorded(n, line), place.turn)
+        return SubstitutedPlace(recorded(n, line), place.turn)
 
 
-def _role(place: Place) -> str | None:
+def _message_role(place: SubstitutedPlace) -> str | None:
     message = message_of(place.event.event)
     return None if message is None else message.role
 
 
-def _spelled_out(append: Append, place: Place, shown: str) -> Iterator[tuple[str, str]]:
+def _spelled_out(append: Append, place: SubstitutedPlace, shown: str) -> Iterator[tuple[str, str]]:
     """Messages of the turn that spell the result of a tool out: they are shown with the other result, too."""
     result = place.event.event
     if not isinstance(result, ToolResult):
         return
     facts = append.txn.facts
-    instead = _place(ReadTxn(append.sql, facts), shown).event.event
+    instead = _place_of_event(ReadTxn(append.sql, facts), shown).event.event
     assert isinstance(instead, ToolResult), "it is of the same kind"
     output = instead.result if instead.error is UNSET else instead.error.message
     for each in list(run_events(facts, place.turn)):
@@ -818,12 +832,12 @@ def _with_output(part: PartFact, call_id: str, output: str) -> PartFact:
     return ToolResultFact(tool_call_id=call_id, output=output)
 
 
-def _new(append: Append, place: Place, words: Any) -> str:
+def _new_replacement(append: Append, place: SubstitutedPlace, words: Any) -> str:
     """An event of the same kind with other words, in the ledger's own stream. It is there before it is named."""
     original, message = place.event.event, message_of(place.event.event)
     events = TurnEvents(append, place.turn.id, actor=place.turn.persona, scope=place.turn.root)
     if message is not None:
-        return _add_message(append, original, _parts(events, message, words))
+        return _add_message(append, original, _replacement_parts(events, message, words))
     assert isinstance(original, ToolResult), "there is nothing else that words can stand in for"
     id = append.ledger_stream().add(
         ToolResult,
@@ -854,7 +868,7 @@ def _add_message(append: Append, original: Event | UnknownEvent, parts: tuple[Pa
     return id
 
 
-def _parts(events: TurnEvents, was: MessageFact, words: Any) -> tuple[PartFact, ...]:
+def _replacement_parts(events: TurnEvents, was: MessageFact, words: Any) -> tuple[PartFact, ...]:
     if isinstance(words, tuple | list):
         if not words or not all(isinstance(part, Part) for part in words):
             raise InvalidInput(

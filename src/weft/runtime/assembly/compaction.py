@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -30,9 +30,9 @@ from weft.runtime.assembly.context_fitting import (
 from weft.runtime.assembly.summaries import (
     CompactionStrategy,
     ExtractSummariser,
-    Past,
     PastSummariser,
     StrategySummary,
+    SummarisedPast,
     Summariser,
     key_terms,
     load_strategy,
@@ -41,7 +41,7 @@ from weft.runtime.assembly.summaries import (
 )
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.model_requests import Budget, ModelSettings, cost_of, estimated_tokens
+from weft.runtime.inference.model_requests import ModelSettings, RequestBudget, cost_of, estimated_tokens
 from weft.runtime.ledger_port import RuntimeLedger
 
 # --- When a session is compacted: by its settings, the size of its context, and what came of the last request.
@@ -129,7 +129,7 @@ async def compact(
     keep: int | None = None,
     window: int = DEFAULT_WINDOW_TOKENS,
     beside: bool = False,
-    budget: Budget | None = None,
+    budget: RequestBudget | None = None,
     clock: Clock | None = None,
 ) -> Compaction:
     """Compact a session now. `model` writes the summary; `window` is that of the model whose context it is.
@@ -144,7 +144,7 @@ async def compact(
     before = await ledger.context(session=opened.label)
     layers = layers_of(before)
     place = division(layers.turns, chosen, keep, int(KEPT_SHARE * window))
-    past = Past(
+    past = SummarisedPast(
         turns=layers.turns[:place],
         earlier="\n".join(untitled(message.text) for message in layers.summary),
         focus=focus,
@@ -174,7 +174,7 @@ def _summariser(
     strategy: CompactionStrategy,
     model: ModelSettings | None,
     context: ExecutionContext,
-    budget: Budget | None,
+    budget: RequestBudget | None,
 ) -> PastSummariser:
     if not strategy.asks_model:
         return ExtractSummariser()
@@ -216,7 +216,7 @@ def _range(turns: Sequence[TurnMessages], place: int) -> dict[str, Any]:
 
 
 def _metadata(
-    strategy: CompactionStrategy, summary: StrategySummary, past: Past, model: ModelSettings | None, kept: int
+    strategy: CompactionStrategy, summary: StrategySummary, past: SummarisedPast, model: ModelSettings | None, kept: int
 ) -> dict[str, Any]:
     made = summary.summary
     metadata: dict[str, Any] = {"strategy": strategy.name, "kept_turns": kept, "covered_turns": len(past.turns)}
@@ -279,6 +279,10 @@ class CompactionWriter(Struct, frozen=True):
     context: ExecutionContext
 
 
+CountTokens = Callable[[Sequence[Message | NewMessage]], Awaitable[int | None]]
+"""What a provider counts of messages; None where it does not count."""
+
+
 async def compact_if_due(
     ledger: RuntimeLedger,
     inference: Inference,
@@ -286,13 +290,18 @@ async def compact_if_due(
     writer: CompactionWriter,
     budget: ContextBudget,
     query: Sequence[Message | NewMessage] = (),
+    count: CountTokens | None = None,
 ) -> Compaction | None:
     """Before a turn begins: compact its session where its size with this query, or its period, makes that due. `budget`
-    is that of the model that the turn asks."""
+    is that of the model that the turn asks. Where the size makes it due by the estimate, `count` asks its provider."""
     context = await ledger.context(session=session)
     measured = (await last_request(ledger, context)).measured
     fit = fit_of((*context.messages, *query), budget, measured)
-    trigger = due(writer.settings, fit, await since_compaction(ledger, context))
+    since = await since_compaction(ledger, context)
+    trigger = due(writer.settings, fit, since)
+    if trigger is CompactionTrigger.CONTEXT_LIMIT and count is not None:
+        counted = await count((*context.messages, *query))
+        trigger = trigger if counted is None else due(writer.settings, ContextFit(counted, budget), since)
     return None if trigger is None else await _compacted(ledger, inference, session, writer, trigger, budget.window)
 
 

@@ -16,15 +16,20 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable, quoted
-from weft.programs.program_kinds import PARAMETER_CHECKS
+from weft.programs.program_kinds import PARAMETER_CHECKS, THINKING_CONFIG, thinking_in
 from weft.programs.program_records import variables_in
-from weft.runtime.inference.model_requests import NO_PARAMETERS, Parameters
+from weft.runtime.inference.model_requests import NO_PARAMETERS, ModelParameters
+from weft.runtime.sandbox.profiles import parse_profile
+from weft.runtime.tool.tool_contract import FunctionReference
 from weft.runtime.tool.toolsets import (
     NO_LIMITS,
     GrantedPermissions,
     LimitingLayer,
     PermissionLimits,
+    SandboxLimits,
     checked_tool_patterns,
+    common_tool_patterns,
+    sandbox_config,
 )
 
 # --- The configuration of a turn as a merge of layers.
@@ -48,7 +53,7 @@ class LayerName(StrEnum):
 _ORDER = tuple(LayerName)
 _OF_MODEL = (LayerName.PROVIDER, LayerName.MODEL, LayerName.SITUATION)
 _PASSED_ON = (LayerName.SPAWNER, LayerName.THREAD, LayerName.SESSION)
-CHOICES = ("model", "situation", "toolset")
+CHOICES = ("model", "fallback", "situation", "toolset")
 """The values that are no parameters."""
 
 
@@ -99,16 +104,16 @@ class EffectiveConfig(Struct, frozen=True, kw_only=True):
         return name if isinstance(name, str) else None
 
     @property
-    def parameters(self) -> Parameters:
+    def parameters(self) -> ModelParameters:
         """Every parameter, whether the model takes it or not."""
         return _parameters(self.values)
 
     @property
-    def request_parameters(self) -> Parameters:
+    def request_parameters(self) -> ModelParameters:
         """The parameters that stand above the model's own and its situation's, as an inference request takes them."""
         return _parameters({key: value for key, value in self.values.items() if value.layer not in _OF_MODEL})
 
-    def sending(self, sendable: Parameters) -> EffectiveConfig:
+    def sending(self, sendable: ModelParameters) -> EffectiveConfig:
         """The same, where the model is sent these parameters and no others."""
         sent = sendable.given()
         unsent = {key: value for key, value in self.parameters.given().items() if key not in sent}
@@ -120,6 +125,7 @@ class EffectiveConfig(Struct, frozen=True, kw_only=True):
         return {
             "model": model,
             "provider": provider,
+            **({} if (fallback := self.value("fallback")) is None else {"fallback": fallback}),
             "situation": self.situation,
             **({} if self.toolset is None else {"toolset": self.toolset}),
             "parameters": parameters,
@@ -130,8 +136,8 @@ class EffectiveConfig(Struct, frozen=True, kw_only=True):
         }
 
 
-def _parameters(values: Mapping[str, SourcedValue]) -> Parameters:
-    return Parameters(**{key: one.value for key, one in values.items() if key not in CHOICES})
+def _parameters(values: Mapping[str, SourcedValue]) -> ModelParameters:
+    return ModelParameters(**{key: one.value for key, one in values.items() if key not in CHOICES})
 
 
 def merge(layers: Iterable[ConfigLayer]) -> EffectiveConfig:
@@ -187,25 +193,28 @@ def _checked(layer: ConfigLayer) -> ConfigLayer:
     """A recorded layer with values of the right types. Raises ValidationError where one is none of ours."""
     choices = {key: msgspec.convert(layer.values[key], str) for key in CHOICES if key in layer.values}
     others = {key: value for key, value in layer.values.items() if key not in CHOICES}
-    return replace(layer, values=choices | msgspec.convert(others, Parameters).given())
+    return replace(layer, values=choices | msgspec.convert(others, ModelParameters).given())
 
 
-# --- The two spellings of a request's parameters: in configurations (`maxTokens`) and in `Parameters` (`max_tokens`).
+# --- The two spellings of a request's parameters: in configurations `maxTokens`, in `ModelParameters` `max_tokens`.
 
 PARAMETER_NAMES = {
     "temperature": "temperature", "maxTokens": "max_tokens", "topP": "top_p", "topK": "top_k", "minP": "min_p",
     "seed": "seed", "stop": "stop", "presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty",
-    "thinking": "thinking",
+    "thinking": "thinking", "responseSchema": "response_schema",
 }  # fmt: skip
-"""By the name in a configuration, that in `Parameters`."""
+"""By the name in a configuration, that in `ModelParameters`."""
 CONFIGURED_NAMES = {own: name for name, own in PARAMETER_NAMES.items()}
 
 
-def parameters_of(config: Mapping[str, Any], place: str) -> Parameters:
-    """The parameters among the fields of a configuration; `place` names it in a refusal."""
+def parameters_of(config: Mapping[str, Any], place: str) -> ModelParameters:
+    """The parameters among the fields of a configuration; `place` names it in a refusal. A `thinkingConfig` counts
+    before `thinking`."""
     values = {own: config[name] for name, own in PARAMETER_NAMES.items() if name in config}
+    if THINKING_CONFIG in config:
+        values["thinking"] = thinking_in(f"{place}, {THINKING_CONFIG}", config[THINKING_CONFIG])
     try:
-        return msgspec.convert(values, Parameters, strict=False)
+        return msgspec.convert(values, ModelParameters, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidConfig(place, str(error), "mend it") from None
 
@@ -214,19 +223,25 @@ def parameters_of(config: Mapping[str, Any], place: str) -> Parameters:
 
 
 class MessageOverrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """For one message alone. `deny` holds patterns of tools. Its JSON stands with the message in the inbox."""
+    """For one message alone. `allow` and `deny` hold patterns of tools, `credentials` ids, `sandbox` a profile: they
+    narrow what is configured, and open nothing. Its JSON stands with the message in the inbox."""
 
     model: str | None = None
     situation: str | None = None
     toolset: str | None = None
-    parameters: Parameters = NO_PARAMETERS
+    parameters: ModelParameters = NO_PARAMETERS
     deny: tuple[str, ...] = ()
+    allow: tuple[str, ...] | None = None
+    sandbox: str | None = None
+    credentials: tuple[str, ...] | None = None
     system: str | None = None
     """Replaces the system prompt so far."""
     is_root: bool = False
     """Whether its turn begins without anything that was said in the session before."""
     replays: str | None = None
     """The recorded turn that its turn replays: only whoever replays it answers it."""
+    functions: tuple[FunctionReference, ...] = ()
+    """The functions that the program which sent it gave its turn as tools."""
 
     def record(self) -> dict[str, Any] | None:
         """The JSON of an admitted message's `overrides`; None where nothing is set."""
@@ -236,8 +251,22 @@ class MessageOverrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def layer(self, source: str = "") -> ConfigLayer:
         choices = {"model": self.model, "situation": self.situation, "toolset": self.toolset}
         values = {key: value for key, value in choices.items() if value is not None} | self.parameters.given()
-        limits = PermissionLimits(deny=checked_tool_patterns(self.deny))
+        limits = PermissionLimits(
+            allow=None if self.allow is None else checked_tool_patterns(self.allow),
+            deny=checked_tool_patterns(self.deny),
+            credentials=self.credentials,
+            sandbox=NO_SANDBOX_LIMITS if self.sandbox is None else _narrowing(self.sandbox),
+        )
         return ConfigLayer(name=LayerName.MESSAGE, source=source, values=values, permissions=limits)
+
+
+NO_SANDBOX_LIMITS = SandboxLimits()
+
+
+def _narrowing(profile: str) -> SandboxLimits:
+    """The sandbox that a profile names, as a limit that opens nothing."""
+    limits = msgspec.convert(sandbox_config(parse_profile(profile)), SandboxLimits)
+    return replace(limits, only_narrows=True)
 
 
 NO_OVERRIDES = MessageOverrides()
@@ -252,8 +281,8 @@ def read_overrides(record: Any, message: str) -> MessageOverrides:
 
 
 def combined_overrides(overrides: Iterable[MessageOverrides]) -> MessageOverrides:
-    """One set for messages that are answered together: a later message's value replaces an earlier one's, and what any
-    of them denies is denied."""
+    """One set for messages that are answered together: a later message's value replaces an earlier one's, and every
+    limit of any of them counts."""
     combined = NO_OVERRIDES
     for one in overrides:
         combined = MessageOverrides(
@@ -262,11 +291,27 @@ def combined_overrides(overrides: Iterable[MessageOverrides]) -> MessageOverride
             toolset=one.toolset or combined.toolset,
             parameters=one.parameters.over(combined.parameters),
             deny=tuple(dict.fromkeys((*combined.deny, *one.deny))),
+            allow=common_tool_patterns(combined.allow, one.allow),
+            sandbox=_common_profile(combined.sandbox, one.sandbox),
+            credentials=_common_credentials(combined.credentials, one.credentials),
             system=one.system if one.system is not None else combined.system,
             is_root=combined.is_root or one.is_root,
             replays=one.replays or combined.replays,
+            functions=tuple(dict.fromkeys((*combined.functions, *one.functions))),
         )
     return combined
+
+
+def _common_profile(one: str | None, other: str | None) -> str | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return str(parse_profile(one).narrowed(parse_profile(other)))
+
+
+def _common_credentials(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return tuple(id for id in one if id in other)
 
 
 def parse_overrides(
@@ -276,18 +321,27 @@ def parse_overrides(
     toolset: str | None = None,
     settings: Iterable[str] = (),
     deny: Iterable[str] = (),
+    allow: Iterable[str] = (),
+    sandbox: str | None = None,
+    credentials: Iterable[str] = (),
+    thinking: str | None = None,
 ) -> MessageOverrides:
-    """Overrides as a command line gives them; `settings` are texts `KEY=VALUE`. Raises InvalidInput."""
+    """Overrides as a command line gives them; `settings` are texts `KEY=VALUE`, and an empty list says nothing. Raises
+    InvalidInput."""
+    thinking_setting = () if thinking is None else (f"thinking={thinking}",)
     return MessageOverrides(
         model=model,
         situation=situation,
         toolset=toolset,
-        parameters=parse_parameters(settings),
+        parameters=parse_parameters((*settings, *thinking_setting)),
         deny=checked_tool_patterns(tuple(deny)),
+        allow=checked_tool_patterns(tuple(allow)) or None,
+        sandbox=None if sandbox is None else str(parse_profile(sandbox)),
+        credentials=tuple(dict.fromkeys(credentials)) or None,
     )
 
 
-def parse_parameters(settings: Iterable[str]) -> Parameters:
+def parse_parameters(settings: Iterable[str]) -> ModelParameters:
     """Texts `KEY=VALUE` as parameters. A key is a parameter's name in a model's configuration; a value is JSON or text.
     Of a key that is given twice the last value counts."""
     values: dict[str, Any] = {}

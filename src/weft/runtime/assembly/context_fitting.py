@@ -19,13 +19,13 @@ from weft.runtime.assembly.system_prompts import SystemPrompt, changed_prompt
 from weft.runtime.inference.local_models import CONTEXT_TOKENS
 from weft.runtime.inference.model_requests import (
     NO_PARAMETERS,
+    ModelParameters,
     ModelSettings,
-    Parameters,
     ProviderKind,
     ToolSpec,
     estimated_tokens,
     prompt_tokens,
-    value_tokens,
+    tools_tokens,
 )
 from weft.runtime.ledger_port import RuntimeLedger
 
@@ -167,7 +167,7 @@ def window_of(model: ModelSettings) -> int:
 
 def budget_of(
     model: ModelSettings,
-    parameters: Parameters = NO_PARAMETERS,
+    parameters: ModelParameters = NO_PARAMETERS,
     tools: Iterable[ToolSpec] = (),
 ) -> ContextBudget:
     """The budget of requests to a model. `parameters` are those that it is asked with, all layers merged."""
@@ -175,8 +175,7 @@ def budget_of(
     wanted = parameters.max_tokens if parameters.max_tokens is not UNSET else model.parameters.max_tokens
     most = window // 2 if wanted is not UNSET else window // 4
     output = min(DEFAULT_OUTPUT_TOKENS if wanted is UNSET else wanted, most)
-    described = sum(value_tokens([tool.name, tool.description, tool.schema]) for tool in tools)
-    return ContextBudget(window=window, output=output, tools=described)
+    return ContextBudget(window=window, output=output, tools=tools_tokens(tools))
 
 
 def fit_of(
@@ -389,20 +388,22 @@ def _measured(messages: tuple[Message, ...], answer: str, tokens: int) -> Measur
 
 def next_request(
     context: Context, prompt: SystemPrompt, budget: ContextBudget | None, tokens: int | None = None
-) -> Context:
-    """The context of a session as a broker would send it. Without a budget nothing more is cut than was before: no
-    model is known that it must fit. `tokens` is what the provider counted for the last request and its answer."""
+) -> tuple[Context, int]:
+    """The context of a session as a broker would send it, and how many tokens that is. Without a budget nothing more is
+    cut than was before: no model is known that it must fit. `tokens` is what the provider counted for the last request
+    and its answer."""
     brought, is_replaced = changed_prompt(prompt, context.messages)
     history = context.messages[1:] if is_replaced else context.messages
     whole = replace(context, messages=(*map(_shown, brought), *history))
     layers = layers_of(whole)
     if budget is None:
-        return replace(whole, messages=apply_cut(layers, context.cut))
+        sent = apply_cut(layers, context.cut)
+        return replace(whole, messages=sent), context_tokens(sent)
     measured = None
     if tokens is not None:
         measured = MeasuredRequest(tuple(message.id for message in apply_cut(layers, context.cut)), tokens)
     fitted = cut_to_fit(layers, budget, measured, context.cut, context.compaction)
-    return replace(whole, messages=fitted.sent, cut=fitted.cut)
+    return replace(whole, messages=fitted.sent, cut=fitted.cut), fitted.fit.tokens
 
 
 def _shown(message: NewMessage) -> Message:

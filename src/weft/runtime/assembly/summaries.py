@@ -29,15 +29,15 @@ from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import (
     BYTES_A_TOKEN,
-    Budget,
     InferenceRequest,
+    ModelParameters,
     ModelSettings,
-    Parameters,
+    RequestBudget,
     estimated_tokens,
     prompt_tokens,
     text_tokens,
 )
-from weft.runtime.replies import Finish, Reply
+from weft.runtime.replies import FinishReason, Reply
 
 # --- The terms of a text that an agent may have to write again exactly: paths, URLs, identifiers, numbers with a name.
 
@@ -256,7 +256,7 @@ Write plain text in the language of the conversation, in short lines under these
 Goal, Decisions, Done, Open, Names and paths. Begin at once: no introduction, no closing words."""
 
 
-class Past(Struct, frozen=True, kw_only=True):
+class SummarisedPast(Struct, frozen=True, kw_only=True):
     """What a summary stands for: turns, and before them the summary that was in effect."""
 
     turns: tuple[TurnMessages, ...]
@@ -296,7 +296,7 @@ class Summariser:
         inference: Inference,
         model: ModelSettings,
         context: ExecutionContext,
-        budget: Budget | None = None,
+        budget: RequestBudget | None = None,
         seconds: float = SUMMARY_SECONDS,
     ) -> None:
         self._inference, self._model, self._context, self._budget = inference, model, context, budget
@@ -305,7 +305,7 @@ class Summariser:
         self._summary_tokens = min(SUMMARY_TOKENS, window // 4)
         self._piece_tokens = max(LEAST_PIECE_TOKENS, window * 4 // 5 - 2 * self._summary_tokens - PROMPT_TOKENS)
 
-    async def summarise(self, past: Past) -> PastSummary:
+    async def summarise(self, past: SummarisedPast) -> PastSummary:
         tally = _Tally()
         try:
             async with asyncio.timeout(self._seconds):
@@ -320,13 +320,12 @@ class Summariser:
             return self._extract(past, tally, LONGER)
         return summary
 
-    async def _written(self, past: Past, tally: _Tally) -> PastSummary:
+    async def _written(self, past: SummarisedPast, tally: _Tally) -> PastSummary:
         pieces, so_far, reply = quoted_pieces(past.turns, self._piece_tokens) or [""], past.earlier, None
         for number, piece in enumerate(pieces, 1):
             messages = prompt_messages(piece, so_far, past.focus, self._summary_tokens, (number, len(pieces)))
-            request = InferenceRequest(
-                model=self._model, messages=messages, parameters=Parameters(max_tokens=self._summary_tokens)
-            )
+            parameters = ModelParameters(max_tokens=self._summary_tokens, response_schema=None)
+            request = InferenceRequest(model=self._model, messages=messages, parameters=parameters)
             reply = await self._inference.infer(request, budget=self._budget, context=self._context)
             tally.add(reply)
             so_far = reply.text.strip()
@@ -335,7 +334,7 @@ class Summariser:
         assert reply is not None
         return tally.summary(so_far, reply)
 
-    def _extract(self, past: Past, tally: _Tally, reason: str) -> PastSummary:
+    def _extract(self, past: SummarisedPast, tally: _Tally, reason: str) -> PastSummary:
         text = extract(past.turns, past.earlier, min(self._summary_tokens, max(1, past.tokens - 1)))
         return tally.extracted(text, reason)
 
@@ -343,7 +342,7 @@ class Summariser:
 class ExtractSummariser:
     """Makes summaries without a model."""
 
-    async def summarise(self, past: Past) -> PastSummary:
+    async def summarise(self, past: SummarisedPast) -> PastSummary:
         text = extract(past.turns, past.earlier, min(SUMMARY_TOKENS, max(1, past.tokens - 1)))
         return _Tally().extracted(text, None)
 
@@ -389,7 +388,7 @@ class _Tally:
         return PastSummary(
             text=text,
             summary_tokens=output if is_counted else text_tokens(text),
-            is_cut_off=reply.finish is Finish.LENGTH,
+            is_cut_off=reply.finish is FinishReason.LENGTH,
             **self._totals(),
         )
 
@@ -402,7 +401,7 @@ class _Tally:
         last = self._replies[-1] if self._replies else None
         return {
             "model": None if last is None else last.model,
-            "provider": None if last is None else last.provider,
+            "provider": None if last is None else last.vendor,
             "usage": None if usage is UNSET else usage,
             "input_tokens": sum(prompt_tokens(reply.usage) for reply in self._replies),
             "output_tokens": _output_tokens([reply.usage for reply in self._replies]),
@@ -425,7 +424,7 @@ TITLE = "[Summary of this conversation so far]"
 class PastSummariser(Protocol):
     """Has a past summarised; never fails for a reason outside."""
 
-    async def summarise(self, past: Past) -> PastSummary: ...
+    async def summarise(self, past: SummarisedPast) -> PastSummary: ...
 
 
 class StrategySummary(Struct, frozen=True, kw_only=True):
@@ -441,22 +440,22 @@ class CompactionStrategy(Protocol):
     Where `asks_model` is false, `summariser` makes an extract and no model is looked up."""
 
     name: ClassVar[str]
-    compaction_type: ClassVar[CompactionType]
+    compaction_type: ClassVar[str]
     default_keep: ClassVar[int]
     asks_model: ClassVar[bool]
 
-    async def summarise(self, past: Past, summariser: PastSummariser) -> StrategySummary: ...
+    async def summarise(self, past: SummarisedPast, summariser: PastSummariser) -> StrategySummary: ...
 
 
 class SummaryStrategy:
     """One summary of everything, by a model."""
 
     name: ClassVar[str] = "summary"
-    compaction_type: ClassVar[CompactionType] = CompactionType.SUMMARY
+    compaction_type: ClassVar[str] = CompactionType.SUMMARY
     default_keep: ClassVar[int] = 4
     asks_model: ClassVar[bool] = True
 
-    async def summarise(self, past: Past, summariser: PastSummariser) -> StrategySummary:
+    async def summarise(self, past: SummarisedPast, summariser: PastSummariser) -> StrategySummary:
         summary = await summariser.summarise(past)
         return StrategySummary(text=titled(summary.text), summary=summary)
 
@@ -465,11 +464,11 @@ class SlidingWindow:
     """The last turns and nothing else: what came before, an earlier summary included, is told by nothing."""
 
     name: ClassVar[str] = "sliding_window"
-    compaction_type: ClassVar[CompactionType] = CompactionType.SLIDING_WINDOW
+    compaction_type: ClassVar[str] = CompactionType.SLIDING_WINDOW
     default_keep: ClassVar[int] = 10
     asks_model: ClassVar[bool] = False
 
-    async def summarise(self, past: Past, summariser: PastSummariser) -> StrategySummary:
+    async def summarise(self, past: SummarisedPast, summariser: PastSummariser) -> StrategySummary:
         return StrategySummary(text="", summary=PastSummary(text=""))
 
 
@@ -487,11 +486,11 @@ class Selective:
     """Turns that matter are quoted word for word, in their order; the others are summarised."""
 
     name: ClassVar[str] = "selective"
-    compaction_type: ClassVar[CompactionType] = CompactionType.SELECTIVE
+    compaction_type: ClassVar[str] = CompactionType.SELECTIVE
     default_keep: ClassVar[int] = 4
     asks_model: ClassVar[bool] = True
 
-    async def summarise(self, past: Past, summariser: PastSummariser) -> StrategySummary:
+    async def summarise(self, past: SummarisedPast, summariser: PastSummariser) -> StrategySummary:
         quotes = {turn.turn: quote for turn, quote in selected_turns(past)}
         rest = replace(past, turns=tuple(turn for turn in past.turns if turn.turn not in quotes))
         needs_summary = bool(rest.turns or rest.earlier)
@@ -501,7 +500,7 @@ class Selective:
         return StrategySummary(text=text, summary=summary, metadata={"quoted_turns": list(quotes)})
 
 
-def selected_turns(past: Past) -> list[tuple[TurnMessages, str]]:
+def selected_turns(past: SummarisedPast) -> list[tuple[TurnMessages, str]]:
     """The turns with the highest scores that fit into the share, with their quotes, in the order of the thread."""
     terms = [term.casefold() for term in re.findall(r"\w{3,}", past.focus or "")]
     scores = [score_of(turn, terms) for turn in past.turns]

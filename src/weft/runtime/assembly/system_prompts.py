@@ -1,4 +1,4 @@
-"""The system prompt of a request, and behind it the rules of the workspace.
+"""The system prompt of a request, and behind it the rules of the workspace; and what a manager is told of its workers.
 
 The prompt is the agent's own, the one in effect, or what an embedded model is told by default. The
 rules are the file AGENTS.md of a folder that a person trusted.
@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
-from weft.kernel.enums import MessageRole
+from weft.kernel.enums import MessageRole, MessageSource
 from weft.kernel.errors import InvalidInput
 from weft.kernel.foreign_input import KIB, ReadLimits
+from weft.ledger.api import WorkerState
 from weft.ledger.model import Message, NewMessage, Part, TextPart
+from weft.runtime.sandbox.hidden_places import HiddenFiles, SecretFiles
 from weft.runtime.tool.tool_contract import ToolFailure
 from weft.runtime.tool.workspace import WorkspaceFolder
 
@@ -125,9 +127,12 @@ RulesOf = Callable[[str], WorkspaceRules | None]
 """The rules of a folder, by its path."""
 
 
-def read_rules(folder: str, is_trusted: IsTrusted) -> WorkspaceRules | None:
+def read_rules(
+    folder: str, is_trusted: IsTrusted, hidden_files: Callable[[], tuple[SecretFiles, Path | None]] | None = None
+) -> WorkspaceRules | None:
     """The rules of this folder; None where it has none, or is not trusted. Raises InvalidInput or LimitExceeded where
-    the file cannot be taken."""
+    the file cannot be taken. `hidden_files`: which files the person has hidden from commands, and where it is noted
+    what was; the rules are none of these, for a command could make a link to one."""
     if not is_trusted(folder):
         return None
     workspace = WorkspaceFolder(Path(folder), limits=RULES_LIMITS)
@@ -140,6 +145,13 @@ def read_rules(folder: str, is_trusted: IsTrusted) -> WorkspaceRules | None:
         ) from failure
     if file is None:
         return None
+    secrets, covered_places = (SecretFiles(), None) if hidden_files is None else hidden_files()
+    if HiddenFiles(workspace.root, secrets, covered_places).is_hidden(path.text):
+        raise InvalidInput(
+            f"the rules of workspace {folder} are not read: {RULES_FILE} leads to {path.text!r}, which is hidden from "
+            "commands",
+            f"put a plain {RULES_FILE} there",
+        )
     try:
         text = file.data.decode()
     except UnicodeDecodeError:
@@ -147,3 +159,28 @@ def read_rules(folder: str, is_trusted: IsTrusted) -> WorkspaceRules | None:
             f"the rules of workspace {folder} are no text: {RULES_FILE} is not UTF-8", "save it as UTF-8"
         ) from None
     return WorkspaceRules(path=path.text, digest=file.digest, text=text) if text.strip() else None
+
+
+# --- What a manager is told of its workers with its newest message, behind all history.
+
+WORKERS_FIELD = "workers"
+"""The field of the message's context that holds the same as a list."""
+MOST_TOLD = 32
+"""So many workers are told of, those that were spawned last."""
+TASK_CHARACTERS = 120
+
+
+def workers_note(workers: Sequence[WorkerState]) -> NewMessage:
+    """A line about each worker: its name, how far it is, and what it was told to do."""
+    newest = workers[-MOST_TOLD:]
+    more = len(workers) - len(newest)
+    lines = ["Your workers:", *([f"- {more} earlier ones"] if more else []), *map(_worker_line, newest)]
+    context = {WORKERS_FIELD: to_builtins(list(newest))}
+    return NewMessage(role=MessageRole.USER, source=MessageSource.EVENT, content="\n".join(lines), context=context)
+
+
+def _worker_line(worker: WorkerState) -> str:
+    answer = ", an answer waits for you" if worker.has_answer else ""
+    task = " ".join(worker.task.split())
+    shown = task if len(task) <= TASK_CHARACTERS else f"{task[: TASK_CHARACTERS - 1]}…"
+    return f"- {worker.label}: {worker.status}{answer}: {shown}"

@@ -14,13 +14,13 @@ from msgspec import UNSET, Struct, UnsetType, to_builtins
 from msgspec.structs import replace
 
 from weft.kernel.authority import LOCAL, Principal, PrincipalKind, SandboxFiles
-from weft.kernel.enums import MessageSource, ProgramKind
+from weft.kernel.enums import AgentRole, MessageSource, ProgramKind
 from weft.kernel.errors import Action, InvalidConfig, InvalidInput, NotApplicable, NotFound, quoted
 from weft.ledger.api import InboxMessage, Runs, is_recorded_here, principals_of
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.programs.config_fields import METADATA, SANDBOX, TOOLSET
 from weft.programs.kind_table import KINDS, UNATTENDED_WRITES
-from weft.programs.program_kinds import refuse_headers
+from weft.programs.program_kinds import THINKING_CONFIG, refuse_headers
 from weft.programs.program_records import Program, Resolver, parse_address, resolve_config, variables_in
 from weft.programs.program_writer import ensure_own, ensure_vouched, may_pass_on
 from weft.programs.programs import Programs
@@ -38,7 +38,7 @@ from weft.runtime.assembly.configuration_layers import (
     spawner_layers,
     thread_layers,
 )
-from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.connection_rules import ConnectionRules
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local_models import LONGEST_ANSWER
@@ -47,13 +47,18 @@ from weft.runtime.inference.model_requests import (
     EMBEDDED_SAMPLING,
     HOMES,
     NO_PARAMETERS,
+    ModelParameters,
     ModelSettings,
     OpenAIApi,
-    Parameters,
+    PromptCache,
     ProviderKind,
     ProviderSettings,
+    is_budget,
+    prompt_cache_fault,
+    route_of,
 )
-from weft.runtime.ledger_port import Crossing
+from weft.runtime.ledger_port import Executor
+from weft.runtime.tool.tool_contract import FunctionReference
 from weft.runtime.tool.toolsets import GrantedPermissions, PermissionLimits, find_toolset, limits_of, limits_of_rights
 
 # --- From what a ledger says of providers and models to the settings that inference takes.
@@ -67,7 +72,7 @@ _USUAL = {
     ProviderKind.OPENAI: ("OPENAI_API_KEY",),
     ProviderKind.GOOGLE: ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
 }
-_USUAL_PARAMETERS = {ProviderKind.LOCAL: Parameters(max_tokens=LONGEST_ANSWER)}
+_USUAL_PARAMETERS = {ProviderKind.LOCAL: ModelParameters(max_tokens=LONGEST_ANSWER)}
 _GATEWAY = ("CF_AIG_TOKEN", "CLOUDFLARE_API_TOKEN")
 _RULES = {
     "allowPrivate": "allow_private", "caFile": "ca_file", "connectSeconds": "connect_seconds",
@@ -135,8 +140,102 @@ def _model(program: Program, find: Find, variable: Resolver, context: ExecutionC
         situations={name: _parameters(situation, program) for name, situation in config.get("situations", {}).items()},
         images=_images(config),
         context_window=_context_window(config, program),
+        api=_api(config),
+        prompt_cache=_prompt_cache(config),
     )
+    ensure_thinking(settings)
+    ensure_prompt_cache(settings)
+    ensure_response_schema(settings)
     return ConfiguredModel(settings, acting)
+
+
+def ensure_model_config(config: dict[str, Any], name: str, find: Find) -> None:
+    """Refuse a configuration of a model, before it is written, that says how to think, what is cached, or what
+    the answer is like in a way which cannot be sent.
+    What stands in variables is known only where the model is asked. Raises InvalidConfig."""
+    provider = find(str(config.get("provider")))
+    given = provider.config if isinstance(provider.config, dict) else {}
+    routing = (config.get("modelId"), config.get("api"), *(given.get(name) for name in _ROUTING_FIELDS))
+    if "${" in str(routing):
+        return
+    situations = config.get("situations") or {}
+    server = ProviderSettings(
+        id=provider.name,
+        kind=_kind(given, provider),
+        base_url=given.get("baseUrl"),
+        api=_api(given),
+        account_id="any",
+        gateway_id="any",
+    )
+    model = ModelSettings(
+        id=name,
+        name=str(config.get("modelId")),
+        provider=server,
+        parameters=_known_parameters(config),
+        situations={name: _known_parameters(situation) for name, situation in situations.items()},
+        api=_api(config),
+        prompt_cache=None if "${" in str(config.get("promptCache")) else _prompt_cache(config),
+    )
+    ensure_thinking(model)
+    ensure_prompt_cache(model)
+    ensure_response_schema(model)
+
+
+_ROUTING_FIELDS = ("providerType", "baseUrl", "api")
+"""What of a provider decides how a model of it is asked; its key, for example, does not."""
+
+
+def _known_parameters(config: dict[str, Any]) -> ModelParameters:
+    names = ("thinking", THINKING_CONFIG, "maxTokens", "responseSchema")
+    known = {name: config[name] for name in names if "${" not in str(config.get(name, "${"))}
+    return parameters_of({name: value for name, value in known.items() if value is not None}, "config")
+
+
+def ensure_thinking(model: ModelSettings) -> None:
+    """Refuse a way to think that a model cannot be told. Raises InvalidConfig."""
+    from weft.runtime.inference.dialects.speakers import thinking_fault
+
+    for situation, parameters in {"": model.parameters, **model.situations}.items():
+        thinking = parameters.thinking
+        if thinking is UNSET or thinking is False:
+            continue
+        if model.provider.is_embedded:
+            fault: tuple[str, str] | None = ("the embedded model does not think", "leave thinking out")
+        else:
+            fault = thinking_fault(route_of(model), thinking)
+        limit = parameters.over(model.parameters).max_tokens
+        if fault is None and is_budget(thinking) and limit is not UNSET and limit <= thinking:
+            fault = f"{thinking} tokens are no less than maxTokens, {limit}", "give a smaller budget, or more maxTokens"
+        if fault is not None:
+            place = f"config.situations.{situation}.thinking" if situation else "config.thinking"
+            raise InvalidConfig(f"{place} of {model.id!r}", *fault)
+
+
+def ensure_response_schema(model: ModelSettings) -> None:
+    """Refuse a schema of answers that a model cannot be given. Raises InvalidConfig."""
+    from weft.runtime.inference.dialects.speakers import response_schema_fault
+
+    for situation, parameters in {"": model.parameters, **model.situations}.items():
+        if parameters.response_schema and (fault := response_schema_fault(model)) is not None:
+            place = f"config.situations.{situation}.responseSchema" if situation else "config.responseSchema"
+            raise InvalidConfig(f"{place} of {model.id!r}", *fault)
+
+
+def ensure_prompt_cache(model: ModelSettings) -> None:
+    """Refuse what a model's provider cannot be told of caching. Raises InvalidConfig."""
+    fault = prompt_cache_fault(model)
+    if fault is not None:
+        raise InvalidConfig(f"config.promptCache of {model.id!r}", *fault)
+
+
+def _prompt_cache(config: dict[str, Any]) -> PromptCache | None:
+    given = config.get("promptCache")
+    try:
+        return None if given is None else PromptCache(given)
+    except ValueError:
+        raise InvalidConfig(
+            "config.promptCache", f"{quoted(given)} is not known", f"one of {', '.join(PromptCache)}"
+        ) from None
 
 
 def _config(program: Program, resolver: Resolver) -> dict[str, Any]:
@@ -172,7 +271,7 @@ def _converted(value: Any, kind: Any, program: Program, names: dict[str, str]) -
         raise InvalidConfig(f"config of {program.kind} {program.name!r}", str(error), "mend it") from None
 
 
-def _parameters(config: dict[str, Any], program: Program) -> Parameters:
+def _parameters(config: dict[str, Any], program: Program) -> ModelParameters:
     return parameters_of(config, f"config of {program.kind} {program.name!r}")
 
 
@@ -194,7 +293,7 @@ def provider_settings(
         api=_api(config),
         credential=credential,
         gateway_credential=gateway,
-        rules=_converted(config, Rules, program, _RULES),
+        rules=_converted(config, ConnectionRules, program, _RULES),
     )
     if kind is not ProviderKind.CLOUDFLARE:
         return settings, context
@@ -323,6 +422,8 @@ class TurnConfiguration(Struct, frozen=True, kw_only=True):
     session: Program | None = None
     constraints: WorkerConstraints | None = None
     """What limits the session, where it is a worker's."""
+    functions: tuple[FunctionReference, ...] = ()
+    """The functions that were given with the message."""
 
     @property
     def persona_name(self) -> str:
@@ -332,6 +433,27 @@ class TurnConfiguration(Struct, frozen=True, kw_only=True):
     def system_prompt(self) -> str | None:
         """The soul of the agent that answers."""
         return None if self.persona is None else soul_of(self.persona)
+
+    @property
+    def agent_tools(self) -> tuple[str, ...]:
+        """The code programs that the agent's configuration lists."""
+        config = None if self.persona is None else self.persona.config
+        names = config.get("tools") if isinstance(config, dict) else None
+        return tuple(names) if isinstance(names, list) else ()
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether a turn has tools: those of a toolset, or without one those that the agent lists, as somebody here has
+        configured it."""
+        is_own = self.persona is not None and not self.persona.foreign
+        return self.effective.toolset is not None or (is_own and bool(self.agent_tools))
+
+    @property
+    def role(self) -> AgentRole | None:
+        """The role that the session is given; None: its toolset implies it."""
+        config = None if self.session is None else self.session.config
+        role = config.get("role") if isinstance(config, dict) else None
+        return AgentRole(role) if isinstance(role, str) else None
 
     @property
     def workspace(self) -> str | None:
@@ -346,10 +468,12 @@ class TurnConfiguration(Struct, frozen=True, kw_only=True):
         """Raises NotApplicable where no layer names a model."""
         if self.model is not None:
             return self.model
-        if self.session is None and self.persona is not None:
+        if self.persona is not None:
             name = self.persona.name
             raise NotApplicable(f"agent {name!r} has no model", Action.SET_AGENT_MODEL.of(agent=name))
-        label = "" if self.session is None else self.session.name
+        if self.session is None:
+            raise NotApplicable("nothing names a model", "name one, or configure the session or its agent with one")
+        label = self.session.name
         raise NotApplicable(f"session {label!r} has no model", Action.SET_SESSION_MODEL.of(session=label))
 
     def turn_fields(self) -> dict[str, Any]:
@@ -367,7 +491,7 @@ class TurnConfiguration(Struct, frozen=True, kw_only=True):
 
 async def gather_configuration(
     programs: Programs,
-    crossing: Crossing,
+    crossing: Executor,
     inference: Inference,
     request: TurnRequest,
     *,
@@ -407,13 +531,20 @@ class LayerReader:
             *([] if session is None else [self._program_layer(LayerName.SESSION, session)]),
             request.overrides.layer(request.message),
         ]
-        chosen = self._with_toolset(merge(layer for layer in layers if not layer.is_empty))
+        functions = request.overrides.functions
+        chosen = self._with_toolset(merge(layer for layer in layers if not layer.is_empty), functions)
         configured = self._model(chosen.value("model"), session, acting)
         if configured is None:
             context = _narrowed(acting, chosen)
             return TurnConfiguration(
-                effective=chosen, context=context, persona=persona, session=session, constraints=constraints
+                effective=chosen,
+                context=context,
+                persona=persona,
+                session=session,
+                constraints=constraints,
+                functions=functions,
             )
+        configured = self._with_fallback(chosen.value("fallback"), configured, session)
         effective = self._with_model(chosen, configured.model)
         return TurnConfiguration(
             effective=effective,
@@ -422,6 +553,7 @@ class LayerReader:
             persona=persona,
             session=session,
             constraints=constraints,
+            functions=functions,
         )
 
     def _constraints(self, session: Program | None) -> WorkerConstraints | None:
@@ -449,12 +581,15 @@ class LayerReader:
             return layer
         return replace(layer, values={key: value for key, value in layer.values.items() if key != "toolset"})
 
-    def _with_toolset(self, chosen: EffectiveConfig) -> EffectiveConfig:
-        """The same, with the limits of every toolset that a layer names: a later one narrows, and never widens."""
+    def _with_toolset(self, chosen: EffectiveConfig, functions: Sequence[FunctionReference]) -> EffectiveConfig:
+        """The same, with the limits of every toolset that a layer names: a later one narrows, and never widens. A
+        toolset lists tools of this runtime: functions that were given with the message come beside them."""
         names = dict.fromkeys(layer.values["toolset"] for layer in chosen.layers if "toolset" in layer.values)
         toolsets = [find_toolset(self._programs, name) for name in names]
+        given = [one.name for one in functions]
         limits = [
-            ConfigLayer(name=LayerName.TOOLSET, source=toolset.name, permissions=toolset.limits) for toolset in toolsets
+            ConfigLayer(name=LayerName.TOOLSET, source=toolset.name, permissions=toolset.limits.beside(given))
+            for toolset in toolsets
         ]
         return merge((*chosen.layers, *limits)) if limits else chosen
 
@@ -472,6 +607,14 @@ class LayerReader:
                 raise
             return other
         return model_settings(program, find, self._variable, acting)
+
+    def _with_fallback(self, name: str | None, configured: ConfiguredModel, session: Program | None) -> ConfiguredModel:
+        """The same, with the model that a layer names as fallback before those that the model itself names."""
+        other = None if name is None else self._model(name, session, configured.context)
+        if other is None or other.model.id == configured.model.id:
+            return configured
+        others = (one for one in configured.model.fallbacks if one.id != other.model.id)
+        return ConfiguredModel(replace(configured.model, fallbacks=(other.model, *others)), other.context)
 
     def _session(self, name: str | None) -> Program | None:
         """None for one that does not exist. One that whoever acts may not read is refused: it may limit the turn."""
@@ -502,6 +645,7 @@ class LayerReader:
         defaults = resolve_config(config.get("defaultModelConfig", {}), plain_resolver(self._variable), place)
         choices = {
             "model": config.get("defaultModel"),
+            "fallback": config.get("fallback"),
             "situation": defaults.get("situation"),
             "toolset": config.get("toolset"),
         }

@@ -7,25 +7,25 @@ admitted to the inbox, and then brought to its turn by the broker of this proces
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from weft.kernel.authority import LOCAL_NAME
+from weft.kernel.authority import LOCAL_NAME, Authority
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.enums import InboxState, InterruptionReason
 from weft.kernel.errors import Action, LeaseLost, NotApplicable, SessionBusy, StoreError, WeftError
-from weft.ledger.api import Admission, Ledger, Runs, Setting, WaitingSession
+from weft.ledger.api import Admission, Ledger, RunConfig, Runs, WaitingSession
 from weft.ledger.model import DEFAULT_AGENT
 from weft.runtime.answer_streams import hub_of
 from weft.runtime.assembly.configuration_layers import MessageOverrides
 from weft.runtime.broker.session_turns import (
     BUSY_SECONDS,
     AwaitedMessages,
-    Collecting,
+    CollectRules,
     ServedSession,
     SessionSchedule,
     SessionTurns,
@@ -33,13 +33,13 @@ from weft.runtime.broker.session_turns import (
     is_interrupted,
     steering,
 )
-from weft.runtime.broker.turn_plans import Planner, Sending, TurnPlan
+from weft.runtime.broker.turn_plans import Planner, SenderContext, TurnPlan
 from weft.runtime.broker.turn_state import TurnEnd
 from weft.runtime.egress.execution_context import ExecutionContext, current_context
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local_models import default_prompt
-from weft.runtime.inference.model_requests import NO_PARAMETERS, Budget, ModelSettings, Parameters
-from weft.runtime.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.inference.model_requests import NO_PARAMETERS, ModelParameters, ModelSettings, RequestBudget
+from weft.runtime.ledger_port import Executor, RuntimeLedger
 from weft.runtime.replies import TurnReply, load_reply
 from weft.runtime.tool.tool_contract import NO_TOOLS, Tools
 from weft.store.replicas import owner_words
@@ -178,18 +178,20 @@ class Broker:
     def __init__(
         self,
         ledger: Ledger,
-        crossing: Crossing,
+        crossing: Executor,
         planner: Planner | None = None,
         *,
         clock: Clock | None = None,
         capacity: int = 64,
-        collecting: Collecting | None = None,
+        collecting: CollectRules | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         is_streamed: bool = False,
         background: BackgroundJobs | None = None,
+        on_left: Callable[[NotApplicable], None] | None = None,
     ) -> None:
         """With `is_streamed`, answers come piece by piece also where nobody in this process listens: those who follow
-        in other processes see them grow."""
+        in other processes see them grow. `on_left` hears once of each turn that nobody in this process goes on with
+        for want of a function that a program gave."""
         ledger.trust.ensure("answer messages")
         self._ledger, self._crossing, self._runs = ledger, crossing, Runs(ledger)
         self._clock, self._capacity, self._sleep = clock or SystemClock(), capacity, sleep
@@ -216,14 +218,15 @@ class Broker:
             self._awaited,
             self._stir.set,
             planner=planner,
-            collecting=collecting or Collecting(),
+            collecting=collecting or CollectRules(),
             is_streamed=is_streamed,
+            on_left=on_left,
         )
         self._runners = self._turns.runners
 
     # --- for those who send --------------------------------------------------------------------------------------
 
-    def expect(self, message: str, sending: Sending) -> None:
+    def expect(self, message: str, sending: SenderContext) -> None:
         """A sender in this process waits for the answer to a message."""
         self._awaited.expect(message, sending)
 
@@ -335,6 +338,11 @@ class Broker:
             return False
         runner.interrupt(reason)
         return True
+
+    async def parked(self, session: str) -> None:
+        """Once this broker runs no turn in a session, as where the turn is parked."""
+        while session in self._runners and (task := self._working.get(session)) is not None:
+            await asyncio.wait({task})
 
     def leave(self, message: str, session: str) -> bool:
         """Whoever awaits this message waits no more: a turn of its session that this broker runs, and that comes before
@@ -530,7 +538,7 @@ class OutgoingMessage(Struct, frozen=True, kw_only=True):
     model: ModelSettings
     system: str | None = None
     situation: str | None = None
-    parameters: Parameters = NO_PARAMETERS
+    parameters: ModelParameters = NO_PARAMETERS
     persona: str = DEFAULT_AGENT
     tools: Tools = NO_TOOLS
     mode: str = "followup"
@@ -543,7 +551,7 @@ async def send(
     question: OutgoingMessage,
     *,
     on_token: OnToken | None = None,
-    budget: Budget | None = None,
+    budget: RequestBudget | None = None,
     context: ExecutionContext | None = None,
     wait: float = WAIT,
 ) -> TurnReply:
@@ -558,15 +566,20 @@ async def invoke_model(
     question: OutgoingMessage,
     *,
     on_token: OnToken | None = None,
-    budget: Budget | None = None,
+    budget: RequestBudget | None = None,
     context: ExecutionContext | None = None,
     wait: float = WAIT,
 ) -> TurnReply:
     """Ask a model by itself: a root turn in the session `model:{id}`, without anything that was said there before.
     Whoever did not open the ledger asks in a session of their own, `model:{id}:{name}`."""
-    label, principal = f"model:{question.model.id}", ledger.authority.principal.id
-    label = label if principal == LOCAL_NAME else f"{label}:{principal}"
+    label = model_session(ledger.authority, question.model)
     return await _sent(ledger, inference, label, question, on_token, budget, context, wait, is_root=True)
+
+
+def model_session(authority: Authority, model: ModelSettings) -> str:
+    """The label of the session in which somebody asks a model by itself."""
+    label, principal = f"model:{model.id}", authority.principal.id
+    return label if principal == LOCAL_NAME else f"{label}:{principal}"
 
 
 async def _sent(
@@ -575,7 +588,7 @@ async def _sent(
     session: str,
     question: OutgoingMessage,
     on_token: OnToken | None,
-    budget: Budget | None,
+    budget: RequestBudget | None,
     context: ExecutionContext | None,
     wait: float,
     *,
@@ -598,25 +611,27 @@ async def _sent(
         is_root=is_root,
     )
     admission = await to_the_end(_admitted(ledger, session, question, is_root=is_root))
-    return await answer_admitted(ledger, admission, Sending(plan=plan), on_token=on_token, wait=wait)
+    return await answer_admitted(ledger, admission, SenderContext(plan=plan), on_token=on_token, wait=wait)
 
 
 async def answer_admitted(
     ledger: RuntimeLedger,
     admission: Admission,
-    sending: Sending,
+    sending: SenderContext,
     *,
     on_token: OnToken | None = None,
     wait: float | None = None,
+    unless: asyncio.Future[None] | None = None,
 ) -> TurnReply:
     """Have an admitted message answered, by the broker that this open ledger's senders share or by another one that is
     quicker. `on_token` hears the answer as it comes, where it is this process that runs the turn. Raises what its turn
     failed with. Where others hold the session for longer than `wait` seconds it is taken
-    back, and SessionBusy raised; with None they are waited for."""
+    back, and SessionBusy raised; with None they are waited for. Where `unless` fails before that, what it failed with
+    is raised once the turn is parked, and the turn stays so."""
     broker = broker_of(ledger)
     broker.expect(admission.message, sending)
     with hub_of(ledger.crossing).listening(admission.message, on_token):
-        end = await await_turn(ledger, broker, admission, wait)
+        end = await await_turn(ledger, broker, admission, wait, unless)
     if end is None:
         return await ledger.crossing.run(lambda: _answered_elsewhere(ledger.sync, admission.message))
     if end.error is not None:
@@ -642,6 +657,18 @@ def broker_of(ledger: RuntimeLedger) -> Broker:
     return broker
 
 
+@contextmanager
+def serving_broker(ledger: RuntimeLedger, broker: Broker) -> Iterator[None]:
+    """Meanwhile whoever sends through an open ledger, in one name, shares this broker, which serves others too."""
+    shared, key = ledger.crossing.shared, ("broker", ledger.authority)
+    shared[key] = broker
+    try:
+        yield
+    finally:
+        if shared.get(key) is broker:
+            del shared[key]
+
+
 async def _admitted(ledger: RuntimeLedger, session: str, question: OutgoingMessage, *, is_root: bool) -> Admission:
     overrides = MessageOverrides(
         model=question.model.id,
@@ -663,16 +690,38 @@ async def _admitted(ledger: RuntimeLedger, session: str, question: OutgoingMessa
 
 
 async def await_turn(
-    ledger: RuntimeLedger, broker: Broker, admission: Admission, wait: float | None = None
+    ledger: RuntimeLedger,
+    broker: Broker,
+    admission: Admission,
+    wait: float | None = None,
+    unless: asyncio.Future[None] | None = None,
 ) -> TurnEnd | None:
     """Serve the session until the message is settled; None where another process settled it. Whoever is cancelled has
-    the turn end with what it has."""
+    the turn end with what it has. `unless`: see `answer_admitted`."""
     serving = asyncio.ensure_future(broker.answered(admission.message, admission.session_id, wait))
+    awaited: set[asyncio.Future[Any]] = {serving} if unless is None else {serving, unless}
     try:
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        if unless is not None and not serving.done():
+            await _until_parked(broker, admission, serving)
+            unless.result()
         return await asyncio.shield(serving)
     except asyncio.CancelledError:
         await to_the_end(_given_up(ledger, broker, admission, serving))
         raise
+
+
+async def _until_parked(broker: Broker, admission: Admission, serving: asyncio.Future[TurnEnd | None]) -> None:
+    """Wait until nothing of the turn is under way here, and serve the message no more."""
+    parking = asyncio.ensure_future(broker.parked(admission.session_id))
+    awaited: set[asyncio.Future[Any]] = {parking, serving}
+    try:
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        parking.cancel()
+    if not serving.done():
+        serving.cancel()
+        await asyncio.wait({serving})
 
 
 async def _given_up(
@@ -713,7 +762,7 @@ async def _interrupt_answer(ledger: RuntimeLedger, broker: Broker, admission: Ad
         await ledger.crossing.run(partial(runs.interrupt_answer, message))
 
 
-def _setting(question: OutgoingMessage, acting: ExecutionContext, inference: Inference) -> Setting:
+def _setting(question: OutgoingMessage, acting: ExecutionContext, inference: Inference) -> RunConfig:
     """Under which circumstances the turn runs: in whose name, and how the model is asked. What the model is not sent of
     the parameters is not told."""
     wanted = question.model.in_situation(question.situation, question.parameters)
@@ -726,7 +775,7 @@ def _setting(question: OutgoingMessage, acting: ExecutionContext, inference: Inf
         "chain": [str(principal) for principal in acting.chain],
     }
     thinking = parameters.get("thinking")
-    return Setting(effective_config=config, thinking_config=None if thinking is None else {"thinking": thinking})
+    return RunConfig(effective_config=config, thinking_config=None if thinking is None else {"thinking": thinking})
 
 
 async def to_the_end(work: Any) -> Any:

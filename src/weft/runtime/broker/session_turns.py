@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from weft.kernel.clock import Clock
-from weft.kernel.enums import InterruptionReason, MessageRole, QueueMode, RunExit, ToolCallStatus
+from weft.kernel.enums import AgentRole, InterruptionReason, MessageRole, QueueMode, RunExit, ToolCallStatus
 from weft.kernel.errors import (
     Action,
     HeadMoved,
@@ -35,11 +35,11 @@ from weft.ledger.api import (
     Context,
     ContextCut,
     Entry,
-    Finished,
+    FinishedRun,
     InboxMessage,
     InputChain,
-    Interrupted,
     Ledger,
+    RunInterruption,
     RunRecord,
     Runs,
     RunWriter,
@@ -50,13 +50,14 @@ from weft.ledger.api import (
 )
 from weft.ledger.model import NewError, NewMessage
 from weft.runtime.answer_streams import TurnText, hub_of
-from weft.runtime.assembly.system_prompts import changed_prompt
-from weft.runtime.broker.turn_plans import Planner, RequestFitting, Sending, TurnPlan, complete_setting, is_replay
+from weft.runtime.assembly.system_prompts import changed_prompt, workers_note
+from weft.runtime.broker.turn_plans import Planner, RequestFitting, SenderContext, TurnPlan, complete_setting, is_replay
 from weft.runtime.broker.turn_runner import TurnRunner
 from weft.runtime.broker.turn_state import Run, TurnEnd, ended
 from weft.runtime.inference.model_requests import ModelConversation, estimated_tokens
-from weft.runtime.ledger_port import Crossing
+from weft.runtime.ledger_port import Executor
 from weft.runtime.tool.recorded_results import ResultSecrets
+from weft.runtime.tool.tool_contract import FunctionElsewhere
 
 # --- Which sessions a broker takes next, and when it looks at the ledger again.
 
@@ -192,7 +193,7 @@ class SessionSchedule:
 # priorities and times.
 
 
-class Collecting(Struct, frozen=True, kw_only=True):
+class CollectRules(Struct, frozen=True, kw_only=True):
     """How messages of the mode `collect` are gathered."""
 
     quiet_ms: int = 1000
@@ -202,17 +203,17 @@ class Collecting(Struct, frozen=True, kw_only=True):
     most: int = 20
 
 
-class Batch(Struct, frozen=True):
+class MessageBatch(Struct, frozen=True):
     """What the next turn takes; or when to look again, where it is still being gathered."""
 
     messages: tuple[InboxMessage, ...] = ()
     wait_until_ms: int | None = None
 
 
-NOTHING = Batch()
+NOTHING = MessageBatch()
 
 
-def next_batch(queued: Sequence[InboxMessage], now_ms: int, collecting: Collecting | None = None) -> Batch:
+def next_batch(queued: Sequence[InboxMessage], now_ms: int, collecting: CollectRules | None = None) -> MessageBatch:
     """The messages of the next turn, out of those that wait, which come in the order in which they are answered.
 
     An interrupting message takes everything with it that waits and was sent in the same names. Messages to collect go
@@ -224,15 +225,15 @@ def next_batch(queued: Sequence[InboxMessage], now_ms: int, collecting: Collecti
         return NOTHING
     interrupting = next((message for message in queued if message.mode == QueueMode.INTERRUPT), None)
     if interrupting is not None:
-        return Batch(tuple(sorted(_of_same_names(queued, interrupting), key=lambda message: message.n)))
+        return MessageBatch(tuple(sorted(_of_same_names(queued, interrupting), key=lambda message: message.n)))
     first = queued[0]
     if (retry := retry_of(first)) is not None:
-        return Batch(tuple(message for message in _of_same_names(queued, first) if retry_of(message) == retry))
+        return MessageBatch(tuple(message for message in _of_same_names(queued, first) if retry_of(message) == retry))
     if first.mode != QueueMode.COLLECT:
-        return Batch((first,))
-    together = _collected(queued, (collecting or Collecting()).most)
-    until = _gathered_at(together, collecting or Collecting())
-    return Batch(together) if until <= now_ms else Batch((), until)
+        return MessageBatch((first,))
+    together = _collected(queued, (collecting or CollectRules()).most)
+    until = _gathered_at(together, collecting or CollectRules())
+    return MessageBatch(together) if until <= now_ms else MessageBatch((), until)
 
 
 def _of_same_names(queued: Sequence[InboxMessage], first: InboxMessage) -> list[InboxMessage]:
@@ -254,7 +255,7 @@ def _collected(queued: Sequence[InboxMessage], most: int) -> tuple[InboxMessage,
     return tuple(sorted(together, key=lambda message: message.n))
 
 
-def _gathered_at(together: Sequence[InboxMessage], collecting: Collecting) -> int:
+def _gathered_at(together: Sequence[InboxMessage], collecting: CollectRules) -> int:
     if len(together) >= collecting.most:
         return 0
     last, first = together[-1].admitted_at, together[0].admitted_at
@@ -286,7 +287,7 @@ class AwaitedMessages:
     """All of one broker, by their ids."""
 
     def __init__(self) -> None:
-        self._sendings: dict[str, Sending] = {}
+        self._sendings: dict[str, SenderContext] = {}
         self._sessions: dict[str, str] = {}
         self._ends: dict[str, TurnEnd] = {}
 
@@ -295,11 +296,11 @@ class AwaitedMessages:
         """The sessions that awaited messages were sent to."""
         return frozenset(self._sessions.values())
 
-    def expect(self, message: str, sending: Sending) -> None:
+    def expect(self, message: str, sending: SenderContext) -> None:
         """Its sender knows how it is to be answered."""
         self._sendings[message] = sending
 
-    def sendings(self, messages: Iterable[str]) -> list[Sending]:
+    def sendings(self, messages: Iterable[str]) -> list[SenderContext]:
         """What the senders of these messages know, where they are in this process."""
         return [self._sendings[message] for message in messages if message in self._sendings]
 
@@ -364,7 +365,7 @@ class _Before(Struct, frozen=True):
 class SessionContexts:
     """The contexts of the sessions that one broker serves."""
 
-    def __init__(self, runs: Runs, crossing: Crossing) -> None:
+    def __init__(self, runs: Runs, crossing: Executor) -> None:
         self._runs, self._crossing = runs, crossing
         self._kept: dict[str, KeptContext] = {}
 
@@ -383,7 +384,8 @@ class SessionContexts:
     ) -> Sequence[AddMessage]:
         """What the first request is sent: the prompt, what was said before, the messages; cut where that does not fit.
         Gives what the turn adds before the messages."""
-        query = [as_new_message(message) for message in messages]
+        notes = await self._worker_notes(plan, standing)
+        query = [*notes, *(as_new_message(message) for message in messages)]
         before = self._kept_before(runner.fitting, plan, standing, query)
         if before is None or runner.fitting.is_exceeded():
             before = await self._read_before(runner.fitting, plan, standing, query)
@@ -392,7 +394,14 @@ class SessionContexts:
             conversation = ModelConversation([*before.brought, *conversation])
         conversation.extend(query)
         runner.messages, runner.chain, runner.brings_prompt = conversation, before.chain, bool(before.brought)
-        return [AddMessage(message) for message in before.brought]
+        return [AddMessage(message) for message in (*before.brought, *notes)]
+
+    async def _worker_notes(self, plan: TurnPlan, standing: SessionStanding) -> list[NewMessage]:
+        """What a manager is told of its workers, behind all that was said: what was sent before stays as it was."""
+        if plan.setting.role is not AgentRole.MANAGER or plan.is_root:
+            return []
+        workers = await self._crossing.run(partial(self._runs.worker_states, standing.id))
+        return [workers_note(workers)] if workers else []
 
     def _kept_before(
         self, fitting: RequestFitting, plan: TurnPlan, standing: SessionStanding, query: Sequence[NewMessage]
@@ -418,7 +427,7 @@ class SessionContexts:
         if is_replaced:
             context = replace(context, messages=context.messages[1:])
         tokens = None if at is None else await self._counted(at, context)
-        fitted = fitting.cut_history(context, tokens, [*brought, *query])
+        fitted = await fitting.fitted_history(context, tokens, [*brought, *query])
         chain = await self._crossing.run(partial(self._runs.input_chain, fitted.recorded, at))
         return _Before(brought, ModelConversation(fitted.sent), chain)
 
@@ -484,7 +493,7 @@ class SessionClaim:
     """What keeps other brokers from preparing a turn in a session that this one is about to begin. It guards nothing:
     whoever begins first has the session."""
 
-    def __init__(self, runs: Runs, crossing: Crossing, session: str) -> None:
+    def __init__(self, runs: Runs, crossing: Executor, session: str) -> None:
         self._runs, self._crossing, self._session = runs, crossing, session
         self._taking: asyncio.Future[bool] | None = None
 
@@ -508,16 +517,18 @@ class SessionTurns:
         self,
         ledger: Ledger,
         runs: Runs,
-        crossing: Crossing,
+        crossing: Executor,
         clock: Clock,
         schedule: SessionSchedule,
         awaited: AwaitedMessages,
         on_change: Callable[[], None],
         *,
         planner: Planner | None,
-        collecting: Collecting,
+        collecting: CollectRules,
         is_streamed: bool,
+        on_left: Callable[[NotApplicable], None] | None = None,
     ) -> None:
+        self._on_left, self._told_of = on_left, set[str]()
         self._ledger, self._runs, self._crossing, self._clock = ledger, runs, crossing, clock
         self._schedule, self._awaited, self._on_change = schedule, awaited, on_change
         self._collecting, self._is_streamed, self._hub = collecting, is_streamed, hub_of(crossing)
@@ -559,6 +570,7 @@ class SessionTurns:
             now, ms = self._clock.now_ms(), round(BUSY_SECONDS * 1000) if waiting.turn is None else HELD_MS
             if isinstance(error, NotApplicable):
                 self._schedule.postpone(session, now + ms)
+                self._tell_left(error)
             else:
                 self._schedule.lose(session, now, ms)
             return ServedSession(busy=error)
@@ -572,6 +584,12 @@ class SessionTurns:
         finally:
             await claim.give_back()
         return ServedSession()
+
+    def _tell_left(self, error: NotApplicable) -> None:
+        if self._on_left is None or not isinstance(error.__cause__, FunctionElsewhere) or str(error) in self._told_of:
+            return
+        self._told_of.add(str(error))
+        self._on_left(error)
 
     async def _claim(self, claim: SessionClaim, waiting: WaitingSession) -> None:
         """Raises SessionBusy where another broker is about to begin, unless it has been for too long."""
@@ -618,9 +636,10 @@ class SessionTurns:
         request, because = run.last_request, writer.lost_because
         lost = NewError(code=because.value, message="nobody can go on with the turn")
         entries: list[Entry] = [ended(call, ToolCallStatus.INTERRUPTED, error=lost) for call in run.open_calls]
+        entries += [RunInterruption(because, (call.event,), goes_on=True) for call in run.open_calls]
         if request is not None and request.is_open:
-            entries.append(Interrupted(because, (request.event,)))
-        entries.append(Finished(exit=RunExit.ERROR, error=fault))
+            entries.append(RunInterruption(because, (request.event,)))
+        entries.append(FinishedRun(exit=RunExit.ERROR, error=fault))
         await self._crossing.run(partial(writer.record, entries))
 
     async def _turn(self, standing: SessionStanding, claim: SessionClaim) -> TurnEnd | None:
@@ -643,6 +662,10 @@ class SessionTurns:
         self._schedule.serve(standing.id)
         try:
             plan = await self._plan(standing, messages)
+        except FunctionElsewhere as elsewhere:
+            first = messages[0].id
+            text = f"message {first} of session {standing.label!r} comes first; {elsewhere}"
+            raise NotApplicable(text, Action.SERVE_MESSAGE.of(message=first)) from elsewhere
         except StoreError:
             raise
         except WeftError as error:
@@ -715,6 +738,10 @@ class SessionTurns:
         messages = [await self._crossing.run(partial(self._ledger.inbox.get, one)) for one in run.taken]
         try:
             plan = await self._plan(standing, messages)
+        except FunctionElsewhere as elsewhere:
+            await self._crossing.run(writer.leave)
+            text = f"turn {turn} of session {standing.label!r} comes first; {elsewhere}"
+            raise NotApplicable(text, Action.SERVE_TURN.of(session=standing.label)) from elsewhere
         except StoreError:
             raise
         except WeftError as error:

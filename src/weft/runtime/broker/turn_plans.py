@@ -23,9 +23,9 @@ from weft.ledger.api import (
     Context,
     InboxMessage,
     InputChain,
+    RunConfig,
     Runs,
     SessionStanding,
-    Setting,
     TurnRetry,
     as_sent,
     principals_of,
@@ -34,6 +34,7 @@ from weft.ledger.model import Message, NewMessage
 from weft.runtime.assembly.compaction import (
     CompactionSettings,
     CompactionWriter,
+    CountTokens,
     compact_if_due,
     compaction_settings,
     recover_from_overflow,
@@ -51,8 +52,15 @@ from weft.runtime.assembly.system_prompts import SystemPrompt, WorkspaceRules
 from weft.runtime.assembly.turn_configuration import TurnConfiguration, UnattendedTurn
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.model_requests import NO_PARAMETERS, Budget, ModelSettings, Parameters, estimated_tokens
-from weft.runtime.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.inference.model_requests import (
+    NO_PARAMETERS,
+    InferenceRequest,
+    ModelParameters,
+    ModelSettings,
+    RequestBudget,
+    estimated_tokens,
+)
+from weft.runtime.ledger_port import Executor, RuntimeLedger
 from weft.runtime.tool.tool_contract import NO_TOOLS, Gate, Tools
 
 # --- How a turn is run: which model answers, in whose name, with which tools and limits.
@@ -95,9 +103,9 @@ class TurnPlan(Struct, kw_only=True):
     model: ModelSettings
     inference: Inference
     acting: ExecutionContext
-    setting: Setting
+    setting: RunConfig
     situation: str | None = None
-    parameters: Parameters = NO_PARAMETERS
+    parameters: ModelParameters = NO_PARAMETERS
     system: str | None = None
     """Replaces the system prompt so far; None leaves it."""
     default_system: str | None = None
@@ -117,7 +125,7 @@ class TurnPlan(Struct, kw_only=True):
     """Decides about every call. Without one, every tool that is offered may be used."""
     on_asked: Callable[[str], None] | None = None
     """Called with the event of a request to a person, once it is recorded. It does not wait."""
-    budget: Budget | None = None
+    budget: RequestBudget | None = None
     max_requests: int = 100
     deadline_seconds: float | None = None
     compaction: TurnCompaction | None = None
@@ -139,7 +147,7 @@ class TurnPlan(Struct, kw_only=True):
 Planner = Callable[[SessionStanding, Sequence[InboxMessage]], Awaitable[TurnPlan]]
 
 
-class Sending(Struct, kw_only=True):
+class SenderContext(Struct, kw_only=True):
     """What a sender in this process knows of its message beside what the inbox has."""
 
     plan: TurnPlan | None = None
@@ -147,7 +155,7 @@ class Sending(Struct, kw_only=True):
     """Makes the plan when the turn is begun, where there is none yet."""
 
 
-def complete_setting(plan: TurnPlan, messages: Sequence[InboxMessage]) -> Setting:
+def complete_setting(plan: TurnPlan, messages: Sequence[InboxMessage]) -> RunConfig:
     """The circumstances of a turn, with what its messages and its tools say of them where the plan says nothing."""
     setting, first = plan.setting, messages[0]
     if setting.reason is None:
@@ -187,7 +195,7 @@ class FittedRequest(Struct, frozen=True):
 class RequestFitting:
     """The size of a turn's next request, its budget, and what is cut of it."""
 
-    def __init__(self, runs: Runs, crossing: Crossing, plan: TurnPlan) -> None:
+    def __init__(self, runs: Runs, crossing: Executor, plan: TurnPlan) -> None:
         self._runs, self._crossing, self._plan = runs, crossing, plan
         self.cut = NO_CUT
         self.compaction: str | None = None
@@ -226,6 +234,28 @@ class RequestFitting:
         """The request is sent these messages instead, which begin with this compaction."""
         self.compaction, self.cut, self.tokens = compaction, NO_CUT, estimated_tokens(messages)
 
+    async def counted_by_provider(self, messages: Sequence[Message | NewMessage]) -> int | None:
+        """What these messages are by the count of the provider; None where it does not count. It is asked only where
+        the estimate says that they do not fit. What the tools take is a part of its count, and of the budget."""
+        plan = self._plan
+        request = InferenceRequest(
+            model=plan.model,
+            messages=messages,
+            situation=plan.situation,
+            parameters=plan.parameters,
+            tools=tuple(tool.spec for tool in plan.tools.values()),
+        )
+        count = await plan.inference.count(request, context=plan.acting)
+        return None if count.counted_by is None else max(1, count.tokens - self.budget.tools)
+
+    async def fitted_history(self, context: Context, tokens: int | None, own: Sequence[NewMessage]) -> FittedContext:
+        """The same as `cut_history`; where that would cut further, the provider counts first."""
+        fitted = self.cut_history(context, tokens, own)
+        if not fitted.is_new:
+            return fitted
+        counted = await self.counted_by_provider([*apply_cut(layers_of(context), context.cut), *own])
+        return fitted if counted is None else self.cut_history(context, counted - estimated_tokens(own), own)
+
     def cut_history(self, context: Context, tokens: int | None, own: Sequence[NewMessage]) -> FittedContext:
         """What is sent of all that was said before a turn, beside its own messages. `tokens` is how large that was with
         the last request and its answer, where that is known."""
@@ -259,10 +289,16 @@ class RequestFitting:
         chain: InputChain,
         since: Sequence[str | EventRef],
         window: int | None = None,
+        more: Sequence[NewMessage] = (),
     ) -> FittedRequest | None:
         """What the next request of an open turn is sent: what its chain names and what was recorded since, cut. None
-        where nothing more can be cut, or not all of it is recorded."""
+        where it fits by the count of the provider, nothing more can be cut, or not all of it is recorded. `more` is
+        sent as well."""
         messages = await self._crossing.run(lambda: self._runs.messages([*chain.refs, *since]))
+        if window is None and (counted := await self.counted_by_provider(as_sent(messages, self.cut))) is not None:
+            self.tokens = counted
+            if not self.is_exceeded(more):
+                return None
         budget = self.budget if window is None else ContextBudget(window=window, output=0)
         measured = None if self.tokens is None else _measured(messages, self.tokens)
         layers = layers_of(Context(messages, (), self.compaction), turn)
@@ -303,9 +339,10 @@ class SessionCompaction:
         session: str,
         writer: CompactionWriter,
         budget: ContextBudget,
+        count: CountTokens | None = None,
     ) -> None:
         self._ledger, self._inference, self._session = ledger, inference, session
-        self._writer, self._budget = writer, budget
+        self._writer, self._budget, self._count = writer, budget, count
 
     def may_be_due(self, tokens: int | None, query: Sequence[Message | NewMessage]) -> bool:
         """Whether a compaction can be due where the last request and its answer took so many tokens; None: that is not
@@ -320,7 +357,7 @@ class SessionCompaction:
     async def before_turn(self, query: Sequence[Message | NewMessage]) -> bool:
         """Compact the session where that is due; whether it was."""
         compaction = await compact_if_due(
-            self._ledger, self._inference, self._session, self._writer, self._budget, query
+            self._ledger, self._inference, self._session, self._writer, self._budget, query, self._count
         )
         return compaction is not None
 

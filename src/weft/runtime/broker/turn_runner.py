@@ -6,6 +6,7 @@ Tool calls under way are each decided on, run, and their outcome told.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -21,23 +22,32 @@ from weft.kernel.errors import (
     ContextTooLong,
     LeaseLost,
     NotApplicable,
-    NotFound,
     OutsideError,
+    ReplyUnfit,
     StoreError,
     WeftError,
     error_code,
     error_text,
 )
-from weft.kernel.events import ApprovalRequested, HistoryAppend, Interruption, ModelRequest, RequestInput, RunFinished
+from weft.kernel.events import (
+    BROKEN_OFF,
+    ApprovalRequested,
+    HistoryAppend,
+    Interruption,
+    ModelRequest,
+    RequestInput,
+    RunFinished,
+    Usage,
+)
 from weft.ledger.api import (
     Entry,
-    Finished,
+    FinishedRun,
     InputChain,
-    Interrupted,
     KeptState,
     ModelAnswered,
     ModelAsked,
     RecordedEvent,
+    RunInterruption,
     RunRecord,
     Runs,
     RunWriter,
@@ -51,17 +61,19 @@ from weft.ledger.model import NewError, NewMessage, SentResult, TextPart, ToolRe
 from weft.runtime.answer_streams import TurnText
 from weft.runtime.broker.turn_plans import RequestFitting, ShortenedContext, TurnPlan
 from weft.runtime.broker.turn_state import (
+    CUT_FINISHES,
     MAX_CALLS,
     AskModel,
     CloseCall,
-    Cut,
-    Decide,
+    CutRun,
+    DecideCalls,
     FailTurn,
     FinishTurn,
-    Park,
+    ParkRun,
     Run,
     RunAgain,
     RunCall,
+    RunRequest,
     StartTools,
     Step,
     TurnEnd,
@@ -71,31 +83,39 @@ from weft.runtime.broker.turn_state import (
     next_steps,
     parked,
     spec_fields,
+    status_of_cut,
 )
 from weft.runtime.inference.model_requests import (
     InferenceRequest,
     ModelConversation,
+    ModelParameters,
     ModelSettings,
-    Parameters,
+    asks_by_cache_key,
     count_images,
     with_images,
 )
-from weft.runtime.ledger_port import Crossing
-from weft.runtime.replies import Reply, ReplyToken, TokenKind
+from weft.runtime.ledger_port import Executor
+from weft.runtime.replies import FinishReason, Reply, ReplyToken, TokenKind
 from weft.runtime.tool.recorded_results import ResultSecrets, recordable, unchecked
 from weft.runtime.tool.tool_contract import (
     BUSY_SECONDS,
+    CALLER,
     CallAnswer,
-    Later,
+    CallersTool,
+    LaterResult,
     NotYet,
     ToolCallContext,
     ToolFailure,
     ToolOutput,
     Verdict,
+    ensure_object,
+    server_of,
+    unknown_tool,
 )
 
 # --- The tool calls of one turn under way: each is decided on, run, and its outcome told.
 
+CACHE_KEY_DIGITS = 32
 T = TypeVar("T")
 _Recorded = tuple[Any, Any]
 """The arguments and the plan of a call."""
@@ -107,7 +127,7 @@ class ToolCalls:
     def __init__(
         self,
         runs: Runs,
-        crossing: Crossing,
+        crossing: Executor,
         plan: TurnPlan,
         lose: Callable[[WeftError], None],
         secrets: ResultSecrets,
@@ -135,7 +155,7 @@ class ToolCalls:
         self._results: dict[str, ToolResultPart] = {}
         self._sent: dict[str, SentResult] = {}
         """By call what models are sent in the place of its result, until that is recorded."""
-        self.later: dict[str, Later] = {}
+        self.later: dict[str, LaterResult] = {}
         self.rationales: dict[str, str] = {}
         """Why calls were refused, by their events; of earlier processes the ledger says it."""
 
@@ -143,14 +163,15 @@ class ToolCalls:
     def tasks(self) -> list[asyncio.Task[Any]]:
         return [*self._deciding.values(), *self._running.values()]
 
-    async def decide_ahead(self, calls: Sequence[ToolUsePart], turn: str) -> None:
-        """Decide on the calls of an answer that is about to be recorded."""
+    async def decide_ahead(self, calls: Sequence[ToolUsePart], turn: str, *, is_cut: bool) -> None:
+        """Decide on the calls of an answer that is about to be recorded, but for the one that it broke off with."""
         self._ahead, self._ahead_keys = (), ()
         gate = self._plan.gate
-        if gate is None or not self._plan.tools or len(calls) > MAX_CALLS:
+        if gate is None or len(calls) > MAX_CALLS:
             return
         keys = tuple([await gate.exclusive_key(one.name, one.input) for one in calls])
         places = [place for place, key in enumerate(keys) if key is None or key not in keys[:place]]
+        places = [place for place in places if not (is_cut and place == len(calls) - 1)]
         decided = (self._decided_at_once(calls[place], turn) for place in places)
         verdicts = dict(zip(places, await asyncio.gather(*decided), strict=True))
         self._ahead, self._ahead_keys = tuple(map(verdicts.get, range(len(calls)))), keys
@@ -235,14 +256,16 @@ class ToolCalls:
         context = ToolCallContext(turn=turn, call=event, acting=self._plan.acting)
         return await gate.decide(tool, arguments, context, answer)
 
-    async def _run(self, run: Run, call: RunCall, reading: asyncio.Task[dict[str, _Recorded]]) -> ToolOutput | Later:
+    async def _run(
+        self, run: Run, call: RunCall, reading: asyncio.Task[dict[str, _Recorded]]
+    ) -> ToolOutput | LaterResult:
         """What a call gives, once it is known what models are sent of it."""
         try:
             result = await self._performed_call(run, call, reading)
         except Exception as error:  # of whatever kind: its message is sent to a model
             await self._take_secrets_out(call, recordable(_fault(error).message))
             raise
-        if isinstance(result, Later):
+        if isinstance(result, LaterResult):
             return result
         output = result if isinstance(result, ToolOutput) else ToolOutput(result=result, is_untrusted=False)
         urls = [str(image.url) for image in output.images]
@@ -267,7 +290,8 @@ class ToolCalls:
             return await self._plan.gate.perform(call.tool, arguments, context, call.bound or "", plan)
         tool = self._plan.tools.get(call.tool)
         if tool is None:
-            raise NotFound("tool", call.tool, "call one that is offered")
+            raise unknown_tool(call.tool)
+        ensure_object(call.tool, arguments)
         return await tool.invoke(arguments, context)
 
     async def _read_together(self, calls: Sequence[RunCall]) -> dict[str, _Recorded]:
@@ -339,7 +363,7 @@ class ToolCalls:
             is_untrusted = self._plan.gate is not None
             return ended(call, _status(error), error=fault, is_untrusted=is_untrusted, kept=kept, sent=sent)
         result = task.result()
-        if isinstance(result, Later):
+        if isinstance(result, LaterResult):
             self.later[call.event] = result
             call.is_parked = True
             return None
@@ -381,7 +405,7 @@ class TurnRunner:
     def __init__(
         self,
         runs: Runs,
-        crossing: Crossing,
+        crossing: Executor,
         clock: Clock,
         plan: TurnPlan,
         text: TurnText,
@@ -410,6 +434,8 @@ class TurnRunner:
         """Whether the model is asked next, as far as that is known before it is recorded."""
         self._partial: list[str] = []
         """The pieces that came of the answer."""
+        self._billed: Usage | None = None
+        """What the provider has counted of the answer that is under way."""
         self._attempt = 1
         self._reply: Reply | None = None
         self._error: BaseException | None = None
@@ -417,6 +443,7 @@ class TurnRunner:
         self._stop: InterruptionReason | None = None
         self._steers: tuple[str, ...] = ()
         self._handed: dict[str, NewMessage] = {}
+        self._cache_key: str | None = None
         self._lost: WeftError | None = None
 
     @property
@@ -480,8 +507,8 @@ class TurnRunner:
         self._prepare(run)
         self._writer = writer
         if self.chain is not None:
-            since, self._asks_next = run.refs_since_request(), run.has_results
-            await self.fitting.measure(self.turn, self.chain, since, is_answered=run.has_results)
+            since, self._asks_next = run.refs_since_request(), run.has_results or run.pauses > 0
+            await self.fitting.measure(self.turn, self.chain, since, is_answered=self._asks_next)
         return await self._go_on(writer, await self._recorded(()))
 
     async def _go_on(self, writer: RunWriter, record: RunRecord) -> TurnEnd:
@@ -504,7 +531,11 @@ class TurnRunner:
         """What the last transaction says: whoever asked to cut the turn short may have come after its end."""
         last = record.events[-1].event if record.events else None
         failed = isinstance(last, RunFinished) and last.exit is not RunExit.SUCCESS
-        cuts = [one.event.reason for one in record.events if isinstance(one.event, Interruption)]
+        cuts = [
+            one.event.reason
+            for one in record.events
+            if isinstance(one.event, Interruption) and one.event.goes_on is not True
+        ]
         error = self._error
         if failed and error is None:
             error = NotApplicable(self._failure or "the turn failed", "send the message again")
@@ -525,11 +556,13 @@ class TurnRunner:
         run = self._run.copy().lose(InterruptionReason.SHUTDOWN)
         entries: list[Entry] = []
         if run.last_request is not None and run.last_request.is_lost:
-            entries.append(Interrupted(InterruptionReason.SHUTDOWN, (run.last_request.event,)))
+            entries += self._broken_answer(run.last_request)
+            entries.append(RunInterruption(InterruptionReason.SHUTDOWN, (run.last_request.event,)))
         for call in run.open_calls:
             if call.needs_repeat and call.tool not in run.idempotent:
                 error = NewError(code=InterruptionReason.SHUTDOWN.value, message="whoever ran it was shut down")
                 entries.append(ended(call, ToolCallStatus.INTERRUPTED, error=error))
+                entries.append(RunInterruption(InterruptionReason.SHUTDOWN, (call.event,), goes_on=True))
         if entries:
             await self._crossing.run(lambda: writer.record(entries))
         await self._crossing.run(writer.leave)
@@ -556,7 +589,7 @@ class TurnRunner:
             name for name, tool in tools if tool.is_idempotent or (run.is_gated and tool.is_repeatable)
         )
         run.steers, run.stop, run.max_requests = self._steers, self._stop, self._plan.max_requests
-        run.deadline_seconds, run.offers_tools = self._plan.deadline_seconds, bool(self._plan.tools)
+        run.deadline_seconds = self._plan.deadline_seconds
         self._tools.note_exclusive_keys(run)
         for event, later in self._tools.later.items():
             if event in run.calls:
@@ -571,7 +604,7 @@ class TurnRunner:
         if self._asks_next and self._stop is None and self.fitting.is_exceeded(self._handed.values()):
             if entries:  # recorded before the request, so that all of it can be named and cut
                 await self._written(writer, entries)
-            await self._cut()
+            await self._cut(more=tuple(self._handed.values()))
             entries = ()
         self._asks_next = False
         try:
@@ -595,10 +628,12 @@ class TurnRunner:
                 if isinstance(one.event, ApprovalRequested):
                     self._plan.on_asked(one.id)
 
-    async def _cut(self, window: int | None = None) -> bool:
+    async def _cut(self, window: int | None = None, more: Sequence[NewMessage] = ()) -> bool:
         """Cut what the next request is sent, so that it fits; whether there was something to cut."""
         since = self._run.refs_since_request()
-        fitted = None if self.chain is None else await self.fitting.cut_request(self.turn, self.chain, since, window)
+        fitted = None
+        if self.chain is not None:
+            fitted = await self.fitting.cut_request(self.turn, self.chain, since, window, more)
         if fitted is not None:
             self.messages, self.chain = ModelConversation(fitted.messages), fitted.chain
         return fitted is not None
@@ -625,23 +660,25 @@ class TurnRunner:
                 entries = self._ask_entries(run, step)
             case StartTools():
                 entries = self._tool_entries(run, step)
-            case Decide():
+            case DecideCalls():
                 entries = self._tools.decision_entries(run, step.calls)
             case CloseCall():
                 self.messages = None  # the outcome is told as the ledger tells it
                 error = NewError(code=step.code, message=step.why or self._why_refused(run.calls[step.call]))
                 entries = (ended(run.calls[step.call], step.status, error=error),)
-            case Park():
+                if step.status is ToolCallStatus.INTERRUPTED:
+                    entries = (*entries, RunInterruption(run.lost_because, (step.call,), goes_on=True))
+            case ParkRun():
                 entries = parked(run, step, self._tools.later)
-            case Cut():
+            case CutRun():
                 entries = self._cut_entries(run, step)
             case FinishTurn():
-                entries = (Finished(permissions_used=self._used_rights(run)),)
+                entries = (FinishedRun(permissions_used=self._used_rights(run)),)
             case FailTurn():
                 self._failure = step.message
-                discarded = () if step.discard is None else (Interrupted(step.reason, (step.discard,)),)
+                discarded = () if step.discard is None else (RunInterruption(step.reason, (step.discard,)),)
                 error = NewError(code=step.code, message=step.message)
-                entries = (*discarded, Finished(exit=RunExit.ERROR, error=error))
+                entries = (*discarded, FinishedRun(exit=RunExit.ERROR, error=error))
             case RunAgain():  # its intent is recorded already
                 pass
         return entries
@@ -663,10 +700,12 @@ class TurnRunner:
             return tuple(map(TakeMessage, fresh))
         entries: list[Entry] = []
         if step.discard is not None:
-            entries.append(Interrupted(step.reason, (step.discard,)))
+            entries.append(RunInterruption(step.reason, (step.discard,)))
         return [*entries, self._model_asked(run, step.attempt, self._plan.model, None)]
 
-    def _model_asked(self, run: Run, attempt: int, model: ModelSettings, parameters: Parameters | None) -> ModelAsked:
+    def _model_asked(
+        self, run: Run, attempt: int, model: ModelSettings, parameters: ModelParameters | None
+    ) -> ModelAsked:
         plan = self._plan
         wanted = model.in_situation(plan.situation, plan.parameters) if parameters is None else parameters
         params = self._inference.sendable(model, wanted).given() if parameters is None else wanted.given()
@@ -679,6 +718,7 @@ class TurnRunner:
         return ModelAsked(
             model=model.name,
             provider=model.provider.id,
+            vendor=model.vendor,
             params=params,
             input=UNSET if chain is None else chain.input(since[prompt:], since[:prompt]),
             tools_spec=[spec_fields(tool.spec) for tool in plan.tools.values()] or None,
@@ -700,15 +740,20 @@ class TurnRunner:
                 correlation=request.correlation,
                 answer=answer[0],
                 message=answer[1],
+                server=self._server_of(part.name),
             )
             for part in parts
         ]
+
+    def _server_of(self, name: str) -> str:
+        """Where a tool runs, as its call is recorded."""
+        return CALLER if isinstance(self._plan.tools.get(name), CallersTool) else server_of(name)
 
     def _read_use(self, use: Any) -> ToolUsePart:
         call_id, arguments = self._runs.tool_use(use.id, use.input)
         return ToolUsePart(call_id, str(use.name), arguments)
 
-    def _cut_entries(self, run: Run, step: Cut) -> Sequence[Entry]:
+    def _cut_entries(self, run: Run, step: CutRun) -> Sequence[Entry]:
         """What had come of an answer was really said, and is kept as what it is."""
         entries: list[Entry] = []
         request = run.last_request
@@ -716,16 +761,35 @@ class TurnRunner:
             if self._partial:
                 entries.append(self._partial_answer(request.event, request.correlation, "interrupted"))
             else:
-                entries.append(Interrupted(step.reason, (request.event,)))
+                entries += self._broken_answer(request)
+                entries.append(RunInterruption(step.reason, (request.event,)))
         error = NewError(code=step.reason.value, message="the turn was cut short")
-        closed = [ended(run.calls[call], ToolCallStatus.INTERRUPTED, error=error) for call in step.calls]
-        return [*entries, *closed, Interrupted(step.reason, step.calls), Finished()]
+        status = status_of_cut(step.reason)
+        closed = [ended(run.calls[call], status, error=error) for call in step.calls]
+        return [*entries, *closed, RunInterruption(step.reason, step.calls), FinishedRun()]
 
     def _partial_answer(self, request: str, correlation: str, finish: str) -> ModelAnswered:
         message = NewMessage(
             role=MessageRole.ASSISTANT, content=(TextPart("".join(self._partial)),), metadata={"partial": True}
         )
-        return ModelAnswered(request=request, correlation=correlation, message=message, finish_reason=finish)
+        usage = UNSET if self._billed is None else self._billed
+        return ModelAnswered(
+            request=request, correlation=correlation, message=message, usage=usage, finish_reason=finish
+        )
+
+    def _broken_answer(self, request: RunRequest) -> list[ModelAnswered]:
+        """What an answer cost that broke off and is not kept."""
+        if self._billed is None:
+            return []
+        return [
+            ModelAnswered(
+                request=request.event,
+                correlation=request.correlation,
+                message=None,
+                usage=self._billed,
+                finish_reason=BROKEN_OFF,
+            )
+        ]
 
     # --- effects -------------------------------------------------------------------------------------------------
 
@@ -748,7 +812,7 @@ class TurnRunner:
         request = run.last_request
         if request is not None and request.is_open and not request.is_lost and request.event not in self._performed:
             self._performed.add(request.event)
-            self._partial, self._attempt = [], request.attempt
+            self._partial, self._billed, self._attempt = [], None, request.attempt
             self._text.begin(run.turn, len(run.requests), run.taken)
             self._model = asyncio.ensure_future(self._asked())
         self._tools.start(run)
@@ -758,8 +822,10 @@ class TurnRunner:
         shorten = self._plan.on_overflow
         try:
             return await self._inferred()
-        except ContextTooLong:
+        except ContextTooLong as error:
             was_reset = any(one.interrupted is InterruptionReason.CONTEXT_RESET for one in self._run.requests)
+            if was_reset:
+                error.say_more("it was sent less already, once in this turn")
             if shorten is None or was_reset or self.messages is None:
                 raise
             shortened = await shorten(self._run.turn, tuple(self.messages))
@@ -768,6 +834,7 @@ class TurnRunner:
                 return shortened
             # nothing can be compacted: the provider counted more than fits, so half the window is reckoned with
             if not await self._cut(self.fitting.budget.window // 2):
+                error.say_more("there is nothing that could be compacted or cut")
                 raise
             return ShortenedContext(messages=tuple(self.messages), chain=self.chain)
 
@@ -781,6 +848,7 @@ class TurnRunner:
             situation=plan.situation,
             parameters=plan.parameters,
             tools=tuple(tool.spec for tool in plan.tools.values()),
+            cache_key=await self._known_cache_key(),
         )
         return await self._inference.infer(
             request,
@@ -788,9 +856,18 @@ class TurnRunner:
             budget=plan.budget,
             context=plan.acting,
             before=self._before,
+            on_usage=self._count,
         )
 
-    async def _before(self, model: ModelSettings, parameters: Parameters, attempt: int) -> None:
+    async def _known_cache_key(self) -> str | None:
+        """The same for a session and its forks in every process; it says nothing of either."""
+        if self._cache_key is None and asks_by_cache_key(self._plan.model):
+            turn = self._run.turn
+            first = await self._crossing.run(lambda: self._runs.first_turn(turn))
+            self._cache_key = hashlib.sha256(first.encode()).hexdigest()[:CACHE_KEY_DIGITS]
+        return self._cache_key
+
+    async def _before(self, model: ModelSettings, parameters: ModelParameters, attempt: int) -> None:
         """Every attempt after the first has an intent of its own."""
         if attempt == 1:
             return
@@ -798,11 +875,14 @@ class TurnRunner:
         assert writer is not None
         assert run.last_request is not None
         asked = self._model_asked(run, run.last_request.attempt + 1, model, parameters)
-        record = await self._written(writer, [asked])
+        record = await self._written(writer, [*self._broken_answer(run.last_request), asked])
         self._note_request(record.events)
         self._performed.add(record.events[-1].id)
-        self._partial, self._attempt = [], asked.attempt
+        self._partial, self._billed, self._attempt = [], None, asked.attempt
         self._text.begin(run.turn, len(run.requests), run.taken)
+
+    def _count(self, usage: Usage) -> None:
+        self._billed = usage
 
     def _heard(self, token: ReplyToken) -> None:
         if token.kind is TokenKind.TEXT:
@@ -827,7 +907,7 @@ class TurnRunner:
         if self._model is not None and self._model.done() and error_of(self._model) is None:
             reply = self._model.result()
             if isinstance(reply, Reply):
-                await self._tools.decide_ahead(reply.calls, self.turn)
+                await self._tools.decide_ahead(reply.calls, self.turn, is_cut=reply.finish in CUT_FINISHES)
         entries = [*self._model_outcome(), *self._tools.outcomes(self._run)]
         if entries:
             self._add_results()
@@ -850,27 +930,34 @@ class TurnRunner:
             reply = task.result()
             if isinstance(reply, ShortenedContext):
                 self.messages, self.chain = ModelConversation(reply.messages), reply.chain
-                return (Interrupted(InterruptionReason.CONTEXT_RESET, (request.event,)),)
+                return (RunInterruption(InterruptionReason.CONTEXT_RESET, (request.event,)),)
             self._reply = reply
             self._calls = reply.calls
-            answer = NewMessage(role=MessageRole.ASSISTANT, content=reply.parts)
+            self._asks_next = reply.finish is FinishReason.PAUSE
+            answer = NewMessage(role=MessageRole.ASSISTANT, content=reply.parts, metadata=reply.metadata or None)
             self.fitting.count(reply.usage, answer)
             if self.messages is not None:
                 self.messages.append(answer)
             return (answered(reply, request.event, request.correlation),)
         if isinstance(error, LeaseLost | StoreError):  # this broker's own trouble, not the provider's
             raise error
-        return self._failed(error, request.event, request.correlation)
+        return self._failed(error, request)
 
-    def _failed(self, error: BaseException, request: str, correlation: str) -> Sequence[Entry]:
+    def _failed(self, error: BaseException, request: RunRequest) -> Sequence[Entry]:
         """The turn has ended badly and says so; what had come of the answer is kept."""
         self._error = error
         if isinstance(error, OutsideError) and error.partial:
             self._partial = [error.partial]
         is_ours = isinstance(error, WeftError)
         fault = NewError(code=error_code(error), message=str(error) if is_ours else "not weft's own error")
-        partial = [self._partial_answer(request, correlation, "error")] if self._partial else []
-        return [*partial, Finished(exit=RunExit.ERROR, error=fault)]
+        if isinstance(error, ReplyUnfit) and isinstance(error.reply, Reply):  # whole, and paid for
+            answer = answered(error.reply, request.event, request.correlation)
+            return [answer, FinishedRun(exit=RunExit.ERROR, error=fault)]
+        if self._partial:
+            partial = [self._partial_answer(request.event, request.correlation, BROKEN_OFF)]
+        else:
+            partial = self._broken_answer(request)
+        return [*partial, FinishedRun(exit=RunExit.ERROR, error=fault)]
 
     def _add_results(self) -> None:
         """The outcomes of all calls of the last answer, in the order of the calls."""

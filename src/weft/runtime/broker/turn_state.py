@@ -36,15 +36,15 @@ from weft.ledger.api import (
     Entry,
     KeptState,
     ModelAnswered,
-    Parked,
+    ParkedRun,
     RecordedEvent,
     ToolDecision,
     ToolEnded,
 )
 from weft.ledger.model import NewError, NewMessage, RecordedTurn, SentResult
 from weft.runtime.inference.model_requests import ToolSpec
-from weft.runtime.replies import Reply
-from weft.runtime.tool.tool_contract import CallAnswer, Later, ToolOutput, Verdict
+from weft.runtime.replies import FinishReason, Reply
+from weft.runtime.tool.tool_contract import CallAnswer, LaterResult, ToolOutput, Verdict
 
 # --- How long a turn has been worked on, by its recorded events: from each event on that lets it begin or go on, until
 # it is parked or ends.
@@ -137,6 +137,9 @@ class RunCall(Struct):
     answer: CallAnswer | None = None
     """What a person answered, until what follows from it is recorded; its reason is the reference of a content."""
 
+    is_cut: bool = False
+    """Whether its answer broke off with it: nobody knows whether its arguments are whole, and it is not run."""
+
     @property
     def needs_decision(self) -> bool:
         """Whether it is undecided what may be done with it now: nothing was decided yet, or a person has answered."""
@@ -157,6 +160,10 @@ class Run:
         """The event of the last answer and the id of its message."""
         self.answer_calls: list[str] = []
         """The calls that the last answer asked for, in its order."""
+        self.is_answer_cut = False
+        """Whether the last answer broke off before the model was done: the arguments of its last call may, too."""
+        self.pauses = 0
+        """How many of the last answers in a row were paused by their provider, which goes on once it is asked again."""
         self._since: list[str | None] = []
         """Messages since the last request, by their ids; None stands for the outcomes of the calls."""
         self.has_results = False
@@ -168,8 +175,6 @@ class Run:
         self.read_only: frozenset[str] = frozenset()
         self.is_gated = False
         """Whether a call runs only after a decision that allows it."""
-        self.offers_tools = True
-        """Whether the model was offered tools; calls of one that was not are kept as words, and run by nobody."""
         self.steers: tuple[str, ...] = ()
         """Messages that want to enter with the next request."""
         self.stop: InterruptionReason | None = None
@@ -279,7 +284,7 @@ class Run:
                 self.requests.append(RunRequest(id, event.correlation_id, attempt))
                 self.has_results = False
                 self._since = []
-            case ModelResponse():
+            case ModelResponse() if not event.is_broken_off:
                 self._answer(id, event)
             case ToolCallRequested():
                 self._call(id, event)
@@ -312,6 +317,8 @@ class Run:
             request.is_answered = request.is_answered or request.correlation == event.correlation_id
         output = event.output
         self.answer = (id, None if output is UNSET else output.id)
+        self.is_answer_cut = event.finish_reason in CUT_FINISHES
+        self.pauses = self.pauses + 1 if event.finish_reason == FinishReason.PAUSE else 0
         parts = () if output is UNSET else output.parts
         self.uses = [part for part in parts if isinstance(part, ToolUseFact)]
         self.answer_calls = []
@@ -322,6 +329,7 @@ class Run:
         tool = "" if isinstance(event.tool, Words) else event.tool
         self.calls[id] = RunCall(id, tool, event.call_id, event.args, event.correlation_id)
         self.uses = self.uses[1:]
+        self.calls[id].is_cut = self.is_answer_cut and not self.uses
         if not self.answer_calls:
             self._since.append(None)
         self.answer_calls.append(id)
@@ -405,10 +413,16 @@ class Run:
 
 # --- What comes next in a turn: a pure function of its recorded events and the time.
 
+CUT_FINISHES = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+"""How answers end that break off before the model is done."""
+CUT = "cut"
+"""The code of a call with which an answer broke off."""
 DENIED = "denied"
 """The code of a call that was refused; why, its decision says."""
 MAX_CALLS = 128
 """So many tools may one answer ask for."""
+MAX_PAUSES = 10
+"""So often in a row a provider may pause, before the turn fails."""
 MAX_LOSSES = 4
 """So often in a row whoever asks the model may be lost, before the turn fails."""
 
@@ -428,7 +442,7 @@ class StartTools(Struct, frozen=True):
     uses: tuple[ToolUseFact, ...]
 
 
-class Decide(Struct, frozen=True):
+class DecideCalls(Struct, frozen=True):
     """Decide what may be done with calls: they are new, or a person has answered."""
 
     calls: tuple[str, ...]
@@ -449,13 +463,13 @@ class CloseCall(Struct, frozen=True):
     why: str
 
 
-class Park(Struct, frozen=True):
+class ParkRun(Struct, frozen=True):
     """Let go of the session until the outcome of a call comes from outside, or the time limit of one."""
 
     calls: tuple[str, ...]
 
 
-class Cut(Struct, frozen=True):
+class CutRun(Struct, frozen=True):
     """End the turn with what it has; open calls are interrupted."""
 
     reason: InterruptionReason
@@ -475,7 +489,7 @@ class FailTurn(Struct, frozen=True):
     reason: InterruptionReason = InterruptionReason.CRASH
 
 
-Step = AskModel | StartTools | Decide | RunAgain | CloseCall | Park | Cut | FinishTurn | FailTurn
+Step = AskModel | StartTools | DecideCalls | RunAgain | CloseCall | ParkRun | CutRun | FinishTurn | FailTurn
 
 
 def next_steps(run: Run, now_ms: int) -> tuple[Step, ...]:
@@ -483,11 +497,11 @@ def next_steps(run: Run, now_ms: int) -> tuple[Step, ...]:
     if run.is_finished:
         return ()
     if (stop := _stop(run, now_ms)) is not None and not _is_answered(run):
-        return (Cut(stop, tuple(call.event for call in run.open_calls)),)
+        return (CutRun(stop, tuple(call.event for call in run.open_calls)),)
     request = run.last_request
     if request is not None and request.is_open:
         return _after_loss(run) if request.is_lost else ()
-    if run.uses and run.offers_tools:
+    if run.uses:
         return (_start_tools(run),)
     return _for_calls(run, now_ms) if run.open_calls else _onwards(run)
 
@@ -510,21 +524,29 @@ def _stop(run: Run, now_ms: int) -> InterruptionReason | None:
 def _is_answered(run: Run) -> bool:
     """Whether the last answer asks for nothing more: it is complete, whoever wants to cut the turn short now."""
     request = run.last_request
-    return request is not None and request.is_answered and not run.has_results and not (run.uses and run.offers_tools)
+    return request is not None and request.is_answered and not (run.has_results or run.uses or run.pauses)
 
 
 def _onwards(run: Run) -> tuple[Step, ...]:
-    """Nothing is open: ask for the first time, again, or with what the tools gave; else the turn is complete."""
+    """Nothing is open: ask for the first time, again, with what the tools gave, or for the rest of an answer; else the
+    turn is complete."""
     request = run.last_request
     if request is not None and request.interrupted is not None:
         return _ask(run, request.attempt + 1)
-    return _ask(run) if request is None or run.has_results else (FinishTurn(),)
+    if run.pauses > MAX_PAUSES:
+        return (FailTurn("paused_too_often", f"the provider paused its answer {run.pauses} times in a row"),)
+    return _ask(run) if request is None or run.has_results or run.pauses else (FinishTurn(),)
 
 
 def _ask(run: Run, attempt: int = 1) -> tuple[Step, ...]:
     if len(run.requests) >= run.max_requests:
         return (FailTurn("too_many_requests", f"the model was asked {len(run.requests)} times in one turn"),)
-    return (AskModel(attempt, steers=run.steers),)
+    return (AskModel(attempt, steers=_steers(run)),)
+
+
+def _steers(run: Run) -> tuple[str, ...]:
+    """What enters with the next request: nothing between a paused answer and the rest of it."""
+    return () if run.pauses and not run.has_results else run.steers
 
 
 def _after_loss(run: Run) -> tuple[Step, ...]:
@@ -534,10 +556,13 @@ def _after_loss(run: Run) -> tuple[Step, ...]:
     if because in LOSSES and run.losses >= MAX_LOSSES:
         words = f"whoever asked the model was lost {run.losses} times in a row"
         return (FailTurn("lost_too_often", words, request.event, because),)
-    return (AskModel(request.attempt + 1, request.event, because, run.steers),)
+    return (AskModel(request.attempt + 1, request.event, because, _steers(run)),)
 
 
 def _for_calls(run: Run, now_ms: int) -> tuple[Step, ...]:
+    if cut := [call for call in run.open_calls if call.is_cut]:
+        why = "the answer broke off with this call, so its arguments may not be whole: call again, with less at once"
+        return tuple(CloseCall(call.event, ToolCallStatus.ERROR, CUT, why) for call in cut)
     if run.is_gated and (steps := _for_decisions(run)):
         return steps
     held = [call for call in run.open_calls if run.is_gated and call.needs_decision]
@@ -550,7 +575,7 @@ def _for_calls(run: Run, now_ms: int) -> tuple[Step, ...]:
         return tuple(CloseCall(call.event, ToolCallStatus.TIMEOUT, "timeout", why) for call in late)
     waiting = [call for call in run.open_calls if call not in held]
     if not run.is_parked and waiting and all(call.is_parked for call in waiting):
-        return (Park(tuple(call.event for call in waiting)),)
+        return (ParkRun(tuple(call.event for call in waiting)),)
     return ()
 
 
@@ -562,7 +587,7 @@ def _for_decisions(run: Run) -> tuple[Step, ...]:
     if refused:
         return tuple(CloseCall(call.event, ToolCallStatus.ERROR, DENIED, "") for call in refused)
     undecided = tuple(call.event for call in run.open_calls if call.needs_decision and not run.is_held(call))
-    return (Decide(undecided),) if undecided else ()
+    return (DecideCalls(undecided),) if undecided else ()
 
 
 def _is_late(call: RunCall, now_ms: int) -> bool:
@@ -638,6 +663,18 @@ def ended(
     )
 
 
+_STATUS_OF_CUT = {
+    InterruptionReason.CANCELED: ToolCallStatus.CANCELED,
+    InterruptionReason.APPROVAL_DENIED: ToolCallStatus.CANCELED,
+    InterruptionReason.TIMEOUT: ToolCallStatus.TIMEOUT,
+}
+
+
+def status_of_cut(reason: InterruptionReason) -> ToolCallStatus:
+    """How the open calls of a turn end that is cut short for this reason."""
+    return _STATUS_OF_CUT.get(reason, ToolCallStatus.INTERRUPTED)
+
+
 def decided(call: RunCall, verdict: Verdict) -> list[Entry]:
     """What is recorded of a decision; where a person is to be asked, the request with it."""
     decision = ToolDecision(
@@ -665,23 +702,23 @@ def decided(call: RunCall, verdict: Verdict) -> list[Entry]:
     return [decision, request]
 
 
-def parked(run: Run, step: Park, later: Mapping[str, Later]) -> list[Parked]:
+def parked(run: Run, step: ParkRun, later: Mapping[str, LaterResult]) -> list[ParkedRun]:
     """Calls with the same time limit are parked together; each that waits for workers by itself."""
     by_limit: dict[int | None, list[str]] = {}
-    entries: list[Parked] = []
+    entries: list[ParkedRun] = []
     for call in step.calls:
         until, awaits = run.calls[call].parked_until, later.get(call)
         if awaits is not None and awaits.workers:
             entries.append(
-                Parked(calls=(call,), until=until, why=awaits.why, awaits=awaits.workers, is_any=awaits.is_any)
+                ParkedRun(calls=(call,), until=until, why=awaits.why, awaits=awaits.workers, is_any=awaits.is_any)
             )
         else:
             by_limit.setdefault(until, []).append(call)
-    entries += [Parked(calls=tuple(calls), until=until, why=_why(calls, later)) for until, calls in by_limit.items()]
+    entries += [ParkedRun(calls=tuple(calls), until=until, why=_why(calls, later)) for until, calls in by_limit.items()]
     return entries
 
 
-def _why(calls: Sequence[str], later: Mapping[str, Later]) -> str | None:
+def _why(calls: Sequence[str], later: Mapping[str, LaterResult]) -> str | None:
     reasons = [later[call].why for call in calls if call in later]
     return "; ".join(filter(None, reasons)) or None
 

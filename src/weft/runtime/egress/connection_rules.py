@@ -17,7 +17,7 @@ from weft.kernel.errors import ConnectionForbidden
 # --- Which servers may be reached, and how: pure decisions about URLs and addresses.
 
 
-class Rules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConnectionRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client may do. `allow_private`: the name in its URL may lead to private addresses."""
 
     allow_private: bool = False
@@ -31,7 +31,7 @@ class Rules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long nothing may come, before the first byte and between two."""
 
 
-def ensure_safe(origin: str, rules: Rules) -> None:
+def ensure_safe(origin: str, rules: ConnectionRules) -> None:
     """Without TLS only to an address that the URL itself names as near, unless the rules allow more."""
     host = host_of(origin)
     if rules.public_only and is_near_by_name(host):
@@ -102,7 +102,7 @@ IPV6_INTERNET = ipaddress.IPv6Network("2000::/3")
 IPV6_DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")
 
 
-def may_reach(host: str, address: str, rules: Rules) -> bool:
+def may_reach(host: str, address: str, rules: ConnectionRules) -> bool:
     """Whether a connection to this host may go to this address."""
     if is_public(address):
         return True

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import ConnectionForbidden, InvalidInput, OutsideError, ProviderUnreachable
 from weft.kernel.permission_subjects import host_name
-from weft.runtime.egress.connection_rules import Rules, ensure_safe, host_of, may_reach
+from weft.runtime.egress.connection_rules import ConnectionRules, ensure_safe, host_of, may_reach
 from weft.runtime.egress.credentials import KeyTraces, Secret, origin_of
 
 # --- The one place where outgoing connections are opened.
@@ -45,7 +45,7 @@ CertificateError = ssl.SSLCertVerificationError
 _REQUEST_IDS = ("request-id", "x-request-id", "cf-aig-log-id", "x-goog-request-id")
 
 
-class Seen(Struct):
+class SeenAnswer(Struct):
     """What was seen of the last answer."""
 
     status: int | None = None
@@ -58,11 +58,11 @@ class Connections:
     """Connections that are kept open between requests, of one event loop."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, Rules], _Transport] = {}
+        self._kept: dict[tuple[str, ConnectionRules], _Transport] = {}
 
     def client(
-        self, url: str, keys: Mapping[str, Secret], rules: Rules, *, most_bytes: int | None = None
-    ) -> tuple[httpx2.AsyncClient, Seen]:
+        self, url: str, keys: Mapping[str, Secret], rules: ConnectionRules, *, most_bytes: int | None = None
+    ) -> tuple[httpx2.AsyncClient, SeenAnswer]:
         """A client for the origin of this URL, which puts these keys into its headers; and what it will have seen.
         An answer of more than `most_bytes` is cut off with a DecodingError, and so is a compressed one then.
 
@@ -71,7 +71,7 @@ class Connections:
         kept = self.kept_client(url, rules, most_bytes=most_bytes)
         return kept.client, kept.lend(keys)
 
-    def kept_client(self, url: str, rules: Rules, *, most_bytes: int | None = None) -> KeptClient:
+    def kept_client(self, url: str, rules: ConnectionRules, *, most_bytes: int | None = None) -> KeptClient:
         """The same without keys, for whoever uses it for several requests, one at a time."""
         origin = origin_of(url)
         ensure_safe(origin, rules)
@@ -92,18 +92,18 @@ class Connections:
 class _Guard(httpx2.AsyncBaseTransport):
     """Stands between a library and the network."""
 
-    def __init__(self, origin: str, rules: Rules, inner: _Transport, most_bytes: int | None) -> None:
+    def __init__(self, origin: str, rules: ConnectionRules, inner: _Transport, most_bytes: int | None) -> None:
         self._origin, self._rules, self._inner, self._most_bytes = origin, rules, inner, most_bytes
         self._keys: Mapping[str, Secret] | None = None
         """Of the request that is let through now; None: none is."""
-        self._seen = Seen()
+        self._seen = SeenAnswer()
 
-    def begin(self, keys: Mapping[str, Secret]) -> Seen:
-        self._keys, self._seen = keys, Seen()
+    def begin(self, keys: Mapping[str, Secret]) -> SeenAnswer:
+        self._keys, self._seen = keys, SeenAnswer()
         return self._seen
 
     def end(self) -> None:
-        self._keys, self._seen = None, Seen()
+        self._keys, self._seen = None, SeenAnswer()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         keys, seen = self._keys, self._seen
@@ -145,21 +145,21 @@ class _Guard(httpx2.AsyncBaseTransport):
 class _BoundedStream(httpx2.AsyncByteStream):
     """The body of an answer, as long as it is not larger than allowed."""
 
-    def __init__(self, answer: httpx2.Response, most_bytes: int, seen: Seen) -> None:
+    def __init__(self, answer: httpx2.Response, most_bytes: int, seen: SeenAnswer) -> None:
         self._answer, self._inner, self._most_bytes, self._seen = answer, answer.stream, most_bytes, seen
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._answer.headers.get("content-encoding", "identity") != "identity":
-            raise self._cut("the answer is compressed, though that was not asked for")
+            raise self._cut_error("the answer is compressed, though that was not asked for")
         left = self._most_bytes
         assert isinstance(self._inner, httpx2.AsyncByteStream)
         async for piece in self._inner:
             left -= len(piece)
             if left < 0:
-                raise self._cut(f"the answer has more than {self._most_bytes} bytes")
+                raise self._cut_error(f"the answer has more than {self._most_bytes} bytes")
             yield piece
 
-    def _cut(self, reason: str) -> httpx2.DecodingError:
+    def _cut_error(self, reason: str) -> httpx2.DecodingError:
         self._seen.fault = reason
         return httpx2.DecodingError(reason)
 
@@ -175,7 +175,7 @@ class KeptClient:
     def __init__(self, client: httpx2.AsyncClient, guard: _Guard) -> None:
         self.client, self._guard = client, guard
 
-    def lend(self, keys: Mapping[str, Secret]) -> Seen:
+    def lend(self, keys: Mapping[str, Secret]) -> SeenAnswer:
         """For one request, which is sent these keys; and what will be seen of its answer."""
         return self._guard.begin(keys)
 
@@ -186,8 +186,8 @@ class KeptClient:
 class _Transport(httpx2.AsyncHTTPTransport):
     """The usual transport over connections that are checked when they are opened."""
 
-    def __init__(self, origin: str, rules: Rules) -> None:
-        context = _tls(rules) if origin.startswith("https:") or rules.ca_file is not None else _no_tls()
+    def __init__(self, origin: str, rules: ConnectionRules) -> None:
+        context = _tls_context(rules) if origin.startswith("https:") or rules.ca_file is not None else _no_tls()
         super().__init__(verify=context, trust_env=False)
         # the class takes no backend of its own; what it would have made has opened nothing yet
         self._pool = httpcore2.AsyncConnectionPool(
@@ -195,7 +195,7 @@ class _Transport(httpx2.AsyncHTTPTransport):
         )
 
 
-def _tls(rules: Rules) -> ssl.SSLContext:
+def _tls_context(rules: ConnectionRules) -> ssl.SSLContext:
     if rules.ca_file is None:
         return _usual_tls()
     context = httpx2.create_ssl_context(trust_env=False)
@@ -220,7 +220,7 @@ def _usual_tls() -> ssl.SSLContext:
 class _Backend(httpcore2.AsyncNetworkBackend):
     """Opens TCP connections, to addresses that were checked."""
 
-    def __init__(self, host: str, rules: Rules) -> None:
+    def __init__(self, host: str, rules: ConnectionRules) -> None:
         self._host, self._rules, self._inner = host, rules, httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -231,7 +231,9 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        addresses = [address for address in await _resolved(host, port) if may_reach(self._host, address, self._rules)]
+        addresses = [
+            address for address in await _resolve_addresses(host, port) if may_reach(self._host, address, self._rules)
+        ]
         if not addresses:
             raise ConnectionForbidden(
                 f"{self._host} leads to a private address",
@@ -247,7 +249,7 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         except httpcore2.ConnectError as error:
             if not ipaddress.ip_address(addresses[-1].partition("%")[0]).is_loopback:
                 raise
-            raise _unreachable(f"nothing answers on this machine at {host}:{port}: {error}") from None
+            raise _unreachable_error(f"nothing answers on this machine at {host}:{port}: {error}") from None
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
@@ -258,7 +260,7 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
 
-async def open_stream(host: str, port: int, rules: Rules) -> RawStream:
+async def open_stream(host: str, port: int, rules: ConnectionRules) -> RawStream:
     """A connection for bytes of somebody else, to an address of this host that was checked. Nothing is sent on it."""
     try:
         return await _Backend(host, rules).connect_tcp(host, port, rules.connect_seconds)
@@ -266,18 +268,18 @@ async def open_stream(host: str, port: int, rules: Rules) -> RawStream:
         raise ProviderUnreachable(f"{host}:{port} cannot be reached: {error}") from None
 
 
-async def _resolved(host: str, port: int) -> list[str]:
+async def _resolve_addresses(host: str, port: int) -> list[str]:
     """Every address of a name, each once."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         if error.errno == socket.EAI_NONAME:
-            raise _unreachable(f"there is no server named {host}") from None
+            raise _unreachable_error(f"there is no server named {host}") from None
         raise httpcore2.ConnectError(f"the name {host} cannot be resolved: {error.strerror}") from None
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _unreachable(reason: str) -> ProviderUnreachable:
+def _unreachable_error(reason: str) -> ProviderUnreachable:
     """A server that is not there, and will not be there in a few seconds either."""
     error = ProviderUnreachable(reason)
     error.lasting = True
@@ -300,11 +302,11 @@ class FetchedPage(Struct, frozen=True, kw_only=True):
     location: str | None = None
 
 
-async def fetch_page(url: str, rules: Rules, largest: int, seconds: float) -> FetchedPage:
+async def fetch_page(url: str, rules: ConnectionRules, largest: int, seconds: float) -> FetchedPage:
     """Raises ConnectionForbidden where the rules do not allow it, ProviderUnreachable where nothing comes of it."""
     connections = Connections()
     try:
-        return await asyncio.wait_for(_fetched(connections, url, rules, largest), seconds)
+        return await asyncio.wait_for(_fetch_page(connections, url, rules, largest), seconds)
     except (TransportError, DecodingError) as error:
         raise ProviderUnreachable(f"{url:.200}: {error}") from None
     except TimeoutError:
@@ -313,7 +315,7 @@ async def fetch_page(url: str, rules: Rules, largest: int, seconds: float) -> Fe
         await connections.aclose()
 
 
-async def _fetched(connections: Connections, url: str, rules: Rules, largest: int) -> FetchedPage:
+async def _fetch_page(connections: Connections, url: str, rules: ConnectionRules, largest: int) -> FetchedPage:
     client, _ = connections.client(url, {}, rules)
     async with client.stream("GET", url, headers=_HEADERS) as answer:
         location = answer.headers.get("location") if answer.status_code in _REDIRECTS else None
@@ -334,7 +336,7 @@ async def _fetched(connections: Connections, url: str, rules: Rules, largest: in
 
 # --- A proxy for programs without a network of their own: HTTP CONNECT and plain HTTP, over a unix socket.
 
-PROXY_RULES = Rules(public_only=True, connect_seconds=10.0, read_seconds=300.0)
+PROXY_RULES = ConnectionRules(public_only=True, connect_seconds=10.0, read_seconds=300.0)
 MOST_REFUSALS = 100
 _LONGEST_HEAD_BYTES = 64 * 1024
 _HEAD_SECONDS = 30.0
@@ -369,7 +371,7 @@ class ProxyRequest(Struct, frozen=True, kw_only=True):
 class HostProxy:
     """Serves while it is entered. `socket` is the path that is shown to the sandbox."""
 
-    def __init__(self, allows: Callable[[str, int], bool], rules: Rules = PROXY_RULES) -> None:
+    def __init__(self, allows: Callable[[str, int], bool], rules: ConnectionRules = PROXY_RULES) -> None:
         self._allows, self._rules = allows, rules
         self._folder = ""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -402,19 +404,19 @@ class HostProxy:
         try:
             if len(self._tasks) > _MOST_CONNECTIONS:
                 raise _Refused("503 Service Unavailable", "too many connections")
-            await self._serve(reader, writer)
+            await self._serve_connection(reader, writer)
         except _Refused as refusal:
-            await _answer(writer, refusal)
+            await _answer_refusal(writer, refusal)
         except (OSError, *STREAM_ERRORS, asyncio.CancelledError):  # one of both ends is gone, or this is closed
             pass
         finally:
             self._tasks.discard(task)
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = parse_request(await _head(reader))
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = parse_request(await _read_head(reader))
         try:
-            stream = await self._connected(request)
+            stream = await self._connect_upstream(request)
         except _Refused as refusal:
             if len(self.refused) < MOST_REFUSALS:
                 self.refused.append(f"{request.host}:{request.port} {refusal.reason}")
@@ -424,11 +426,11 @@ class HostProxy:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             else:
                 await stream.write(request.head, self._rules.read_seconds)
-            await self._relay(reader, writer, stream, None if request.head is None else request.body_bytes)
+            await self._relay_both_ways(reader, writer, stream, None if request.head is None else request.body_bytes)
         finally:
             await stream.aclose()
 
-    async def _connected(self, request: ProxyRequest) -> RawStream:
+    async def _connect_upstream(self, request: ProxyRequest) -> RawStream:
         if not self._allows(request.host, request.port):
             raise _Refused("403 Forbidden", "this host is not granted")
         try:
@@ -438,11 +440,11 @@ class HostProxy:
         except (OutsideError, OSError):
             raise _Refused("502 Bad Gateway", "it cannot be reached") from None
 
-    async def _relay(
+    async def _relay_both_ways(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: RawStream, body_bytes: int | None
     ) -> None:
         """Both directions, until the server has nothing more. Of a plain request only its body is sent on."""
-        sending = asyncio.create_task(self._send(reader, stream, body_bytes))
+        sending = asyncio.create_task(self._send_body(reader, stream, body_bytes))
         try:
             while piece := await stream.read(_CHUNK_BYTES, self._rules.read_seconds):
                 writer.write(piece)
@@ -451,7 +453,7 @@ class HostProxy:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
-    async def _send(self, reader: asyncio.StreamReader, stream: RawStream, body_bytes: int | None) -> None:
+    async def _send_body(self, reader: asyncio.StreamReader, stream: RawStream, body_bytes: int | None) -> None:
         left = body_bytes
         while left is None or left > 0:
             piece = await reader.read(_CHUNK_BYTES if left is None else min(left, _CHUNK_BYTES))
@@ -461,14 +463,14 @@ class HostProxy:
             left = None if left is None else left - len(piece)
 
 
-async def _head(reader: asyncio.StreamReader) -> bytes:
+async def _read_head(reader: asyncio.StreamReader) -> bytes:
     try:
         return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HEAD_SECONDS)
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
         raise _Refused("400 Bad Request", "no head of a request") from None
 
 
-async def _answer(writer: asyncio.StreamWriter, refusal: _Refused) -> None:
+async def _answer_refusal(writer: asyncio.StreamWriter, refusal: _Refused) -> None:
     body = f"{refusal.reason}\n".encode()
     head = f"HTTP/1.1 {refusal.status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     writer.write(head.encode() + body)
@@ -488,12 +490,12 @@ def parse_request(head: bytes) -> ProxyRequest:
     if version not in ("HTTP/1.1", "HTTP/1.0") or not re.fullmatch(r"[A-Z]{1,20}", method) or "\n" in line:
         raise _Refused("400 Bad Request", "no request line")
     if method == "CONNECT":
-        host, port = _endpoint(target, None)
+        host, port = _endpoint_of(target, None)
         return ProxyRequest(host=host, port=port)
     parts = re.fullmatch(r"http://([^/?#\s\\]*)([/?][^\s#]*)?", target)
     if parts is None:
         raise _Refused("400 Bad Request", "only http:// URLs and CONNECT are served")
-    host, port = _endpoint(parts[1], 80)
+    host, port = _endpoint_of(parts[1], 80)
     path = parts[2] or "/"
     headers, body_bytes = _passed_on(lines)
     shown = f"[{host}]" if ":" in host else host
@@ -503,7 +505,7 @@ def parse_request(head: bytes) -> ProxyRequest:
     return ProxyRequest(host=host, port=port, head=sent.encode(), body_bytes=body_bytes)
 
 
-def _endpoint(text: str, usual_port: int | None) -> tuple[str, int]:
+def _endpoint_of(text: str, usual_port: int | None) -> tuple[str, int]:
     parts = _AUTHORITY.fullmatch(text)
     if parts is None or (parts[2] is None and usual_port is None):
         raise _Refused("400 Bad Request", "no host and port")

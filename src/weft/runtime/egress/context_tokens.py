@@ -134,7 +134,7 @@ class RootKey:
 
     @property
     def public_bytes(self) -> bytes:
-        biscuit_auth = _library()
+        biscuit_auth = _biscuit_library()
         private = biscuit_auth.PrivateKey.from_bytes(self.private_bytes, biscuit_auth.Algorithm.Ed25519)
         return bytes(biscuit_auth.KeyPair.from_private_key(private).public_key.to_bytes())
 
@@ -186,7 +186,7 @@ def sign(
     )
     source = block_source(grant)
     read_block(source, GrantBlock)
-    biscuit_auth = _library()
+    biscuit_auth = _biscuit_library()
     builder = biscuit_auth.BiscuitBuilder(source)
     builder.set_root_key_id(key.number)
     private = biscuit_auth.PrivateKey.from_bytes(key.private_bytes, biscuit_auth.Algorithm.Ed25519)
@@ -208,15 +208,15 @@ def attenuate(
         ensure_appendable(principal)
     names = None if credentials is None else tuple(sorted(set(credentials)))
     narrowing = NarrowingBlock(rights=rights, principal=principal, credentials=names, expires_ms=expires_ms)
-    biscuit, number = _verified(token, public_keys)
-    narrower = biscuit.append(_library().BlockBuilder(block_source(narrowing)))
-    _content(narrower, number, Keyring())
+    biscuit, number = _verified_token(token, public_keys)
+    narrower = biscuit.append(_biscuit_library().BlockBuilder(block_source(narrowing)))
+    _token_content(narrower, number, Keyring())
     return _checked_length(str(narrower.to_base64()))
 
 
 def inspect(token: str, public_keys: PublicKeys, keyring: Keyring | None = None) -> TokenContent:
     """What a token says, if it was signed with one of these keys; it may have expired or been revoked."""
-    return _content(*_verified(token, public_keys), keyring or Keyring())
+    return _token_content(*_verified_token(token, public_keys), keyring or Keyring())
 
 
 def read(
@@ -233,7 +233,7 @@ def read(
     return content
 
 
-def _content(biscuit: Biscuit, key_number: int, keyring: Keyring) -> TokenContent:
+def _token_content(biscuit: Biscuit, key_number: int, keyring: Keyring) -> TokenContent:
     count = biscuit.block_count()
     if count > MOST_BLOCKS:
         raise refusal(f"it has {count} blocks, and {MOST_BLOCKS} are the most")
@@ -243,7 +243,7 @@ def _content(biscuit: Biscuit, key_number: int, keyring: Keyring) -> TokenConten
     narrowings = [read_block(biscuit.block_source(index), NarrowingBlock) for index in range(1, count)]
     if len(grant.chain) + sum(block.principal is not None for block in narrowings) > LONGEST_CHAIN:
         raise refusal(f"its chain is longer than {LONGEST_CHAIN}")
-    context = _narrowed(_granted(grant, keyring), narrowings)
+    context = _narrowed_context(_granted_context(grant, keyring), narrowings)
     return TokenContent(
         context=context,
         ledger_authority=_ledger_authority(context.authority, grant.begins_with_owner),
@@ -253,7 +253,7 @@ def _content(biscuit: Biscuit, key_number: int, keyring: Keyring) -> TokenConten
     )
 
 
-def _granted(grant: GrantBlock, keyring: Keyring) -> ExecutionContext:
+def _granted_context(grant: GrantBlock, keyring: Keyring) -> ExecutionContext:
     try:
         authority = Authority(grant.chain, grant.rights)
     except InvalidInput as error:
@@ -262,7 +262,7 @@ def _granted(grant: GrantBlock, keyring: Keyring) -> ExecutionContext:
     return ExecutionContext(authority, names, grant.config, keyring)
 
 
-def _narrowed(context: ExecutionContext, narrowings: Iterable[NarrowingBlock]) -> ExecutionContext:
+def _narrowed_context(context: ExecutionContext, narrowings: Iterable[NarrowingBlock]) -> ExecutionContext:
     for block in narrowings:
         if block.principal is None:
             context = context.child(rights=block.rights, credentials=block.credentials)
@@ -280,15 +280,15 @@ def _ledger_authority(authority: Authority, begins_with_owner: bool) -> Authorit
 # --- signatures -----------------------------------------------------------------------------------------------------
 
 
-def _verified(token: str, public_keys: PublicKeys) -> tuple[Biscuit, int]:
+def _verified_token(token: str, public_keys: PublicKeys) -> tuple[Biscuit, int]:
     """A token whose every signature holds, and the number of its key. One token has one form: what the library would
     write differently is not taken, so that nobody makes a second text of the same token."""
-    biscuit_auth = _library()
+    biscuit_auth = _biscuit_library()
     number = _key_number(token)
     if number not in public_keys:
         raise refusal("no key is known here by which it could have been signed")
     public = biscuit_auth.PublicKey.from_bytes(public_keys[number], biscuit_auth.Algorithm.Ed25519)
-    biscuit: Biscuit = _refusing(lambda: biscuit_auth.Biscuit.from_base64(token, public))
+    biscuit: Biscuit = _refusing_on_failure(lambda: biscuit_auth.Biscuit.from_base64(token, public))
     if biscuit.to_base64() != token:
         raise refusal("it is written in another form")
     return biscuit, number
@@ -298,13 +298,13 @@ def _key_number(token: str) -> int:
     """Which key the token says it was signed with. Nothing is believed yet: the signature is checked with that key."""
     if not isinstance(token, str) or len(token) > LONGEST_TOKEN_CHARACTERS or not _SHAPE.fullmatch(token):
         raise refusal("this is no token")
-    number = _refusing(lambda: _library().UnverifiedBiscuit.from_base64(token).root_key_id())
+    number = _refusing_on_failure(lambda: _biscuit_library().UnverifiedBiscuit.from_base64(token).root_key_id())
     if not isinstance(number, int):
         raise refusal("no key is known here by which it could have been signed")
     return number
 
 
-def _refusing(parse: Callable[[], Any]) -> Any:
+def _refusing_on_failure(parse: Callable[[], Any]) -> Any:
     """What the library makes of foreign bytes. Its own words are left out: they may quote the token."""
     try:
         return parse()
@@ -320,7 +320,7 @@ def _checked_length(token: str) -> str:
     return token
 
 
-def _library() -> Any:
+def _biscuit_library() -> Any:
     try:
         import biscuit_auth
     except ImportError as error:

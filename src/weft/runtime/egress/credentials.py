@@ -93,16 +93,16 @@ def origin_of(url: str) -> str:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise InvalidInput(f"URL {_shown(url)} cannot be read", _FORM) from None
+        raise InvalidInput(f"URL {_shown_url(url)} cannot be read", _FORM) from None
     if parts.scheme not in _DEFAULT_PORTS or not host:
-        raise InvalidInput(f"URL {_shown(url)} has no http(s) origin", _FORM)
+        raise InvalidInput(f"URL {_shown_url(url)} has no http(s) origin", _FORM)
     if parts.username is not None or parts.password is not None:
         raise InvalidInput(f"the URL of {host} carries a user or password", "keep it as a credential instead")
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{shown}" + ("" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}")
 
 
-def _shown(url: str) -> str:
+def _shown_url(url: str) -> str:
     """A URL for a message: without what may stand before its host or after its path."""
     return repr(hidden_address(url).partition("?")[0][:120])
 
@@ -149,9 +149,7 @@ class Keyring:
     async def read(self, found: Credential) -> Secret:
         """The key, from its place."""
         if found.env is not None:
-            value = None if self._variable is None else self._variable(found.env)
-            if not value or not value.strip():
-                raise CredentialMissing(found.id, f"the variable {found.env} is not set", f"set {found.env}")
+            value = self._value_of(found.env, found.id)
         else:
             if self._run is None:
                 raise CredentialMissing(found.id, "commands cannot be run here", "keep the key in a variable")
@@ -159,6 +157,19 @@ class Keyring:
             if not value.strip():
                 raise CredentialMissing(found.id, "its command printed nothing", "run the command yourself and look")
         return checked_secret(found.id, value)
+
+    def read_variable(self, name: str) -> Secret:
+        """The key of a known credential that is kept in a variable; for any other name, the variable of this name."""
+        known = self._known.get(name)
+        if known is not None and known.env is None:
+            raise CredentialMissing(name, "its command is run for a request alone", "keep the key in a variable")
+        return checked_secret(name, self._value_of(name if known is None or known.env is None else known.env, name))
+
+    def _value_of(self, variable: str, name: str) -> str:
+        value = None if self._variable is None else self._variable(variable)
+        if not value or not value.strip():
+            raise CredentialMissing(name, f"the variable {variable} is not set", f"set {variable}")
+        return value
 
 
 def checked_secret(name: str, value: str) -> Secret:
@@ -196,11 +207,11 @@ class KeyTraces:
 
     def __init__(self, keys: Iterable[Secret]) -> None:
         values = [value for key in keys if len(value := key.reveal()) >= SHORTEST_KEY]
-        self._forms = [_form(text) for value in values for text in dict.fromkeys(_writings(value))]
+        self._forms = [_form_of_writing(text) for value in values for text in dict.fromkeys(_key_writings(value))]
 
     def hidden_in(self, text: str) -> str:
         """The text with a mark for every trace of a key."""
-        return self._marked(text, 0)
+        return self._mark_traces(text, 0)
 
     def hidden_in_value(self, value: Any) -> Any:
         """The same for every text in a value: a record, a list, the keys and values of a mapping."""
@@ -216,10 +227,10 @@ class KeyTraces:
             case _:
                 return value
 
-    def _marked(self, text: str, shorter: int) -> str:
+    def _mark_traces(self, text: str, shorter: int) -> str:
         """Pieces count that lack so many letters, which were let through before."""
         lowered = text.translate(_LOWER)
-        spans = sorted(span for form in self._forms for span in _spans(form, lowered, shorter))
+        spans = sorted(span for form in self._forms for span in _form_spans(form, lowered, shorter))
         parts: list[str] = []
         end = 0
         for start, stop in spans:
@@ -255,12 +266,12 @@ class StreamedText:
         return self._let_through(ready)
 
     def _let_through(self, text: str) -> str:
-        shown = self._traces._marked(text, len(self._before))
+        shown = self._traces._mark_traces(text, len(self._before))
         self._before = (self._before + text)[-(SHORTEST_RUN - 1) :]
         return shown
 
 
-def _writings(key: str) -> Iterator[str]:
+def _key_writings(key: str) -> Iterator[str]:
     """The key as it is sent, and the forms that others write it in; base64 at each of its three alignments."""
     yield key
     yield quote(key, safe="")
@@ -272,7 +283,7 @@ def _writings(key: str) -> Iterator[str]:
         yield encoded.translate(_URLSAFE)
 
 
-def _form(writing: str) -> _Form:
+def _form_of_writing(writing: str) -> _Form:
     text = writing.translate(_LOWER)
     length = max(SHORTEST_KEY, min(LONGEST_PIECE, len(text) // 2))
     pieces = frozenset(text[start : start + length] for start in range(len(text) - length + 1))
@@ -281,7 +292,7 @@ def _form(writing: str) -> _Form:
     return _Form(text, length, pieces, blocks)
 
 
-def _spans(form: _Form, lowered: str, shorter: int) -> Iterator[tuple[int, int]]:
+def _form_spans(form: _Form, lowered: str, shorter: int) -> Iterator[tuple[int, int]]:
     if not any(block in lowered for block in form.blocks):
         return
     length = form.length - shorter

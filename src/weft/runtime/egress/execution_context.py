@@ -6,19 +6,20 @@ to the chain of its authority. A key is given to a context only where it was giv
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from inspect import isawaitable, iscoroutinefunction
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
 
 from weft.kernel.authority import EVERYTHING, Authority, Principal, Rights, pattern_matcher
 from weft.kernel.errors import CredentialWithheld, InvalidInput
-from weft.runtime.egress.credentials import Credential, Keyring, RunCommand, Secret, Variable, origin_of
+from weft.runtime.egress.credentials import Credential, Keyring, RunCommand, Secret, Variable, checked_secret, origin_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,15 +65,19 @@ class ExecutionContext:
         self,
         *,
         rights: Rights = EVERYTHING,
-        credentials: Iterable[str] | None = None,
+        credentials: Iterable[str] | Mapping[str, str] | None = None,
         config: Mapping[str, Any] = MappingProxyType({}),
     ) -> ExecutionContext:
-        """The same principal, with less. Settings are added to."""
+        """The same principal, with less. `credentials` are the names of those that are left; a mapping gives their
+        values, too, which are used in place of what would be looked up. Settings are added to."""
+        values = credentials if isinstance(credentials, Mapping) else {}
+        secrets = {name: checked_secret(name, value) for name, value in values.items()}
         return replace(
             self,
             authority=self.authority.child(rights),
-            credentials=self._fewer(credentials),
+            credentials=self._fewer_credentials(credentials),
             config={**self.config, **config},
+            _secrets={**self._secrets, **secrets},
         )
 
     def delegate(
@@ -80,13 +85,28 @@ class ExecutionContext:
     ) -> ExecutionContext:
         """Somebody else, acting on behalf of everybody here; never with more than they have."""
         authority = self.authority.delegate(principal, rights)
-        return replace(self, authority=authority, credentials=self._fewer(credentials))
+        return replace(self, authority=authority, credentials=self._fewer_credentials(credentials))
 
-    def _fewer(self, names: Iterable[str] | None) -> frozenset[str] | None:
+    def _fewer_credentials(self, names: Iterable[str] | None) -> frozenset[str] | None:
         if names is None:
             return self.credentials
         wanted = frozenset(names)
         return wanted if self.credentials is None else self.credentials & wanted
+
+    def get_config(self, name: str, default: Any = None) -> Any:
+        """A setting of this context, or of one that it was made from."""
+        return self.config.get(name, default)
+
+    def get_credential(self, name: str) -> str:
+        """The key of this name itself, for the caller's own use: as this context was given it, else from the variable
+        of its credential, else from the variable of this name. Raises CredentialMissing where there is none, and
+        CredentialWithheld where somebody in the chain was not given it."""
+        if self.credentials is not None and name not in self.credentials:
+            raise CredentialWithheld(name, f"{self.principal} was not given it")
+        if name in self._keyring.names:
+            self._ensure_given(self._keyring.credential(name))
+        held = self._secrets.get(name)
+        return (self._keyring.read_variable(name) if held is None else held).reveal()
 
     def allows(self, right: str) -> bool:
         return self.authority.allows(right)
@@ -195,7 +215,27 @@ def acting(context: ExecutionContext) -> Iterator[ExecutionContext]:
         _current.reset(token)
 
 
-async def run_with_context(
+@overload
+def run_with_context(
+    context: ExecutionContext, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+) -> Coroutine[Any, Any, T]: ...
+
+
+@overload
+def run_with_context(context: ExecutionContext, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+def run_with_context(context: ExecutionContext, call: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
+    """Call a function in this context, in whatever thread; of an asynchronous one the coroutine to be awaited, which
+    runs in it. A thread that is begun inside has no context of its own: give it this function and the context."""
+    if iscoroutinefunction(call):
+        return _awaited_with_context(context, call, *args, **kwargs)
+    with acting(context):
+        outcome = call(*args, **kwargs)
+    return _awaited_with_context(context, lambda: outcome) if isawaitable(outcome) else outcome
+
+
+async def _awaited_with_context(
     context: ExecutionContext, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
 ) -> T:
     with acting(context):

@@ -23,9 +23,9 @@ from weft.runtime.folder_snapshots.git_objects import OBJECTS_CACHE, is_all_kept
 from weft.runtime.folder_snapshots.known_files import KnownFiles, Table
 from weft.runtime.folder_snapshots.snapshot_changes import (
     NOTHING,
-    Comparison,
     EntryDifference,
     FolderRestoring,
+    SnapshotComparison,
     StoredFolder,
     changed_paths,
     chosen,
@@ -135,13 +135,13 @@ def found_problems(git: Git, snapshot: str, limit: SnapshotLimit, most: int = MO
     with ObjectReader(git) as reader:
         try:
             folder = load_snapshot(reader, snapshot)
-            entries = Comparison(reader, NOTHING, folder, limit).differences()
+            entries = SnapshotComparison(reader, NOTHING, folder, limit).differences()
         except WeftError as error:
             return [str(error)]
         problems += _manifest_problems(folder, entries)
     problems += _problems_beside(git, folder)
     files = [one for one in entries if one.new is not None and not one.new.is_folder]
-    return problems + [f"{os.fsdecode(path)!r}: {why}" for path, why in _unreadable(git, files, most)]
+    return problems + [f"{os.fsdecode(path)!r}: {why}" for path, why in _unreadable_files(git, files, most)]
 
 
 def _problems_beside(git: Git, folder: StoredFolder, good: set[bytes] | None = None) -> list[str]:
@@ -163,7 +163,7 @@ def _problems_beside(git: Git, folder: StoredFolder, good: set[bytes] | None = N
     return []
 
 
-def _unreadable(git: Git, files: list[EntryDifference], most: int) -> Iterator[tuple[bytes, str]]:
+def _unreadable_files(git: Git, files: list[EntryDifference], most: int) -> Iterator[tuple[bytes, str]]:
     """After an object that cannot be read, the rest is read by another process."""
     position = 0
     while position < len(files):
@@ -185,12 +185,12 @@ def damaged_snapshots(git: Git, snapshots: Iterable[str], limit: SnapshotLimit) 
         with ObjectReader(git) as reader:
             try:
                 folder = load_snapshot(reader, snapshot)
-                entries = Comparison(reader, whole, folder, limit).differences()
+                entries = SnapshotComparison(reader, whole, folder, limit).differences()
             except WeftError as error:
                 yield snapshot, [str(error)]
                 continue
         files = [one for one in entries if one.new is not None and one.new.id and one.new.id not in good]
-        bad = dict(_unreadable(git, files, MOST_OBJECT_BYTES))
+        bad = dict(_unreadable_files(git, files, MOST_OBJECT_BYTES))
         good.update(one.new.id for one in files if one.new is not None and one.path not in bad)
         beside = _problems_beside(git, folder, good)
         if bad or beside:
@@ -286,8 +286,8 @@ class FileStore:
     ) -> FolderSnapshot:
         """Keep the state of a folder. Raises LimitExceeded where it holds more than the limit lets it. A path that
         `is_resolved` leads through no link: one that came in its way since is not followed."""
-        with self._opened(folder, is_resolved=is_resolved) as (place, root, git, known):
-            return self._take(place, root, git, known, limit).snapshot
+        with self._opened_folder(folder, is_resolved=is_resolved) as (place, root, git, known):
+            return self._take_folder(place, root, git, known, limit).snapshot
 
     def restore(
         self,
@@ -305,13 +305,16 @@ class FileStore:
         the folder is taken first.
         """
         paths = None if only is None else {_checked_path(path) for path in only}
-        with self._using() as git, ObjectReader(git) as reader:
+        with self._using_store() as git, ObjectReader(git) as reader:
             target = load_snapshot(reader, _checked_id(snapshot))
         _make_missing(folder)
-        with self._opened(folder, is_resolved=is_resolved) as (place, root, git, known), ObjectReader(git) as reader:
+        with (
+            self._opened_folder(folder, is_resolved=is_resolved) as (place, root, git, known),
+            ObjectReader(git) as reader,
+        ):
             seen, table = self._take_with_files(place, root, git, known, limit)
             before = load_snapshot(reader, seen.snapshot.id)
-            differences = chosen(Comparison(reader, before, target, limit).differences(), paths)
+            differences = chosen(SnapshotComparison(reader, before, target, limit).differences(), paths)
             folders = {one.path: one for one in seen.head.folders}
             restoring = FolderRestoring(root, reader, folders, table, self._random)
             restoring.run(differences)
@@ -335,10 +338,10 @@ class FileStore:
     ) -> FolderSnapshot:
         """Keep also what commands can change beside the files: git's folders, and ignored files that are not too large;
         the others are among those that were skipped. Raises a WeftError where something of git's cannot be kept."""
-        with self._opened(folder, is_resolved=is_resolved) as (place, root, git, known):
-            seen = self._take(place, root, git, known, limit)
+        with self._opened_folder(folder, is_resolved=is_resolved) as (place, root, git, known):
+            seen = self._take_folder(place, root, git, known, limit)
             whole, skipped = self._whole_folders(git).take(place, root, seen, git_folders(place), is_withheld)
-            self._keep(git, [whole])
+            self._keep_snapshots(git, [whole])
             if seen.head.whole != whole:
                 seen.head.whole = whole
                 known.save(seen.head)
@@ -358,7 +361,7 @@ class FileStore:
         came since keep nothing as it is. A snapshot of the files is taken first."""
         _checked_id(snapshot)
         _make_missing(folder)
-        with self._opened(folder, is_resolved=is_resolved) as (place, root, git, known):
+        with self._opened_folder(folder, is_resolved=is_resolved) as (place, root, git, known):
             seen, table = self._take_with_files(place, root, git, known, limit)
             done = self._whole_folders(git).restore(place, root, snapshot, seen, table, git_folders)
         left = tuple(LeftPath(path, why) for path, why in sorted(done.left.items()))
@@ -368,24 +371,32 @@ class FileStore:
         self, snapshot: str, folder: Path, git_folders: Callable[[Path], Sequence[GitFolder]]
     ) -> list[GitChange]:
         """What of git's in a folder is not what a whole snapshot has. The folder stays as it is."""
-        with self._opened(folder, is_resolved=True) as (place, _, git, _known):
+        with self._opened_folder(folder, is_resolved=True) as (place, _, git, _known):
             return self._whole_folders(git).git_changes(place, _checked_id(snapshot), git_folders)
 
+    def changed_programs(self, snapshot: str, folder: Path, is_withheld: IsWithheld) -> list[str]:
+        """The paths of files that some program runs by itself and that were not there, or not the same, when a whole
+        snapshot of a folder was taken; also those that the folder ignores."""
+        with self._opened_folder(folder, is_resolved=True) as (_, root, git, _known):
+            return self._whole_folders(git).changed_programs(root, _checked_id(snapshot), is_withheld)
+
     def _whole_folders(self, git: Git) -> WholeFolders:
-        apart = frozenset(_identities((self._path, *self._list_apart())))
-        return WholeFolders(git, self._git_program(), self._scratch, self._caches, self._clock, self._random, apart)
+        apart = frozenset(_identities_of((self._path, *self._list_apart())))
+        return WholeFolders(
+            git, self._git_program(), self._scratch_path, self._caches_path, self._clock, self._random, apart
+        )
 
     def changes(self, old: str | None, new: str, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> list[ChangedPath]:
         """The paths that differ between two snapshots, sorted; all that the new one holds, if there is no old one."""
-        with self._using() as git, ObjectReader(git) as reader:
+        with self._using_store() as git, ObjectReader(git) as reader:
             one = NOTHING if old is None else load_snapshot(reader, _checked_id(old))
             two = load_snapshot(reader, _checked_id(new))
-            return list(changed_paths(Comparison(reader, one, two, limit).differences()))
+            return list(changed_paths(SnapshotComparison(reader, one, two, limit).differences()))
 
     def text_diff(self, change: ChangedPath) -> list[str] | None:
         """The lines that differ, with three around them, as a unified diff from its first `@@` on; None for bytes that
         are no text."""
-        with self._using() as git, ObjectWriter(git, self._scratch) as writer:
+        with self._using_store() as git, ObjectWriter(git, self._scratch_path) as writer:
             empty = writer.add(BLOB, b"").hex()
             writer.finish()
             ids = [_checked_id(content or empty) for content in (change.old_content, change.new_content)]
@@ -398,7 +409,7 @@ class FileStore:
 
     def read(self, snapshot: str, path: str, *, most: int = DEFAULT_LIMIT.file_bytes) -> bytes:
         """The bytes of a file in a snapshot, or where a link leads. Raises NotFound."""
-        with self._using() as git, ObjectReader(git) as reader:
+        with self._using_store() as git, ObjectReader(git) as reader:
             folder = load_snapshot(reader, _checked_id(snapshot))
             entry = entry_at(reader, folder.files, _checked_path(path))
             if entry is None or entry.is_folder:
@@ -408,23 +419,23 @@ class FileStore:
     def merge(self, base: str, ours: str, theirs: str, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> FolderMerge:
         """Bring two snapshots together that came from one: into a merged one, or to a list of conflicts."""
         ensure_merges(self._git_program())
-        with self._using() as git, ObjectReader(git) as reader, ObjectWriter(git, self._scratch) as writer:
+        with self._using_store() as git, ObjectReader(git) as reader, ObjectWriter(git, self._scratch_path) as writer:
             one, two, three = (load_snapshot(reader, _checked_id(snapshot)) for snapshot in (base, ours, theirs))
             merge = merge_snapshots(git, reader, writer, one, two, three, limit)
             writer.finish()
             if merge.id is not None:
-                self._keep(git, [merge.id])
+                self._keep_snapshots(git, [merge.id])
         return merge
 
     def ids(self) -> set[str]:
         """All snapshots that are kept."""
-        with self._using() as git:
+        with self._using_store() as git:
             return kept_snapshots(git)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Nothing is removed meanwhile: whoever takes a snapshot holds the store until its id is recorded."""
-        with self._using():
+        with self._using_store():
             yield
 
     def prune(self, keep: Callable[[], Collection[str]]) -> int:
@@ -432,10 +443,10 @@ class FileStore:
 
         `keep` is called when nobody else uses the store any longer.
         """
-        with self._alone() as git:
-            clear_remains(git, self._scratch)
+        with self._alone_in_store() as git:
+            clear_remains(git, self._scratch_path)
             unkept = kept_snapshots(git) - set(keep())
-            remove_snapshots(git, self._caches, unkept)
+            remove_snapshots(git, self._caches_path, unkept)
         return len(unkept)
 
     def remove(self, unwanted: Callable[[], Collection[str]]) -> int:
@@ -443,28 +454,28 @@ class FileStore:
 
         `unwanted` is called when nobody else uses the store any longer.
         """
-        with self._alone() as git:
-            clear_remains(git, self._scratch)
+        with self._alone_in_store() as git:
+            clear_remains(git, self._scratch_path)
             gone = kept_snapshots(git) & set(unwanted())
-            remove_snapshots(git, self._caches, gone)
+            remove_snapshots(git, self._caches_path, gone)
         return len(gone)
 
     def pack(self) -> None:
         """Let what is kept take less room. Nothing is removed but what killed processes left."""
-        with self._alone() as git:
-            clear_remains(git, self._scratch)
+        with self._alone_in_store() as git:
+            clear_remains(git, self._scratch_path)
             pack_objects(git)
 
     def verify(self, snapshot: str, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> list[str]:
         """What is wrong with a stored snapshot, in sentences; nothing, if all of it is as it was stored."""
-        with self._using() as git:
+        with self._using_store() as git:
             return found_problems(git, _checked_id(snapshot), limit)
 
     def damaged(
         self, snapshots: Iterable[str], *, limit: SnapshotLimit = DEFAULT_LIMIT
     ) -> Iterator[tuple[str, list[str]]]:
         """Of many snapshots those that are not whole, and what is wrong with each; every byte is read once."""
-        with self._using() as git:
+        with self._using_store() as git:
             yield from damaged_snapshots(git, map(_checked_id, snapshots), limit)
 
     def has(self, snapshot: str) -> bool:
@@ -481,13 +492,13 @@ class FileStore:
         What is stored comes before what refers to it, so one that is cut short leaves no half of a snapshot."""
         if not self.is_made:
             return CopiedSnapshots()
-        with self._using() as git:
+        with self._using_store() as git:
             ours = kept_snapshots(git)
             known = other.ids() & ours if other.is_made else set()
             new, damaged = sorted(ours - known), list[str]()
             if not new:
                 return CopiedSnapshots()
-            with other._using() as target:
+            with other._using_store() as target:
                 try:
                     copy_snapshots(git, target, new, known)
                 except StoreFailed:
@@ -496,50 +507,50 @@ class FileStore:
                         raise
                     new = [snapshot for snapshot in new if snapshot not in damaged]
                     copy_snapshots(git, target, new, known)
-                other._keep(target, new)
+                other._keep_snapshots(target, new)
         return CopiedSnapshots(copied=len(new), damaged=tuple(damaged))
 
     def send(self, snapshot: str, file: BinaryIO) -> None:
         """Write all that a snapshot holds to a file, as a pack of git's."""
-        with self._using() as git, ObjectReader(git) as reader:
+        with self._using_store() as git, ObjectReader(git) as reader:
             load_snapshot(reader, _checked_id(snapshot))
             send_snapshot(git, snapshot, file)
 
     def receive(self, snapshot: str, file: BinaryIO, *, limit: SnapshotLimit = DEFAULT_LIMIT) -> None:
         """Take in and keep what `send` wrote, from whomever. Raises InvalidInput where it is not this snapshot."""
-        with self._using() as git:
+        with self._using_store() as git:
             receive_snapshot(git, _checked_id(snapshot), file, limit)
-            self._keep(git, [snapshot])
+            self._keep_snapshots(git, [snapshot])
 
-    def _take(self, place: Path, root: int, git: Git, known: KnownFiles, limit: SnapshotLimit) -> SeenFolder:
-        apart = frozenset(_identities((self._path, *self._list_apart())))
-        taking = FolderTaking(git, known, self._scratch, self._clock, limit, apart)
-        return taking.take(place, root, lambda snapshot: self._keep(git, [snapshot]))
+    def _take_folder(self, place: Path, root: int, git: Git, known: KnownFiles, limit: SnapshotLimit) -> SeenFolder:
+        apart = frozenset(_identities_of((self._path, *self._list_apart())))
+        taking = FolderTaking(git, known, self._scratch_path, self._clock, limit, apart)
+        return taking.take(place, root, lambda snapshot: self._keep_snapshots(git, [snapshot]))
 
     def _take_with_files(
         self, place: Path, root: int, git: Git, known: KnownFiles, limit: SnapshotLimit
     ) -> tuple[SeenFolder, Table]:
         """Also what was seen of every file. What a damaged cache does not tell is looked for again."""
-        seen = self._take(place, root, git, known, limit)
+        seen = self._take_folder(place, root, git, known, limit)
         table = known.load_table(seen.head)
         if table is None:
             known.forget()
-            seen = self._take(place, root, git, known, limit)
+            seen = self._take_folder(place, root, git, known, limit)
             table = known.load_table(seen.head)
         return seen, table or {}
 
     @property
-    def _scratch(self) -> Path:
+    def _scratch_path(self) -> Path:
         return self._path / "scratch"
 
     @contextmanager
-    def _opened(self, folder: Path, *, is_resolved: bool) -> Iterator[tuple[Path, int, Git, KnownFiles]]:
+    def _opened_folder(self, folder: Path, *, is_resolved: bool) -> Iterator[tuple[Path, int, Git, KnownFiles]]:
         """A folder that nobody else looks through or restores meanwhile."""
         place = folder if is_resolved else _real_folder(folder)
         if place == self._path.resolve() or self._path.resolve() in place.parents:
             raise InvalidInput(f"{place} is a part of the store of files", "name a folder outside of it")
-        with self._using() as git, ExitStack() as stack:
-            known = KnownFiles(self._caches / hashlib.sha256(os.fsencode(place)).hexdigest()[:32])
+        with self._using_store() as git, ExitStack() as stack:
+            known = KnownFiles(self._caches_path / hashlib.sha256(os.fsencode(place)).hexdigest()[:32])
             make_folder(known.place)
             lock = stack.enter_context(locked(known.place / "lock", self._clock))
             with _raising_store_failed(place):
@@ -548,11 +559,11 @@ class FileStore:
                 yield place, root, git.holding(lock), known
 
     @property
-    def _caches(self) -> Path:
+    def _caches_path(self) -> Path:
         return self._path / "folders"
 
     @contextmanager
-    def _alone(self) -> Iterator[Git]:
+    def _alone_in_store(self) -> Iterator[Git]:
         """The store, while nobody else uses it."""
         self._ensure_made()
         with _raising_store_failed(self._path), locked(self._path / "lock", self._clock) as lock:
@@ -561,7 +572,7 @@ class FileStore:
                 yield git
 
     @contextmanager
-    def _using(self) -> Iterator[Git]:
+    def _using_store(self) -> Iterator[Git]:
         """The store, from which nothing is removed meanwhile."""
         self._ensure_made()
         with ExitStack() as stack:
@@ -581,7 +592,7 @@ class FileStore:
         if self._is_made_whole:
             return
         self._git_program()  # without git nothing is made
-        parts = (self._repository, self._scratch, self._caches)
+        parts = (self._repository, self._scratch_path, self._caches_path)
         with _raising_store_failed(self._path), ExitStack() as stack:
             is_whole = all(part.is_dir() for part in parts)  # then nobody is waited for
             make_folder(self._path)
@@ -595,8 +606,8 @@ class FileStore:
                 (aside / "HEAD").write_bytes(HEAD)
                 (aside / "config").write_bytes(CONFIGURATION)
                 aside.rename(self._repository)
-            make_folder(self._scratch)
-            make_folder(self._caches)
+            make_folder(self._scratch_path)
+            make_folder(self._caches_path)
         self._is_made_whole = True
 
     def _ensure_ours(self) -> None:
@@ -618,7 +629,7 @@ class FileStore:
                 "take the store from a backup, or remove what does not belong there",
             )
 
-    def _keep(self, git: Git, snapshots: Collection[str]) -> None:
+    def _keep_snapshots(self, git: Git, snapshots: Collection[str]) -> None:
         """Refer to them, so that they are kept. A lock that git left when it was killed is nobody's any longer."""
         with locked(self._path / "refs.lock", self._clock) as lock:
             for snapshot in snapshots:
@@ -627,7 +638,7 @@ class FileStore:
             git.holding(lock).run("update-ref", "--stdin", stdin=lines.encode())
 
 
-def _identities(paths: Iterable[Path]) -> Iterator[Identity]:
+def _identities_of(paths: Iterable[Path]) -> Iterator[Identity]:
     for path in paths:
         with suppress(FileNotFoundError):  # gone since it was listed
             status = path.lstat()

@@ -112,7 +112,7 @@ def changed_folders(root: int, git: Git, known: KnownFiles, head: KnownHead, wor
     """The known folders in which something differs from what is known. Raises RulesChanged."""
     words = ("diff-files", "--name-only", "-z", "--ignore-submodules=all")  # git would run in a submodule's folder
     with git.start(*words, work_tree=work_tree, index=known.index_of(head)) as process:
-        changed = {folder.path for folder in head.folders if _differs(root, folder)}
+        changed = {folder.path for folder in head.folders if _has_changed(root, folder)}
         names = ended_well(process, "diff-files")[1].split(b"\0")[:-1]
     suspects: dict[bytes, set[bytes]] = {}
     for path in (*names, *head.fresh, *head.loose):
@@ -132,7 +132,7 @@ def _is_known(root: int, folder: bytes, name: bytes, record: FileRecord | None) 
     return stamp is None if record is None else record.is_settled and record.stamp == stamp
 
 
-def _differs(root: int, folder: FolderRecord) -> bool:
+def _has_changed(root: int, folder: FolderRecord) -> bool:
     if folder.stamp == UNSETTLED:
         return True
     if _stamp_at(root, folder.path or b".", is_folder=True) != folder.stamp:
@@ -150,7 +150,7 @@ def _stamp_at(root: int, path: bytes, *, is_folder: bool = False) -> object:
     return folder_stamp_of(status) if is_folder else stamp_of(status)
 
 
-class Scan:
+class FolderScan:
     """One look through a folder. Afterwards `folders` and `table` say what is in it, and the writer has the bytes."""
 
     def __init__(
@@ -181,16 +181,16 @@ class Scan:
         self.is_full = False
         self.folders = {folder.path: folder for folder in folders}
         self.table = table
-        self._work(sorted(changed, reverse=True))
+        self._scan_waiting(sorted(changed, reverse=True))
 
     def look_at_all(self, table: Table) -> None:
         """List every folder; files whose stamp is in the table are not read again."""
         self.table = table
-        self._work([b""])
+        self._scan_waiting([b""])
         for path in self.table.keys() - self.folders.keys():
             del self.table[path]
 
-    def _work(self, waiting: list[bytes]) -> None:
+    def _scan_waiting(self, waiting: list[bytes]) -> None:
         """Folders with the shortest paths come first: what is below one that is gone is gone, too."""
         gone: list[bytes] = []
         while waiting:
@@ -198,7 +198,7 @@ class Scan:
             old = self.folders.get(path)
             if path and not self._is_listed(path):
                 continue
-            folder = self._list(path, old)
+            folder = self._list_folder(path, old)
             if folder is None:
                 gone.append(path)
                 continue
@@ -209,7 +209,7 @@ class Scan:
             self.touched.add(path)
             waiting += [inner for name in folder.folders if (inner := joined(path, name)) not in self.folders]
             self._ensure_room(folder)
-        self._drop(gone)
+        self._drop_folders(gone)
 
     def _is_listed(self, path: bytes) -> bool:
         """Whether the folder above still holds it."""
@@ -219,7 +219,7 @@ class Scan:
             self._names[above] = set(parent.folders)
         return parent is not None and name in self._names[above]
 
-    def _drop(self, gone: list[bytes]) -> None:
+    def _drop_folders(self, gone: list[bytes]) -> None:
         """Folders that are no longer there, and all that is below them."""
         if not gone:
             return
@@ -240,26 +240,26 @@ class Scan:
         """A folder with too much in it is not read to its end."""
         self._files += folder.files + 1
         self._size += folder.size
-        self._ensure(self._files, self._size)
+        self._ensure_within_limits(self._files, self._size)
 
     def ensure_limit(self) -> None:
         """Raises LimitExceeded where the folder holds more than is kept."""
         records = self.folders.values()
-        self._ensure(sum(folder.files + 1 for folder in records), sum(folder.size for folder in records))
+        self._ensure_within_limits(sum(folder.files + 1 for folder in records), sum(folder.size for folder in records))
 
-    def _ensure(self, files: int, size: int) -> None:
+    def _ensure_within_limits(self, files: int, size: int) -> None:
         if files > self.limit.files:
             raise LimitExceeded("the files and folders in the folder", files, self.limit.files, _SPENT)
         if size > self.limit.total_bytes:
             raise LimitExceeded("the bytes in the folder", size, self.limit.total_bytes, _SPENT)
 
-    def _list(self, path: bytes, old: FolderRecord | None) -> FolderRecord | None:
+    def _list_folder(self, path: bytes, old: FolderRecord | None) -> FolderRecord | None:
         """A folder as it is now; None where there is none any longer."""
         looked_ns = self.clock.now_ms() * 1_000_000
         try:
             descriptor = open_folder_at(self._root, path)
         except PermissionError:
-            return self._unreadable(path)
+            return self._unreadable_folder(path)
         except OSError as error:
             if error.errno in _GONE and path:
                 return None
@@ -269,7 +269,7 @@ class Scan:
         finally:
             os.close(descriptor)
 
-    def _unreadable(self, path: bytes) -> FolderRecord | None:
+    def _unreadable_folder(self, path: bytes) -> FolderRecord | None:
         try:
             status = os.stat(path or b".", dir_fd=self._root, follow_symlinks=False)
         except OSError:
@@ -308,7 +308,7 @@ class Scan:
 class _FolderListing:
     """One folder, opened, while its names are looked at."""
 
-    def __init__(self, scan: Scan, folder: int, path: bytes, old: FolderRecord | None, looked_ns: int) -> None:
+    def __init__(self, scan: FolderScan, folder: int, path: bytes, old: FolderRecord | None, looked_ns: int) -> None:
         self._scan, self._folder, self._path, self._old, self._looked_ns = scan, folder, path, old, looked_ns
         self._known = decode_files(scan.table.get(path))
         self._skipped: list[SkippedRecord] = []
@@ -320,20 +320,20 @@ class _FolderListing:
     def record(self) -> FolderRecord:
         status = os.fstat(self._folder)
         stamp = folder_stamp_of(status)
-        entries, is_repository = self._entries()
+        entries, is_repository = self._list_entries()
         rules = entries.get(IGNORE_FILE)
         ignore_file = None if rules is None or stat.S_ISDIR(rules.st_mode) else stamp_of(rules)
         if self._old is not None and not self._scan.is_full and self._old.ignore_file != ignore_file:
             raise RulesChanged
         self._scan.enter_rules(self._folder, self._path, has_rules=ignore_file is not None)
-        ignored = self._ignored(entries)
+        ignored = self._ignored_names(entries)
         folders = []
         for name, one in entries.items():
             is_folder = stat.S_ISDIR(one.st_mode)
             if (name + b"/" if is_folder else name) in ignored:
                 continue
             if len(self._path) + 1 + len(name) > LONGEST_PATH_BYTES:
-                self._skip(name, SkipReason.PATH_TOO_LONG, one)
+                self._skip_file(name, SkipReason.PATH_TOO_LONG, one)
             elif is_folder:
                 folders.append(name)
             else:
@@ -362,7 +362,7 @@ class _FolderListing:
             if self._known.get(name) is not files.get(name):
                 self._scan.changed_files.add(joined(self._path, name))
 
-    def _entries(self) -> tuple[dict[bytes, os.stat_result], bool]:
+    def _list_entries(self) -> tuple[dict[bytes, os.stat_result], bool]:
         """What lies in the folder, sorted by name, without what is never kept."""
         with os.scandir(self._folder) as listing:
             names = sorted(os.fsencode(entry.name) for entry in listing)
@@ -389,7 +389,7 @@ class _FolderListing:
         one, other = (_stamp_at(self._folder, each) for each in (name, small))
         return one == other
 
-    def _ignored(self, entries: dict[bytes, os.stat_result]) -> set[bytes]:
+    def _ignored_names(self, entries: dict[bytes, os.stat_result]) -> set[bytes]:
         """Those that are ignored, with a slash after folders. What was decided before stands while the rules do."""
         decided: dict[bytes, bool] = {}
         if self._old is not None and not self._scan.is_full:
@@ -401,7 +401,7 @@ class _FolderListing:
         found = self._scan.ignored(self._path, asked)
         return {mark for mark, name in marked.items() if decided.get(mark, name in found)}
 
-    def _skip(self, name: bytes, why: SkipReason, status: os.stat_result) -> None:
+    def _skip_file(self, name: bytes, why: SkipReason, status: os.stat_result) -> None:
         self._skipped.append(SkippedRecord(name, why, stamp_of(status)))
 
     def _keep(self, name: bytes, status: os.stat_result) -> None:
@@ -412,9 +412,9 @@ class _FolderListing:
         elif stat.S_ISLNK(status.st_mode):
             self._keep_link(name, status)
         elif not stat.S_ISREG(status.st_mode):
-            self._skip(name, SkipReason.SPECIAL, status)
+            self._skip_file(name, SkipReason.SPECIAL, status)
         elif size > self._most:
-            self._skip(name, SkipReason.TOO_LARGE, status)
+            self._skip_file(name, SkipReason.TOO_LARGE, status)
         else:
             self._keep_file(name, status)
 
@@ -425,7 +425,7 @@ class _FolderListing:
         except OSError:  # replaced or gone since it was looked at: the next snapshot sees what came of it
             self._is_settled = False
             return
-        self._add(name, status, target, looked_ns)
+        self._add_file(name, status, target, looked_ns)
 
     def _keep_file(self, name: bytes, status: os.stat_result) -> None:
         try:
@@ -434,7 +434,7 @@ class _FolderListing:
             if error.errno in _GONE:
                 self._is_settled = False
                 return
-            self._skip(name, SkipReason.UNREADABLE, status)
+            self._skip_file(name, SkipReason.UNREADABLE, status)
             return
         try:
             self._keep_opened(name, descriptor)
@@ -450,20 +450,20 @@ class _FolderListing:
                 self._is_settled = False
                 return
             try:
-                data = _content(descriptor, before.st_size, self._most)
+                data = _read_content(descriptor, before.st_size, self._most)
             except OSError:
-                self._skip(name, SkipReason.UNREADABLE, before)
+                self._skip_file(name, SkipReason.UNREADABLE, before)
                 return
             if len(data) > self._most:
-                self._skip(name, SkipReason.TOO_LARGE, before)
+                self._skip_file(name, SkipReason.TOO_LARGE, before)
                 return
             if stamp_of(os.fstat(descriptor)) == stamp_of(before):
-                self._add(name, before, data, looked_ns)
+                self._add_file(name, before, data, looked_ns)
                 return
             if attempt == _READING_TRIES - 1:
-                self._add(name, before, data, 0)
+                self._add_file(name, before, data, 0)
 
-    def _add(self, name: bytes, status: os.stat_result, data: bytes, looked_ns: int) -> None:
+    def _add_file(self, name: bytes, status: os.stat_result, data: bytes, looked_ns: int) -> None:
         stamp = stamp_of(status)
         settled = is_settled(stamp, looked_ns)
         self._is_settled &= settled
@@ -472,7 +472,7 @@ class _FolderListing:
         self._files.append(FileRecord(name, stamp, settled, owner, group, name_in_store, mode))
 
 
-def _content(descriptor: int, expected: int, most: int) -> bytes:
+def _read_content(descriptor: int, expected: int, most: int) -> bytes:
     """All bytes of a file, or one more than are kept."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     pieces, size = [], 0
@@ -522,27 +522,27 @@ class FolderTaking:
             except (RulesChanged, StoreFailed):  # also a damaged index is no reason not to look
                 changed = None
         if head is not None and changed is not None and not changed:
-            self._settle(head, started_ns)
+            self._settle_head(head, started_ns)
             if head.is_part_alone:
                 self._store_again(head, keep)
-            return SeenFolder(snapshot=_summary(head), head=head)
+            return SeenFolder(snapshot=_folder_snapshot(head), head=head)
         try:
-            scan, snapshot = self._look(root, outer, head, changed)
+            scan, snapshot = self._scan_folder(root, outer, head, changed)
         except RulesChanged:
-            scan, snapshot = self._look(root, outer, head, None)
+            scan, snapshot = self._scan_folder(root, outer, head, None)
         keep(snapshot)
         head = self._write_down(scan, snapshot, outer_files, head, started_ns, os.fstat(root).st_dev)
-        return SeenFolder(snapshot=_summary(head), head=head)
+        return SeenFolder(snapshot=_folder_snapshot(head), head=head)
 
-    def _look(
+    def _scan_folder(
         self, root: int, outer: OuterRules, head: KnownHead | None, changed: set[bytes] | None
-    ) -> tuple[Scan, str]:
+    ) -> tuple[FolderScan, str]:
         table = self._known.load_table(head) if head is not None else None
         with (
             ObjectWriter(self._git, self._scratch) as writer,
             IgnoreRules(self._git, self._scratch, outer) as rules,
         ):
-            scan = Scan(root, rules, writer, self._clock, self._limit, self._apart)
+            scan = FolderScan(root, rules, writer, self._clock, self._limit, self._apart)
             if head is None or changed is None or table is None:
                 scan.look_at_all(table or {})
             else:
@@ -554,7 +554,7 @@ class FolderTaking:
 
     def _write_down(
         self,
-        scan: Scan,
+        scan: FolderScan,
         snapshot: str,
         outer: list[OuterFile],
         old: KnownHead | None,
@@ -596,20 +596,20 @@ class FolderTaking:
         head.is_part_alone = False
         self._known.save(head)
 
-    def _settle(self, head: KnownHead, started_ns: int) -> None:
+    def _settle_head(self, head: KnownHead, started_ns: int) -> None:
         """Everything is as it was, in a later second than the index was made in: from now on the index tells all."""
         if head.fresh and started_ns - _TICK_NS >= head.indexed_ns + 2 * _SECOND_NS:
             head.fresh = []
             self._known.save(head)
 
 
-def stored_scan(scan: Scan, writer: BlobWriter) -> str:
+def stored_scan(scan: FolderScan, writer: BlobWriter) -> str:
     """The id of the snapshot of what was seen. It is stored once the writer has finished."""
     _write_trees(scan, writer)
-    return write_snapshot(writer, scan.folders[b""].tree, _manifest(scan.folders, scan.table))
+    return write_snapshot(writer, scan.folders[b""].tree, _manifest_of(scan.folders, scan.table))
 
 
-def _write_trees(scan: Scan, writer: BlobWriter) -> None:
+def _write_trees(scan: FolderScan, writer: BlobWriter) -> None:
     """New trees of the folders that were listed and of those above them, the deepest first."""
     paths = set(scan.touched)
     for path in scan.touched:
@@ -628,7 +628,7 @@ def _write_trees(scan: Scan, writer: BlobWriter) -> None:
         folder.tree = writer.add(TREE, tree_bytes(entries)) if entries else b""
 
 
-def _manifest(folders: dict[bytes, FolderRecord], table: Table) -> Manifest:
+def _manifest_of(folders: dict[bytes, FolderRecord], table: Table) -> Manifest:
     files: Counter[int] = Counter()
     programs: Counter[int] = Counter()
     for folder in folders.values():
@@ -662,7 +662,7 @@ def write_snapshot(writer: BlobWriter, files: bytes, manifest: Manifest) -> str:
     return writer.add(TREE, tree_bytes(entries)).hex()
 
 
-def _summary(head: KnownHead) -> FolderSnapshot:
+def _folder_snapshot(head: KnownHead) -> FolderSnapshot:
     skipped = []
     for folder in head.folders:
         if folder.is_unreadable:

@@ -105,7 +105,7 @@ class GitObjects:
         """Keep what these ids lead to, as far as it is there. Raises LimitExceeded where that is too much, Unsupported
         where the repository is not as git makes one."""
         with self._opened_objects() as objects:
-            listing = _listed(objects)
+            listing = _list_objects(objects)
         size = sum(file.size for file in listing.files.values())
         if size > MOST_OBJECT_BYTES:
             raise LimitExceeded(f"the bytes of the git repository {self._folder.objects}", size, MOST_OBJECT_BYTES)
@@ -120,21 +120,21 @@ class GitObjects:
             locked(self._cache / "lock", self._clock),
             opened_repository(self._program, repository, object_format=self._folder.object_format) as git,
         ):
-            present = _present(git, tips)
-            known = self._load(store)
+            present = _present_objects(git, tips)
+            known = self._load_known(store)
             if not present <= known.tips:
-                reachable = _reachable(git, present)
+                reachable = _reachable_objects(git, present)
                 if len(known.packs) > _MOST_PACKS:
                     known = _Known(known.place)
                 names = set(_names_of(known.names, self._name_bytes))
-                packs = [writer.add(BLOB, pack) for pack in self._packed(git, reachable - names, names)]
+                packs = [writer.add(BLOB, pack) for pack in self._pack_objects(git, reachable - names, names)]
                 writer.finish()  # what is remembered as kept is
                 ids = (*known.packs, *(pack.hex() for pack in packs))
                 known = _Known(known.place, present, ids, b"".join(sorted(names)))
-                self._save(known)
+                self._save_known(known)
         return tuple(bytes.fromhex(pack) for pack in known.packs)
 
-    def _packed(self, git: Git, wanted: set[bytes], names: set[bytes]) -> Iterator[bytes]:
+    def _pack_objects(self, git: Git, wanted: set[bytes], names: set[bytes]) -> Iterator[bytes]:
         """New packs with these objects, whose names are added to those that are known."""
         if not wanted:
             return
@@ -145,11 +145,11 @@ class GitObjects:
                 size = pack.stat().st_size
                 if size > _MOST_PACK_BYTES:
                     raise LimitExceeded("the bytes of one object of the git repository", size, _MOST_PACK_BYTES)
-                index = self._indexed(empty, pack)
+                index = self._index_pack(empty, pack)
                 names.update(_names_in(index, self._name_bytes))
                 yield pack.read_bytes()
 
-    def _indexed(self, empty: Git, pack: Path) -> bytes:
+    def _index_pack(self, empty: Git, pack: Path) -> bytes:
         """The index of a pack, made from its bytes alone."""
         index = pack.with_suffix(".new-idx")
         empty.run("index-pack", "-o", str(index), str(pack))
@@ -183,10 +183,10 @@ class GitObjects:
                 for id in packs:
                     pack = Path(place, "given-back.pack")
                     pack.write_bytes(reader.read(BLOB, id, _MOST_PACK_BYTES))
-                    index, name = self._indexed(empty, pack), random(20).hex()
+                    index, name = self._index_pack(empty, pack), random(20).hex()
                     # git takes a pack for one once its index is there
-                    _write(folder, f"pack-{name}.pack", pack.read_bytes())
-                    _write(folder, f"pack-{name}.idx", index)
+                    _write_new_file(folder, f"pack-{name}.pack", pack.read_bytes())
+                    _write_new_file(folder, f"pack-{name}.idx", index)
                     pack.with_suffix(".new-idx").unlink()
         finally:
             os.close(folder)
@@ -217,21 +217,21 @@ class GitObjects:
                 os.close(_made_folder(objects, name, random))
             yield objects
 
-    def _load(self, store: Git) -> _Known:
+    def _load_known(self, store: Git) -> _Known:
         """What was kept before, where it is still there."""
         status = os.stat(self._folder.objects)
         place = (status.st_dev, status.st_ino)
-        known = _remembered(self._cache)
+        known = _remembered_objects(self._cache)
         if known is None or known.place != place or not _are_all_there(store, known.packs):
             return _Known(place)
         return known
 
-    def _save(self, known: _Known) -> None:
+    def _save_known(self, known: _Known) -> None:
         with new_file(self._cache / _KEPT) as file:
             file.write(msgspec.msgpack.encode(known))
 
 
-def _remembered(cache: Path) -> _Known | None:
+def _remembered_objects(cache: Path) -> _Known | None:
     """None where nothing is, or nothing that this program wrote."""
     try:
         return msgspec.msgpack.decode((cache / _KEPT).read_bytes(), type=_Known)
@@ -241,19 +241,19 @@ def _remembered(cache: Path) -> _Known | None:
 
 def is_all_kept(store: Git, cache: Path) -> bool:
     """Whether the store has all that a folder says it has."""
-    known = _remembered(cache)
+    known = _remembered_objects(cache)
     return known is not None and _are_all_there(store, known.packs)
 
 
 def _are_all_there(store: Git, packs: Sequence[str]) -> bool:
-    return len(_present(store, packs)) == len(set(packs))
+    return len(_present_objects(store, packs)) == len(set(packs))
 
 
 def _names_of(data: bytes, size: int) -> Iterator[bytes]:
     return (data[start : start + size] for start in range(0, len(data), size))
 
 
-def _present(git: Git, ids: Iterable[str]) -> frozenset[str]:
+def _present_objects(git: Git, ids: Iterable[str]) -> frozenset[str]:
     """Those of some ids under which there is an object."""
     wanted = sorted(ids)
     with git.start("cat-file", "--batch-check=%(objectname)", "--buffer") as process:
@@ -262,7 +262,7 @@ def _present(git: Git, ids: Iterable[str]) -> frozenset[str]:
     return frozenset(id for id, line in zip(wanted, lines, strict=False) if line == id)
 
 
-def _reachable(git: Git, tips: Iterable[str]) -> set[bytes]:
+def _reachable_objects(git: Git, tips: Iterable[str]) -> set[bytes]:
     words = ("rev-list", "--objects", "--no-object-names", "--missing=allow-any", "--stdin")
     lines = git.run(*words, stdin=b"".join(tip.encode() + b"\n" for tip in sorted(tips))).decode().split("\n")
     return {bytes.fromhex(line) for line in lines if line}
@@ -277,7 +277,7 @@ def _names_in(index: bytes, size: int) -> Iterator[bytes]:
     return (index[place : place + size] for place in range(start, start + count * size, size))
 
 
-def _listed(objects: int) -> ObjectListing:
+def _list_objects(objects: int) -> ObjectListing:
     files: dict[str, ObjectFile] = {}
     for folder in sorted(os.listdir(objects)):
         if folder not in (_PACK, _INFO) and not _FAN_OUT.fullmatch(folder):
@@ -295,20 +295,22 @@ def _listed(objects: int) -> ObjectListing:
             os.close(opened)
         if len(files) > _MOST_FILES:
             raise LimitExceeded("the files of git's objects", len(files), _MOST_FILES, "run `git gc`")
-    return ObjectListing(files, _alternates(objects))
+    return ObjectListing(files, _read_alternates(objects))
 
 
 def _file_at(folder: int, name: str) -> ObjectFile | None:
-    """None for what is gone or no file."""
+    """None for what is gone or no file. Raises Unsupported for a pipe: git would wait at it for ever."""
     with suppress(FileNotFoundError):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISFIFO(status.st_mode):
+            raise Unsupported(f"{name!r} among the objects of a git repository is a pipe", "remove it")
         if stat.S_ISREG(status.st_mode):
-            digest = _ending(folder, name) if name.endswith((".pack", ".idx")) else ""
+            digest = _file_ending(folder, name) if name.endswith((".pack", ".idx")) else ""
             return ObjectFile(status.st_size, status.st_ino, status.st_ctime_ns, digest)
     return None
 
 
-def _ending(folder: int, name: str) -> str:
+def _file_ending(folder: int, name: str) -> str:
     with open(os.open(name, READ_FLAGS, dir_fd=folder), "rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - 32))
@@ -378,7 +380,7 @@ def _ends_with_its_hash(descriptor: int, then: ObjectFile) -> bool:
     return False
 
 
-def _alternates(objects: int) -> bytes | None:
+def _read_alternates(objects: int) -> bytes | None:
     try:
         descriptor = open_beneath(objects, [_INFO, _ALTERNATES], READ_FLAGS)
     except OSError:
@@ -405,13 +407,13 @@ def _remove_hearsay(objects: int, then: ObjectListing) -> None:
             os.unlink("commit-graph-chain", dir_fd=chains)
         finally:
             os.close(chains)
-    if _alternates(objects) != then.alternates:
+    if _read_alternates(objects) != then.alternates:
         info = os.open(_INFO, READ_FOLDER_FLAGS, dir_fd=objects)
         try:
             with suppress(FileNotFoundError):
                 os.unlink(_ALTERNATES, dir_fd=info)
             if then.alternates is not None:
-                _write(info, _ALTERNATES, then.alternates, 0o644)
+                _write_new_file(info, _ALTERNATES, then.alternates, 0o644)
         finally:
             os.close(info)
 
@@ -444,7 +446,7 @@ def open_up_folder(above: int, name: str) -> bool:
         os.close(descriptor)
 
 
-def _write(folder: int, name: str, data: bytes, mode: int = 0o444) -> None:
+def _write_new_file(folder: int, name: str, data: bytes, mode: int = 0o444) -> None:
     """A new file, on disk when this returns."""
     descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=folder)
     with open(descriptor, "wb") as file:

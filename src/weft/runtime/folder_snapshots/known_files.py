@@ -166,7 +166,7 @@ class KnownFiles:
 
     def load(self) -> KnownHead | None:
         """None where there is none, or none that this program can use."""
-        data = self._read("head")
+        data = self._read_checked("head")
         try:
             head = None if data is None else _decode_head(data)
         except msgspec.DecodeError:
@@ -174,7 +174,7 @@ class KnownFiles:
         return head if head is not None and head.form == FORM and self.index_of(head).exists() else None
 
     def load_table(self, head: KnownHead) -> Table | None:
-        data = self._read(head.table)
+        data = self._read_checked(head.table)
         try:
             return None if data is None else _decode_table(data)
         except msgspec.DecodeError:
@@ -195,11 +195,11 @@ class KnownFiles:
     def write_table(self, table: Table) -> str:
         data = _encode(table)
         name = f"table-{hashlib.sha256(data).hexdigest()[:32]}"
-        self._write(name, data)
+        self._write_checked(name, data)
         return name
 
     def save(self, head: KnownHead) -> None:
-        self._write("head", _encode(head))
+        self._write_checked("head", _encode(head))
         for path in self.place.glob("*-*"):
             if path.name not in (head.index, head.table):
                 with suppress(FileNotFoundError):
@@ -209,7 +209,7 @@ class KnownFiles:
         with suppress(FileNotFoundError):
             (self.place / "head").unlink()
 
-    def _read(self, name: str) -> bytes | None:
+    def _read_checked(self, name: str) -> bytes | None:
         try:
             data = (self.place / name).read_bytes()
         except FileNotFoundError:
@@ -217,7 +217,7 @@ class KnownFiles:
         body = data[_DIGEST_BYTES:]
         return body if hashlib.sha256(body).digest() == data[:_DIGEST_BYTES] else None
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write_checked(self, name: str, data: bytes) -> None:
         """Not synced: what a loss of power leaves of it is known by its digest, and not used."""
         aside = aside_of(self.place / name)
         with open_aside(aside) as file:
@@ -297,7 +297,7 @@ class OuterRules:
         paths = [self._exclude] if self._exclude else []
         if self._top is not None:
             paths += [folder / os.fsdecode(IGNORE_FILE) for folder in self._folders_above()]
-        return [OuterFile(os.fsencode(path), _stamp(path)) for path in paths]
+        return [OuterFile(os.fsencode(path), _stamp_of_path(path)) for path in paths]
 
     def exclude_rules(self) -> bytes | None:
         return None if self._exclude is None else _read_rules(os.fsencode(self._exclude))
@@ -345,7 +345,7 @@ def _linked_exclude(mark: Path) -> Path | None:
     return repository / "info" / "exclude"
 
 
-def _stamp(path: Path) -> tuple[int, int, int, int, int] | None:
+def _stamp_of_path(path: Path) -> tuple[int, int, int, int, int] | None:
     try:
         return stamp_of(path.lstat())
     except OSError:
@@ -376,8 +376,8 @@ class IgnoreRules:
     def __init__(self, git: Git, scratch: Path, outer: OuterRules) -> None:
         self._git, self._scratch = git, scratch
         self._above = b"/".join(outer.above)
-        self._exclude = _effective(outer.exclude_rules())
-        self._rules = {folder: rules for folder, text in outer.rules_above() if (rules := _effective(text))}
+        self._exclude = _effective_rules(outer.exclude_rules())
+        self._rules = {folder: rules for folder, text in outer.rules_above() if (rules := _effective_rules(text))}
         self._has_outer = bool(self._exclude or self._rules)
         self._ruled: set[bytes] = set()
         """Folders with rules, as paths in the folder that is looked through."""
@@ -394,7 +394,7 @@ class IgnoreRules:
 
     def enter(self, folder: int, path: bytes, *, has_rules: bool) -> None:
         """A folder was opened, whose rules count from now on for it and what is below it."""
-        rules = _effective(_read_rules(IGNORE_FILE, folder=folder)) if has_rules else None
+        rules = _effective_rules(_read_rules(IGNORE_FILE, folder=folder)) if has_rules else None
         if rules:
             self._ruled.add(path)
             inner = joined(self._above, path) if path else self._above
@@ -427,7 +427,7 @@ class _RuleTree:
     ) -> None:
         self._of_folders, self._spent = of_folders, 0.0
         self._top = os.fsencode(tempfile.mkdtemp(prefix="rules-", dir=scratch))
-        self._write(self._top + b"/exclude", exclude or b"")
+        self._write_rules(self._top + b"/exclude", exclude or b"")
         os.mkdir(self._top + b"/top")
         for folder, text in rules.items():
             self.add(folder, text)
@@ -445,14 +445,14 @@ class _RuleTree:
     def add(self, folder: bytes, rules: bytes) -> None:
         place = b"/".join(filter(None, (self._top, b"top", folder)))
         os.makedirs(place, exist_ok=True)
-        self._write(place + b"/" + IGNORE_FILE, rules)
+        self._write_rules(place + b"/" + IGNORE_FILE, rules)
 
     def ignored(self, folder: bytes, names: list[bytes]) -> set[bytes]:
         began = time.monotonic()
         try:
             if self._spent > MOST_SECONDS:
                 raise StoreFailed(f"it has taken more than {MOST_SECONDS:g} seconds for the folders before")
-            return self._ask(folder, names)
+            return self._ignored_among(folder, names)
         except StoreFailed as error:
             raise StoreFailed(
                 f"git cannot tell what the folder {os.fsdecode(folder)!r} ignores: {error}",
@@ -461,7 +461,7 @@ class _RuleTree:
         finally:
             self._spent += time.monotonic() - began
 
-    def _ask(self, folder: bytes, names: list[bytes]) -> set[bytes]:
+    def _ignored_among(self, folder: bytes, names: list[bytes]) -> set[bytes]:
         paths = [b"./" + joined(folder, name) for name in names]  # a colon in front would be a sign of git's
         self._process.write(b"".join(path + b"\0" for path in paths))
         found = set()
@@ -471,12 +471,12 @@ class _RuleTree:
                 found.add(name)
         return found
 
-    def _write(self, path: bytes, rules: bytes) -> None:
+    def _write_rules(self, path: bytes, rules: bytes) -> None:
         with open(path, "wb") as file:
             file.write(_for_folders(rules) if self._of_folders else rules)
 
 
-def _effective(rules: bytes | None) -> bytes | None:
+def _effective_rules(rules: bytes | None) -> bytes | None:
     """None where there is no rule among the lines."""
     if rules is None or all(not line.strip() or line.startswith(b"#") for line in rules.splitlines()):
         return None

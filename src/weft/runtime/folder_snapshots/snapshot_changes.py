@@ -132,7 +132,7 @@ def load_snapshot(reader: ObjectReader, snapshot: str) -> StoredFolder:
     )
 
 
-class Comparison:
+class SnapshotComparison:
     """Finds the differences between two snapshots."""
 
     def __init__(self, reader: ObjectReader, old: StoredFolder, new: StoredFolder, limit: SnapshotLimit) -> None:
@@ -161,7 +161,7 @@ class Comparison:
         """All folders of one depth at once: their trees are asked for together."""
         level = [(b"", self._old.files, self._new.files)]
         while level:
-            trees = self._trees(level)
+            trees = self._tree_entries(level)
             deeper = []
             for path, old, new in level:
                 olds = next(trees) if old else {}
@@ -170,13 +170,13 @@ class Comparison:
                     one, two = olds.get(name), news.get(name)
                     if one == two and not self._is_full:
                         continue
-                    inner = self._note(joined(path, name), one, two)
+                    inner = self._note_difference(joined(path, name), one, two)
                     old_tree, new_tree = (entry.id if entry and entry.is_folder else b"" for entry in (one, two))
                     if old_tree or new_tree:
                         deeper.append((inner, old_tree, new_tree))
             level = deeper
 
-    def _note(self, path: bytes, old: TreeEntry | None, new: TreeEntry | None) -> bytes:
+    def _note_difference(self, path: bytes, old: TreeEntry | None, new: TreeEntry | None) -> bytes:
         if len(path) > LONGEST_PATH_BYTES:
             raise LimitExceeded("the bytes of a path in the snapshot", len(path), LONGEST_PATH_BYTES)
         self._found[path] = EntryDifference(
@@ -184,7 +184,7 @@ class Comparison:
         )
         return path
 
-    def _trees(self, level: list[tuple[bytes, bytes, bytes]]) -> Iterator[dict[bytes, TreeEntry]]:
+    def _tree_entries(self, level: list[tuple[bytes, bytes, bytes]]) -> Iterator[dict[bytes, TreeEntry]]:
         wanted = [(path, tree) for path, old, new in level for tree in dict.fromkeys((old, new)) if tree]
         contents = self._reader.read_all(TREE, (tree for _, tree in wanted), _MOST_TREE_BYTES)
         for (path, _), data in zip(wanted, contents, strict=True):
@@ -202,14 +202,14 @@ class Comparison:
             if difference is None:
                 difference = self._found[path] = EntryDifference(path)
             if difference.old is not None:
-                raise _contradiction(path)
+                raise _contradiction_error(path)
             difference.old = self._old.empty_folder(path)
         for path in self._new.manifest.empty:
             difference = self._found.get(path)
             if difference is None:
                 difference = self._found[path] = EntryDifference(path)
             if difference.new is not None:
-                raise _contradiction(path)
+                raise _contradiction_error(path)
             difference.new = self._new.empty_folder(path)
 
     def _add_modes(self) -> None:
@@ -235,7 +235,7 @@ def entry_at(reader: ObjectReader, tree: bytes, path: bytes) -> TreeEntry | None
     return entry
 
 
-def _contradiction(path: bytes) -> Damaged:
+def _contradiction_error(path: bytes) -> Damaged:
     return Damaged(
         f"the snapshot says of {os.fsdecode(path)!r} that it is empty, and holds something in its place",
         "do not use this snapshot",
@@ -247,7 +247,7 @@ def changed_path(difference: EntryDifference) -> ChangedPath:
     old, new = difference.old, difference.new
     return ChangedPath(
         path=os.fsdecode(difference.path),
-        status=_status(old, new),
+        status=_change_status(old, new),
         old_kind=old.kind if old else None,
         new_kind=new.kind if new else None,
         old_mode=old.permissions if old else None,
@@ -257,7 +257,7 @@ def changed_path(difference: EntryDifference) -> ChangedPath:
     )
 
 
-def _status(old: StoredEntry | None, new: StoredEntry | None) -> ChangeStatus:
+def _change_status(old: StoredEntry | None, new: StoredEntry | None) -> ChangeStatus:
     if old is None or new is None:
         return ChangeStatus.ADDED if old is None else ChangeStatus.DELETED
     if old.kind is not new.kind and (old.is_folder or new.is_folder or LINK_MODE in (old.tree_mode, new.tree_mode)):
@@ -297,7 +297,7 @@ def merge_snapshots(
     if conflicts:
         return FolderMerge(id=None, conflicts=conflicts)
     tree = StoredFolder(id="", files=files, manifest=Manifest())
-    merged = _Merge(*(_entries(reader, one, limit) for one in (tree, base, ours, theirs)))
+    merged = _Merge(*(_all_entries(reader, one, limit) for one in (tree, base, ours, theirs)))
     manifest = merged.manifest(base.manifest, ours.manifest, theirs.manifest)
     if merged.conflicts:
         return FolderMerge(id=None, conflicts=tuple(merged.conflicts))
@@ -319,10 +319,10 @@ def _merged_files(
     code, answer = git.run_with_code(*words, good=(0, 1))
     head, _, rest = answer.partition(b"\0")
     tree = bytes.fromhex(head.decode())
-    return (b"" if tree == empty else tree), _conflicts(rest) if code else ()
+    return (b"" if tree == empty else tree), _merge_conflicts(rest) if code else ()
 
 
-def _conflicts(answer: bytes) -> tuple[MergeConflict, ...]:
+def _merge_conflicts(answer: bytes) -> tuple[MergeConflict, ...]:
     """From the names of the files in conflict, an empty one, and messages: each a number, so many paths, kind, text."""
     names, _, messages = answer.partition(b"\0\0")
     reasons: dict[bytes, str] = {}
@@ -346,8 +346,8 @@ def _folder_path(stored: bytes) -> str:
     return os.fsdecode(b"/".join(map(folder_name, stored.split(b"/"))))
 
 
-def _entries(reader: ObjectReader, folder: StoredFolder, limit: SnapshotLimit) -> Entries:
-    differences = Comparison(reader, NOTHING, folder, limit).differences()
+def _all_entries(reader: ObjectReader, folder: StoredFolder, limit: SnapshotLimit) -> Entries:
+    differences = SnapshotComparison(reader, NOTHING, folder, limit).differences()
     return {one.path: one.new for one in differences if one.new is not None}
 
 
@@ -361,30 +361,30 @@ class _Merge:
     def manifest(self, base: Manifest, ours: Manifest, theirs: Manifest) -> Manifest:
         empty = self._empty_folders()
         files = {
-            path: self._mode(path, entry)
+            path: self._merged_mode(path, entry)
             for path, entry in self._merged.items()
             if not entry.is_folder and entry.tree_mode != LINK_MODE
         }
-        folders = {path: self._mode(path, None) for path in (*empty, *self._folders())}
+        folders = {path: self._merged_mode(path, None) for path in (*empty, *self._merged_folders())}
         top = _three_way(base.folder_mode(b""), ours.folder_mode(b""), theirs.folder_mode(b""))
         repositories = {
             path
             for path in base.repositories | ours.repositories | theirs.repositories
             if _three_way(path in base.repositories, path in ours.repositories, path in theirs.repositories)
         }
-        return _listed(files, folders, ours.folder_mode(b"") if top is None else top, empty, repositories)
+        return _merge_manifest(files, folders, ours.folder_mode(b"") if top is None else top, empty, repositories)
 
-    def _folders(self) -> list[bytes]:
+    def _merged_folders(self) -> list[bytes]:
         return [path for path, entry in self._merged.items() if entry.is_folder]
 
     def _empty_folders(self) -> frozenset[bytes]:
         """Folders that neither side removed, or one made, and that hold no file now."""
         candidates = {
             path for side in (self._ours, self._theirs) for path, entry in side.items() if entry.is_folder
-        } - set(self._folders())
+        } - set(self._merged_folders())
         kept = set()
         for path in candidates:
-            sides = (bool((entry := side.get(path)) and entry.is_folder) for side in self._sides())
+            sides = (bool((entry := side.get(path)) and entry.is_folder) for side in self._three_sides())
             if not _three_way(*sides):
                 continue
             if any(place in self._merged and not self._merged[place].is_folder for place in (path, *ancestors(path))):
@@ -395,12 +395,14 @@ class _Merge:
             kept.update(above for above in ancestors(path) if above not in self._merged)
         return frozenset(kept)
 
-    def _sides(self) -> tuple[Entries, Entries, Entries]:
+    def _three_sides(self) -> tuple[Entries, Entries, Entries]:
         return self._base, self._ours, self._theirs
 
-    def _mode(self, path: bytes, merged: StoredEntry | None) -> int:
+    def _merged_mode(self, path: bytes, merged: StoredEntry | None) -> int:
         """Of a file, or of a folder where there is none; whether a file is a program is what git says of it."""
-        base, ours, theirs = (_permissions(side.get(path), of_folder=merged is None) for side in self._sides())
+        base, ours, theirs = (
+            _entry_permissions(side.get(path), of_folder=merged is None) for side in self._three_sides()
+        )
         if ours is not None and theirs is not None:
             mode = _three_way(base, ours, theirs)
             if mode is None:
@@ -417,7 +419,7 @@ class _Merge:
         return mode | 0o100 if is_program else mode & ~_EXECUTABLE
 
 
-def _permissions(entry: StoredEntry | None, *, of_folder: bool) -> int | None:
+def _entry_permissions(entry: StoredEntry | None, *, of_folder: bool) -> int | None:
     if entry is None or entry.is_folder != of_folder or entry.tree_mode == LINK_MODE:
         return None
     return entry.permissions
@@ -430,7 +432,7 @@ def _three_way(base: T, ours: T, theirs: T) -> T | None:
     return theirs if ours == base else None
 
 
-def _listed(
+def _merge_manifest(
     files: dict[bytes, int], folders: dict[bytes, int], top: int, empty: frozenset[bytes], repositories: set[bytes]
 ) -> Manifest:
     plain = Counter(mode for mode in files.values() if not mode & 0o100)
@@ -467,7 +469,7 @@ class FolderRestoring:
         self, root: int, reader: ObjectReader, folders: dict[bytes, FolderRecord], table: Table, random: RandomBytes
     ) -> None:
         self._root, self._reader, self._random = root, reader, random
-        self._folders, self._table = folders, table
+        self._merged_folders, self._table = folders, table
         self._known: dict[bytes, dict[bytes, FileRecord]] = {}
         self._modes: dict[bytes, int] = {}
         """Folders whose mode is set once everything is in them."""
@@ -479,35 +481,35 @@ class FolderRestoring:
         """Raises StoreFailed where the disk is full or fails: what is done until then stays."""
         steps = list(differences)
         try:
-            for folder in self._folders.values():
+            for folder in self._merged_folders.values():
                 for name in folder.leftovers:
-                    self._attempt(joined(folder.path, name), self._remove_leftover)
+                    self._attempt_action(joined(folder.path, name), self._remove_leftover)
             for step in reversed(steps):
                 if step.old is not None and (step.new is None or step.old.is_folder != step.new.is_folder):
-                    self._attempt(step.path, self._remove_folder if step.old.is_folder else self._remove_file)
+                    self._attempt_action(step.path, self._remove_folder if step.old.is_folder else self._remove_file)
             for step in steps:
                 if step.new is not None and step.new.is_folder and (step.old is None or not step.old.is_folder):
-                    self._attempt(step.path, self._make_folder)
+                    self._attempt_action(step.path, self._make_folder)
             self._write_files([step for step in steps if step.new is not None and not step.new.is_folder])
             for step in steps:
                 if step.new is not None and step.new.is_folder and step.path not in self.left:
                     self._modes[step.path] = step.new.permissions
             for path in sorted(self._modes, key=lambda one: one.count(b"/"), reverse=True):
-                self._attempt(path, self._set_folder_mode)
+                self._attempt_action(path, self._set_folder_mode)
         finally:
-            self._leave()
+            self._leave_folder()
 
     def set_top_mode(self, mode: int) -> None:
         """Give the folder itself a mode, where it may be changed."""
         self._modes[b""] = mode
         try:
-            self._attempt(b"", self._set_folder_mode)
+            self._attempt_action(b"", self._set_folder_mode)
         finally:
-            self._leave()
+            self._leave_folder()
         if b"" in self.left:
             self.left[b"."] = self.left.pop(b"")
 
-    def _attempt(self, path: bytes, action: Callable[[bytes], None]) -> None:
+    def _attempt_action(self, path: bytes, action: Callable[[bytes], None]) -> None:
         """Do it; where the folder may not be written by its owner, make it so until the end. What fails is told."""
         ensure_held()
         try:
@@ -525,31 +527,31 @@ class FolderRestoring:
                 ) from None
             self.left[path] = error.strerror or "it cannot be changed"
 
-    def _folder(self, path: bytes) -> int:
+    def _opened_folder(self, path: bytes) -> int:
         """Opened without following any link; it stays open until another one is asked for."""
         if self._at is None or self._at[0] != path:
-            self._leave()
+            self._leave_folder()
             self._at = path, open_folder_at(self._root, path)
         return self._at[1]
 
-    def _leave(self) -> None:
+    def _leave_folder(self) -> None:
         if self._at is not None:
             os.close(self._at[1])
             self._at = None
 
     def _open_up(self, path: bytes) -> bool:
-        status = os.fstat(self._folder(path))
+        status = os.fstat(self._opened_folder(path))
         if status.st_uid != os.geteuid() or status.st_mode & _OPEN_TO_OWNER == _OPEN_TO_OWNER:
             return False
         self._modes.setdefault(path, status.st_mode & PERMISSIONS)
-        os.fchmod(self._folder(path), status.st_mode | _OPEN_TO_OWNER)
+        os.fchmod(self._opened_folder(path), status.st_mode | _OPEN_TO_OWNER)
         return True
 
-    def _place(self, path: bytes) -> tuple[int, bytes]:
+    def _folder_and_name(self, path: bytes) -> tuple[int, bytes]:
         above, _, name = path.rpartition(b"/")
-        return self._folder(above), name
+        return self._opened_folder(above), name
 
-    def _seen(self, path: bytes) -> Stamp | None:
+    def _seen_stamp(self, path: bytes) -> Stamp | None:
         above, _, name = path.rpartition(b"/")
         if above not in self._known:
             self._known = {above: decode_files(self._table.get(above))}
@@ -557,16 +559,16 @@ class FolderRestoring:
         return None if record is None else record.stamp
 
     def _remove_leftover(self, path: bytes) -> None:
-        folder, name = self._place(path)
+        folder, name = self._folder_and_name(path)
         os.unlink(name, dir_fd=folder)
 
     def _remove_file(self, path: bytes) -> None:
         try:
-            folder, name = self._place(path)
+            folder, name = self._folder_and_name(path)
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return
-        if stamp_of(status) != self._seen(path):
+        if stamp_of(status) != self._seen_stamp(path):
             self.left[path] = _CHANGED
             return
         os.unlink(name, dir_fd=folder)
@@ -575,14 +577,14 @@ class FolderRestoring:
     def _remove_folder(self, path: bytes) -> None:
         """Where something is left in it that no snapshot holds, it stays."""
         try:
-            folder, name = self._place(path)
+            folder, name = self._folder_and_name(path)
             os.rmdir(name, dir_fd=folder)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
                 raise
 
     def _make_folder(self, path: bytes) -> None:
-        folder, name = self._place(path)
+        folder, name = self._folder_and_name(path)
         self._ensure_name(folder, name)
         try:
             os.mkdir(name, _OPEN_TO_OWNER, dir_fd=folder)
@@ -595,32 +597,32 @@ class FolderRestoring:
         entries = [step.new for step in steps if step.new is not None]
         contents = self._reader.read_all(BLOB, [entry.id for entry in entries])
         for step, entry, data in zip(steps, entries, contents, strict=True):
-            self._attempt(step.path, lambda path, e=entry, d=data: self._write_file(path, e, d))  # type: ignore[misc]
+            self._attempt_action(step.path, lambda path, e=entry, d=data: self._write_file(path, e, d))  # type: ignore[misc]
 
     def _write_file(self, path: bytes, entry: StoredEntry, data: bytes) -> None:
-        folder, name = self._place(path)
+        folder, name = self._folder_and_name(path)
         with suppress(FileExistsError):
             self._ensure_name(folder, name)
-            _make(folder, name, entry, data)
+            _make_entry(folder, name, entry, data)
             self.written += 1
             return
-        seen, status = self._seen(path), os.stat(name, dir_fd=folder, follow_symlinks=False)
+        seen, status = self._seen_stamp(path), os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stamp_of(status) == seen:
-            self._replace(path, entry, data, status)
+            self._replace_entry(path, entry, data, status)
         elif seen is not None:
             self.left[path] = _CHANGED
         elif not _is_equal(folder, name, status, entry, data):
             self.left[path] = _IN_THE_WAY
 
-    def _replace(self, path: bytes, entry: StoredEntry, data: bytes, seen: os.stat_result) -> None:
+    def _replace_entry(self, path: bytes, entry: StoredEntry, data: bytes, seen: os.stat_result) -> None:
         """Both names are exchanged in one step, so that a change at the last moment is found under the other one."""
-        folder, name = self._place(path)
+        folder, name = self._folder_and_name(path)
         aside = LEFTOVER + self._random(8).hex().encode()
-        _make(folder, aside, entry, data)
+        _make_entry(folder, aside, entry, data)
         try:
             if not exchange_names(folder, os.fsdecode(aside), os.fsdecode(name)):
                 os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
-            elif _identity(os.stat(aside, dir_fd=folder, follow_symlinks=False)) != _identity(seen):
+            elif _content_identity(os.stat(aside, dir_fd=folder, follow_symlinks=False)) != _content_identity(seen):
                 exchange_names(folder, os.fsdecode(aside), os.fsdecode(name))
                 self.left[path] = _CHANGED
                 return
@@ -630,7 +632,7 @@ class FolderRestoring:
                 os.unlink(aside, dir_fd=folder)
 
     def _set_folder_mode(self, path: bytes) -> None:
-        folder = self._folder(path)
+        folder = self._opened_folder(path)
         status = os.fstat(folder)
         mode = status.st_mode & _SPECIAL_BITS | self._modes[path]
         if stat.S_IMODE(status.st_mode) != mode:
@@ -654,7 +656,7 @@ class FolderRestoring:
             os.unlink(probe, dir_fd=folder)
 
 
-def _make(folder: int, name: bytes, entry: StoredEntry, data: bytes) -> None:
+def _make_entry(folder: int, name: bytes, entry: StoredEntry, data: bytes) -> None:
     """A new file or link. Nothing is left of one that could not be written whole."""
     if entry.tree_mode == LINK_MODE:
         if not data or b"\0" in data:
@@ -674,7 +676,7 @@ def _make(folder: int, name: bytes, entry: StoredEntry, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+def _content_identity(status: os.stat_result) -> tuple[int, int, int, int]:
     """All but the time that a rename sets."""
     return status.st_mode, status.st_size, status.st_ino, status.st_mtime_ns
 

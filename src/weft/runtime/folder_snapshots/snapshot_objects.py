@@ -292,12 +292,12 @@ def usual_mode(counts: dict[int, int], otherwise: int) -> int:
 def parse_manifest(data: bytes, where: str) -> Manifest:
     """Raises Damaged for anything that `encoded` would not give."""
     head, _, rest = data.removeprefix(MANIFEST_FORM).partition(b"\n")
-    usual = [_mode(word, where) for word in head.split(b" ")]
+    usual = [_octal_mode(word, where) for word in head.split(b" ")]
     if not data.startswith(MANIFEST_FORM) or len(usual) != 3 or (rest and not rest.endswith(b"\0")):
         raise _bad_manifest(where, "its head or its end is missing")
     manifest = Manifest(usual_file=usual[0], usual_program=usual[1], usual_folder=usual[2])
     empty, repositories = set(), set()
-    for kind, mode, path in _records(rest, where):
+    for kind, mode, path in _manifest_records(rest, where):
         if kind == _FILE:
             manifest.files[path] = mode
         elif kind == _FOLDER:
@@ -314,16 +314,16 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     return manifest
 
 
-def _records(rest: bytes, where: str) -> Iterator[tuple[bytes, int, bytes]]:
+def _manifest_records(rest: bytes, where: str) -> Iterator[tuple[bytes, int, bytes]]:
     for record in rest.split(b"\0")[:-1]:
         kind, _, more = record.partition(b" ")
         mode, _, path = more.partition(b" ")
         if len(path) > LONGEST_PATH_BYTES or not all(map(is_kept_name, path.split(b"/") if path else ())):
             raise _bad_manifest(where, f"the path {path[:80]!r}")
-        yield kind, _mode(mode, where), path
+        yield kind, _octal_mode(mode, where), path
 
 
-def _mode(word: bytes, where: str) -> int:
+def _octal_mode(word: bytes, where: str) -> int:
     if not 0 < len(word) <= 3 or word.strip(b"01234567"):
         raise _bad_manifest(where, f"the mode {word[:80]!r}")
     return int(word, 8)
@@ -381,48 +381,48 @@ class ObjectWriter:
             self._pending[name] = kind, data
             self._pending_bytes += len(data)
             if self._pending_bytes > _BATCH_BYTES or len(self._pending) > _BATCH_OBJECTS:
-                self._flush()
+                self._flush_pending()
         return name
 
     def finish(self) -> None:
         """Returns once everything that was added is in the store, also after a loss of power."""
-        self._flush()
+        self._flush_pending()
         if not self._sent or self._spool is None:
             return
         is_small = len(self._sent) <= _MOST_LOOSE_OBJECTS
         words = ("unpack-objects", "-q") if is_small else ("index-pack", "--stdin")
         with self._git.start(*words) as process:
-            for chunk in self._pack():
+            for chunk in self._pack_bytes():
                 process.write(chunk)
             ended_well(process, words[0])
         self._sent.clear()
         self._spool.close()
         self._spool = None
 
-    def _flush(self) -> None:
+    def _flush_pending(self) -> None:
         if not self._pending:
             return
         if self._spool is None:
             self._spool = TemporaryFile(dir=self._scratch)  # noqa: SIM115 - closed by __exit__
             self._spool.write(bytes(_PACK_HEAD_BYTES))
         is_small = not self._sent and len(self._pending) <= _MOST_LOOSE_OBJECTS
-        missing = list(self._pending) if is_small else self._missing(list(self._pending))
+        missing = list(self._pending) if is_small else self._missing_objects(list(self._pending))
         for name in missing:
             kind, data = self._pending[name]
             self._spool.write(_object_head(_KINDS[kind], len(data)))
-            self._spool.write(_compressed(data))
+            self._spool.write(_compress_object(data))
         self._sent.update(missing)
         self._pending.clear()
         self._pending_bytes = 0
 
-    def _missing(self, names: list[bytes]) -> list[bytes]:
+    def _missing_objects(self, names: list[bytes]) -> list[bytes]:
         with self._git.start("cat-file", "--batch-check", "--buffer") as process:
             process.write(b"".join(name.hex().encode() + b"\n" for name in names))
             answer = ended_well(process, "cat-file")[1]
         lines = answer.split(b"\n")
         return [name for name, line in zip(names, lines, strict=False) if line.endswith(b" missing")]
 
-    def _pack(self) -> Iterator[bytes]:
+    def _pack_bytes(self) -> Iterator[bytes]:
         assert self._spool
         self._spool.flush()
         self._spool.seek(0)
@@ -445,7 +445,7 @@ def _object_head(kind: int, size: int) -> bytes:
     return bytes(head)
 
 
-def _compressed(data: bytes) -> bytes:
+def _compress_object(data: bytes) -> bytes:
     """A small window for small objects: making a large one would take longer than filling it."""
     return zlib.compress(data, 1, wbits=15 if len(data) > 8192 else 13)
 
@@ -465,24 +465,24 @@ class ObjectReader:
         self._process.__exit__(kind, error, trace)
 
     def read(self, kind: bytes, name: bytes, most: int = MOST_OBJECT_BYTES) -> bytes:
-        self._ask(name)
-        return self._answer(kind, name, most)
+        self._ask_for_object(name)
+        return self._read_answer(kind, name, most)
 
     def read_all(self, kind: bytes, names: Iterable[bytes], most: int = MOST_OBJECT_BYTES) -> Iterator[bytes]:
         """Each of them in turn; several are asked for before the first is taken."""
         asked: deque[bytes] = deque()
         for name in names:
-            self._ask(name)
+            self._ask_for_object(name)
             asked.append(name)
             if len(asked) > _AHEAD:
-                yield self._answer(kind, asked.popleft(), most)
+                yield self._read_answer(kind, asked.popleft(), most)
         while asked:
-            yield self._answer(kind, asked.popleft(), most)
+            yield self._read_answer(kind, asked.popleft(), most)
 
-    def _ask(self, name: bytes) -> None:
+    def _ask_for_object(self, name: bytes) -> None:
         self._process.write(name.hex().encode() + b"\n")
 
-    def _answer(self, kind: bytes, name: bytes, most: int) -> bytes:
+    def _read_answer(self, kind: bytes, name: bytes, most: int) -> bytes:
         head = self._process.read_until(b"\n", 4096).split(b" ")
         if head[-1] == b"missing":
             raise NotFound("stored object", name.hex(), "the snapshot was removed, or its store is not whole")

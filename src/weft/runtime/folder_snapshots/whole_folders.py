@@ -7,6 +7,7 @@ It is the tree of the snapshot with a third entry, `beside`:
     beside/git/N/state      what is in it, as a snapshot of its own
     beside/objects/N/…      of each repository: `place`, `listing`, and its packs, in `packs`
     beside/ignored          a snapshot of the ignored files that are kept
+    beside/programs         what the files were like that some program runs by itself
 
 What a command cannot write is not in it: configuration, hooks, what leads git elsewhere. Objects are given back first,
 then files, then what refers to objects. Rules of what is ignored are given back before the other files: a command may
@@ -19,21 +20,24 @@ import hashlib
 import os
 import re
 import stat
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+import msgspec
 from msgspec import Struct
 
 from weft.kernel.clock import Clock, RandomBytes
 from weft.kernel.errors import Unsupported
+from weft.kernel.permission_subjects import self_running
 from weft.runtime.folder_snapshots.folder_scan import (
     BESIDE,
     BlobWriter,
     FolderRules,
-    Scan,
+    FolderScan,
     SeenFolder,
     open_folder_at,
     open_real_folder,
@@ -43,9 +47,9 @@ from weft.runtime.folder_snapshots.git_objects import OBJECTS_CACHE, GitObjects,
 from weft.runtime.folder_snapshots.known_files import IGNORE_FILE, FolderRecord, IgnoreRules, OuterRules, Table
 from weft.runtime.folder_snapshots.snapshot_changes import (
     NOTHING,
-    Comparison,
     EntryDifference,
     FolderRestoring,
+    SnapshotComparison,
     StoredEntry,
     StoredFolder,
     load_snapshot,
@@ -71,8 +75,99 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
 from weft.runtime.opened_folders import READ_FOLDER_FLAGS, Identity, open_beneath
 from weft.runtime.sandbox.git_program import Git, ended_well, opened_repository
 from weft.runtime.sandbox.git_repositories import GitFolder
+from weft.runtime.sandbox.hidden_places import FETCHED_FOLDERS, LEDGER_FOLDER
 
-GIT, OBJECTS, IGNORED = b"git", b"objects", b"ignored"
+# --- The files of a workspace that some program runs by itself, whatever it ignores: what they were like when a
+# whole snapshot was taken, and which are others now. Rules of what is ignored decide what is kept as files. A command
+# writes such rules, and `.vscode` and `.envrc` are ignored in many projects. So these files are listed by themselves.
+
+_NOT_ENTERED = frozenset(os.fsencode(name) for name in (*FETCHED_FOLDERS, LEDGER_FOLDER)) - {b".hg", b".svn"}
+_MOST_FOLDERS = 200_000
+_MOST_READ_BYTES = 4 * MIB
+_CHUNK_BYTES = MIB
+
+
+def self_running_files(root: int, is_withheld: Callable[[str], bool]) -> dict[str, str]:
+    """By path, what each is like. Of files of secrets no hash is kept, and of large ones none is made: then it is told
+    by what no command can set, as the time of its last change. Raises Unsupported where there is too much to look
+    through."""
+    return {path: _likeness(root, path, is_withheld(path)) for path in self_running(_paths(root))}
+
+
+def listing_bytes(files: Mapping[str, str]) -> bytes:
+    pairs = sorted((os.fsencode(path).hex(), likeness) for path, likeness in files.items())
+    return msgspec.json.encode(pairs)
+
+
+def read_listing(data: bytes) -> dict[str, str]:
+    pairs = msgspec.json.decode(data, type=list[tuple[str, str]])
+    return {os.fsdecode(bytes.fromhex(path)): likeness for path, likeness in pairs}
+
+
+def changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Those that are there and were not, or were others."""
+    return sorted(path for path, likeness in new.items() if old.get(path) != likeness)
+
+
+def _paths(root: int) -> Iterator[str]:
+    """Of files and links, but for those in folders that tools fill. A folder that cannot be listed has none: no program
+    of the person finds any either."""
+    waiting, count = deque([b""]), 0
+    while waiting:
+        count += 1
+        if count > _MOST_FOLDERS:
+            raise Unsupported(f"what runs by itself cannot be looked for in more than {_MOST_FOLDERS} folders")
+        path = waiting.popleft()
+        try:
+            folder = open_folder_at(root, path)
+        except OSError:
+            continue
+        try:
+            with os.scandir(folder) as listed:
+                entries = [(os.fsencode(entry.name), entry.is_dir(follow_symlinks=False)) for entry in listed]
+        except OSError:
+            continue
+        finally:
+            os.close(folder)
+        for name, is_folder in entries:
+            if not is_folder:
+                yield os.fsdecode(joined(path, name))
+            elif name not in _NOT_ENTERED:
+                waiting.append(joined(path, name))
+
+
+def _likeness(root: int, path: str, is_withheld: bool) -> str:
+    *above, name = os.fsencode(path).split(b"/")
+    try:
+        folder = open_folder_at(root, b"/".join(above))
+    except OSError:
+        return "gone"
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            return f"link {os.readlink(name, dir_fd=folder).hex()}"
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_READ_BYTES and not is_withheld:
+            return f"file {status.st_mode & 0o111:o} {_hash(folder, name)}"
+        return f"inode {status.st_ino} {status.st_ctime_ns} {status.st_size}"
+    except OSError as error:
+        return f"not read {error.errno}"
+    finally:
+        os.close(folder)
+
+
+def _hash(folder: int, name: bytes) -> str:
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        hash, room = hashlib.sha256(), _MOST_READ_BYTES + 1
+        while room > 0 and (chunk := os.read(file, min(_CHUNK_BYTES, room))):
+            hash.update(chunk)
+            room -= len(chunk)
+        return hash.hexdigest()
+    finally:
+        os.close(file)
+
+
+GIT, OBJECTS, IGNORED, PROGRAMS = b"git", b"objects", b"ignored", b"programs"
 PLACE, STATE, PACKS, LISTING = b"place", b"state", b"packs", b"listing"
 LARGE_FILES = "lfs"
 STATE_LIMIT = SnapshotLimit(file_bytes=256 * MIB, total_bytes=512 * MIB, files=200_000)
@@ -103,7 +198,7 @@ IsWithheld = Callable[[str], bool]
 """Whether an ignored file is not to be kept, by its path in the workspace."""
 
 
-def _never(_: str) -> bool:
+def _never_stop(_: str) -> bool:
     return False
 
 
@@ -219,9 +314,11 @@ class WholeFolders:
             large = (f"{os.path.relpath(folder.place, place)}/{LARGE_FILES}/" for folder in git_folders)
             skipped += [SkippedPath(path, SkipReason.TOO_LARGE) for path in large if os.path.lexists(place / path)]
             parts = ((GIT, states), (OBJECTS, objects), (IGNORED, ignored))
-            beside = writer.add(TREE, tree_bytes(TreeEntry(name, FOLDER_MODE, id) for name, id in parts if id))
+            listing = writer.add(BLOB, listing_bytes(self_running_files(root, is_withheld)))
+            folders = [TreeEntry(name, FOLDER_MODE, id) for name, id in parts if id]
+            beside = writer.add(TREE, tree_bytes([*folders, TreeEntry(PROGRAMS, FILE_MODE, listing)]))
             with ObjectReader(self._git) as reader:
-                entries = _tree(reader, bytes.fromhex(seen.snapshot.id))
+                entries = _read_tree(reader, bytes.fromhex(seen.snapshot.id))
             whole = writer.add(TREE, tree_bytes([*entries, TreeEntry(BESIDE, FOLDER_MODE, beside)]))
             writer.finish()
         return whole.hex(), skipped
@@ -236,7 +333,7 @@ class WholeFolders:
         stores = []
         for folder in {folder.objects: folder for folder in folders}.values():
             kept = self._objects_of(folder).keep(self._git, writer, tips[folder.objects])
-            packs = writer.add(TREE, _numbered(FILE_MODE, kept.packs)) if kept.packs else b""
+            packs = writer.add(TREE, _numbered_tree(FILE_MODE, kept.packs)) if kept.packs else b""
             entries = [_place_entry(writer, place, folder.objects), TreeEntry(LISTING, FILE_MODE, kept.listing)]
             stores.append([*entries, *([TreeEntry(PACKS, FOLDER_MODE, packs)] if packs else [])])
         if not states:
@@ -244,13 +341,13 @@ class WholeFolders:
         state_trees = [writer.add(TREE, tree_bytes(entries)) for entries in states]
         store_trees = [writer.add(TREE, tree_bytes(entries)) for entries in stores]
         return (
-            writer.add(TREE, _numbered(FOLDER_MODE, state_trees)),
-            writer.add(TREE, _numbered(FOLDER_MODE, store_trees)),
+            writer.add(TREE, _numbered_tree(FOLDER_MODE, state_trees)),
+            writer.add(TREE, _numbered_tree(FOLDER_MODE, store_trees)),
         )
 
     def _keep_state(self, folder: GitFolder, writer: BlobWriter) -> TreeEntry:
-        with _opened(folder.place) as root:
-            scan = Scan(root, GitRules(folder.parts), writer, self._clock, STATE_LIMIT, self._apart)
+        with _opened_folder(folder.place) as root:
+            scan = FolderScan(root, GitRules(folder.parts), writer, self._clock, STATE_LIMIT, self._apart)
             scan.look_at_all({})
         scan.ensure_limit()
         for record in scan.folders.values():
@@ -268,9 +365,9 @@ class WholeFolders:
 
     def _index_ids(self, folder: GitFolder, data: bytes) -> set[str]:
         """What an index names."""
-        return {line.split(b" ", 2)[1].decode() for line in self._staged(folder, data).split(b"\0")[:-1]}
+        return {line.split(b" ", 2)[1].decode() for line in self._staged_entries(folder, data).split(b"\0")[:-1]}
 
-    def _staged(self, folder: GitFolder, data: bytes) -> bytes:
+    def _staged_entries(self, folder: GitFolder, data: bytes) -> bytes:
         """The entries of an index, without what git notes of files beside them."""
         repository = Path(folder.objects)
         with (
@@ -288,7 +385,7 @@ class WholeFolders:
         chosen, skipped = _kept_ignored(root, seen, is_withheld)
         if not chosen:
             return b"", skipped
-        scan = Scan(root, ChosenRules(chosen, is_withheld), writer, self._clock, _PRESENT_LIMIT, self._apart)
+        scan = FolderScan(root, ChosenRules(chosen, is_withheld), writer, self._clock, _PRESENT_LIMIT, self._apart)
         scan.look_at_all({})
         return bytes.fromhex(stored_scan(scan, writer)), skipped
 
@@ -300,8 +397,10 @@ class WholeFolders:
         """What of git's is not what a whole snapshot has. Nothing of it is changed."""
         with ObjectReader(self._git) as reader:
             target = load_snapshot(reader, snapshot)
-            parts = {entry.name: entry.id for entry in _tree(reader, target.beside)} if target.beside else {}
-            kept = [{one.name: one.id for one in _tree(reader, id)} for id in _numbered_ids(reader, parts.get(GIT))]
+            parts = {entry.name: entry.id for entry in _read_tree(reader, target.beside)} if target.beside else {}
+            kept = [
+                {one.name: one.id for one in _read_tree(reader, id)} for id in _numbered_ids(reader, parts.get(GIT))
+            ]
             states = {_stored_place(place, reader, entries): entries[STATE] for entries in kept}
         folders = {folder.place: folder for folder in find_folders(place)}
         changes: list[GitChange] = []
@@ -315,17 +414,28 @@ class WholeFolders:
         return changes
 
     def _state_changes(self, name: str, folder: GitFolder, state: str) -> Iterator[GitChange]:
-        with _opened(folder.place) as root, ObjectWriter(self._git, self._scratch) as writer:
-            scan = Scan(root, GitRules(folder.parts), writer, self._clock, STATE_LIMIT, self._apart)
+        with _opened_folder(folder.place) as root, ObjectWriter(self._git, self._scratch) as writer:
+            scan = FolderScan(root, GitRules(folder.parts), writer, self._clock, STATE_LIMIT, self._apart)
             scan.look_at_all({})
             present = stored_scan(scan, writer)
             writer.finish()
-        old, new = _entries(self._git, state), _entries(self._git, present)
+        old, new = _snapshot_entries(self._git, state), _snapshot_entries(self._git, present)
         with ObjectReader(self._git) as reader:
             yield from reference_changes(name, load_references(reader, old), load_references(reader, new))
             indexes = [reader.read(BLOB, one[INDEX].id) if INDEX in one else b"" for one in (old, new)]
-        if len(set(indexes)) > 1 and len({self._staged(folder, one) if one else b"" for one in indexes}) > 1:
+        if len(set(indexes)) > 1 and len({self._staged_entries(folder, one) if one else b"" for one in indexes}) > 1:
             yield GitChange(repository=name, what=INDEX.decode(), old="", new="")
+
+    def changed_programs(self, root: int, snapshot: str, is_withheld: IsWithheld) -> list[str]:
+        """The paths of files that some program runs by itself and that were not there, or not the same, when a whole
+        snapshot was taken."""
+        with ObjectReader(self._git) as reader:
+            target = load_snapshot(reader, snapshot)
+            parts = {entry.name: entry.id for entry in _read_tree(reader, target.beside)} if target.beside else {}
+            if PROGRAMS not in parts:
+                return []
+            listing = reader.read(BLOB, parts[PROGRAMS])
+        return changed_files(read_listing(listing), self_running_files(root, is_withheld))
 
     # --- given back -------------------------------------------------------------------------------------------------
 
@@ -341,9 +451,9 @@ class WholeFolders:
         """Make all of it what it was. `seen` and `table` are what there is of the files."""
         with ObjectReader(self._git) as reader:
             target = load_snapshot(reader, snapshot)
-            parts = {entry.name: entry.id for entry in _tree(reader, target.beside)} if target.beside else {}
+            parts = {entry.name: entry.id for entry in _read_tree(reader, target.beside)} if target.beside else {}
             for id in _numbered_ids(reader, parts.get(GIT)):
-                entries = {entry.name: entry.id for entry in _tree(reader, id)}
+                entries = {entry.name: entry.id for entry in _read_tree(reader, id)}
                 _open_up_way(place, _stored_place(place, reader, entries))
             git_folders, done = find_folders(place), RestoredWhole()
             for id in _numbered_ids(reader, parts.get(OBJECTS)):
@@ -357,7 +467,7 @@ class WholeFolders:
     def _give_objects_back(
         self, place: Path, reader: ObjectReader, id: bytes, folders: Sequence[GitFolder], done: RestoredWhole
     ) -> None:
-        entries = {entry.name: entry.id for entry in _tree(reader, id)}
+        entries = {entry.name: entry.id for entry in _read_tree(reader, id)}
         lies = _stored_place(place, reader, entries)
         folder = next((folder for folder in folders if folder.objects == lies), None)
         if folder is None:
@@ -372,16 +482,16 @@ class WholeFolders:
     def _restore_state(
         self, place: Path, reader: ObjectReader, id: bytes, folders: Sequence[GitFolder], done: RestoredWhole
     ) -> None:
-        entries = {entry.name: entry.id for entry in _tree(reader, id)}
+        entries = {entry.name: entry.id for entry in _read_tree(reader, id)}
         lies = _stored_place(place, reader, entries)
         folder = next((folder for folder in folders if folder.place == lies), None)
         if folder is None:
             done.left[lies] = _MOVED
             return
-        with _opened(folder.place) as root:
-            scan, present = self._scanned(root, GitRules(folder.parts), {}, _PRESENT_LIMIT)
-            target = _entries(self._git, entries[STATE].hex())
-            restoring = self._run(root, scan, present, target, done, prefix=f"{lies}/")
+        with _opened_folder(folder.place) as root:
+            scan, present = self._scan_folder(root, GitRules(folder.parts), {}, _PRESENT_LIMIT)
+            target = _snapshot_entries(self._git, entries[STATE].hex())
+            restoring = self._restore_differences(root, scan, present, target, done, prefix=f"{lies}/")
             restoring.set_top_mode(load_snapshot(reader, entries[STATE].hex()).manifest.folder_mode(b""))
 
     def _restore_files(
@@ -394,16 +504,16 @@ class WholeFolders:
         done: RestoredWhole,
     ) -> None:
         """First the rules of what is ignored, then everything else by them."""
-        target, (seen, table) = _entries(self._git, stored.id), there
+        target, (seen, table) = _snapshot_entries(self._git, stored.id), there
         if ignored is not None:
-            of_ignored = _entries(self._git, ignored.hex())
+            of_ignored = _snapshot_entries(self._git, ignored.hex())
             self._keep_unkept(root, seen, of_ignored.keys() - target.keys(), of_ignored, done)
             target = {**of_ignored, **target}
         for is_rule_pass in (True, False):
             with IgnoreRules(self._git, self._scratch, OuterRules(place)) as rules:
-                scan, present = self._scanned(root, NeededRules(rules, target), table, _PRESENT_LIMIT)
+                scan, present = self._scan_folder(root, NeededRules(rules, target), table, _PRESENT_LIMIT)
             if not is_rule_pass:
-                restoring = self._run(root, scan, present, target, done)
+                restoring = self._restore_differences(root, scan, present, target, done)
                 restoring.set_top_mode(stored.manifest.folder_mode(b""))
                 return
             rule_files = [path for path in target.keys() | present.keys() if path.rpartition(b"/")[2] == IGNORE_FILE]
@@ -411,24 +521,24 @@ class WholeFolders:
                 continue
             needed = {above for path in rule_files if path in target for above in ancestors(path)}
             chosen = {*rule_files, *(path for path in needed if path not in present)}
-            self._run(root, scan, _among(present, chosen), _among(target, chosen), done)
+            self._restore_differences(root, scan, _entries_at(present, chosen), _entries_at(target, chosen), done)
 
     def _keep_unkept(
         self, root: int, seen: SeenFolder, paths: Collection[bytes], target: Entries, done: RestoredWhole
     ) -> None:
         """Ignored files that differ, in something that has become too large to be kept before they are replaced: they
         get another name, or nothing could bring them back."""
-        _, skipped = _kept_ignored(root, seen, _never)
-        left_out = ChosenRules((os.fsencode(one.path).rstrip(b"/") for one in skipped), _never)
+        _, skipped = _kept_ignored(root, seen, _never_stop)
+        left_out = ChosenRules((os.fsencode(one.path).rstrip(b"/") for one in skipped), _never_stop)
         unkept = [path for path in paths if left_out.has(path)]
         if not unkept:
             return
         with ObjectWriter(self._git, self._scratch) as writer:
-            scan = Scan(root, ChosenRules(unkept, _never), writer, self._clock, _PRESENT_LIMIT, self._apart)
+            scan = FolderScan(root, ChosenRules(unkept, _never_stop), writer, self._clock, _PRESENT_LIMIT, self._apart)
             scan.look_at_all({})
             present = stored_scan(scan, writer)
             writer.finish()
-        for path, entry in _entries(self._git, present).items():
+        for path, entry in _snapshot_entries(self._git, present).items():
             if path in unkept and entry != target[path] and not entry.is_folder:
                 done.left[os.fsdecode(path)] = self._rename_aside(root, path)
 
@@ -442,19 +552,21 @@ class WholeFolders:
             os.close(folder)
         return f"what stood in its place is {os.fsdecode(aside)!r} now"
 
-    def _scanned(self, root: int, rules: FolderRules, table: Table, limit: SnapshotLimit) -> tuple[Scan, Entries]:
+    def _scan_folder(
+        self, root: int, rules: FolderRules, table: Table, limit: SnapshotLimit
+    ) -> tuple[FolderScan, Entries]:
         """What is there now. A command may have made folders so that their owner cannot read them."""
         with ObjectWriter(self._git, self._scratch) as writer:
-            scan = Scan(root, rules, writer, self._clock, limit, self._apart)
+            scan = FolderScan(root, rules, writer, self._clock, limit, self._apart)
             scan.look_at_all(dict(table))
             while _open_up_all(root, scan.folders.values()):
-                scan = Scan(root, rules, writer, self._clock, limit, self._apart)
+                scan = FolderScan(root, rules, writer, self._clock, limit, self._apart)
                 scan.look_at_all(dict(table))
             present = stored_scan(scan, writer)
             writer.finish()
-        return scan, _entries(self._git, present)
+        return scan, _snapshot_entries(self._git, present)
 
-    def _move_aside(self, root: int, scan: Scan, target: Entries, done: RestoredWhole, prefix: str) -> None:
+    def _move_aside(self, root: int, scan: FolderScan, target: Entries, done: RestoredWhole, prefix: str) -> None:
         """What no snapshot takes and that stands where something is to be given back gets another name: a command put
         it there. A pipe, a socket or a device goes."""
         needed = _with_folders(target)
@@ -477,8 +589,8 @@ class WholeFolders:
                 finally:
                     os.close(folder)
 
-    def _run(
-        self, root: int, scan: Scan, present: Entries, target: Entries, done: RestoredWhole, prefix: str = ""
+    def _restore_differences(
+        self, root: int, scan: FolderScan, present: Entries, target: Entries, done: RestoredWhole, prefix: str = ""
     ) -> FolderRestoring:
         differences = [
             EntryDifference(path, present.get(path), target.get(path))
@@ -501,7 +613,7 @@ def _kept_ignored(root: int, seen: SeenFolder, is_withheld: IsWithheld) -> tuple
     for record in seen.head.folders:
         for name in record.ignored:
             path = joined(record.path, name.rstrip(b"/"))
-            size = _measured(root, path)
+            size = _measure_path(root, path)
             if size is None:
                 skipped.append(SkippedPath(os.fsdecode(joined(record.path, name)), SkipReason.IGNORED))
             elif name.endswith(b"/") or not is_withheld(os.fsdecode(path)):
@@ -521,16 +633,16 @@ def _with_folders(paths: Iterable[bytes]) -> set[bytes]:
     return {place for path in paths for place in (path, *ancestors(path))}
 
 
-def _tree(reader: ObjectReader, id: bytes) -> list[TreeEntry]:
+def _read_tree(reader: ObjectReader, id: bytes) -> list[TreeEntry]:
     return parse_tree(reader.read(TREE, id), id.hex())
 
 
-def _numbered(mode: int, ids: Sequence[bytes]) -> bytes:
+def _numbered_tree(mode: int, ids: Sequence[bytes]) -> bytes:
     return tree_bytes(TreeEntry(b"%06d" % number, mode, id) for number, id in enumerate(ids))
 
 
 def _numbered_ids(reader: ObjectReader, tree: bytes | None) -> list[bytes]:
-    return [] if tree is None else [entry.id for entry in _tree(reader, tree)]
+    return [] if tree is None else [entry.id for entry in _read_tree(reader, tree)]
 
 
 def _place_entry(writer: ObjectWriter, workspace: Path, place: str) -> TreeEntry:
@@ -542,19 +654,19 @@ def _stored_place(workspace: Path, reader: ObjectReader, entries: dict[bytes, by
     return os.path.normpath(os.path.join(workspace, os.fsdecode(path)))
 
 
-def _entries(git: Git, snapshot: str) -> Entries:
+def _snapshot_entries(git: Git, snapshot: str) -> Entries:
     """All that a snapshot has, by path. Trees that were stored a moment ago are found by a new reader."""
     with ObjectReader(git) as reader:
         stored = load_snapshot(reader, snapshot)
-        differences = Comparison(reader, NOTHING, stored, _PRESENT_LIMIT).differences()
+        differences = SnapshotComparison(reader, NOTHING, stored, _PRESENT_LIMIT).differences()
     return {one.path: one.new for one in differences if one.new is not None}
 
 
-def _among(entries: Entries, paths: Collection[bytes]) -> Entries:
+def _entries_at(entries: Entries, paths: Collection[bytes]) -> Entries:
     return {path: entry for path, entry in entries.items() if path in paths}
 
 
-def _measured(root: int, path: bytes) -> tuple[int, int] | None:
+def _measure_path(root: int, path: bytes) -> tuple[int, int] | None:
     """How many bytes and files there are at a path; None where that is more than is kept of one ignored path, or where
     it cannot be read."""
     size = files = 0
@@ -612,7 +724,7 @@ def _open_up(root: int, path: bytes) -> bool:
 
 
 @contextmanager
-def _opened(place: str) -> Iterator[int]:
+def _opened_folder(place: str) -> Iterator[int]:
     root = open_real_folder(Path(place))
     try:
         yield root
@@ -655,7 +767,10 @@ def reference_changes(repository: str, old: Mapping[bytes, bytes], new: Mapping[
     for name in sorted(old.keys() | new.keys(), key=lambda name: (name != HEAD, name)):
         if old.get(name) != new.get(name):
             yield GitChange(
-                repository=repository, what=_named(name), old=_stands_at(old.get(name)), new=_stands_at(new.get(name))
+                repository=repository,
+                what=_entry_name(name),
+                old=_stands_at(old.get(name)),
+                new=_stands_at(new.get(name)),
             )
 
 
@@ -674,7 +789,7 @@ def load_references(reader: ObjectReader, entries: Mapping[bytes, StoredEntry]) 
     return references
 
 
-def _named(name: bytes) -> str:
+def _entry_name(name: bytes) -> str:
     text = name.decode("utf-8", "surrogateescape")
     return next((kind + text.removeprefix(prefix) for prefix, kind in _KINDS if text.startswith(prefix)), text)
 
@@ -683,5 +798,5 @@ def _stands_at(value: bytes | None) -> str | None:
     if value is None:
         return None
     if value.startswith(_SYMBOLIC):
-        return _named(value.removeprefix(_SYMBOLIC).strip())
+        return _entry_name(value.removeprefix(_SYMBOLIC).strip())
     return value.decode("utf-8", "surrogateescape")[:_SHORT_DIGITS]

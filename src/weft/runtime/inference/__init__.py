@@ -1,1 +1,1 @@
-"""Asking models: settings, routes, one attempt, tries and fallbacks, and the turns that record it."""
+"""Asking models: settings, routes, one attempt, tries and fallbacks."""

@@ -11,45 +11,64 @@ from importlib import import_module
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
-from weft.ledger.api import Price, PriceTable
+from weft.kernel.errors import (
+    BudgetSpent,
+    ModelUnknown,
+    OutsideError,
+    ReplyCut,
+    ReplyUnfit,
+    Unsupported,
+    WeftError,
+)
+from weft.kernel.events import Usage
+from weft.ledger.api import PriceTable, TokenPrice
 from weft.runtime.egress.execution_context import ExecutionContext, current_context
-from weft.runtime.inference.dialects.speakers import embedded_parameters, taken_parameters
+from weft.runtime.inference.dialects.dialect_port import AnswerMeter
+from weft.runtime.inference.dialects.speakers import embedded_parameters, taken_parameters, thinking_fault
 from weft.runtime.inference.local_models import ModelFolder
 from weft.runtime.inference.model_requests import (
-    Again,
-    Budget,
+    AskAgain,
+    Dialect,
     InferenceRequest,
+    ModelParameters,
+    ModelRoute,
     ModelSettings,
     NextModel,
-    Parameters,
     ProviderKind,
+    RequestBudget,
     RetryPolicy,
-    Route,
+    TokenCount,
     cost_of,
     count_images,
     estimated_tokens,
     model_price,
     next_step,
     prompt_tokens,
+    request_tokens,
     route_of,
 )
-from weft.runtime.replies import Attempt, Reply
+from weft.runtime.replies import Attempt, FinishReason, Reply
 
 if TYPE_CHECKING:
     from weft.runtime.egress.connections import Connections
-    from weft.runtime.inference.attempt import Asked
-    from weft.runtime.inference.dialects.speakers import KeptConversations, Speakers
+    from weft.runtime.inference.attempt import PendingQuestion
+    from weft.runtime.inference.dialects.speakers import KeptConversations, SpeakerPool
     from weft.runtime.inference.local_models import LocalModel
     from weft.runtime.replies import OnToken
 
+_LONGEST_FAULT = 500
+COUNT_SECONDS = 20
+"""A provider has so long to count a request, before the estimate is taken."""
 Sleep = Callable[[float], Awaitable[None]]
-Before = Callable[[ModelSettings, Parameters, int], Awaitable[None]]
+Before = Callable[[ModelSettings, ModelParameters, int], Awaitable[None]]
 OnRetry = Callable[[WeftError, str, float], None]
 """Told of a try that failed: why, which model is asked then, and after how many seconds."""
+OnUsage = Callable[[Usage], None]
+"""Told what the server has counted of the answer until now, each time that it tells that."""
 OnNote = Callable[[str], None]
 """Told, before a model is asked, what of the question it is not sent."""
 
@@ -75,7 +94,7 @@ class Inference:
         self._on_retry, self._on_note = on_retry, on_note
         self._models = models or ModelFolder(None)
         self._connections: Connections | None = None
-        self._speakers: Speakers | None = None
+        self._speakers: SpeakerPool | None = None
         self._conversations: KeptConversations | None = None
         self._local: dict[str, LocalModel] = {}
         self._starting = asyncio.Lock()
@@ -106,9 +125,9 @@ class Inference:
             self._connections = Connections()
         return self._connections
 
-    def _kept_speakers(self) -> Speakers:
+    def _kept_speakers(self) -> SpeakerPool:
         if self._speakers is None:
-            speakers: Speakers = _loaded("weft.runtime.inference.dialects.speakers").Speakers(self.connections)
+            speakers: SpeakerPool = _loaded("weft.runtime.inference.dialects.speakers").SpeakerPool(self.connections)
             self._speakers = speakers
         return self._speakers
 
@@ -123,43 +142,88 @@ class Inference:
         request: InferenceRequest,
         *,
         on_token: OnToken | None = None,
-        budget: Budget | None = None,
+        budget: RequestBudget | None = None,
         context: ExecutionContext | None = None,
         before: Before | None = None,
+        on_usage: OnUsage | None = None,
     ) -> Reply:
         """Ask the model, then its fallbacks. With `on_token` the reply is streamed, and is still returned whole.
-        `before` is awaited before every attempt."""
+        `before` is awaited before every attempt; `on_usage` is told what the server has counted of one."""
         acting = context or current_context()
-        budget = budget or Budget()
+        budget = budget or RequestBudget()
         tried = _Tries((request.model, *request.model.fallbacks))
         until = None if budget.seconds is None else self._clock.monotonic() + budget.seconds
         while True:
-            asked = await self._prepared(request, tried, acting, budget, on_token)
+            asked = await self._prepared(request, tried, acting, budget, on_token, AnswerMeter(on_usage))
             self._note_unsent(asked, request, tried)
             if before is not None:
                 await before(asked.model, asked.parameters, asked.attempt)
             try:
                 reply = await self._asked(asked, acting, until)
-            except WeftError as error:
-                await self._after(error, tried, asked, until)
+            except BaseException as error:  # also of whoever cancels it: what came of the answer is billed
+                self._pay_broken(asked, budget, error)
+                if not isinstance(error, WeftError):
+                    raise
+                await self._after(error, tried, asked, acting, until)
                 continue
             cost = cost_of(reply.usage, self._price(asked.model, reply.model, prompt_tokens(reply.usage)))
             budget.pay(cost)
-            return replace(reply, cost=cost, attempts=tried.ended(asked, ""))
+            fault = _schema_fault(reply, asked.parameters)
+            reply = replace(reply, cost=cost, attempts=tried.ended(asked, "" if fault is None else ReplyUnfit.code))
+            if fault is None:
+                return reply
+            unfit = ReplyUnfit(f"{asked.model.provider.id}: {fault}")
+            unfit.reply, unfit.partial, unfit.request_id = reply, reply.text, reply.request_id
+            raise unfit
 
-    def _price(self, model: ModelSettings, name: str, prompt: int) -> Price | None:
+    async def count(self, request: InferenceRequest, *, context: ExecutionContext | None = None) -> TokenCount:
+        """How many tokens a request is, by the endpoint of its provider that counts, else by the estimate. No model is
+        asked, and nothing is raised where the endpoint fails: the count says why it is an estimate."""
+        acting = context or current_context()
+        model = request.model
+        estimate = request_tokens(request)
+        if model.provider.kind is ProviderKind.LOCAL:
+            return TokenCount(tokens=estimate, why="the embedded model has no endpoint that counts")
+        try:
+            acting.ensure_allowed(f"model:{model.id}")
+            route = route_of(model)
+            if route.dialect is Dialect.OPENAI_CHAT:
+                return TokenCount(tokens=estimate, why=f"{route.dialect} has no endpoint that counts")
+            known = request.situation is None or request.situation in model.situations
+            wanted = model.in_situation(request.situation if known else None, request.parameters)
+            parameters = self.sendable(model, wanted)
+            asked = _asking().PendingQuestion(request, model, route, parameters, 1, None, self._clock)
+            async with asyncio.timeout(COUNT_SECONDS):
+                tokens: int = await _asking().count(asked, acting, self._kept_speakers(), self._kept_conversations())
+        except TimeoutError:
+            return TokenCount(tokens=estimate, why=f"{model.provider.id} did not count within {COUNT_SECONDS} seconds")
+        except WeftError as error:
+            return TokenCount(tokens=estimate, why=str(error))
+        return TokenCount(tokens=tokens, counted_by=model.provider.id)
+
+    def _pay_broken(self, asked: PendingQuestion, budget: RequestBudget, error: BaseException) -> None:
+        """An answer that broke off is paid for by what its server had counted. Where something of it came and nothing
+        was counted, nobody knows what it cost."""
+        usage = asked.meter.usage
+        if usage is not None:
+            price = self._price(asked.model, asked.model.name, prompt_tokens(usage))
+            budget.pay(cost_of(usage, price))
+        elif asked.has_begun or isinstance(error, ReplyCut):
+            budget.pay(None)
+
+    def _price(self, model: ModelSettings, name: str, prompt: int) -> TokenPrice | None:
         return model_price(model, self._clock.now_ms(), prompt, name=name, prices=self._own_prices)
 
-    def sendable(self, model: ModelSettings, parameters: Parameters) -> Parameters:
+    def sendable(self, model: ModelSettings, parameters: ModelParameters) -> ModelParameters:
         """Those of the parameters that this model is really sent."""
         asked = parameters.given()
         if not asked:
             return parameters
         is_local = model.provider.kind is ProviderKind.LOCAL
         taken = embedded_parameters() if is_local else taken_parameters(route_of(model), parameters)
-        return Parameters(**{name: value for name, value in asked.items() if name in taken})
+        return ModelParameters(**{name: value for name, value in asked.items() if name in taken})
 
-    def _note_unsent(self, asked: Asked, request: InferenceRequest, tried: _Tries) -> None:
+    def _note_unsent(self, asked: PendingQuestion, request: InferenceRequest, tried: _Tries) -> None:
         """Say before a model is asked what of the question it does not get."""
         if self._on_note is None or tried.of_model:
             return
@@ -170,7 +234,10 @@ class Inference:
         wanted = model.in_situation(request.situation if known else None, request.parameters).given()
         unsent = [name for name in wanted if name not in asked.parameters.given()]
         if "thinking" in unsent:
-            self._on_note(f"{model.id} cannot be told how to think: the setting is not sent")
+            is_local = model.provider.kind is ProviderKind.LOCAL
+            fault = None if is_local else thinking_fault(route_of(model), wanted["thinking"])
+            why = "the setting is not sent" if fault is None else "; ".join(fault)
+            self._on_note(f"{model.id} cannot be told to think so: {why}")
         if others := [name for name in unsent if name != "thinking"]:
             self._on_note(f"{model.id} does not take {', '.join(others)}: not sent")
 
@@ -179,9 +246,10 @@ class Inference:
         request: InferenceRequest,
         tried: _Tries,
         acting: ExecutionContext,
-        budget: Budget,
+        budget: RequestBudget,
         on_token: OnToken | None,
-    ) -> Asked:
+        meter: AnswerMeter,
+    ) -> PendingQuestion:
         model = tried.model
         acting.ensure_allowed(f"model:{model.id}")
         # a fallback need not know the situation that its neighbour is in
@@ -193,10 +261,20 @@ class Inference:
             prompt = estimated_tokens(request.messages)
             parameters = budget.within(parameters, self._price(model, model.name, prompt), prompt, model.id)
         route = await self._route(model)
-        made: Asked = _asking().Asked(request, model, route, parameters, len(tried.attempts) + 1, on_token, self._clock)
+        made: PendingQuestion = _asking().PendingQuestion(
+            request,
+            model,
+            route,
+            parameters,
+            len(tried.attempts) + 1,
+            on_token,
+            self._clock,
+            meter=meter,
+            without_seals=tried.without_seals,
+        )
         return made
 
-    async def _asked(self, asked: Asked, acting: ExecutionContext, until: float | None) -> Reply:
+    async def _asked(self, asked: PendingQuestion, acting: ExecutionContext, until: float | None) -> Reply:
         left = None if until is None else max(0.0, until - self._clock.monotonic())
         try:
             async with asyncio.timeout(left):
@@ -205,9 +283,15 @@ class Inference:
         except TimeoutError:
             raise _spent(asked) from None
 
-    async def _after(self, error: WeftError, tried: _Tries, asked: Asked, until: float | None) -> None:
-        """Wait, or go to the next model, or raise what stands."""
+    async def _after(
+        self, error: WeftError, tried: _Tries, asked: PendingQuestion, acting: ExecutionContext, until: float | None
+    ) -> None:
+        """Wait, or go to the next model, or ask without what was sealed, or raise what stands."""
         tried.ended(asked, error.code)
+        if _asking().are_seals_refused(asked, error):
+            tried.without_seals = True
+            self._report_retry(error, tried, 0.0)
+            return
         step = next_step(
             error,
             tried.of_model,
@@ -217,7 +301,7 @@ class Inference:
             has_fallback=tried.has_fallback,
         )
         match step:
-            case Again(wait):
+            case AskAgain(wait):
                 tried.waited(wait)
                 self._report_retry(error, tried, wait)
                 await self._sleep(wait)
@@ -225,13 +309,24 @@ class Inference:
                 tried.next_model()
                 self._report_retry(error, tried, 0.0)
             case _:
+                if isinstance(error, ModelUnknown):
+                    await self._say_nearest(error, asked, acting, until)
                 raise error
+
+    async def _say_nearest(
+        self, error: ModelUnknown, asked: PendingQuestion, acting: ExecutionContext, until: float | None
+    ) -> None:
+        from weft.runtime.inference.model_lists import LIST_SECONDS, nearest_words
+
+        left = LIST_SECONDS if until is None else max(0.0, until - self._clock.monotonic())
+        if words := await nearest_words(self.connections, asked.model, asked.route, acting, left):
+            error.say_more(words)
 
     def _report_retry(self, error: WeftError, tried: _Tries, wait: float) -> None:
         if self._on_retry is not None:
             self._on_retry(error, tried.model.id, wait)
 
-    async def _route(self, model: ModelSettings) -> Route:
+    async def _route(self, model: ModelSettings) -> ModelRoute:
         if model.provider.kind is not ProviderKind.LOCAL:
             return route_of(model)
         async with self._starting:
@@ -250,6 +345,8 @@ class _Tries:
         self._models, self._at = models, 0
         self.attempts: list[Attempt] = []
         self.of_model = 0
+        self.without_seals = False
+        """Whether this model is not sent what it sealed with earlier answers: it refused that."""
 
     @property
     def model(self) -> ModelSettings:
@@ -260,9 +357,9 @@ class _Tries:
         return self._at + 1 < len(self._models)
 
     def next_model(self) -> None:
-        self._at, self.of_model = self._at + 1, 0
+        self._at, self.of_model, self.without_seals = self._at + 1, 0, False
 
-    def ended(self, asked: Asked, error: str) -> tuple[Attempt, ...]:
+    def ended(self, asked: PendingQuestion, error: str) -> tuple[Attempt, ...]:
         self.of_model += 1
         self.attempts.append(
             Attempt(
@@ -279,7 +376,27 @@ class _Tries:
         self.attempts[-1] = replace(self.attempts[-1], waited_ms=round(seconds * 1000))
 
 
-def _spent(asked: Asked) -> OutsideError:
+def _schema_fault(reply: Reply, parameters: ModelParameters) -> str | None:
+    """Why a reply does not fit the schema of its answer; None where it does, goes on with calls, or was refused."""
+    schema = parameters.response_schema
+    if not schema or reply.calls or reply.finish is FinishReason.CONTENT_FILTER:
+        return None
+    from weft.programs.program_records import problems_with
+
+    if reply.finish is FinishReason.LENGTH:
+        return "the answer broke off, and its schema is not fulfilled"
+    try:
+        value = msgspec.json.decode(reply.text)
+    except msgspec.DecodeError as error:
+        return f"the answer is not the JSON that its schema asks for: {error}"
+    try:
+        problems = problems_with(value, schema, "responseSchema")
+    except WeftError as error:
+        return f"the answer was not held to its schema: {error}"
+    return f"the answer does not fit its schema: {'; '.join(problems)}"[:_LONGEST_FAULT] if problems else None
+
+
+def _spent(asked: PendingQuestion) -> OutsideError:
     error = BudgetSpent(f"{asked.model.provider.id}: there was no whole reply within the time that was allowed")
     error.partial, error.request_id = asked.partial, asked.seen.request_id
     return error
@@ -303,7 +420,7 @@ async def infer(
     request: InferenceRequest,
     *,
     on_token: OnToken | None = None,
-    budget: Budget | None = None,
+    budget: RequestBudget | None = None,
     context: ExecutionContext | None = None,
 ) -> Reply:
     """One question by itself; whoever has several keeps an `Inference`."""

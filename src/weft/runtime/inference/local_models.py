@@ -40,9 +40,9 @@ from weft.kernel.errors import (
     StoreFailed,
     Unsupported,
 )
-from weft.runtime.egress.connection_rules import Rules, host_of, is_near_by_name
+from weft.runtime.egress.connection_rules import ConnectionRules, host_of, is_near_by_name
 from weft.runtime.egress.credentials import Secret, origin_of
-from weft.runtime.inference.model_requests import Dialect, ModelSettings, OpenAIApi, ProviderSettings, Route
+from weft.runtime.inference.model_requests import Dialect, ModelRoute, ModelSettings, OpenAIApi, ProviderSettings
 from weft.runtime.sandbox.processes import ServerProcess
 from weft.store.private_files import PRIVATE_FILE, make_folder, put_in_place
 
@@ -168,7 +168,7 @@ def sha256_of(path: Path) -> str:
 OnBytes = Callable[[int, int], None]
 """Told how many bytes have come, and of how many."""
 MAX_REDIRECTS = 5
-RULES = Rules(read_seconds=60.0)
+RULES = ConnectionRules(read_seconds=60.0)
 AGAIN = "run it again: it goes on from there"
 _COPY_BYTES = 1024 * 1024
 _WRONG = "its SHA-256 is another one; nothing of it is kept"
@@ -377,9 +377,9 @@ class LocalModel:
         weights = weights or Weights(NAME, find_weights(), SHA256)
         return await asyncio.to_thread(partial(_started, cls, weights, key))
 
-    def route(self, provider: ProviderSettings) -> Route:
+    def route(self, provider: ProviderSettings) -> ModelRoute:
         is_responses = provider.api is OpenAIApi.RESPONSES
-        return Route(
+        return ModelRoute(
             dialect=Dialect.OPENAI_RESPONSES if is_responses else Dialect.OPENAI_CHAT,
             url=f"{self.address}/v1",
             model=self.name,

@@ -14,7 +14,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeGuard, overload
 from urllib.parse import quote
 
 import msgspec
@@ -22,9 +22,23 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from weft.kernel.errors import Action, BudgetSpent, InvalidInput, ProviderFailed, WeftError
 from weft.kernel.events import Usage
-from weft.ledger.api import EMBEDDED_PROVIDER, FREE, Price, PriceTable, sent_text, shipped_prices
-from weft.ledger.model import ImagePart, Message, NewMessage, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.runtime.egress.connection_rules import Rules
+from weft.ledger.api import EMBEDDED_PROVIDER, FREE, PriceTable, TokenPrice, sent_text, shipped_prices
+from weft.ledger.model import (
+    ANTHROPIC,
+    GOOGLE,
+    OPENAI,
+    SEALED,
+    ImagePart,
+    Message,
+    NewMessage,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    sealed_items,
+)
+from weft.runtime.egress.connection_rules import ConnectionRules
 from weft.runtime.egress.credentials import Secret, origin_of
 from weft.runtime.replies import Reply
 
@@ -160,8 +174,24 @@ IMAGE_TOKENS = 1_600
 
 
 def estimated_tokens(messages: Iterable[Message | NewMessage]) -> int:
-    """By the length of what is sent of each part. Thinking is not sent again, and an image counts as one."""
-    return sum(MESSAGE_TOKENS + sum(map(part_tokens, _parts(message))) for message in messages)
+    """By the length of what is sent of each part, and an image counts as one. Thinking is sent again where its provider
+    sealed it: whoever else is asked, it counts."""
+    return sum(
+        MESSAGE_TOKENS + sum(map(part_tokens, _parts(message))) + _sealed_tokens(message) for message in messages
+    )
+
+
+def _sealed_tokens(message: Message | NewMessage) -> int:
+    """Of each thought what is longer: its text, or what is encrypted of it, which is base64."""
+    sealed = message.metadata.get(SEALED) if isinstance(message.metadata, dict) else None
+    items = sealed_items(message, str(sealed.get("vendor"))) if isinstance(sealed, dict) else ()
+    parts, tokens = _parts(message), 0
+    for item in items:
+        thoughts = [part for part in parts[item.at : item.at + item.parts] if isinstance(part, ReasoningPart)]
+        shown = sum(text_tokens(str(part.text)) for part in thoughts)
+        encrypted = max((len(text) for text in item.fields.values() if isinstance(text, str)), default=0)
+        tokens += max(shown, encrypted * 3 // 4 // BYTES_A_TOKEN)
+    return tokens
 
 
 def part_tokens(part: Part) -> int:
@@ -199,7 +229,13 @@ def _parts(message: Message | NewMessage) -> Sequence[Part]:
 
 # --- What a model is asked with, as plain values: providers, models, parameters, situations, requests.
 
-Thinking = bool | Literal["minimal", "low", "medium", "high"]
+Thinking = bool | Literal["minimal", "low", "medium", "high"] | int
+"""Whether a model thinks, how hard, or with how many tokens."""
+
+
+def is_budget(thinking: Thinking | UnsetType | None) -> TypeGuard[int]:
+    """Whether it is a count of tokens."""
+    return isinstance(thinking, int) and not isinstance(thinking, bool)
 
 
 class ProviderKind(StrEnum):
@@ -220,6 +256,17 @@ class OpenAIApi(StrEnum):
     RESPONSES = "responses"
 
 
+class PromptCache(StrEnum):
+    """What a provider is told of the caching of prompts."""
+
+    FIVE_MINUTES = "5m"
+    ONE_HOUR = "1h"
+    """The time that Anthropic keeps a prompt for."""
+    KEY = "key"
+    """OpenAI's `prompt_cache_key`."""
+    OFF = "off"
+
+
 class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who answers. `credential` names the key of the provider, `gateway_credential` that of the gateway before it."""
 
@@ -231,7 +278,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gateway_credential: str | None = None
     account_id: str | None = None
     gateway_id: str | None = None
-    rules: Rules = field(default_factory=Rules)
+    rules: ConnectionRules = field(default_factory=ConnectionRules)
 
     @property
     def is_embedded(self) -> bool:
@@ -246,7 +293,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.structs.replace(self, base_url=base_url, **kept)
 
 
-class Parameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ModelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a model is asked. What is left out is left to the provider."""
 
     temperature: float | UnsetType = UNSET
@@ -259,17 +306,19 @@ class Parameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     presence_penalty: float | UnsetType = UNSET
     frequency_penalty: float | UnsetType = UNSET
     thinking: Thinking | UnsetType = UNSET
+    response_schema: dict[str, Any] | UnsetType | None = UNSET
+    """The JSON Schema of the answer, which is JSON then; None: the answer is a text, whatever is configured below."""
 
     def given(self) -> dict[str, Any]:
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
 
-    def over(self, below: Parameters) -> Parameters:
+    def over(self, below: ModelParameters) -> ModelParameters:
         """These, and the other ones where these say nothing."""
-        return Parameters(**{**below.given(), **self.given()})
+        return ModelParameters(**{**below.given(), **self.given()})
 
 
-NO_PARAMETERS = Parameters()
-EMBEDDED_SAMPLING = Parameters(temperature=0.3, min_p=0.15, top_p=1.0)
+NO_PARAMETERS = ModelParameters()
+EMBEDDED_SAMPLING = ModelParameters(temperature=0.3, min_p=0.15, top_p=1.0)
 """What an embedded model is asked with where nobody says otherwise: a small one needs a narrow choice of words, and no
 penalty for repeating one."""
 
@@ -280,20 +329,37 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     id: str
     name: str
     provider: ProviderSettings
-    parameters: Parameters = NO_PARAMETERS
-    situations: dict[str, Parameters] = field(default_factory=dict)
+    parameters: ModelParameters = NO_PARAMETERS
+    situations: dict[str, ModelParameters] = field(default_factory=dict)
     fallbacks: tuple[ModelSettings, ...] = ()
     images: bool | None = None
     """Whether it takes images; None where nobody said."""
     context_window: int | None = None
     """How many tokens a request and its answer may be; None where nobody said."""
+    api: OpenAIApi | None = None
+    """Which of OpenAI's APIs it is asked by; None where that is left to its provider, or to its name."""
+    prompt_cache: PromptCache | None = None
+    """None: what is usual where it is asked."""
+
+    @property
+    def vendor(self) -> str | None:
+        """Whose model it is; None where a server only speaks as a vendor's does. Behind a gateway its name says it."""
+        kind = self.provider.kind
+        if kind is ProviderKind.OPENAI_COMPATIBLE:
+            return None
+        if kind is not ProviderKind.CLOUDFLARE:
+            return kind.value
+        path = next((path for pattern, path, _ in _BEHIND_GATEWAY if pattern.fullmatch(self.name)), None)
+        if path == "compat":
+            return self.name.partition("/")[0]
+        return None if path is None else _VENDOR_AT_GATEWAY[path]
 
     @property
     def takes_images(self) -> bool:
         """A model of which nothing is said takes them, but for the embedded one."""
         return self.provider.kind is not ProviderKind.LOCAL if self.images is None else self.images
 
-    def in_situation(self, situation: str | None, own: Parameters = NO_PARAMETERS) -> Parameters:
+    def in_situation(self, situation: str | None, own: ModelParameters = NO_PARAMETERS) -> ModelParameters:
         """The model's parameters, over them the situation's, over those the request's own; below them all what an
         embedded model is asked with."""
         below = self.parameters.over(EMBEDDED_SAMPLING) if self.provider.is_embedded else self.parameters
@@ -382,8 +448,29 @@ class InferenceRequest(Struct, frozen=True, kw_only=True):
     model: ModelSettings
     messages: Sequence[Message | NewMessage]
     situation: str | None = None
-    parameters: Parameters = NO_PARAMETERS
+    parameters: ModelParameters = NO_PARAMETERS
     tools: tuple[ToolSpec, ...] = ()
+    cache_key: str | None = None
+    """The same for all requests that begin alike: those of a session, and of its forks."""
+
+
+class TokenCount(Struct, frozen=True, kw_only=True):
+    """How many tokens a request is."""
+
+    tokens: int
+    counted_by: str | None = None
+    """The provider that counted them; None: they are estimated."""
+    why: str = ""
+    """Why they are an estimate."""
+
+
+def request_tokens(request: InferenceRequest) -> int:
+    """The estimate of a request: its messages, and what its tools are described with."""
+    return estimated_tokens(request.messages) + tools_tokens(request.tools)
+
+
+def tools_tokens(tools: Iterable[ToolSpec]) -> int:
+    return sum(value_tokens([tool.name, tool.description, tool.schema]) for tool in tools)
 
 
 def count_images(messages: Iterable[Message | NewMessage]) -> int:
@@ -431,7 +518,7 @@ class KeySlot(Struct, frozen=True):
     credential: str
 
 
-class Route(Struct, frozen=True, kw_only=True):
+class ModelRoute(Struct, frozen=True, kw_only=True):
     """Where a request goes: protocol, URL, model name, headers with keys."""
 
     dialect: Dialect
@@ -444,6 +531,15 @@ class Route(Struct, frozen=True, kw_only=True):
     """Not the provider's own server, but one that speaks as it does."""
 
     @property
+    def vendor(self) -> str:
+        """Who opens what was sealed with an answer. Anthropic opens it wherever its models run; of any other server
+        only that one is known to."""
+        if self.dialect is Dialect.ANTHROPIC and "claude" in self.model:
+            return ANTHROPIC
+        home = (name for name, url in _VENDOR_HOMES.items() if origin_of(self.url) == origin_of(url))
+        return next(home, self.url)
+
+    @property
     def takes_min_p(self) -> bool:
         return self.compatible and self.dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_RESPONSES)
 
@@ -452,6 +548,11 @@ HOMES = {
     ProviderKind.ANTHROPIC: "https://api.anthropic.com",
     ProviderKind.OPENAI: "https://api.openai.com/v1",
     ProviderKind.GOOGLE: "https://generativelanguage.googleapis.com",
+}
+_VENDOR_HOMES = {
+    ANTHROPIC: HOMES[ProviderKind.ANTHROPIC],
+    OPENAI: HOMES[ProviderKind.OPENAI],
+    GOOGLE: HOMES[ProviderKind.GOOGLE],
 }
 _KEY_OF = {
     Dialect.ANTHROPIC: ("x-api-key", ""),
@@ -467,9 +568,18 @@ _BEHIND_GATEWAY = (
     (re.compile(r"([a-z0-9-]+/.+)"), "compat", Dialect.OPENAI_CHAT),
 )
 """What a model's name begins with, where the gateway wants it, and what is spoken there."""
+_VENDOR_AT_GATEWAY = {
+    "anthropic": "anthropic", "openai": "openai", "google-ai-studio": "google", "workers-ai/v1": "cloudflare",
+}  # fmt: skip
 
 
-def route_of(model: ModelSettings) -> Route:
+def _speaks_chat_alone(model: str) -> bool:
+    """Whether it is a model of OpenAI's that its Responses do not have."""
+    is_special = "-audio-" in model or "-search-" in model
+    return model.startswith("gpt-audio") or (model.startswith(("gpt-4", "gpt-5")) and is_special)
+
+
+def route_of(model: ModelSettings) -> ModelRoute:
     provider = model.provider
     match provider.kind:
         case ProviderKind.CLOUDFLARE:
@@ -479,24 +589,60 @@ def route_of(model: ModelSettings) -> Route:
         case ProviderKind.GOOGLE:
             return _straight(model, Dialect.GOOGLE)
         case ProviderKind.OPENAI:
-            return _straight(model, _openai(provider, OpenAIApi.RESPONSES))
+            default = OpenAIApi.CHAT if _speaks_chat_alone(model.name) else OpenAIApi.RESPONSES
+            return _straight(model, _openai(model, default))
         case ProviderKind.OPENAI_COMPATIBLE:
-            return _straight(model, _openai(provider, OpenAIApi.CHAT), compatible=True)
+            return _straight(model, _openai(model, OpenAIApi.CHAT), compatible=True)
         case ProviderKind.LOCAL:
             raise InvalidInput("the embedded model has no route of its own", "start it first")
 
 
-def _openai(provider: ProviderSettings, default: OpenAIApi) -> Dialect:
-    is_chat = (provider.api or default) is OpenAIApi.CHAT
+def prompt_cache_of(model: ModelSettings, dialect: Dialect) -> PromptCache:
+    """What is told of caching. Servers that only speak as OpenAI's does may refuse a field that they do not know."""
+    usual = PromptCache.OFF
+    if dialect is Dialect.ANTHROPIC:
+        usual = PromptCache.FIVE_MINUTES
+    elif dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_RESPONSES) and model.vendor == OPENAI:
+        usual = PromptCache.KEY
+    return model.prompt_cache or usual
+
+
+def asks_by_cache_key(model: ModelSettings) -> bool:
+    """Whether it, or one of its fallbacks, is sent the key of a session."""
+    return any(
+        one.prompt_cache is PromptCache.KEY or (one.prompt_cache is None and one.vendor == OPENAI)
+        for one in (model, *model.fallbacks)
+    )
+
+
+def prompt_cache_fault(model: ModelSettings) -> tuple[str, str] | None:
+    """Why a model's provider cannot be told so of caching, and what to do; None where it can."""
+    if model.prompt_cache is None:
+        return None
+    taken: tuple[PromptCache, ...] = ()
+    dialect = None if model.provider.is_embedded else route_of(model).dialect
+    if dialect is Dialect.ANTHROPIC:
+        taken = PromptCache.FIVE_MINUTES, PromptCache.ONE_HOUR, PromptCache.OFF
+    elif dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_RESPONSES):
+        taken = PromptCache.KEY, PromptCache.OFF
+    if model.prompt_cache in taken:
+        return None
+    name = "the embedded model" if dialect is None else str(dialect)
+    advice = f"one of {', '.join(taken)}" if taken else "leave promptCache out: what begins alike is cached unasked"
+    return f"{name} cannot be told {str(model.prompt_cache)!r}", advice
+
+
+def _openai(model: ModelSettings, default: OpenAIApi) -> Dialect:
+    is_chat = (model.api or model.provider.api or default) is OpenAIApi.CHAT
     return Dialect.OPENAI_CHAT if is_chat else Dialect.OPENAI_RESPONSES
 
 
-def _straight(model: ModelSettings, dialect: Dialect, compatible: bool = False) -> Route:
+def _straight(model: ModelSettings, dialect: Dialect, compatible: bool = False) -> ModelRoute:
     provider = model.provider
     url = provider.base_url or HOMES.get(provider.kind)
     if url is None:
-        raise InvalidInput(f"provider {provider.id!r} has no URL", Action.SET_BASE_URL)
-    return Route(
+        raise InvalidInput(f"provider {provider.id!r} has no URL", Action.SET_BASE_URL.of(provider=provider.id))
+    return ModelRoute(
         dialect=dialect,
         url=url.rstrip("/"),
         model=model.name,
@@ -509,7 +655,7 @@ def _slots(dialect: Dialect, credential: str | None) -> tuple[KeySlot, ...]:
     return () if credential is None else (KeySlot(*_KEY_OF[dialect], credential),)
 
 
-def _through_cloudflare(model: ModelSettings) -> Route:
+def _through_cloudflare(model: ModelSettings) -> ModelRoute:
     provider = model.provider
     if not provider.account_id or not provider.gateway_id:
         raise InvalidInput(
@@ -520,7 +666,7 @@ def _through_cloudflare(model: ModelSettings) -> Route:
     root = f"{base}/v1/{quote(provider.account_id, safe='')}/{quote(provider.gateway_id, safe='')}"
     for pattern, path, dialect in _BEHIND_GATEWAY:
         if found := pattern.fullmatch(model.name):
-            return Route(
+            return ModelRoute(
                 dialect=dialect,
                 url=f"{root}/{path}",
                 model=found[1],
@@ -544,7 +690,7 @@ MILLION = 1_000_000
 _FEWEST = 16
 
 
-class Budget:
+class RequestBudget:
     """`seconds` hold for one request; `money`, in micro-dollars, for all requests that are given this object.
     `read_spent` tells what everybody has spent of the money who shares it, in other turns or processes: it is read
     before each request, so that each of them goes beyond the money by one request at most."""
@@ -568,12 +714,12 @@ class Budget:
         if self._read_spent is not None:
             self.spent = max(self.spent, await self._read_spent())
 
-    def within(self, parameters: Parameters, price: Price | None, prompt: int, model: str) -> Parameters:
+    def within(self, parameters: ModelParameters, price: TokenPrice | None, prompt: int, model: str) -> ModelParameters:
         """The parameters, asking for no more output than there is money for after a prompt of so many tokens."""
         if self.money is None:
             return parameters
         if self.unknown:
-            raise BudgetSpent("the last reply did not say what it used, so nobody knows what is left")
+            raise BudgetSpent("the last answer did not say what it used, so nobody knows what is left")
         input_price, output_price = token_prices(price, model)
         left = (self.money - self.spent) * MILLION - prompt * input_price
         affordable = left // output_price if output_price else None
@@ -581,7 +727,7 @@ class Budget:
             raise BudgetSpent(f"{self.spent} of {self.money} micro-dollars are spent, and the rest pays for no reply")
         if affordable is None or (parameters.max_tokens is not UNSET and parameters.max_tokens <= affordable):
             return parameters
-        return Parameters(max_tokens=affordable).over(parameters)
+        return ModelParameters(max_tokens=affordable).over(parameters)
 
     def pay(self, cost: int | None) -> None:
         if cost is None:
@@ -590,7 +736,7 @@ class Budget:
             self.spent += cost
 
 
-def token_prices(price: Price | None, model: str) -> tuple[int, int]:
+def token_prices(price: TokenPrice | None, model: str) -> tuple[int, int]:
     """What a million tokens of a prompt and of an answer cost. Raises BudgetSpent where the model has no price."""
     if price is None or price.input is None or price.output is None:
         raise BudgetSpent(f"model {model!r} has no price, so a budget of money cannot be kept", "give it a price")
@@ -599,7 +745,7 @@ def token_prices(price: Price | None, model: str) -> tuple[int, int]:
 
 def model_price(
     model: ModelSettings, at_ms: int, prompt: int = 0, *, name: str | None = None, prices: PriceTable | None = None
-) -> Price | None:
+) -> TokenPrice | None:
     """Of a request of so many tokens to a model, which may answer under another name; the embedded model costs nothing.
     The shipped table is loaded when it is needed."""
     if model.provider.kind is ProviderKind.LOCAL:
@@ -613,7 +759,7 @@ def ensure_priced(model: ModelSettings, at_ms: int) -> None:
         token_prices(model_price(one, at_ms), one.id)
 
 
-def cost_of(usage: Usage | None, price: Price | None) -> int | None:
+def cost_of(usage: Usage | None, price: TokenPrice | None) -> int | None:
     """Micro-dollars, rounded up; None where a used kind of token has no price."""
     if usage is None or price is None:
         return None
@@ -638,7 +784,7 @@ def recorded_cost(reply: Reply, at_ms: int) -> int | None:
     """Of a reply that was read back from the ledger, with the prices that are shipped, in micro-dollars."""
     if reply.usage is None:
         return None
-    is_free = reply.provider == EMBEDDED_PROVIDER
+    is_free = reply.vendor == EMBEDDED_PROVIDER
     price = FREE if is_free else shipped_prices().price(reply.model, at_ms, prompt_tokens(reply.usage))
     return cost_of(reply.usage, price)
 
@@ -652,7 +798,7 @@ def prompt_tokens(usage: Usage | None) -> int:
 # --- What to do after a failure, as a pure function: wait and ask again, ask the next model, or give up.
 
 
-class Again(Struct, frozen=True):
+class AskAgain(Struct, frozen=True):
     """The same model, after so many seconds."""
 
     wait: float
@@ -674,7 +820,7 @@ def next_step(
     fraction: float,
     seconds_left: float | None,
     has_fallback: bool,
-) -> Again | NextModel | GiveUp:
+) -> AskAgain | NextModel | GiveUp:
     """`tries` were made of this model; `fraction` is chance, from 0 to 1. What only you can mend is not tried again."""
     if not isinstance(error, ProviderFailed):
         return GiveUp()
@@ -683,7 +829,7 @@ def next_step(
     too_late = seconds_left is not None and (wait or 0.0) >= seconds_left
     if hopeless or too_late or wait is None:
         return NextModel() if has_fallback else GiveUp()
-    return Again(wait)
+    return AskAgain(wait)
 
 
 def _wait(retry_after: float | None, tries: int, policy: RetryPolicy, fraction: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Requests to a provider's server that ask no model anything: lists of models, embeddings.
+"""Embeddings that a provider's server makes, beside the model that needs no network.
 
 Model servers that run on this machine are found by the same list.
 """
@@ -8,25 +8,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from weft.kernel.clock import RandomBytes, system_random
 from weft.kernel.errors import OutsideError, ReplyMalformed, Unsupported, WeftError
-from weft.runtime.egress.connection_rules import Rules, is_listening
-from weft.runtime.egress.credentials import KeyTraces, Secret
+from weft.runtime.egress.connection_rules import ConnectionRules, is_listening
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.model_lists import Server, with_server
 from weft.runtime.inference.model_requests import (
-    Again,
+    AskAgain,
     Dialect,
+    ModelRoute,
     ModelSettings,
     ProviderKind,
-    ProviderSettings,
     RetryPolicy,
-    Route,
     next_step,
     route_of,
 )
@@ -34,74 +33,6 @@ from weft.runtime.inference.model_requests import (
 if TYPE_CHECKING:
     from weft.programs.similarity import Vectors
     from weft.runtime.egress.connections import Client, Connections
-
-
-# --- Requests to a provider's server that ask no model anything: lists of models, embeddings.
-
-T = TypeVar("T")
-_LONGEST = 500
-
-
-class Server:
-    """A provider's server, as one principal asks it."""
-
-    def __init__(self, client: Client, route: Route, provider: ProviderSettings, keys: list[Secret]) -> None:
-        self.client, self.route, self.provider, self._keys = client, route, provider, keys
-
-    def accept(self, answer: Any) -> bytes:
-        """What it answered, unless it refuses; without the keys that it was sent."""
-        if answer.status_code == 200:
-            content = bytes(answer.content)
-            shown = KeyTraces(self._keys).hidden_in(content.decode("utf-8", "surrogateescape"))
-            return shown.encode("utf-8", "surrogateescape")
-        raise self._refused(answer)
-
-    def _refused(self, answer: Any) -> OutsideError:
-        from weft.runtime.inference.dialects.server_answers import (
-            kind_of_status,
-            provider_message,
-            redacted,
-            retry_after,
-        )
-
-        try:
-            body: Any = msgspec.json.decode(answer.content)
-        except msgspec.DecodeError:
-            body = answer.text[:200]
-        words = redacted(provider_message(body), self._keys)
-        made = kind_of_status(answer.status_code)(f"{self.provider.id}: {answer.status_code}: {words}"[:_LONGEST])
-        made.status = answer.status_code
-        made.retry_after = retry_after(answer.headers)
-        return made
-
-
-async def with_server(
-    inference: Inference,
-    route: Route,
-    provider: ProviderSettings,
-    acting: ExecutionContext,
-    work: Callable[[Server], Awaitable[T]],
-) -> T:
-    """Do something with a provider's server. Whatever is raised is of our tree, and holds no key."""
-    keys: list[Secret] = []
-    headers: dict[str, Secret] = {}
-    for slot in route.keys:
-        secret = await acting.credential(slot.credential, route.url)
-        keys.append(secret)
-        headers[slot.header] = Secret(slot.before + secret.reveal())
-    failed: WeftError
-    try:
-        client, _ = inference.connections.client(route.url, headers, provider.rules)
-        return await work(Server(client, route, provider, keys))
-    except ImportError as error:
-        failed = Unsupported(
-            f"asking servers needs the package {error.name}", "install it with `pip install 'weft[providers]'`"
-        )
-    except Exception as error:  # whatever the connection raises becomes an error that says who must act
-        from weft.runtime.inference.dialects.server_answers import failure_of
-
-        failed = failure_of(error, provider.id, keys)
-    raise failed  # out here, so that theirs, which quotes what was sent, does not hang on it
 
 
 # --- Texts as vectors by a server that speaks OpenAI's protocol for it, beside the model that needs no network.
@@ -164,13 +95,17 @@ class FarEmbedder:
         while True:
             try:
                 return await with_server(
-                    self._inference, self._route, self._model.provider, self._context, lambda it: self._ask(it, texts)
+                    self._inference.connections,
+                    self._route,
+                    self._model.provider,
+                    self._context,
+                    lambda server: self._ask(server, texts),
                 )
             except WeftError as error:
                 tries += 1
                 fraction = int.from_bytes(self._random(4)) / 2**32
                 step = next_step(error, tries, self._policy, fraction=fraction, seconds_left=None, has_fallback=False)
-                if not isinstance(step, Again):
+                if not isinstance(step, AskAgain):
                     raise
                 await self._sleep(step.wait)
 
@@ -199,7 +134,7 @@ class FarEmbedder:
         return ReplyMalformed(f"{self._model.provider.id}: {what}")
 
 
-def _route(model: ModelSettings) -> Route:
+def _route(model: ModelSettings) -> ModelRoute:
     hint = "name a model of an OpenAI-compatible provider, or none for the one that comes with Weft"
     if model.provider.kind is ProviderKind.LOCAL:
         raise Unsupported("the embedded model answers questions and makes no vectors", hint)
@@ -266,7 +201,7 @@ async def find_running_servers(
     connections: Connections, servers: Sequence[UsualServer], seconds: float = ANSWER_SECONDS
 ) -> list[RunningServer]:
     """Those of the servers that have a model, asked all at once."""
-    rules = Rules(connect_seconds=seconds, read_seconds=seconds)
+    rules = ConnectionRules(connect_seconds=seconds, read_seconds=seconds)
     silent = [RunningServer(server, ()) for server in servers]
     clients = [connections.client(running.url, {}, rules)[0] for running in silent]  # made before the time runs
     answers = await asyncio.gather(*(_asked(*asked, seconds) for asked in zip(clients, silent, strict=True)))

@@ -8,31 +8,36 @@ models, triggers fire now.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from weft.kernel.clock import SystemClock, iso_from_ms
 from weft.kernel.contents import json_bytes
-from weft.kernel.enums import CompactionTrigger, ProgramKind
+from weft.kernel.enums import CompactionTrigger, MessageRole, ParticipantKind, ProgramKind
 from weft.kernel.errors import (
     Action,
     CodeFailed,
     InvalidConfig,
     InvalidInput,
+    LabelTaken,
     LedgerError,
     NotApplicable,
+    NotFound,
     ProviderUnreachable,
-    ReplyMalformed,
     Unsupported,
     WeftError,
 )
-from weft.ledger.api import Approval, Lease
-from weft.ledger.model import Compaction
+from weft.kernel.message_text import show_mentions
+from weft.ledger.api import Approval, Lease, Ledger, RoomMessage, Runs, store_of
+from weft.ledger.arguments import as_messages
+from weft.ledger.model import Compaction, NewMessage, Part, ReasoningPart, TextPart
 from weft.programs.kind_table import AGENT, HUMAN, INFORMATION, SESSION
 from weft.programs.lookups import InformationQuery, fits
 from weft.programs.program_kinds import CODE, MODEL, PROVIDER, TOOLSET
@@ -47,20 +52,22 @@ from weft.runtime.assembly.compaction import compact
 from weft.runtime.assembly.context_fitting import DEFAULT_WINDOW_TOKENS, window_of
 from weft.runtime.assembly.summaries import load_strategy
 from weft.runtime.assembly.turn_configuration import TurnRequest, ensure_in_use, plain_resolver, provider_settings
-from weft.runtime.broker.broker import OutgoingMessage, invoke_model, to_the_end
+from weft.runtime.broker.broker import OutgoingMessage, invoke_model, model_session, send, to_the_end
 from weft.runtime.broker.turn_plans import session_settings
-from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.connection_rules import ConnectionRules
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.local_models import Variable
-from weft.runtime.inference.model_requests import Dialect, ModelSettings, ProviderKind, ProviderSettings, route_of
-from weft.runtime.inference.plain_requests import Server, with_server
+from weft.runtime.inference.model_lists import listed_models, with_server
+from weft.runtime.inference.model_requests import ModelSettings, ProviderKind, ProviderSettings, route_of
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.trigger_firing import TriggerSender
 from weft.runtime.replies import TurnReply
 from weft.runtime.sandbox.command_runner import Language, run_code
 from weft.runtime.sandbox.processes import NEEDED, Limits, run_process
+from weft.store.replicas import OwnEvents
 
-# --- Invokes models: a message is asked of a model by itself, and becomes a root turn in the session `model:NAME`.
+# --- Invokes models: a message is asked of a model by itself, and becomes a root turn in the session `model:NAME`. Of a
+# list of messages the earlier ones are recorded as turns, and the last is asked in a session that goes on from them.
 
 
 async def invoke_model_program(
@@ -69,14 +76,147 @@ async def invoke_model_program(
     """Ask the very version of the model that was named."""
     message = message_of(invocation, "model")
     address = f"@({program.id}:{program.version})" if program.version else program.id
-    model = await context.model(address)
+    acting = context.execution_context
+    if invocation.credentials is not None:
+        acting = acting.child(credentials=invocation.credentials)
+    model = await context.model(address, acting)
+    conversation = conversation_of(message)
     outgoing = OutgoingMessage(
-        message=message, model=model.model, situation=invocation.situation, parameters=invocation.parameters
+        message=conversation.question,
+        model=model.model,
+        system=conversation.system,
+        situation=invocation.situation,
+        parameters=invocation.parameters,
     )
-    reply = await invoke_model(
-        context.ledger, context.inference, outgoing, on_token=context.on_token, context=model.context
-    )
+    if conversation.exchanges:
+        context.ledger.trust.ensure("send a message to a model")
+        session = await to_the_end(context.across(partial(_record_conversation, context, model.model, conversation)))
+        reply = await send(
+            context.ledger, context.inference, session, outgoing, on_token=context.on_token, context=model.context
+        )
+    else:
+        reply = await invoke_model(
+            context.ledger, context.inference, outgoing, on_token=context.on_token, context=model.context
+        )
     return reply_result(program, reply)
+
+
+class GivenExchange(Struct):
+    """What users said, and what answered it."""
+
+    query: list[NewMessage]
+    response: list[NewMessage]
+
+
+class GivenMessages(Struct, frozen=True):
+    """The messages of one invocation: what came before, and the last of them, which is to be answered."""
+
+    question: Any
+    system: str | None
+    exchanges: list[GivenExchange]
+
+
+def conversation_of(message: Any) -> GivenMessages:
+    """A message, or a list of messages of which system messages come first and a user's comes last."""
+    if not isinstance(message, (list, tuple)):
+        return GivenMessages(message, None, [])
+    messages = as_messages(message, MessageRole.USER, "message")
+    system = list(takewhile(lambda one: one.role == MessageRole.SYSTEM, messages))
+    rest = messages[len(system) :]
+    if not rest or rest[-1].role != MessageRole.USER:
+        raise InvalidInput("the last of the messages is no user's", "end the list with what is to be answered")
+    if any(one.role == MessageRole.SYSTEM for one in rest):
+        raise InvalidInput("a system message comes after others", "put system messages first")
+    exchanges: list[GivenExchange] = []
+    for one in rest[:-1]:
+        if not exchanges or (one.role == MessageRole.USER and exchanges[-1].response):
+            exchanges.append(GivenExchange([], []))
+        (exchanges[-1].query if one.role == MessageRole.USER else exchanges[-1].response).append(one)
+    return GivenMessages(rest[-1], "\n\n".join(map(_system_text, system)) or None, exchanges)
+
+
+def _system_text(message: NewMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    parts = message.content if isinstance(message.content, tuple) else ()
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    if not texts or len(texts) < len(parts):
+        raise InvalidInput("a system message is not text", "give text")
+    return "\n\n".join(map(str, texts))
+
+
+SESSIONS_LOOKED_AT = 64
+"""Among so many of the newest sessions of a model the beginning of a list of messages is looked for."""
+
+
+def _record_conversation(context: InvocationContext, model: ModelSettings, conversation: GivenMessages) -> str:
+    """Go on from the turns that say the same as the beginning of the list, and record what is new of it as turns of
+    nobody's session; the label of a new session that goes on from the last."""
+    ledger = context.ledger.sync
+    label = model_session(ledger.authority, model)
+    turn, known = _known_beginning(ledger, label, conversation)
+    for exchange in conversation.exchanges[known:]:
+        recorded = ledger.record_turn(
+            query=exchange.query or None,
+            response=exchange.response or None,
+            parent=turn,
+            effective_config={"given": True, "model": model.id},
+        )
+        turn = recorded.id
+    assert turn is not None, "there was something before"
+    return _fork_of_model(ledger, turn, f"{label}:{turn.lower()}")
+
+
+def _fork_of_model(ledger: Ledger, turn: str, label: str) -> str:
+    """A session of its own, however often the same is asked, and by however many at once."""
+    for number in count(1):
+        try:
+            return ledger.fork(turn, label=label if number == 1 else f"{label}-{number}").label
+        except LabelTaken:
+            continue
+    raise AssertionError("there are more numbers than labels")
+
+
+def _known_beginning(ledger: Ledger, label: str, conversation: GivenMessages) -> tuple[str | None, int]:
+    """The turn up to which a thread of the model's sessions says the same as the list, and how many of the exchanges it
+    holds; the longest one."""
+    best: tuple[str | None, int] = None, 0
+    seen: set[str] = set()
+    for ancestry in _recent_threads(ledger, label):
+        for known, turn in enumerate(ancestry[: len(conversation.exchanges)], 1):
+            if turn not in seen and not _says(ledger, turn, conversation, known - 1):
+                break
+            seen.add(turn)
+            if known > best[1]:
+                best = turn, known
+        if best[1] == len(conversation.exchanges):
+            break
+    return best
+
+
+def _recent_threads(ledger: Ledger, label: str) -> Iterator[tuple[str, ...]]:
+    """The turns of each, from the root: those that were gone on with, then those that were asked by themselves."""
+    for session in Runs(ledger).newest_sessions(f"{label}:", SESSIONS_LOOKED_AT):
+        yield tuple(ledger.thread(session).ancestry)
+    with suppress(NotFound):
+        for move in ledger.reflog(label, limit=SESSIONS_LOOKED_AT):
+            if move.turn_id is not None:
+                yield tuple(ledger.thread(move.turn_id).ancestry)
+
+
+def _says(ledger: Ledger, turn: str, conversation: GivenMessages, number: int) -> bool:
+    """Whether a turn holds the exchange of this number, and was told the same by the system, where it was told."""
+    exchange, recorded = conversation.exchanges[number], ledger.messages(turn)
+    system = "\n\n".join(message.text for message in recorded if message.role == MessageRole.SYSTEM)
+    said = [(message.role, _visible(message.content)) for message in recorded if message.role != MessageRole.SYSTEM]
+    given = [(message.role, _visible(message.content)) for message in (*exchange.query, *exchange.response)]
+    return said == given and (not system or system == conversation.system)
+
+
+def _visible(content: Any) -> tuple[Part, ...]:
+    """The parts of a message but for thoughts, which whoever sends it again does not have."""
+    parts = (TextPart(content),) if isinstance(content, str) else tuple(content or ())
+    return tuple(part for part in parts if not isinstance(part, ReasoningPart))
 
 
 def message_of(invocation: Invocation, kind: str) -> Any:
@@ -84,7 +224,7 @@ def message_of(invocation: Invocation, kind: str) -> Any:
     is_input = invocation.message is None and isinstance(invocation.input, str)
     message = invocation.input if is_input else invocation.message
     if message is None or (isinstance(message, str) and not message.strip()):
-        raise InvalidInput(f"a {kind} is invoked with a message", Action.PASS_MESSAGE)
+        raise InvalidInput(f"the {kind} was given no message", Action.PASS_MESSAGE)
     return message
 
 
@@ -160,24 +300,24 @@ async def _answer_as_agent(
     await _ensure_model(context, agent, session, invocation)
     programs = context.programs.acting_as(agent.name, hold)
     after = "reset" if agent.current_task is None else "wait"
-    await _step(context, programs, agent, "think")
+    await _step_agent(context, programs, agent, "think")
     try:
         reply: TurnReply = await context.send(session, message, invocation.overrides, agent)
     except BaseException as error:  # whatever it is, nobody thinks here any more
         with suppress(LedgerError):  # somebody else has moved the agent meanwhile; what happened matters more
-            await to_the_end(_step(context, programs, agent, after, _reason(error)))
+            await to_the_end(_step_agent(context, programs, agent, after, _error_reason(error)))
         raise
-    await _step(context, programs, agent, "complete" if agent.current_task is None else "wait")
+    await _step_agent(context, programs, agent, "complete" if agent.current_task is None else "wait")
     return reply_result(agent, reply)
 
 
-async def _step(
+async def _step_agent(
     context: InvocationContext, programs: Programs, agent: Program, verb: str, reason: str | None = None
 ) -> None:
     await context.across(lambda: programs.step_agent(agent.id, verb, reason=reason))
 
 
-def _reason(error: BaseException) -> str:
+def _error_reason(error: BaseException) -> str:
     return f"{error.code}: {error}" if isinstance(error, WeftError) else type(error).__name__
 
 
@@ -208,10 +348,10 @@ async def work_on_task(
         overrides=invocation.overrides.record(),
         workspace=invocation.workspace,
     )
-    return await _report(context, agent, await work.run(agent, task, request))
+    return await _task_report(context, agent, await work.run(agent, task, request))
 
 
-async def _report(context: InvocationContext, agent: Program, work: FinishedWork) -> InvocationResult:
+async def _task_report(context: InvocationContext, agent: Program, work: FinishedWork) -> InvocationResult:
     """The task as it is now, and the last verdict on each of its criteria."""
     checks = await context.across(lambda: context.programs.checks(work.task.id))
     last_checks = {check.criterion: check for check in checks}
@@ -244,7 +384,7 @@ async def _report(context: InvocationContext, agent: Program, work: FinishedWork
 
 COMMAND = "${WEFT_NOTIFY_COMMAND}"
 _LIMITS = Limits(seconds=30, output=64 * 1024)
-_RULES = Rules(connect_seconds=10, read_seconds=20)
+_RULES = ConnectionRules(connect_seconds=10, read_seconds=20)
 
 
 async def invoke_human(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:
@@ -253,13 +393,13 @@ async def invoke_human(context: InvocationContext, program: Program, invocation:
         raise InvalidInput("a person is told text", Action.PASS_MESSAGE)
     ensure_own(program)
     context.execution_context.ensure_allowed(f"human:{program.name}")
-    request, is_new = await context.across(lambda: _record(context.programs, program, invocation))
+    request, is_new = await context.across(lambda: _record_request(context.programs, program, invocation))
     channel = await deliver(context, program, request) if is_new else None
     result = {"request": request.id, "status": request.status, "channel": channel}
     return InvocationResult(program=program.name, kind=program.kind, result=result)
 
 
-def _record(programs: Programs, human: Program, invocation: Invocation) -> tuple[PersonRequest, bool]:
+def _record_request(programs: Programs, human: Program, invocation: Invocation) -> tuple[PersonRequest, bool]:
     """What they are told, recorded; a repeated command finds what it made before, and tells nobody again."""
     before = {request.id for request in programs.requests(human.id)} if invocation.key is not None else set()
     data = None if invocation.input is UNSET else invocation.input
@@ -284,22 +424,22 @@ async def deliver(context: InvocationContext, human: Program, request: PersonReq
 
 def channel_of(human: Program) -> str:
     """How they want to be told."""
-    return str(_preferences(human).get("notificationChannel", "terminal"))
+    return str(_person_preferences(human).get("notificationChannel", "terminal"))
 
 
-def _preferences(human: Program) -> dict[str, Any]:
+def _person_preferences(human: Program) -> dict[str, Any]:
     preferences = human.config.get("preferences") if isinstance(human.config, dict) else None
     return preferences if isinstance(preferences, dict) else {}
 
 
-async def _terminal(context: InvocationContext, _: Program, request: PersonRequest) -> None:
+async def _show_at_terminal(context: InvocationContext, _: Program, request: PersonRequest) -> None:
     if context.show is None:
         raise Unsupported("there is no terminal here to show it on", "prefer another channel")
     context.show(request.human, request.text or "")
 
 
-async def _command(context: InvocationContext, human: Program, request: PersonRequest) -> None:
-    variable = _preferences(human).get("command", COMMAND)
+async def _run_command(context: InvocationContext, human: Program, request: PersonRequest) -> None:
+    variable = _person_preferences(human).get("command", COMMAND)
     if not is_placeholder(variable):
         raise InvalidConfig(
             "config.preferences.command", "is a command itself", f"name a variable that holds one, such as {COMMAND}"
@@ -314,8 +454,8 @@ async def _command(context: InvocationContext, human: Program, request: PersonRe
         raise Unsupported(f"the command that should tell {request.human!r} {ended}", "run it yourself and look")
 
 
-async def _webhook(context: InvocationContext, human: Program, request: PersonRequest) -> None:
-    preferences = _preferences(human)
+async def _call_webhook(context: InvocationContext, human: Program, request: PersonRequest) -> None:
+    preferences = _person_preferences(human)
     if not isinstance(preferences.get("webhook"), str):
         raise InvalidConfig("config.preferences.webhook", "is missing", "give the URL that is to be told")
     url = resolve_config(preferences["webhook"], plain_resolver(context.variable), "config.preferences.webhook")
@@ -346,7 +486,7 @@ def _request_fields(request: PersonRequest) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-_CHANNELS = {"terminal": _terminal, "command": _command, "webhook": _webhook}
+_CHANNELS = {"terminal": _show_at_terminal, "command": _run_command, "webhook": _call_webhook}
 
 
 # --- Tells people that a tool call waits for them, by the channel that each of them prefers.
@@ -379,6 +519,82 @@ async def notify_approvers(
         else:
             notified.append(human.name)
     return notified
+
+
+# --- Tells people that a message of a room mentions them, by the channel that they prefer; whoever prefers a terminal
+# sees it in the room. What is told is recorded first, under a retry key made of the message and the person: it is
+# recorded once, and a process that finds it recorded tells nobody again. Two that look at one instant may both tell.
+
+OnFailure = Callable[[str, Exception], None]
+"""Called with the name of a person who was not told, and why."""
+
+
+class NewMention(Struct, frozen=True):
+    """A person who is mentioned, and by the message at which position of which room."""
+
+    person: str
+    room: str
+    position: int
+
+
+class MentionNotices:
+    """A `BackgroundJob` that tells people of mentions newer than itself. `context` acts for whoever opened the ledger:
+    it reads every room, and a person who takes no part in one is told no word of what was said there."""
+
+    name = "telling people that they are mentioned"
+
+    def __init__(self, context: InvocationContext, on_failure: OnFailure) -> None:
+        self._context, self._on_failure = context, on_failure
+        self._ledger = context.programs.ledger
+        with store_of(self._ledger).read() as txn:
+            self._read_up_to = txn.facts.tip().n
+
+    async def run_due(self, now_ms: int) -> None:
+        """The time does not matter: only a new message makes something due."""
+        await self.tell_new()
+
+    async def tell_new(self) -> None:
+        """Tell everybody whom a message behind the last call mentions."""
+        read_up_to, mentions = await self._context.across(self._new_mentions)
+        for mention in mentions:
+            await self._tell(mention)
+        self._read_up_to = read_up_to
+
+    def _new_mentions(self) -> tuple[int, list[NewMention]]:
+        with store_of(self._ledger).read() as txn:
+            own, tip = OwnEvents(txn.sql), txn.facts.tip().n
+            rows = txn.sql.all(
+                "SELECT r.n, r.replica, m.node, m.conversation, m.position FROM room_message r"
+                " JOIN mention m ON m.conversation = r.conversation AND m.position = r.position"
+                " JOIN program p ON p.id = m.node"
+                " WHERE r.n > ? AND m.kind = ? AND p.kind = ? AND p.deleted = 0"
+                " AND (r.node IS NULL OR r.node <> m.node) ORDER BY r.n, m.node",
+                (self._read_up_to, ParticipantKind.USER.value, ProgramKind.HUMAN.value),
+            )
+            return tip, [NewMention(*place) for n, replica, *place in rows if own.has(n, replica)]
+
+    async def _tell(self, mention: NewMention) -> None:
+        context = self._context
+        person: Program = await context.across(partial(context.programs.get, mention.person, ProgramKind.HUMAN))
+        if channel_of(person) == TERMINAL:
+            return
+        try:
+            message, text = await context.across(partial(self._notice_text, mention))
+            key = f"mention:{message.id}:{person.id}"
+            data = {"room": mention.room, "message": message.id}
+            await invoke_human(context, person, Invocation(message=text, input=data, key=key))
+        except Exception as error:  # a channel of somebody's own: whatever it does, the others are told
+            self._on_failure(person.name, error)
+
+    def _notice_text(self, mention: NewMention) -> tuple[RoomMessage, str]:
+        rooms = self._ledger.rooms
+        (message,) = rooms.messages(mention.room, after=mention.position - 1, limit=1)
+        title = rooms.get(mention.room).title
+        place = "a room" if title is None else f"the room “{title}”"
+        head = f"{message.author_name or 'The system'} mentions you in {place}"
+        if any(one.node == mention.person for one in rooms.participants(mention.room)):
+            return message, f"{head}: {show_mentions(message.text)}"
+        return message, f"{head}. You take no part in it: a participant can let you in."
 
 
 # --- Invokes tasks: the assignee gets to work, an agent until the criteria hold, a person by being told of it.
@@ -436,15 +652,6 @@ def _content_answer(program: Program, query: InformationQuery) -> Any:
 
 # --- Invokes providers: lists the models of one, which shows that it is there and takes the key.
 
-MAX_PAGES = 20
-_PATHS = {
-    Dialect.ANTHROPIC: ("/v1/models", {"limit": "1000"}),
-    Dialect.OPENAI_CHAT: ("/models", {}),
-    Dialect.OPENAI_RESPONSES: ("/models", {}),
-    Dialect.GOOGLE: ("/v1beta/models", {"pageSize": "1000"}),
-}
-_HEADERS = {Dialect.ANTHROPIC: {"anthropic-version": "2023-06-01"}}
-
 
 async def invoke_provider(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:
     """The models that it has for whoever holds its key."""
@@ -470,34 +677,7 @@ async def _server_models(context: InvocationContext, settings: ProviderSettings,
             f"provider {settings.id!r} is a gateway, and a gateway lists no models", "invoke a model that it leads to"
         )
     route = route_of(ModelSettings(id="-", name="-", provider=settings))
-    return await with_server(context.inference, route, settings, acting, _pages)
-
-
-async def _pages(server: Server) -> list[str]:
-    route = server.route
-    path, parameters = _PATHS[route.dialect]
-    models: list[str] = []
-    for _ in range(MAX_PAGES):
-        answer = await server.client.get(route.url + path, params=parameters, headers=_HEADERS.get(route.dialect, {}))
-        names, more = _read(server.accept(answer), server.provider)
-        models += names
-        if not more:
-            break
-        parameters = {**parameters, **more}
-    return models
-
-
-def _read(data: bytes, settings: ProviderSettings) -> tuple[list[str], dict[str, str]]:
-    """The names on a page, and what to ask the next one with."""
-    try:
-        body = msgspec.json.decode(data)
-        if "models" in body:  # Google's
-            names = [str(model["name"]).removeprefix("models/") for model in body["models"]]
-            return names, {"pageToken": body["nextPageToken"]} if body.get("nextPageToken") else {}
-        names = [str(model["id"]) for model in body["data"]]
-        return names, {"after_id": names[-1]} if body.get("has_more") and names else {}
-    except (msgspec.DecodeError, KeyError, TypeError):
-        raise ReplyMalformed(f"{settings.id}: what it answered is no list of models") from None
+    return await with_server(context.inference.connections, route, settings, acting, listed_models)
 
 
 # --- Invokes triggers: one fires now, for whoever invokes it and whoever made it.

@@ -24,12 +24,12 @@ from weft.runtime.assembly.turn_configuration import (
     model_settings,
 )
 from weft.runtime.broker.broker import WAIT, answer_admitted, broker_of, to_the_end
-from weft.runtime.broker.turn_plans import Sending
+from weft.runtime.broker.turn_plans import SenderContext
 from weft.runtime.egress.execution_context import ExecutionContext, current_context
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.model_requests import NO_PARAMETERS, Parameters
+from weft.runtime.inference.model_requests import NO_PARAMETERS, ModelParameters
 from weft.runtime.invoke.turn_planner import ConfiguredPlanner, Equip, sender_context
-from weft.runtime.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.ledger_port import Executor, RuntimeLedger
 from weft.runtime.replies import TurnReply
 from weft.runtime.sandbox.command_runner import CommandRunner
 
@@ -51,7 +51,13 @@ class Invocation(Struct, frozen=True, kw_only=True):
     model: str | None = None
     """Another model than the program's own, for this once."""
     situation: str | None = None
-    parameters: Parameters = NO_PARAMETERS
+    parameters: ModelParameters = NO_PARAMETERS
+    allow: tuple[str, ...] | None = None
+    """The tools that are left, as patterns; None: all that are configured. This and the next three only narrow."""
+    deny: tuple[str, ...] = ()
+    sandbox: str | None = None
+    """The profile that commands run in at most."""
+    credentials: tuple[str, ...] | None = None
     task: str | None = None
     """What an agent is to do."""
     workspace: str | None = None
@@ -64,8 +70,19 @@ class Invocation(Struct, frozen=True, kw_only=True):
 
     @property
     def overrides(self) -> MessageOverrides:
-        """What this message is answered with instead of what is configured."""
-        return MessageOverrides(model=self.model, situation=self.situation, parameters=self.parameters)
+        """What this message is answered with instead of what is configured. Raises InvalidInput where a pattern or a
+        profile is none."""
+        overrides = MessageOverrides(
+            model=self.model,
+            situation=self.situation,
+            parameters=self.parameters,
+            allow=self.allow,
+            deny=self.deny,
+            sandbox=self.sandbox,
+            credentials=self.credentials,
+        )
+        overrides.layer()
+        return overrides
 
 
 class InvocationResult(Struct, frozen=True, kw_only=True):
@@ -89,7 +106,7 @@ class InvocationContext:
         self,
         ledger: RuntimeLedger,
         programs: Programs,
-        crossing: Crossing,
+        crossing: Executor,
         inference: Inference,
         *,
         variable: Resolver,
@@ -115,7 +132,7 @@ class InvocationContext:
         return self._context or current_context()
 
     @property
-    def crossing(self) -> Crossing:
+    def crossing(self) -> Executor:
         return self._crossing
 
     async def across(self, call: Callable[[], T]) -> T:
@@ -175,7 +192,7 @@ class InvocationContext:
         planner = self.planner(None if persona is None else persona.id)
         broker_of(self.ledger).plan_with(self.planner())
         return await answer_admitted(
-            self.ledger, admission, Sending(planner=planner), on_token=self.on_token, wait=WAIT
+            self.ledger, admission, SenderContext(planner=planner), on_token=self.on_token, wait=WAIT
         )
 
     async def model(self, name: str, context: ExecutionContext | None = None) -> ConfiguredModel:

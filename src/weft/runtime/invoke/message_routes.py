@@ -69,7 +69,7 @@ def score_threads(related: RelatedTurns, cosines: Mapping[str, float], now_ms: i
 
 
 def score_turn(turn: RelatedTurn, weights: Mapping[str, float], cosine: float | None, with_vectors: bool) -> TurnScore:
-    words = length_factor(turn.said_words) * _weight(turn.said, weights) / (sum(weights.values()) or 1.0)
+    words = length_factor(turn.said_words) * _total_weight(turn.said, weights) / (sum(weights.values()) or 1.0)
     score = (1 - VECTOR_SHARE) * words + VECTOR_SHARE * nearness(cosine) if with_vectors else words
     return TurnScore(turn=turn, words=words, cosine=cosine, score=score)
 
@@ -94,7 +94,7 @@ def _score_thread(turns: list[TurnScore], weights: Mapping[str, float], now_ms: 
     best = turns[0]
     first = {*best.turn.said}
     added = {word for turn in turns for word in turn.turn.said} - first
-    spread = SPREAD_SHARE * _weight(added, weights) / (sum(weights.values()) or 1.0)
+    spread = SPREAD_SHARE * _total_weight(added, weights) / (sum(weights.values()) or 1.0)
     recency = recency_of(max(turn.turn.at for turn in turns), now_ms)
     fit = min(1.0, best.score + spread * (1 - best.score))
     shared = sorted(first | added, key=lambda word: (-weights.get(word, 0.0), word))
@@ -107,7 +107,7 @@ def _score_thread(turns: list[TurnScore], weights: Mapping[str, float], now_ms: 
     )
 
 
-def _weight(words: Iterable[str], weights: Mapping[str, float]) -> float:
+def _total_weight(words: Iterable[str], weights: Mapping[str, float]) -> float:
     return sum(weights.get(word, 0.0) for word in words)
 
 
@@ -213,7 +213,7 @@ def choose_route(
     threads = score_threads(related, cosines, now_ms)
     confidence = round(confidence_of(threads), 4)
     by_vectors = bool(cosines)
-    options = [_alternative(thread, now_ms, by_vectors) for thread in threads[: limit + 1]]
+    options = [_route_alternative(thread, now_ms, by_vectors) for thread in threads[: limit + 1]]
     if threads and confidence >= threshold:
         chosen = options[0]
         return RouteChoice(
@@ -223,7 +223,7 @@ def choose_route(
         )  # fmt: skip
     return RouteChoice(
         turn=None, session=None, thread_session=None, confidence=confidence, threshold=threshold,
-        reasons=_refusal(related, threads, confidence, threshold), alternatives=tuple(options[:limit]),
+        reasons=_refusal_reasons(related, threads, confidence, threshold), alternatives=tuple(options[:limit]),
         fallback=fallback, by_vectors=by_vectors,
     )  # fmt: skip
 
@@ -233,7 +233,7 @@ def ranked_threads(
 ) -> tuple[RouteAlternative, ...]:
     """The threads that fit best, chosen or not, with the score of each, the best first."""
     threads = score_threads(related, cosines, now_ms)[:limit]
-    return tuple(_alternative(thread, now_ms, bool(cosines)) for thread in threads)
+    return tuple(_route_alternative(thread, now_ms, bool(cosines)) for thread in threads)
 
 
 def entry_of(thread: ThreadScore) -> tuple[str, str | None]:
@@ -251,7 +251,7 @@ def _is_left_behind(thread: ThreadScore, best: TurnScore) -> bool:
     )
 
 
-def _alternative(thread: ThreadScore, now_ms: int, by_vectors: bool) -> RouteAlternative:
+def _route_alternative(thread: ThreadScore, now_ms: int, by_vectors: bool) -> RouteAlternative:
     turn, session = entry_of(thread)
     return RouteAlternative(
         turn=turn,
@@ -259,11 +259,11 @@ def _alternative(thread: ThreadScore, now_ms: int, by_vectors: bool) -> RouteAlt
         thread_session=thread.session,
         title=thread.best.turn.session_title,
         score=round(thread.score, 4),
-        reasons=tuple(_reasons(thread, turn, now_ms, by_vectors)),
+        reasons=tuple(_score_reasons(thread, turn, now_ms, by_vectors)),
     )
 
 
-def _reasons(thread: ThreadScore, entry: str, now_ms: int, by_vectors: bool) -> list[str]:
+def _score_reasons(thread: ThreadScore, entry: str, now_ms: int, by_vectors: bool) -> list[str]:
     best = thread.best
     words = ", ".join(thread.shared[:SHOWN_WORDS])
     more = len(thread.shared) - SHOWN_WORDS
@@ -277,7 +277,7 @@ def _reasons(thread: ThreadScore, entry: str, now_ms: int, by_vectors: bool) -> 
         reasons.append("it is not among the nearest by meaning")
     else:
         reasons.append("by words alone: no turn was embedded")
-    reasons.append(f"last matching turn {_age(now_ms - max(turn.turn.at for turn in thread.turns))}")
+    reasons.append(f"last matching turn {_age_words(now_ms - max(turn.turn.at for turn in thread.turns))}")
     if best.turn.session is not None and entry == best.turn.turn_id and best.turn.turns_behind:
         reasons.append(
             f"the session went on for {best.turn.turns_behind} turns about other things: a message forks here"
@@ -285,7 +285,7 @@ def _reasons(thread: ThreadScore, entry: str, now_ms: int, by_vectors: bool) -> 
     return reasons
 
 
-def _refusal(
+def _refusal_reasons(
     related: RelatedTurns, threads: Sequence[ThreadScore], confidence: float, threshold: float
 ) -> tuple[str, ...]:
     if not threads:
@@ -300,7 +300,7 @@ def _refusal(
     return tuple(reasons)
 
 
-def _age(age_ms: int) -> str:
+def _age_words(age_ms: int) -> str:
     if age_ms < HOUR_MS:
         return "less than an hour ago"
     if age_ms < 2 * DAY_MS:

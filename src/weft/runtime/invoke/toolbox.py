@@ -21,7 +21,7 @@ from weft.kernel.authority import TOOL_PREFIX
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.contents import dumps
 from weft.kernel.enums import AgentRole, ProgramKind
-from weft.kernel.errors import WeftError, quoted
+from weft.kernel.errors import NotApplicable, WeftError, quoted
 from weft.ledger.api import (
     MAX_WORKER_DEPTH,
     Approval,
@@ -30,7 +30,7 @@ from weft.ledger.api import (
     Policy,
     Runs,
     SessionStanding,
-    Worker,
+    WorkerSession,
     have_answered,
 )
 from weft.ledger.model import DEFAULT_AGENT
@@ -41,7 +41,7 @@ from weft.runtime.assembly.turn_configuration import TurnConfiguration, ensure_i
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.model_requests import ToolSpec
-from weft.runtime.ledger_port import Crossing
+from weft.runtime.ledger_port import Executor
 from weft.runtime.policies.policy_decisions import (
     PolicyCall,
     PolicyContext,
@@ -53,15 +53,16 @@ from weft.runtime.policies.policy_decisions import (
 from weft.runtime.resources.local_drivers import DirectoryDriver
 from weft.runtime.resources.workspace_snapshots import WorkspaceSnapshots
 from weft.runtime.sandbox.command_runner import CODE_LIMITS, CodeOutcome, CommandRunner, Language, run_code
-from weft.runtime.sandbox.git_programs import GitPrograms
+from weft.runtime.sandbox.git_view import GitPrograms
 from weft.runtime.sandbox.hidden_places import HiddenFiles
 from weft.runtime.sandbox.processes import Ending, Limits
 from weft.runtime.sandbox.profiles import READ_ONLY_PROFILE, SandboxProfile
-from weft.runtime.tool.gate import Containment, IsTrusted, ToolGate
+from weft.runtime.tool.gate import CallContainment, IsTrusted, ToolGate
 from weft.runtime.tool.recorded_results import RecordedCalls
 from weft.runtime.tool.tool_contract import (
     CallPlan,
-    Later,
+    GivenFunctions,
+    LaterResult,
     PlannedTool,
     StructTool,
     ToolCallContext,
@@ -103,7 +104,7 @@ class CodeProgramTool:
     def __init__(
         self, program: Program, load: LoadProgram, *, runner: CommandRunner, limits: Limits = CODE_LIMITS
     ) -> None:
-        self._program = ensure_in_use(program)
+        self._code_program = ensure_in_use(program)
         self._load, self._runner, self._limits = load, runner, limits
         schema = program.config.get("inputSchema")
         self._has_schema = schema is not None
@@ -121,63 +122,63 @@ class CodeProgramTool:
     async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
         """Raises NotAllowed where whoever acts may not run this program."""
         if context.acting is not None:
-            context.acting.ensure_allowed(f"code:{self._program.name}")
+            context.acting.ensure_allowed(f"code:{self._code_program.name}")
         problems = await in_thread(lambda: problems_with(arguments, self._spec.schema))
         if problems:
             raise ToolFailure("invalid_arguments", problems[0], {"problems": problems})
         input = arguments if self._has_schema else arguments["input"]
-        exact = {**_identity(await self._current()), "input": input}
+        exact = {**_program_identity(await self._current_program()), "input": input}
         shown = f"{self._spec.name} version {exact['version']}\n{dumps(input).decode()}"
         return CallPlan(
             tool=self._spec.name, exact=exact, subjects=(dumps(input).decode(),), shown=shown, is_read_only=True
         )
 
-    async def _current(self) -> Program:
+    async def _current_program(self) -> Program:
         """The program as it is now, which must be the one that was offered to the model."""
         try:
-            current = ensure_in_use(await self._load(self._program.id))
+            current = ensure_in_use(await self._load(self._code_program.id))
         except WeftError as error:
             raise ToolFailure("changed", str(error)) from None
-        if _identity(current) != _identity(self._program):
+        if _program_identity(current) != _program_identity(self._code_program):
             raise ToolFailure(
                 "changed", f"{current.name} was changed since it was offered", {"version": current.version}
             )
         return current
 
     async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
-        current = await self._current()
-        if plan.exact != {**_identity(current), "input": plan.exact["input"]} or plan.tool != self._spec.name:
+        current = await self._current_program()
+        if plan.exact != {**_program_identity(current), "input": plan.exact["input"]} or plan.tool != self._spec.name:
             raise ToolFailure("changed", f"{current.name} is not what was planned")
         began = time.monotonic()
         outcome = await run_code(
             self._runner,
-            _language(current),
+            _program_language(current),
             current.config["source"],
             plan.exact["input"],
             self._limits,
         )
-        return ToolOutput(result=_result(outcome), duration_ms=round(1000 * (time.monotonic() - began)))
+        return ToolOutput(result=_tool_result(outcome), duration_ms=round(1000 * (time.monotonic() - began)))
 
     async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
         return (await self.perform(await self.plan(arguments, context), context)).result
 
 
-def _language(program: Program) -> Language:
+def _program_language(program: Program) -> Language:
     return Language(program.config.get("language", Language.JAVASCRIPT))
 
 
-def _identity(program: Program) -> dict[str, Any]:
+def _program_identity(program: Program) -> dict[str, Any]:
     """What decides what runs."""
     return {
         "program": program.id,
         "version": program.version,
-        "language": str(_language(program)),
+        "language": str(_program_language(program)),
         "source": hashlib.sha256(str(program.config["source"]).encode()).hexdigest(),
         "configuration": hashlib.sha256(dumps(program.config)).hexdigest(),
     }
 
 
-def _result(outcome: CodeOutcome) -> dict[str, Any]:
+def _tool_result(outcome: CodeOutcome) -> dict[str, Any]:
     printed = {"printed": outcome.printed} if outcome.printed else {}
     if outcome.succeeded:
         return {"result": outcome.result, **printed}
@@ -235,7 +236,7 @@ class SpawnTool(StructTool[SpawnArguments]):
     is_idempotent = True
     is_repeatable = True
 
-    def __init__(self, runs: Runs, crossing: Crossing, constrain: Constrain) -> None:
+    def __init__(self, runs: Runs, crossing: Executor, constrain: Constrain) -> None:
         super().__init__(SPAWN, SPAWN_DESCRIPTION, SpawnArguments)
         self._runs, self._crossing, self._constrain = runs, crossing, constrain
 
@@ -260,10 +261,10 @@ class SpawnTool(StructTool[SpawnArguments]):
 class SessionWorkers:
     """The workers of the session that a turn belongs to, by the names that its model knows them by."""
 
-    def __init__(self, runs: Runs, crossing: Crossing, session: str) -> None:
+    def __init__(self, runs: Runs, crossing: Executor, session: str) -> None:
         self._runs, self._crossing, self._session = runs, crossing, session
 
-    async def named(self, names: tuple[str, ...] | None) -> list[Worker]:
+    async def named(self, names: tuple[str, ...] | None) -> list[WorkerSession]:
         workers = {
             worker.label: worker for worker in await self._crossing.run(partial(self._runs.workers, self._session))
         }
@@ -282,7 +283,7 @@ class AwaitTool(StructTool[AwaitArguments]):
     is_idempotent = True
     is_read_only = True
 
-    def __init__(self, runs: Runs, crossing: Crossing, workers: SessionWorkers, clock: Clock) -> None:
+    def __init__(self, runs: Runs, crossing: Executor, workers: SessionWorkers, clock: Clock) -> None:
         super().__init__(AWAIT, AWAIT_DESCRIPTION, AwaitArguments)
         self._runs, self._crossing, self._workers, self._clock = runs, crossing, workers, clock
 
@@ -298,11 +299,11 @@ class AwaitTool(StructTool[AwaitArguments]):
         """Calls that bring answers wait for each other."""
         return QUEUE
 
-    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | LaterResult:
         names = plan.exact["workers"]
         workers = await self._workers.named(None if names is None else tuple(names))
         if not have_answered(workers, is_any=plan.exact["any"]):
-            return self._later(plan, workers)
+            return self._defer_wait(plan, workers)
         replies = [
             (worker, await self._crossing.run(partial(self._runs.worker_reply, answer)))
             for worker in workers
@@ -327,10 +328,10 @@ class AwaitTool(StructTool[AwaitArguments]):
             is_untrusted=any(reply.is_untrusted for _, reply in replies),
         )
 
-    def _later(self, plan: CallPlan, workers: list[Worker]) -> Later:
+    def _defer_wait(self, plan: CallPlan, workers: list[WorkerSession]) -> LaterResult:
         seconds = plan.exact["timeout_seconds"]
         running = [worker for worker in workers if not worker.is_idle]
-        return Later(
+        return LaterResult(
             why=f"waits for {', '.join(worker.label for worker in running)}",
             until_ms=None if seconds is None else self._clock.now_ms() + round(seconds * 1000),
             workers=tuple(worker.session for worker in workers),
@@ -344,7 +345,7 @@ class MessageTool(StructTool[MessageArguments]):
     is_idempotent = True
     is_repeatable = True
 
-    def __init__(self, runs: Runs, crossing: Crossing, workers: SessionWorkers) -> None:
+    def __init__(self, runs: Runs, crossing: Executor, workers: SessionWorkers) -> None:
         super().__init__(MESSAGE, MESSAGE_DESCRIPTION, MessageArguments)
         self._runs, self._crossing, self._workers = runs, crossing, workers
 
@@ -391,18 +392,19 @@ class Toolbox:
     def __init__(
         self,
         ledger: Ledger,
-        crossing: Crossing,
+        crossing: Executor,
         programs: Programs,
         runner: CommandRunner,
         *,
         servers: McpServers | None = None,
         settings: ToolboxSettings | None = None,
+        functions: GivenFunctions | None = None,
         on_asked: OnAsked | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._ledger, self._crossing, self._programs, self._servers = ledger, crossing, programs, servers
         self._settings, self._on_asked = settings or ToolboxSettings(), on_asked
-        self._clock = clock or SystemClock()
+        self._functions, self._clock = functions or GivenFunctions(), clock or SystemClock()
         self._runner, self._interpreters = runner, PolicyInterpreters(runner)
         self._reads = SharedReads(crossing)
 
@@ -413,13 +415,14 @@ class Toolbox:
 
     async def equip(self, plan: TurnPlan, configuration: TurnConfiguration, standing: SessionStanding) -> None:
         """Give a planned turn its tools, and the gate that decides about their calls."""
-        toolset = configuration.effective.toolset
-        if toolset is None or plan.model.provider.is_embedded:
+        toolset, given = configuration.effective.toolset, self._given_tools(plan, configuration)
+        if plan.model.provider.is_embedded or not (configuration.has_tools or given):
             return
-        offered, withheld = self._attended(plan, configuration, await self.tools(configuration, plan.setting.workspace))
+        configured = await self.tools(configuration, plan.setting.workspace) if configuration.has_tools else []
+        offered, withheld = self._attended_tools(plan, configuration, [*configured, *given])
         plan.tools = {tool.spec.name: tool for tool in offered}
-        plan.setting.toolset = toolset
-        if SPAWN in plan.tools and plan.setting.role is AgentRole.UNIFIED:
+        plan.setting.toolset = toolset or plan.setting.toolset
+        if configuration.role is None and SPAWN in plan.tools and plan.setting.role is AgentRole.UNIFIED:
             plan.setting.role = AgentRole.MANAGER
         circumstances = PolicyContext(
             agent=configuration.persona_name,
@@ -428,14 +431,14 @@ class Toolbox:
             toolset=toolset,
             on_behalf_of=tuple(str(principal) for principal in configuration.context.on_behalf_of),
         )
-        containment = await self._containment(plan, configuration, standing)
+        containment = await self._turn_containment(plan, configuration, standing)
         plan.gate = ToolGate(
             {tool.spec.name: tool for tool in offered},
             partial(self._ask_policies, None if configuration.persona is None else configuration.persona.id),
             _SessionHistory(self._ledger, self._crossing, standing.id),
             circumstances=circumstances,
             clock=self._clock,
-            keeper=self._keeper(standing.id, plan.setting.workspace, containment),
+            keeper=self._workspace_keeper(standing.id, plan.setting.workspace, containment),
             workspace=None if plan.setting.workspace is None else Path(plan.setting.workspace),
             withheld=withheld,
             containment=containment,
@@ -443,7 +446,20 @@ class Toolbox:
         )
         plan.on_asked = self._on_asked
 
-    def _attended(
+    def _given_tools(self, plan: TurnPlan, configuration: TurnConfiguration) -> list[PlannedTool]:
+        """The functions that were given with the message. Raises FunctionElsewhere where this process has one not, and
+        NotApplicable where the turn may not use one."""
+        given: list[PlannedTool] = list(self._functions.tools(configuration.functions))
+        names = [tool.spec.name for tool in given]
+        if given and plan.model.provider.is_embedded:
+            raise NotApplicable("the embedded model calls no tools", "name another model, or send it without tools")
+        for name in names:
+            if not is_offered(configuration.context.authority, name):
+                who = f"the permissions of agent {configuration.persona_name!r}, of its session or of the message"
+                raise NotApplicable(f"{who} do not allow the tool {name!r}", "allow it there, or send without it")
+        return given
+
+    def _attended_tools(
         self, plan: TurnPlan, configuration: TurnConfiguration, tools: list[PlannedTool]
     ) -> tuple[list[PlannedTool], dict[str, str]]:
         """The tools that a turn is offered, and why others are withheld: whose words began it decides, whatever its
@@ -454,9 +470,9 @@ class Toolbox:
         withheld = {tool.spec.name: reason for tool in tools if not tool.is_read_only}
         return [tool for tool in tools if tool.is_read_only], withheld
 
-    async def _containment(
+    async def _turn_containment(
         self, plan: TurnPlan, configuration: TurnConfiguration, standing: SessionStanding
-    ) -> Containment | None:
+    ) -> CallContainment | None:
         """None where the person trusts no folder for work."""
         is_trusted = self._settings.is_trusted_for_work
         if is_trusted is None:
@@ -469,9 +485,11 @@ class Toolbox:
         elif not await self._crossing.run(partial(Runs(self._ledger).is_session_from_here, standing.id)):
             why_not_theirs = "the session began in another ledger"
         runner = self._runner
-        return Containment(is_trusted, runner.protected.secrets, runner.person.git_person, why_not_theirs)
+        return CallContainment(is_trusted, runner.protected, runner.person.git_person, why_not_theirs)
 
-    def _keeper(self, session: str, workspace: str | None, containment: Containment | None) -> WorkspaceKeeper | None:
+    def _workspace_keeper(
+        self, session: str, workspace: str | None, containment: CallContainment | None
+    ) -> WorkspaceKeeper | None:
         """Where calls may go unasked all is kept that they can change."""
         files = self._settings.files
         if files is None or workspace is None:
@@ -492,7 +510,10 @@ class Toolbox:
         return {} if self._servers is None else self._servers.troubles
 
     async def available(self, configuration: TurnConfiguration, workspace: str | None) -> list[SourcedTool]:
-        """Every tool that there is for such a turn, whatever the permissions leave of it."""
+        """Every tool that there is for such a turn, whatever the permissions leave of it. Without a toolset it is those
+        that the agent lists."""
+        if configuration.effective.toolset is None:
+            return [SourcedTool(tool, "code") for tool in await self._code_tools(configuration)]
         acting = configuration.context
         profile = configuration.effective.permissions.sandbox.profile(granted_by=self._settings.unconfined_by)
         tools: list[PlannedTool] = []
@@ -515,9 +536,10 @@ class Toolbox:
         self, folder: Path, profile: SandboxProfile, acting: ExecutionContext
     ) -> Sequence[PlannedTool]:
         workspace = WorkspaceFolder(folder, withheld=self._runner.protected.withheld)
+        folder = workspace.root  # what a link leads to later was not asked about
         linters = None
         if self._settings.linters:
-            run = partial(self._runner.run, READ_ONLY_PROFILE, workspace=folder)
+            run = partial(self._runner.run, READ_ONLY_PROFILE, workspace=folder, folder=str(folder))
             linters = Linters(self._settings.linters, str(folder), run)
 
         def may_read(path: str) -> bool:
@@ -553,19 +575,17 @@ class Toolbox:
 
     async def _code_tools(self, configuration: TurnConfiguration) -> list[PlannedTool]:
         """The code programs that the agent's configuration lists."""
-        config = None if configuration.persona is None else configuration.persona.config
-        names = config.get("tools", []) if isinstance(config, dict) else []
-        programs = [await self._program(name) for name in names]
-        return [CodeProgramTool(program, self._program, runner=self._runner) for program in programs]
+        programs = [await self._code_program(name) for name in configuration.agent_tools]
+        return [CodeProgramTool(program, self._code_program, runner=self._runner) for program in programs]
 
-    async def _program(self, name: str) -> Program:
+    async def _code_program(self, name: str) -> Program:
         return await self._crossing.run(partial(self._programs.get, name, ProgramKind.CODE))
 
     async def _ask_policies(self, agent: str | None, call: PolicyCall) -> PolicyDecision:
-        own, everybodys = await self._reads.read(agent, partial(self._policies, agent))
+        own, everybodys = await self._reads.read(agent, partial(self._active_policies, agent))
         return await decide(self._interpreters, call, policies_in_force(own, everybodys))
 
-    def _policies(self, agent: str | None) -> tuple[Policy | None, Policy | None]:
+    def _active_policies(self, agent: str | None) -> tuple[Policy | None, Policy | None]:
         policies = self._ledger.policies
         return None if agent is None else policies.active(agent), policies.active()
 
@@ -574,18 +594,18 @@ class SharedReads:
     """Reads the ledger once for all who ask the same in one pass of the event loop, such as the calls of one answer.
     Whoever asks after a reading has begun has another one made."""
 
-    def __init__(self, crossing: Crossing) -> None:
+    def __init__(self, crossing: Executor) -> None:
         self._crossing = crossing
         self._asked: dict[Any, asyncio.Task[Any]] = {}
 
     async def read(self, what: Any, call: Callable[[], T]) -> T:
         reading = self._asked.get(what)
         if reading is None:
-            reading = self._asked[what] = asyncio.ensure_future(self._read(what, call))
+            reading = self._asked[what] = asyncio.ensure_future(self._read_once(what, call))
         result: T = await asyncio.shield(reading)
         return result
 
-    async def _read(self, what: Any, call: Callable[[], T]) -> T:
+    async def _read_once(self, what: Any, call: Callable[[], T]) -> T:
         del self._asked[what]
         return await self._crossing.run(call)
 
@@ -593,7 +613,7 @@ class SharedReads:
 class _SessionHistory:
     """See `CallHistory`."""
 
-    def __init__(self, ledger: Ledger, crossing: Crossing, session: str) -> None:
+    def __init__(self, ledger: Ledger, crossing: Executor, session: str) -> None:
         self._runs, self._crossing, self._session = Runs(ledger), crossing, session
         self._reads = SharedReads(crossing)
 

@@ -9,6 +9,7 @@ import hmac
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
@@ -19,12 +20,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, iso_from_ms
-from weft.kernel.contents import json_bytes
+from weft.kernel.contents import json_bytes, text_bytes
 from weft.kernel.enums import MessageRole, MessageSource, ProgramKind
 from weft.kernel.errors import (
     InboxFull,
     InvalidConfig,
     InvalidInput,
+    LabelTaken,
     NotAllowed,
     NotApplicable,
     NotFound,
@@ -39,18 +41,20 @@ from weft.ledger.api import (
     Ledger,
     MessageTarget,
     NewFiring,
-    Occasion,
     RoomTarget,
     TriggerLog,
+    TriggerOccasion,
     TriggerStanding,
 )
 from weft.ledger.model import DEFAULT_AGENT, NewMessage
+from weft.ledger.write.turn_events import DIRECT_KEY
 from weft.programs import Programs
 from weft.programs.program_records import Program, Resolver, resolve_config
 from weft.programs.program_writer import ensure_own, ensure_vouched
 from weft.programs.triggers import (
     DEFAULT_BREAKER,
     DEFAULT_TOLERANCE_SECONDS,
+    TEMPLATE_PLACE,
     TRIGGER,
     CronSchedule,
     IntervalSchedule,
@@ -67,8 +71,13 @@ from weft.runtime.invoke.turn_planner import chain_context
 
 # --- What a trigger says: its template with the values of an occasion put in, or the occasion itself.
 
-PLACE = re.compile(r"\$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}")
 LIST_PLACE = re.compile(r"[0-9]{1,9}")
+PLAIN_EVENT_ID = re.compile(r"[\w.:@+-]{1,128}", re.ASCII)
+PLAIN_SENDER = re.compile(r"[\w.@+-]{1,64}", re.ASCII)
+SENDER_DIGITS = 16
+"""Of the digest that stands for another name. A plain name that looks like one is told by its own digest, or whoever
+takes such a name would come into the session of somebody else."""
+SENDER_DIGEST = re.compile(rf"[0-9a-fA-F]{{{SENDER_DIGITS}}}")
 MOST_CHARACTERS = 64 * 1024
 """So much of each value enters a message."""
 
@@ -77,7 +86,7 @@ def compose(template: str | None, values: Mapping[str, Any]) -> str:
     """The text of a message. Without a template it is the name of the trigger and what was delivered."""
     if template is None:
         return f"{values['trigger']}:\n\n{shown(values.get('payload'))}"
-    return PLACE.sub(lambda match: shown(value_at(values, match[1].split("."))), template)
+    return TEMPLATE_PLACE.sub(lambda match: shown(value_at(values, match[1].split("."))), template)
 
 
 def value_at(values: Any, places: list[str]) -> Any:
@@ -90,6 +99,17 @@ def value_at(values: Any, places: list[str]) -> Any:
         else:
             return None
     return values
+
+
+def sender_name(payload: Any, place: str) -> str | None:
+    """How a session names whoever a payload comes from: as the payload does, where that is a plain name, else by a
+    digest. No two names are one. None where the payload names nobody."""
+    value = value_at(payload, place.split("."))
+    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
+        return None
+    name = str(value)
+    is_plain = PLAIN_SENDER.fullmatch(name) is not None and SENDER_DIGEST.fullmatch(name) is None
+    return name if is_plain else sha256(text_bytes(name)).hexdigest()[:SENDER_DIGITS]
 
 
 def shown(value: Any) -> str:
@@ -246,18 +266,25 @@ class TriggerSender:
         return self.programs.acting_as(context.authority)
 
     def fire(
-        self, trigger: ReadyTrigger, occasion: Occasion, cursor: CursorMove | None = None, *, raises: bool = False
+        self,
+        trigger: ReadyTrigger,
+        occasion: TriggerOccasion,
+        cursor: CursorMove | None = None,
+        *,
+        raises: bool = False,
     ) -> FiringOutcome:
         """Fire once for this occasion. What goes wrong is recorded; with `raises` it is raised, too: the sender
         of a delivery tries again."""
-        empty = self._firing(trigger, occasion, NewMessage(role=MessageRole.USER, content=""), cursor)
+        empty = self._new_firing(trigger, occasion, NewMessage(role=MessageRole.USER, content=""), cursor)
         try:
             programs = self.acting(trigger)
-            text, is_untrusted = self._text(trigger, occasion, programs.ledger)
+            text, is_untrusted = self._message_text(trigger, occasion, programs.ledger)
             message = NewMessage(role=MessageRole.USER, content=text, source=occasion.source)
-            target = self._target(trigger, programs, text)
-            new = self._firing(trigger, occasion, message, cursor, target=target, is_untrusted=is_untrusted)
-            return TriggerLog(programs.ledger).fire(new)
+            target = self._message_target(trigger, programs, text, occasion.payload)
+            new = self._new_firing(trigger, occasion, message, cursor, target=target, is_untrusted=is_untrusted)
+            outcome = TriggerLog(programs.ledger).fire(new)
+            self._promote_sender(trigger, occasion, outcome)
+            return outcome
         except StoreError:
             raise
         except InboxFull:
@@ -270,17 +297,44 @@ class TriggerSender:
                 raise
             return outcome
 
-    def note_error(self, trigger: ReadyTrigger, occasion: Occasion, error: Exception) -> FiringOutcome:
+    def _promote_sender(self, trigger: ReadyTrigger, occasion: TriggerOccasion, outcome: FiringOutcome) -> None:
+        """Where whoever wrote is known as a person of this ledger, let the key of that person lead to their session,
+        too. A key that leads somewhere already stays as it is."""
+        place = trigger.config.get("to", {}).get("sender")
+        if place is None or outcome.admission is None or not outcome.is_new:
+            return
+        person = self._known_person(value_at(occasion.payload, place.split(".")))
+        if person is None:
+            return
+        key, ledger = f"{DIRECT_KEY}{person}", self.programs.ledger
+        try:
+            ledger.session(key)
+        except NotFound:
+            # somebody else gave that name right now, or whoever runs the broker may not give names
+            with suppress(LabelTaken, NotAllowed):
+                ledger.labels.promote(outcome.admission.session_id, key)
+
+    def _known_person(self, sender: Any) -> str | None:
+        """The name of the person whom a channel calls so: by their name, their id, or their address of mail."""
+        if not isinstance(sender, str) or not sender:
+            return None
+        people = [person for person in self.programs.all(ProgramKind.HUMAN) if not person.foreign]
+        named = [person.name for person in people if sender in (person.name, person.id)]
+        mailed = [person.name for person in people if _email(person) == sender.casefold()]
+        known = named or mailed
+        return known[0] if len(known) == 1 else None
+
+    def note_error(self, trigger: ReadyTrigger, occasion: TriggerOccasion, error: Exception) -> FiringOutcome:
         """Record that a trigger could not fire. Raises NotApplicable or NotFound where it is not to fire any more."""
         message = NewMessage(role=MessageRole.USER, content="")
-        return self.log.record_error(self._firing(trigger, occasion, message, None), error)
+        return self.log.record_error(self._new_firing(trigger, occasion, message, None), error)
 
     def fire_by_hand(self, trigger: ReadyTrigger, payload: Any = None) -> FiringOutcome:
         """Fire now, whatever sets it off otherwise. What it sends is answered with the rights that both those who made
         the trigger and those who fire it have."""
         now = self.clock.now_ms()
         digest = occasion_digest("hand", self.programs.ledger.replica, self.log.newest(), now)
-        occasion = Occasion(digest=digest, source=MessageSource.TRIGGER, due_ms=now, payload=payload)
+        occasion = TriggerOccasion(digest=digest, source=MessageSource.TRIGGER, due_ms=now, payload=payload)
         standing = trigger.standing
         principals = tuple(dict.fromkeys((*standing.principals, *self._person_ids())))
         return self.fire(ReadyTrigger(trigger.program, replace(standing, principals=principals)), occasion, raises=True)
@@ -290,10 +344,10 @@ class TriggerSender:
         names = [principal.id for principal in reversed(self._person.chain)]
         return [self.programs.get(name).id for name in names if name != DEFAULT_AGENT]
 
-    def _firing(
+    def _new_firing(
         self,
         trigger: ReadyTrigger,
-        occasion: Occasion,
+        occasion: TriggerOccasion,
         message: NewMessage,
         cursor: CursorMove | None,
         *,
@@ -315,7 +369,7 @@ class TriggerSender:
 
     # --- what it says, and where it goes -------------------------------------------------------------------------
 
-    def _text(self, trigger: ReadyTrigger, occasion: Occasion, ledger: Ledger) -> tuple[str, bool]:
+    def _message_text(self, trigger: ReadyTrigger, occasion: TriggerOccasion, ledger: Ledger) -> tuple[str, bool]:
         """The message, and whether words of others may stand in it."""
         config, at_ms = trigger.config, occasion.due_ms or self.clock.now_ms()
         include = config.get("include", {})
@@ -327,7 +381,9 @@ class TriggerSender:
             text = f"{text}\n\n{sessions}"
         return text, occasion.payload is not None or sessions is not None
 
-    def _target(self, trigger: ReadyTrigger, programs: Programs, text: str) -> MessageTarget | RoomTarget:
+    def _message_target(
+        self, trigger: ReadyTrigger, programs: Programs, text: str, payload: Any
+    ) -> MessageTarget | RoomTarget:
         """As configured; else the agent that created it, and what a person created has a session of its own."""
         to = trigger.config.get("to", {})
         if "room" in to:
@@ -335,13 +391,16 @@ class TriggerSender:
         if "thread" in to:
             return MessageTarget(turn=programs.ledger.resolve(to["thread"]), persona=to.get("persona"))
         if "smart" in to:
-            return self._fitting(programs.ledger, text, to["smart"])
+            return self._fitting_target(programs.ledger, text, to["smart"])
         if to:
             agent = programs.get(to["persona"], ProgramKind.AGENT).name if "persona" in to else None
-            return MessageTarget(session=to.get("session"), persona=agent)
+            if "sender" in to and (sender := sender_name(payload, to["sender"])) is not None:
+                return MessageTarget(session=f"{DIRECT_KEY}{trigger.program.name}:{sender}", persona=agent)
+            if agent is not None or "session" in to:
+                return MessageTarget(session=to.get("session"), persona=agent)
         return self._own_target(trigger)
 
-    def _fitting(self, ledger: Ledger, text: str, fallback: str) -> MessageTarget:
+    def _fitting_target(self, ledger: Ledger, text: str, fallback: str) -> MessageTarget:
         """The thread that a text fits by its words, among those that whoever the trigger acts for may read; else a
         session."""
         choice = choose_route(
@@ -362,6 +421,11 @@ class TriggerSender:
         if program is not None and program.kind == ProgramKind.AGENT:
             return MessageTarget(persona=program.name)
         return MessageTarget(session=f"trigger:{trigger.program.name}")
+
+
+def _email(person: Program) -> str | None:
+    email = person.config.get("email") if isinstance(person.config, dict) else None
+    return email.casefold() if isinstance(email, str) else None
 
 
 def session_texts(ledger: Ledger, zone: tzinfo, period: str, now_ms: int) -> str:
@@ -421,11 +485,13 @@ class SignedPayload(Struct, frozen=True):
     """A digest of what is signed, whatever bytes it came in."""
     payload: Any
     """The JSON value of the body, or its text."""
+    event_id: str | None = None
+    """As its sender names the event, where what is signed does."""
 
 
 def read_delivery(data: bytes) -> WebhookDelivery:
     """Headers, an empty line, and the body: as an HTTP request has them, with or without its first line."""
-    head, separator, body = _divided(data)
+    head, separator, body = _divide_head(data)
     if not separator:
         raise InvalidInput("the delivery has no body", "give headers, an empty line, then the body")
     if len(head) > MOST_HEADER_BYTES or len(body) > MOST_BODY_BYTES:
@@ -447,7 +513,7 @@ def read_delivery(data: bytes) -> WebhookDelivery:
     return WebhookDelivery(headers, body)
 
 
-def _divided(data: bytes) -> tuple[bytes, bytes, bytes]:
+def _divide_head(data: bytes) -> tuple[bytes, bytes, bytes]:
     """At the first empty line, whichever ends of lines it has."""
     places = [(data.find(mark), mark) for mark in (b"\r\n\r\n", b"\n\n")]
     found = [place for place in places if place[0] >= 0]
@@ -465,19 +531,25 @@ def verified(webhook: Mapping[str, Any], delivery: WebhookDelivery, secret: str,
     signed = _SCHEMES[scheme](delivery)
     if signed.time is not None:
         _ensure_recent(signed.time, tolerance, now_ms)
-    expected = hmac.new(_key(scheme, secret), signed.covered, sha256).digest()
+    expected = hmac.new(_signing_key(scheme, secret), signed.covered, sha256).digest()
     is_signed = False
     for signature in signed.signatures:  # all of them, so that the time it takes tells nothing
         is_signed |= hmac.compare_digest(signature, expected)
     if not is_signed:
-        raise _refused("its signature is not by this secret")
+        raise _refused_delivery("its signature is not by this secret")
     value = json_value(delivery.body)
-    event_id = (signed.event_id or _event_id(scheme, value)).encode(errors="surrogatepass")
-    preimage = b"\0".join((b"weft.webhook.1", scheme.encode(), event_id, canonical_body(delivery.body, value)))
-    return SignedPayload(sha256(preimage).hexdigest(), _payload(delivery.body, value))
+    event_id = signed.event_id or _event_id(scheme, value)
+    id_bytes = event_id.encode(errors="surrogatepass")
+    preimage = b"\0".join((b"weft.webhook.1", scheme.encode(), id_bytes, canonical_body(delivery.body, value)))
+    return SignedPayload(sha256(preimage).hexdigest(), _exact_payload(delivery.body, value), _plain_event_id(event_id))
 
 
-def _payload(body: bytes, value: Any) -> Any:
+def _plain_event_id(event_id: str) -> str | None:
+    """An id that can be shown and looked up; None for anything else that a sender calls one."""
+    return event_id if PLAIN_EVENT_ID.fullmatch(event_id) else None
+
+
+def _exact_payload(body: bytes, value: Any) -> Any:
     """The value, where a ledger can keep it exactly; else the text."""
     if value is not NOT_JSON:
         try:
@@ -489,15 +561,15 @@ def _payload(body: bytes, value: Any) -> Any:
     return body.decode(errors="replace")
 
 
-def _refused(why: str) -> WeftError:
+def _refused_delivery(why: str) -> WeftError:
     return NotAllowed("trigger:deliver", ["the sender"], f"deliver this: {why}", "check the secret and the scheme")
 
 
 def _ensure_recent(text: str, tolerance_seconds: int, now_ms: int) -> None:
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise _refused("its time is no number of seconds")
+        raise _refused_delivery("its time is no number of seconds")
     if abs(now_ms // 1000 - int(text)) > tolerance_seconds:
-        raise _refused(f"it was signed more than {tolerance_seconds} seconds ago, or ahead")
+        raise _refused_delivery(f"it was signed more than {tolerance_seconds} seconds ago, or ahead")
 
 
 # --- schemes ---------------------------------------------------------------------------------------------------------
@@ -513,57 +585,57 @@ class SignedParts(Struct, frozen=True):
     """The sender's id of the event, where it stands in a header that is signed."""
 
 
-def _header(delivery: WebhookDelivery, name: str) -> str:
+def _header_value(delivery: WebhookDelivery, name: str) -> str:
     value = delivery.headers.get(name, "")
     if not value or len(value) > LONGEST_SIGNATURES:
-        raise _refused(f"the header {name} is missing" if not value else f"the header {name} is too long")
+        raise _refused_delivery(f"the header {name} is missing" if not value else f"the header {name} is too long")
     return value
 
 
-def _hex(text: str) -> bytes:
+def _hex_bytes(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
         return b""
 
 
-def _github(delivery: WebhookDelivery) -> SignedParts:
+def _github_parts(delivery: WebhookDelivery) -> SignedParts:
     """`X-Hub-Signature-256: sha256=HEX` over the body. It has no time, and its delivery id is not signed."""
-    algorithm, _, signature = _header(delivery, "x-hub-signature-256").partition("=")
-    return SignedParts(delivery.body, (_hex(signature),) if algorithm == "sha256" else ())
+    algorithm, _, signature = _header_value(delivery, "x-hub-signature-256").partition("=")
+    return SignedParts(delivery.body, (_hex_bytes(signature),) if algorithm == "sha256" else ())
 
 
-def _stripe(delivery: WebhookDelivery) -> SignedParts:
+def _stripe_parts(delivery: WebhookDelivery) -> SignedParts:
     """`Stripe-Signature: t=SECONDS,v1=HEX,v1=HEX` over `SECONDS.BODY`."""
-    items = [item.partition("=") for item in _header(delivery, "stripe-signature").split(",")]
+    items = [item.partition("=") for item in _header_value(delivery, "stripe-signature").split(",")]
     times = {value for name, _, value in items if name.strip() == "t"}
     if len(times) != 1:
-        raise _refused("it names no single time")
+        raise _refused_delivery("it names no single time")
     time = times.pop()
-    signatures = tuple(_hex(value) for name, _, value in items if name.strip() == "v1")
+    signatures = tuple(_hex_bytes(value) for name, _, value in items if name.strip() == "v1")
     return SignedParts(time.encode() + b"." + delivery.body, signatures, time)
 
 
-def _slack(delivery: WebhookDelivery) -> SignedParts:
+def _slack_parts(delivery: WebhookDelivery) -> SignedParts:
     """`X-Slack-Signature: v0=HEX` over `v0:SECONDS:BODY`, the seconds in `X-Slack-Request-Timestamp`."""
-    time = _header(delivery, "x-slack-request-timestamp")
-    version, _, signature = _header(delivery, "x-slack-signature").partition("=")
+    time = _header_value(delivery, "x-slack-request-timestamp")
+    version, _, signature = _header_value(delivery, "x-slack-signature").partition("=")
     covered = b"v0:" + time.encode() + b":" + delivery.body
-    return SignedParts(covered, (_hex(signature),) if version == "v0" else (), time)
+    return SignedParts(covered, (_hex_bytes(signature),) if version == "v0" else (), time)
 
 
-def _standard(delivery: WebhookDelivery) -> SignedParts:
+def _standard_parts(delivery: WebhookDelivery) -> SignedParts:
     """`Webhook-Signature: v1,BASE64 v1,BASE64` over `ID.SECONDS.BODY`: see standardwebhooks.com."""
-    event_id, time = _header(delivery, "webhook-id"), _header(delivery, "webhook-timestamp")
+    event_id, time = _header_value(delivery, "webhook-id"), _header_value(delivery, "webhook-timestamp")
     if "." in event_id:  # what is signed could be divided in more than one way
-        raise _refused("the header webhook-id has a full stop")
-    items = [item.partition(",") for item in _header(delivery, "webhook-signature").split()]
-    signatures = tuple(_base64(value) for version, _, value in items if version == "v1")
+        raise _refused_delivery("the header webhook-id has a full stop")
+    items = [item.partition(",") for item in _header_value(delivery, "webhook-signature").split()]
+    signatures = tuple(_base64_bytes(value) for version, _, value in items if version == "v1")
     covered = event_id.encode() + b"." + time.encode() + b"." + delivery.body
     return SignedParts(covered, signatures, time, event_id)
 
 
-def _base64(text: str) -> bytes:
+def _base64_bytes(text: str) -> bytes:
     """Standard letters or those of URLs, with or without padding."""
     import base64
     import binascii
@@ -574,18 +646,18 @@ def _base64(text: str) -> bytes:
         return b""
 
 
-def _key(scheme: str, secret: str) -> bytes:
+def _signing_key(scheme: str, secret: str) -> bytes:
     """A secret of the standard scheme may be given as `whsec_BASE64`. An empty key is refused: everybody knows it."""
     if scheme == "standard" and secret.startswith("whsec_"):
-        key = _base64(secret.removeprefix("whsec_"))
+        key = _base64_bytes(secret.removeprefix("whsec_"))
     else:
         key = secret.encode()
     if not key:
-        raise _refused("the secret is empty, or no base64 follows its whsec_")
+        raise _refused_delivery("the secret is empty, or no base64 follows its whsec_")
     return key
 
 
-_SCHEMES = {"github": _github, "stripe": _stripe, "slack": _slack, "standard": _standard}
+_SCHEMES = {"github": _github_parts, "stripe": _stripe_parts, "slack": _slack_parts, "standard": _standard_parts}
 _ID_FIELDS = {"stripe": "id", "slack": "event_id"}
 
 
@@ -644,19 +716,19 @@ def canonical_body(body: bytes, value: Any) -> bytes:
     What is no JSON is itself."""
     if value is NOT_JSON:
         return b"bytes\0" + body
-    return b"json\0" + json.dumps(_plain(value), sort_keys=True, separators=(",", ":")).encode()
+    return b"json\0" + json.dumps(_unambiguous_form(value), sort_keys=True, separators=(",", ":")).encode()
 
 
-def _plain(value: Any) -> Any:
+def _unambiguous_form(value: Any) -> Any:
     """The value with a mark before each list and number, so that no two values look alike."""
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _unambiguous_form(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return ["list", *map(_plain, value)]
-    return ["number", _number(value)] if isinstance(value, Decimal) else value
+        return ["list", *map(_unambiguous_form, value)]
+    return ["number", _plain_number(value)] if isinstance(value, Decimal) else value
 
 
-def _number(value: Decimal) -> str:
+def _plain_number(value: Decimal) -> str:
     """Digits without zeros at their end, and the power of ten: 1, 1.0, 10e-1 and 1E0 are one number."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int), "JSON writes no other number"
@@ -680,7 +752,10 @@ def deliver(sender: TriggerSender, name: str, delivery: WebhookDelivery, variabl
         raise NotApplicable(f"trigger {trigger.program.name!r} waits for no webhook", "deliver to one that does")
     secret = resolve_config(setting["secret"], variable, f"trigger {trigger.program.name!r}")
     signed = verified(setting, delivery, secret, sender.clock.now_ms())
-    occasion = Occasion(
-        digest=occasion_digest("webhook", signed.occasion), source=MessageSource.WEBHOOK, payload=signed.payload
+    occasion = TriggerOccasion(
+        digest=occasion_digest("webhook", signed.occasion),
+        source=MessageSource.WEBHOOK,
+        payload=signed.payload,
+        event_id=signed.event_id,
     )
     return sender.fire(trigger, occasion, raises=True)

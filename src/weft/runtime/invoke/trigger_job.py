@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from weft.kernel.enums import MISSED_CHOICES, MessageSource
 from weft.kernel.errors import Damaged, NotApplicable, NotFound, StoreError, WeftError
 from weft.kernel.foreign_input import MIB, ReadBudget, ReadLimits
-from weft.ledger.api import CursorMove, EventPlace, Occasion, TriggerStanding
+from weft.ledger.api import CursorMove, EventPlace, TriggerOccasion, TriggerStanding
 from weft.programs import Programs
 from weft.programs.program_writer import ensure_vouched
 from weft.programs.triggers import due_between, first_due
 from weft.runtime.invoke.trigger_firing import ReadyTrigger, TriggerSender, occasion_digest
-from weft.runtime.ledger_port import Crossing
+from weft.runtime.ledger_port import Executor
 from weft.runtime.tool.tool_contract import ToolFailure
 from weft.runtime.tool.workspace import FolderWalk, PathPattern, WorkspaceFolder
 
@@ -50,10 +50,10 @@ def fits(trigger: ReadyTrigger, fields: Mapping[str, Any], place: EventPlace, id
         return place.program is not None and place.program == ids.get(setting)
     if name == "room":
         return place.room is not None and place.room == ids.get(setting) and fields.get("message_kind") == "participant"
-    return all(_has(fields, place, path, value) for path, value in setting.get("filter", {}).items())
+    return all(_event_has(fields, place, path, value) for path, value in setting.get("filter", {}).items())
 
 
-def _has(fields: Mapping[str, Any], place: EventPlace, path: str, wanted: Any) -> bool:
+def _event_has(fields: Mapping[str, Any], place: EventPlace, path: str, wanted: Any) -> bool:
     """`session`, `turn`, `room` and `program` are what the event belongs to; all else is a field of it."""
     if path in ("session", "turn", "room", "program"):
         return bool(getattr(place, path) == wanted)
@@ -136,7 +136,7 @@ class FolderWatch:
         """The folder as it is, and what of it changed. What is being written is left to a later look. The first look at
         a folder finds no changes."""
         workspace = WorkspaceFolder(Path(self._folder), withheld=self._withheld)
-        found = self._stats(workspace)
+        found = self._folder_stats(workspace)
         old = {} if before is None else before.files
         moved = {path for path, stat in found.items() if path not in old or stat != (old[path].size, old[path].time_ns)}
         settled = {path for path in moved if before is None or self._last.get(path) == found[path]}
@@ -146,7 +146,7 @@ class FolderWatch:
         files = {path: old[path] for path in old if path not in gone_for_good and path not in settled}
         changes: list[dict[str, str]] = [{"path": path, "change": "removed"} for path in gone_for_good]
         for path in settled:
-            mark = self._mark(workspace, path, found[path])
+            mark = self._file_mark(workspace, path, found[path])
             if mark is None:
                 continue
             files[path] = mark
@@ -158,7 +158,7 @@ class FolderWatch:
         changes.sort(key=lambda change: change["path"])
         return FolderState(count, files), changes
 
-    def _stats(self, workspace: WorkspaceFolder) -> dict[str, tuple[int, int]]:
+    def _folder_stats(self, workspace: WorkspaceFolder) -> dict[str, tuple[int, int]]:
         walk = FolderWalk(workspace, ReadBudget(LIMITS))
         found: dict[str, tuple[int, int]] = {}
         for path in walk.files(".", lambda parts: True):
@@ -176,7 +176,7 @@ class FolderWatch:
             raise ToolFailure("limit", "the folder is too large to be looked through: name a smaller one")
         return found
 
-    def _mark(self, workspace: WorkspaceFolder, path: str, stat: tuple[int, int]) -> FileMark | None:
+    def _file_mark(self, workspace: WorkspaceFolder, path: str, stat: tuple[int, int]) -> FileMark | None:
         """None where it cannot be read. What is very large is told by its size and time alone."""
         size, time_ns = stat
         if size > MOST_FILE_BYTES:
@@ -219,7 +219,7 @@ class TriggerJob:
 
     name = "triggers"
 
-    def __init__(self, sender: TriggerSender, crossing: Crossing) -> None:
+    def __init__(self, sender: TriggerSender, crossing: Executor) -> None:
         self._sender, self._crossing = sender, crossing
         self._positions: dict[tuple[str, int], int] = {}
         """How far each trigger has read the log, by its id and version: beyond what is kept in the ledger."""
@@ -245,10 +245,10 @@ class TriggerJob:
             self._next_folder_ms = now_ms
         self._last_ms = now_ms
         self._failed = {}
-        triggers = self._triggers(now_ms)
+        triggers = self._ready_triggers(now_ms)
         due: list[int] = []
         for trigger in triggers:
-            due += self._guarded(trigger, partial(self._by_itself, trigger, now_ms)) or []
+            due += self._guarded_work(trigger, partial(self._by_itself, trigger, now_ms)) or []
         if any(trigger.occasion[0] == "file" for trigger in triggers):
             if now_ms >= self._next_folder_ms:
                 self._next_folder_ms = now_ms + FOLDER_MS
@@ -259,7 +259,7 @@ class TriggerJob:
             raise error
         return min(due, default=None)
 
-    def _triggers(self, now_ms: int) -> list[ReadyTrigger]:
+    def _ready_triggers(self, now_ms: int) -> list[ReadyTrigger]:
         """Those that fire. They are read again where an event about one came, and from time to time: what is taken over
         from other ledgers is no event."""
         changes = self._sender.log.last_changes()
@@ -281,7 +281,7 @@ class TriggerJob:
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
         self._next_times = {id: times for id, times in self._next_times.items() if id in ids}
 
-    def _guarded(self, trigger: ReadyTrigger, work: Callable[[], T]) -> T | None:
+    def _guarded_work(self, trigger: ReadyTrigger, work: Callable[[], T]) -> T | None:
         """Work for one trigger, whose failure keeps no other from firing; None where it failed."""
         try:
             return work()
@@ -296,7 +296,7 @@ class TriggerJob:
         source = MessageSource.EVENT if trigger.schedule is None else MessageSource.CRON
         digest = occasion_digest("failure", trigger.standing.version, self._last_ms, next(self._numbers))
         try:
-            self._sender.note_error(trigger, Occasion(digest=digest, source=source), error)
+            self._sender.note_error(trigger, TriggerOccasion(digest=digest, source=source), error)
         except (NotApplicable, NotFound):  # paused, deleted or configured anew meanwhile: which is what it failed with
             return
         except StoreError as failure:
@@ -329,7 +329,7 @@ class TriggerJob:
             self._note_missed(trigger, missed[: len(missed) - len(caught_up)])
         for time in (*caught_up, *on_time):
             digest = occasion_digest("time", time)
-            occasion = Occasion(digest=digest, source=MessageSource.CRON, due_ms=time)
+            occasion = TriggerOccasion(digest=digest, source=MessageSource.CRON, due_ms=time)
             if self._sender.fire(trigger, occasion, _time_cursor(trigger, time)).paused is not None:
                 return []
         if has_more:
@@ -361,14 +361,14 @@ class TriggerJob:
     def _by_log(self, triggers: list[ReadyTrigger]) -> bool:
         """Whether there is more to look at."""
         newest = self._sender.log.newest()
-        positions = {trigger.id: self._position(trigger) for trigger in triggers}
+        positions = {trigger.id: self._trigger_position(trigger) for trigger in triggers}
         if not positions or min(positions.values()) >= newest:
             return False
         until, events = self._sender.log.events_after(min(positions.values()), MOST_EVENTS)
         reached = {trigger.id: max(positions[trigger.id], until) for trigger in triggers}
         wanted: dict[str, list[tuple[ReadyTrigger, dict[str, str]]]] = {}
         for trigger in triggers:
-            ids = self._guarded(trigger, partial(self._ids, trigger))
+            ids = self._guarded_work(trigger, partial(self._named_ids, trigger))
             if ids is None:
                 reached[trigger.id] = positions[trigger.id]
             else:
@@ -376,20 +376,20 @@ class TriggerJob:
         for n, fields in events:
             for trigger, ids in wanted.get(fields["kind"], ()):
                 if positions[trigger.id] < n <= reached[trigger.id]:
-                    self._guarded(trigger, partial(self._fire_event, trigger, n, fields, ids))
+                    self._guarded_work(trigger, partial(self._fire_event, trigger, n, fields, ids))
                     if trigger.id in self._failed:  # it is looked at again
                         reached[trigger.id] = n - 1
         for trigger in triggers:
-            self._guarded(trigger, partial(self._remember, trigger, reached[trigger.id]))
+            self._guarded_work(trigger, partial(self._remember_position, trigger, reached[trigger.id]))
         return until < newest
 
-    def _position(self, trigger: ReadyTrigger) -> int:
+    def _trigger_position(self, trigger: ReadyTrigger) -> int:
         standing = trigger.standing
         cursor = standing.cursor
         kept = cursor.position if cursor is not None and cursor.version == standing.version else 0
         return max(kept, standing.since_n, self._positions.get((trigger.id, standing.version), 0))
 
-    def _remember(self, trigger: ReadyTrigger, position: int) -> None:
+    def _remember_position(self, trigger: ReadyTrigger, position: int) -> None:
         standing = trigger.standing
         self._positions[trigger.id, standing.version] = position
         cursor = standing.cursor
@@ -397,7 +397,7 @@ class TriggerJob:
         if position - kept >= SAVED_EVENTS:
             self._sender.log.move_cursor(trigger.id, CursorMove(standing.version, position))
 
-    def _ids(self, trigger: ReadyTrigger) -> dict[str, str]:
+    def _named_ids(self, trigger: ReadyTrigger) -> dict[str, str]:
         """The id of the task or the room that a trigger names, where whoever it acts for may know of it."""
         name, setting = trigger.occasion
         try:
@@ -414,12 +414,13 @@ class TriggerJob:
         place = self._sender.log.place_of(n, fields)
         if not fits(trigger, fields, place, ids) or not self._is_readable(trigger, place):
             return
-        occasion = Occasion(
+        occasion = TriggerOccasion(
             digest=occasion_digest("event", fields["event_id"]),
             source=MessageSource.EVENT,
             cause=place.cause,
             hops=place.hops,
             payload=payload_of(fields, place),
+            event_id=str(fields["event_id"]),
         )
         self._sender.fire(trigger, occasion, CursorMove(trigger.standing.version, n))
 
@@ -456,7 +457,7 @@ class TriggerJob:
         if not changes:
             self._sender.log.move_cursor(trigger.id, move)
             return
-        occasion = Occasion(
+        occasion = TriggerOccasion(
             digest=occasion_digest("file", version, standing.since_n, state.count),
             source=MessageSource.EVENT,
             payload=changes_payload(setting["folder"], changes),

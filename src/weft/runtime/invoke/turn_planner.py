@@ -4,14 +4,15 @@ the layers of configuration. Any broker makes the same plan.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.enums import AgentRole, ProgramKind
+from weft.kernel.enums import AgentRole, ProgramKind, ResourceKind
 from weft.kernel.errors import InvalidInput, NotApplicable
-from weft.ledger.api import InboxMessage, Runs, SessionStanding, Setting, TurnRetry, principals_of, retry_of
-from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.api import InboxMessage, Ledger, RunConfig, Runs, SessionStanding, TurnRetry, principals_of, retry_of
+from weft.ledger.model import DEFAULT_AGENT, Message, NewMessage
 from weft.programs.program_records import Resolver
 from weft.programs.programs import Programs
 from weft.runtime.agent_work import turn_limits
@@ -33,8 +34,29 @@ from weft.runtime.broker.turn_plans import SessionCompaction, TurnPlan, message_
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local_models import default_prompt
-from weft.runtime.inference.model_requests import ModelSettings
+from weft.runtime.inference.model_requests import InferenceRequest, ModelSettings
 from weft.runtime.ledger_port import RuntimeLedger
+from weft.runtime.opened_folders import links_on_way
+from weft.runtime.sandbox.profiles import is_beneath
+from weft.runtime.tool.tool_contract import FunctionElsewhere
+
+
+def ensure_not_led_away(ledger: Ledger, workspace: str) -> None:
+    """Raises NotApplicable where a link in a folder that agents of this ledger work in leads a workspace out of that
+    folder: a command could have put it there, and what the workspace's own turns read and write would be elsewhere."""
+    links = list(links_on_way(os.path.abspath(workspace)))
+    if not links:  # as nearly always
+        return
+    target = os.path.realpath(workspace)
+    worked_in = [resource.place for resource in ledger.resources.list(kind=ResourceKind.DIRECTORY)]
+    for link in links:
+        for folder in worked_in:
+            if is_beneath(os.path.dirname(link), folder) and not is_beneath(target, folder):
+                raise NotApplicable(
+                    f"the workspace {workspace} leads to {target}, by the link {link} in a folder that agents work in",
+                    "put the folder back where it was, or make the one that is meant the workspace by its own path",
+                )
+
 
 Acting = Callable[[InboxMessage], ExecutionContext]
 """In whose name a message is answered."""
@@ -67,21 +89,21 @@ class ConfiguredPlanner:
         self.acting = acting
 
     async def __call__(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
-        plan, configuration = await self._ledger.crossing.run(lambda: self._planned(standing, messages))
+        plan, configuration = await self._ledger.crossing.run(lambda: self._plan_with_configuration(standing, messages))
         if self._equip is not None:
             await self._equip(plan, configuration, standing)
         return plan
 
     def plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
         """Without tools."""
-        return self._planned(standing, messages)[0]
+        return self._plan_with_configuration(standing, messages)[0]
 
-    def _planned(
+    def _plan_with_configuration(
         self, standing: SessionStanding, messages: Sequence[InboxMessage]
     ) -> tuple[TurnPlan, TurnConfiguration]:
         """Raises a WeftError where the messages cannot be answered as things are configured."""
         retry = next((one for one in map(retry_of, messages) if one is not None), None)
-        parent = self._parent(standing, retry)
+        parent = self._retry_parent(standing, retry)
         overrides = combined_overrides(read_overrides(one.overrides, one.id) for one in messages)
         if overrides.toolset is not None and any(map(principals_of, messages)):
             raise InvalidInput("only whoever opened the ledger gives a message a toolset", "send it without")
@@ -95,18 +117,22 @@ class ConfiguredPlanner:
         acting = self.acting(messages[0])
         reader = LayerReader(self._programs, self._inference, self._variable, acting, self._other_models)
         configuration = reader.configuration(request)
+        if configuration.functions and self._equip is None:
+            raise FunctionElsewhere([one.name for one in configuration.functions])
         if configuration.persona is not None:
             runs = Runs(self._programs.ledger)
             runs.ensure_works_for(configuration.persona.id, [message.id for message in messages])
         model = configuration.require_model()
-        compaction = self._compaction(standing, configuration, model)
+        compaction = self._session_compaction(standing, configuration, model)
         workspace = message_workspace(messages) or configuration.workspace
+        if workspace is not None:
+            ensure_not_led_away(self._programs.ledger, workspace)
         limits = turn_limits(self._programs, self._ledger.crossing, configuration.persona, standing)
         plan = TurnPlan(
             model=model,
             inference=self._inference,
             acting=configuration.context,
-            setting=Setting(workspace=workspace, role=_role(configuration), **configuration.turn_fields()),
+            setting=RunConfig(workspace=workspace, role=_agent_role(configuration), **configuration.turn_fields()),
             situation=configuration.effective.situation,
             parameters=configuration.effective.request_parameters,
             system=configuration.system_prompt if overrides.system is None else overrides.system,
@@ -125,7 +151,7 @@ class ConfiguredPlanner:
         )
         return plan, configuration
 
-    def _compaction(
+    def _session_compaction(
         self, standing: SessionStanding, configuration: TurnConfiguration, model: ModelSettings
     ) -> SessionCompaction:
         """By the settings of the session and its agent; the turn's own model writes summaries where none is named."""
@@ -134,15 +160,23 @@ class ConfiguredPlanner:
         if settings.model is not None:
             program = find(settings.model, ProgramKind.MODEL)
             writer_model = model_settings(program, find, self._variable, configuration.context).model
+        parameters = configuration.effective.request_parameters
+
+        async def count(messages: Sequence[Message | NewMessage]) -> int | None:
+            request = InferenceRequest(model=model, messages=messages, parameters=parameters)
+            counted = await self._inference.count(request, context=configuration.context)
+            return None if counted.counted_by is None else counted.tokens
+
         return SessionCompaction(
             self._ledger,
             self._inference,
             standing.id,
             CompactionWriter(settings, writer_model, configuration.context),
-            budget_of(model, configuration.effective.request_parameters),
+            budget_of(model, parameters),
+            count,
         )
 
-    def _parent(self, standing: SessionStanding, retry: TurnRetry | None) -> str | UnsetType:
+    def _retry_parent(self, standing: SessionStanding, retry: TurnRetry | None) -> str | UnsetType:
         """The turn that a retry goes on from, where that is not the head. Only the head and failed turns of the same
         session after it can be gone on from: where the session has moved on since, the retry is refused."""
         if retry is None or standing.open_turn is not None:
@@ -163,8 +197,9 @@ class ConfiguredPlanner:
         return start
 
 
-def _role(configuration: TurnConfiguration) -> AgentRole:
-    return AgentRole.UNIFIED if configuration.constraints is None else AgentRole.WORKER
+def _agent_role(configuration: TurnConfiguration) -> AgentRole:
+    implied = AgentRole.UNIFIED if configuration.constraints is None else AgentRole.WORKER
+    return configuration.role or implied
 
 
 def sender_context(person: ExecutionContext, programs: Programs, message: InboxMessage) -> ExecutionContext:

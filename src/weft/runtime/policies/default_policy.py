@@ -60,11 +60,11 @@ SECRET_BEGINNINGS = (".env.", ".env-", "id_rsa", "id_dsa", "id_ecdsa", "id_ed255
 SECRET_ENDINGS = (".pem", ".key", ".p12", ".pfx", ".kdbx", ".tfstate", ".tfstate.backup")
 SECRET_PATHS = (".docker/config.json", ".config/gh/hosts.yml", ".kube/config")
 """Names that say nothing by themselves, with the folder that they lie in."""
-PLANTED_FOLDERS = (".git", ".weft", ".hg", ".svn")
-"""What is written there runs later, or is the record itself."""
+PLANTED_FOLDERS = (".git", ".weft", ".hg", ".svn", ".jj", ".sl", ".bzr", "_darcs")
+"""What is written there runs later, or is the record itself; in small letters."""
 GIT_PROGRAMS = ("--ou", "--ext", "--textc", "--no-i")
 """Options with which git writes files, runs programs or reads whole folders, also where they are shortened."""
-GREP_FOLDERS = ("--r", "--der", "--dir")
+GREP_FOLDERS = ("--r", "--der", "--di")
 """Options with which grep reads whole folders, also where they are shortened."""
 SOURCE_ENDINGS = set(
     "c cc cpp cs css go h hpp html java js jsx kt md php py pyi rb rs rst scss sql swift ts tsx".split()
@@ -85,10 +85,10 @@ def decide(name: str, subjects: list[str] | None, context: dict[str, object]) ->
         return "ask", "words of strangers are in the context, and this tool reaches the network"
     hidden = context.get("hidden")
     hidden = hidden if isinstance(hidden, list) else []
+    secrets = [subject for subject in subjects or [] if subject in hidden or is_secret(subject)]
     if name in READING:
-        secrets = [subject for subject in subjects or [] if subject in hidden or is_secret(subject)]
         return ("ask", f"{secrets[0]} may hold secrets") if secrets else ("allow", "it changes nothing")
-    if context.get("is_contained") and not (name in WRITING and any(map(is_secret, subjects or []))):
+    if context.get("is_contained") and not (name in WRITING and secrets):
         return "allow", "it stays inside the sandbox of a folder that is trusted for work"
     if subjects is not None and is_listed(name, subjects):
         return "allow", "its uses are listed as allowed"
@@ -106,7 +106,7 @@ def question(name: str, subjects: list[str] | None) -> str:
 def refused(name: str, subjects: list[str]) -> str | None:
     """Why a use is refused whatever is listed; None where it is not."""
     for subject in subjects:
-        if name in WRITING and set(PLANTED_FOLDERS) & set(subject.split("/")):
+        if name in WRITING and set(PLANTED_FOLDERS) & set(subject.lower().split("/")):
             return f"{subject} belongs to version control or to the record: what is written there runs elsewhere"
         if name == "shell" and is_destructive(subject):
             return "the command destroys what nobody can bring back, or asks for more rights"
@@ -249,8 +249,26 @@ TESTS = [
         "decision": "ask",
     },
     {
+        "name": "nor is one that is hidden from commands, whatever its name",
+        "call": {
+            "name": "edit",
+            "arguments": {},
+            "context": {"subjects": ["docker/a"], "hidden": ["docker/a"], "is_contained": True},
+        },
+        "decision": "ask",
+    },
+    {
         "name": "no hook is planted there either",
         "call": {"name": "write", "arguments": {}, "context": {"subjects": [".git/hooks/a"], "is_contained": True}},
+        "decision": "deny_continue",
+    },
+    {
+        "name": "nor one of another version control",
+        "call": {
+            "name": "write",
+            "arguments": {},
+            "context": {"subjects": ["a/.JJ/repo/config"], "is_contained": True},
+        },
         "decision": "deny_continue",
     },
     {
@@ -295,6 +313,11 @@ TESTS = [
     {
         "name": "no folder is searched in which secrets may lie",
         "call": {"name": "shell", "arguments": {}, "context": {"subjects": ["grep -rn password ."]}},
+        "decision": "ask",
+    },
+    {
+        "name": "nor where the option for that is shortened",
+        "call": {"name": "shell", "arguments": {}, "context": {"subjects": ["grep --di=recurse password ."]}},
         "decision": "ask",
     },
     {

@@ -87,8 +87,8 @@ class DecisionProcess:
         self.code = 0
 
     def run(self) -> int:
-        ending = self._attend()
-        status = _ended(self._process.process_id, wait=False)
+        ending = self._attend_process()
+        status = _exit_status(self._process.process_id, wait=False)
         if ending == EXITED and status is not None:
             self.code = os.waitstatus_to_exitcode(status)
             if _has_children():
@@ -98,7 +98,7 @@ class DecisionProcess:
         self._read_errors()
         if self.output_bytes > OUTPUT_BYTES:
             return TOO_MUCH_OUTPUT
-        if ending == EXITED and self.code == 0 and (self._sent < len(self._data) or self._unread()):
+        if ending == EXITED and self.code == 0 and (self._sent < len(self._data) or self._has_unread_input()):
             return UNREAD_INPUT
         return ending
 
@@ -106,7 +106,7 @@ class DecisionProcess:
         for buffer in (self._data, self.output, self.errors):
             buffer[:] = bytes(len(buffer))
 
-    def _attend(self) -> int:
+    def _attend_process(self) -> int:
         waiting, poll = self._process, select.poll()
         end = os.pidfd_open(waiting.process_id)
         try:
@@ -122,7 +122,7 @@ class DecisionProcess:
                 if left <= 0:
                     return TIMED_OUT
                 ready = {descriptor for descriptor, _ in poll.poll(left * 1000)}
-                if waiting.input_write in ready and self._feed():
+                if waiting.input_write in ready and self._feed_input():
                     poll.unregister(waiting.input_write)
                     os.close(waiting.input_write)
                     waiting.input_write = -1
@@ -137,7 +137,7 @@ class DecisionProcess:
         finally:
             os.close(end)
 
-    def _feed(self) -> bool:
+    def _feed_input(self) -> bool:
         """Write what the pipe takes; whether all is written."""
         with suppress(BlockingIOError):
             self._sent += os.write(self._process.input_write, memoryview(self._data)[self._sent :][:_CHUNK_BYTES])
@@ -171,7 +171,7 @@ class DecisionProcess:
             self.errors_bytes = kept + count
             piece[:count] = bytes(count)
 
-    def _unread(self) -> bool:
+    def _has_unread_input(self) -> bool:
         return _unread_bytes(self._process.input_read) > 0
 
 
@@ -181,22 +181,22 @@ def serve(code: CodeType | None) -> CodeType | None:
     waiting = WaitingProcess()
     if not waiting.process_id:
         return code
-    _write(REPLY.pack(NO_NONCE, READY, 0, 0, 0))
+    _write_to_host(REPLY.pack(NO_NONCE, READY, 0, 0, 0))
     while True:
         header = bytearray(REQUEST.size)
-        _fill(header)
+        _fill_buffer(header)
         nonce, milliseconds, size = REQUEST.unpack(header)
         data = bytearray(size)
-        _fill(data)
+        _fill_buffer(data)
         decision = DecisionProcess(waiting, data, milliseconds / 1000)
         ending = decision.run()
         if own_limits() != limits:
             ending = CHANGED_SERVER
         output = memoryview(decision.output)[: min(decision.output_bytes, OUTPUT_BYTES)]
         errors = memoryview(decision.errors)[: decision.errors_bytes]
-        _write(REPLY.pack(nonce, ending, decision.code, len(output), len(errors)))
-        _write(output)
-        _write(errors)
+        _write_to_host(REPLY.pack(nonce, ending, decision.code, len(output), len(errors)))
+        _write_to_host(output)
+        _write_to_host(errors)
         decision.wipe()
         waiting.close()
         if ending == CHANGED_SERVER:
@@ -217,7 +217,7 @@ def end_all() -> None:
     with suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     while _has_children():
-        _ended(-1, wait=True)
+        _exit_status(-1, wait=True)
 
 
 def run_policy(code: CodeType | None, path: str) -> None:
@@ -231,14 +231,14 @@ def run_policy(code: CodeType | None, path: str) -> None:
     status = _status_of(code, path, module)
     for end in (threading._shutdown, atexit._run_exitfuncs, module.__dict__.clear, gc.collect):  # type: ignore[attr-defined]
         end()
-        status = status or _flushed()
+        status = status or _flush_output()
     os._exit(status)
 
 
 def _status_of(code: CodeType | None, path: str, module: ModuleType) -> int:
     """The exit status of the script; what Python says of an exception is said."""
     try:
-        exec(code or _compiled(path), module.__dict__)
+        exec(code or _compile_source(path), module.__dict__)
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return (end.code or 0) & 0xFF
@@ -250,7 +250,7 @@ def _status_of(code: CodeType | None, path: str, module: ModuleType) -> int:
     return 0
 
 
-def _flushed() -> int:
+def _flush_output() -> int:
     """Write what is buffered; the status of a script whose output is lost."""
     try:
         if sys.stdout is not None and not sys.stdout.closed:
@@ -273,7 +273,7 @@ def prepare(path: str) -> CodeType | None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        code = _compiled(path)
+        code = _compile_source(path)
     except Exception:  # what is wrong with it is said by the process that runs it
         code = None
     gc.collect()
@@ -281,12 +281,12 @@ def prepare(path: str) -> CodeType | None:
     return code
 
 
-def _compiled(path: str) -> CodeType:
+def _compile_source(path: str) -> CodeType:
     with open(path, "rb") as file:
         return compile(file.read(), path, "exec", dont_inherit=True)
 
 
-def _ended(process_id: int, wait: bool) -> int | None:
+def _exit_status(process_id: int, wait: bool) -> int | None:
     """The status of a process that has ended; None where it has not."""
     try:
         ended, status = os.waitpid(process_id, 0 if wait else os.WNOHANG)
@@ -314,7 +314,7 @@ def _unread_bytes(pipe: int) -> int:
     return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0])
 
 
-def _fill(buffer: bytearray) -> None:
+def _fill_buffer(buffer: bytearray) -> None:
     filled = 0
     while filled < len(buffer):
         count = os.readv(_HOST_IN, [memoryview(buffer)[filled:]])
@@ -323,7 +323,7 @@ def _fill(buffer: bytearray) -> None:
         filled += count
 
 
-def _write(data: bytes | memoryview) -> None:
+def _write_to_host(data: bytes | memoryview) -> None:
     while data:
         data = data[os.write(_HOST_OUT, data) :]
 

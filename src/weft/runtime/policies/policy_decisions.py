@@ -151,7 +151,9 @@ def _read_document(data: bytes) -> PolicyAnswer:
     try:
         document = msgspec.convert(loads(data), _Document)
     except (WeftError, msgspec.ValidationError) as error:
-        return failed_answer(f"its answer is not one JSON object with decision and rationale: {_short(str(error))}")
+        return failed_answer(
+            f"its answer is not one JSON object with decision and rationale: {_short_text(str(error))}"
+        )
     if not document.rationale.strip():
         return failed_answer("its answer has no rationale")
     if len(document.rationale) > RATIONALE_CHARACTERS:
@@ -162,10 +164,10 @@ def _read_document(data: bytes) -> PolicyAnswer:
 def _last_line(stderr: bytes) -> str:
     """What Python says last of an exception is what it was."""
     lines = stderr.decode(errors="replace").strip().splitlines()
-    return f" ({_short(lines[-1])})" if lines else ""
+    return f" ({_short_text(lines[-1])})" if lines else ""
 
 
-def _short(text: str) -> str:
+def _short_text(text: str) -> str:
     return text if len(text) <= _LONGEST_QUOTE_CHARACTERS else text[: _LONGEST_QUOTE_CHARACTERS - 1] + "…"
 
 
@@ -204,7 +206,7 @@ class PolicyInterpreter:
     ) -> None:
         self._requests: _Requests = queue.SimpleQueue()
         self._thread = threading.Thread(
-            target=_serve,
+            target=_serve_interpreter,
             args=(self._requests, sandbox, source.encode(), protected, limits),
             name="weft-policy",
             daemon=True,
@@ -256,28 +258,30 @@ class PolicyInterpreters:
             self._interpreters.popitem()[1].stop()
 
 
-def _serve(requests: _Requests, sandbox: Sandbox, source: bytes, protected: ProtectedPlaces, limits: Limits) -> None:
+def _serve_interpreter(
+    requests: _Requests, sandbox: Sandbox, source: bytes, protected: ProtectedPlaces, limits: Limits
+) -> None:
     """The thread of an interpreter. The sandbox is started with the first call, and again when it was lost."""
     server: SandboxedServer | None = None
     while (request := requests.get()) is not None:
         try:
             if server is None or server.has_ended:
-                _stop(server)
-                server = _start(sandbox, source, protected, limits)
-            outcome = _exchange(server, request.document, request.seconds)
+                _stop_server(server)
+                server = _start_server(sandbox, source, protected, limits)
+            outcome = _exchange_decision(server, request.document, request.seconds)
         except ServerLost as lost:
-            _stop(server)
+            _stop_server(server)
             outcome, server = ScriptOutcome(ending=ScriptEnding.LOST, why=str(lost)), None
         except BaseException as error:  # it is raised where the decision is awaited
-            _stop(server)
+            _stop_server(server)
             server = None
-            _settle(request, error)
+            _settle_request(request, error)
             continue
-        _settle(request, outcome)
-    _stop(server)
+        _settle_request(request, outcome)
+    _stop_server(server)
 
 
-def _settle(request: _Request, outcome: ScriptOutcome | BaseException) -> None:
+def _settle_request(request: _Request, outcome: ScriptOutcome | BaseException) -> None:
     if not request.outcome.set_running_or_notify_cancel():
         return  # nobody waits for it any longer
     if isinstance(outcome, ScriptOutcome):
@@ -286,12 +290,12 @@ def _settle(request: _Request, outcome: ScriptOutcome | BaseException) -> None:
         request.outcome.set_exception(outcome)
 
 
-def _stop(server: SandboxedServer | None) -> None:
+def _stop_server(server: SandboxedServer | None) -> None:
     if server is not None:
         server.stop()
 
 
-def _start(sandbox: Sandbox, source: bytes, protected: ProtectedPlaces, limits: Limits) -> SandboxedServer:
+def _start_server(sandbox: Sandbox, source: bytes, protected: ProtectedPlaces, limits: Limits) -> SandboxedServer:
     python = Path(sys.executable).resolve()
     readable, hidden = interpreter_files()
     command = [str(python), "-I", "-S", "-B", _HARNESS]
@@ -314,7 +318,7 @@ def _start(sandbox: Sandbox, source: bytes, protected: ProtectedPlaces, limits: 
     return server
 
 
-def _exchange(server: SandboxedServer, document: bytes, seconds: float) -> ScriptOutcome:
+def _exchange_decision(server: SandboxedServer, document: bytes, seconds: float) -> ScriptOutcome:
     """One decision. What does not carry the nonce of this call is no answer to it."""
     nonce = system_random(len(harness.NO_NONCE))
     deadline = time.monotonic() + seconds + GRACE_SECONDS
@@ -384,7 +388,7 @@ async def decide(
     seconds: float = DECISION_SECONDS,
 ) -> PolicyDecision:
     """Ask all of them at once. The strictest answer holds; of equals, that of the policy named first."""
-    answers = await asyncio.gather(*(_answer(interpreters, call, policy, seconds) for policy in policies))
+    answers = await asyncio.gather(*(_policy_answer(interpreters, call, policy, seconds) for policy in policies))
     decisions = [
         PolicyDecision(
             decision=answer.decision,
@@ -398,7 +402,7 @@ async def decide(
     return max(decisions, key=lambda one: STRICTNESS.index(one.decision))
 
 
-async def _answer(
+async def _policy_answer(
     interpreters: PolicyInterpreters, call: PolicyCall, policy: PolicyInForce, seconds: float
 ) -> PolicyAnswer:
     if policy.source is None:

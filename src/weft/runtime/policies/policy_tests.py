@@ -19,7 +19,7 @@ from weft.kernel.errors import InvalidInput, WeftError
 from weft.kernel.events import PolicyTests, ToolCallRequested
 from weft.kernel.permission_subjects import command_subjects, line_subjects
 from weft.ledger.api import Ledger
-from weft.ledger.model import ToolCall, Turn
+from weft.ledger.model import ToolCall, Turn, other_server
 from weft.runtime.policies.policy_decisions import (
     DECISION_SECONDS,
     PolicyAnswer,
@@ -202,8 +202,8 @@ def policy_call(call: ToolCall, turn: Turn, agent: str | None) -> PolicyCall:
 
 def tool_name(call: ToolCall) -> str:
     """As this runtime names it: `SERVER/TOOL` for the tool of a server."""
-    if call.server is not None:
-        return f"{call.server}/{call.name}"
+    if (server := other_server(call.server, call.name)) is not None:
+        return f"{server}/{call.name}"
     if call.name.startswith(_MCP_PREFIX):
         server, joint, tool = call.name.removeprefix(_MCP_PREFIX).partition(_MCP_JOINT)
         if joint:
@@ -215,13 +215,13 @@ def call_subjects(tool: str, arguments: Any, workspace: str | None) -> tuple[str
     """What the call was used on, as far as its arguments tell; None where they do not."""
     fields: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
     if tool == SHELL:
-        return _shell_subjects(_first(fields, _COMMAND_FIELDS))
+        return _shell_subjects(_first_field(fields, _COMMAND_FIELDS))
     if tool == "fetch_url":
         url = fields.get("url")
         return (url,) if isinstance(url, str) else None
     if tool not in TOOLS.values():
         return None
-    path = _first(fields, _PATH_FIELDS)
+    path = _first_field(fields, _PATH_FIELDS)
     paths = [path] if isinstance(path, str) else _patched_files(arguments, fields)
     if paths:
         return tuple(_in_workspace(path, workspace) for path in paths)
@@ -230,7 +230,7 @@ def call_subjects(tool: str, arguments: Any, workspace: str | None) -> tuple[str
 
 def _patched_files(arguments: Any, fields: Mapping[str, Any]) -> list[str]:
     """The files that a patch in the form of Codex names."""
-    patch = arguments if isinstance(arguments, str) else _first(fields, _PATCH_FIELDS)
+    patch = arguments if isinstance(arguments, str) else _first_field(fields, _PATCH_FIELDS)
     return list(dict.fromkeys(map(str.strip, _PATCHED_FILE.findall(patch)))) if isinstance(patch, str) else []
 
 
@@ -244,7 +244,7 @@ def _shell_subjects(command: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _first(fields: Mapping[str, Any], names: Sequence[str]) -> Any:
+def _first_field(fields: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((fields[name] for name in names if name in fields), None)
 
 
@@ -333,16 +333,16 @@ class BacktestRun:
         for turn in self._turns_with_calls(since, until):
             self._turns += 1
             async for compared in self.compare_turn(turn):
-                self._count(compared, turn)
+                self._count_call(compared, turn)
                 if progress is not None:
                     progress(self._calls)
-        return self._report()
+        return self._backtest_report()
 
     async def compare_turn(self, turn: Turn) -> AsyncIterator[ComparedCall]:
         """The calls of a turn in their order."""
         recorded = self._recorded_decisions(turn)
         for call in self._ledger.tool_calls(turn.id):
-            yield await self._compare(turn, call, recorded.get(call.sequence))
+            yield await self._compare_call(turn, call, recorded.get(call.sequence))
 
     def _turns_with_calls(self, since: str | None, until: str | None) -> Iterator[Turn]:
         after: str | None = None
@@ -368,23 +368,23 @@ class BacktestRun:
         calls = [one.id for one in self._ledger.events(turn.id) if isinstance(one.event, ToolCallRequested)]
         return {sequence: decisions[call] for sequence, call in enumerate(calls) if call in decisions}
 
-    async def _compare(self, turn: Turn, call: ToolCall, recorded: Decision | None) -> ComparedCall:
+    async def _compare_call(self, turn: Turn, call: ToolCall, recorded: Decision | None) -> ComparedCall:
         asked = policy_call(call, turn, turn.persona_id)
         if recorded is not None:
-            answer, before = await self._decided(asked, (self._policy,)), recorded
+            answer, before = await self._decide_once(asked, (self._policy,)), recorded
         else:
-            in_force = self._decided(asked, self._policies_of(turn.persona_id))
-            answer, present = await asyncio.gather(self._decided(asked, (self._policy,)), in_force)
+            in_force = self._decide_once(asked, self._policies_of(turn.persona_id))
+            answer, present = await asyncio.gather(self._decide_once(asked, (self._policy,)), in_force)
             before = present.decision
         return ComparedCall(call=call, asked=asked, before=before, answer=answer, is_recorded=recorded is not None)
 
-    def _count(self, compared: ComparedCall, turn: Turn) -> None:
+    def _count_call(self, compared: ComparedCall, turn: Turn) -> None:
         self._calls += 1
         self._recorded += compared.is_recorded
         self._errors += compared.answer.is_error
         self._decisions[compared.answer.decision] += 1
         if compared.is_changed:
-            self._add(compared.asked, compared.before, compared.answer, turn)
+            self._add_to_group(compared.asked, compared.before, compared.answer, turn)
 
     def _policies_of(self, agent: str) -> tuple[PolicyInForce, ...]:
         if agent not in self._in_force:
@@ -392,13 +392,13 @@ class BacktestRun:
             self._in_force[agent] = policies_in_force(policies.active(agent), policies.active())
         return self._in_force[agent]
 
-    async def _decided(self, call: PolicyCall, policies: tuple[PolicyInForce, ...]) -> PolicyDecision:
+    async def _decide_once(self, call: PolicyCall, policies: tuple[PolicyInForce, ...]) -> PolicyDecision:
         key = (policies, call_document(call))
         if key not in self._answers:
             self._answers[key] = await decide(self._interpreters, call, policies, BACKTEST_SECONDS)
         return self._answers[key]
 
-    def _add(self, call: PolicyCall, before: Decision, answer: PolicyDecision, turn: Turn) -> None:
+    def _add_to_group(self, call: PolicyCall, before: Decision, answer: PolicyDecision, turn: Turn) -> None:
         key = (call.name, before, answer.decision, answer.rationale)
         group = self._groups.setdefault(key, _ChangedCalls(0, [], []))
         group.calls += 1
@@ -408,7 +408,7 @@ class BacktestRun:
         if turn.id not in group.turns and len(group.turns) < EXAMPLES:
             group.turns.append(turn.id)
 
-    def _report(self) -> Backtest:
+    def _backtest_report(self) -> Backtest:
         groups = [
             BacktestGroup(
                 tool=tool,

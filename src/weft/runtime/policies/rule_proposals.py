@@ -53,7 +53,7 @@ def proposed_rule(source: str, pattern: str) -> str | None:
 
 
 def _allow_list(source: str) -> tuple[list[str], ast.List] | None:
-    tree = _parsed(source)
+    tree = _parse_source(source)
     nodes = [] if tree is None else [node.value for node in tree.body if _assigns_allow(node)]  # type: ignore[attr-defined]
     if len(nodes) != 1 or not isinstance(nodes[0], ast.List):
         return None
@@ -73,7 +73,7 @@ def _is_same_but_for(source: str, proposal: str, allowed: list[str]) -> bool:
         return False
     trees = []
     for text in (source, proposal):
-        tree = _parsed(text)
+        tree = _parse_source(text)
         assert tree is not None
         for node in tree.body:
             if _assigns_allow(node):
@@ -82,7 +82,7 @@ def _is_same_but_for(source: str, proposal: str, allowed: list[str]) -> bool:
     return trees[0] == trees[1]
 
 
-def _parsed(source: str) -> ast.Module | None:
+def _parse_source(source: str) -> ast.Module | None:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -111,7 +111,7 @@ def rule_proposals(ledger: Ledger, approval: Approval) -> list[RuleProposal]:
     rules = rules_for(approval.tool, approval.subjects)
     if rules is None:
         raise NotApplicable(f"no rule says exactly what {approval.tool!r} would be used on", ELSE)
-    proposals = [_proposal(policy, rules) for policy in _in_force(ledger, approval)]
+    proposals = [_rule_proposal(policy, rules) for policy in _in_force(ledger, approval)]
     listed = [proposal for proposal in proposals if proposal is not None]
     if not listed:
         raise NotApplicable("no policy in force has a list that the rule can stand in", ELSE)
@@ -143,7 +143,7 @@ def _in_force(ledger: Ledger, approval: Approval) -> list[Policy | None]:
     return [*policies] or [None]
 
 
-def _proposal(policy: Policy | None, rules: tuple[str, ...]) -> RuleProposal | None:
+def _rule_proposal(policy: Policy | None, rules: tuple[str, ...]) -> RuleProposal | None:
     source = default_source() if policy is None else policy.source
     is_changed = False
     for rule in rules:

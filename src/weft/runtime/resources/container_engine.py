@@ -108,7 +108,7 @@ class EngineFacts(Struct, frozen=True, kw_only=True):
     """Whether it has a call for them; whether it works is seen by `DockerContainers.can_checkpoint`."""
 
 
-class About(Struct, frozen=True):
+class EngineSubject(Struct, frozen=True):
     """What a call is about, for its errors: a volume, a container, an image, and its name."""
 
     what: str
@@ -119,7 +119,7 @@ class EngineStream:
     """The bytes of an answer while they come. `is_cut`: its time was over before its end."""
 
     def __init__(self, response: Any, failure: Callable[[BaseException], Exception]) -> None:
-        self._response, self._failure = response, failure
+        self._response, self._unreachable_error = response, failure
         self.is_cut = False
 
     def chunks(self) -> Iterator[bytes]:
@@ -129,7 +129,7 @@ class EngineStream:
             except Exception as error:  # urllib3 and the socket have each their own kinds
                 if self.is_cut:
                     return
-                raise self._failure(error) from error
+                raise self._unreachable_error(error) from error
             if not chunk:
                 return
             yield chunk
@@ -168,15 +168,15 @@ class ContainerEngine:
 
     def ping(self) -> None:
         """Whether it answers at all; raises EngineUnreachable."""
-        self._answer("GET", f"{self._root}/_ping", asked="answer", about=None, seconds=None).close()
+        self._request("GET", f"{self._root}/_ping", asked="answer", about=None, seconds=None).close()
 
     def facts(self) -> EngineFacts:
         """What it is and can; asked once."""
         if self._facts is None:
-            with self._answer(
+            with self._request(
                 "GET", f"{self._root}/version", asked="say what it is", about=None, seconds=None
             ) as answer:
-                self._facts = _facts_of(self._decoded(answer, "say what it is"))
+                self._facts = _facts_of(self._decode_answer(answer, "say what it is"))
         return self._facts
 
     def call(
@@ -185,7 +185,7 @@ class ContainerEngine:
         path: str,
         *,
         asked: str,
-        about: About | None = None,
+        about: EngineSubject | None = None,
         query: Mapping[str, str] | None = None,
         body: object = None,
         data: Iterable[bytes] | None = None,
@@ -193,17 +193,17 @@ class ContainerEngine:
     ) -> Any:
         """The JSON that the engine answers, or None. Errors tell what it was `asked` for. `data` is streamed."""
         if data is not None:
-            data = self._limited(data, asked)
-        with self._answer(
+            data = self._within_transfer_time(data, asked)
+        with self._request(
             method, self._url(path), asked=asked, about=about, seconds=seconds, params=query, json=body, data=data
         ) as answer:
-            return self._decoded(answer, asked)
+            return self._decode_answer(answer, asked)
 
-    def _decoded(self, answer: Any, asked: str) -> Any:
+    def _decode_answer(self, answer: Any, asked: str) -> Any:
         try:
-            return _decoded(answer, asked)
+            return _decode_answer(answer, asked)
         except OSError as error:  # every failure of the transport is one
-            raise self._failure(error, asked) from error
+            raise self._unreachable_error(error, asked) from error
 
     @contextmanager
     def stream(
@@ -212,15 +212,17 @@ class ContainerEngine:
         path: str,
         *,
         asked: str,
-        about: About | None = None,
+        about: EngineSubject | None = None,
         query: Mapping[str, str] | None = None,
         body: object = None,
         seconds: float,
     ) -> Iterator[EngineStream]:
         """An answer that is read while it comes, at most so long."""
         waits = seconds + self.limits.call_seconds  # the timer ends it before
-        answer = self._answer(method, self._url(path), asked=asked, about=about, seconds=waits, params=query, json=body)
-        stream = EngineStream(answer, lambda error: self._failure(error, asked))
+        answer = self._request(
+            method, self._url(path), asked=asked, about=about, seconds=waits, params=query, json=body
+        )
+        stream = EngineStream(answer, lambda error: self._unreachable_error(error, asked))
         timer = threading.Timer(seconds, stream.cut)
         timer.daemon = True
         timer.start()
@@ -231,7 +233,13 @@ class ContainerEngine:
             answer.close()
 
     def transfer(
-        self, path: str, *, asked: str, about: About, query: Mapping[str, str] | None = None, method: str = "GET"
+        self,
+        path: str,
+        *,
+        asked: str,
+        about: EngineSubject,
+        query: Mapping[str, str] | None = None,
+        method: str = "GET",
     ) -> Generator[bytes]:
         """A long answer in parts: all of it, or an error."""
         size = 0
@@ -252,8 +260,8 @@ class ContainerEngine:
             f"{self._root}{path}" if path.startswith(PODMAN_API) else f"{self._root}/v{self.facts().api_version}{path}"
         )
 
-    def _answer(
-        self, method: str, url: str, *, asked: str, about: About | None, seconds: float | None, **given: Any
+    def _request(
+        self, method: str, url: str, *, asked: str, about: EngineSubject | None, seconds: float | None, **given: Any
     ) -> Any:
         waits = self.limits.call_seconds if seconds is None else seconds
         try:
@@ -261,16 +269,16 @@ class ContainerEngine:
                 method, url, timeout=(self.limits.call_seconds, waits), stream=True, allow_redirects=False, **given
             )
         except OSError as error:  # every failure of the transport is one
-            raise self._failure(error, asked) from error
+            raise self._unreachable_error(error, asked) from error
         if answer.status_code >= 300:
             with answer:
-                raise _refusal(answer, asked, about)
+                raise _refusal_error(answer, asked, about)
         if answer.headers.get("Content-Encoding", "identity") != "identity":
             with answer:
                 raise EngineRefused(asked, answer.status_code, "its answer is compressed, which was not asked for")
         return answer
 
-    def _limited(self, data: Iterable[bytes], asked: str) -> Iterator[bytes]:
+    def _within_transfer_time(self, data: Iterable[bytes], asked: str) -> Iterator[bytes]:
         begun = self._monotonic()
         for chunk in data:
             if self._monotonic() - begun > self.limits.transfer_seconds:
@@ -280,8 +288,8 @@ class ContainerEngine:
     def _too_slow(self, asked: str, seconds: float) -> EngineUnreachable:
         return EngineUnreachable(self.address, f"to {asked} took more than {seconds:g} seconds")
 
-    def _failure(self, error: BaseException, asked: str) -> EngineUnreachable:
-        return EngineUnreachable(self.address, _reason(error, asked))
+    def _unreachable_error(self, error: BaseException, asked: str) -> EngineUnreachable:
+        return EngineUnreachable(self.address, _failure_reason(error, asked))
 
 
 def volume_path(name: str) -> str:
@@ -349,7 +357,7 @@ def _facts_of(answer: Any) -> EngineFacts:
     )
 
 
-def _decoded(answer: Any, asked: str) -> Any:
+def _decode_answer(answer: Any, asked: str) -> Any:
     """One JSON value; of an answer that tells its progress line by line, the last line."""
     parts: list[bytes] = []
     size = 0
@@ -374,7 +382,7 @@ def _decoded(answer: Any, asked: str) -> Any:
     return value
 
 
-def _refusal(answer: Any, asked: str, about: About | None) -> Exception:
+def _refusal_error(answer: Any, asked: str, about: EngineSubject | None) -> Exception:
     text = next(answer.iter_content(_CHUNK), b"").decode("utf-8", "replace")
     try:
         decoded = msgspec.json.decode(text)
@@ -391,7 +399,7 @@ def _one_line(text: str) -> str:
     return words if len(words) <= 500 else f"{words[:499]}…"
 
 
-def _reason(error: BaseException, asked: str) -> str:
+def _failure_reason(error: BaseException, asked: str) -> str:
     cause: BaseException | None = error
     for _ in range(10):
         if isinstance(cause, FileNotFoundError):
@@ -402,13 +410,13 @@ def _reason(error: BaseException, asked: str) -> str:
             return "nobody listens there"
         if isinstance(cause, TimeoutError):
             return f"it did not {asked} in time"
-        cause = next((part for part in _causes(cause) if isinstance(part, BaseException)), None)
+        cause = next((part for part in _causes_of(cause) if isinstance(part, BaseException)), None)
         if cause is None:
             break
     return f"the connection failed while it was to {asked} ({_one_line(str(error))})"
 
 
-def _causes(error: BaseException | None) -> tuple[object, ...]:
+def _causes_of(error: BaseException | None) -> tuple[object, ...]:
     return () if error is None else (*error.args, error.__cause__, error.__context__)
 
 
@@ -480,7 +488,11 @@ def list_made_by(
     for value in (resource, operation):
         if value is not None:
             MadeBy(value, value)
-    listed = (_containers(engine, resource, operation), _volumes(engine), _images(engine, resource, operation))
+    listed = (
+        _made_containers(engine, resource, operation),
+        _made_volumes(engine),
+        _made_images(engine, resource, operation),
+    )
     return tuple(
         made
         for made in chain.from_iterable(listed)
@@ -503,7 +515,7 @@ def remove_made(engine: ContainerEngine, made: MadeObject) -> bool:
 def removed(engine: ContainerEngine, path: str, kind: ResourceKind, name: str, query: dict[str, str]) -> bool:
     what = kind.value.removeprefix("docker_")
     try:
-        engine.call("DELETE", path, asked=f"remove the {what} {name}", about=About(what, name), query=query)
+        engine.call("DELETE", path, asked=f"remove the {what} {name}", about=EngineSubject(what, name), query=query)
     except EngineObjectMissing:
         return False
     except EngineRefused as error:
@@ -513,7 +525,7 @@ def removed(engine: ContainerEngine, path: str, kind: ResourceKind, name: str, q
     return True
 
 
-def _made(kind: ResourceKind, id: str, name: str, labels: dict[str, str] | None) -> MadeObject:
+def _made_object(kind: ResourceKind, id: str, name: str, labels: dict[str, str] | None) -> MadeObject:
     known = labels or {}
     return MadeObject(
         kind=kind,
@@ -525,11 +537,11 @@ def _made(kind: ResourceKind, id: str, name: str, labels: dict[str, str] | None)
     )
 
 
-def _containers(engine: ContainerEngine, resource: str | None, operation: str | None) -> Iterator[MadeObject]:
+def _made_containers(engine: ContainerEngine, resource: str | None, operation: str | None) -> Iterator[MadeObject]:
     """Results by their name: a container that was copied has the labels of the first one."""
     for item in engine.call("GET", "/containers/json", asked="list containers", query={"all": "true"}) or ():
         name = (item.get("Names") or [""])[0].lstrip("/")
-        made = _made(ResourceKind.DOCKER_CONTAINER, item["Id"], name, item.get("Labels"))
+        made = _made_object(ResourceKind.DOCKER_CONTAINER, item["Id"], name, item.get("Labels"))
         if made.role not in (MadeRole.MARKER, MadeRole.COPIER):
             if not _OBJECT_NAME.match(name):
                 continue
@@ -545,22 +557,22 @@ def _by_name(made: MadeObject, object_name: str, resource: str | None, operation
     return msgspec.structs.replace(made, role=MadeRole.RESULT, resource="", operation="")
 
 
-def _volumes(engine: ContainerEngine) -> Iterator[MadeObject]:
+def _made_volumes(engine: ContainerEngine) -> Iterator[MadeObject]:
     """By one label: of several, some engines take the volumes that have any of them."""
     filters = msgspec.json.encode({"label": [OPERATION_LABEL]}).decode()
     listed = engine.call("GET", "/volumes", asked="list volumes", query={"filters": filters}) or {}
     for item in listed.get("Volumes") or ():
-        yield _made(ResourceKind.DOCKER_VOLUME, item["Name"], item["Name"], item.get("Labels"))
+        yield _made_object(ResourceKind.DOCKER_VOLUME, item["Name"], item["Name"], item.get("Labels"))
 
 
-def _images(engine: ContainerEngine, resource: str | None, operation: str | None) -> Iterator[MadeObject]:
+def _made_images(engine: ContainerEngine, resource: str | None, operation: str | None) -> Iterator[MadeObject]:
     """By their tag: labels of an image also stand on the images and containers that others make of it."""
     for item in engine.call("GET", "/images/json", asked="list images") or ():
         labels = item.get("Labels") or {}
         own_labels = {label: str(labels.get(f"{label}{_OF_IMAGE}", "")) for label in (RESOURCE_LABEL, OPERATION_LABEL)}
         for tag in item.get("RepoTags") or ():
             if tag.startswith(f"{SNAPSHOT_IMAGE}:"):
-                made = _made(ResourceKind.DOCKER_IMAGE, item["Id"], tag, own_labels)
+                made = _made_object(ResourceKind.DOCKER_IMAGE, item["Id"], tag, own_labels)
                 yield _by_name(made, tag.removeprefix(f"{SNAPSHOT_IMAGE}:"), resource, operation)
 
 
@@ -605,12 +617,12 @@ class ContainerHandle:
         self, engine: ContainerEngine, container: str, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._engine, self._path = engine, container_path(container)
-        self._about = About("container", container)
+        self._about = EngineSubject("container", container)
         self._monotonic = monotonic
 
     def capabilities(self) -> tuple[HandleCapability, ...]:
         """What can be done now: all of it while the container runs, afterwards its logs are there."""
-        if self._inspect()["State"].get("Running"):
+        if self._inspect_container()["State"].get("Running"):
             return (HandleCapability.ATTACH, HandleCapability.EXEC, HandleCapability.KILL, HandleCapability.LOGS)
         return (HandleCapability.LOGS,)
 
@@ -648,8 +660,8 @@ class ContainerHandle:
         rc = None if stream.is_cut else self._exit_code(path)
         return ExecResult(
             rc=rc,
-            stdout=_text(output.stdout),
-            stderr=_text(output.stderr),
+            stdout=_decoded_text(output.stdout),
+            stderr=_decoded_text(output.stderr),
             duration_ms=duration_ms,
             is_truncated=output.is_truncated,
             has_timed_out=stream.is_cut,
@@ -662,7 +674,7 @@ class ContainerHandle:
         with self._engine.stream(
             "GET", f"{self._path}/logs", asked="read its logs", about=self._about, query=query, seconds=seconds
         ) as stream:
-            return collected(_pieces(stream, has_terminal), most_bytes)
+            return collected(_output_pieces(stream, has_terminal), most_bytes)
 
     def attach(self, *, seconds: float = 10, most_bytes: int = MOST_BYTES) -> AttachedOutput:
         """What it prints from now on, for so long or until it ends."""
@@ -671,10 +683,10 @@ class ContainerHandle:
         with self._engine.stream(
             "POST", f"{self._path}/attach", asked="attach to it", about=self._about, query=query, seconds=seconds
         ) as stream:
-            output = collected(_pieces(stream, has_terminal), most_bytes)
+            output = collected(_output_pieces(stream, has_terminal), most_bytes)
         return AttachedOutput(
-            stdout=_text(output.stdout),
-            stderr=_text(output.stderr),
+            stdout=_decoded_text(output.stdout),
+            stderr=_decoded_text(output.stderr),
             is_truncated=output.is_truncated,
             has_ended=not stream.is_cut,
         )
@@ -686,16 +698,16 @@ class ContainerHandle:
         try:
             self._engine.call("POST", f"{self._path}/kill", asked="end it", about=self._about, query={"signal": signal})
         except EngineRefused as error:
-            if error.status != 409 and self._inspect()["State"].get("Running"):
+            if error.status != 409 and self._inspect_container()["State"].get("Running"):
                 raise
             return False
         return True
 
-    def _inspect(self) -> Any:
+    def _inspect_container(self) -> Any:
         return self._engine.call("GET", f"{self._path}/json", asked="describe it", about=self._about)
 
     def _has_terminal(self) -> bool:
-        return bool(self._inspect()["Config"].get("Tty"))
+        return bool(self._inspect_container()["Config"].get("Tty"))
 
     def _exit_code(self, path: str) -> int | None:
         """An engine may close the streams of a command a moment before it notes its end."""
@@ -712,12 +724,12 @@ class ContainerHandle:
         return None
 
 
-def _pieces(stream: EngineStream, has_terminal: bool) -> Iterator[tuple[int, bytes]]:
+def _output_pieces(stream: EngineStream, has_terminal: bool) -> Iterator[tuple[int, bytes]]:
     """What a terminal prints comes as it is, all else in frames."""
     if has_terminal:
         return ((STDOUT, chunk) for chunk in stream.chunks())
     return frames(stream.chunks())
 
 
-def _text(data: bytes) -> str:
+def _decoded_text(data: bytes) -> str:
     return data.decode("utf-8", "replace")

@@ -29,29 +29,29 @@ from weft.kernel.errors import (
 )
 from weft.ledger.api import (
     BusyResource,
-    Failure,
     Lease,
     Ledger,
     NewResource,
     NewSnapshot,
     Owner,
     Resource,
+    ResourceFailure,
     ResourceLog,
-    Restore,
+    ResourceRestore,
     Snapshot,
 )
-from weft.runtime.ledger_port import Crossing, HoldLost, ResourceHold, ensure_held, holding
+from weft.runtime.ledger_port import Executor, HoldLost, ResourceHold, ensure_held, holding
 from weft.runtime.resources.drivers import (
     ChoosingDriver,
-    Claim,
     ClaimingDriver,
     ClaimKind,
-    Claims,
     DescribedPart,
-    Description,
     Driver,
     Drivers,
     HandlingDriver,
+    PlaceClaim,
+    PlaceClaims,
+    PlaceDescription,
     RecognisingDriver,
     RestoredPlace,
     StoringDriver,
@@ -74,7 +74,7 @@ class Removals:
     """Removes what drivers made; `keep` takes a snapshot."""
 
     def __init__(self, drivers: Drivers, keep: Callable[[Resource], Snapshot]) -> None:
-        self._drivers, self._keep = drivers, keep
+        self._drivers, self._take_and_record = drivers, keep
 
     def begin(self, resource: Resource) -> str | None:
         """Keep what is about to be removed, and note that it is. Why it is left where it is, if it is; then nothing was
@@ -86,13 +86,13 @@ class Removals:
             return why
         driver = self._drivers.of(resource.kind)
         if resource.can(ResourceCapability.SNAPSHOT) and driver.probe(resource.place) is ResourceLiveness.ALIVE:
-            kept = self._keep(resource)
+            kept = self._take_and_record(resource)
             if kept.state is not SnapshotState.OK:
                 raise NotApplicable(f"{resource.place} cannot be kept before it is removed: {kept.error}")
             if isinstance(driver, RecognisingDriver) and (why := driver.why_not_whole(resource, kept)) is not None:
                 return why
         if (claims := _claims_of(driver)) is not None:
-            claims.put(Claim(key=resource.id, kind=ClaimKind.REMOVAL, place=resource.place))
+            claims.put(PlaceClaim(key=resource.id, kind=ClaimKind.REMOVAL, place=resource.place))
         return None
 
     def cancel(self, resource: Resource) -> None:
@@ -112,7 +112,7 @@ class Removals:
         return driver.why_left(resource) if isinstance(driver, RecognisingDriver) else None
 
 
-def _claims_of(driver: Driver) -> Claims | None:
+def _claims_of(driver: Driver) -> PlaceClaims | None:
     return driver.claims if isinstance(driver, ClaimingDriver) else None
 
 
@@ -125,7 +125,7 @@ class RecordedDescriptions:
     def __init__(self, ledger: Ledger, log: ResourceLog, drivers: Drivers, removals: Removals) -> None:
         self._ledger, self._log, self._drivers, self._removals = ledger, log, drivers, removals
 
-    def declare(self, kind: ResourceKind, found: Description, name: str | None, session: str | None) -> Resource:
+    def declare(self, kind: ResourceKind, found: PlaceDescription, name: str | None, session: str | None) -> Resource:
         """The resource alone, new or described anew; `complete` adds the rest."""
         machine = self._drivers.machine_of(kind)
         new = NewResource(
@@ -141,7 +141,7 @@ class RecordedDescriptions:
         known = self._log.find_at(kind, found.place, machine)
         return self._log.declare(new) if known is None else self._described_anew(known, new, name)
 
-    def complete(self, resource: Resource, found: Description, session: str | None) -> None:
+    def complete(self, resource: Resource, found: PlaceDescription, session: str | None) -> None:
         """Its parts, and last the handle: one without a handle may lack parts, too."""
         self.note_parts(resource, found, session)
         handle = found.handle
@@ -159,7 +159,7 @@ class RecordedDescriptions:
             self._ledger.resources.migrate(known.id, session=owner)
         return self._log.describe(known.id, again)
 
-    def note_parts(self, resource: Resource, found: Description, session: str | None) -> None:
+    def note_parts(self, resource: Resource, found: PlaceDescription, session: str | None) -> None:
         """What it consists of now, and what of it is seen where; parts that are not found any more are none."""
         known = {part.place: part for part in (self._ledger.resources.get(one.resource) for one in resource.parts)}
         for part in found.parts:
@@ -214,7 +214,7 @@ class Reconciled(Struct, frozen=True, kw_only=True):
     """What a controller did."""
 
     snapshots: tuple[Snapshot, ...] = ()
-    restores: tuple[Restore, ...] = ()
+    restores: tuple[ResourceRestore, ...] = ()
     busy: tuple[str, ...] = ()
     """Ids of resources that somebody else works on."""
     left: tuple[str, ...] = ()
@@ -243,7 +243,7 @@ class ResourceController:
         or, where they are to be changed in place, while a turn works with one of them."""
         with ExitStack() as stack:
             for resource in resources:
-                busy = stack.enter_context(self._held(resource, in_place=in_place))
+                busy = stack.enter_context(self._holding_resource(resource, in_place=in_place))
                 if busy is not None:
                     raise NotApplicable(
                         f"{busy.who} is working in {self._ledger.resources.get(resource).name!r}", "try again later"
@@ -254,7 +254,7 @@ class ResourceController:
                 raise NotApplicable(str(error), "look at what is there now") from None
 
     @contextmanager
-    def _held(self, resource: str, *, in_place: bool = False) -> Iterator[BusyResource | None]:
+    def _holding_resource(self, resource: str, *, in_place: bool = False) -> Iterator[BusyResource | None]:
         """What is held already stays so."""
         if resource in self._holds:
             yield None
@@ -288,9 +288,9 @@ class ResourceController:
         self._ledger.trust.ensure("look at a resource")
         self.drivers.ensure_here(resource)
         with self.working(resource.id):  # what is being restored or removed is neither there nor gone
-            return self._probed(resource, self.drivers.of(resource.kind))
+            return self._probe_and_record(resource, self.drivers.of(resource.kind))
 
-    def _probed(self, resource: Resource, driver: Driver) -> ResourceLiveness:
+    def _probe_and_record(self, resource: Resource, driver: Driver) -> ResourceLiveness:
         status = driver.probe(resource.place)
         self.log.record_probe(resource.id, status.value)
         if status is ResourceLiveness.ALIVE and resource.parts:
@@ -310,12 +310,12 @@ class ResourceController:
         if method is not None:
             _ensure_method(self.drivers.of(resource.kind), resource, method)
         wish = self._ledger.resources.snapshot(self.log.request_snapshot(resource.id, run=run, method=method))
-        taken = self._take(wish)
+        taken = self._take_wished_snapshot(wish)
         if taken is None:
             raise NotApplicable(f"somebody else is working in {resource.name!r}", "the snapshot is taken after them")
         return taken
 
-    def restore(self, snapshot: Snapshot, *, place: str | None = None, session: str | None = None) -> Restore:
+    def restore(self, snapshot: Snapshot, *, place: str | None = None, session: str | None = None) -> ResourceRestore:
         """Ask for a restore and do it at once. In place it is refused with NotApplicable while somebody else, or a
         turn, works on the resource; the wish for a new one stays open then."""
         self._ledger.trust.ensure("restore a snapshot")
@@ -328,6 +328,29 @@ class ResourceController:
         place = self.absolute_place(resource, place)
         return self.finish_restore(self.log.request_restore(snapshot.id, place=place, session=session).id)
 
+    def refuse_unsupported(self, snapshot: Snapshot, *, in_place: bool) -> None:
+        """Where a snapshot cannot be restored, record the attempt and raise Unsupported."""
+        why = self._why_unsupported(snapshot, in_place=in_place)
+        if why is None:
+            return
+        self._ledger.trust.ensure("restore a snapshot")
+        words, hint = why
+        self.log.record_unsupported_restore(snapshot.id, ResourceFailure("unsupported", words))
+        raise Unsupported(f"{words}; the attempt is recorded", hint)
+
+    def _why_unsupported(self, snapshot: Snapshot, *, in_place: bool) -> tuple[str, str] | None:
+        kind = self._ledger.resources.get(snapshot.resource).kind
+        if snapshot.state in (SnapshotState.ERROR, SnapshotState.DISCARDED):
+            what = "failed" if snapshot.state is SnapshotState.ERROR else "was discarded"
+            return f"snapshot {snapshot.id} {what}: nothing is kept of it", "name another one"
+        if not snapshot.restorable:
+            return f"snapshot {snapshot.id} cannot be restored", "it tells what was, and holds no bytes"
+        if not self.drivers.has(kind):
+            return f"nothing here acts on a {kind.value}", "connect what does, such as a container engine"
+        if in_place and kind not in (ResourceKind.DIRECTORY, ResourceKind.FILE):
+            return f"a {kind.value} is not restored over itself", "say --to PLACE or --session SESSION"
+        return None
+
     def ensure_kept(self, snapshot: Snapshot) -> None:
         """Raises FilesElsewhere where what a snapshot kept lies beside another ledger, or is lost."""
         present = self._ledger.resources.snapshot(snapshot.id)
@@ -337,7 +360,7 @@ class ResourceController:
         if self.drivers.has(kind) and not self.drivers.of(kind).holds(present):
             raise files_elsewhere(self._ledger, self.drivers.folder, snapshot)
 
-    def finish_restore(self, restore: str) -> Restore:
+    def finish_restore(self, restore: str) -> ResourceRestore:
         """Carry out a wish, by its id; it stays open while somebody else works on the resource, or its container engine
         does not answer."""
         self._ledger.trust.ensure("restore a snapshot")
@@ -393,9 +416,9 @@ class ResourceController:
         """Let nobody own it any more; what Weft made is kept and then removed, what was there before stays."""
         self._ledger.trust.ensure("discard a resource")
         with self.working(resource.id, in_place=True):
-            return self._discarded(resource)
+            return self._discard_resource(resource)
 
-    def _discarded(self, resource: Resource) -> DiscardedResource:
+    def _discard_resource(self, resource: Resource) -> DiscardedResource:
         why_left = self.removals.begin(resource)
         if why_left is not None:
             reason = why_left if resource.is_made else None
@@ -431,7 +454,7 @@ class ResourceController:
 
     # --- all that is open -------------------------------------------------------------------------------------------
 
-    def pending(self) -> tuple[list[Snapshot], list[Restore]]:
+    def pending(self) -> tuple[list[Snapshot], list[ResourceRestore]]:
         """What is wanted of places on this machine, and of those that are bound to none, the oldest first."""
         snapshots, restores = self.log.pending()
         return (
@@ -445,25 +468,29 @@ class ResourceController:
     def reconcile(self) -> Reconciled:
         """Carry out every open wish that nobody else is at."""
         self._ledger.trust.ensure("act on resources")
-        left = [why for driver in self.drivers.all() for why in (*self._tidy_up(driver), *self._complete(driver))]
+        left = [
+            why for driver in self.drivers.all() for why in (*self._tidy_up(driver), *self._complete_removals(driver))
+        ]
         snapshots, restores = self.pending()
         taken = [
-            self._guarded(partial(self._take, wish, is_late=True), partial(self._fail_snapshot, wish))
+            self._outcome_or_wait(
+                partial(self._take_wished_snapshot, wish, is_late=True), partial(self._fail_snapshot, wish)
+            )
             for wish in snapshots
         ]
         done = [
-            self._guarded(partial(self._bring_back, wish, is_late=True), partial(self._fail_restore, wish))
+            self._outcome_or_wait(partial(self._bring_back, wish, is_late=True), partial(self._fail_restore, wish))
             for wish in restores
         ]
         ids = [*(wish.resource for wish in snapshots), *map(self._resource_of, restores)]
         return Reconciled(
             snapshots=tuple(one for one in taken if isinstance(one, Snapshot)),
-            restores=tuple(one for one in done if isinstance(one, Restore)),
+            restores=tuple(one for one in done if isinstance(one, ResourceRestore)),
             busy=tuple(dict.fromkeys(id for id, one in zip(ids, (*taken, *done), strict=True) if one is None)),
             left=(*left, *(one for one in (*taken, *done) if isinstance(one, str))),
         )
 
-    def _guarded(self, work: Callable[[], T | None], fail: Callable[[Failure], T]) -> T | str | None:
+    def _outcome_or_wait(self, work: Callable[[], T | None], fail: Callable[[ResourceFailure], T]) -> T | str | None:
         """What came of a wish, or why it has to wait. One that cannot be carried out for a reason that nobody reckoned
         with is over, with that reason: the others are carried out all the same."""
         try:
@@ -473,22 +500,22 @@ class ResourceController:
         except StoreError:
             raise  # the ledger itself
         except Exception as error:  # a defect of a driver, say: it is recorded, and the others go on
-            return fail(_failure(error))
+            return fail(_failure_of(error))
 
-    def _fail_snapshot(self, wish: Snapshot, failure: Failure) -> Snapshot:
+    def _fail_snapshot(self, wish: Snapshot, failure: ResourceFailure) -> Snapshot:
         return self.log.record_snapshot(wish.resource, failure, snapshot=wish.id)
 
-    def _fail_restore(self, wish: Restore, failure: Failure) -> Restore:
+    def _fail_restore(self, wish: ResourceRestore, failure: ResourceFailure) -> ResourceRestore:
         return self.log.record_restore(wish.id, RestoreOutcome.ERROR.value, failure=failure)
 
-    def _resource_of(self, wish: Restore) -> str:
+    def _resource_of(self, wish: ResourceRestore) -> str:
         return self._ledger.resources.snapshot(wish.snapshot).resource
 
     def _tidy_up(self, driver: Driver) -> Iterator[str]:
         """Finish what somebody left who died after the ledger had recorded what came of it; what cannot be is told."""
         if not isinstance(driver, ClaimingDriver):
             return
-        claims: Claims = driver.claims
+        claims: PlaceClaims = driver.claims
         try:
             noted = claims.all()
         except Damaged as error:
@@ -505,7 +532,7 @@ class ResourceController:
                 if is_settled:
                     claims.drop(claim.key)
 
-    def _complete(self, driver: Driver) -> Iterator[str]:
+    def _complete_removals(self, driver: Driver) -> Iterator[str]:
         """Tell of the parts and the handles of copies that somebody made who died before; what cannot be is told."""
         if not isinstance(driver, HandlingDriver):
             return
@@ -519,7 +546,7 @@ class ResourceController:
             except WeftError as error:
                 yield str(error)
 
-    def _is_settled(self, claim: Claim) -> bool:
+    def _is_settled(self, claim: PlaceClaim) -> bool:
         """Whether nobody needs the note any more."""
         if claim.kind is ClaimKind.RESTORE:
             return self.log.restore(claim.key).outcome is not None
@@ -529,40 +556,40 @@ class ResourceController:
             self.removals.finish(resource)
         return True
 
-    def _take(self, wish: Snapshot, *, is_late: bool = False) -> Snapshot | None:
+    def _take_wished_snapshot(self, wish: Snapshot, *, is_late: bool = False) -> Snapshot | None:
         """None while somebody else works on the resource. One that is taken late is none of the turn's files: who
         knows what has changed since."""
-        with suppress(HoldLost), self._held(wish.resource) as busy:
+        with suppress(HoldLost), self._holding_resource(wish.resource) as busy:
             if busy is not None:
                 return None
             present = self._ledger.resources.snapshot(wish.id)
             if present.state is not SnapshotState.REQUESTED:
                 return present
             resource = self._ledger.resources.get(wish.resource)
-            return self._keep(resource, wish.id, run=None if is_late else wish.run, method=present.method)
+            return self._take_and_record(resource, wish.id, run=None if is_late else wish.run, method=present.method)
         return None
 
-    def _keep(self, resource: Resource, wish: str, *, run: str | None, method: str | None) -> Snapshot:
+    def _take_and_record(self, resource: Resource, wish: str, *, run: str | None, method: str | None) -> Snapshot:
         """Nothing is thrown away until what was taken is recorded. Raises EngineUnreachable: that is tried again."""
         with ExitStack() as stack:
-            taken: NewSnapshot | Failure
+            taken: NewSnapshot | ResourceFailure
             try:
                 driver = self.drivers.of(resource.kind)
                 if isinstance(driver, StoringDriver):
                     stack.enter_context(driver.storing())
-                taken = _taken(driver, resource, wish, method)
+                taken = _take_with_driver(driver, resource, wish, method)
             except EngineUnreachable:
                 raise
             except (WeftError, OSError) as error:
-                taken = _failure(error)
+                taken = _failure_of(error)
             ensure_held()
             return self.log.record_snapshot(resource.id, taken, snapshot=wish, run=run)
 
-    def _bring_back(self, wish: Restore, *, is_late: bool = False) -> Restore | None:
+    def _bring_back(self, wish: ResourceRestore, *, is_late: bool = False) -> ResourceRestore | None:
         """None while somebody else works on the resource, or, in place, a turn does."""
         snapshot = self._ledger.resources.snapshot(wish.snapshot)
         in_place = wish.new_resource is None
-        with suppress(HoldLost), self._held(snapshot.resource, in_place=in_place) as busy:
+        with suppress(HoldLost), self._holding_resource(snapshot.resource, in_place=in_place) as busy:
             if busy is not None:
                 return None
             present = self.log.restore(wish.id)
@@ -579,26 +606,28 @@ class ResourceController:
             return done
         return None
 
-    def _why_not(self, wish: Restore, resource: Resource, *, is_late: bool) -> Failure | None:
+    def _why_not(self, wish: ResourceRestore, resource: Resource, *, is_late: bool) -> ResourceFailure | None:
         """Why a restore over a resource is not carried out; what is there is kept where nobody did so just before."""
         if wish.new_resource is not None:
             return None
         if resource.owner is None:
-            return Failure("discarded", f"{resource.name!r} is discarded")
+            return ResourceFailure("discarded", f"{resource.name!r} is discarded")
         if self.log.is_superseded(wish.id):
-            return Failure("superseded", f"{resource.name!r} was worked with, restored or given to another since")
+            return ResourceFailure(
+                "superseded", f"{resource.name!r} was worked with, restored or given to another since"
+            )
         if not is_late or not resource.can(ResourceCapability.SNAPSHOT) or not self.drivers.has(resource.kind):
             return None
         try:
             self.keep_present(resource)
         except NotApplicable as error:
-            return Failure("not_kept", str(error))
+            return ResourceFailure("not_kept", str(error))
         return None
 
-    def _try_restoring(self, wish: Restore, snapshot: Snapshot, resource: Resource) -> Restore:
+    def _try_restoring(self, wish: ResourceRestore, snapshot: Snapshot, resource: Resource) -> ResourceRestore:
         if not self.drivers.has(resource.kind) or not snapshot.restorable:
             why = f"a {resource.kind} cannot be restored here"
-            return self.log.record_restore(wish.id, "unsupported", failure=Failure("unsupported", why))
+            return self.log.record_restore(wish.id, "unsupported", failure=ResourceFailure("unsupported", why))
         driver = self.drivers.of(resource.kind)
         try:
             restored = driver.restore(resource, snapshot, wish.place, wish.id)
@@ -618,7 +647,7 @@ class ResourceController:
         return done
 
     def _restored_resource(
-        self, resource: Resource, wish: Restore, restored: RestoredPlace, found: Description
+        self, resource: Resource, wish: ResourceRestore, restored: RestoredPlace, found: PlaceDescription
     ) -> NewResource:
         owner = _session_of(wish.owner)
         return NewResource(
@@ -632,13 +661,13 @@ class ResourceController:
             machine=self.drivers.machine_of(resource.kind),
         )
 
-    def _record_failure(self, driver: Driver, wish: Restore, error: WeftError | OSError) -> Restore:
+    def _record_failure(self, driver: Driver, wish: ResourceRestore, error: WeftError | OSError) -> ResourceRestore:
         try:
             undone = None if wish.place is None else driver.undo_restore(wish.place, wish.id)
         except (WeftError, OSError) as fault:
             undone = f"what was begun could not be undone: {fault}"
         outcome = RestoreOutcome.UNSUPPORTED if isinstance(error, Unsupported) else RestoreOutcome.ERROR
-        return self.log.record_restore(wish.id, outcome.value, failure=_failure(error), compensation=undone)
+        return self.log.record_restore(wish.id, outcome.value, failure=_failure_of(error), compensation=undone)
 
 
 def _ensure_method(driver: Driver, resource: Resource, method: str) -> None:
@@ -648,7 +677,7 @@ def _ensure_method(driver: Driver, resource: Resource, method: str) -> None:
         raise Unsupported(f"no snapshot of a {resource.kind.value} is taken by {method!r}", f"it is taken {ways}")
 
 
-def _taken(driver: Driver, resource: Resource, wish: str, method: str | None) -> NewSnapshot:
+def _take_with_driver(driver: Driver, resource: Resource, wish: str, method: str | None) -> NewSnapshot:
     if method is None:
         return driver.snapshot(resource, wish)
     _ensure_method(driver, resource, method)
@@ -660,8 +689,8 @@ def _session_of(owner: Owner | None) -> str | None:
     return owner.name if owner is not None and owner.kind == "session" else None
 
 
-def _failure(error: Exception) -> Failure:
-    return Failure(error_code(error), error_text(error))
+def _failure_of(error: Exception) -> ResourceFailure:
+    return ResourceFailure(error_code(error), error_text(error))
 
 
 # --- The job of a broker that carries out what is wanted of resources: wishes that whoever made them did not live to
@@ -679,7 +708,7 @@ class ResourceJob:
 
     name = "resources"
 
-    def __init__(self, ledger: Ledger, crossing: Crossing, controller: Callable[[], ResourceController]) -> None:
+    def __init__(self, ledger: Ledger, crossing: Executor, controller: Callable[[], ResourceController]) -> None:
         self._ledger, self._crossing, self._make = ledger, crossing, controller
         self._controller: ResourceController | None = None
         self._has_left = False

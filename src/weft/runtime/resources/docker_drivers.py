@@ -16,7 +16,7 @@ from weft.kernel.enums import ResourceKind, ResourceLiveness, SubresourcePart
 from weft.kernel.errors import NotApplicable, Unsupported
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.resources.container_engine import ContainerEngine, ContainerHandle, MadeBy, list_made_by, remove_made
-from weft.runtime.resources.drivers import DescribedHandle, DescribedPart, Description, Driver, RestoredPlace
+from weft.runtime.resources.drivers import DescribedHandle, DescribedPart, Driver, PlaceDescription, RestoredPlace
 from weft.runtime.resources.engine_containers import (
     CHECKPOINT_METHOD,
     COMMIT_METHOD,
@@ -93,20 +93,22 @@ class VolumeDriver:
     def __init__(self, access: EngineAccess) -> None:
         self._access = access
 
-    def describe(self, place: str) -> Description:
-        found = self._access.volumes.describe(_name(place, VOLUME))
-        return _description(found, VOLUME + found.name)
+    def describe(self, place: str) -> PlaceDescription:
+        found = self._access.volumes.describe(_engine_name(place, VOLUME))
+        return _described_resource(found, VOLUME + found.name)
 
     def probe(self, place: str) -> ResourceLiveness:
-        return self._access.volumes.probe(_name(place, VOLUME))
+        return self._access.volumes.probe(_engine_name(place, VOLUME))
 
     def snapshot(self, resource: Resource, key: str) -> NewSnapshot:
-        return _snapshot(self._access.volumes.snapshot(_name(resource.place, VOLUME), MadeBy(resource.id, key)))
+        return _new_snapshot(
+            self._access.volumes.snapshot(_engine_name(resource.place, VOLUME), MadeBy(resource.id, key))
+        )
 
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
         made_by = MadeBy(resource.id, key)
-        name = _name(_required(place, resource), VOLUME)
-        digest = _reference(snapshot, ARCHIVE)
+        name = _engine_name(_required_place(place, resource), VOLUME)
+        digest = _external_reference(snapshot, ARCHIVE)
         made = self._access.volumes.restore(digest, made_by, name=name, rules=OWN_ARCHIVE)
         return RestoredPlace(place=VOLUME + made.name)
 
@@ -115,17 +117,17 @@ class VolumeDriver:
 
     def remove(self, resource: Resource) -> None:
         _ensure_made(resource)
-        self._access.volumes.remove(_name(resource.place, VOLUME))
+        self._access.volumes.remove(_engine_name(resource.place, VOLUME))
 
     def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
         if snapshot.external_id is not None and not is_wanted():
             self._access.store.remove(snapshot.external_id)
 
     def holds(self, snapshot: Snapshot) -> bool:
-        return self._access.store.has(_reference(snapshot, ARCHIVE))
+        return self._access.store.has(_external_reference(snapshot, ARCHIVE))
 
     def new_place(self, resource: Resource, label: str) -> str:
-        wanted = f"{_name(resource.place, VOLUME)}-{_word(label)}"
+        wanted = f"{_engine_name(resource.place, VOLUME)}-{_name_word(label)}"
         name, number = wanted, 1
         while self._access.volumes.probe(name) is ResourceLiveness.ALIVE:
             number += 1
@@ -143,19 +145,19 @@ class ContainerDriver:
     def __init__(self, access: EngineAccess) -> None:
         self._access = access
 
-    def describe(self, place: str) -> Description:
-        found = self._access.containers.describe(_name(place, CONTAINER))
+    def describe(self, place: str) -> PlaceDescription:
+        found = self._access.containers.describe(_engine_name(place, CONTAINER))
         handle = ContainerHandle(self._access.engine, found.id)
         return msgspec.structs.replace(
-            _description(found, CONTAINER + found.id),
-            parts=tuple(_part(found, part) for part in found.parts),
+            _described_resource(found, CONTAINER + found.id),
+            parts=tuple(_described_part(found, part) for part in found.parts),
             handle=DescribedHandle(
                 provider=handle.provider, provider_id=found.id, capabilities=tuple(handle.capabilities())
             ),
         )
 
     def probe(self, place: str) -> ResourceLiveness:
-        return self._access.containers.probe(_name(place, CONTAINER))
+        return self._access.containers.probe(_engine_name(place, CONTAINER))
 
     def handle(self, provider_id: str) -> ContainerHandle:
         return ContainerHandle(self._access.engine, provider_id)
@@ -165,17 +167,17 @@ class ContainerDriver:
 
     def snapshot_by(self, method: str, resource: Resource, key: str) -> NewSnapshot:
         """Its files, as an image; or a checkpoint, with its processes, where the engine makes them."""
-        name, made_by = _name(resource.place, CONTAINER), MadeBy(resource.id, key)
+        name, made_by = _engine_name(resource.place, CONTAINER), MadeBy(resource.id, key)
         if method == CHECKPOINT_METHOD:
-            return _snapshot(self._access.checkpoints.take(name, made_by))
-        return _snapshot(self._access.containers.snapshot(name, made_by))
+            return _new_snapshot(self._access.checkpoints.take(name, made_by))
+        return _new_snapshot(self._access.containers.snapshot(name, made_by))
 
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
         if snapshot.external_kind in CHECKPOINTS:
             return self._restore_checkpoint(resource, snapshot, place, key)
-        _required(place, resource)
+        _required_place(place, resource)
         made = self._access.containers.restore(
-            _reference(snapshot, "image"), MadeBy(resource.id, key), _settings(resource)
+            _external_reference(snapshot, "image"), MadeBy(resource.id, key), _container_settings(resource)
         )
         described = resource.metadata if isinstance(resource.metadata, dict) else {}
         notes = tuple(f"not carried over: {one}" for one in described.get("not_carried_over") or ())
@@ -185,10 +187,10 @@ class ContainerDriver:
         """As a new container, or with Docker in the one that it was taken of."""
         kind = str(snapshot.external_kind)
         if kind == IN_STORE:
-            _required(place, resource)
+            _required_place(place, resource)
         elif place is not None:
             raise Unsupported("this engine lets only the container itself go on from a checkpoint", "name no place")
-        made = self._access.checkpoints.restore(kind, _reference(snapshot, kind), MadeBy(resource.id, key))
+        made = self._access.checkpoints.restore(kind, _external_reference(snapshot, kind), MadeBy(resource.id, key))
         return RestoredPlace(place=CONTAINER + made.id)
 
     def undo_restore(self, place: str, key: str) -> str | None:
@@ -196,14 +198,14 @@ class ContainerDriver:
 
     def remove(self, resource: Resource) -> None:
         _ensure_made(resource)
-        self._access.containers.remove(_name(resource.place, CONTAINER))
+        self._access.containers.remove(_engine_name(resource.place, CONTAINER))
 
     def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
         if is_wanted():
             return
         if snapshot.external_kind in CHECKPOINTS:
             self._access.checkpoints.remove(
-                str(snapshot.external_kind), _reference(snapshot, str(snapshot.external_kind))
+                str(snapshot.external_kind), _external_reference(snapshot, str(snapshot.external_kind))
             )
             return
         self._access.images.remove(MadeBy(snapshot.resource, snapshot.id).image_tag)
@@ -211,12 +213,12 @@ class ContainerDriver:
     def holds(self, snapshot: Snapshot) -> bool:
         """Of an image the engine tells when it is asked for it."""
         if snapshot.external_kind == IN_STORE:
-            return self._access.checkpoints.has(_reference(snapshot, IN_STORE))
+            return self._access.checkpoints.has(_external_reference(snapshot, IN_STORE))
         return True
 
     def new_place(self, resource: Resource, label: str) -> str:
         """The engine names it; this says what it is for."""
-        return f"{CONTAINER}{_word(resource.name)}-{_word(label)}"
+        return f"{CONTAINER}{_name_word(resource.name)}-{_name_word(label)}"
 
 
 class ImageDriver:
@@ -227,25 +229,25 @@ class ImageDriver:
     def __init__(self, access: EngineAccess) -> None:
         self._access = access
 
-    def describe(self, place: str) -> Description:
-        found = self._access.images.describe(_name(place, IMAGE))
-        return _description(found, IMAGE + found.name)
+    def describe(self, place: str) -> PlaceDescription:
+        found = self._access.images.describe(_engine_name(place, IMAGE))
+        return _described_resource(found, IMAGE + found.name)
 
     def probe(self, place: str) -> ResourceLiveness:
         container = _container_of_files(place)
         if container is not None:
             return self._access.containers.probe(container)
-        return self._access.images.probe(_name(place, IMAGE))
+        return self._access.images.probe(_engine_name(place, IMAGE))
 
     def snapshot(self, resource: Resource, key: str) -> NewSnapshot:
         container, made_by = _container_of_files(resource.place), MadeBy(resource.id, key)
         if container is not None:
-            return _snapshot(self._access.containers.snapshot(container, made_by))
-        return _snapshot(self._access.images.snapshot(_name(resource.place, IMAGE), made_by))
+            return _new_snapshot(self._access.containers.snapshot(container, made_by))
+        return _new_snapshot(self._access.images.snapshot(_engine_name(resource.place, IMAGE), made_by))
 
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
-        _required(place, resource)
-        made = self._access.images.restore(_reference(snapshot, "image"), MadeBy(resource.id, key))
+        _required_place(place, resource)
+        made = self._access.images.restore(_external_reference(snapshot, "image"), MadeBy(resource.id, key))
         return RestoredPlace(place=IMAGE + made.name)
 
     def undo_restore(self, place: str, key: str) -> str | None:
@@ -254,7 +256,7 @@ class ImageDriver:
 
     def remove(self, resource: Resource) -> None:
         _ensure_made(resource)
-        self._access.images.remove(_name(resource.place, IMAGE))
+        self._access.images.remove(_engine_name(resource.place, IMAGE))
 
     def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
         if not is_wanted():
@@ -268,10 +270,10 @@ class ImageDriver:
 
     def new_place(self, resource: Resource, label: str) -> str:
         """The engine keeps it under a tag of Weft's; this says what it is for."""
-        return f"{IMAGE}{_word(resource.name)}-{_word(label)}"
+        return f"{IMAGE}{_name_word(resource.name)}-{_name_word(label)}"
 
 
-def _name(place: str, prefix: str) -> str:
+def _engine_name(place: str, prefix: str) -> str:
     """What a place names in the engine; the name alone is one, too."""
     return place.removeprefix(prefix)
 
@@ -282,7 +284,7 @@ def _container_of_files(place: str) -> str | None:
     return place.removeprefix(CONTAINER).removesuffix(_FILES) if is_part else None
 
 
-def _required(place: str | None, resource: Resource) -> str:
+def _required_place(place: str | None, resource: Resource) -> str:
     if place is None:
         raise Unsupported(
             f"a {resource.kind} is not restored over itself: somebody may use it", "restore it to a new place"
@@ -290,8 +292,8 @@ def _required(place: str | None, resource: Resource) -> str:
     return place
 
 
-def _description(found: ResourceDescription, place: str) -> Description:
-    return Description(
+def _described_resource(found: ResourceDescription, place: str) -> PlaceDescription:
+    return PlaceDescription(
         name=found.name,
         place=place,
         capabilities=found.capabilities,
@@ -300,7 +302,7 @@ def _description(found: ResourceDescription, place: str) -> Description:
     )
 
 
-def _part(container: ResourceDescription, part: ContainerPart) -> DescribedPart:
+def _described_part(container: ResourceDescription, part: ContainerPart) -> DescribedPart:
     """What is in memory alone, and a network, is told as an address: nothing of it can be kept."""
     place = CONTAINER + container.id
     if part.part is SubresourcePart.FILE_SYSTEM:
@@ -324,7 +326,7 @@ def _part(container: ResourceDescription, part: ContainerPart) -> DescribedPart:
     )
 
 
-def _snapshot(taken: EngineSnapshot) -> NewSnapshot:
+def _new_snapshot(taken: EngineSnapshot) -> NewSnapshot:
     return NewSnapshot(
         method=taken.method,
         external_kind=taken.reference_kind,
@@ -335,13 +337,13 @@ def _snapshot(taken: EngineSnapshot) -> NewSnapshot:
     )
 
 
-def _reference(snapshot: Snapshot, kind: str) -> str:
+def _external_reference(snapshot: Snapshot, kind: str) -> str:
     if snapshot.external_kind != kind or snapshot.external_id is None:
         raise NotApplicable(f"snapshot {snapshot.id} is no {kind} of an engine", "name one that is")
     return snapshot.external_id
 
 
-def _settings(resource: Resource) -> ContainerSettings:
+def _container_settings(resource: Resource) -> ContainerSettings:
     """What a new container takes over of the one that was described, as far as that can be read."""
     settings = resource.metadata.get("settings") if isinstance(resource.metadata, dict) else None
     try:
@@ -355,7 +357,7 @@ def _ensure_made(resource: Resource) -> None:
         raise NotApplicable(f"{resource.place} was not made by Weft", "remove it yourself")
 
 
-def _word(label: str) -> str:
+def _name_word(label: str) -> str:
     """A label as a part of a name in an engine."""
     kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in label)
     return kept.strip(".-")[:64] or "fork"

@@ -58,7 +58,7 @@ class DescribedHandle(Struct, frozen=True, kw_only=True):
     capabilities: tuple[HandleCapability, ...]
 
 
-class Description(Struct, frozen=True, kw_only=True):
+class PlaceDescription(Struct, frozen=True, kw_only=True):
     """What something at a place is."""
 
     name: str
@@ -90,7 +90,7 @@ class Driver(Protocol):
     @property
     def kind(self) -> ResourceKind: ...
 
-    def describe(self, place: str) -> Description:
+    def describe(self, place: str) -> PlaceDescription:
         """What is at a place. Raises InvalidInput or OutsideError where nothing is, or not of this kind."""
 
     def probe(self, place: str) -> ResourceLiveness: ...
@@ -257,7 +257,7 @@ class ClaimKind(StrEnum):
     """Its key is the id of a resource."""
 
 
-class Claim(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PlaceClaim(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Something that is being made, or removed, at a place."""
 
     key: str
@@ -273,7 +273,7 @@ class Claim(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     is_whole: bool = False
     """Whether all of it is there."""
 
-    def made(self, path: Path) -> Claim:
+    def made(self, path: Path) -> PlaceClaim:
         status = path.lstat()
         return replace(self, device=status.st_dev, inode=status.st_ino, born=birth_time(path))
 
@@ -285,36 +285,38 @@ class Claim(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.born is None or self.born == birth_time(path)
 
 
-class Claims:
+class PlaceClaims:
     """The notes of one driver, a small file for each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def find(self, key: str) -> Claim | None:
+    def find(self, key: str) -> PlaceClaim | None:
         try:
-            written = self._path(key).read_bytes()
+            written = self._claim_path(key).read_bytes()
         except FileNotFoundError:
             return None
         try:
-            return msgspec.json.decode(written, type=Claim)
+            return msgspec.json.decode(written, type=PlaceClaim)
         except msgspec.DecodeError as error:
-            raise Damaged(f"{self._path(key)} cannot be read: {error}", "look at the place, then remove it") from None
+            raise Damaged(
+                f"{self._claim_path(key)} cannot be read: {error}", "look at the place, then remove it"
+            ) from None
 
-    def put(self, claim: Claim) -> Claim:
+    def put(self, claim: PlaceClaim) -> PlaceClaim:
         make_folder(self._folder)
-        with self._alone(), new_file(self._path(claim.key)) as file:
+        with self._exclusively(), new_file(self._claim_path(claim.key)) as file:
             file.write(msgspec.json.encode(claim))
         return claim
 
     def drop(self, key: str) -> None:
-        self._path(key).unlink(missing_ok=True)
+        self._claim_path(key).unlink(missing_ok=True)
 
-    def all(self) -> list[Claim]:
+    def all(self) -> list[PlaceClaim]:
         """All that there are; what a process left that died while it wrote one is removed."""
         if not self._folder.is_dir():
             return []
-        with self._alone():
+        with self._exclusively():
             names = sorted(os.listdir(self._folder))
             for name in names:
                 if not name.endswith(_SUFFIX):
@@ -323,7 +325,7 @@ class Claims:
         return [claim for claim in claims if claim is not None]
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusively(self) -> Iterator[None]:
         """Nobody else writes one meanwhile."""
         descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -332,7 +334,7 @@ class Claims:
         finally:
             os.close(descriptor)
 
-    def _path(self, key: str) -> Path:
+    def _claim_path(self, key: str) -> Path:
         assert key.isalnum(), "keys are ids"
         return self._folder / f"{key}{_SUFFIX}"
 
@@ -342,7 +344,7 @@ class ClaimingDriver(Protocol):
     """What a driver also has that notes what it is about to do."""
 
     @property
-    def claims(self) -> Claims: ...
+    def claims(self) -> PlaceClaims: ...
 
 
 def status_of(path: Path) -> os.stat_result | None:

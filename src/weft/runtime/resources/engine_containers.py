@@ -33,8 +33,8 @@ from weft.kernel.foreign_input import GIB
 from weft.runtime.resources.container_engine import (
     PODMAN_API,
     SNAPSHOT_IMAGE,
-    About,
     ContainerEngine,
+    EngineSubject,
     MadeBy,
     MadeRole,
     checked_name,
@@ -83,7 +83,7 @@ _RIGHTS = {
 
 def parts_of(container: Any) -> tuple[ContainerPart, ...]:
     """Its file system, whatever is mounted in it, and its network."""
-    return (_file_system(container), *_mounts(container), _network(container))
+    return (_file_system(container), *_mounted_parts(container), _network_part(container))
 
 
 def _file_system(container: Any) -> ContainerPart:
@@ -99,7 +99,7 @@ def _file_system(container: Any) -> ContainerPart:
     )
 
 
-def _mounts(container: Any) -> Iterator[ContainerPart]:
+def _mounted_parts(container: Any) -> Iterator[ContainerPart]:
     for mount in sorted(container.get("Mounts") or (), key=lambda mount: str(mount.get("Destination", ""))):
         path, is_read_only = str(mount.get("Destination", "")), not mount.get("RW", True)
         if mount.get("Type") == "volume":
@@ -134,8 +134,8 @@ def _mounts(container: Any) -> Iterator[ContainerPart]:
         )
 
 
-def _network(container: Any) -> ContainerPart:
-    networks = _networks(container)
+def _network_part(container: Any) -> ContainerPart:
+    networks = _network_names(container)
     return ContainerPart(
         part=SubresourcePart.NETWORK,
         name=", ".join(networks) or str(container["HostConfig"].get("NetworkMode", "")),
@@ -145,7 +145,7 @@ def _network(container: Any) -> ContainerPart:
     )
 
 
-def _networks(container: Any) -> list[str]:
+def _network_names(container: Any) -> list[str]:
     return sorted(name for name in container.get("NetworkSettings", {}).get("Networks") or {} if name != "none")
 
 
@@ -167,7 +167,7 @@ def not_carried_over(container: Any) -> Iterator[str]:
         yield "restart policy"
     if any(mount.get("Type") == "bind" for mount in container.get("Mounts") or ()):
         yield "folders of the host"
-    if _networks(container):
+    if _network_names(container):
         yield "networks"
 
 
@@ -204,7 +204,7 @@ class ContainerCheckpoints:
             "POST",
             path,
             asked=f"checkpoint the container {name}",
-            about=About("container", name),
+            about=EngineSubject("container", name),
             body={"CheckpointID": made_by.object_name, "Exit": False},
             seconds=self._engine.limits.transfer_seconds,
         )
@@ -238,7 +238,7 @@ class ContainerCheckpoints:
                 "DELETE",
                 f"{container_path(container)}/checkpoints/{checkpoint}",
                 asked="remove a checkpoint",
-                about=About("checkpoint", checkpoint),
+                about=EngineSubject("checkpoint", checkpoint),
             )
         except EngineObjectMissing:
             return False
@@ -257,7 +257,7 @@ class ContainerCheckpoints:
             raise Unsupported("this container engine makes no checkpoints", _INSTEAD)
 
     def _inspect(self, name: str) -> Any:
-        path, about = f"{container_path(name)}/json", About("container", name)
+        path, about = f"{container_path(name)}/json", EngineSubject("container", name)
         return self._engine.call("GET", path, asked=f"describe the container {name}", about=about)
 
     def _take_archive(self, container: str, made_by: MadeBy) -> EngineSnapshot:
@@ -265,7 +265,7 @@ class ContainerCheckpoints:
             f"{PODMAN_API}{container_path(container)}/checkpoint",
             method="POST",
             asked=f"checkpoint the container {container[:12]}",
-            about=About("container", container),
+            about=EngineSubject("container", container),
             query={"export": "true", "leaveRunning": "true"},
         )
         with closing(chunks):
@@ -308,7 +308,7 @@ class ContainerCheckpoints:
             "POST",
             f"{container_path(container)}/start",
             asked=f"restore the container {name}",
-            about=About("container", container),
+            about=EngineSubject("container", container),
             query={"checkpoint": checkpoint},
             seconds=self._engine.limits.transfer_seconds,
         )
@@ -427,7 +427,7 @@ class DockerContainers:
 
     def snapshot(self, name: str, made_by: MadeBy) -> EngineSnapshot:
         """Commits its file system to an image; it stands still meanwhile. Its volumes are snapshots of their own."""
-        about = About("container", name)
+        about = EngineSubject("container", name)
         container = self._inspect(name)["Id"]
         try:
             image = inspect_image(self._engine, made_by.image_tag)
@@ -468,15 +468,15 @@ class DockerContainers:
     ) -> RestoredObject:
         """A new container of a committed image, without network unless one is named. `volumes` are by their path."""
         checked_image_id(image_id)
-        mounts = [self._mount(path, mount) for path, mount in sorted((volumes or {}).items())]
+        mounts = [self._mount_fields(path, mount) for path, mount in sorted((volumes or {}).items())]
         network = _checked_network(network)
         container, is_new = self._made_before(made_by), False
         if container is None:
             inspect_image(self._engine, image_id)
-            body = self._body(image_id, made_by, settings, mounts, network)
-            container, is_new = self._create(made_by.object_name, body), True
+            body = self._creation_body(image_id, made_by, settings, mounts, network)
+            container, is_new = self._create_container(made_by.object_name, body), True
         if start and (is_new or self._inspect(container)["State"].get("Status") == "created"):
-            self._start(container)
+            self._start_container(container)
         return RestoredObject(kind=ResourceKind.DOCKER_CONTAINER, id=container, name=made_by.object_name, is_new=is_new)
 
     def remove(self, name: str) -> bool:
@@ -488,13 +488,13 @@ class DockerContainers:
             "GET",
             f"{container_path(name)}/json",
             asked=f"describe the container {name}",
-            about=About("container", name),
+            about=EngineSubject("container", name),
         )
 
-    def _mount(self, path: str, mount: VolumeMount) -> dict[str, object]:
+    def _mount_fields(self, path: str, mount: VolumeMount) -> dict[str, object]:
         if not path.startswith("/") or "\0" in path or path == "/" or ".." in path.split("/"):
             raise InvalidInput(f"{path!r} is no path for a volume in a container")
-        about = About("volume", mount.volume)
+        about = EngineSubject("volume", mount.volume)
         self._engine.call("GET", volume_path(mount.volume), asked="describe a volume", about=about)
         return {"Type": "volume", "Source": mount.volume, "Target": path, "ReadOnly": mount.is_read_only}
 
@@ -505,25 +505,25 @@ class DockerContainers:
                 return made.id
         return None
 
-    def _create(self, name: str, body: dict[str, object]) -> str:
+    def _create_container(self, name: str, body: dict[str, object]) -> str:
         answer = self._engine.call(
             "POST", "/containers/create", asked=f"make the container {name}", query={"name": name}, body=body
         )
         return str(answer["Id"])
 
-    def _start(self, container: str) -> None:
+    def _start_container(self, container: str) -> None:
         try:
             self._engine.call(
                 "POST",
                 f"{container_path(container)}/start",
                 asked=f"start the container {container[:12]}",
-                about=About("container", container),
+                about=EngineSubject("container", container),
             )
         except WeftError:
             remove_container(self._engine, container)
             raise
 
-    def _body(
+    def _creation_body(
         self,
         image_id: str,
         made_by: MadeBy,

@@ -44,8 +44,8 @@ from weft.runtime.resources.container_engine import (
     ROLE_LABEL,
     SNAPSHOT_IMAGE,
     STDOUT,
-    About,
     ContainerEngine,
+    EngineSubject,
     MadeBy,
     MadeObject,
     MadeRole,
@@ -228,7 +228,7 @@ def volume_chunks(engine: ContainerEngine, volume: str, made_by: MadeBy, tar_ima
 def _is_unused(engine: ContainerEngine, volume: str) -> bool:
     """Podman gives a volume to the user of the first container that is started on it: that must not be ours."""
     path = f"{PODMAN_API}{volume_path(volume)}/json"
-    answer = engine.call("GET", path, asked=f"describe the volume {volume}", about=About("volume", volume))
+    answer = engine.call("GET", path, asked=f"describe the volume {volume}", about=EngineSubject("volume", volume))
     return bool(answer.get("NeedsChown"))
 
 
@@ -247,7 +247,7 @@ def _archive_of(engine: ContainerEngine, volume: str, made_by: MadeBy) -> Genera
         yield from engine.transfer(
             f"{container_path(container)}/archive",
             asked=f"read the volume {volume}",
-            about=About("container", container),
+            about=EngineSubject("container", container),
             query={"path": f"{MOUNT}/."},
         )
 
@@ -275,7 +275,7 @@ class _TarRun:
         self._engine, self._volume, self._image, self._made_by = engine, volume, image, made_by
         self.has_begun = False
 
-    def _body(self) -> dict[str, object]:
+    def _creation_body(self) -> dict[str, object]:
         settings = _host_settings(self._volume, read_only=True)
         settings |= {
             "CapAdd": list(_TAR_RIGHTS),
@@ -297,8 +297,8 @@ class _TarRun:
 
     def chunks(self) -> Iterator[bytes]:
         engine, asked = self._engine, f"read the volume {self._volume} with tar"
-        with temporary_container(engine, self._body(), asked) as container:
-            about, path = About("container", container), container_path(container)
+        with temporary_container(engine, self._creation_body(), asked) as container:
+            about, path = EngineSubject("container", container), container_path(container)
             attached = {"stream": "true", "stdout": "true", "stderr": "true"}
             seconds = engine.limits.transfer_seconds
             error_output = b""
@@ -332,7 +332,7 @@ def write_volume(
             "PUT",
             f"{container_path(container)}/archive",
             asked=f"write the volume {volume}",
-            about=About("container", container),
+            about=EngineSubject("container", container),
             query={"path": "/" if is_docker else MOUNT, "noOverwriteDirNonDir": "true"},
             data=_while_held(archive_chunks(placed, source)),
             seconds=engine.limits.transfer_seconds,
@@ -383,7 +383,7 @@ class DockerVolumes:
 
     def describe(self, name: str) -> ResourceDescription:
         """What it is. Values of its options stay away: they may be passwords of a server."""
-        volume = self._inspect(name)
+        volume = self._inspect_volume(name)
         return ResourceDescription(
             kind=ResourceKind.DOCKER_VOLUME,
             name=name,
@@ -398,11 +398,11 @@ class DockerVolumes:
         )
 
     def probe(self, name: str) -> ResourceLiveness:
-        return liveness(lambda: self._inspect(name))
+        return liveness(lambda: self._inspect_volume(name))
 
     def snapshot(self, name: str, made_by: MadeBy, rules: ArchiveRules = OWN_ARCHIVE) -> EngineSnapshot:
         """Packs the volume into the store while whoever uses it goes on. The same files make no second archive."""
-        self._inspect(name)  # a container that names a volume would make it
+        self._inspect_volume(name)  # a container that names a volume would make it
         with closing(volume_chunks(self._engine, name, made_by, self._tar_image)) as chunks:
             stored = self._store.keep(made_by.object_name, chunks, rules)
         return EngineSnapshot(
@@ -418,9 +418,9 @@ class DockerVolumes:
         with self._store.opened(digest, rules) as (entries, file):
             if self._is_restored(name, digest, made_by):
                 return RestoredObject(kind=ResourceKind.DOCKER_VOLUME, id=name, name=name, is_new=False)
-            self._mark(made_by)
+            self._mark_restore(made_by)
             try:
-                self._create(name, digest, made_by, _owner_of_top(entries))
+                self._create_volume(name, digest, made_by, _owner_of_top(entries))
                 write_volume(self._engine, name, entries, file, made_by)
             except WeftError:
                 self._remove_unfinished(made_by)
@@ -432,9 +432,9 @@ class DockerVolumes:
         """Whether it was there. The engine refuses while a container uses it."""
         return removed(self._engine, volume_path(name), ResourceKind.DOCKER_VOLUME, name, {})
 
-    def _inspect(self, name: str) -> Any:
+    def _inspect_volume(self, name: str) -> Any:
         return self._engine.call(
-            "GET", volume_path(name), asked=f"describe the volume {name}", about=About("volume", name)
+            "GET", volume_path(name), asked=f"describe the volume {name}", about=EngineSubject("volume", name)
         )
 
     def _left_by(self, made_by: MadeBy) -> tuple[MadeObject, ...]:
@@ -449,7 +449,7 @@ class DockerVolumes:
         volumes = [made.name for made in left if made.kind is ResourceKind.DOCKER_VOLUME]
         if not volumes:
             return False
-        if volumes != [name] or self._inspect(name)["Labels"].get(DIGEST_LABEL) != digest:
+        if volumes != [name] or self._inspect_volume(name)["Labels"].get(DIGEST_LABEL) != digest:
             raise KeyTaken(made_by.operation)
         return True
 
@@ -470,7 +470,7 @@ class DockerVolumes:
                 remove_made(self._engine, made)
         self._remove_containers(made_by)
 
-    def _mark(self, made_by: MadeBy) -> None:
+    def _mark_restore(self, made_by: MadeBy) -> None:
         body = {
             "Image": ensure_empty_image(self._engine),
             "Cmd": ["none"],
@@ -479,7 +479,7 @@ class DockerVolumes:
         }
         self._engine.call("POST", "/containers/create", asked="mark a restore", body=body)
 
-    def _create(self, name: str, digest: str, made_by: MadeBy, owner: tuple[int, int]) -> None:
+    def _create_volume(self, name: str, digest: str, made_by: MadeBy, owner: tuple[int, int]) -> None:
         if self.probe(name) is ResourceLiveness.ALIVE:
             raise LabelTaken(name, "a volume of this engine")
         labels = made_by.labels() | {DIGEST_LABEL: digest}
@@ -514,7 +514,7 @@ def checked_image_id(image_id: str) -> str:
 
 def inspect_image(engine: ContainerEngine, name: str) -> Any:
     return engine.call(
-        "GET", f"{image_path(name)}/json", asked=f"describe the image {name}", about=About("image", name)
+        "GET", f"{image_path(name)}/json", asked=f"describe the image {name}", about=EngineSubject("image", name)
     )
 
 
@@ -546,10 +546,10 @@ class DockerImages:
         image = inspect_image(self._engine, name)
         image_id = checked_image_id(str(image["Id"]))
         if not with_archive:
-            self._tag(image_id, made_by)
+            self._tag_image(image_id, made_by)
             size = int(image.get("Size") or 0)
             return EngineSnapshot(method=IMAGE_METHOD, reference_kind="image", reference_id=image_id, size_bytes=size)
-        asked, about = f"save the image {name}", About("image", name)
+        asked, about = f"save the image {name}", EngineSubject("image", name)
         with closing(self._engine.transfer(f"{image_path(image_id)}/get", asked=asked, about=about)) as chunks:
             stored = self._store.keep(made_by.object_name, chunks, IMAGE_ARCHIVE)
         return EngineSnapshot(
@@ -562,7 +562,7 @@ class DockerImages:
     def restore(self, image_id: str, made_by: MadeBy) -> RestoredObject:
         """The image that a snapshot kept in the engine: it is there, or EngineObjectMissing."""
         inspect_image(self._engine, checked_image_id(image_id))
-        self._tag(image_id, made_by)
+        self._tag_image(image_id, made_by)
         return RestoredObject(kind=ResourceKind.DOCKER_IMAGE, id=image_id, name=made_by.image_tag, is_new=False)
 
     def load(self, digest: str, made_by: MadeBy, rules: ArchiveRules = IMAGE_ARCHIVE) -> RestoredObject:
@@ -580,7 +580,7 @@ class DockerImages:
                     seconds=self._engine.limits.transfer_seconds,
                 )
                 image_id = self._loaded_id(image_id, answer)
-        self._tag(image_id, made_by)
+        self._tag_image(image_id, made_by)
         return RestoredObject(kind=ResourceKind.DOCKER_IMAGE, id=image_id, name=made_by.image_tag, is_new=is_new)
 
     def remove(self, name: str) -> bool:
@@ -588,12 +588,12 @@ class DockerImages:
         container uses it."""
         return removed(self._engine, image_path(name), ResourceKind.DOCKER_IMAGE, name, {})
 
-    def _tag(self, image_id: str, made_by: MadeBy) -> None:
+    def _tag_image(self, image_id: str, made_by: MadeBy) -> None:
         self._engine.call(
             "POST",
             f"{image_path(image_id)}/tag",
             asked="tag an image",
-            about=About("image", image_id),
+            about=EngineSubject("image", image_id),
             query={"repo": SNAPSHOT_IMAGE, "tag": made_by.object_name},
         )
 

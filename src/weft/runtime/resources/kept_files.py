@@ -60,7 +60,7 @@ class KeptFiles:
 
     @property
     def is_there(self) -> bool:
-        return self.trees.is_made or any(True for kind in _NAMES for _ in self._named(kind))
+        return self.trees.is_made or any(True for kind in _NAMES for _ in self._files_of_kind(kind))
 
     def hold(self) -> AbstractContextManager[None]:
         """No tree is removed meanwhile."""
@@ -71,11 +71,11 @@ class KeptFiles:
         trees = self.trees.copy_to(other.trees)
         files, damaged = 0, list(trees.damaged)
         for kind in _NAMES:
-            for path in self._named(kind):
+            for path in self._files_of_kind(kind):
                 if (other.folder / kind / path.name).exists():
                     continue
                 try:
-                    files += _copy(path, other.folder / kind / path.name)
+                    files += _copy_file(path, other.folder / kind / path.name)
                 except Damaged:
                     damaged.append(path.name)
         if other.origin is not None:
@@ -100,9 +100,9 @@ class KeptFiles:
     def absent(self, references: Iterable[KeptReference]) -> list[KeptReference]:
         """Those of which nothing is here. What lies in a container engine is not looked for."""
         trees = self.trees.ids() if self.trees.is_made else set()
-        return [one for one in references if not self._has(one, trees)]
+        return [one for one in references if not self._has_reference(one, trees)]
 
-    def _has(self, reference: KeptReference, trees: set[str]) -> bool:
+    def _has_reference(self, reference: KeptReference, trees: set[str]) -> bool:
         if reference.kind == local_drivers.TREE_REFERENCE:
             return reference.id in trees
         path = self._path_of(reference)
@@ -121,7 +121,7 @@ class KeptFiles:
                 yield FileProblem(trees[id], "; ".join(why[:3]) + (" and more" if len(why) > 3 else ""))
         for one in present.values():
             path = self._path_of(one)
-            if path is not None and _digest(path) != path.name[:64]:
+            if path is not None and _file_digest(path) != path.name[:64]:
                 yield FileProblem(one, f"{path} holds other bytes than were kept")
 
     def unused(self, references: Iterable[KeptReference]) -> list[str]:
@@ -129,7 +129,7 @@ class KeptFiles:
         was to be thrown away."""
         used, trees = self._names_of(references)
         names = [name for name in (self.trees.ids() if self.trees.is_made else ()) if name not in trees]
-        return names + [path.name for kind in _NAMES for path in self._named(kind) if path not in used]
+        return names + [path.name for kind in _NAMES for path in self._files_of_kind(kind) if path not in used]
 
     def remove_unused(self, references: Callable[[], Sequence[KeptReference]]) -> int:
         """Remove all that none of these name, with every byte that only it has; how much that was. They are asked for
@@ -138,7 +138,7 @@ class KeptFiles:
         if self.trees.is_made:
             removed += self.trees.prune(lambda: self._names_of(references())[1])
         used, _ = self._names_of(references())
-        for path in [path for kind in _NAMES for path in self._named(kind) if path not in used]:
+        for path in [path for kind in _NAMES for path in self._files_of_kind(kind) if path not in used]:
             path.unlink(missing_ok=True)
             removed += 1
         return removed
@@ -170,7 +170,7 @@ class KeptFiles:
         is_archive = reference.kind == ARCHIVE and _ARCHIVE_NAME.fullmatch(name)
         return self.folder / ARCHIVES / name if is_archive else None
 
-    def _named(self, kind: str) -> Iterator[Path]:
+    def _files_of_kind(self, kind: str) -> Iterator[Path]:
         """The files of one kind that are whole: what is being written is called otherwise."""
         try:
             names = sorted(os.listdir(self.folder / kind))
@@ -182,7 +182,7 @@ class KeptFiles:
                 yield path
 
 
-def _copy(path: Path, target: Path) -> int:
+def _copy_file(path: Path, target: Path) -> int:
     """How many files were copied: none, where it is removed meanwhile. Raises Damaged."""
     aside, hashed = target.with_name(f"{target.name}.partial"), hashlib.sha256()
     try:
@@ -204,7 +204,7 @@ def _copy(path: Path, target: Path) -> int:
     return 1
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     hashed = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

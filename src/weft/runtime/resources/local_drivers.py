@@ -42,7 +42,14 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
 from weft.runtime.folder_snapshots.whole_folders import GitChange
 from weft.runtime.ledger_port import ensure_held
 from weft.runtime.opened_folders import birth_time, found_repository, remove_folder
-from weft.runtime.resources.drivers import Claim, ClaimKind, Claims, Description, RestoredPlace, status_of
+from weft.runtime.resources.drivers import (
+    ClaimKind,
+    PlaceClaim,
+    PlaceClaims,
+    PlaceDescription,
+    RestoredPlace,
+    status_of,
+)
 from weft.runtime.sandbox.git_view import writable_git_folders
 from weft.runtime.sandbox.hidden_places import SecretFiles
 from weft.store.private_files import make_folder, open_aside, put_in_place, sync
@@ -83,11 +90,11 @@ class DirectoryDriver:
         """Of files that a folder ignores those of `secrets` are not kept: commands do not see them."""
         self.files, self._limit, self.machine = files, limit, machine
         self._secrets = secrets or SecretFiles()
-        self.claims = Claims(files.path / "restoring")
+        self.claims = PlaceClaims(files.path / "restoring")
 
-    def describe(self, place: str) -> Description:
+    def describe(self, place: str) -> PlaceDescription:
         folder = real_folder(place)
-        return Description(name=folder.name or "/", place=str(folder), capabilities=DIRECTORY_CAPABILITIES)
+        return PlaceDescription(name=folder.name or "/", place=str(folder), capabilities=DIRECTORY_CAPABILITIES)
 
     def probe(self, place: str) -> ResourceLiveness:
         try:
@@ -114,13 +121,8 @@ class DirectoryDriver:
 
     def take(self, folder: Path, *, is_resolved: bool = False, is_whole: bool = False) -> NewSnapshot:
         if is_whole:
-            shown = frozenset(self._secrets.shown())
-
-            def is_withheld(path: str) -> bool:
-                return self._secrets.is_named(path) and os.path.join(folder, path) not in shown
-
             taken = self.files.snapshot_whole(
-                folder, writable_git_folders, is_withheld, limit=self._limit, is_resolved=is_resolved
+                folder, writable_git_folders, self._withheld_in(folder), limit=self._limit, is_resolved=is_resolved
             )
         else:
             taken = self.files.snapshot(folder, limit=self._limit, is_resolved=is_resolved)
@@ -143,6 +145,19 @@ class DirectoryDriver:
             return []
         return self.files.git_changes(tree_of(snapshot), standing_folder(place), writable_git_folders)
 
+    def changed_programs(self, snapshot: Snapshot, place: str) -> list[str]:
+        """The files of a folder that some program runs by itself and that are not what they were, ignored ones
+        included; nothing where that was not kept, or the folder is gone."""
+        if snapshot.method != WHOLE_METHOD or not os.path.isdir(place):
+            return []
+        folder = standing_folder(place)
+        return self.files.changed_programs(tree_of(snapshot), folder, self._withheld_in(folder))
+
+    def _withheld_in(self, folder: Path) -> Callable[[str], bool]:
+        """Whether a file of a folder is one of secrets that is not shown, by its path from there on."""
+        shown = frozenset(self._secrets.shown())
+        return lambda path: self._secrets.is_named(path) and os.path.join(folder, path) not in shown
+
     def open_up(self, place: str) -> None:
         """Have its owner look into a folder that is about to be restored: a command may have made it so that nobody
         can. The restore sets its mode."""
@@ -162,9 +177,9 @@ class DirectoryDriver:
                 done = self.files.restore_whole(tree, folder, writable_git_folders, limit=self._limit, is_resolved=True)
             else:
                 done = self.files.restore(tree, folder, limit=self._limit, is_resolved=True)
-            return RestoredPlace(place=resource.place, notes=_notes(done))
+            return RestoredPlace(place=resource.place, notes=_restore_notes(done))
         target = new_folder(place)
-        claim = self._begin(target, key)
+        claim = self._claim_target(target, key)
         mark = None if claim.inode is None or claim.born is None else {"inode": claim.inode, "born": claim.born}
         restored = RestoredPlace(place=str(target), is_made=not claim.was_there, mark=mark)
         if claim.is_whole:
@@ -172,9 +187,9 @@ class DirectoryDriver:
         done = self.files.restore(tree, target, limit=self._limit, is_resolved=True)
         with raising_store_failed(target):
             self.claims.put(replace(claim, is_whole=True))
-        return replace(restored, notes=_notes(done))
+        return replace(restored, notes=_restore_notes(done))
 
-    def _begin(self, target: Path, key: str) -> Claim:
+    def _claim_target(self, target: Path, key: str) -> PlaceClaim:
         """The folder is noted before it is made, and which one it is before anything is in it: what else lies there is
         somebody's. An empty one that is there is used, and stays its owner's."""
         with raising_store_failed(target):
@@ -182,7 +197,9 @@ class DirectoryDriver:
             if claim is None:
                 _ensure_empty(target)
                 is_there = os.path.lexists(target)
-                claim = self.claims.put(Claim(key=key, kind=ClaimKind.RESTORE, place=str(target), was_there=is_there))
+                claim = self.claims.put(
+                    PlaceClaim(key=key, kind=ClaimKind.RESTORE, place=str(target), was_there=is_there)
+                )
             if claim.inode is None:
                 _ensure_empty(target)
                 try:
@@ -312,7 +329,7 @@ def raising_store_failed(place: Path) -> Iterator[None]:
         ) from None
 
 
-def _notes(done: FolderRestore) -> tuple[str, ...]:
+def _restore_notes(done: FolderRestore) -> tuple[str, ...]:
     return tuple(f"{readable_path(one.path)}: {one.why}" for one in done.left)
 
 
@@ -360,14 +377,14 @@ class FileDriver:
 
     def __init__(self, copies: Path, *, most_bytes: int = MOST_BYTES) -> None:
         self._copies, self._most = copies, most_bytes
-        self.claims = Claims(copies / "restoring")
+        self.claims = PlaceClaims(copies / "restoring")
 
-    def describe(self, place: str) -> Description:
+    def describe(self, place: str) -> PlaceDescription:
         path = new_folder(place)
-        status = _status(path)
+        status = _file_status(path)
         if not stat.S_ISREG(status.st_mode):
             raise InvalidInput(f"{place} is not a file", "name a file; a link or a folder is not one")
-        return Description(
+        return PlaceDescription(
             name=path.name,
             place=str(path),
             capabilities=FILE_CAPABILITIES,
@@ -387,7 +404,7 @@ class FileDriver:
         path, aside = _standing_file(resource.place), self._copies / f"{key}.partial"
         try:
             make_folder(self._copies)
-            digest, size, mode = self._copy(path, aside)
+            digest, size, mode = self._copy_hashed(path, aside)
             put_in_place(aside, self._place_of(digest, mode))
         except OSError as error:
             raise StoreFailed(f"{error.filename or resource.place}: {error.strerror}") from None
@@ -398,7 +415,7 @@ class FileDriver:
             method=COPY_METHOD, external_kind=COPY_REFERENCE, external_id=f"{digest}:{mode:o}", size_bytes=size
         )
 
-    def _copy(self, path: Path, aside: Path) -> tuple[str, int, int]:
+    def _copy_hashed(self, path: Path, aside: Path) -> tuple[str, int, int]:
         hashed, size = hashlib.sha256(), 0
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as source, aside.open("wb") as copy:
@@ -416,16 +433,16 @@ class FileDriver:
         return hashed.hexdigest(), size, stat.S_IMODE(status.st_mode)
 
     def restore(self, resource: Resource, snapshot: Snapshot, place: str | None, key: str) -> RestoredPlace:
-        digest, mode = _reference(snapshot)
+        digest, mode = _file_reference(snapshot)
         target = _standing_file(resource.place) if place is None else new_folder(place)
         aside = target.with_name(f".weft-{key}.partial")
         try:
             if place is None:
-                self._write(self._place_of(digest, mode), aside, digest, mode)
+                self._write_copy(self._place_of(digest, mode), aside, digest, mode)
                 ensure_held()
                 aside.replace(target)
             elif not self._is_ours(target, key):
-                self._write(self._place_of(digest, mode), aside, digest, mode)
+                self._write_copy(self._place_of(digest, mode), aside, digest, mode)
                 self._put_at_new_place(aside, target, key)
             sync(target.parent)
         except OSError as error:
@@ -446,14 +463,14 @@ class FileDriver:
 
     def _put_at_new_place(self, aside: Path, target: Path, key: str) -> None:
         """By a second name, which is never put over another file; which file it is, is noted before."""
-        claim = Claim(key=key, kind=ClaimKind.RESTORE, place=str(target), is_whole=True)
+        claim = PlaceClaim(key=key, kind=ClaimKind.RESTORE, place=str(target), is_whole=True)
         self.claims.put(claim.made(aside))
         try:
             os.link(aside, target, follow_symlinks=False)
         except FileExistsError:
             raise NotApplicable(f"{target} exists", "name a place where nothing is") from None
 
-    def _write(self, copy: Path, aside: Path, digest: str, mode: int) -> None:
+    def _write_copy(self, copy: Path, aside: Path, digest: str, mode: int) -> None:
         hashed = hashlib.sha256()
         with open_aside(aside) as out, copy.open("rb") as source:
             while chunk := source.read(_CHUNK):
@@ -489,10 +506,10 @@ class FileDriver:
 
     def forget_snapshot(self, snapshot: Snapshot, is_wanted: Callable[[], bool]) -> None:
         if not is_wanted():
-            self._place_of(*_reference(snapshot)).unlink(missing_ok=True)
+            self._place_of(*_file_reference(snapshot)).unlink(missing_ok=True)
 
     def holds(self, snapshot: Snapshot) -> bool:
-        return self._place_of(*_reference(snapshot)).is_file()
+        return self._place_of(*_file_reference(snapshot)).is_file()
 
     def new_place(self, resource: Resource, label: str) -> str:
         path = Path(resource.place)
@@ -512,14 +529,14 @@ def _standing_file(place: str) -> Path:
     return path
 
 
-def _status(path: Path) -> os.stat_result:
+def _file_status(path: Path) -> os.stat_result:
     try:
         return path.lstat()
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}", "name a file that exists") from None
 
 
-def _reference(snapshot: Snapshot) -> tuple[str, int]:
+def _file_reference(snapshot: Snapshot) -> tuple[str, int]:
     digest, colon, mode = (snapshot.external_id or "").partition(":")
     is_ours = (
         snapshot.external_kind == COPY_REFERENCE and len(digest) == 64 and not set(digest) - set("0123456789abcdef")
@@ -545,14 +562,14 @@ class UriDriver:
     def __init__(self, look: Look | None = None) -> None:
         self._look = look
 
-    def describe(self, place: str) -> Description:
+    def describe(self, place: str) -> PlaceDescription:
         scheme, colon, rest = place.partition(":")
         is_scheme = scheme[:1].isalpha() and all(letter.isalnum() or letter in "+.-" for letter in scheme)
         if not colon or not rest or not is_scheme or len(place) > _LONGEST or any(letter.isspace() for letter in place):
             raise InvalidInput(
                 f"{quoted(place, 200)} is no address", "write it with its scheme, such as https://example.org/x"
             )
-        return Description(name=place, place=place, capabilities=ADDRESS_CAPABILITIES, imperative=True)
+        return PlaceDescription(name=place, place=place, capabilities=ADDRESS_CAPABILITIES, imperative=True)
 
     def probe(self, place: str) -> ResourceLiveness:
         """Only what the web answers is known: 404 and 410 mean that it is not there."""

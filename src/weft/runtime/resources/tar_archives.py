@@ -118,7 +118,7 @@ def checked_entries(entries: Iterable[ArchiveEntry], rules: ArchiveRules) -> tup
         _check_place(entry, by_path, rules)
         if entry.kind is ArchiveEntryKind.SYMBOLIC_LINK and not rules.may_link_out and leads_out(entry, by_path):
             raise ArchiveRefused(f"the link {shown(entry.path)} leads out of the archive, to {shown(entry.target)}")
-    return _ordered(by_path)
+    return _in_archive_order(by_path)
 
 
 def _check_hard_link(entry: ArchiveEntry, before: Mapping[bytes, ArchiveEntry]) -> None:
@@ -178,7 +178,7 @@ def leads_out(link: ArchiveEntry, by_path: Mapping[bytes, ArchiveEntry]) -> bool
     return False
 
 
-def _ordered(by_path: dict[bytes, ArchiveEntry]) -> tuple[ArchiveEntry, ...]:
+def _in_archive_order(by_path: dict[bytes, ArchiveEntry]) -> tuple[ArchiveEntry, ...]:
     """Folders before what is in them, names by their bytes, and of the names of one file the first has its bytes. The
     others have its owner, mode and time too: an engine sets them again at each name."""
     order = sorted(by_path, key=lambda path: path.split(b"/") if path else [])
@@ -242,13 +242,13 @@ def read_archive(file: BinaryIO, rules: ArchiveRules) -> tuple[ArchiveEntry, ...
     size = file.seek(0, os.SEEK_END)
     if size > rules.archive_bytes:
         raise LimitExceeded("the bytes of the archive", size, rules.archive_bytes)
-    return checked_entries(_entries(file, size, rules), rules)
+    return checked_entries(_read_entries(file, size, rules), rules)
 
 
-def _entries(file: BinaryIO, size: int, rules: ArchiveRules) -> Iterator[ArchiveEntry]:
+def _read_entries(file: BinaryIO, size: int, rules: ArchiveRules) -> Iterator[ArchiveEntry]:
     offset, count, extras = 0, 0, _Extras()
     while True:
-        header = _read(file, offset, BLOCK, size)
+        header = _read_exactly(file, offset, BLOCK, size)
         offset += BLOCK
         if header == _EMPTY_BLOCK:
             if not extras.is_empty:
@@ -260,12 +260,12 @@ def _entries(file: BinaryIO, size: int, rules: ArchiveRules) -> Iterator[Archive
             extras.header_bytes += BLOCK + length
             if extras.header_bytes > rules.header_bytes:
                 raise LimitExceeded("the bytes of the headers of one entry", extras.header_bytes, rules.header_bytes)
-            _take_extra(extras, kind, _read(file, offset, length, size))
+            _take_extra(extras, kind, _read_exactly(file, offset, length, size))
         else:
             count += 1
             if count > rules.entries:
                 raise LimitExceeded("the entries of the archive", count, rules.entries)
-            entry = _entry(header, kind, length, extras, offset, rules)
+            entry = _archive_entry(header, kind, length, extras, offset, rules)
             length, extras = entry.size, _Extras()
             if offset + length > size:
                 raise ArchiveRefused(f"it ends within {shown(entry.path)}")
@@ -273,7 +273,7 @@ def _entries(file: BinaryIO, size: int, rules: ArchiveRules) -> Iterator[Archive
         offset += -(-length // BLOCK) * BLOCK
 
 
-def _read(file: BinaryIO, offset: int, length: int, size: int) -> bytes:
+def _read_exactly(file: BinaryIO, offset: int, length: int, size: int) -> bytes:
     if offset + length > size:
         raise ArchiveRefused("it is cut off" if offset else "it is no tar archive")
     file.seek(offset)
@@ -295,19 +295,19 @@ def _checked_header(header: bytes) -> tuple[bytes, int]:
     if header[257:265] not in _MAGICS:
         raise ArchiveRefused("it is no tar archive, or of an old form that is not read")
     counted = sum(header) - sum(header[148:156]) + 8 * 0x20
-    if _number(header[148:156], "sum") != counted:
+    if _number_field(header[148:156], "sum") != counted:
         raise ArchiveRefused("the sum of a header does not fit")
     kind = header[156:157].replace(b"\0", b"0")
     if kind in _REFUSED_TYPES:
-        raise ArchiveRefused(f"{shown(_text(header[:100]))} {_REFUSED_TYPES[kind]}")
-    return kind, _number(header[124:136], "size")
+        raise ArchiveRefused(f"{shown(_until_nul(header[:100]))} {_REFUSED_TYPES[kind]}")
+    return kind, _number_field(header[124:136], "size")
 
 
-def _text(field: bytes) -> bytes:
+def _until_nul(field: bytes) -> bytes:
     return field.partition(b"\0")[0]
 
 
-def _number(field: bytes, what: str) -> int:
+def _number_field(field: bytes, what: str) -> int:
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.strip(b" \0")
@@ -320,7 +320,7 @@ def _take_extra(extras: _Extras, kind: bytes, data: bytes) -> None:
     if kind == _PAX_HEADER:
         if extras.records:
             raise ArchiveRefused("an entry has two extended headers")
-        extras.records = dict(_records(data))
+        extras.records = dict(_extended_records(data))
     elif kind == _LONG_NAME and extras.name is None:
         extras.name = data.rstrip(b"\0")
     elif kind == _LONG_TARGET and extras.target is None:
@@ -329,7 +329,7 @@ def _take_extra(extras: _Extras, kind: bytes, data: bytes) -> None:
         raise ArchiveRefused("an entry has two long names")
 
 
-def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _extended_records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The records of an extended header: `LENGTH KEY=VALUE`, each ended by a line's end."""
     keys: set[bytes] = set()
     at = 0
@@ -358,7 +358,7 @@ def _check_key(key: bytes) -> None:
         raise ArchiveRefused(f"an extended header says {shown(key)}, which is not read")
 
 
-def _entry(
+def _archive_entry(
     header: bytes, type_byte: bytes, length: int, extras: _Extras, offset: int, rules: ArchiveRules
 ) -> ArchiveEntry:
     name = _chosen_name(extras.name, extras.records.get(b"path"), _header_name(header))
@@ -369,25 +369,25 @@ def _entry(
     path = checked_path(name, rules)
     if name.endswith(b"/") and kind is not ArchiveEntryKind.FOLDER:
         raise ArchiveRefused(f"{shown(name)} is named like a folder and is none")
-    target = _chosen_name(extras.target, extras.records.get(b"linkpath"), _text(header[157:257]))
-    size = _decimal(extras.records, b"size", length)
+    target = _chosen_name(extras.target, extras.records.get(b"linkpath"), _until_nul(header[157:257]))
+    size = _decimal_record(extras.records, b"size", length)
     if size and kind is not ArchiveEntryKind.FILE:
         raise ArchiveRefused(f"{shown(name)} has bytes and is no file")
     return ArchiveEntry(
         path=path,
         kind=kind,
-        mode=_number(header[100:108], "mode") & 0o7777,
-        uid=_identity(_decimal(extras.records, b"uid", _number(header[108:116], "owner"))),
-        gid=_identity(_decimal(extras.records, b"gid", _number(header[116:124], "group"))),
+        mode=_number_field(header[100:108], "mode") & 0o7777,
+        uid=_checked_identity(_decimal_record(extras.records, b"uid", _number_field(header[108:116], "owner"))),
+        gid=_checked_identity(_decimal_record(extras.records, b"gid", _number_field(header[116:124], "group"))),
         modified_ns=_modified_ns(extras.records.get(b"mtime"), header[136:148]),
         size=size,
         offset=offset,
         target=_checked_target(kind, target, rules),
-        attributes=_attributes(extras.records),
+        attributes=_extended_attributes(extras.records),
     )
 
 
-def _attributes(records: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+def _extended_attributes(records: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
     return tuple(sorted((key[len(_ATTRIBUTE) :], records[key]) for key in records if key.startswith(_ATTRIBUTE)))
 
 
@@ -398,8 +398,8 @@ def _chosen_name(long: bytes | None, record: bytes | None, field: bytes) -> byte
 
 
 def _header_name(header: bytes) -> bytes:
-    name = _text(header[:100])
-    prefix = _text(header[345:500]) if header[257:265] == _MAGICS[0] else b""
+    name = _until_nul(header[:100])
+    prefix = _until_nul(header[345:500]) if header[257:265] == _MAGICS[0] else b""
     return prefix + b"/" + name if prefix else name
 
 
@@ -415,7 +415,7 @@ def _checked_target(kind: ArchiveEntryKind, target: bytes, rules: ArchiveRules) 
     return target
 
 
-def _decimal(records: dict[bytes, bytes], key: bytes, otherwise: int) -> int:
+def _decimal_record(records: dict[bytes, bytes], key: bytes, otherwise: int) -> int:
     if key not in records:
         return otherwise
     text = records[key].decode("ascii", "replace")
@@ -424,7 +424,7 @@ def _decimal(records: dict[bytes, bytes], key: bytes, otherwise: int) -> int:
     return int(text)
 
 
-def _identity(number: int) -> int:
+def _checked_identity(number: int) -> int:
     if number >= 2**32 - 1:
         raise ArchiveRefused(f"no user or group has the number {number}")
     return number
@@ -432,7 +432,7 @@ def _identity(number: int) -> int:
 
 def _modified_ns(record: bytes | None, field: bytes) -> int:
     if record is None:
-        return _number(field, "time") * 10**9
+        return _number_field(field, "time") * 10**9
     found = _SECONDS.match(record.decode("ascii", "replace"))
     if found is None:
         raise ArchiveRefused(f"an extended header says that mtime is {shown(record)}")
@@ -449,13 +449,13 @@ _LONGEST_NAME = 100
 def archive_chunks(entries: Iterable[ArchiveEntry], source: BinaryIO) -> Iterator[bytes]:
     """The archive of these entries, whose bytes are read from `source` at their offsets."""
     for entry in entries:
-        yield _headers(entry)
+        yield _entry_headers(entry)
         if entry.size:
-            yield from _contents(entry, source)
+            yield from _padded_contents(entry, source)
     yield bytes(2 * BLOCK)
 
 
-def _contents(entry: ArchiveEntry, source: BinaryIO) -> Iterator[bytes]:
+def _padded_contents(entry: ArchiveEntry, source: BinaryIO) -> Iterator[bytes]:
     source.seek(entry.offset)
     missing = entry.size
     while missing:
@@ -467,7 +467,7 @@ def _contents(entry: ArchiveEntry, source: BinaryIO) -> Iterator[bytes]:
     yield bytes(-entry.size % BLOCK)
 
 
-def _headers(entry: ArchiveEntry) -> bytes:
+def _entry_headers(entry: ArchiveEntry) -> bytes:
     name = entry.path or b"."
     if entry.kind is ArchiveEntryKind.FOLDER:
         name += b"/"
@@ -480,10 +480,10 @@ def _headers(entry: ArchiveEntry) -> bytes:
         if number >= 8**digits:
             records[key] = b"%d" % number
     if entry.modified_ns % 10**9 or not 0 <= entry.modified_ns < 8**11 * 10**9:
-        records[b"mtime"] = _seconds(entry.modified_ns)
+        records[b"mtime"] = _decimal_seconds(entry.modified_ns)
     for attribute, value in entry.attributes:
         records[b"SCHILY.xattr." + attribute] = value
-    header = _header(
+    header = _plain_header(
         name,
         entry.kind.value,
         (
@@ -495,22 +495,22 @@ def _headers(entry: ArchiveEntry) -> bytes:
         ),
         entry.target,
     )
-    return _extended(records) + header if records else header
+    return _extended_header(records) + header if records else header
 
 
-def _seconds(nanoseconds: int) -> bytes:
+def _decimal_seconds(nanoseconds: int) -> bytes:
     whole, rest = divmod(abs(nanoseconds), 10**9)
     text = f"{'-' if nanoseconds < 0 else ''}{whole}"
     return (f"{text}.{rest:09d}".rstrip("0") if rest else text).encode()
 
 
-def _extended(records: dict[bytes, bytes]) -> bytes:
-    data = b"".join(_record(key, records[key]) for key in sorted(records))
-    header = _header(b"PaxHeaders", b"x", ((0o644, 8), (0, 8), (0, 8), (len(data), 12), (0, 12)), b"")
+def _extended_header(records: dict[bytes, bytes]) -> bytes:
+    data = b"".join(_extended_record(key, records[key]) for key in sorted(records))
+    header = _plain_header(b"PaxHeaders", b"x", ((0o644, 8), (0, 8), (0, 8), (len(data), 12), (0, 12)), b"")
     return header + data + bytes(-len(data) % BLOCK)
 
 
-def _record(key: bytes, value: bytes) -> bytes:
+def _extended_record(key: bytes, value: bytes) -> bytes:
     """`LENGTH KEY=VALUE` and a line's end, where the length counts itself."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
@@ -518,7 +518,7 @@ def _record(key: bytes, value: bytes) -> bytes:
     return b"%d %s=%s\n" % (length, key, value)
 
 
-def _header(name: bytes, kind: bytes, numbers: tuple[tuple[int, int], ...], target: bytes) -> bytes:
+def _plain_header(name: bytes, kind: bytes, numbers: tuple[tuple[int, int], ...], target: bytes) -> bytes:
     fields = b"".join(b"%0*o\0" % (width - 1, number) for number, width in numbers)
     before = name[:_LONGEST_NAME].ljust(_LONGEST_NAME, b"\0") + fields
     after = kind + target[:_LONGEST_NAME].ljust(_LONGEST_NAME, b"\0") + b"ustar\x0000" + bytes(64)
@@ -552,11 +552,11 @@ class ArchiveStore:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.remove_incoming()
-            with self._incoming(key, "raw") as raw, self._incoming(key, "tar") as tar:
+            with self._incoming_file(key, "raw") as raw, self._incoming_file(key, "tar") as tar:
                 _write_limited(raw, chunks, rules.archive_bytes)
                 entries = read_archive(raw, rules)
                 digest, size = _write_hashed(tar, archive_chunks(entries, raw))
-                os.replace(tar.name, self._path(digest))
+                os.replace(tar.name, self._archive_path(digest))
                 self._sync_folder()
         except OSError as error:
             raise StoreFailed(f"{self.folder}: the archive could not be stored ({error.strerror})") from error
@@ -566,13 +566,13 @@ class ArchiveStore:
     def opened(self, digest: str, rules: ArchiveRules) -> Iterator[tuple[tuple[ArchiveEntry, ...], BinaryIO]]:
         """The entries of a stored archive, judged again, and the file in which their bytes are."""
         with self._opened_file(digest) as file:
-            hashed = _hashed(file)
+            hashed = _file_digest(file)
             if hashed != digest:
                 raise Damaged(f"the archive {digest} in {self.folder} is damaged: its bytes give {hashed}")
             yield read_archive(file, rules), file
 
     def has(self, digest: str) -> bool:
-        return self._path(digest).is_file()
+        return self._archive_path(digest).is_file()
 
     def digests(self) -> frozenset[str]:
         return frozenset(path.stem for path in self.folder.glob("*.tar") if _DIGEST.match(path.stem))
@@ -580,7 +580,7 @@ class ArchiveStore:
     def remove(self, digest: str) -> bool:
         """Whether it was there."""
         try:
-            self._path(digest).unlink()
+            self._archive_path(digest).unlink()
         except FileNotFoundError:
             return False
         return True
@@ -590,31 +590,31 @@ class ArchiveStore:
         count = 0
         for path in self.folder.glob(f"{_INCOMING}*"):
             with suppress(FileNotFoundError), open(path, "rb", opener=_open_plain_file) as file:
-                if _locked(file):
+                if _try_lock(file):
                     path.unlink()
                     count += 1
         return count
 
     def _opened_file(self, digest: str) -> BinaryIO:
         try:
-            return open(self._path(digest), "rb", opener=_open_plain_file)
+            return open(self._archive_path(digest), "rb", opener=_open_plain_file)
         except FileNotFoundError:
             raise Damaged(f"there is no archive {digest} in {self.folder}") from None
         except OSError as error:
             raise StoreFailed(f"{self.folder}: the archive {digest} cannot be read ({error.strerror})") from error
 
-    def _path(self, digest: str) -> Path:
+    def _archive_path(self, digest: str) -> Path:
         if not _DIGEST.match(digest):
             raise InvalidInput(f"{digest!r} is no SHA-256 of an archive")
         return self.folder / f"{digest}.tar"
 
     @contextmanager
-    def _incoming(self, key: str, suffix: str) -> Iterator[BinaryIO]:
+    def _incoming_file(self, key: str, suffix: str) -> Iterator[BinaryIO]:
         """A file of this process alone. One that another took for left over, and removed, is made again."""
         path = self.folder / f"{_INCOMING}{hashlib.sha256(key.encode()).hexdigest()[:32]}.{suffix}"
         while True:
             with open(path, "w+b", opener=_open_own_file) as file:
-                if not _locked(file):
+                if not _try_lock(file):
                     raise InUse(str(path), "another process, which stores the same archive")
                 if not os.fstat(file.fileno()).st_nlink:
                     continue
@@ -656,7 +656,7 @@ def _write_hashed(file: BinaryIO, chunks: Iterable[bytes]) -> tuple[str, int]:
     return hashed.hexdigest(), size
 
 
-def _hashed(file: BinaryIO) -> str:
+def _file_digest(file: BinaryIO) -> str:
     hashed = hashlib.sha256()
     while chunk := file.read(CHUNK):
         hashed.update(chunk)
@@ -672,7 +672,7 @@ def _open_own_file(path: str, flags: int) -> int:
     return os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def _locked(file: BinaryIO) -> bool:
+def _try_lock(file: BinaryIO) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -27,7 +27,7 @@ from weft.ledger.api import (
     PlannedResource,
     Resource,
     ResourceLog,
-    Restore,
+    ResourceRestore,
     Snapshot,
     UndoneMove,
 )
@@ -91,13 +91,13 @@ class DirectoryChanges(Struct, frozen=True, kw_only=True):
     """Whether git's folders and ignored files are given back, too."""
 
 
-class Undone(Struct, frozen=True, kw_only=True):
+class UndoneHead(Struct, frozen=True, kw_only=True):
     """A head that went back, or forth again, and its files with it."""
 
     session: str
     before: str | None
     head: str | None
-    restores: tuple[Restore, ...]
+    restores: tuple[ResourceRestore, ...]
     changes: tuple[DirectoryChanges, ...] = ()
     """One for each restore."""
     left: tuple[str, ...] = ()
@@ -127,9 +127,9 @@ class TurnFiles:
     def snapshot_of(self, rev: str, resource: str | None = None) -> Snapshot:
         """What the working directory was like after a turn. Raises NotApplicable where that is not known, or where
         there were several and none is named."""
-        return self._chosen(self._ledger.resources.snapshots_of_turn(rev), rev, resource)
+        return self._choose_snapshot(self._ledger.resources.snapshots_of_turn(rev), rev, resource)
 
-    def _chosen(self, snapshots: list[Snapshot], rev: str, resource: str | None) -> Snapshot:
+    def _choose_snapshot(self, snapshots: list[Snapshot], rev: str, resource: str | None) -> Snapshot:
         wanted = None if resource is None else self._ledger.resources.get(resource).id
         trees = [one for one in snapshots if one.external_kind == TREE_REFERENCE and wanted in (None, one.resource)]
         if not trees:
@@ -167,16 +167,33 @@ class TurnFiles:
     def git_changes_since(self, turns: Sequence[str]) -> list[GitChange]:
         """What git's folders say now that they did not say before the first of these turns changed a directory, where
         what they were like was kept: commands ran there that nobody was asked about."""
+        return [
+            change
+            for snapshot in self._beginnings(turns)
+            for change in self._driver.git_changes(snapshot, self._place_of(snapshot).place)
+        ]
+
+    def changed_programs_since(self, turns: Sequence[str]) -> list[tuple[str, str]]:
+        """The files that some program runs by itself and that are not what they were before the first of these turns
+        changed a directory, each as that directory and the path in it; also those that it ignores. Known where
+        commands ran that nobody was asked about."""
+        return [
+            (place, readable_path(path))
+            for snapshot in self._beginnings(turns)
+            for place in (self._place_of(snapshot).place,)
+            for path in self._driver.changed_programs(snapshot, place)
+        ]
+
+    def _beginnings(self, turns: Sequence[str]) -> list[Snapshot]:
+        """What each directory was like before the first of these turns that changed it."""
         beginnings: dict[str, Snapshot] = {}
         for turn in turns:
             for one in self._ledger.resources.snapshots_before_turn(turn):
                 if one.run == turn and self._is_ours(one) and _is_restorable(one):
                     beginnings.setdefault(one.resource, one)
-        changes = []
         for snapshot in beginnings.values():
             self._controller.ensure_kept(snapshot)
-            changes += self._driver.git_changes(snapshot, self._place_of(snapshot).place)
-        return changes
+        return list(beginnings.values())
 
     def not_kept_before(self, turn: str) -> list[str]:
         """What of its directories is not given back by an undo of a turn whose commands nobody was asked about: what
@@ -213,7 +230,7 @@ class TurnFiles:
             self._ensure_owned(place, "" if session is None else self._ledger.session(session).label, rev, force=False)
             with self._controller.working(place.id, in_place=True):
                 kept = self._controller.keep_present(place)
-                return CheckedOut(snapshot=snapshot, place=place.place, notes=self._restored(snapshot), kept=kept)
+                return CheckedOut(snapshot=snapshot, place=place.place, notes=self._restore_notes(snapshot), kept=kept)
         self._ledger.trust.ensure("write files")
         folder = new_folder(to)
         if folder.exists() and any(folder.iterdir()):
@@ -228,7 +245,7 @@ class TurnFiles:
         self._controller.ensure_kept(snapshot)
         self._driver.files.restore(tree_of(snapshot), folder)
 
-    def _restored(self, snapshot: Snapshot) -> tuple[str, ...]:
+    def _restore_notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         done = self._controller.restore(snapshot)
         if done.outcome is not RestoreOutcome.OK:
             raise NotApplicable(f"the files could not be restored: {done.error or 'somebody works on them'}")
@@ -279,7 +296,10 @@ class TurnFiles:
         standing = self._ledger.session(session)
         undone = self._controller.log.last_undone(standing.id)
         if undone is None:
-            raise NotApplicable(f"nothing of session {standing.label!r} was undone since its head last moved otherwise")
+            raise NotApplicable(
+                f"nothing of session {standing.label!r} was undone since its head last moved",
+                "name the session that was undone",
+            )
         wanted = tuple(self._ledger.resources.snapshot(id) for id in undone.kept)
         return UndoPlan(
             session=standing.label, before=standing.head, head=undone.turn, wanted=wanted, takes_back=undone
@@ -310,24 +330,24 @@ class TurnFiles:
     def _place_of(self, snapshot: Snapshot) -> Resource:
         return self._ledger.resources.get(snapshot.resource)
 
-    def undo(self, session: str, *, force: bool = False, keeps_files: bool = False) -> Undone:
+    def undo(self, session: str, *, force: bool = False, keeps_files: bool = False) -> UndoneHead:
         """Take back the last turn, and what it did to files. What they are now is kept, so that `redo` brings both
         back. With `keeps_files` they stay as they are; else NotApplicable is raised where what they were is not
         known."""
         return self._carried_out(self.plan_undo(session, keeps_files=keeps_files), force=force)
 
-    def redo(self, session: str, *, force: bool = False) -> Undone:
+    def redo(self, session: str, *, force: bool = False) -> UndoneHead:
         """Take the last undo back that was not taken back yet."""
         return self._carried_out(self.plan_redo(session), force=force)
 
-    def _carried_out(self, plan: UndoPlan, *, force: bool) -> Undone:
+    def _carried_out(self, plan: UndoPlan, *, force: bool) -> UndoneHead:
         for snapshot in plan.wanted:
             self._controller.ensure_kept(snapshot)
         places = self._own_places(plan, force=force)
         with self._controller.working(*(place.id for place in places), in_place=True) as leases:
-            return self._overwritten(plan, places, leases)
+            return self._carry_out_undo(plan, places, leases)
 
-    def _overwritten(self, plan: UndoPlan, places: Sequence[Resource], leases: Sequence[Lease]) -> Undone:
+    def _carry_out_undo(self, plan: UndoPlan, places: Sequence[Resource], leases: Sequence[Lease]) -> UndoneHead:
         """Carry a plan out while nobody else works in the directories, until they are what it says."""
         present = [self._kept_present(*pair) for pair in zip(places, plan.wanted, strict=True)]
         changes = [self._directory_changes(*pair) for pair in zip(plan.wanted, map(tree_of, present), strict=True)]
@@ -341,7 +361,7 @@ class TurnFiles:
                 plan.session, expected=plan.before, to=plan.head, kept=kept, snapshots=wanted, held=leases
             )
         restores = tuple(self._controller.finish_restore(id) for id in wishes)
-        return Undone(
+        return UndoneHead(
             session=plan.session,
             before=plan.before,
             head=plan.head,
@@ -409,7 +429,7 @@ class TurnFiles:
         present = [one for one in here if Path(one.place).is_dir()]
         return present[0] if len(present) == 1 else None
 
-    def apply_merge(self, merged: MergedFiles, turn: str) -> Restore:
+    def apply_merge(self, merged: MergedFiles, turn: str) -> ResourceRestore:
         """Write merged files to the directory of the session that they were merged into, as the files of a turn of
         it. Raises NotApplicable where the directory has changed since."""
         if merged.merge.id is None:
@@ -457,7 +477,9 @@ def record_reconstruction(ledger: Ledger, driver: DirectoryDriver, found: Recons
         folder = Path(made) / "files"
         write_reconstruction(found, folder)
         taken = driver.take(folder)
-        new = replace(taken, is_inferred=True, restorable=False, skipped=[*(taken.skipped or ()), *_missing(found)])
+        new = replace(
+            taken, is_inferred=True, restorable=False, skipped=[*(taken.skipped or ()), *_missing_files(found)]
+        )
         resource = _workspace_of(log, ledger, driver.machine, found.workspace, found.turn)
         return log.record_snapshot(resource, new, run=found.turn)
 
@@ -486,7 +508,7 @@ def _workspace_of(log: ResourceLog, ledger: Ledger, machine: str | None, place: 
     return log.declare(new).id
 
 
-def _missing(found: Reconstruction) -> list[dict[str, Any]]:
+def _missing_files(found: Reconstruction) -> list[dict[str, Any]]:
     gaps: list[dict[str, Any]] = [{"path": gap.path or "", "why": gap.why.value} for gap in found.gaps]
     if len(gaps) > MOST_SKIPPED:
         gaps = [*gaps[:MOST_SKIPPED], {"more": len(gaps) - MOST_SKIPPED}]
@@ -544,12 +566,12 @@ class ForkedResources(Struct, frozen=True, kw_only=True):
     session: str
     """The id of the new session."""
     lines: tuple[PlanLine, ...]
-    restores: tuple[Restore, ...]
+    restores: tuple[ResourceRestore, ...]
     not_removed: tuple[str, ...] = ()
     """Why things that Weft made and nobody owns any more are still there, for people."""
 
     @property
-    def failures(self) -> tuple[Restore, ...]:
+    def failures(self) -> tuple[ResourceRestore, ...]:
         return tuple(one for one in self.restores if one.outcome is not RestoreOutcome.OK)
 
 
@@ -602,7 +624,7 @@ class ForkPlanner:
     def changed(self, lines: Sequence[PlanLine], mode: VolumeMode | None, folder: str | None) -> list[PlanLine]:
         """The plan with one decision for all, and with the folder in which a directory is copied. Raises NotApplicable
         where a copy is asked for that cannot be made."""
-        made = [line if mode is None else self._decided(line, mode) for line in lines]
+        made = [line if mode is None else self._line_with_mode(line, mode) for line in lines]
         if folder is None:
             return made
         copies = [line for line in made if _is_copied_directory(line)]
@@ -611,7 +633,7 @@ class ForkPlanner:
         place = self._controller.absolute_place(copies[0].resource, folder)
         return [replace(line, place=place) if line is copies[0] else line for line in made]
 
-    def _decided(self, line: PlanLine, mode: VolumeMode, *, by_fork: bool = False) -> PlanLine:
+    def _line_with_mode(self, line: PlanLine, mode: VolumeMode, *, by_fork: bool = False) -> PlanLine:
         if mode is not VolumeMode.SNAPSHOT:
             return replace(line, mode=mode, snapshot=None, place=None, is_kept_by_fork=by_fork, why="as you said")
         if line.mode is VolumeMode.SNAPSHOT:
@@ -623,7 +645,7 @@ class ForkPlanner:
         shown of a fork with this label. Those that it does not name stay as they are proposed."""
         by_id = {line.resource.id: line for line in lines}
         decided: set[str] = set()
-        for decision, snapshot in _decisions(written, label):
+        for decision, snapshot in _written_decisions(written, label):
             id = self._ledger.resources.get(decision.resource).id
             if id not in by_id:
                 raise InvalidInput(f"{decision.resource!r} is no resource of this session", "leave it out of the plan")
@@ -632,7 +654,7 @@ class ForkPlanner:
             decided.add(id)
             if decision.kept_by not in (FORK, ORIGIN):
                 raise InvalidInput(f"kept_by is {quoted(decision.kept_by)}", f"write {FORK!r} or {ORIGIN!r}")
-            line = self._decided(by_id[id], decision.mode, by_fork=decision.kept_by == FORK)
+            line = self._line_with_mode(by_id[id], decision.mode, by_fork=decision.kept_by == FORK)
             if snapshot is not None and (line.snapshot is None or line.snapshot.id != snapshot):
                 raise NotApplicable(f"the plan copies another snapshot of {line.resource.name!r}", "show the plan anew")
             by_id[id] = line if decision.place is None else replace(line, place=decision.place)
@@ -646,7 +668,7 @@ class ForkPlanner:
         ready = [self._with_snapshot(line) for line in self._with_places(lines)]
         left = {line.resource.id: self._begin_removal(line) for line in ready if line.mode is VolumeMode.DISCARD}
         removed = [line.resource for line in ready if left.get(line.resource.id, "") is None]
-        planned = [_planned(line, left.get(line.resource.id)) for line in ready]
+        planned = [_planned_resource(line, left.get(line.resource.id)) for line in ready]
         try:
             fork = self._controller.log.fork(rev, planned, label=label, persona=persona)
         except WeftError:
@@ -696,7 +718,7 @@ class ForkPlanner:
         return replace(line, snapshot=taken)
 
 
-def _decisions(written: bytes, label: str) -> Iterator[tuple[WrittenLine, str | None]]:
+def _written_decisions(written: bytes, label: str) -> Iterator[tuple[WrittenLine, str | None]]:
     """What a plan decides, each with the snapshot that it says is copied, if it says so."""
     try:
         if not written.lstrip().startswith(b"{"):
@@ -714,7 +736,7 @@ def _is_copied_directory(line: PlanLine) -> bool:
     return line.mode is VolumeMode.SNAPSHOT and line.resource.kind is ResourceKind.DIRECTORY
 
 
-def _planned(line: PlanLine, why_left: str | None) -> PlannedResource:
+def _planned_resource(line: PlanLine, why_left: str | None) -> PlannedResource:
     return PlannedResource(
         resource=line.resource.id,
         mode=line.mode,

@@ -22,8 +22,8 @@ from weft.exchange.importing.run import EndedTurn
 from weft.kernel.clock import Clock
 from weft.kernel.enums import ResourceKind, SnapshotState
 from weft.kernel.errors import InvalidInput, NotAllowed, WeftError
-from weft.ledger.api import Failure, KeptState, Ledger, NewResource, NewSnapshot, ResourceLog, Snapshot
-from weft.runtime.ledger_port import Crossing
+from weft.ledger.api import KeptState, Ledger, NewResource, NewSnapshot, ResourceFailure, ResourceLog, Snapshot
+from weft.runtime.ledger_port import Executor
 from weft.runtime.resources.local_drivers import WHOLE_METHOD, DirectoryDriver, real_folder
 from weft.runtime.tool.tool_contract import BUSY_SECONDS, NotYet
 
@@ -39,7 +39,7 @@ class WorkspaceSnapshots:
     def __init__(
         self,
         ledger: Ledger,
-        crossing: Crossing,
+        crossing: Executor,
         driver: DirectoryDriver,
         session: str,
         folder: Path,
@@ -66,7 +66,7 @@ class WorkspaceSnapshots:
         that may change it runs."""
         async with self._lock:
             if turn not in self._beginnings:
-                self._beginnings[turn] = await self._crossing.run(partial(self._beginning, turn))
+                self._beginnings[turn] = await self._crossing.run(partial(self._snapshot_before_turn, turn))
             return self._beginnings[turn]
 
     async def why_not_whole(self, turn: str) -> str | None:
@@ -88,7 +88,7 @@ class WorkspaceSnapshots:
     async def after(self) -> tuple[KeptState, ...]:
         """What is to be recorded with the result of a call."""
         async with self._lock:
-            return (await self._crossing.run(self._kept),) if self._resource else ()
+            return (await self._crossing.run(self._take_snapshot),) if self._resource else ()
 
     async def recorded(self, kept: Sequence[KeptState] | None) -> None:
         """See `WorkspaceKeeper`."""
@@ -96,7 +96,7 @@ class WorkspaceSnapshots:
             if key in self._unrecorded:
                 self._unrecorded.pop(key)[1].close()
 
-    def _beginning(self, turn: str) -> tuple[KeptState, ...]:
+    def _snapshot_before_turn(self, turn: str) -> tuple[KeptState, ...]:
         try:
             self._resource = workspace_resource(self._log, self._driver, self._session, self._folder)
         except (NotAllowed, InvalidInput):  # whoever acts may not, or the folder is gone: nothing is kept
@@ -116,30 +116,30 @@ class WorkspaceSnapshots:
         return is_whole and snapshot.is_before and snapshot.resource == self._resource
 
     def _record_beginning(self, turn: str) -> None:
-        for state in self._beginning(turn):
+        for state in self._snapshot_before_turn(turn):
             self._log.record_snapshot(state.resource, state.taken, run=turn, is_before=True)
             self._unrecorded.pop(id(state))[1].close()
 
     def _kept_whole(self) -> tuple[KeptState, str | None]:
         """What a turn begins with, and why that is not whole. Where git's folders cannot be kept the files are."""
         if not self._is_whole():
-            return self._kept(is_before=True), NOT_WHOLE
-        state = self._kept(is_before=True, is_whole=True)
-        if not isinstance(state.taken, Failure):
+            return self._take_snapshot(is_before=True), NOT_WHOLE
+        state = self._take_snapshot(is_before=True, is_whole=True)
+        if not isinstance(state.taken, ResourceFailure):
             return state, None
         why = state.taken.message
         self._unrecorded.pop(id(state))[1].close()
-        return self._kept(is_before=True), f"not all of the folder can be kept: {why}"
+        return self._take_snapshot(is_before=True), f"not all of the folder can be kept: {why}"
 
-    def _kept(self, *, is_before: bool = False, is_whole: bool = False) -> KeptState:
+    def _take_snapshot(self, *, is_before: bool = False, is_whole: bool = False) -> KeptState:
         """Nothing of it is thrown away until it is recorded."""
-        taken: NewSnapshot | Failure
+        taken: NewSnapshot | ResourceFailure
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._driver.storing())
                 taken = self._driver.take(self._folder, is_whole=is_whole)
             except WeftError as error:
-                taken = Failure(error.code, str(error))
+                taken = ResourceFailure(error.code, str(error))
             state = KeptState(resource=self._resource, taken=taken, is_before=is_before)
             self._unrecorded[id(state)] = state, stack.pop_all()
         return state
@@ -167,7 +167,7 @@ def workspace_resource(log: ResourceLog, driver: DirectoryDriver, session: str, 
 # --- Keeps folders for the turns of other tools: when an import that goes on finds that a turn has ended, the folder
 # that its session works in is kept, and recorded as the files of that turn.
 
-MISSED = Failure("Missed", "another turn had ended before the folder was looked at")
+MISSED = ResourceFailure("Missed", "another turn had ended before the folder was looked at")
 
 
 class KeptFolder(Struct, frozen=True, kw_only=True, tag="kept"):
@@ -198,7 +198,7 @@ class _KeptTurn(Struct, frozen=True):
 
 
 class FollowedFolders(AbstractContextManager["FollowedFolders"]):
-    """Keeps these folders while it is entered. `tell` hears of each try, from another thread."""
+    """Keeps these folders while it is entered. `report` hears of each try, from another thread."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class FollowedFolders(AbstractContextManager["FollowedFolders"]):
         self._waiting: list[EndedTurn] = []
         self._change = threading.Condition()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="followed folders", daemon=True)
+        self._thread = threading.Thread(target=self._follow_turns, name="followed folders", daemon=True)
 
     def __enter__(self) -> FollowedFolders:
         self._ledger.trust.ensure("keep the files of turns")
@@ -255,14 +255,14 @@ class FollowedFolders(AbstractContextManager["FollowedFolders"]):
 
     # --- in the thread ----------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _follow_turns(self) -> None:
         for folder in self._folders:
-            self._guarded(folder, None, partial(self._look_first, folder))
+            self._report_work(folder, None, partial(self._look_first, folder))
         while turns := self._next_turns():
             for folder in self._folders:
                 own = [turn for turn in turns if self._folder_of(turn) is folder]
                 if own:
-                    self._guarded(folder, own[-1].turn, partial(self._keep, folder, own))
+                    self._report_work(folder, own[-1].turn, partial(self._keep_folder, folder, own))
 
     def _next_turns(self) -> list[EndedTurn]:
         """Those that wait; none once it is closed."""
@@ -271,7 +271,7 @@ class FollowedFolders(AbstractContextManager["FollowedFolders"]):
             turns, self._waiting = self._waiting, []
             return turns
 
-    def _guarded(self, folder: _Folder, turn: str | None, work: Callable[[], KeptFolder]) -> None:
+    def _report_work(self, folder: _Folder, turn: str | None, work: Callable[[], KeptFolder]) -> None:
         begun = self._clock.monotonic()
         try:
             kept = work()
@@ -280,40 +280,40 @@ class FollowedFolders(AbstractContextManager["FollowedFolders"]):
         self._report(replace(kept, seconds=self._clock.monotonic() - begun))
 
     def _look_first(self, folder: _Folder) -> KeptFolder:
-        taken = self._taken(folder)
+        taken = self._take_folder(folder)
         return KeptFolder(
-            folder=str(folder.path), turn=None, error=taken.message if isinstance(taken, Failure) else None
+            folder=str(folder.path), turn=None, error=taken.message if isinstance(taken, ResourceFailure) else None
         )
 
-    def _taken(self, folder: _Folder) -> NewSnapshot | Failure:
+    def _take_folder(self, folder: _Folder) -> NewSnapshot | ResourceFailure:
         """The folder as it is now. What it was like before is not known any more after a failure."""
         try:
             folder.state = self._driver.take(folder.path)
         except WeftError as error:
             folder.state = None
-            return Failure(error.code, str(error))
+            return ResourceFailure(error.code, str(error))
         return folder.state
 
-    def _keep(self, folder: _Folder, turns: Sequence[EndedTurn]) -> KeptFolder:
+    def _keep_folder(self, folder: _Folder, turns: Sequence[EndedTurn]) -> KeptFolder:
         with self._driver.files.hold():  # nothing is removed from the store until all is recorded
             before = folder.state
-            taken = self._taken(folder)
+            taken = self._take_folder(folder)
             for turn in turns[:-1]:
-                self._record(folder, turn, before, MISSED)
-            snapshot = self._record(folder, turns[-1], before, taken)
-        failed = isinstance(taken, Failure)
+                self._record_snapshot(folder, turn, before, MISSED)
+            snapshot = self._record_snapshot(folder, turns[-1], before, taken)
+        failed = isinstance(taken, ResourceFailure)
         return KeptFolder(
             folder=str(folder.path),
             turn=turns[-1].turn,
             snapshot=None if failed else snapshot,
-            error=taken.message if isinstance(taken, Failure) else None,
+            error=taken.message if isinstance(taken, ResourceFailure) else None,
         )
 
-    def _record(
-        self, folder: _Folder, turn: EndedTurn, before: NewSnapshot | None, taken: NewSnapshot | Failure
+    def _record_snapshot(
+        self, folder: _Folder, turn: EndedTurn, before: NewSnapshot | None, taken: NewSnapshot | ResourceFailure
     ) -> str:
         resource = workspace_resource(self._log, self._driver, turn.session, folder.path)
-        before = self._beginning(turn, before)
+        before = self._beginning_of_turn(turn, before)
         known = self._ledger.resources.snapshots_before_turn(turn.turn)
         trees = {one.external_id for one in known if one.resource == resource}
         if before is not None and before.external_id not in trees and before.external_id in self._driver.files.ids():
@@ -321,7 +321,7 @@ class FollowedFolders(AbstractContextManager["FollowedFolders"]):
         self._last[turn.session] = _KeptTurn(turn.turn, before)
         return self._log.record_snapshot(resource, taken, run=turn.turn).id
 
-    def _beginning(self, turn: EndedTurn, before: NewSnapshot | None) -> NewSnapshot | None:
+    def _beginning_of_turn(self, turn: EndedTurn, before: NewSnapshot | None) -> NewSnapshot | None:
         """What a turn began with: what the folder was like before it, or, where it is a longer version of the turn that
         was kept last, what that one began with."""
         last = self._last.get(turn.session)

@@ -241,7 +241,9 @@ async def run_sandboxed(
     )
     if outcome.ending is Ending.EXITED and not guard.has_started_program:
         raise Unsupported(f"the sandbox could not be made: {_last_line(outcome)}", _ADVICE)
-    outcome = structs.replace(outcome, git=guard.git_leftovers, uncovered=guard.uncovered)
+    outcome = structs.replace(
+        outcome, git=guard.git_leftovers, uncovered=guard.uncovered, shared_files=guard.shared_files
+    )
     if outcome.succeeded or guard.plan is None:
         return outcome
     ends = (output[-_LOOKED_AT_BYTES:].decode(errors="replace") for output in (outcome.stderr, outcome.stdout))
@@ -291,6 +293,8 @@ class SandboxGuard:
         self.plan: SandboxPlan | None = None
         self._view = WorkspaceView()
         self._memory: PlaceMemory | None = None
+        self._absent_before: frozenset[RememberedPlace] = frozenset()
+        """What the look before missed."""
         self._enters_fetched = True
         self._held_logs: list[Callable[[], None]] = []
         self._watch: CoverWatch | None = None
@@ -325,10 +329,10 @@ class SandboxGuard:
         if person.command_notes is not None and place is not None:
             notes = CommandNotes(person.command_notes)
         remembered = None if place is None else self._begin_turn(place, notes)
-        plan = self.plan = plan_sandbox(self._protected, surroundings, self._view, remembered)
+        plan = self.plan = plan_sandbox(self._protected, surroundings, place, self._view, remembered)
         self._enters_fetched = remembered is None
         if self._memory is not None:
-            _ensure_none_is_moved(plan, self._memory)
+            self._ensure_none_is_moved(plan, self._memory)
             self._memory.save(plan.covered, plan.absent)
         files = {f"{PROGRAM_FOLDER}/{name}": data for name, data in (surroundings.get("files") or {}).items()}
         run = self.run = ConfinedRun(
@@ -367,7 +371,9 @@ class SandboxGuard:
 
         The order of what is held: the turn comes first, and nobody who holds anything else waits for a turn. Without it
         another command could be between its own look and its mounts. The view of git, the logs of ledgers and the note
-        are taken while it is held. The turn is given back when the program may run, the others at its end."""
+        are taken while it is held. The turn is given back when the program may run, the others at its end. For the
+        cleaning at the end it is waited for again while those are held: none of them keeps a start from its turn's end,
+        and that wait is short."""
         person, is_read_only = self._surroundings.get("person", NO_FOLDERS), self._surroundings.get("read_only", False)
         self._memory = self._memory or memory_of(person.covered_places, Path(place), can_write=not is_read_only)
         if self._memory is not None:
@@ -405,7 +411,7 @@ class SandboxGuard:
             if _identity(inside) != self._identity:
                 raise StartAgain("another folder took the place of the workspace")
             planned = {
-                os.path.relpath(mount.place, self._place): self.plan.numbers.get(mount.place)
+                mount.place[len(self._place) + 1 :]: self.plan.numbers.get(mount.place)
                 for mount in self.plan.mounts
                 if mount.place != self._place and is_beneath(mount.place, self._place)
             }
@@ -424,18 +430,45 @@ class SandboxGuard:
         finally:
             os.close(inside)
 
+    def _ensure_none_is_moved(self, plan: SandboxPlan, memory: PlaceMemory) -> None:
+        """Raises StartAgain where something that was hidden is nowhere, and another command runs that could have moved
+        it ahead of the search. Where the person removed it, that command is killed, and the next look is alone. Raises
+        StoreFailed where the next look misses the same: no further one would tell more."""
+        absent = [place for place in plan.absent if not (place.came_beside or place.is_elsewhere)]
+        if not absent or memory.turn.is_alone:
+            return
+        why = f"{absent[0].text}, which is hidden from commands, is not found, and another command that runs could have"
+        if frozenset(absent) == self._absent_before:
+            raise StoreFailed(f"{why} moved it", "put it back, or run this again when the other command has ended")
+        self._absent_before = frozenset(absent)
+        memory.turn.wait_to_be_alone(_ENDING_SECONDS)
+        raise StartAgain(f"{why} moved it")
+
     def _watched_places(self) -> Iterator[str]:
-        """What is covered in the workspace, but for what Weft itself replaces beside a ledger."""
+        """What is covered in the workspace, but for what Weft itself replaces beside a ledger, and for sockets, which
+        go when somebody's program ends."""
         assert self.plan is not None, "it was planned"
         replaced = self._protected.replaced_beginnings
         for mount in self.plan.mounts:
             is_inside = self._place is not None and is_beneath(mount.place, self._place)
-            if mount.is_cover and is_inside and not mount.place.startswith(replaced):
+            is_left_alone = mount.place in self.plan.sockets or mount.place.startswith(replaced)
+            if mount.is_cover and is_inside and not is_left_alone:
                 yield mount.place
 
     @property
     def has_started_program(self) -> bool:
         return self.run is not None and self.run.has_started_program
+
+    @property
+    def shared_files(self) -> tuple[str, ...]:
+        """When it has ended: files of the workspace that changed and have another name elsewhere."""
+        place, leftovers = self._place, {} if self.run is None else self.run.leftovers
+        inner = {folder: found for folder, found in leftovers.items() if place and is_beneath(folder, place)}
+        return tuple(
+            os.path.normpath(os.path.join(os.path.relpath(folder, place), path))
+            for folder, found in inner.items()
+            for path in found.shared
+        )
 
     def check(self) -> Ending | None:
         if self._is_uncovered() or (self._view.git is not None and not self._view.git.is_intact()):
@@ -453,7 +486,8 @@ class SandboxGuard:
                 ending = Ending.UNCOVERED
             if self.run is not None:
                 try:
-                    ending = self.run.after_end(ending)
+                    turn = None if self._memory is None else self._memory.turn
+                    ending = self.run.after_end(ending, None if turn is None else turn.begin_cleaning)
                 finally:  # what was found is cleaned, whatever became of the rest
                     self._disarm_repositories(self.run)
             is_whole = self.run is None or not any(found.missed for found in self.run.leftovers.values())
@@ -527,18 +561,6 @@ class SandboxGuard:
         if self._view.git is not None and self._view.git.tree is not None:
             names.append(self._view.git.tree.name)
         return tuple(names)
-
-
-def _ensure_none_is_moved(plan: SandboxPlan, memory: PlaceMemory) -> None:
-    """Raises StartAgain where something that was hidden is nowhere, and another command runs that could have moved it
-    ahead of the search. Where the person removed it, that command is killed, and the next look is alone."""
-    absent = [place for place in plan.absent if not (place.came_beside or place.is_elsewhere)]
-    if absent and not memory.turn.is_alone:
-        time.sleep(_ENDING_SECONDS)
-        raise StartAgain(
-            f"{absent[0].text}, which is hidden from commands, is not found, and another command that runs could have "
-            "moved it"
-        )
 
 
 def _missed(leftovers: Mapping[str, Leftovers]) -> Iterator[str]:

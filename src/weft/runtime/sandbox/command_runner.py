@@ -35,7 +35,7 @@ from weft.runtime.sandbox.sandbox_plan import (
     SystemFiles,
     interpreter_files,
 )
-from weft.runtime.sandbox.toolchains import Toolchains, find_toolchains
+from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, Toolchains, find_toolchains
 
 # --- What runs in the sandbox before a command that has hosts granted: it forwards a local port to the proxy's socket.
 
@@ -161,7 +161,7 @@ class CommandRunner:
         `held_files` have given bytes there, whatever becomes of them outside; without a sandbox none can be held.
         `uncovered_files` are those of secrets that this one command may read, with their bytes.
         One that cannot be started ends as in a shell: with 127 where it is not there, else with 126."""
-        place = folder or str(workspace.resolve())
+        place = folder or os.path.realpath(workspace)
         if profile.is_unconfined:
             if held_files:
                 raise Unsupported("files cannot be held without a sandbox", "run it in one, or hold none")
@@ -199,6 +199,8 @@ class CommandRunner:
         self, workspace: Path | None, folder: str | None = None, readable: Sequence[Path] = ()
     ) -> Toolchains:
         """What a command in a folder of the workspace is shown of them."""
+        if self.person.toolchain_home is None:
+            return NO_TOOLCHAINS
         place = None if workspace is None else str(workspace)
         shown = [str(path) for path in (*self.readable, *readable)]
         return await asyncio.to_thread(find_toolchains, self.person.toolchain_home, place, folder, shown)

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -306,6 +307,7 @@ MAXIMUM_FILES = 100_000
 MEMORY_FOLDERS = {"/tmp": TEMPORARY_BYTES, "/dev/shm": SHARED_MEMORY_BYTES}
 """The folders in memory that every sandbox has, and their sizes."""
 _FREE_SLACK_BYTES = MIB
+_READ_BYTES = 16 * 1024
 _PAUSE_FACTOR = 10
 """After files were looked through, this many times as long passes before they are looked through again."""
 
@@ -379,8 +381,14 @@ def _memory(path: str, fields: tuple[str, ...]) -> int:
 
 
 def _read(path: str) -> str:
-    with open(path, encoding="ascii", errors="replace") as file:
-        return file.read()
+    pieces = []
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while piece := os.read(descriptor, _READ_BYTES):
+            pieces.append(piece)
+    finally:
+        os.close(descriptor)
+    return b"".join(pieces).decode("ascii", errors="replace")
 
 
 class FolderGrowth:
@@ -419,7 +427,9 @@ class FolderGrowth:
 
 CHECK_SECONDS = 0.025
 _SETUP_MILLISECONDS = 10_000
-_SETUP_POLL_SECONDS = 0.0005
+_USUAL_SETUP_SECONDS = 0.012
+_SETUP_POLL_SECONDS, _BUSY_SETUP_POLL_SECONDS = 0.0001, 0.001
+"""On a busy machine, where it takes longer than usual, it is asked for less often."""
 _OPEN_FILES = 1024
 _DATA_MARGIN_BYTES = 2 * GIB
 """A runtime that reserves address space may map so much more, per process, than all of them may use."""
@@ -519,12 +529,16 @@ class ConfinedRun:
         self._set_limits(first)
         if not self._await_files(self._tree):
             return
-        remove_devices(self.devices)  # what is bound needs no name any more, and none is left should this be killed
         if check_files is not None:
             check_files(first)
         self.has_started_program = True
         with suppress(BrokenPipeError):  # it was killed just now
             os.write(self._unblock, b"!")
+        self._remove_devices()  # what is bound needs no name any more, and none is left should this be killed
+
+    def _remove_devices(self) -> None:
+        remove_devices(self.devices)
+        self.devices = MACHINE_DEVICES
 
     def check(self) -> Ending | None:
         now = time.monotonic()
@@ -534,8 +548,9 @@ class ConfinedRun:
         self._next_check = time.monotonic() + CHECK_SECONDS
         return exceeded
 
-    def after_end(self, ending: Ending) -> Ending:
-        """Nothing is left when this returns: the first process of a process namespace ends after all others."""
+    def after_end(self, ending: Ending, before_cleaning: Callable[[], None] | None = None) -> Ending:
+        """Nothing is left when this returns: the first process of a process namespace ends after all others.
+        `before_cleaning` is called when they have ended."""
         if self._first_process >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first_process, signal.SIGKILL)
@@ -544,7 +559,7 @@ class ConfinedRun:
             if self._cgroup.ran_out_of_memory():
                 ending = Ending.TOO_MUCH_MEMORY
             self._cgroup.remove()
-        remove_devices(self.devices)
+        self._remove_devices()
         descriptors = (
             self._filter,
             self._info_writer,
@@ -555,6 +570,8 @@ class ConfinedRun:
         )
         for descriptor in (*descriptors, *self._files.values(), *self._mounted_files):
             _closed(descriptor)
+        if before_cleaning is not None:
+            before_cleaning()
         for folder in self._confinement.folders:
             changed = ChangedFiles(folder, self.started[folder])
             try:
@@ -584,8 +601,10 @@ class ConfinedRun:
 
     def _await_files(self, tree: ProcessTree) -> bool:
         """Wait until bubblewrap has made everything that the program will see; False where it ended instead."""
+        busy_from = time.monotonic() + _USUAL_SETUP_SECONDS
         while not tree.is_set_up():
-            if select.select([self._first_process], [], [], _SETUP_POLL_SECONDS)[0]:
+            pause = _SETUP_POLL_SECONDS if time.monotonic() < busy_from else _BUSY_SETUP_POLL_SECONDS
+            if select.select([self._first_process], [], [], pause)[0]:
                 return False
         return True
 
@@ -622,8 +641,9 @@ def _filled_pipe(data: bytes) -> int:
 def _filled_file(data: bytes) -> int:
     """A file without a name, in memory, that nobody can change any more."""
     file = os.memfd_create("weft-program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with open(file, "wb", closefd=False) as content:
-        content.write(data)
+    unwritten = memoryview(data)
+    while unwritten:
+        unwritten = unwritten[os.write(file, unwritten) :]
     os.lseek(file, 0, os.SEEK_SET)
     seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
@@ -644,9 +664,15 @@ def _set_limit(process_id: int, kind: int, value: int) -> None:
         resource.prlimit(process_id, kind, (value, value))
 
 
+@cache
 def _kernel_version() -> tuple[int, int]:
     major, minor = os.uname().release.split(".")[:2]
     return int(major), int("".join(character for character in minor if character.isdecimal()) or 0)
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _join_new_keyring() -> bool:
@@ -654,7 +680,7 @@ def _join_new_keyring() -> bool:
     architecture = ARCHITECTURES.get(os.uname().machine)
     if architecture is None:
         return False
-    call = ctypes.CDLL(None, use_errno=True).syscall
+    call = _library().syscall
     if call(architecture.refused["keyctl"], _KEYCTL_JOIN_SESSION_KEYRING, None) >= 0:
         return True
     return ctypes.get_errno() == errno.ENOSYS

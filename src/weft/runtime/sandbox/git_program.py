@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import selectors
 import shutil
 import signal
@@ -36,6 +37,7 @@ _CHUNK_BYTES = 256 * 1024
 _MOST_UNSENT_BYTES = 4 * 1024 * 1024
 _KEPT_ERROR_BYTES = 16 * 1024
 _STOPPED = "find out why it was stopped, and try again"
+_IDS_SETTLE_TRIES, _IDS_SETTLE_SECONDS = 100, 0.001
 
 
 class PipedProcess:
@@ -49,7 +51,9 @@ class PipedProcess:
         folder: Path,
         seconds: float,
         inherited: Sequence[int] = (),
+        memory: int | None = None,
     ) -> None:
+        """`memory`: so many bytes of its own it may have."""
         self._name = " ".join(argv[:1])
         self._seconds, self._deadline = seconds, time.monotonic() + seconds
         self._unsent: deque[memoryview] = deque()
@@ -71,6 +75,8 @@ class PipedProcess:
             raise StoreFailed(
                 f"{argv[0]} could not be started: {error.strerror}", "check that it is installed and may be run"
             ) from None
+        if memory is not None:
+            _limit_memory(self._process.pid, memory)
         assert self._process.stdin
         assert self._process.stdout
         assert self._process.stderr
@@ -244,12 +250,35 @@ class PipedProcess:
             return
 
 
+def _limit_memory(process_id: int, most: int) -> None:
+    """Before it reads objects that others made: which these are is told on its standard input."""
+    if not hasattr(resource, "prlimit"):  # macOS sets no limit for another process
+        return
+    with suppress(ProcessLookupError):
+        _, hard = _own_limit(process_id)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.prlimit(process_id, resource.RLIMIT_DATA, (most, hard))
+
+
+def _own_limit(process_id: int) -> tuple[int, int]:
+    """The limit of a process that has just been started. The system closes the descriptor that tells of its start
+    before it gives the process its saved ids: where those differ from ours, it is not ours to look at for a moment."""
+    for _ in range(_IDS_SETTLE_TRIES):
+        try:
+            return resource.prlimit(process_id, resource.RLIMIT_DATA)
+        except PermissionError:
+            time.sleep(_IDS_SETTLE_SECONDS)
+    return resource.prlimit(process_id, resource.RLIMIT_DATA)
+
+
 # --- The git program of this machine, as an engine for objects, and nothing else of it.
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin"
 OLDEST = (2, 32)
 OLDEST_THAT_MERGES = (2, 38)
 COMMAND_SECONDS = 3600.0
+MOST_MEMORY_BYTES = 4 * 1024 * 1024 * 1024
+"""An object of some kilobytes can say that it is larger than the machine, and git reads it whole."""
 _MOST_OUTPUT_BYTES = 1024 * 1024 * 1024
 _version = re.compile(r"git version ([0-9]{1,4})\.([0-9]{1,4})").match
 _SETTINGS = (
@@ -383,6 +412,7 @@ class Git:
             folder=self._own_folder,
             seconds=seconds,
             inherited=self.held,
+            memory=MOST_MEMORY_BYTES,
         )
 
     def run(self, *words: str, stdin: bytes = b"", most: int = _MOST_OUTPUT_BYTES, good: Sequence[int] = (0,)) -> bytes:

@@ -362,8 +362,12 @@ def common_folder(own: str) -> str | None:
 def repository_above(workspace: str) -> str | None:
     """The nearest `.git` above a workspace, where it is a folder of the same user: anybody could put a repository into
     `/tmp`."""
-    for folder in list(Path(workspace).parents)[:_MOST_LEVELS]:
-        entry = f"{str(folder).rstrip('/')}/{GIT}"
+    folder = workspace
+    for _ in range(_MOST_LEVELS):
+        if folder == "/":
+            break
+        folder = os.path.dirname(folder)
+        entry = f"{folder.rstrip('/')}/{GIT}"
         kind = kind_of(entry)
         if kind is not None:
             is_own = os.lstat(entry).st_uid == os.stat(workspace).st_uid

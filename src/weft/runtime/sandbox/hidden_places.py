@@ -1,8 +1,8 @@
 """What no sandboxed process sees or changes: ledgers with what lies beside them, keys, secrets.
 
-A workspace is looked through for ledgers of projects and for files that commonly hold secrets. What
-was covered at earlier commands is remembered, so that a command cannot take it out of the next
-one's look.
+A workspace is looked through for ledgers of projects, for files that commonly hold secrets, and for
+sockets of programs that run outside. What was covered at earlier commands is remembered, so that a
+command cannot take it out of the next one's look.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import socket
 import stat
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from pathlib import Path
 from msgspec import DecodeError, Struct, structs
 
 from weft.kernel.errors import InvalidInput, StoreFailed, quoted
+from weft.runtime.sandbox.folder_descent import Identity
 from weft.runtime.sandbox.processes import StartAgain
 from weft.runtime.sandbox.profiles import Mount, MountKind, cover, is_beneath
 from weft.runtime.sandbox.remembered_places import RememberedPlace, remembered_files
@@ -187,8 +189,9 @@ def _holds_one(folder: int, name: str, words: list[bytes]) -> bool:
     except OSError:
         return True
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return False
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            return stat.S_ISFIFO(mode)  # what is in it is said once, to whoever reads it
         start = os.read(descriptor, _LOOKED_AT_BYTES)
     finally:
         os.close(descriptor)
@@ -225,6 +228,8 @@ FETCHED_FOLDERS = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "__
 """Those that tools fill with what they fetched or made."""
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_INFO_BYTES = 4096
+"""The number of the mount stands in the third line of what the kernel says of a descriptor."""
 
 
 Folder = tuple[str, int, list[os.DirEntry[str]]]
@@ -241,6 +246,8 @@ class HiddenEntry(Struct, frozen=True, kw_only=True):
     is_folder: bool
     is_secret: bool = False
     """A file of secrets, not a ledger."""
+    is_socket: bool = False
+    """One at which a program outside answers. It is not remembered: the folders on its way stay where they are."""
     is_lasting: bool = False
     """Its own name does not hide it: it stays hidden when what led to it is gone."""
     is_gathered: bool = False
@@ -292,16 +299,20 @@ def identity_at(path: str, root: str = "/") -> tuple[int, int]:
 
 
 def search_workspace(
-    workspace: Path, secrets: SecretFiles, remembered: Collection[RememberedPlace] | None = None
+    workspace: Path,
+    secrets: SecretFiles,
+    remembered: Collection[RememberedPlace] | None = None,
+    linked_ledgers: Mapping[Identity, str] | None = None,
 ) -> SearchedWorkspace:
     """What is to be hidden in a workspace; its path has no links. A folder that cannot be listed is hidden whole: the
     command could open it. `remembered` is what was covered before; without it fetched folders are looked through, too.
+    `linked_ledgers` are files of ledgers that may have another name in the workspace: see `ProtectedPlaces`.
     Raises InvalidInput where there is more than can be looked through."""
     search = _WorkspaceSearch(workspace, secrets, enters_fetched=remembered is None)
     try:
         search.look()
         absent = search.follow(remembered or ())
-        search.add_other_names()
+        search.add_other_names(linked_ledgers or {})
     finally:
         search.close()
     return SearchedWorkspace(entries=tuple(search.entries.values()), absent=tuple(absent))
@@ -334,6 +345,8 @@ class _WorkspaceSearch:
                     self._add(self._pinned(hidden))
                 elif entry.is_symlink():
                     self._add_beneath_link(_joined(path, entry.name))
+        for hidden in _fetched_sockets(self._workspace, self._top):
+            self._add(hidden)
 
     def _add_beneath_link(self, path: str) -> None:
         """What a link to a folder makes a file of secrets, such as a link `.docker`, is hidden where it really lies."""
@@ -426,8 +439,8 @@ class _WorkspaceSearch:
         self._add(_remembered_entry(place, place.text, device))
         return True
 
-    def add_other_names(self) -> None:
-        """A file of secrets may have further names, by hard links: those are hidden as well."""
+    def add_other_names(self, linked_ledgers: Mapping[Identity, str]) -> None:
+        """A file of secrets, or of a ledger, may have further names, by hard links: those are hidden as well."""
         secrets = [entry for entry in self.entries.values() if entry.is_secret]
         names = Counter((entry.device, entry.number) for entry in secrets)
         wanted = set[tuple[int, int]]()
@@ -437,13 +450,35 @@ class _WorkspaceSearch:
                 identity = status.st_dev, status.st_ino
                 if identity == (secret.device, secret.number) and status.st_nlink > names[identity]:
                     wanted.add(identity)
-        numbers = {number for _, number in wanted}
-        for path, folder, entries in self._search() if wanted else ():
+        ledgers = {**dict.fromkeys(self._linked_in_ledger_folders(), ""), **linked_ledgers}
+        numbers = {number for _, number in (*wanted, *ledgers)}
+        hidden_folders = tuple(f"{entry.path}/" for entry in self.entries.values() if entry.is_folder)
+        for path, folder, entries in self._search() if numbers else ():
             for entry in entries:
                 if entry.inode() in numbers and entry.is_file(follow_symlinks=False):
                     name, device = _joined(path, entry.name), os.fstat(folder).st_dev
-                    if (device, entry.inode()) in wanted and os.path.join(self._workspace, name) not in self._shown:
+                    identity, place = (device, entry.inode()), self._place(name)
+                    is_other = (
+                        identity in ledgers and place != ledgers[identity] and not name.startswith(hidden_folders)
+                    )
+                    if is_other or (identity in wanted and place not in self._shown):
                         self._add(_secret(name, entry.inode(), device, is_lasting=True))
+
+    def _linked_in_ledger_folders(self) -> Iterator[Identity]:
+        """Files of several names that lie in ledgers' folders themselves, which are hidden."""
+        for hidden in self.entries.values():
+            if hidden.is_folder and os.path.basename(hidden.path).casefold() == LEDGER_FOLDER:
+                folder = _opened(self._top, hidden.path)
+                if folder is None or folder < 0:
+                    continue
+                try:
+                    with os.scandir(folder) as listed:
+                        for entry in listed:
+                            identity = _identity_of_several_names(entry.stat(follow_symlinks=False))
+                            if identity is not None:
+                                yield identity
+                finally:
+                    os.close(folder)
 
 
 def _remembered_entry(place: RememberedPlace, path: str, device: int) -> HiddenEntry:
@@ -490,12 +525,14 @@ def ensure_hidden(
         except OSError as error:
             raise StartAgain(f"{parent} was replaced ({error.strerror})") from None
         try:
+            mount = _mount_id(folder)
             with os.scandir(folder) as listed:
                 numbers = {entry.name: entry.inode() for entry in listed if entry.name in names}
             for name in names:
                 path = _joined(parent, name)
                 number = planned[path]
-                if name not in numbers or number not in (None, numbers[name]) or not _is_mount_point(folder, name):
+                is_there = name in numbers and number in (None, numbers[name])
+                if not is_there or not _is_mount_point(folder, name, above=mount):
                     raise StartAgain(f"{path} was moved or replaced")
         finally:
             os.close(folder)
@@ -608,12 +645,18 @@ def _hidden_entry(
             is_folder=True,
             is_pinned=True,
         )
+    is_file = entry.is_file(follow_symlinks=False)
+    if not is_file and _is_odd(entry):
+        kind = _kind_of(entry)
+        if kind == stat.S_IFSOCK:
+            return _socket_entry(_joined(path, entry.name), entry.inode(), folder)
+        is_file = kind == stat.S_IFIFO  # a manager of secrets writes them into a pipe for whoever opens it
     if not secrets.is_named(entry.name):  # as nearly all
         return None
     entry_path = _joined(path, entry.name)
     if os.path.join(workspace, entry_path) in shown:
         return None
-    if entry.is_file(follow_symlinks=False):
+    if is_file:
         is_secret = secrets.has(os.path.join(workspace, entry_path), folder, entry.name)
         return _secret(entry_path, entry.inode(), os.fstat(folder).st_dev) if is_secret else None
     return _linked_secret(workspace, entry_path, secrets, shown) if entry.is_symlink() else None
@@ -636,7 +679,8 @@ def _linked_secret(workspace: str, path: str, secrets: SecretFiles, shown: froze
     except OSError:
         return None
     try:
-        if not stat.S_ISREG(os.stat(os.path.basename(target), dir_fd=folder, follow_symlinks=False).st_mode):
+        mode = os.stat(os.path.basename(target), dir_fd=folder, follow_symlinks=False).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             return None
         is_secret = secrets.has(os.path.join(workspace, path), folder, os.path.basename(target))
         device = os.fstat(folder).st_dev
@@ -652,20 +696,86 @@ def _secret(path: str, number: int, device: int, *, is_lasting: bool = False) ->
     return HiddenEntry(path=path, number=number, device=device, is_folder=False, is_secret=True, is_lasting=is_lasting)
 
 
-def _is_mount_point(folder: int, name: str) -> bool:
+def _is_odd(entry: os.DirEntry[str]) -> bool:
+    """Whether it is neither a folder nor a link, of what is no file."""
+    return not is_real_folder(entry) and not entry.is_symlink()
+
+
+def _kind_of(entry: os.DirEntry[str]) -> int:
+    try:
+        return stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
+    except OSError:  # it is gone
+        return 0
+
+
+# --- Sockets in a workspace. No namespace keeps a command from what a path leads to: a program of the person that
+# answers there (an editor, a terminal multiplexer, an engine of containers) would do outside what the command says.
+
+_GIT_MONITOR = "fsmonitor--daemon.ipc"
+"""Git's own, which starts and stops with the person's commands, and answers only what has changed."""
+
+
+def _socket_entry(path: str, number: int, folder: int) -> HiddenEntry | None:
+    """A socket at which a program answers. `folder` is the descriptor of the folder that it lies in."""
+    try:
+        place = os.open(os.path.basename(path), _OPEN_PLACE, dir_fd=folder)
+    except OSError:  # it is gone
+        return None
+    try:
+        status = os.fstat(place)
+        if not stat.S_ISSOCK(status.st_mode) or not is_answered(place):
+            return None
+    finally:
+        os.close(place)
+    return HiddenEntry(path=path, number=number, device=status.st_dev, is_folder=False, is_socket=True, is_pinned=True)
+
+
+def _fetched_sockets(workspace: str, top: int) -> Iterator[HiddenEntry]:
+    """Those in folders that tools fill, which are not looked through at every command, by the names that the kernel
+    lists of those that are bound in this network namespace."""
+    for place in sorted(bound_places()):
+        path = os.path.relpath(place, workspace) if is_beneath(place, workspace) else ""
+        if not _is_fetched(path) or os.path.basename(path) == _GIT_MONITOR:
+            continue
+        try:
+            identity_at(path, workspace)
+            folder = os.open(os.path.dirname(path), _OPEN_FOLDER, dir_fd=top)
+        except (OSError, StartAgain):  # it was moved
+            continue
+        try:
+            number = listed_numbers([place]).get(place)
+            hidden = None if number is None else _socket_entry(path, number, folder)
+        finally:
+            os.close(folder)
+        if hidden is not None:
+            yield hidden
+
+
+def _identity_of_several_names(status: os.stat_result) -> Identity | None:
+    """None for what is no file, or has one name."""
+    has_several = stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+    return (status.st_dev, status.st_ino) if has_several else None
+
+
+def _is_mount_point(folder: int, name: str, above: bytes | None = None) -> bool:
+    """`above` is the mount of the folder, where that was asked."""
     try:
         place = os.open(name, _OPEN_PLACE, dir_fd=folder)
     except OSError:  # it is gone
         return False
     try:
-        return _mount_id(place) != _mount_id(folder)
+        return _mount_id(place) != (above or _mount_id(folder))
     finally:
         os.close(place)
 
 
 def _mount_id(descriptor: int) -> bytes:
-    with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
-        return next(line for line in file if line.startswith(b"mnt_id:"))
+    file = os.open(f"/proc/self/fdinfo/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        lines = os.read(file, _MOST_INFO_BYTES).splitlines()
+    finally:
+        os.close(file)
+    return next(line for line in lines if line.startswith(b"mnt_id:"))
 
 
 def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
@@ -688,6 +798,7 @@ BESIDE_LEDGERS = (
 )  # fmt: skip
 """How the names of what lies beside a ledger go on after its own; docs/concepts.md lists them."""
 _MADE_FILES = ("-wal", "-shm", "-journal", "-lock", "-head", "-import.lock")
+_DATA_ENDINGS = ("", "-wal", "-journal")
 _REPLACED = ("-near-", "-import.json", "-import.log", ".replaced-", ".schema-")
 _MADE_FOLDER = "-files"
 """Made, empty, beside a ledger that lies open in a workspace: over what is not there nothing can be mounted, and what a
@@ -714,6 +825,9 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
     as those are that are named."""
     secrets: SecretFiles = SecretFiles()
     """Files of the workspace that are hidden from commands, though not from other tools."""
+    programs: Callable[[], Collection[str]] = tuple
+    """The real paths of what Weft starts with more than a command has, such as MCP servers with their keys, as they are
+    when something is started. They are seen, and no command can write them."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -724,13 +838,26 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
         """What tools for files neither read nor write: also the further ledgers, as they are now."""
         return (*self.paths, *map(Path, self.others()))
 
-    def covers(self, mounts: Iterable[Mount]) -> list[Mount]:
-        """What hides these places wherever one of the mounts shows them."""
+    def covers(self, mounts: Iterable[Mount], real_paths: Mapping[str, str] | None = None) -> list[Mount]:
+        """What hides these places wherever one of the mounts shows them. `real_paths` has those of sources that no
+        command can change."""
+        known = real_paths or {}
         binds = [mount for mount in mounts if mount.kind in (MountKind.READ_ONLY, MountKind.WRITABLE)]
-        sources = [(os.path.realpath(bind.source), bind) for bind in binds]
+        sources = [(known.get(bind.source) or os.path.realpath(bind.source), bind) for bind in binds]
         folders = [place for folder in self.folders for place in _real_places(folder)]
         self.ensure_outside(source for source, _ in sources)
         return list(self._covers(sources, folders))
+
+    def linked_ledgers(self) -> dict[Identity, str]:
+        """The files of ledgers that have several names, with the real path of the one that is known."""
+        linked = {}
+        for ledger in dict.fromkeys((*map(str, self.ledgers), *self.others())):
+            for file in (ledger + ending for ending in _DATA_ENDINGS):
+                with suppress(OSError):  # it is not there
+                    identity = _identity_of_several_names(os.stat(file))
+                    if identity is not None:
+                        linked[identity] = os.path.realpath(file)
+        return linked
 
     def ensure_outside(self, paths: Iterable[str | Path]) -> None:
         """Raises InvalidInput for a path that lies in one of these places: it is no workspace, and is not shown."""
@@ -906,3 +1033,31 @@ def _number(place: str) -> int | None:
         return os.lstat(place).st_ino
     except OSError:  # it is gone
         return None
+
+
+# --- Which sockets of the file system a program has open.
+
+_BOUND_SOCKETS = "/proc/net/unix"
+
+
+def is_answered(place: int) -> bool:
+    """Whether a program has the socket open to which a descriptor of its path leads; also one in another namespace.
+    Nothing is sent, and nobody notices: the kernel connects no socket of datagrams to one of streams."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(f"/proc/self/fd/{place}")
+        except ConnectionRefusedError:  # it was left there
+            return False
+        except OSError:
+            return True
+    return True
+
+
+def bound_places() -> set[str]:
+    """The paths by which those of this network namespace were bound, as far as they have a folder in them."""
+    try:
+        with open(_BOUND_SOCKETS, encoding="utf-8", errors="surrogateescape") as listed:
+            lines = [line.rstrip("\n").split(" ", 7) for line in listed if "/" in line]
+    except OSError:  # a system that lists none
+        return set()
+    return {words[7].lstrip() for words in lines if len(words) > 7}

@@ -32,6 +32,7 @@ _GIT_FILES = frozenset(
 """What makes a folder git's, whatever its name is, or is obeyed in it; in lower case, for a file system may not tell
 them apart."""
 _SHARED_INDEX = "sharedindex."
+_MONITOR_ENDING = ".ipc"
 _GIT_FOLDERS = frozenset({"hooks", "remotes", "branches"})
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 
@@ -56,6 +57,8 @@ class Leftovers(Struct, frozen=True, kw_only=True):
     """Paths that could not be looked at or mended: another user's, or moved while this looked."""
     pointers: frozenset[str] = frozenset()
     """The paths of each `.git` that is no folder, changed or not: where it leads may have changed."""
+    shared: tuple[str, ...] = ()
+    """Files that have a further name, which was not come to: what is there changed with them."""
 
 
 class StartTime(Struct, frozen=True, kw_only=True):
@@ -105,16 +108,22 @@ class ChangedFiles:
         return ChangedSize(512 * sum(blocks.values()), len(blocks), bool(closed))
 
     def remove_privileges(self, unseen: Collection[str] = ()) -> Leftovers:
-        """Take the setuid and setgid bits from files and remove device nodes; what is closed is opened for that. Links
-        are removed that name one of the folders `unseen`: programs can write to these, and nobody looks there."""
+        """Take the setuid and setgid bits from files and remove device nodes; what is closed is opened for that. Pipes
+        and sockets are removed where git reads files: it would wait at them for ever. Links are removed that name one
+        of the folders `unseen`: programs can write to these, and nobody looks there."""
         repositories = set[str]()
         removed = list[str]()
         missed = list[str]()
         pointers = set[str]()
+        names: dict[tuple[int, int, int], list[str]] = {}
         for folder, path, name, status in self._walk(None, missed, pointers):
+            if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+                names.setdefault((status.st_dev, status.st_ino, status.st_nlink), []).append(_joined(path, name))
             repositories |= _git_places(path, name)
             try:
-                if _remove_privilege(folder, name, status, unseen):
+                if _is_waited_at(path, name, status):
+                    _unlink(folder, name)
+                elif _remove_privilege(folder, name, status, unseen):
                     removed.append(_joined(path, name))
             except FileNotFoundError:
                 continue
@@ -125,6 +134,8 @@ class ChangedFiles:
             removed_links=tuple(sorted(removed)),
             missed=tuple(sorted(missed)),
             pointers=frozenset(pointers),
+            # all names of a file have its one time of change, so each that lies here is among them
+            shared=tuple(sorted(paths[0] for (_, _, count), paths in names.items() if len(paths) < count)),
         )
 
     def _walk(
@@ -177,6 +188,15 @@ def _git_places(path: str, name: str) -> set[str]:
     if name.casefold() == _REPOSITORY:
         places.add(whole)
     return places
+
+
+def _is_waited_at(path: str, name: str, status: os.stat_result) -> bool:
+    """Whether an entry keeps git from coming to an end: a pipe, or a socket, in one of its folders or under a name that
+    it reads. The socket of its own monitor stays."""
+    is_pipe, is_socket = stat.S_ISFIFO(status.st_mode), stat.S_ISSOCK(status.st_mode)
+    if not (is_pipe or (is_socket and not name.endswith(_MONITOR_ENDING))):
+        return False
+    return any(part.startswith(_REPOSITORY) for part in _joined(path, name).casefold().split("/"))
 
 
 def _is_named(text: str, folders: Collection[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The one place where commands are started, and how processes are spoken with.
+"""The one place where commands of tools are started, and how processes are spoken with.
 
 A process runs to its end within limits; another is spoken with in lines, or serves until it is
 stopped.
@@ -29,7 +29,7 @@ from weft.kernel.errors import CredentialMissing, InvalidInput, StoreFailed
 from weft.runtime.egress.credentials import RunCommand, Variable
 from weft.runtime.sandbox.git_settings import GitLeftovers
 
-# --- The one place where processes are started.
+# --- The one place where commands of tools are started; our own git is started by `git_program`.
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -84,6 +84,8 @@ class ProcessOutcome(Struct, frozen=True, kw_only=True):
     end, a folder that holds too much to be hidden file by file."""
     uncovered: str | None = None
     """Where it ended for that: a file that was hidden from it and was replaced meanwhile."""
+    shared_files: tuple[str, ...] = ()
+    """Files of the workspace that changed and have another name elsewhere, by a hard link: they changed there, too."""
     git: GitLeftovers = GitLeftovers()
     """What was taken away from repositories that it made in the workspace."""
 

@@ -21,8 +21,8 @@ from weft.runtime.egress.connection_rules import is_near_by_name
 
 NO_SANDBOX = "none"
 _NETWORK = "network:"
-_GRANT = "give another: only a person grants it, to one command, and no configuration does"
 _FORMS = "give workspace, read-only, network:HOST[,HOST…] or read-only+network:HOST[,HOST…]"
+_GRANT = f"{_FORMS}; only a person grants none, to one command, and no configuration does"
 
 
 class SandboxProfile(Struct, frozen=True, kw_only=True):
@@ -204,9 +204,11 @@ def is_beneath(place: str, folder: str) -> bool:
 
 
 def _folders_above(place: str) -> Iterator[str]:
-    while place != "/":
-        place = os.path.dirname(place)
+    if place == "/":
+        return
+    while place := place[: place.rfind("/")]:
         yield place
+    yield "/"
 
 
 def _options(mount: Mount, file_descriptor: Callable[[bytes], int]) -> tuple[str, ...]:

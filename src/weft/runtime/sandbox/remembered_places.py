@@ -28,6 +28,7 @@ from weft.store.private_files import PRIVATE_FILE, make_folder, new_file
 
 LONGEST_WAIT_SECONDS = 120.0
 """A look through the largest workspace takes some seconds; a process that was stopped holds its lock for ever."""
+LONGEST_CLEANING_WAIT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.01
 _OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _STARTING, _RUNNING, _RUNNING_BELOW = "starting", "running", "below"
@@ -39,9 +40,9 @@ class WorkspaceTurn:
 
     def __init__(self, folder: Path, workspace: Path, *, can_write: bool) -> None:
         """Raises OSError where nothing can be locked."""
-        self._folder, self._workspace, self._can_write = folder / "locks", workspace, can_write
-        make_folder(self._folder)
-        self._names = [_lock_name(place) for place in (*folders_above(workspace), workspace)]
+        self._folder, self._workspace, self._can_write = str(folder / "locks"), workspace, can_write
+        _ensure_folder(self._folder)
+        self._names = [_lock_name(place) for place in (*map(str, folders_above(workspace)), str(workspace))]
         self._start_locks: list[int] = []
         self._run_locks: list[int] = []
         self.is_alone = False
@@ -50,20 +51,13 @@ class WorkspaceTurn:
     def begin(self) -> None:
         """Waits until no other command is being started in this workspace, above or below it. Raises StoreFailed where
         that takes too long."""
-        deadline = time.monotonic() + LONGEST_WAIT_SECONDS
-        for name in self._names:
-            descriptor = self._open(name, _STARTING)
-            self._start_locks.append(descriptor)
-            kind = fcntl.LOCK_EX if name == self._names[-1] else fcntl.LOCK_SH
-            while not _try_lock(descriptor, kind):
-                if time.monotonic() > deadline:
-                    self.close()
-                    raise StoreFailed(
-                        f"another command has been starting in {self._workspace}, above or below it for "
-                        f"{LONGEST_WAIT_SECONDS:g} seconds",
-                        "end the process of weft that was stopped there, and try again",
-                    )
-                _pause()
+        if not self._has_start_locks(LONGEST_WAIT_SECONDS):
+            self.close()
+            raise StoreFailed(
+                f"another command has been starting in {self._workspace}, above or below it for "
+                f"{LONGEST_WAIT_SECONDS:g} seconds",
+                "end the process of weft that was stopped there, and try again",
+            )
         with self._register():
             self.is_alone = self._nobody_runs()
             if self._can_write:
@@ -71,6 +65,42 @@ class WorkspaceTurn:
                 for name, activity in (*((name, _RUNNING_BELOW) for name in above), (own, _RUNNING)):
                     self._run_locks.append(self._open(name, activity))
                     fcntl.flock(self._run_locks[-1], fcntl.LOCK_SH)
+
+    def _has_start_locks(self, seconds: float) -> bool:
+        """Waits for them at most so long."""
+        deadline = time.monotonic() + seconds
+        for name in self._names:
+            descriptor = self._open(name, _STARTING)
+            self._start_locks.append(descriptor)
+            kind = fcntl.LOCK_EX if name == self._names[-1] else fcntl.LOCK_SH
+            while not _try_lock(descriptor, kind):
+                if time.monotonic() > deadline:
+                    return False
+                _pause()
+        return True
+
+    def begin_cleaning(self) -> None:
+        """When the command has ended: waits until no other one is being started, whose look and mounts the cleaning
+        would come between. Not for ever, for what is left must be taken away: that start then looks again itself."""
+        if self._start_locks:  # it was not started, and still has its turn
+            return
+        try:
+            has_turn = self._has_start_locks(LONGEST_CLEANING_WAIT_SECONDS)
+        except StoreFailed:  # the folder of the locks was removed, or no descriptor is left
+            has_turn = False
+        if not has_turn:
+            _close_all(self._start_locks)
+
+    def wait_to_be_alone(self, seconds: float) -> None:
+        """Waits at most so long for the others that run, and leaves the turn to their cleaning. This command does not
+        run: its start begins anew."""
+        self.close()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with self._register():
+                if self._nobody_runs():
+                    return
+            _pause()
 
     def end_start(self) -> None:
         """The command is about to run: others may start."""
@@ -106,7 +136,7 @@ class WorkspaceTurn:
 
     def _open(self, name: str, kind: str) -> int:
         try:
-            return os.open(self._folder / f"{name}.{kind}", _OPEN_LOCK, PRIVATE_FILE)
+            return os.open(f"{self._folder}/{name}.{kind}", _OPEN_LOCK, PRIVATE_FILE)
         except OSError as error:
             raise StoreFailed(
                 f"no command can wait for its turn in {self._workspace}: {self._folder}: {error.strerror}",
@@ -116,10 +146,10 @@ class WorkspaceTurn:
 
 def folders_above(workspace: Path) -> list[Path]:
     """The uppermost first, without the root, which is no workspace."""
-    return [folder for folder in reversed(workspace.parents) if folder != Path("/")]
+    return [*workspace.parents][-2::-1]
 
 
-def _lock_name(folder: Path) -> str:
+def _lock_name(folder: str) -> str:
     status = os.stat(folder)
     return f"{status.st_dev:x}-{status.st_ino:x}"
 
@@ -145,6 +175,8 @@ def _close_all(descriptors: list[int]) -> None:
 
 MOST_BYTES = 16 * 1024 * 1024
 _NOTE, _STARTED, _BELOW = "covers.json", "started", "below"
+_MOST_STAMP_BYTES = 64
+_OPEN_MADE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 
 
 class RememberedPlace(Struct, frozen=True, kw_only=True):
@@ -187,13 +219,12 @@ class PlaceMemory:
 
     def __init__(self, folder: Path, workspace: Path, *, can_write: bool) -> None:
         """Raises OSError where nothing can be noted."""
-        self._folder, self._workspace, self._can_write = folder, workspace, can_write
+        self._folder, self._workspace, self._can_write = str(folder), workspace, can_write
         self._key = _key(workspace)
         self._above = {_key(above): above for above in folders_above(workspace)}
-        make_folder(folder / self._key)
+        _ensure_folder(f"{self._folder}/{self._key}")
         for key in self._above:
-            make_folder(folder / key / _BELOW)
-            os.close(os.open(folder / key / _BELOW / self._key, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
+            _ensure_file(f"{folder}/{key}/{_BELOW}", self._key)
         self.turn = WorkspaceTurn(folder, workspace, can_write=can_write)
         self._known = _Memory(workspace=b"", places=())
         self._stamps: dict[str, str] = {}
@@ -205,7 +236,7 @@ class PlaceMemory:
         for key, above in self._above.items():
             places += self._places_of(key, above)
         try:
-            below = sorted(os.listdir(self._folder / self._key / _BELOW))
+            below = sorted(os.listdir(f"{self._folder}/{self._key}/{_BELOW}"))
         except FileNotFoundError:
             below = []
         for key in below:
@@ -241,16 +272,15 @@ class PlaceMemory:
     def _stamp(self, key: str) -> str | None:
         """Another one when a command was started in a workspace since; None where nothing is noted of it."""
         try:
-            return (self._folder / key / _STARTED).read_text(encoding="ascii")
+            return _beginning_of(f"{self._folder}/{key}/{_STARTED}", _MOST_STAMP_BYTES).decode("ascii")
         except FileNotFoundError:
             return None
 
     def _read(self, key: str) -> _Memory | None:
         """None where nothing was noted: no command was started there."""
-        file = self._folder / key / _NOTE
+        file = f"{self._folder}/{key}/{_NOTE}"
         try:
-            with file.open("rb") as opened:
-                return decode(opened.read(MOST_BYTES + 1), type=_Memory)
+            return decode(_beginning_of(file, MOST_BYTES + 1), type=_Memory)
         except FileNotFoundError:
             return None
         except (OSError, DecodeError, ValidationError) as error:
@@ -274,13 +304,13 @@ class PlaceMemory:
         ordered = tuple(sorted(places, key=lambda place: (place.path, place.device, place.number)))
         memory = _Memory(workspace=os.fsencode(self._workspace), places=ordered, looked_for=looked_for)
         try:
-            if memory != self._known or not (self._folder / self._key / _NOTE).exists():
+            if memory != self._known or not os.path.exists(f"{self._folder}/{self._key}/{_NOTE}"):
                 self._write(memory)
             if self._can_write:
                 self._note_start()
         except OSError as error:  # the next command would not know what to look for
             raise StoreFailed(
-                f"what is hidden from commands cannot be noted in {self._folder / self._key}: {error.strerror}",
+                f"what is hidden from commands cannot be noted in {self._folder}/{self._key}: {error.strerror}",
                 "make room there",
             ) from None
 
@@ -291,11 +321,11 @@ class PlaceMemory:
                 f"the workspace {self._workspace} holds more files and folders that must be hidden than can be noted",
                 "remove what a program made there, or make a folder with fewer of them the workspace",
             )
-        with new_file(self._folder / self._key / _NOTE) as file:
+        with new_file(Path(self._folder, self._key, _NOTE)) as file:
             file.write(data)
 
     def _note_start(self) -> None:
-        descriptor = os.open(self._folder / self._key / _STARTED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        descriptor = os.open(f"{self._folder}/{self._key}/{_STARTED}", _OPEN_MADE, PRIVATE_FILE)
         try:
             os.write(descriptor, system_random(16).hex().encode())
         finally:
@@ -314,10 +344,32 @@ def remembered_files(folder: Path, workspace: Path) -> frozenset[int]:
     keys = [key, *map(_key, folders_above(workspace)), *(os.listdir(below) if below.is_dir() else ())]
     numbers = set[int]()
     for noted in keys:
-        with suppress(FileNotFoundError), (folder / noted / _NOTE).open("rb") as file:
-            memory = decode(file.read(MOST_BYTES + 1), type=_Memory)
+        with suppress(FileNotFoundError):
+            memory = decode(_beginning_of(f"{folder}/{noted}/{_NOTE}", MOST_BYTES + 1), type=_Memory)
             numbers.update(place.number for place in memory.places if not place.is_folder)
     return frozenset(numbers)
+
+
+def _beginning_of(file: str, most: int) -> bytes:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, min(os.fstat(descriptor).st_size, most))
+    finally:
+        os.close(descriptor)
+
+
+def _ensure_folder(folder: str) -> None:
+    if not os.path.isdir(folder):
+        make_folder(Path(folder))
+
+
+def _ensure_file(folder: str, name: str) -> None:
+    try:
+        descriptor = os.open(f"{folder}/{name}", _OPEN_MADE, PRIVATE_FILE)
+    except FileNotFoundError:
+        make_folder(Path(folder))
+        descriptor = os.open(f"{folder}/{name}", _OPEN_MADE, PRIVATE_FILE)
+    os.close(descriptor)
 
 
 def _key(folder: Path) -> str:

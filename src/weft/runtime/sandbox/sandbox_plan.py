@@ -11,15 +11,16 @@ import fcntl
 import glob
 import hashlib
 import os
-import shutil
 import stat
 import sys
 import sysconfig
 import tempfile
+import time
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypedDict
 
@@ -79,6 +80,8 @@ _DEVICE_LINKS = {
 }
 _HARMLESS_FOLDERS_OF_PROC = frozenset({"sysvipc", "tty"})
 """Of the own namespace, and without anything that can be written."""
+_LISTED_SECONDS = 60.0
+"""So long it is not listed again."""
 _REVEALING_FILES_OF_PROC = frozenset(
     "cmdline config.gz diskstats kallsyms kcore key-users keys kmsg locks modules partitions sched_debug swaps "
     "timer_list vmallocinfo".split()
@@ -92,9 +95,16 @@ class SystemFiles(Enum):
     LIBRARIES = "libraries"
 
 
+@cache
 def system_mounts(system: SystemFiles) -> tuple[Mount, ...]:
-    """The system's programs, or the libraries alone."""
+    """The system's programs, or the libraries alone. Looked at once: no command can change what is a folder there, and
+    what a link."""
     return tuple(_programs() if system is SystemFiles.PROGRAMS else _libraries())
+
+
+@cache
+def _real_system_paths(system: SystemFiles) -> Mapping[str, str]:
+    return {mount.source: os.path.realpath(mount.source) for mount in system_mounts(system)}
 
 
 def readable_mounts(readable: Sequence[Path], hidden: Sequence[Path]) -> tuple[Mount, ...]:
@@ -147,21 +157,30 @@ def _etc(names: Sequence[str]) -> Iterator[Mount]:
         yield read_only(f"/etc/{name}", is_optional=True)
 
 
-def _covered_proc(is_root: bool) -> Iterator[str]:
+def _covered_proc(is_root: bool) -> tuple[str, ...]:
     """Folders are shown empty, and files cannot be opened, where they can be written or tell of others.
 
     The rest are a few numbers of the machine. To cover all of them takes longer than the program's own start.
     """
-    entries = [entry for entry in os.scandir("/proc") if not entry.name.isdecimal()]
-    for entry in sorted(entries, key=lambda entry: entry.name):
-        if entry.is_symlink():
+    # Listing it takes the longer the more processes there are. New entries come with modules of the kernel alone, which
+    # no command can load.
+    return _covers_in_proc(is_root, int(time.monotonic() // _LISTED_SECONDS))
+
+
+@lru_cache(maxsize=2)
+def _covers_in_proc(is_root: bool, _: int) -> tuple[str, ...]:
+    options: list[str] = []
+    for name in sorted(name for name in os.listdir("/proc") if not name.isdecimal()):
+        path = f"/proc/{name}"
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
             continue
-        mode = entry.stat().st_mode
-        if entry.is_dir():
-            if entry.name == "sys" or (is_root and entry.name not in _HARMLESS_FOLDERS_OF_PROC):
-                yield from ("--tmpfs", entry.path, "--remount-ro", entry.path)
-        elif (is_root and mode & 0o222) or (entry.name in _REVEALING_FILES_OF_PROC and (is_root or mode & 0o044)):
-            yield from ("--ro-bind-try", "/dev/null", entry.path)
+        if stat.S_ISDIR(mode):
+            if name == "sys" or (is_root and name not in _HARMLESS_FOLDERS_OF_PROC):
+                options += ("--tmpfs", path, "--remount-ro", path)
+        elif (is_root and mode & 0o222) or (name in _REVEALING_FILES_OF_PROC and (is_root or mode & 0o044)):
+            options += ("--ro-bind-try", "/dev/null", path)
+    return tuple(options)
 
 
 def _device_options(devices: Path) -> Iterator[str]:
@@ -191,27 +210,45 @@ def make_devices(is_root: bool) -> Path:
     """Where the device nodes lie that the program gets.
 
     What root started owns the machine's nodes inside too, and could change their modes for everybody. So root makes
-    nodes for this one run. Where that cannot be done, the nodes are those of the machine.
+    nodes for this one run: in memory, beside the machine's, or else in the folder for temporary files, whose disk takes
+    many times as long. Where that cannot be done, the nodes are those of the machine.
     """
     if not is_root:
         return MACHINE_DEVICES
-    folder = Path(tempfile.mkdtemp(prefix="weft-devices-"))
-    try:
-        if not os.statvfs(folder).f_flag & os.ST_NODEV:
-            for name, minor in _DEVICES.items():
-                os.mknod(folder / name, stat.S_IFCHR | 0o666, os.makedev(1, minor))
-                os.chmod(folder / name, 0o666)
-            return folder
-    except PermissionError:  # a container that may not make nodes
-        pass
-    remove_devices(folder)
+    for place in (str(MACHINE_DEVICES), tempfile.gettempdir()):
+        folder = f"{place}/weft-devices-{system_random(16).hex()}"
+        try:
+            os.mkdir(folder, 0o700)
+        except OSError:  # it cannot be written, or is full
+            continue
+        if _has_made_nodes(folder):
+            return Path(folder)
+        remove_devices(Path(folder))
     return MACHINE_DEVICES
+
+
+def _has_made_nodes(folder: str) -> bool:
+    """False in a container that may not make nodes, and where they would open nothing."""
+    if os.statvfs(folder).f_flag & os.ST_NODEV:
+        return False
+    try:
+        for name, minor in _DEVICES.items():
+            os.mknod(f"{folder}/{name}", stat.S_IFCHR | 0o666, os.makedev(1, minor))
+            os.chmod(f"{folder}/{name}", 0o666)  # the umask may have taken some away
+    except OSError:
+        return False
+    return True
 
 
 def remove_devices(folder: Path) -> None:
     """When they are bound, or not needed any more."""
-    if folder != MACHINE_DEVICES:
-        shutil.rmtree(folder, ignore_errors=True)
+    if folder == MACHINE_DEVICES:
+        return
+    for name in _DEVICES:
+        with suppress(OSError):  # it was not made
+            os.unlink(f"{folder}/{name}")
+    with suppress(OSError):  # it is gone
+        os.rmdir(folder)
 
 
 # --- The home folder of commands in the sandbox: empty, in memory, and of nobody.
@@ -494,6 +531,8 @@ class SandboxPlan(Struct, frozen=True, kw_only=True):
     """The files of secrets that are hidden, as paths in the workspace."""
     gathered: tuple[str, ...]
     """Folders of it that are hidden whole, since they hold too much that must be."""
+    sockets: frozenset[str]
+    """The places of those that are covered."""
     covered: tuple[RememberedPlace, ...]
     absent: tuple[RememberedPlace, ...]
     """What of the workspace is to be remembered, and what was and is nowhere now."""
@@ -507,32 +546,37 @@ class SandboxPlan(Struct, frozen=True, kw_only=True):
 def plan_sandbox(
     protected: ProtectedPlaces,
     surroundings: Surroundings,
+    place: str | None,
     view: WorkspaceView,
     remembered: Collection[RememberedPlace] | None,
 ) -> SandboxPlan:
-    """What of the machine's files a command is shown, without what is protected. Looks through the workspace;
-    `remembered` is what was covered there before, if that is known."""
+    """What of the machine's files a command is shown, without what is protected. Looks through the workspace, which is
+    at `place`; `remembered` is what was covered there before, if that is known."""
     toolchains = surroundings.get("toolchains", NO_TOOLCHAINS)
     hidden = [folder for folder in surroundings.get("hidden", ()) if not toolchains.shows(str(folder))]
     readable = surroundings.get("readable", ())
+    system = surroundings.get("system", SystemFiles.PROGRAMS)
     shown = [
-        *system_mounts(surroundings.get("system", SystemFiles.PROGRAMS)),
+        *system_mounts(system),
         *readable_mounts((*surroundings.get("shown", ()), *readable), hidden),
         *toolchains.mounts,
     ]
     covers: list[Mount] = []
     searched = SearchedWorkspace(entries=())
-    person, place = surroundings.get("person", NO_FOLDERS), workspace_place(surroundings.get("workspace"))
+    person = surroundings.get("person", NO_FOLDERS)
     is_writable = not surroundings.get("read_only", False)
+    held = () if place is None else held_programs(place, protected)
     if place is not None:
         shown += [writable(place) if is_writable else read_only(place), *view.mounts]
         shown += surroundings.get("held_files", ())
-        searched = search_workspace(Path(place), protected.secrets, remembered)
-    covers += protected.covers(shown)
+        searched = search_workspace(Path(place), protected.secrets, remembered, protected.linked_ledgers())
+    covers += protected.covers(shown, _real_system_paths(system))
     covers += [mount for folder in surroundings.get("shown", ()) for mount in _ledger_covers(folder)]
-    entries = few_entries(searched.entries, len(covers))
+    own = {mount.place for mount in shown}  # what leads to hosts, where temporary files lie in the workspace
+    hidden_entries = [entry for entry in searched.entries if not (entry.is_socket and f"{place}/{entry.path}" in own)]
+    entries = few_entries(hidden_entries, len(covers))
     pinning = [f"{place}/{entry.path}" for entry in entries if entry.is_pinned]
-    pinning += [mount.place for mount in covers]
+    pinning += [*held, *(mount.place for mount in covers)]
     # a command could else put a folder there whose file of that name is hidden
     pinning += [path for path in protected.secrets.shown() if _is_real_folder(os.path.dirname(path))]
     pinned = tuple(_pinned_folders(pinning, place)) if place is not None and is_writable else ()
@@ -545,17 +589,40 @@ def plan_sandbox(
     caches = _caches(person.caches, place, name) if is_writable or name is not None else None
     path = toolchains.path(":".join((*view.program_folders, INSIDE_PATH)))
     return SandboxPlan(
-        mounts=ordered_mounts((*shown, *map(writable, pinned), *home_mounts(home, caches), *covers)),
+        mounts=ordered_mounts((*_held(held, (*shown, *map(writable, pinned))), *home_mounts(home, caches), *covers)),
         numbers=numbers,
-        identities=_source_identities((*view.mounts, *map(writable, pinned))),
+        identities=_source_identities((*view.mounts, *map(read_only, held), *map(writable, pinned))),
         secrets=tuple(entry.path for entry in entries if entry.is_secret and f"{place}/{entry.path}" not in uncovered),
         gathered=tuple(entry.path for entry in entries if entry.is_gathered),
-        covered=tuple(entry.place for entry in searched.entries),
+        sockets=frozenset(f"{place}/{entry.path}" for entry in entries if entry.is_socket),
+        covered=tuple(entry.place for entry in searched.entries if not entry.is_socket),
         absent=searched.absent,
         home=home,
         environment={"PATH": path, "HOME": home, **toolchains.variables, **view.environment},
         caches=caches,
     )
+
+
+def own_installation(workspace: str) -> tuple[str, ...]:
+    """The folders of a workspace that Weft's own code is loaded from: its package, and the environment or the Python in
+    which it is installed. A command could else change what this process loads next, outside of any sandbox."""
+    environment = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
+    folders = (os.path.realpath(folder) for folder in (*environment, Path(__file__).parents[2]))
+    return tuple(dict.fromkeys(folder for folder in folders if folder != workspace and is_beneath(folder, workspace)))
+
+
+def held_programs(workspace: str, protected: ProtectedPlaces) -> tuple[str, ...]:
+    """What of a workspace no command in it can write, since it runs elsewhere with more than the command has."""
+    programs = [path for path in protected.programs() if path != workspace and is_beneath(path, workspace)]
+    return tuple(dict.fromkeys((*own_installation(workspace), *filter(os.path.exists, programs))))
+
+
+def _held(held: Sequence[str], mounts: Iterable[Mount]) -> Iterator[Mount]:
+    """With what cannot be written; nothing at such a place or beneath it can be, whatever else it is mounted for."""
+    for mount in mounts:
+        is_opened = mount.kind is MountKind.WRITABLE and any(is_beneath(mount.place, program) for program in held)
+        yield read_only(mount.place, mount.source) if is_opened else mount
+    yield from map(read_only, held)
 
 
 def _entry_covers(
@@ -564,7 +631,7 @@ def _entry_covers(
     """Of what was found in a workspace. A ledger of a secret's name is hidden already, and stays so."""
     for entry in entries:
         path = f"{workspace}/{entry.path}"
-        if not entry.is_secret:
+        if not (entry.is_secret or entry.is_socket):
             yield cover(path, is_folder=True)
         elif path not in covered:
             yield uncovered.get(path, unreadable(path))
@@ -625,7 +692,7 @@ def workspace_place(workspace: Path | None) -> str | None:
         return None
     if not workspace.is_dir():
         raise InvalidInput(f"the workspace {workspace} is not a folder", "make it first")
-    place = str(workspace.resolve())
+    place = os.path.realpath(workspace)
     if place == "/" or place.startswith(("/proc", "/dev", "/sys")):
         raise InvalidInput(f"the workspace cannot be {place}", "give it a folder of its own")
     return place

@@ -22,28 +22,32 @@ from msgspec.structs import replace
 
 from weft.kernel.authority import TOOL_PREFIX
 from weft.kernel.clock import Clock, SystemClock
-from weft.kernel.contents import dumps
+from weft.kernel.contents import dumps, loads
 from weft.kernel.enums import Decision, DecisionSource
-from weft.kernel.errors import StoreError, Unsupported, WeftError, error_code, error_text, quoted
+from weft.kernel.errors import StoreError, Unsupported, WeftError, error_code, error_text
 from weft.ledger.api import Approval, KeptState
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.policies.policy_decisions import PolicyCall, PolicyContext, PolicyDecision
 from weft.runtime.sandbox.git_repositories import lies_in_git_folder
 from weft.runtime.sandbox.git_view import GitPerson, obeyed_settings, repository_settings
-from weft.runtime.sandbox.hidden_places import HiddenFiles, SecretFiles
+from weft.runtime.sandbox.hidden_places import HiddenFiles, ProtectedPlaces
+from weft.runtime.sandbox.profiles import is_beneath
+from weft.runtime.sandbox.sandbox_plan import held_programs, own_installation
 from weft.runtime.tool.tool_contract import (
     CallAnswer,
     CallPlan,
     ExclusiveTool,
     Gate,
-    Later,
+    LaterResult,
     PlannedTool,
     ToolCallContext,
     ToolFailure,
     ToolOutput,
     Verdict,
     WorkspaceKeeper,
+    ensure_object,
     in_thread,
+    unknown_tool,
 )
 
 # --- Whether a call stays where its person lets agents work without asking: the facts that the approval policy is
@@ -55,15 +59,15 @@ IsTrusted = Callable[[str], bool]
 """Whether the person trusts a folder for work, by its path without links."""
 
 
-class Containment:
+class CallContainment:
     """What holds for the calls of one turn."""
 
     def __init__(
-        self, is_trusted: IsTrusted, secrets: SecretFiles, person: GitPerson, why_not_theirs: str | None
+        self, is_trusted: IsTrusted, protected: ProtectedPlaces, person: GitPerson, why_not_theirs: str | None
     ) -> None:
         """`person` is whose git obeys what lies in the folder. `why_not_theirs` says of a turn that is not the owner's
         own why it is not."""
-        self._is_trusted, self._secrets, self._why_not_theirs = is_trusted, secrets, why_not_theirs
+        self._is_trusted, self._protected, self._why_not_theirs = is_trusted, protected, why_not_theirs
         self._person = person
         self._repositories: dict[str, tuple[str, ...]] = {}
         """The settings of the repositories in a folder, which is looked through once a turn. What they include is read
@@ -99,10 +103,15 @@ class Containment:
     def _why_not_changed(self, folder: str, path: str) -> str | None:
         """What commands in the sandbox cannot change, file tools do not change unasked either."""
         place = os.path.join(folder, path)
-        if self._secrets.is_named(path) and place not in self._secrets.shown():
+        secrets = self._protected.secrets
+        if secrets.is_named(path) and place not in secrets.shown():
             return f"{path} is of a name that files of secrets have"
         if lies_in_git_folder(place, folder):
             return f"{path} is a part of a folder of git's"
+        if any(is_beneath(place, installed) for installed in own_installation(folder)):
+            return f"{path} is a part of the installation of Weft"
+        if any(is_beneath(place, program) for program in held_programs(folder, self._protected)):
+            return f"{path} is a part of a program that is started with more than a command has"
         settings = self._repositories.get(folder)
         if settings is None:
             settings = self._repositories[folder] = repository_settings(Path(folder))
@@ -157,7 +166,7 @@ SHOWN_CHARACTERS = 256 * 1024
 """What a person is shown is never shortened: what is longer cannot be approved."""
 APPROVAL_SECONDS = 24 * 3600.0
 NO_CIRCUMSTANCES = PolicyContext()
-FILE_READS = frozenset({"read", "grep"})
+FILE_TOOLS = FILE_CHANGES | {"read", "grep"}
 
 
 AskPolicies = Callable[[PolicyCall], Awaitable[PolicyDecision]]
@@ -189,7 +198,7 @@ class ToolGate:
         keeper: WorkspaceKeeper | None = None,
         workspace: Path | None = None,
         withheld: Mapping[str, str] = MappingProxyType({}),
-        containment: Containment | None = None,
+        containment: CallContainment | None = None,
         hidden_files: HiddenFiles | None = None,
     ) -> None:
         """Calls that may change the workspace run beside each other; one that a person approved has it for itself.
@@ -208,17 +217,19 @@ class ToolGate:
     async def decide(self, tool: str, arguments: Any, context: ToolCallContext, answer: CallAnswer | None) -> Verdict:
         """See `Gate`."""
         if answer is not None and not answer.is_granted:
-            return _denied(answer)
+            return _denied_verdict(answer)
         is_withheld = tool in self._withheld
-        plan = self._withheld[tool] if is_withheld else await self._planned(tool, arguments, context)
+        plan = self._withheld[tool] if is_withheld else await self._plan_or_reason(tool, arguments, context)
         if isinstance(plan, str):
-            return _refused(DecisionSource.PERMISSION if is_withheld else DecisionSource.ARGUMENTS, plan, answer=answer)
+            return _refused_verdict(
+                DecisionSource.PERMISSION if is_withheld else DecisionSource.ARGUMENTS, plan, answer=answer
+            )
         if not is_permitted(plan, context.acting):
-            return _refused(DecisionSource.PERMISSION, _not_permitted(plan), plan, answer)
+            return _refused_verdict(DecisionSource.PERMISSION, _not_permitted(plan), plan, answer)
         self._rests_on_trust[context.call] = False
         try:
             if answer is not None:
-                verdict = _granted(plan, answer, self._recorded(tool, plan))
+                verdict = _granted_verdict(plan, answer, self._recorded_plan(tool, plan))
             else:
                 verdict = await self._without_person(tool, plan, arguments, context)
             keeper = self._keeper_of(tool, plan)
@@ -228,16 +239,16 @@ class ToolGate:
         except WeftError as error:
             if isinstance(error, StoreError) and not isinstance(error, Unsupported):
                 raise  # the ledger cannot be read now: whoever goes on with the turn decides
-            return _refused(DecisionSource.POLICY, f"it could not be decided on: {error}", plan)
+            return _refused_verdict(DecisionSource.POLICY, f"it could not be decided on: {error}", plan)
 
     def _keeper_of(self, tool: str, plan: CallPlan) -> WorkspaceKeeper | None:
         """Who keeps the workspace around a call; None where it changes nothing, or nobody does."""
         return None if plan.is_read_only or self._tools[tool].is_read_only else self._keeper
 
-    async def _planned(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan | str:
+    async def _plan_or_reason(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan | str:
         """What a call would do, or why that cannot be told."""
         try:
-            plan = await self._plan(tool, arguments, context)
+            plan = await self._plan_call(tool, arguments, context)
             return plan if plan.bound else ""  # what has no canonical form has no hash
         except (ToolFailure, WeftError) as error:
             return str(error)
@@ -247,7 +258,7 @@ class ToolGate:
     async def exclusive_key(self, tool: str, arguments: Any) -> str | None:
         """See `Gate`."""
         offered = self._tools.get(tool)
-        if not isinstance(offered, ExclusiveTool):
+        if not isinstance(offered, ExclusiveTool) or not isinstance(arguments, dict):
             return None
         try:
             return await offered.exclusive_key(arguments)
@@ -256,9 +267,9 @@ class ToolGate:
 
     async def perform(
         self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None
-    ) -> ToolOutput | Later:
+    ) -> ToolOutput | LaterResult:
         """See `Gate`."""
-        planned = await self._plan(tool, arguments, context) if plan is None else msgspec.convert(plan, CallPlan)
+        planned = await self._plan_call(tool, arguments, context) if plan is None else msgspec.convert(plan, CallPlan)
         if planned.bound != bound:
             raise ToolFailure("changed", f"what {planned.tool} would do now is not what was decided on: call it again")
         if not is_permitted(planned, context.acting):
@@ -266,19 +277,19 @@ class ToolGate:
         if not context.is_approved:
             await self._ensure_still_allowed(planned, arguments, context)
         if self._workspace is None or planned.is_read_only or self._tools[tool].is_read_only:
-            return await self._performed(tool, planned, context)
+            return await self._perform_call(tool, planned, context)
         async with hold_folder(self._workspace, alone=context.is_approved):
-            return await self._performed(tool, planned, context)
+            return await self._perform_call(tool, planned, context)
 
-    async def _performed(self, tool: str, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
+    async def _perform_call(self, tool: str, plan: CallPlan, context: ToolCallContext) -> ToolOutput | LaterResult:
         keeper = self._keeper_of(tool, plan)
         if keeper is None:
             return await self._tools[tool].perform(plan, context)
-        return await self._kept(keeper, self._tools[tool], plan, context)
+        return await self._perform_and_keep(keeper, self._tools[tool], plan, context)
 
-    async def _kept(
+    async def _perform_and_keep(
         self, keeper: WorkspaceKeeper, tool: PlannedTool, plan: CallPlan, context: ToolCallContext
-    ) -> ToolOutput | Later:
+    ) -> ToolOutput | LaterResult:
         """Run it, and keep the workspace afterwards, however it ends."""
         await keeper.begin(context.turn)
         try:
@@ -290,20 +301,21 @@ class ToolGate:
             ended = ToolFailure(error_code(error), error_text(error))
             ended.kept = await keeper.after()
             raise ended from error
-        return output if isinstance(output, Later) else replace(output, kept=await keeper.after())
+        return output if isinstance(output, LaterResult) else replace(output, kept=await keeper.after())
 
     async def recorded(self, kept: Sequence[KeptState] | None) -> None:
         """See `Gate`."""
         if self._keeper is not None:
             await self._keeper.recorded(kept)
 
-    async def _plan(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan:
+    async def _plan_call(self, tool: str, arguments: Any, context: ToolCallContext) -> CallPlan:
         offered = self._tools.get(tool)
         if offered is None:
-            raise ToolFailure("unknown_tool", f"there is no tool {quoted(tool)}: call one that is offered")
+            raise unknown_tool(tool)
+        ensure_object(tool, arguments)
         return await offered.plan(arguments, context)
 
-    def _recorded(self, tool: str, plan: CallPlan) -> Any:
+    def _recorded_plan(self, tool: str, plan: CallPlan) -> Any:
         """The plan, as it is kept with a decision for tools that can carry it out again."""
         return msgspec.to_builtins(plan) if self._tools[tool].is_repeatable else None
 
@@ -318,21 +330,29 @@ class ToolGate:
                 policy=policy_decision.policy,
                 rationale=policy_decision.rationale,
             )
+        if plan.is_callers:
+            return self._callers_verdict(tool, plan)
         if asked.context.is_untrusted and plan.is_outward:
             why = "it can carry something out, and strangers' words are in the context"
-            return self._ask(plan, DecisionSource.PROVENANCE, why, None)
+            return self._ask_verdict(plan, DecisionSource.PROVENANCE, why, None)
         if policy_decision.decision is Decision.ALLOW:
-            return self._allow(tool, plan, DecisionSource.POLICY, policy_decision.rationale, policy_decision.policy)
+            return self._allow_verdict(
+                tool, plan, DecisionSource.POLICY, policy_decision.rationale, policy_decision.policy
+            )
         if await self._is_granted(plan, arguments):
-            return self._allow(tool, plan, DecisionSource.SESSION_GRANT, "a person allowed it for this session", None)
-        return self._ask(plan, DecisionSource.POLICY, policy_decision.rationale, policy_decision.policy)
+            return self._allow_verdict(
+                tool, plan, DecisionSource.SESSION_GRANT, "a person allowed it for this session", None
+            )
+        return self._ask_verdict(plan, DecisionSource.POLICY, policy_decision.rationale, policy_decision.policy)
+
+    def _callers_verdict(self, tool: str, plan: CallPlan) -> Verdict:
+        """Whoever gave a function with their message said whether it asks."""
+        if plan.asks:
+            return self._ask_verdict(plan, DecisionSource.PERMISSION, "it asks before each call", None)
+        return self._allow_verdict(tool, plan, DecisionSource.PERMISSION, "whoever sent the message gave it", None)
 
     async def _asked(self, plan: CallPlan, arguments: Any, context: ToolCallContext) -> PolicyCall:
         """What policies are asked about a call, without a word of where it stays."""
-        files = self._hidden_files
-        hidden: tuple[str, ...] = ()
-        if files is not None and plan.tool in FILE_READS:
-            hidden = await in_thread(lambda: _hidden_of(files, plan, arguments))
         return PolicyCall(
             name=plan.tool,
             arguments=arguments,
@@ -342,18 +362,25 @@ class ToolGate:
                 is_untrusted=await self._history.is_untrusted(context.turn),
                 read_only=plan.is_read_only,
                 subjects=plan.subjects,
-                hidden=hidden,
+                hidden=await self._hidden(plan, arguments),
                 shown=plan.shown,
             ),
         )
+
+    async def _hidden(self, plan: CallPlan, arguments: Any) -> tuple[str, ...]:
+        """Of the files that a call names, those that commands do not see."""
+        files = self._hidden_files
+        if files is None or plan.tool not in FILE_TOOLS:
+            return ()
+        return await in_thread(lambda: _hidden_of(files, plan, arguments))
 
     async def _ensure_still_allowed(self, plan: CallPlan, arguments: Any, context: ToolCallContext) -> None:
         """The trust in a folder may have been revoked since. Of a call that another gate decided on, as before a crash,
         nobody knows whether its decision rested on that: it goes on where it would be allowed without it."""
         rests_on_trust = self._rests_on_trust.get(context.call)
-        if rests_on_trust is False:
+        if rests_on_trust is False or plan.is_callers:
             return
-        obstacle = await self._obstacle(plan)
+        obstacle = await self._obstacle(plan, await self._hidden(plan, arguments))
         if obstacle is None:
             return
         if rests_on_trust is None:
@@ -369,7 +396,7 @@ class ToolGate:
     ) -> PolicyDecision:
         """A call is contained where what it changes can be taken back. That is seen to once it would be allowed: the
         workspace is kept then, and where not all of it could be, it is decided again."""
-        obstacle = await self._obstacle(plan)
+        obstacle = await self._obstacle(plan, asked.context.hidden)
         if obstacle is None:
             decision = await self._ask_policies(replace(asked, context=replace(asked.context, is_contained=True)))
             if decision.decision is not Decision.ALLOW:
@@ -380,12 +407,15 @@ class ToolGate:
                 return decision
         return await self._ask_policies(replace(asked, context=replace(asked.context, not_contained=obstacle)))
 
-    async def _obstacle(self, plan: CallPlan) -> str | None:
-        """Why a call is not contained, as far as that is known before anything is kept."""
+    async def _obstacle(self, plan: CallPlan, hidden: Sequence[str]) -> str | None:
+        """Why a call is not contained, as far as that is known before anything is kept. `hidden`: see `_hidden`."""
         containment, workspace = self._containment, self._workspace
         if containment is None:
             return ""
-        return await in_thread(lambda: containment.obstacle(plan, None if workspace is None else str(workspace)))
+        obstacle = await in_thread(lambda: containment.obstacle(plan, None if workspace is None else str(workspace)))
+        if obstacle is None and hidden and plan.tool in FILE_CHANGES:
+            return f"{hidden[0]} is hidden from commands"
+        return obstacle
 
     async def _why_not_whole(self, tool: str, plan: CallPlan, turn: str) -> str | None:
         keeper = self._keeper_of(tool, plan)
@@ -394,7 +424,7 @@ class ToolGate:
         await keeper.before(turn)
         return await keeper.why_not_whole(turn)
 
-    def _allow(
+    def _allow_verdict(
         self, tool: str, plan: CallPlan, by: DecisionSource, rationale: str | None, policy: str | None
     ) -> Verdict:
         return Verdict(
@@ -403,25 +433,28 @@ class ToolGate:
             bound=plan.bound,
             policy=policy,
             rationale=rationale,
-            plan=self._recorded(tool, plan),
+            plan=self._recorded_plan(tool, plan),
         )
 
     async def _is_granted(self, plan: CallPlan, arguments: Any) -> bool:
         """Whether a person allowed the same use of the same tool for the rest of the session: the same call, or for
-        tools that change a file any change of the same file."""
+        tools that change a file any change of the same file; in the same folder and sandbox, at the same server."""
         if not plan.subjects:
             return False
         grants = [one for one in await self._history.session_grants() if one.tool == plan.tool]
         return any(
-            one.subjects == plan.subjects and (plan.tool in FILE_CHANGES or one.arguments == arguments)
+            one.subjects == plan.subjects
+            and (plan.tool in FILE_CHANGES or one.arguments == arguments)
+            and is_same_use(one, plan)
             for one in grants
         )
 
-    def _ask(self, plan: CallPlan, by: DecisionSource, rationale: str, policy: str | None) -> Verdict:
+    def _ask_verdict(self, plan: CallPlan, by: DecisionSource, rationale: str, policy: str | None) -> Verdict:
         shown = shown_text(plan)
         if len(shown) > SHOWN_CHARACTERS:
-            why = f"it takes {len(shown)} characters to show, so nobody can approve it: make it smaller"
-            return _refused(by, why, plan)
+            # how many more would tell the model of a file that it may not read
+            why = f"it takes more than {SHOWN_CHARACTERS} characters to show, so nobody can approve it: make it smaller"
+            return _refused_verdict(by, why, plan)
         return Verdict(
             decision=Decision.ASK,
             by=by,
@@ -435,7 +468,7 @@ class ToolGate:
 
 
 def _hidden_of(files: HiddenFiles, plan: CallPlan, arguments: Any) -> tuple[str, ...]:
-    """Of the files that a call shows, those that commands do not see."""
+    """See `ToolGate._hidden`."""
     asked = arguments.get("path") if isinstance(arguments, dict) else None
     named = asked if isinstance(asked, str) else None
     return tuple(path for path in plan.subjects or () if files.is_hidden(path, named))
@@ -445,6 +478,22 @@ def shown_text(plan: CallPlan) -> str:
     """All that a person is shown of a call: for reading, and then exactly the bytes that the hash is made of."""
     exact = dumps({"tool": plan.tool, "exact": plan.exact}).decode()
     return f"{plan.shown}\n\n{exact}" if plan.shown else exact
+
+
+def is_same_use(grant: Approval, plan: CallPlan) -> bool:
+    """Whether a call would do what was approved, but for what may vary. What was approved and is erased is no more."""
+    if grant.shown is None:
+        return False
+    try:
+        approved = loads(grant.shown.rpartition("\n")[2].encode())  # see `shown_text`
+    except (WeftError, UnicodeEncodeError):
+        return False
+    exact = approved.get("exact") if isinstance(approved, dict) else None
+    return isinstance(exact, dict) and _fixed(exact, plan) == _fixed(plan.exact, plan)
+
+
+def _fixed(exact: Mapping[str, Any], plan: CallPlan) -> dict[str, Any]:
+    return {name: value for name, value in exact.items() if name not in plan.varying}
 
 
 def is_permitted(plan: CallPlan, acting: ExecutionContext | None) -> bool:
@@ -462,7 +511,7 @@ def _not_permitted(plan: CallPlan) -> str:
     return f"the permissions of this turn do not allow {plan.tool}{uses}"
 
 
-def _refused(
+def _refused_verdict(
     by: DecisionSource, rationale: str, plan: CallPlan | None = None, answer: CallAnswer | None = None
 ) -> Verdict:
     return Verdict(
@@ -474,7 +523,7 @@ def _refused(
     )
 
 
-def _denied(answer: CallAnswer) -> Verdict:
+def _denied_verdict(answer: CallAnswer) -> Verdict:
     return Verdict(
         decision=Decision.DENY_ABORT if answer.abort else Decision.DENY_CONTINUE,
         by=DecisionSource.GRANT,
@@ -484,11 +533,11 @@ def _denied(answer: CallAnswer) -> Verdict:
     )
 
 
-def _granted(plan: CallPlan, answer: CallAnswer, recorded: Any) -> Verdict:
+def _granted_verdict(plan: CallPlan, answer: CallAnswer, recorded: Any) -> Verdict:
     """A grant is used up, whatever comes of it; it allows exactly what was shown."""
     if plan.bound != answer.bound:
         why = "what it would do now is not what a person approved: call it again"
-        return _refused(DecisionSource.GRANT, why, plan, answer)
+        return _refused_verdict(DecisionSource.GRANT, why, plan, answer)
     return Verdict(
         decision=Decision.ALLOW, by=DecisionSource.GRANT, bound=plan.bound, grant=answer.event, plan=recorded
     )

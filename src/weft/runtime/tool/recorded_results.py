@@ -1,7 +1,8 @@
-"""Results of tools as they are recorded, as a model is shown them, and tools that work on them.
+"""Results of tools as they are recorded, with a mark for each secret, and tools that work on them.
 
-A model is sent a shortened result, with a mark for each secret in it; it can read on in one. The
-agent's own list of what is to be done, of the tool `todo`, is such a result.
+The secrets are found in `ledger.secrets.scan`; what is too long is shortened when a model is asked, in
+`inference.model_requests`, and a model can read on in it. The agent's own list of what is to be done,
+of the tool `todo`, is such a result.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from weft.kernel.enums import ToolCallStatus
 from weft.ledger.api import Ledger
 from weft.ledger.model import SentResult, ToolCall
 from weft.runtime.inference.model_requests import IMAGES, count_result_images, result_text, with_images
-from weft.runtime.ledger_port import Crossing
+from weft.runtime.ledger_port import Executor
 from weft.runtime.tool.tool_contract import CallPlan, StructTool, ToolCallContext, ToolFailure, ToolOutput, in_thread
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class ReadResultTool(StructTool[ReadResultArguments]):
         result = await self._recorded(context, call)
         if result is msgspec.UNSET:
             raise ToolFailure("not_found", f"this session has no result of a call {call!r}")
-        text = result_text(_at(result, at))
+        text = result_text(_value_at(result, at))
         if offset > len(text):
             raise ToolFailure("not_found", f"it has only {len(text)} characters")
         part = text[offset - 1 : offset - 1 + limit]
@@ -113,7 +114,7 @@ class ReadResultTool(StructTool[ReadResultArguments]):
         return ToolOutput(result=output)
 
 
-def _at(result: Any, at: str) -> Any:
+def _value_at(result: Any, at: str) -> Any:
     """The value at a place that RFC 6901 writes."""
     if at and not at.startswith("/"):
         raise ToolFailure("not_found", f"a place begins with /, and {at!r} does not")
@@ -154,12 +155,12 @@ class ResultSecrets:
         if count_result_images(result):
             fields = {name: value for name, value in result.items() if name != IMAGES}
             images = result[IMAGES]
-        if _characters(fields) < SHORTEST_RESULT:
+        if _character_count(fields) < SHORTEST_RESULT:
             return None
-        sent = await in_thread(partial(self._marked, fields, folder, ignored))
+        sent = await in_thread(partial(self._mark_result, fields, folder, ignored))
         return sent if sent is None or images is None else SentResult(with_images(sent.value, images), sent.rules)
 
-    def _marked(self, result: Any, folder: Path | None, ignored: Ignored) -> SentResult | None:
+    def _mark_result(self, result: Any, folder: Path | None, ignored: Ignored) -> SentResult | None:
         # loaded for the first result, not for each message
         from weft.ledger.secrets import KnownSecrets, load_rules, mark_secrets
 
@@ -175,13 +176,13 @@ def unchecked(error: Exception) -> SentResult:
     return SentResult(f"[this result is left out: {why}]", NO_RULES)
 
 
-def _characters(value: Any) -> int:
+def _character_count(value: Any) -> int:
     """How many there are in a result, in its texts and in the names of its fields."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return sum(len(name) + _characters(item) for name, item in value.items())
-    return sum(map(_characters, value)) if isinstance(value, list) else 0
+        return sum(len(name) + _character_count(item) for name, item in value.items())
+    return sum(map(_character_count, value)) if isinstance(value, list) else 0
 
 
 # --- What the calls of a session's past gave, as tools ask for it: by the id of a call, or the last one of a tool.
@@ -193,7 +194,7 @@ MOST_TURNS = 10_000
 class RecordedCalls:
     """Reads one ledger with the rights that it was opened with."""
 
-    def __init__(self, ledger: Ledger, crossing: Crossing) -> None:
+    def __init__(self, ledger: Ledger, crossing: Executor) -> None:
         self._ledger, self._crossing = ledger, crossing
 
     async def result(self, context: ToolCallContext, call: str) -> Any:

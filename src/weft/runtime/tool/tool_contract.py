@@ -9,20 +9,26 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import json
+import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar, get_type_hints, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import update_wrapper
+from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeVar, get_type_hints, overload, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
 
+from weft.kernel.clock import SystemClock
 from weft.kernel.contents import dumps
 from weft.kernel.enums import Decision, DecisionSource
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import InvalidInput, quoted
 from weft.ledger.api import KeptState
-from weft.ledger.model import FileNote, ImagePart, LintNote
+from weft.ledger.model import OWN_SERVER, FileNote, ImagePart, LintNote
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.model_requests import ToolSpec
 
@@ -49,24 +55,24 @@ class _StepBatch:
         return future
 
     def start(self) -> None:
-        self._loop.run_in_executor(None, self._work)
-        self._loop.call_later(JOIN_SECONDS, self._join)
+        self._loop.run_in_executor(None, self._work_through)
+        self._loop.call_later(JOIN_SECONDS, self._tell_at_once)
 
-    def _join(self) -> None:
+    def _tell_at_once(self) -> None:
         """A moment has passed: what is done is told at once from now on, and what still waits gets another thread."""
         self._is_slow = True
         self._settle_futures()
         if self._waiting:
             self.start()
 
-    def _work(self) -> None:
+    def _work_through(self) -> None:
         while True:
             try:
                 call, future = self._waiting.popleft()
             except IndexError:  # another thread took the last
                 return
             if not future.cancelled():
-                self._outcomes.append((future, *_outcome(call)))
+                self._outcomes.append((future, *_outcome_of(call)))
             if self._is_slow or not self._waiting:
                 self._loop.call_soon_threadsafe(self._settle_futures)
 
@@ -81,7 +87,7 @@ class _StepBatch:
                 future.set_exception(error)
 
 
-def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+def _outcome_of(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return call(), None
     except BaseException as error:  # whatever it is, it is raised where the step is awaited
@@ -124,7 +130,7 @@ class ToolCallContext(Struct, frozen=True, kw_only=True):
     """Whether a person allowed just this call, having been shown what it would do."""
 
 
-class Later(Struct, frozen=True, kw_only=True):
+class LaterResult(Struct, frozen=True, kw_only=True):
     """What a tool gives whose result comes later, from outside: its turn is parked until then, or until a time."""
 
     why: str = ""
@@ -204,7 +210,17 @@ class Tool(Protocol):
         """Whether a plan that was recorded may be carried out again: it finds out by itself what is left to do."""
 
     async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
-        """Its result, as JSON, or `Later`. Whatever it raises is the result that the model is told."""
+        """Its result, as JSON, or `LaterResult`. Whatever it raises is the result that the model is told."""
+
+
+SEPARATOR = "/"
+"""Between the name of a server, or `code`, and the name that a tool has there."""
+
+
+def server_of(tool: str) -> str:
+    """Where a tool of this name runs: at a server, as a code program, or in this runtime."""
+    server, separator, _ = tool.partition(SEPARATOR)
+    return server if separator and server else OWN_SERVER
 
 
 Tools = Mapping[str, Tool]
@@ -241,13 +257,13 @@ class FunctionTool:
     async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
         if not isinstance(arguments, dict):
             raise InvalidInput(f"the arguments of {self._spec.name} are {type(arguments).__name__}", "give an object")
-        given = self._checked(arguments)
+        given = self._checked_arguments(arguments)
         if inspect.iscoroutinefunction(self._function):
             return await self._function(**given)
         result = await asyncio.to_thread(self._function, **given)
         return await result if isinstance(result, Awaitable) else result
 
-    def _checked(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _checked_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Arguments as the signature has them; a model's words are converted and checked before anything runs."""
         signature, hints = inspect.signature(self._function), get_type_hints(self._function)
         unknown = [name for name in arguments if name not in signature.parameters]
@@ -309,6 +325,13 @@ class CallPlan(Struct, frozen=True, kw_only=True):
     """Files that are hidden from commands and that it reads where a person approves it; to read them is its purpose."""
     is_outward: bool = False
     """Whether it can carry something out of the machine: a request to a server, a command that reaches the network."""
+    is_callers: bool = False
+    """Whether it runs a function that the program gave which sent the message: it is allowed unless it `asks`, or a
+    policy denies it."""
+    asks: bool = False
+    """Whether each call is asked about."""
+    varying: tuple[str, ...] = ()
+    """The names in `exact` of what may be otherwise in the same use of the tool, once that is allowed for a session."""
 
     @property
     def bound(self) -> str:
@@ -344,15 +367,33 @@ class ToolFailure(Exception):
         """What resources were like after it."""
 
 
+def unknown_tool(tool: str) -> ToolFailure:
+    """What a model is told that calls a tool which it was not offered."""
+    return ToolFailure("unknown_tool", f"there is no tool {quoted(tool)}: call one that is offered")
+
+
+def ensure_object(tool: str, arguments: Any) -> None:
+    """Refuse arguments that are no object, in words by which the model can mend them. Raises ToolFailure."""
+    if isinstance(arguments, dict):
+        return
+    why = f"they are {type(arguments).__name__}, not an object"
+    if isinstance(arguments, str):
+        try:
+            json.loads(arguments)
+        except json.JSONDecodeError as error:
+            why = f"they are no JSON: {error}"
+    raise ToolFailure("malformed_arguments", f"the arguments of {quoted(tool)}: {why}. Call it again with an object")
+
+
 class PlannedTool(Tool, Protocol):
     """A tool that says what a call would do before it does it. Its `invoke` plans and performs."""
 
     async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
         """Raises ToolFailure or a WeftError where the arguments cannot be meant."""
 
-    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later:
-        """Do it; `Later` where the outcome comes from outside. Raises ToolFailure where it ended badly, or where what
-        the plan says no longer holds."""
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | LaterResult:
+        """Do it; `LaterResult` where the outcome comes from outside. Raises ToolFailure where it ended badly, or where
+        what the plan says no longer holds."""
 
 
 class WorkspaceKeeper(Protocol):
@@ -409,12 +450,12 @@ class StructTool(ABC, Generic[Arguments]):
         """What a call would do. It is called in a thread: arguments that take long hold up nobody else."""
 
     @abstractmethod
-    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | Later: ...
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput | LaterResult: ...
 
     async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
         plan = await self.plan(arguments, context)
         output = await self.perform(plan, context)
-        return output if isinstance(output, Later) else output.result
+        return output if isinstance(output, LaterResult) else output.result
 
     def _converted(self, arguments: Any) -> Arguments:
         """Numbers and truth values that a model wrote as texts are taken too."""
@@ -432,3 +473,279 @@ def struct_schema(arguments: type[Struct]) -> dict[str, Any]:
         part.pop("title", None)
     schema.pop("description", None)
     return {**schema, "$defs": components} if components else schema
+
+
+# --- Functions of the program that sends a message, as tools: they run in its process, outside of the sandbox.
+
+CALLER = "caller"
+"""Where such a tool runs, as the record of a call names it."""
+CALLERS_PLACE = "in the process of the program that gave it, outside of the sandbox"
+_FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_ARGUMENT_SECTION = re.compile(r"^(?:Args|Arguments|Parameters):[ \t]*$", re.M)
+_ARGUMENT_LINE = re.compile(r"^\s+\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
+_FIELD_LINE = re.compile(r"^\s*:param\s+(?:[^:]*\s)?(\w+):\s*(.*)$")
+_PLAIN_DEFAULTS = (type(None), bool, int, float, str)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class FunctionReference(Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands with a message of a function that was given with it: only a program that has it runs it."""
+
+    name: str
+    digest: str
+    """The hash of its name and its schema."""
+
+
+class FunctionElsewhere(Exception):
+    """A turn needs a function that only another program has: nobody in this process goes on with it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        listed = ", ".join(map(repr, names))
+        super().__init__(f"it needs {listed}, which only a program runs that was given the same function")
+
+
+class DeclaredTool(Generic[P, R]):
+    """A Python function that models may call: `@weft.tool` makes it. Called, it is the function itself."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        reads: bool = False,
+        idempotent: bool = False,
+        asks: bool = False,
+    ) -> None:
+        self.function, self.reads, self.asks = function, reads, asks
+        self.idempotent = idempotent or reads
+        self.name: str = name or str(getattr(function, "__name__", ""))
+        if not _FUNCTION_NAME.fullmatch(self.name):
+            raise InvalidInput(f"{quoted(self.name)} is no name of a tool", "give it one of letters, digits, _ and -")
+        self.description, told = _told_of(inspect.getdoc(function) or "")
+        self._arguments = _arguments_of(function, self.name, told)
+        self.schema = struct_schema(self._arguments)
+        self.digest = hashlib.sha256(dumps({"name": self.name, "schema": self.schema})).hexdigest()
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    @property
+    def reference(self) -> FunctionReference:
+        return FunctionReference(self.name, self.digest)
+
+    def checked_arguments(self, arguments: Any) -> dict[str, Any]:
+        """Arguments as the signature has them. Raises ToolFailure."""
+        try:
+            given = msgspec.convert(arguments, self._arguments, strict=False)
+        except msgspec.ValidationError as error:
+            raise ToolFailure("invalid_arguments", f"{self.name}: {error}") from None
+        return {name: getattr(given, name) for name in self._arguments.__struct_fields__}
+
+
+@overload
+def tool(function: Callable[P, R]) -> DeclaredTool[P, R]: ...
+@overload
+def tool(
+    *, name: str | None = None, reads: bool = False, idempotent: bool = False, asks: bool = False
+) -> Callable[[Callable[P, R]], DeclaredTool[P, R]]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    reads: bool = False,
+    idempotent: bool = False,
+    asks: bool = False,
+) -> Any:
+    """Declare a function as a tool: its schema comes from its signature, what models are told of it from its docstring.
+    `reads`: it changes nothing; `idempotent`: it may be run again where nobody knows whether it ran; `asks`: a person,
+    or the program's callback, allows each call."""
+
+    def declare(function: Callable[..., Any]) -> DeclaredTool[..., Any]:
+        return DeclaredTool(function, name=name, reads=reads, idempotent=idempotent, asks=asks)
+
+    return declare if function is None else declare(function)
+
+
+def declared_tool(function: Any) -> DeclaredTool[..., Any]:
+    """What a program gives as a tool: a declared function, or a plain one, of which nothing is declared."""
+    if isinstance(function, DeclaredTool):
+        return function
+    if not callable(function):
+        raise InvalidInput(f"a tool is {type(function).__name__}", "give functions")
+    return DeclaredTool(function)
+
+
+def _told_of(text: str) -> tuple[str, dict[str, str]]:
+    """What a docstring says of a function, and of each of its arguments: in a section `Args:`, or in lines `:param`."""
+    told: dict[str, str] = {}
+    lines: list[str] = []
+    name, is_section = "", False
+    for line in text.splitlines():
+        if _ARGUMENT_SECTION.match(line):
+            name, is_section = "", True
+        elif (named := _FIELD_LINE.match(line) or (_ARGUMENT_LINE.match(line) if is_section else None)) is not None:
+            name, told[named[1]] = named[1], named[2]
+        elif is_section and name and line.strip() and line[:1].isspace():
+            told[name] += f" {line.strip()}"
+        else:
+            is_section = is_section and (not line.strip() or line[:1].isspace())
+            lines.append(line)
+    return "\n".join(lines).strip(), told
+
+
+def _arguments_of(function: Callable[..., Any], name: str, told: Mapping[str, str]) -> type[Struct]:
+    """A Struct of the arguments of a function."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters
+    except (NameError, TypeError, ValueError) as error:
+        raise InvalidInput(f"the signature of {name} cannot be read: {error}", "annotate it with known types") from None
+    fields: list[tuple[str, Any, Any]] = []
+    for parameter in parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise InvalidInput(f"{name} takes {parameter}", "a tool has named arguments only")
+        kind = hints.get(parameter.name, Any)
+        if parameter.name in told:
+            kind = Annotated[kind, msgspec.Meta(description=told[parameter.name])]
+        fields.append((parameter.name, kind, _field_default(parameter.default)))
+    try:
+        return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    except TypeError as error:
+        raise InvalidInput(f"the arguments of {name} have no JSON form: {error}", "give them types of JSON") from None
+
+
+def _field_default(default: Any) -> Any:
+    if default is inspect.Parameter.empty:
+        return msgspec.NODEFAULT
+    return default if isinstance(default, _PLAIN_DEFAULTS) else msgspec.field(default_factory=lambda: default)
+
+
+RunFunction = Callable[[Callable[..., Any], dict[str, Any]], Awaitable[Any]]
+"""Runs a function of a program, plain or asynchronous, where that program wants it run."""
+
+
+class CallersTool:
+    """A function of the program that sends a message as a tool: planned, decided on and recorded as any other."""
+
+    is_repeatable = False
+
+    def __init__(self, declared: DeclaredTool[..., Any], run: RunFunction) -> None:
+        self._declared, self._run, self.reference = declared, run, declared.reference
+        self.spec = ToolSpec(name=declared.name, description=declared.description, schema=declared.schema)
+
+    @property
+    def is_idempotent(self) -> bool:
+        return self._declared.idempotent
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._declared.reads
+
+    async def plan(self, arguments: Any, context: ToolCallContext) -> CallPlan:
+        await in_thread(lambda: self._declared.checked_arguments(arguments))
+        declared = self._declared
+        return CallPlan(
+            tool=declared.name,
+            exact={"function": declared.name, "digest": declared.digest, "arguments": arguments, "runs": CALLERS_PLACE},
+            shown=f"the function {declared.name}, {CALLERS_PLACE}",
+            is_read_only=declared.reads,
+            is_callers=True,
+            asks=declared.asks,
+        )
+
+    async def perform(self, plan: CallPlan, context: ToolCallContext) -> ToolOutput:
+        clock = SystemClock()
+        started = clock.monotonic()
+        given = self._declared.checked_arguments(plan.exact["arguments"])
+        result = await self._run(self._declared.function, given)
+        return ToolOutput(result=_json_of(result), duration_ms=round((clock.monotonic() - started) * 1000))
+
+    async def invoke(self, arguments: Any, context: ToolCallContext) -> Any:
+        return (await self.perform(await self.plan(arguments, context), context)).result
+
+
+def _json_of(result: Any) -> Any:
+    """What a function gave, as JSON; what has no such form is told as its text."""
+    try:
+        return msgspec.to_builtins(result, str_keys=True)
+    except TypeError:
+        return str(result)
+
+
+_NO_FUNCTIONS: Mapping[FunctionReference, CallersTool] = {}
+
+
+class GivenFunctions:
+    """The functions that the programs of this process gave with messages, by what stands with the messages."""
+
+    def __init__(self) -> None:
+        self._tools: dict[FunctionReference, CallersTool] = {}
+        self._own: ContextVar[Mapping[FunctionReference, CallersTool]] = ContextVar(
+            "own functions", default=_NO_FUNCTIONS
+        )
+
+    def add(self, declared: DeclaredTool[..., Any], run: RunFunction) -> CallersTool:
+        """Where nobody awaits the answer to a message any longer, what was given last under its reference runs."""
+        given = self._tools[declared.reference] = CallersTool(declared, run)
+        return given
+
+    @contextmanager
+    def preferring(self, own: Sequence[CallersTool]) -> Iterator[None]:
+        """While a turn is planned, the very functions that came with its message: two of one name and schema may
+        differ in what they hold."""
+        token = self._own.set({tool.reference: tool for tool in own})
+        try:
+            yield
+        finally:
+            self._own.reset(token)
+
+    def tools(self, wanted: Sequence[FunctionReference]) -> list[CallersTool]:
+        """Raises FunctionElsewhere where one was never given here."""
+        known = {**self._tools, **self._own.get()}
+        if missing := [one.name for one in wanted if one not in known]:
+            raise FunctionElsewhere(missing)
+        return [known[one] for one in wanted]
+
+
+# --- A tool call that waits for whoever sent the message: what they are shown, and what they answer.
+
+
+class PendingCall(Struct, frozen=True, kw_only=True):
+    """A tool call that waits for an answer: `weft.allow()` or `weft.deny("reason")`."""
+
+    id: str
+    """The approval, as `ledger.approvals` has it."""
+    tool: str
+    arguments: Any
+    why: str
+    """Why it is asked."""
+    shown: str
+    """All that would run, as a person is shown it."""
+    agent: str
+    session: str | None
+    turn: str
+
+
+class PermissionAnswer(Struct, frozen=True, kw_only=True):
+    """An answer to a tool call that waits: `weft.allow` and `weft.deny` make it."""
+
+    is_granted: bool
+    reason: str | None = None
+    scope: str = "once"
+    abort: bool = False
+
+
+def allow(*, scope: str = "once", reason: str | None = None) -> PermissionAnswer:
+    """Let a tool call run, as it was shown. With the scope `session` the same use of the tool is not asked about again
+    in its session."""
+    return PermissionAnswer(is_granted=True, scope=scope, reason=reason)
+
+
+def deny(reason: str | None = None, *, abort: bool = False) -> PermissionAnswer:
+    """Refuse a tool call. The model is told the reason and goes on; with `abort` the turn ends."""
+    return PermissionAnswer(is_granted=False, reason=reason, abort=abort)
+
+
+Answer = PermissionAnswer

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.kernel.authority import (
     EVERYTHING,
@@ -47,25 +48,39 @@ class SandboxLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     network: bool | None = None
     hosts: tuple[str, ...] | None = None
     """The hosts that may be reached; without them an open network is every public host."""
+    only_narrows: bool = False
+    """Whether it opens nothing: hosts that it names are reached only where another layer opens them, too."""
+
+    def narrowed(self, other: SandboxLimits) -> SandboxLimits:
+        """What these leave, and of it only what the other ones name."""
+        reachable = endpoints_of((ANY_HOST,)) if self._is_open else self._allowed_endpoints()
+        common = common_endpoints(reachable, other._allowed_endpoints())
+        files = strictest_files((self.files, other.files)) or SandboxFiles.WORKSPACE
+        hosts = None if not common or endpoints_of((ANY_HOST,)) == common else host_texts(common)
+        return SandboxLimits(files=files, network=bool(common), hosts=hosts)
 
     def profile(self, *, granted_by: str | None = None) -> SandboxProfile:
         """The one profile that leaves this and no more. `none` is meant where files are `everything` and nothing limits
         the network; it needs the person who granted it."""
-        is_network_limited = self.network is False or self.hosts is not None
-        if self.files is SandboxFiles.EVERYTHING and not is_network_limited:
+        if self._is_open:
             return SandboxProfile(files=SandboxFiles.EVERYTHING, granted_by=granted_by)
         is_read_only = self.files is SandboxFiles.READ_ONLY
         return SandboxProfile(
-            files=SandboxFiles.READ_ONLY if is_read_only else SandboxFiles.WORKSPACE, endpoints=self._endpoints()
+            files=SandboxFiles.READ_ONLY if is_read_only else SandboxFiles.WORKSPACE,
+            endpoints=self._allowed_endpoints(),
         )
 
     @property
     def text(self) -> str:
         """The profile's name; that of `none` also where nobody granted it."""
-        is_open = self.files is SandboxFiles.EVERYTHING and self.network is not False and self.hosts is None
-        return NO_SANDBOX if is_open else str(self.profile())
+        return NO_SANDBOX if self._is_open else str(self.profile())
 
-    def _endpoints(self) -> frozenset[Endpoint]:
+    @property
+    def _is_open(self) -> bool:
+        """Whether nothing is confined."""
+        return self.files is SandboxFiles.EVERYTHING and self.network is not False and self.hosts is None
+
+    def _allowed_endpoints(self) -> frozenset[Endpoint]:
         if self.network is False or (self.network is None and self.hosts is None):
             return frozenset()
         return endpoints_of((ANY_HOST,) if self.hosts is None else self.hosts)
@@ -89,6 +104,11 @@ class PermissionLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deny: tuple[str, ...] = ()
     credentials: tuple[str, ...] | None = None
     sandbox: SandboxLimits = SandboxLimits()
+
+    def beside(self, tools: Iterable[str]) -> PermissionLimits:
+        """The same, with these tools beside those that it allows."""
+        names = tuple(tools)
+        return self if self.allow is None or not names else replace(self, allow=(*self.allow, *names))
 
     def rights(self) -> Rights:
         """The same limits on tools as rights of an execution context; without any, everything."""
@@ -131,6 +151,24 @@ def limits_of(permissions: Any) -> PermissionLimits:
         },
         PermissionLimits,
     )
+
+
+def common_tool_patterns(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Patterns for what both lists allow; None, no list, allows everything. Of two patterns that cover each other in
+    part, nothing is left."""
+    if one is None or other is None:
+        return other if one is None else one
+    within = [pattern for pattern in one if any(_is_within(pattern, wider) for wider in other)]
+    return tuple(dict.fromkeys([*within, *(p for p in other if any(_is_within(p, wider) for wider in one))]))
+
+
+def _is_within(pattern: str, wider: str) -> bool:
+    """Whether every use that a pattern allows is surely one that the other one does."""
+    if pattern == wider:
+        return True
+    name, _ = split_tool_rule(pattern) or ("", None)
+    is_comparable = "?" not in wider or not {"*", "?"} & set(name)  # else `a*` would lie within `a?`
+    return is_comparable and covers(TOOL_PREFIX + wider, TOOL_PREFIX + name) is True
 
 
 def checked_tool_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -181,12 +219,15 @@ class GrantedPermissions(Struct, frozen=True):
 
     @property
     def sandbox(self) -> SandboxLimits:
-        networks = [layer.limits.sandbox.network for layer in self.layers]
-        return SandboxLimits(
-            files=strictest_files(layer.limits.sandbox.files for layer in self.layers),
+        sandboxes = [layer.limits.sandbox for layer in self.layers]
+        opening = [sandbox for sandbox in sandboxes if not sandbox.only_narrows]
+        networks = [sandbox.network for sandbox in opening]
+        left = SandboxLimits(
+            files=strictest_files(sandbox.files for sandbox in opening),
             network=False if False in networks else True if True in networks else None,
-            hosts=_common_hosts(layer.limits.sandbox.hosts for layer in self.layers),
+            hosts=_common_hosts(sandbox.hosts for sandbox in opening),
         )
+        return reduce(SandboxLimits.narrowed, (sandbox for sandbox in sandboxes if sandbox.only_narrows), left)
 
     def narrowed(self, context: ExecutionContext) -> ExecutionContext:
         """The same principals, with what these permissions leave of their rights and credentials."""

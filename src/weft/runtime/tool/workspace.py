@@ -30,7 +30,7 @@ from weft.runtime.opened_folders import (
 )
 from weft.runtime.sandbox.hidden_places import BESIDE_LEDGERS, LEDGER_FOLDER, ledger_files
 from weft.runtime.tool.tool_contract import ToolFailure
-from weft.runtime.tool.workspace_paths import BeneathPath, Resolution, Withheld
+from weft.runtime.tool.workspace_paths import BeneathPath, PathResolution, WithheldPaths
 
 # --- The folder that tools work in: its files are read and written beneath it, and nothing else is.
 
@@ -78,27 +78,30 @@ class WorkspaceFolder:
         places = [path for own in withheld for path in _own_and_beside(own.parent.resolve() / own.name)]
         identities = frozenset(_identity_of(path) for path in (*places, self.root / LEDGER_FOLDER) if path.exists())
         paths = frozenset(path.relative_to(self.root).parts for path in places if self.root in path.parents)
-        self.withheld = Withheld(frozenset([LEDGER_FOLDER.casefold()]), identities, paths)
+        self.withheld = WithheldPaths(frozenset([LEDGER_FOLDER.casefold()]), identities, paths)
 
-    def _opened(self, path: str) -> _OpenedFolder:
+    def _open_folder_of(self, path: str) -> _OpenedFolder:
         """The folder's descriptor; what the system refuses inside is a failure of the call that names the path."""
         self.withheld.ensure_parts(parts_of(path))
         return _OpenedFolder(self.root, self._identity, path)
 
     def resolve(self, path: str) -> BeneathPath:
         """Where a path leads, without links. Raises ToolFailure where it leads out, or to what is withheld."""
-        with self._opened(path) as root, Resolution(root, str(self.root), self.withheld, path) as resolution:
+        with (
+            self._open_folder_of(path) as root,
+            PathResolution(root, str(self.root), self.withheld, path) as resolution,
+        ):
             resolved = resolution.run()
             self.withheld.ensure_parts(resolved.parts)
             return resolved
 
     def read(self, path: str) -> FileBytes:
         """All of the file at a resolved path."""
-        with self._opened(path) as root:
+        with self._open_folder_of(path) as root:
             return self._read_all(open_beneath(root, parts_of(path), READ_FLAGS), path)
 
     def read_if_there(self, path: str) -> FileBytes | None:
-        with self._opened(path) as root:
+        with self._open_folder_of(path) as root:
             try:
                 descriptor = open_beneath(root, parts_of(path), READ_FLAGS)
             except FileNotFoundError:
@@ -124,7 +127,7 @@ class WorkspaceFolder:
     @contextmanager
     def folder(self, path: str) -> Iterator[int]:
         """The descriptor of the folder at a resolved path, to be listed."""
-        with self._opened(path) as root:
+        with self._open_folder_of(path) as root:
             descriptor = open_beneath(root, parts_of(path), READ_FOLDER_FLAGS)
             try:
                 self.withheld.ensure(os.fstat(descriptor), path)
@@ -140,45 +143,45 @@ class WorkspaceFolder:
         ReadBudget(self.limits).check_held(len(data), f"the bytes of {path!r}")
         *parents, name = parts_of(path)
         aside = f".weft-{digest_of(token.encode())[:16]}.partial"
-        with self._opened(path) as root:
+        with self._open_folder_of(path) as root:
             folder = open_folder(root, parents, make=before is None)
             try:
-                _remove(folder, aside)
-                present = self._present(folder, name, path)
+                _remove_file(folder, aside)
+                present = self._present_file(folder, name, path)
                 if present is not None and present.digest == digest_of(data):
                     return
                 _ensure_unchanged(present, before, path)
-                self._put(folder, name, aside, data, present)
+                self._put_file(folder, name, aside, data, present)
             finally:
                 os.close(folder)
 
-    def _present(self, folder: int, name: str, path: str) -> FileBytes | None:
+    def _present_file(self, folder: int, name: str, path: str) -> FileBytes | None:
         try:
             descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
         except FileNotFoundError:
             return None
         return self._read_all(descriptor, path)
 
-    def _put(self, folder: int, name: str, aside: str, data: bytes, present: FileBytes | None) -> None:
+    def _put_file(self, folder: int, name: str, aside: str, data: bytes, present: FileBytes | None) -> None:
         try:
             self._write_aside(folder, aside, data, present)
             if present is None:
                 _publish_new(folder, aside, name)
             else:
-                self._publish(folder, aside, name, present.digest)
+                self._publish_file(folder, aside, name, present.digest)
             _sync_folder(folder)
         finally:
-            _remove(folder, aside)
+            _remove_file(folder, aside)
 
-    def _publish(self, folder: int, aside: str, name: str, before: str) -> None:
+    def _publish_file(self, folder: int, aside: str, name: str, before: str) -> None:
         """Give a written file its name. What had the name is looked at afterwards, and put back if it was not what was
         planned: so no change of another program's is lost. Where names cannot be exchanged it is looked at before."""
-        _ensure_unchanged(self._present(folder, name, name), before, name)
+        _ensure_unchanged(self._present_file(folder, name, name), before, name)
         if not opened_folders.exchange_names(folder, aside, name):
             os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
             return
         try:
-            _ensure_unchanged(self._present(folder, aside, name), before, name)
+            _ensure_unchanged(self._present_file(folder, aside, name), before, name)
         except BaseException:  # whatever it is now, its name is its own again
             opened_folders.exchange_names(folder, aside, name)
             raise
@@ -208,7 +211,7 @@ class _OpenedFolder:
         try:
             self._descriptor = os.open(self._root, READ_FOLDER_FLAGS)
         except OSError as error:
-            raise _failure(self._path, error) from error
+            raise _tool_failure(self._path, error) from error
         status = os.fstat(self._descriptor)
         if (status.st_dev, status.st_ino) != self._identity:
             os.close(self._descriptor)
@@ -218,7 +221,7 @@ class _OpenedFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         os.close(self._descriptor)
         if isinstance(error, OSError):
-            raise _failure(self._path, error) from error
+            raise _tool_failure(self._path, error) from error
 
 
 def parts_of(path: str) -> tuple[str, ...]:
@@ -255,7 +258,7 @@ def _publish_new(folder: int, aside: str, name: str) -> None:
         os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)  # a file system without hard links
 
 
-def _remove(folder: int, name: str) -> None:
+def _remove_file(folder: int, name: str) -> None:
     with suppress(FileNotFoundError):  # it is gone where it took its own name
         os.unlink(name, dir_fd=folder)
 
@@ -282,7 +285,7 @@ _CODES = {
 }
 
 
-def _failure(path: str, error: OSError) -> ToolFailure:
+def _tool_failure(path: str, error: OSError) -> ToolFailure:
     """What the system refuses, as the failure that the model is told."""
     code, what = _CODES.get(error.errno or 0, ("system", f"cannot be used: {error.strerror}"))
     return ToolFailure(code, f"{path!r} {what}")
@@ -307,12 +310,12 @@ class PathPattern:
     def __init__(self, pattern: str) -> None:
         if not pattern or len(pattern) > LONGEST_PATTERN or "\0" in pattern:
             raise ToolFailure("invalid_pattern", f"a pattern has 1 to {LONGEST_PATTERN} characters")
-        self._choices = [_parts(choice) for choice in choices_of(pattern)]
-        self.start = self._closed((choice, 0) for choice in range(len(self._choices)))
+        self._choices = [_pattern_parts(choice) for choice in choices_of(pattern)]
+        self.start = self._closed_states((choice, 0) for choice in range(len(self._choices)))
 
     def after(self, states: States, name: str) -> States:
         """The states after one more part of a path. Without any, nothing at or below it matches."""
-        return self._closed(
+        return self._closed_states(
             (choice, index + (part is not None))
             for choice, index in states
             if index < len(self._choices[choice])
@@ -329,7 +332,7 @@ class PathPattern:
             states = self.after(states, part)
         return self.is_match(states)
 
-    def _closed(self, states: Iterable[tuple[int, int]]) -> States:
+    def _closed_states(self, states: Iterable[tuple[int, int]]) -> States:
         """With the states that are reached without a part: `**` stands for no folder as well."""
         reached = set(states)
         pending = list(reached)
@@ -343,7 +346,7 @@ class PathPattern:
         return frozenset(reached)
 
 
-def _parts(pattern: str) -> list[NameMatcher | None]:
+def _pattern_parts(pattern: str) -> list[NameMatcher | None]:
     """A matcher for each part, None for `**`."""
     names = [name for name in pattern.split("/") if name not in ("", ".")]
     if ".." in names:
@@ -398,11 +401,11 @@ def name_matcher(pattern: str) -> NameMatcher:
     """Whether a whole name fits. `\\` before a sign takes its meaning away."""
     if "[" not in pattern and "\\" not in pattern:
         return pattern_matcher(pattern)
-    signs = _signs(pattern)
-    return lambda name: _fits(signs, name)
+    signs = _pattern_signs(pattern)
+    return lambda name: _name_fits(signs, name)
 
 
-def _fits(signs: Sequence[_Sign], name: str) -> bool:
+def _name_fits(signs: Sequence[_Sign], name: str) -> bool:
     """Back to the last `*` alone: an earlier one cannot match what a later one does not."""
     at, position = 0, 0
     star, star_position = -1, 0
@@ -421,7 +424,7 @@ def _fits(signs: Sequence[_Sign], name: str) -> bool:
     return all(sign is None for sign in signs[at:])
 
 
-def _signs(pattern: str) -> list[_Sign]:
+def _pattern_signs(pattern: str) -> list[_Sign]:
     signs: list[_Sign] = []
     position = 0
     while position < len(pattern):
@@ -500,7 +503,7 @@ class IgnoreRule(Struct, frozen=True):
 
 
 class FolderWalk:
-    """One walk. `leaves_out` counts folders that could not be opened; `is_complete` says whether no limit was met."""
+    """One walk. `unreadable` counts folders that could not be opened; `is_complete` says whether no limit was met."""
 
     def __init__(self, workspace: WorkspaceFolder, budget: ReadBudget) -> None:
         self._workspace, self._budget = workspace, budget
@@ -540,7 +543,7 @@ class FolderWalk:
                 self.unreadable += 1
                 continue
             if any(entry.name == IGNORE_FILE and entry.is_file for entry in entries):
-                rules = (*rules, *self._rules(parts))
+                rules = (*rules, *self._folder_rules(parts))
             folders: list[tuple[tuple[str, ...], tuple[IgnoreRule, ...]]] = []
             for entry in entries:
                 inner = (*parts, entry.name)
@@ -556,9 +559,9 @@ class FolderWalk:
 
     def _rules_above(self, parts: tuple[str, ...]) -> tuple[IgnoreRule, ...]:
         """Those of the folders above, which hold here too."""
-        return tuple(rule for depth in range(len(parts)) for rule in self._rules(parts[:depth]))
+        return tuple(rule for depth in range(len(parts)) for rule in self._folder_rules(parts[:depth]))
 
-    def _rules(self, folder: tuple[str, ...]) -> tuple[IgnoreRule, ...]:
+    def _folder_rules(self, folder: tuple[str, ...]) -> tuple[IgnoreRule, ...]:
         try:
             present = self._workspace.read_if_there("/".join((*folder, IGNORE_FILE)))
         except ToolFailure:
@@ -581,11 +584,11 @@ def ignore_rules(text: str, depth: int) -> tuple[IgnoreRule, ...]:
     """The rules of one file, as git reads them."""
     lines = [line.rstrip("\r").rstrip() for line in text.split("\n")]
     lines = [line for line in lines if line and not line.startswith("#")]
-    rules = (_rule(line, depth) for line in lines) if len(lines) <= MOST_RULES else ()
+    rules = (_ignore_rule(line, depth) for line in lines) if len(lines) <= MOST_RULES else ()
     return tuple(rule for rule in rules if rule is not None)
 
 
-def _rule(line: str, depth: int) -> IgnoreRule | None:
+def _ignore_rule(line: str, depth: int) -> IgnoreRule | None:
     is_negated = line.startswith("!")
     pattern = line[is_negated:]
     is_for_folders = pattern.endswith("/")

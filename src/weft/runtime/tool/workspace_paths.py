@@ -30,7 +30,7 @@ class BeneathPath(Struct, frozen=True):
         return "/".join(self.parts) or "."
 
 
-class Withheld(Struct, frozen=True):
+class WithheldPaths(Struct, frozen=True):
     """What is neither opened nor listed: folders of these names at any depth, and these files and folders, under any
     name, and whatever takes their names."""
 
@@ -70,17 +70,17 @@ def outside(path: str) -> ToolFailure:
     return ToolFailure("outside", f"{path!r} leads out of the workspace")
 
 
-class Resolution:
+class PathResolution:
     """One path on its way: the folders that were gone through, held open, and the parts that are still to come."""
 
-    def __init__(self, root: int, place: str, withheld: Withheld, path: str) -> None:
+    def __init__(self, root: int, place: str, withheld: WithheldPaths, path: str) -> None:
         self._place, self._withheld, self._path = place, withheld, checked_text(path)
         self._folders = [os.dup(root)]
         self._names: list[str] = []
         self._links = 0
         self._pending: list[str] = []
 
-    def __enter__(self) -> Resolution:
+    def __enter__(self) -> PathResolution:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,7 +88,7 @@ class Resolution:
             os.close(self._folders.pop())
 
     def run(self) -> BeneathPath:
-        self._push(self._path)
+        self._push_parts(self._path)
         while self._pending:
             name = self._pending.pop()
             if name in ("", "."):
@@ -100,16 +100,16 @@ class Resolution:
             try:
                 status = os.stat(name, dir_fd=self._folders[-1], follow_symlinks=False)
             except FileNotFoundError:
-                return self._missing(name)
+                return self._missing_path(name)
             if stat.S_ISLNK(status.st_mode):
-                self._follow(name)
+                self._follow_link(name)
             elif stat.S_ISDIR(status.st_mode):
-                self._enter(name)
+                self._enter_folder(name)
             else:
-                return self._file(name, status)
+                return self._file_path(name, status)
         return BeneathPath(tuple(self._names), True)
 
-    def _push(self, path: str) -> None:
+    def _push_parts(self, path: str) -> None:
         """An absolute path is meant where it begins with the workspace's own; it goes on from there."""
         if path.startswith("/"):
             prefix = self._place.rstrip("/")
@@ -126,7 +126,7 @@ class Resolution:
         os.close(self._folders.pop())
         self._names.pop()
 
-    def _follow(self, name: str) -> None:
+    def _follow_link(self, name: str) -> None:
         try:
             target = os.readlink(name, dir_fd=self._folders[-1])
         except OSError as error:
@@ -136,15 +136,15 @@ class Resolution:
         self._links += 1
         if self._links > MOST_LINKS:
             raise ToolFailure("invalid_path", f"{self._path!r} leads through more than {MOST_LINKS} links")
-        self._push(checked_text(target))
+        self._push_parts(checked_text(target))
 
-    def _enter(self, name: str) -> None:
+    def _enter_folder(self, name: str) -> None:
         folder = os.open(name, FOLDER_FLAGS, dir_fd=self._folders[-1])
         self._folders.append(folder)
         self._names.append(name)
         self._withheld.ensure(os.fstat(folder), self._path)
 
-    def _missing(self, name: str) -> BeneathPath:
+    def _missing_path(self, name: str) -> BeneathPath:
         rest = [part for part in reversed(self._pending) if part not in ("", ".")]
         if ".." in rest:
             raise ToolFailure("not_found", f"{self._path!r} goes back from {name!r}, which is not there")
@@ -152,7 +152,7 @@ class Resolution:
             self._withheld.ensure_name(part)
         return BeneathPath((*self._names, name, *rest), False)
 
-    def _file(self, name: str, status: os.stat_result) -> BeneathPath:
+    def _file_path(self, name: str, status: os.stat_result) -> BeneathPath:
         if any(part not in ("", ".") for part in self._pending):
             raise ToolFailure("not_found", f"{self._path!r} goes through {name!r}, which is no folder")
         self._withheld.ensure(status, self._path)

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from weft.kernel.errors import ConnectionForbidden, InvalidInput, WeftError
 from weft.kernel.permission_subjects import host_name
-from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.connection_rules import ConnectionRules
 from weft.runtime.sandbox.processes import MIB
 from weft.runtime.sandbox.profiles import SandboxProfile
 from weft.runtime.tool.tool_contract import CallPlan, StructTool, ToolCallContext, ToolFailure, ToolOutput, in_thread
@@ -79,7 +79,7 @@ def text_of_html(page: str) -> str:
 
 # --- The tool `fetch_url`: reads one page of a granted host, through the one place that opens connections.
 
-FETCH_RULES = Rules(public_only=True, allow_plain=True, connect_seconds=10.0, read_seconds=30.0)
+FETCH_RULES = ConnectionRules(public_only=True, allow_plain=True, connect_seconds=10.0, read_seconds=30.0)
 LARGEST_PAGE_BYTES = 4 * MIB
 LONGEST_FETCH_SECONDS = 60.0
 MOST_REDIRECTS = 5

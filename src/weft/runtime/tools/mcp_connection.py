@@ -55,8 +55,8 @@ from pydantic import ValidationError
 from weft.kernel.contents import loads
 from weft.kernel.errors import InvalidInput, StoreFailed, WeftError
 from weft.ledger.model import ImagePart
-from weft.runtime.egress.connection_rules import Rules
-from weft.runtime.egress.connections import Connections, DecodingError, Seen, TransportError
+from weft.runtime.egress.connection_rules import ConnectionRules
+from weft.runtime.egress.connections import Connections, DecodingError, SeenAnswer, TransportError
 from weft.runtime.egress.credentials import KeyTraces, Secret, Variable, checked_secret
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.sandbox.command_runner import CommandRunner, start_failure
@@ -110,7 +110,7 @@ class ServerLink:
         self._runner = runner
         self._packages = package_use(server, runner.person.caches, may_fetch=may_fetch)
         self._fault: str | None = None
-        self._seen = Seen()
+        self._seen = SeenAnswer()
         self.is_abandoned = False
         self.advice: str | None = None
         """What a person can do where the server could not be started."""
@@ -155,7 +155,7 @@ class ServerLink:
             self.secrets = (key,)
             has_scheme = settings.header.lower() == "authorization"
             keys[settings.header.lower()] = Secret(f"Bearer {key.reveal()}") if has_scheme else key
-        rules = Rules(allow_private=settings.allow_private, read_seconds=_READ_SECONDS)
+        rules = ConnectionRules(allow_private=settings.allow_private, read_seconds=_READ_SECONDS)
         client, self._seen = self._network.client(settings.url, keys, rules, most_bytes=MOST_ANSWER_BYTES)
         return streamable_http_client(settings.url, http_client=client, max_sse_event_size=MOST_EVENT_BYTES)
 
@@ -324,10 +324,12 @@ logging.getLogger("mcp").propagate = False
 
 
 class ResourceNotice(Struct, frozen=True, kw_only=True):
-    """A server said that a resource changed, or, without `uri`, that its list of resources did."""
+    """A server said that a resource changed, or, without `uri`, that its list of resources did. `run` is the turn that
+    it works for, where that is one alone."""
 
     server: str
     uri: str | None = None
+    run: str | None = None
 
 
 OnNotice = Callable[[ResourceNotice], Awaitable[None]]
@@ -346,6 +348,9 @@ class McpConnection:
         self.open_calls = 0
         self._is_retired = False
         self._notices_left = MOST_NOTICES
+        self._runs: list[str] = []
+        """The turns whose calls are under way."""
+        self._last_run: str | None = None
         self._definitions: tuple[ToolDefinition, ...] | None = None
 
     @property
@@ -430,11 +435,20 @@ class McpConnection:
             case ToolListChangedNotification():
                 self._definitions = None
             case ResourceListChangedNotification():
-                await self._notice(ResourceNotice(server=self.server.name))
+                await self._notice(ResourceNotice(server=self.server.name, run=self._run))
             case ResourceUpdatedNotification():
-                await self._notice(ResourceNotice(server=self.server.name, uri=self.hidden(message.params.uri)))
+                uri = self.hidden(message.params.uri)
+                await self._notice(ResourceNotice(server=self.server.name, uri=uri, run=self._run))
             case _:
                 return
+
+    @property
+    def _run(self) -> str | None:
+        """For which turn it works: that of the calls under way, else of the last call. None for several at once."""
+        runs = set(self._runs)
+        if len(runs) > 1:
+            return None
+        return runs.pop() if runs else self._last_run
 
     async def _notice(self, notice: ResourceNotice) -> None:
         self._notices_left -= 1
@@ -464,9 +478,17 @@ class McpConnection:
                 raise ToolFailure("server_error", f"{self._named} lists its tools without end")
             cursors.add(cursor)
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
-        """Raises ToolFailure however else the call ends. A process that did not answer in time is not used again."""
-        return await self._request(self._session.call_tool(tool, arguments), self.server.call_seconds)
+    async def call(self, tool: str, arguments: dict[str, Any], run: str | None = None) -> CallToolResult:
+        """Raises ToolFailure however else the call ends. A process that did not answer in time is not used again. `run`
+        is the turn that calls."""
+        if run is None:
+            return await self._request(self._session.call_tool(tool, arguments), self.server.call_seconds)
+        self._runs.append(run)
+        self._last_run = run
+        try:
+            return await self._request(self._session.call_tool(tool, arguments), self.server.call_seconds)
+        finally:
+            self._runs.remove(run)
 
     async def _request(self, asking: Awaitable[_Result], seconds: float) -> _Result:
         self._notices_left = MOST_NOTICES

@@ -556,3 +556,54 @@ def approve(
         elif is_same_server:
             pins.append(tool.approved)
     return PinnedTools(server=server, identity=identity, tools=tuple(pin for pin in pins if pin is not None))
+
+
+# --- The files that a server is started from: whoever changes them has what the server has.
+
+_PROGRAM_ENDINGS = frozenset(
+    ".py .pyz .pyw .js .mjs .cjs .jsx .ts .mts .cts .tsx .rb .pl .php .lua .sh .bash .zsh .fish .ps1 .jar .wasm".split()
+)
+_ENVIRONMENT_FILE = "pyvenv.cfg"
+_PACKAGE_FOLDER = "node_modules"
+_SCRIPT_SIGN = b"#!"
+
+
+def program_places(server: McpServer) -> tuple[str, ...]:
+    """The real paths of what a server is started from: its command and the scripts among its arguments, each with the
+    folder that it lies in and its environment, and the folders that it is said to be installed in. Arguments of another
+    kind are what it works on."""
+    settings = server.transport
+    if not isinstance(settings, CommandServer):
+        return ()
+    folder = settings.folder or "/"
+    command, *arguments = (os.path.join(folder, word) for word in (settings.command, *settings.args))
+    programs = [command] if "/" in settings.command else []
+    programs += filter(is_script, arguments)
+    places = [place for program in programs for place in _places_of(program)]
+    return tuple(dict.fromkeys(map(os.path.realpath, (*places, *settings.readable))))
+
+
+def is_script(path: str) -> bool:
+    """Whether a file is executed, or read by an interpreter, by its name, its mode or its first bytes."""
+    if not os.path.isfile(path):
+        return False
+    if os.path.splitext(path)[1].lower() in _PROGRAM_ENDINGS or os.access(path, os.X_OK):
+        return True
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_SCRIPT_SIGN)) == _SCRIPT_SIGN
+    except OSError:  # it cannot be read, so it is no script of theirs
+        return False
+
+
+def _places_of(program: str) -> Iterator[str]:
+    """The program is where a link leads, and the environment around the link is its own."""
+    for path in dict.fromkeys((os.path.normpath(program), os.path.realpath(program))):
+        yield path
+        above = os.path.dirname(path)
+        yield above
+        if os.path.isfile(os.path.join(os.path.dirname(above), _ENVIRONMENT_FILE)):
+            yield os.path.dirname(above)
+        parts = path.split("/")
+        if _PACKAGE_FOLDER in parts:
+            yield "/".join(parts[: parts.index(_PACKAGE_FOLDER) + 1])

@@ -20,9 +20,9 @@ from weft.ledger.api import Runs
 from weft.runtime.egress.credentials import Variable
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.model_requests import ToolSpec
-from weft.runtime.ledger_port import Crossing
+from weft.runtime.ledger_port import Executor
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.tool.tool_contract import CallPlan, ToolCallContext, ToolFailure, ToolOutput, Tools
+from weft.runtime.tool.tool_contract import SEPARATOR, CallPlan, ToolCallContext, ToolFailure, ToolOutput, Tools
 from weft.runtime.tools.mcp_server_settings import (
     ComparedTool,
     McpServer,
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 
 # --- A tool of an MCP server as a tool of the runtime: planned, approved and performed as every other.
-
-SEPARATOR = "/"
 
 
 class ServerPool(Protocol):
@@ -147,7 +145,7 @@ class McpTool:
         if not any(one.name == name and one.digest == self._digest for one in definitions):
             raise self._changed()
         started = time.monotonic()
-        answer = await connection.call(name, exact["arguments"])
+        answer = await connection.call(name, exact["arguments"], context.turn)
         duration_ms = round((time.monotonic() - started) * 1000)
         try:
             output = output_of(answer)
@@ -403,7 +401,7 @@ async def inspected(
 # --- Records what servers say of their resources while a broker runs.
 
 
-def notice_recorder(runs: Runs, crossing: Crossing) -> OnNotice:
+def notice_recorder(runs: Runs, crossing: Executor) -> OnNotice:
     """For `McpServers`: each notice becomes an event of the ledger's own stream. A notice is
     not written again while the same one is being written."""
     writing: set[ResourceNotice] = set()
@@ -413,7 +411,7 @@ def notice_recorder(runs: Runs, crossing: Crossing) -> OnNotice:
             return
         writing.add(notice)
         try:
-            await crossing.run(partial(runs.record_resource_change, notice.server, notice.uri))
+            await crossing.run(partial(runs.record_resource_change, notice.server, notice.uri, notice.run))
         finally:
             writing.remove(notice)
 

@@ -53,18 +53,19 @@ def shown_bytes(data: bytes) -> str:
 
 
 class FileDifference:
-    """What the new bytes of a file change; `before` is None where there is no file yet."""
+    """What the new bytes of a file change; `before` is None where there is no file yet. With `is_whole` nothing is
+    compared: all of the one is taken out and all of the other put in."""
 
-    def __init__(self, path: str, before: bytes | None, after: bytes) -> None:
+    def __init__(self, path: str, before: bytes | None, after: bytes, *, is_whole: bool = False) -> None:
         self._path, self._is_new = path, before is None
         before = before or b""
-        start = _same_start(before, after)
-        old_end, new_end = _same_end(before, after, start)
+        start = 0 if is_whole else _same_start(before, after)
+        old_end, new_end = (len(before), len(after)) if is_whole else _same_end(before, after, start)
         self._first_line = before.count(b"\n", 0, start)
         self._lead = _last_lines(before[:start])
         self._tail = _first_lines(before[old_end:])
         self._old, self._new = before[start:old_end], after[start:new_end]
-        self._has_many = _line_count(self._old) + _line_count(self._new) > MOST_COMPARED_LINES
+        self._has_many = is_whole or _line_count(self._old) + _line_count(self._new) > MOST_COMPARED_LINES
         self.changes = self._changes()
 
     def _changes(self) -> list[ChangedLines]:
@@ -612,7 +613,7 @@ class GrepArguments(Struct, frozen=True, forbid_unknown_fields=True):
     offset: Annotated[int, Meta(ge=1, description="The first fitting line that is shown, from 1.")] = 1
 
 
-class Expression(Protocol):
+class CompiledExpression(Protocol):
     """What is used of a compiled expression of RE2."""
 
     @property
@@ -621,7 +622,7 @@ class Expression(Protocol):
     def search(self, text: bytes, pos: int, endpos: int) -> Any: ...
 
 
-def compiled_expression(pattern: str, *, ignore_case: bool = False) -> Expression:
+def compiled_expression(pattern: str, *, ignore_case: bool = False) -> CompiledExpression:
     """Raises ToolFailure for what is no expression, or too large a one."""
     try:
         import re2
@@ -633,7 +634,7 @@ def compiled_expression(pattern: str, *, ignore_case: bool = False) -> Expressio
     options.max_mem, options.log_errors = EXPRESSION_MEMORY_BYTES, False
     options.never_nl, options.never_capture, options.case_sensitive = True, True, not ignore_case
     try:
-        expression: Expression = re2.compile(b"(?m)" + pattern.encode(), options)
+        expression: CompiledExpression = re2.compile(b"(?m)" + pattern.encode(), options)
     except UnicodeEncodeError:
         raise ToolFailure("invalid_pattern", "an expression has no lone surrogates") from None
     except re2.error as error:
@@ -727,7 +728,9 @@ def _file_patterns(patterns: Sequence[str]) -> list[PathPattern]:
 class FileSearch:
     """What one search has found so far, and as much of it as is shown."""
 
-    def __init__(self, expression: Expression, budget: ReadBudget, offset: int, limit: int, context: int) -> None:
+    def __init__(
+        self, expression: CompiledExpression, budget: ReadBudget, offset: int, limit: int, context: int
+    ) -> None:
         self.budget = budget
         self._expression, self._offset, self._limit, self._context = expression, offset, limit, context
         self._piece_bytes = PIECE_STEPS // max(expression.programsize, 10)

@@ -23,7 +23,7 @@ from weft.kernel.errors import quoted
 from weft.kernel.permission_subjects import command_subjects, line_subjects, self_running_words
 from weft.kernel.typed_names import shell_line, shell_word
 from weft.runtime.sandbox.command_runner import CommandRunner
-from weft.runtime.sandbox.git_programs import GitPrograms
+from weft.runtime.sandbox.git_view import GitPrograms
 from weft.runtime.sandbox.hidden_places import LEDGER_FOLDER
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, SandboxProfile, file_of, uncovered
@@ -485,6 +485,8 @@ def _described(path: str, workspace: str, room: int) -> tuple[str | None, int]:
 SHELL_LIMITS = Limits(seconds=120, output=8 * MIB, memory=2 * GIB, processes=512)
 LONGEST_TIMEOUT_MS = 600_000
 LONGEST_COMMAND_BYTES = 128 * 1024
+_MOST_SHARED_FILES = 20
+"""So many are named."""
 _SHELLS = ("/bin/bash", "/bin/sh")
 """The first of them that is here reads the command."""
 
@@ -517,13 +519,15 @@ class ShellTool(StructTool[ShellArguments]):
     ) -> None:
         super().__init__("shell", _DESCRIPTION, ShellArguments)
         self._programs = programs or GitPrograms(workspace, runner.person.git_person)
-        self._workspace, self._profile = workspace, profile
+        self._workspace, self._profile = workspace.resolve(), profile
+        self._identity = _identity(self._workspace)
         self._is_outward = profile.is_unconfined or bool(profile.endpoints)
         self._runner, self._limits = runner, limits
 
     def plan_of(self, arguments: ShellArguments) -> CallPlan:
         asked = _checked(arguments)
         environment = checked_environment(asked.env)
+        self._ensure_same_folder()
         folder = _folder(self._workspace, asked.cwd)
         is_line = isinstance(asked.cmd, str)
         argv = [_shell(), "-c", asked.cmd] if isinstance(asked.cmd, str) else list(asked.cmd)
@@ -544,7 +548,13 @@ class ShellTool(StructTool[ShellArguments]):
             confined_to=None if self._is_outward else exact["workspace"],
             uncovers=tuple(exact["uncovered"]),
             is_outward=self._is_outward,
+            varying=("files", "held", "uncovered", "withheld"),
         )
+
+    def _ensure_same_folder(self) -> None:
+        """Whether the folder may be named was asked when the turn was planned: a link would lead elsewhere since."""
+        if self._workspace.resolve() != self._workspace or _identity(self._workspace) != self._identity:
+            raise ToolFailure("changed", "another folder has taken the workspace's place")
 
     def _circumstances(self, folder: str, argv: list[str]) -> dict[str, Any]:
         """What must be the same when the command runs."""
@@ -578,6 +588,8 @@ class ShellTool(StructTool[ShellArguments]):
         # to its end. Whoever has a turn never waits for a folder's lock, or two calls would wait for each other. The
         # files are read before the turn: what is done to them until then is found by `replaced_files`.
         exact = plan.exact
+        # a folder that is replaced after this is not worked in: `folder` does not lie in what is mounted then
+        await in_thread(self._ensure_same_folder)
         changed = await in_thread(lambda: self._changed(exact))
         if changed or plan.tool != "shell":
             raise ToolFailure("changed", f"changed since it was planned: {', '.join(changed)}", {"changed": changed})
@@ -625,6 +637,15 @@ def _checked(asked: ShellArguments) -> ShellArguments:
 
 def _shell() -> str:
     return next(path for path in _SHELLS if os.path.exists(path) or path == _SHELLS[-1])
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """None where nothing is there."""
+    try:
+        status = os.stat(folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _folder(workspace: Path, asked: str) -> str:
@@ -681,6 +702,10 @@ def _told(outcome: ProcessOutcome, duration_ms: int) -> dict[str, Any]:
         result["refused_hosts"] = list(outcome.refused_hosts)
     if outcome.hidden:
         result["hidden"] = list(outcome.hidden)
+    if outcome.shared_files:
+        result["shared_files"] = [decoded(os.fsencode(path))[0] for path in outcome.shared_files[:_MOST_SHARED_FILES]]
+        if len(outcome.shared_files) > _MOST_SHARED_FILES:
+            result["shared_files"].append(f"and {len(outcome.shared_files) - _MOST_SHARED_FILES} more")
     if sentences := outcome.git.sentences(outcome.stderr):
         result["git"] = sentences
     return result

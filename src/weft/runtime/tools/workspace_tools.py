@@ -21,7 +21,8 @@ from weft.kernel.errors import LimitExceeded, WeftError
 from weft.kernel.foreign_input import MIB, ReadBudget, ReadLimits, check_json
 from weft.kernel.permission_subjects import self_running, self_running_words
 from weft.ledger.model import FileNote, LintNote
-from weft.runtime.sandbox.git_programs import GitPrograms
+from weft.runtime.policies.default_policy import is_secret
+from weft.runtime.sandbox.git_view import GitPrograms
 from weft.runtime.sandbox.hidden_places import HiddenFiles
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
 from weft.runtime.tool.recorded_results import ReadResultTool, RecordedCalls, TodoTool, recordable
@@ -246,6 +247,8 @@ MOST_RANGES = 20
 """Ranges of changed lines that are told and noted; what lies between further ones is joined to the last."""
 MOST_PLACES = 10
 """Occurrences whose lines the failure of an ambiguous edit tells."""
+MOST_SECRET_BYTES = 16 * 1024
+"""Of a file that may not be read unasked: a change of a larger one is shown as a whole."""
 MOST_COMPARED_BYTES = 1 * MIB
 """Of a file in which a text that is not found is looked for with other white space."""
 WRITE_DESCRIPTION = (
@@ -274,7 +277,10 @@ ChangeArguments = TypeVar("ChangeArguments", bound=Struct)
 
 
 class ChangeTool(StructTool[ChangeArguments]):
-    """What both have in common: from the bytes of one file to new ones."""
+    """What both have in common: from the bytes of one file to new ones.
+
+    A plan is made before anybody is asked, and whether there is one is told to the model. So of a file that may not be
+    read unasked neither that nor how long it is to be shown depends on how its bytes compare with the arguments."""
 
     is_repeatable = True
 
@@ -286,9 +292,10 @@ class ChangeTool(StructTool[ChangeArguments]):
         workspace: WorkspaceFolder,
         linters: Linters | None,
         programs: GitPrograms | None,
+        hidden_files: HiddenFiles | None,
     ) -> None:
         super().__init__(name, description, arguments)
-        self._workspace, self._linters = workspace, linters
+        self._workspace, self._linters, self._hidden_files = workspace, linters, hidden_files
         self._self_running = self_running if programs is None else programs.self_running
 
     @abstractmethod
@@ -314,22 +321,50 @@ class ChangeTool(StructTool[ChangeArguments]):
             raise ToolFailure("is_folder", f"{path!r} is the workspace itself")
         present = self._workspace.read_if_there(resolved.text) if resolved.exists else None
         before = None if present is None else present.data
-        after = self.changed_bytes({"path": resolved.text, **change}, before)
-        difference = FileDifference(resolved.text, before, after)
+        is_secret_file = before is not None and self._may_hold_secrets(resolved.text, path)
+        try:
+            after = self.changed_bytes({"path": resolved.text, **change}, before)
+        except (ToolFailure, LimitExceeded) as error:
+            if not is_secret_file:
+                raise
+            return self._plan_of(resolved.text, before, None, [], str(error), change)
+        is_whole = is_secret_file and max(len(before or b""), len(after)) > MOST_SECRET_BYTES
+        difference = FileDifference(resolved.text, before, after, is_whole=is_whole)
+        return self._plan_of(resolved.text, before, after, difference.ranges(MOST_RANGES), difference.unified(), change)
+
+    def _plan_of(
+        self,
+        path: str,
+        before: bytes | None,
+        after: bytes | None,
+        lines: list[list[int]],
+        shown: str,
+        change: dict[str, Any],
+    ) -> CallPlan:
+        """`after` None: it fails once it is performed."""
         exact = {
             "workspace": str(self._workspace.root),
-            "path": resolved.text,
+            "path": path,
             "before": None if before is None else digest_of(before),
-            "after": digest_of(after),
-            "bytes": len(after),
-            "lines": difference.ranges(MOST_RANGES),
-            "linters": [] if self._linters is None else self._linters.commands_for(resolved.text),
+            "after": None if after is None else digest_of(after),
+            "bytes": None if after is None else len(after),
+            "lines": lines,
+            "linters": [] if self._linters is None else self._linters.commands_for(path),
             **change,
         }
-        words = self_running_words(self._self_running([resolved.text]))
-        shown = f"{difference.unified()}\n\n{words}" if words else difference.unified()
-        subjects, root = (resolved.text,), exact["workspace"]
-        return CallPlan(tool=self.spec.name, exact=exact, subjects=subjects, shown=shown, confined_to=root)
+        words = self_running_words(self._self_running([path]))
+        shown = f"{shown}\n\n{words}" if words else shown
+        return CallPlan(
+            tool=self.spec.name,
+            exact=exact,
+            subjects=(path,),
+            shown=shown,
+            confined_to=exact["workspace"],
+            varying=("before", "after", "bytes", "lines", "linters", *change),
+        )
+
+    def _may_hold_secrets(self, path: str, asked: str) -> bool:
+        return is_secret(path) or (self._hidden_files is not None and self._hidden_files.is_hidden(path, asked))
 
     def _change(self, exact: dict[str, Any], call: str) -> None:
         path, before, after = exact["path"], exact["before"], exact["after"]
@@ -366,9 +401,13 @@ class WriteTool(ChangeTool[WriteArguments]):
     is_idempotent = True
 
     def __init__(
-        self, workspace: WorkspaceFolder, linters: Linters | None = None, programs: GitPrograms | None = None
+        self,
+        workspace: WorkspaceFolder,
+        linters: Linters | None = None,
+        programs: GitPrograms | None = None,
+        hidden_files: HiddenFiles | None = None,
     ) -> None:
-        super().__init__("write", WRITE_DESCRIPTION, WriteArguments, workspace, linters, programs)
+        super().__init__("write", WRITE_DESCRIPTION, WriteArguments, workspace, linters, programs, hidden_files)
 
     def path_of(self, arguments: WriteArguments) -> str:
         return arguments.path
@@ -384,9 +423,15 @@ class EditTool(ChangeTool[EditArguments]):
     """Not idempotent: what it replaces is gone once it has run, or there once more."""
 
     def __init__(
-        self, workspace: WorkspaceFolder, linters: Linters | None = None, programs: GitPrograms | None = None
+        self,
+        workspace: WorkspaceFolder,
+        linters: Linters | None = None,
+        programs: GitPrograms | None = None,
+        may_read: Callable[[str], bool] = lambda _: True,
+        hidden_files: HiddenFiles | None = None,
     ) -> None:
-        super().__init__("edit", EDIT_DESCRIPTION, EditArguments, workspace, linters, programs)
+        super().__init__("edit", EDIT_DESCRIPTION, EditArguments, workspace, linters, programs, hidden_files)
+        self._may_read = may_read
 
     def path_of(self, arguments: EditArguments) -> str:
         return arguments.path
@@ -397,6 +442,9 @@ class EditTool(ChangeTool[EditArguments]):
             "new_text": arguments.new_text,
             "replace_all": arguments.replace_all,
         }
+        # whether a text stands in a file is a part of what reading it shows
+        if not self._may_read(self._workspace.resolve(arguments.path).text):
+            raise ToolFailure("not_permitted", f"{arguments.path!r} may not be read, so no text in it is replaced")
         return self._plan(arguments.path, change)
 
     def changed_bytes(self, exact: dict[str, Any], present: bytes | None) -> bytes:
@@ -473,8 +521,8 @@ def workspace_tools(
     `hidden_files` which files commands do not see, `programs` what the person's git runs there."""
     return (
         ReadTool(workspace),
-        WriteTool(workspace, linters, programs),
-        EditTool(workspace, linters, programs),
+        WriteTool(workspace, linters, programs, hidden_files),
+        EditTool(workspace, linters, programs, may_read, hidden_files),
         ListTool(workspace),
         GlobTool(workspace),
         GrepTool(workspace, may_read, hidden_files),

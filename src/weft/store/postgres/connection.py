@@ -35,7 +35,7 @@ from weft.kernel.errors import (
     WeakDurability,
     quoted,
 )
-from weft.store.sql import Question, Row, RowsRefused, WriteBuffer, askable, words_of
+from weft.store.sql import Question, Row, RowsRefused, WriteBuffer, askable, words_of_statement
 
 # --- What an address says: `postgresql://user@host:port/database?ledger=NAME` and everything else that libpq takes.
 
@@ -104,10 +104,10 @@ def parse_address(text: str) -> PostgresAddress:
     shown = [(key, value) for key, value in others if key in SHOWN]
     kept = [(key, value) for key, value in options if key.lower() not in SECRETS]
     return PostgresAddress(
-        conninfo=_joined(parts.netloc, parts.path, others),
+        conninfo=_joined_address(parts.netloc, parts.path, others),
         ledger=ledger,
-        shown=_joined(place, parts.path, [*shown, ("ledger", ledger)]),
-        kept=_joined(place, parts.path, kept),
+        shown=_joined_address(place, parts.path, [*shown, ("ledger", ledger)]),
+        kept=_joined_address(place, parts.path, kept),
     )
 
 
@@ -133,7 +133,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _joined(netloc: str, path: str, options: list[tuple[str, str]]) -> str:
+def _joined_address(netloc: str, path: str, options: list[tuple[str, str]]) -> str:
     query = urlencode(options, quote_via=quote, safe="/")
     return f"postgresql://{netloc}{path}{'?' if query else ''}{query}"
 
@@ -241,36 +241,36 @@ class Statements:
             pgconn.enter_pipeline_mode()
             for (sql, given), parameters in zip(statements, values, strict=True):
                 key = (sql, tuple([isinstance(value, bytes | bytearray | memoryview) for value in given]))
-                self._add(batch, key, parameters)
+                self._add_statement(batch, key, parameters)
             for statement in last:
                 pgconn.send_query_params(statement.encode(), None)
                 batch.sent.append(None)
-            results = self._received(1)
+            results = self._receive_results(1)
         except BaseException:  # an interrupt too
             self._connection.close()
             raise
-        return self._answers(results, batch)
+        return self._checked_answers(results, batch)
 
     def call(self, call: ServerCall, values: Sequence[Buffer | None]) -> list[bytes | None]:
         """A statement and, once that is committed, the one after it: each a transaction of its own, for one way to the
         server and back. Returns their rows, one after the other, in the server's binary form. An error that leaves the
         connection open is the server's refusal of the first: nothing has happened. After any other it is closed."""
         try:
-            return self._call(call, values)
+            return self._call_server(call, values)
         except InvalidSqlStatementName:  # the server has forgotten it, as after DEALLOCATE ALL
             if self._connection.closed:  # it was the second, and the first is done
                 raise
-            return self._call(call, values)
+            return self._call_server(call, values)
 
-    def _call(self, call: ServerCall, values: Sequence[Buffer | None]) -> list[bytes | None]:
+    def _call_server(self, call: ServerCall, values: Sequence[Buffer | None]) -> list[bytes | None]:
         pgconn, batch = self._connection.pgconn, StatementBatch()
         try:
             pgconn.enter_pipeline_mode()
-            self._add(batch, (call.statement, call.is_binary), values, call.name)
+            self._add_statement(batch, (call.statement, call.is_binary), values, call.name)
             pgconn.pipeline_sync()
             committing = len(batch.sent)
-            self._add(batch, (call.after, ()), ())
-            results = self._received(2)
+            self._add_statement(batch, (call.after, ()), ())
+            results = self._receive_results(2)
             if all(result.status in _DONE for result in results[:committing]):
                 for result in results[committing:]:
                     if result.status not in _DONE:
@@ -278,10 +278,10 @@ class Statements:
         except BaseException:  # an interrupt too
             self._connection.close()
             raise
-        answers = self._answers(results, batch)
+        answers = self._checked_answers(results, batch)
         return [result.get_value(0, column) for result in answers for column in range(result.nfields)]
 
-    def _add(
+    def _add_statement(
         self, batch: StatementBatch, key: Prepared, parameters: Sequence[Buffer | None], name: bytes | None = None
     ) -> None:
         """A statement is put on its way, and prepared before if it is not."""
@@ -297,15 +297,15 @@ class Statements:
         pgconn.send_query_prepared(known, parameters, formats, _BINARY)
         batch.sent.append(None)
 
-    def _received(self, transactions: int) -> list[PGresult]:
+    def _receive_results(self, transactions: int) -> list[PGresult]:
         """The results of all that was put on its way, in so many transactions of its own; the last ends here."""
         pgconn = self._connection.pgconn
         pgconn.pipeline_sync()
-        results = self._connection.wait(_results(pgconn, transactions))
+        results = self._connection.wait(_fetch_results(pgconn, transactions))
         pgconn.exit_pipeline_mode()
         return results
 
-    def _answers(self, results: Sequence[PGresult], batch: StatementBatch) -> list[PGresult]:
+    def _checked_answers(self, results: Sequence[PGresult], batch: StatementBatch) -> list[PGresult]:
         """What was prepared stays so, also where a statement behind it was refused."""
         answers: list[PGresult] = []
         for result, key in zip(results, batch.sent, strict=True):
@@ -328,7 +328,7 @@ class Statements:
         return self._loaders.load_rows(0, result.ntuples, tuple)
 
 
-def _results(pgconn: PGconn, transactions: int) -> PQGen[list[PGresult]]:
+def _fetch_results(pgconn: PGconn, transactions: int) -> PQGen[list[PGresult]]:
     """What came back, one for each, up to where the server says for the last time that this was all."""
     yield from generators.send(pgconn)
     results: list[PGresult] = []
@@ -524,7 +524,7 @@ class PostgresSql:
         """Cursors of the transaction under way."""
         self.buffer = WriteBuffer(self._execute)
         self.add = self.buffer.add
-        self._answers: dict[Question, list[Row]] = {}
+        self._checked_answers: dict[Question, list[Row]] = {}
 
     @property
     def lost(self) -> bool:
@@ -535,7 +535,7 @@ class PostgresSql:
         return self.connection.closed
 
     def _execute(self, sql: str, values: Sequence[Any]) -> None:
-        if self._answers:
+        if self._checked_answers:
             self._forget_answers(sql)
         self._later.append((sql, values, self.buffer.works_done - self.buffer.is_writing_done))
         self._later_bytes += sum([len(value) for value in values if type(value) is bytes])
@@ -547,8 +547,8 @@ class PostgresSql:
         table = changed_table(statement)
         if table is None:
             return
-        for question in [each for each in self._answers if table in words_of(each[0])]:
-            del self._answers[question]
+        for question in [each for each in self._checked_answers if table in words_of_statement(each[0])]:
+            del self._checked_answers[question]
 
     def flush(self) -> None:
         """Every statement that waits, for one way to the server and back."""
@@ -581,10 +581,10 @@ class PostgresSql:
         return rows[0] if rows else None
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
+        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of_statement(sql)):
             self.buffer.write_rows()
         question = (sql, tuple(values))
-        if (known := self._answers.get(question)) is not None:
+        if (known := self._checked_answers.get(question)) is not None:
             return list(known)
         return self._ask(question)
 
@@ -592,7 +592,7 @@ class PostgresSql:
         sql, values = question
         (rows,) = self._send_later([(sql, askable(values))])
         if self.is_snapshot and REPEATED.search(sql):
-            self._answers[question] = list(rows)
+            self._checked_answers[question] = list(rows)
         return rows
 
     def ask_together(self, questions: Sequence[Question]) -> list[list[Row]]:
@@ -601,20 +601,20 @@ class PostgresSql:
 
     def remember_answers(self, questions: Sequence[Question], answers: Sequence[list[Row]]) -> None:
         """These answers are true until this transaction changes something, or ends."""
-        self._answers = dict(zip(questions, answers, strict=True))
+        self._checked_answers = dict(zip(questions, answers, strict=True))
 
     def conclude(self, statements: Sequence[str]) -> None:
         """Every waiting row into its table and then these statements, for one way to the server and back. If a row does
         not fit, none of them is run, and the transaction is lost."""
         self.buffer.write_rows()
         self._open.clear()
-        self._answers.clear()
+        self._checked_answers.clear()
         self._send_later((), statements)
 
     def call(self, values: Sequence[Buffer | None], call: ServerCall) -> list[bytes | None]:
         """As `Statements.call`, behind every statement that waits."""
         self.flush()
-        self._answers.clear()
+        self._checked_answers.clear()
         return self._statements.call(call, values)
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
@@ -635,7 +635,7 @@ class PostgresSql:
                 yield from rows
                 if len(rows) < size:
                     return
-                size = min(size * 2, LARGEST_FETCH) if _weight(rows) < FETCHED_BYTES else max(size // 2, 1)
+                size = min(size * 2, LARGEST_FETCH) if _rows_bytes(rows) < FETCHED_BYTES else max(size // 2, 1)
         finally:
             is_open = name in self._open  # else its transaction is over: who has the connection now is not disturbed
             self._open.discard(name)
@@ -649,13 +649,13 @@ class PostgresSql:
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         self.buffer.before_statement()
         self.flush()
-        self._answers.clear()
+        self._checked_answers.clear()
         self.connection.cursor().executemany(translate(sql), rows)
 
     def script(self, text: str) -> list[Row]:
         """Several statements without values in one go; the rows of the last. Past the buffer: it begins and ends."""
         self.flush()
-        self._answers.clear()
+        self._checked_answers.clear()
         self._open.clear()
         return self._run_script(text)
 
@@ -673,7 +673,7 @@ class PostgresSql:
             self.connection.close()
 
 
-def _weight(rows: Sequence[Row]) -> int:
+def _rows_bytes(rows: Sequence[Row]) -> int:
     return sum(len(value) for row in rows for value in row if isinstance(value, bytes | str))
 
 
@@ -735,7 +735,7 @@ KEPT_READERS = 4
 PATIENCE_SECONDS = 0.05
 
 
-class Readers:
+class ReaderPool:
     """The connections of one open store that read."""
 
     def __init__(self, connect: Callable[[], PostgresSql]) -> None:

@@ -70,22 +70,22 @@ SELECT kind, name::text FROM object
 
 def check_objects(sql: PostgresSql, address: PostgresAddress, schema: Schema, number: int, own: str) -> None:
     """Refuse a ledger of this number in whose schema lies what Weft did not make. `own` made what only servers have."""
-    unknown = set(sql.all(_OBJECTS, (address.ledger,))) - _expected(schema, number, own)
+    unknown = set(sql.all(_OBJECTS, (address.ledger,))) - _expected_objects(schema, number, own)
     if unknown:
         titles = [f"{kind} {name[:NAME_CHARACTERS]!r}" for kind, name in sorted(unknown)]
         raise UnknownObjects(address.shown, titles, Action.REMOVE_OBJECTS)
 
 
 @cache
-def _expected(schema: Schema, number: int, own: str) -> frozenset[tuple[str, str]]:
-    names = _names(own)
+def _expected_objects(schema: Schema, number: int, own: str) -> frozenset[tuple[str, str]]:
+    names = _names_after_script(own)
     for step in schema.migrations:
         if step.number <= number:
-            names = _names(step.own, _names(step.sql, names))
-    return _names(schema.surface, names)
+            names = _names_after_script(step.own, _names_after_script(step.sql, names))
+    return _names_after_script(schema.surface, names)
 
 
-def _names(script: str, before: frozenset[tuple[str, str]] = frozenset()) -> frozenset[tuple[str, str]]:
+def _names_after_script(script: str, before: frozenset[tuple[str, str]] = frozenset()) -> frozenset[tuple[str, str]]:
     """Kinds and names of what there is once a script of ours was run."""
     names = set(before)
     for verb, kind, name in _MADE.findall(script):
@@ -127,12 +127,12 @@ def spelled_out(surface: str) -> str:
     """The surface's short words, each with the question that it is short for in its place."""
     for word, question in _SHORT.items():
         while (at := surface.find(f"{word}(")) >= 0:
-            asked = _inside(surface, at + len(word))
+            asked = _inside_brackets(surface, at + len(word))
             surface = surface[:at] + question.format(asked) + surface[at + len(f"{word}({asked})") :]
     return surface
 
 
-def _inside(text: str, at: int) -> str:
+def _inside_brackets(text: str, at: int) -> str:
     """What stands between the bracket that opens here and the one that closes it."""
     depth = 0
     for end in range(at, len(text)):

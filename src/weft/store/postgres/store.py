@@ -16,7 +16,7 @@ from msgspec import Struct
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import LedgerMissing, LedgerTooOld, OutcomeUnknown, ReadOnlyLedger, StoreError, StoreFailed
 from weft.store.fact_log import ERASING, LAST_NUMBER, NEWER_CONTENTS, FactReader, LogTip, local_value, questions_about
-from weft.store.port import PATIENCE, AnyOf, Diagnosis, Progress, Question, ReadTxn, Term, WordIndex
+from weft.store.port import PATIENCE, AnyOf, Diagnosis, Progress, Question, ReadTxn, SearchTerm, WordIndex
 from weft.store.postgres.connection import (
     COMMIT,
     COMMIT_THEN_FLUSH,
@@ -25,7 +25,7 @@ from weft.store.postgres.connection import (
     WRITER_IDLE,
     NoForm,
     PostgresSql,
-    Readers,
+    ReaderPool,
     connect,
     is_passing,
     parse_address,
@@ -103,14 +103,14 @@ class GinIndex:
 
 def spelled(question: Question) -> str:
     """The question in PostgreSQL's own language; every word is a quoted lexeme there."""
-    return " & ".join(_group(group) for group in question)
+    return " & ".join(_group_expression(group) for group in question)
 
 
-def _group(group: AnyOf) -> str:
-    return "(" + " | ".join(map(_term, group)) + ")"
+def _group_expression(group: AnyOf) -> str:
+    return "(" + " | ".join(map(_term_expression, group)) + ")"
 
 
-def _term(term: Term) -> str:
+def _term_expression(term: SearchTerm) -> str:
     quoted = "'" + term.word.replace("\\", "\\\\").replace("'", "''") + "'"
     return f"{quoted}:*" if term.prefix else quoted
 
@@ -265,7 +265,7 @@ class CommitAnnouncer:
             self._thread.join()
 
 
-class Listeners:
+class ListenerPool:
     """Connections that listen, lent to whoever waits."""
 
     def __init__(self, connect: Callable[[], PostgresSql], channel: str, listening: int) -> None:
@@ -370,7 +370,7 @@ class PostgresStore(SqlStore):
         super().__init__(self.address.shown, clock or SystemClock(), random_bytes)
         self.read_only = read_only
         self._schema = schema or shipped_schema()
-        self._readers = Readers(self._connect_reader)
+        self._readers = ReaderPool(self._connect_reader)
         self._write_sql: PostgresSql | None = None
         self._backend, self._last_write, self._began_at = "", -1, 0
         self._lock = f"SELECT pg_advisory_xact_lock({self.address.lock})"
@@ -381,7 +381,7 @@ class PostgresStore(SqlStore):
         self._side = SideConnection(self._connect_reader)
         self._announcer, self._claims = CommitAnnouncer(self._side, self.address.channel), NameClaims(self._side)
         self._announced = NameAnnouncements(self._side)
-        self._listeners = Listeners(self._connect_reader, self.address.channel, self.address.listening)
+        self._listeners = ListenerPool(self._connect_reader, self.address.channel, self.address.listening)
         with translated(self.path):
             try:
                 self._open_read_only() if read_only else self._open(create)
@@ -422,7 +422,7 @@ class PostgresStore(SqlStore):
 
     def _settle_name(self, sql: PostgresSql) -> None:
         """A ledger that was copied together with its name goes on under another one."""
-        place = _place(sql, self.address.ledger)
+        place = _database_place(sql, self.address.ledger)
         known = sql.one("SELECT value FROM local WHERE key = ?", (PLACE,))
         if is_copy(sql) or (known is not None and known != (place,)):
             was, self.replica = self.replica, self._mint()
@@ -830,7 +830,7 @@ class PostgresStore(SqlStore):
             write_copy(sql, target, progress, beside)
 
 
-def _place(sql: PostgresSql, ledger: str) -> str:
+def _database_place(sql: PostgresSql, ledger: str) -> str:
     row = sql.one(
         "SELECT c.system_identifier || '/' || d.oid || '/' || n.oid FROM pg_control_system() c, pg_database d,"
         " pg_namespace n WHERE d.datname = current_database() AND n.nspname = ?",

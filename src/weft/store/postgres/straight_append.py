@@ -21,9 +21,9 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from weft.kernel.clock import Clock
-from weft.kernel.contents import SALT_BYTES, BorrowedSalts, Salts
+from weft.kernel.contents import SALT_BYTES, BorrowedSalts, SaltSource
 from weft.kernel.errors import WeftError
-from weft.store.fact_log import FactWriter, Key, LogTip, RecentContents, Stored
+from weft.store.fact_log import FactWriter, Key, LogTip, RecentContents, StoredContentRow
 from weft.store.port import StraightTurn, WriteTxn
 from weft.store.postgres.connection import PostgresAddress, PostgresSql, ServerCall, flush_and_ask
 from weft.store.sql import Insert, Question, Row, Sql
@@ -67,7 +67,7 @@ UNUSUAL, FAILED = "unusual", "failed"
 NOBODY = b"\x00"
 
 
-class Unusual(Exception):
+class UnusualTurn(Exception):
     """The turn has something about it that the call has no place for."""
 
 
@@ -104,7 +104,7 @@ class ProvisionalSql:
 
     def _refuse(self, what: str) -> NoReturn:
         self.is_unusual = True  # also if whoever asked can do without an answer
-        raise Unusual(what)
+        raise UnusualTurn(what)
 
 
 class ProvisionalContents(RecentContents):
@@ -151,7 +151,7 @@ class StraightAppends:
     """The straight way of one store, and what it remembers of sessions."""
 
     def __init__(
-        self, address: PostgresAddress, schema: int, recent: RecentContents, salts: Salts, clock: Clock
+        self, address: PostgresAddress, schema: int, recent: RecentContents, salts: SaltSource, clock: Clock
     ) -> None:
         self._lock, self._schema = address.lock, schema
         self.call = ServerCall(CALL_NAME, STATEMENT, IS_BINARY, flush_and_ask(address.listening))
@@ -192,7 +192,7 @@ class StraightAppends:
             return self._turn(straight, result, standing, provisional, salts)
         except Exception as error:  # whatever it is, on the general way it is found out whether it is so
             salts.return_all()
-            self.verdicts[UNUSUAL if isinstance(error, Unusual | WeftError) else FAILED] += 1
+            self.verdicts[UNUSUAL if isinstance(error, UnusualTurn | WeftError) else FAILED] += 1
             return None
 
     def _turn(
@@ -203,32 +203,32 @@ class StraightAppends:
         provisional: ProvisionalSql,
         salts: BorrowedSalts,
     ) -> TurnCall:
-        """What the work left, as values of the call; `Unusual` where it has no place for them."""
+        """What the work left, as values of the call; `UnusualTurn` where it has no place for them."""
         rows, inserts, parts = provisional.rows, provisional.inserts, straight.parts
         if provisional.is_unusual or not _ONE_ROW <= rows.keys() <= _ONE_ROW | _SOME_ROWS or standing.row[-1]:
-            raise Unusual("tables")
+            raise UnusualTurn("tables")
         if (inserts["session"].columns, inserts["turn"].columns) != (parts.session, parts.turn):
-            raise Unusual("columns")
+            raise UnusualTurn("columns")
         (session,), (turn,), (log_row,) = rows["session"], rows["turn"], rows["log"]
         if turn[parts.turn.index("parent")] != standing.row[parts.session.index("head")]:
-            raise Unusual("parent")
+            raise UnusualTurn("parent")
         new_rows = {
-            table: [_composite(inserts[table].columns, row, renumbered) for row in rows.get(table, ())]
+            table: [_composite_text(inserts[table].columns, row, renumbered) for row in rows.get(table, ())]
             for table, renumbered in _RENUMBERED.items()
         }
         (new_turn,), (move,), (key,) = (new_rows[name] for name in ("turn", "history", "thread_key"))
-        several = [_array(map(_quoted, new_rows[name])) for name in ("message", "tool_call")]
-        composites = (_moved(parts.session, standing.row, session), new_turn, *several, move, key)
+        several = [_array_text(map(_quoted_value, new_rows[name])) for name in ("message", "tool_call")]
+        composites = (_moved_session(parts.session, standing.row, session), new_turn, *several, move, key)
         contents, lines = rows.get("content", []), log_row[-1]
         if len(lines) + sum(row[5] for row in contents) > MOST_BYTES:
-            raise Unusual("size")
+            raise UnusualTurn("size")
         ids = b"".join([sha256(line).digest() for line in lines.split(b"\n")])
         numbers = (self._lock, self._schema, self._recent.erasures, *self._seen_and_filled(contents), log_row[2])
         values = [
             *[b"%d" % number for number in numbers],
             ids,
             lines,
-            *_packed(contents),
+            *_packed_contents(contents),
             *[None if version is None else b"%d" % version for version in standing.versions],
             *[composite.encode() for composite in composites],
         ]
@@ -248,12 +248,14 @@ class StraightAppends:
         """Where the log ends with the turn; None where it was refused, and nothing has happened."""
         self._standings.pop(turn.straight.question, None)
         (*row, _, heard) = sql.call(turn.values, self.call)
-        verdict, n, chain, content, newer, locked_at, written_by = _answer(row)
+        verdict, n, chain, content, newer, locked_at, written_by = _turn_answer(row)
         self.is_heard = heard != NOBODY
         self.verdicts[verdict] += 1
         self.can_retry = verdict == KNOWN
         for number, digest, ref in newer:  # of the tree whose contents the turn has
-            self._recent.by_key[turn.contents[0][1], bytes.fromhex(digest)] = Stored(number, bytes.fromhex(ref))
+            self._recent.by_key[turn.contents[0][1], bytes.fromhex(digest)] = StoredContentRow(
+                number, bytes.fromhex(ref)
+            )
         if verdict != DONE:
             turn.salts.return_all()
             return None
@@ -267,14 +269,14 @@ class StraightAppends:
         recent, amount = self._recent, len(turn.contents)
         before = tip.contents - amount
         for k, (_, tree, ref, _, digest, *_) in enumerate(turn.contents, before + 1):
-            recent.by_key[tree, digest] = Stored(k, ref)
+            recent.by_key[tree, digest] = StoredContentRow(k, ref)
             recent.seen_in[tree] = tip.contents
         if recent.seen == before:
             recent.seen = tip.contents
         recent.newest = max(recent.newest, tip.contents)
         if len(self._standings) >= REMEMBERED:
             self._standings.clear()
-        row = [_renumbered(value, tip.n - turn.events, before) for value in turn.turn_row]
+        row = [_renumbered_value(value, tip.n - turn.events, before) for value in turn.turn_row]
         self._standings[turn.straight.question] = KnownStanding(
             (*turn.session, *turn.lease, *row, 0), (written_by, turn.lease_version, written_by)
         )
@@ -289,23 +291,23 @@ def _read_standing(sql: PostgresSql, straight: StraightTurn) -> KnownStanding | 
     return KnownStanding(rows[0], version_rows[0]) if rows and version_rows else None
 
 
-def _moved(columns: Sequence[str], before: Row, after: Row) -> str:
-    """What `append_turn` needs of a session; `Unusual` where a turn changed something else of it."""
+def _moved_session(columns: Sequence[str], before: Row, after: Row) -> str:
+    """What `append_turn` needs of a session; `UnusualTurn` where a turn changed something else of it."""
     needed: list[Any] = []
     for column, old, new in zip(columns, before, after, strict=False):
         if column not in _SENT and old != new:
-            raise Unusual("session")
+            raise UnusualTurn("session")
         needed.append(new if column in _SENT else None)
-    return _composite(columns, tuple(needed), frozenset())
+    return _composite_text(columns, tuple(needed), frozenset())
 
 
-def _renumbered(value: Any, n: int, content: int) -> Any:
+def _renumbered_value(value: Any, n: int, content: int) -> Any:
     if type(value) is not int or value < EVENTS_FROM:
         return value
     return value - CONTENTS_FROM + content if value >= CONTENTS_FROM else value - EVENTS_FROM + n
 
 
-def _composite(columns: Sequence[str], row: Row, renumbered: frozenset[str]) -> str:
+def _composite_text(columns: Sequence[str], row: Row, renumbered: frozenset[str]) -> str:
     """A row as PostgreSQL reads it; provisional numbers stand in these columns alone."""
     fields: list[str] = []
     for column, value in zip(columns, row, strict=True):
@@ -313,42 +315,47 @@ def _composite(columns: Sequence[str], row: Row, renumbered: frozenset[str]) -> 
             fields.append("")
         elif isinstance(value, str):
             if _DIGITS[0] in value or _DIGITS[1] in value or "\0" in value:
-                raise Unusual(column)
-            fields.append(_quoted(value))
+                raise UnusualTurn(column)
+            fields.append(_quoted_value(value))
         elif isinstance(value, bytes):
             fields.append(f'"\\\\x{value.hex()}"')
         elif value >= EVENTS_FROM and column not in renumbered:
-            raise Unusual(column)
+            raise UnusualTurn(column)
         else:
             fields.append(str(value))
     return f"({','.join(fields)})"
 
 
-def _quoted(value: str) -> str:
+def _quoted_value(value: str) -> str:
     """One value among others, in a row or an array."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-def _packed(contents: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes]:
+def _packed_contents(contents: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes]:
     """Their tree; where each begins and how long it is; and all of them in one piece."""
     starts, pieces, place = list[str](), list[bytes](), 1
     for _, tree, ref, salt, digest, size, shown, data in contents:
         header = ref + salt + digest
         if shown is not None or data is None or len(header) != HEADER_BYTES or tree != contents[0][1] or tree < 0:
-            raise Unusual("content")
+            raise UnusualTurn("content")
         starts.append(str(place))
         pieces += (header, data)
         place += HEADER_BYTES + size
     tree = contents[0][1] if contents else 0
-    return b"%d" % tree, _array(starts).encode(), _array(str(row[5]) for row in contents).encode(), b"".join(pieces)
+    return (
+        b"%d" % tree,
+        _array_text(starts).encode(),
+        _array_text(str(row[5]) for row in contents).encode(),
+        b"".join(pieces),
+    )
 
 
-def _array(items: Iterable[str]) -> str:
+def _array_text(items: Iterable[str]) -> str:
     return f"{{{','.join(items)}}}"
 
 
-def _answer(row: Sequence[bytes | None]) -> tuple[str, int, bytes, int, list[tuple[int, str, str]], int, int]:
+def _turn_answer(row: Sequence[bytes | None]) -> tuple[str, int, bytes, int, list[tuple[int, str, str]], int, int]:
     """The columns that `append_turn` gives, from the server's binary form."""
     verdict, n, chain, content, newer, locked_at, written_by = row
     last_n, last_content, at, writer = [

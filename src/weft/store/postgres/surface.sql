@@ -23,7 +23,7 @@ CREATE VIEW events AS
 
 CREATE VIEW turns AS
     SELECT t.id, t.parent AS parent_turn_id, t.type AS turn_type, t.status, t.started_at, t.completed_at,
-        name_of(t.model) AS model, name_of(t.provider) AS provider, t.role, name_of(t.toolset) AS toolset_name,
+        name_of(t.model) AS model, name_of(t.provider) AS provider, name_of(t.provider_program) AS provider_program, t.role, name_of(t.toolset) AS toolset_name,
         CASE WHEN t.tools IS NULL THEN NULL WHEN t.tools LIKE '#%' THEN json_of(substr(t.tools, 2)::bigint)
             ELSE '[' || COALESCE((SELECT string_agg(quoted(name_of(j.value)), ',' ORDER BY j.place)
                 FROM json_array_elements_text(t.tools::json) WITH ORDINALITY AS j(value, place)), '') || ']'
@@ -110,7 +110,21 @@ CREATE VIEW messages AS
                         FROM message_context i JOIN content_text c ON c.n = i.content WHERE i.message = m.id) things
                     GROUP BY name) named), '') || '}'
             ELSE json_of(m.context) END AS context_json,
-        json_of(m.metadata) AS metadata_json, m.parent AS parent_message_id, name_of(m.model) AS model,
+        json_of(m.metadata) AS metadata_json,
+        COALESCE(m.parent, CASE WHEN m.seq > 0
+            THEN (SELECT p.id FROM message p WHERE p.turn = m.turn AND p.seq = m.seq - 1)
+            ELSE (
+            WITH RECURSIVE before(turn, segment, depth, parent, events, place) AS (
+                SELECT p.n, p.segment, p.depth, p.parent, CASE WHEN s.base = t.depth THEN s.parent_events END, 1
+                    FROM turn p JOIN segment s ON s.n = t.segment WHERE p.id = t.parent
+                UNION ALL SELECT p.n, p.segment, p.depth, p.parent,
+                        CASE WHEN s.base = b.depth THEN s.parent_events END, b.place + 1
+                    FROM before b JOIN turn p ON p.id = b.parent JOIN segment s ON s.n = b.segment
+                    WHERE NOT EXISTS (SELECT 1 FROM message x WHERE x.turn = b.turn
+                        AND (b.events IS NULL OR x.position < b.events)))
+            SELECT x.id FROM before b JOIN message x ON x.turn = b.turn AND (b.events IS NULL OR x.position < b.events)
+                ORDER BY b.place, x.seq DESC LIMIT 1) END) AS parent_message_id,
+        name_of(m.model) AS model,
         json_of(m.thinking_config) AS thinking_config_json,
         CASE WHEN m.text IS NOT NULL THEN '[{"type":"text","text":' || quoted(text_of(m.text)) || '}]'
             ELSE '[' || COALESCE((SELECT string_agg(CASE j.value ->> 'type'

@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import Action, Damaged, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
 from weft.store.fact_log import LAST_NUMBER
-from weft.store.port import AnyOf, Progress, Question, Term
+from weft.store.port import AnyOf, Progress, Question, SearchTerm
 from weft.store.private_files import (
     LedgerFile,
     aside_of,
@@ -38,7 +38,7 @@ from weft.store.private_files import (
     put_in_place,
 )
 from weft.store.replicas import COPIED_NOTE, NOTE
-from weft.store.sql import Sql, WriteBuffer, askable, words_of
+from weft.store.sql import Sql, WriteBuffer, askable, words_of_statement
 
 # --- The tables, views, indexes and triggers of a database file, compared with those that a ledger has.
 
@@ -120,23 +120,23 @@ def unknown_objects(
 ) -> list[SchemaObject]:
     """Those that are not among the expected ones, by name. A view in `views` may have any text: nobody reads it."""
     return [
-        found
-        for found in objects
-        if found != expected.get(found.name)
-        and found.sql not in _STATISTICS
-        and not (found.kind == "view" and found.name in views)
-        and not (found.name in expected and _is_plain_shadow(found, expected[found.name]))
+        actual
+        for actual in objects
+        if actual != expected.get(actual.name)
+        and actual.sql not in _STATISTICS
+        and not (actual.kind == "view" and actual.name in views)
+        and not (actual.name in expected and _is_plain_shadow(actual, expected[actual.name]))
     ]
 
 
-def _is_plain_shadow(found: SchemaObject, expected: SchemaObject) -> bool:
+def _is_plain_shadow(actual: SchemaObject, expected: SchemaObject) -> bool:
     """Both are tables that FTS5 made, and only columns differ: a name in single quotes is its way to write one."""
-    spelled = _PLAIN_TABLE.fullmatch(found.sql)
+    spelled = _PLAIN_TABLE.fullmatch(actual.sql)
     return (
         spelled is not None
         and _PLAIN_TABLE.fullmatch(expected.sql) is not None
-        and (found.kind, found.table, spelled[1]) == ("table", found.name, found.name)
-        and _EXPRESSIONS.search(found.sql) is None
+        and (actual.kind, actual.table, spelled[1]) == ("table", actual.name, actual.name)
+        and _EXPRESSIONS.search(actual.sql) is None
     )
 
 
@@ -165,7 +165,7 @@ class SqliteSql:
         self._execute_many = connection.executemany
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
-        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
+        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of_statement(sql)):
             self.buffer.write_rows()
         try:
             return self._execute(sql, values).fetchone()
@@ -175,7 +175,7 @@ class SqliteSql:
             return self.one(sql, askable(values))
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
+        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of_statement(sql)):
             self.buffer.write_rows()
         try:
             return self._execute(sql, values).fetchall()
@@ -276,11 +276,11 @@ def empty_log(connection: apsw.Connection, patience: float) -> bool:
     return not busy
 
 
-def _assert_setting(connection: apsw.Connection, name: str, wanted: str, reads_back: object) -> None:
-    connection.execute(f"PRAGMA {name} = {wanted}").fetchall()
-    found = connection.execute(f"PRAGMA {name}").fetchall()[0][0]
-    if found != reads_back:
-        raise WeakDurability(name, wanted, str(found))
+def _assert_setting(connection: apsw.Connection, name: str, setting: str, reads_back: object) -> None:
+    connection.execute(f"PRAGMA {name} = {setting}").fetchall()
+    actual = connection.execute(f"PRAGMA {name}").fetchall()[0][0]
+    if actual != reads_back:
+        raise WeakDurability(name, setting, str(actual))
 
 
 @contextmanager
@@ -506,10 +506,10 @@ def find_misfit(sql: Sql) -> str | None:
             f"WHEN typeof({quoted(name)}) NOT IN ({_fitting(kind, required)}) THEN {as_literal(name)}"
             for name, kind, required in columns
         )
-        each = f"SELECT CASE {cases} END AS misfit FROM {quoted(table)}"
-        found = sql.one(f"SELECT misfit FROM ({each}) WHERE misfit IS NOT NULL")
-        if found is not None:
-            return f"{table}.{found[0]}"
+        misfits = f"SELECT CASE {cases} END AS misfit FROM {quoted(table)}"
+        row = sql.one(f"SELECT misfit FROM ({misfits}) WHERE misfit IS NOT NULL")
+        if row is not None:
+            return f"{table}.{row[0]}"
     return None
 
 
@@ -572,7 +572,7 @@ def _group(group: AnyOf) -> str:
     return f"({terms})" if len(group) > 1 else terms
 
 
-def _term(term: Term) -> str:
+def _term(term: SearchTerm) -> str:
     quoted = '"' + term.word.replace('"', '""') + '"'
     return f"{quoted} *" if term.prefix else quoted
 
@@ -643,8 +643,8 @@ def make_aside(target: Path) -> Path:
     """An empty file to be copied into. What a dead process left beside it goes first: SQLite would take a log or a
     journal there for this file's own, and undo or repeat in it what was done to the other one."""
     aside = aside_of(target)
-    for end in BESIDE:
-        Path(f"{aside}{end}").unlink(missing_ok=True)
+    for suffix in BESIDE:
+        Path(f"{aside}{suffix}").unlink(missing_ok=True)
     create_private(aside)
     return aside
 
@@ -717,20 +717,20 @@ class FileCopier(Thread):
             self.error = error
 
 
-def _move_bytes(descriptor: int, copy: FileIO, at: int, most: int) -> int:
+def _move_bytes(descriptor: int, copy: FileIO, offset: int, most: int) -> int:
     """Some bytes from a place of one file to the end of another; on Linux without a detour through this process."""
-    moved = _send_bytes(descriptor, copy, at, most) if sys.platform == "linux" else None
+    moved = _send_bytes(descriptor, copy, offset, most) if sys.platform == "linux" else None
     if moved is None:
-        moved = copy.write(os.pread(descriptor, min(most, BYTES_AT_ONCE), at)) or 0
+        moved = copy.write(os.pread(descriptor, min(most, BYTES_AT_ONCE), offset)) or 0
     if not moved:
         raise OSError(EIO, "the file is shorter than its pages", str(copy.name))
     return moved
 
 
-def _send_bytes(descriptor: int, copy: FileIO, at: int, most: int) -> int | None:
+def _send_bytes(descriptor: int, copy: FileIO, offset: int, most: int) -> int | None:
     """None where a file system has no such call, as some that programs provide."""
     try:
-        return os.sendfile(copy.fileno(), descriptor, at, min(most, BYTES_AT_ONCE))
+        return os.sendfile(copy.fileno(), descriptor, offset, min(most, BYTES_AT_ONCE))
     except OSError as error:
         if error.errno not in (EINVAL, ENOSYS):
             raise
@@ -769,4 +769,4 @@ def copies_beside(ledger: Path) -> list[Path]:
     """What upgrades and restored backups left beside a ledger, and copies of it that were cut short there."""
     name = escape(ledger.name)
     names = (f"{name}.schema-*.backup*", f"{name}*.partial", f"{name}.replaced-*", f"{name}.restored*")
-    return sorted({found for name in names for found in ledger.parent.glob(name)})
+    return sorted({copy for name in names for copy in ledger.parent.glob(name)})

@@ -58,7 +58,7 @@ from weft.store.sqlite.store import LONG_LOG_BYTES, SqliteBase
 _PROC = Path("/proc")
 
 
-class Holder(Struct, frozen=True):
+class LockHolder(Struct, frozen=True):
     """A process that has a lock on a file."""
 
     pid: int
@@ -69,7 +69,7 @@ class Holder(Struct, frozen=True):
         return f"process {self.pid} ({self.name})" if self.name else f"process {self.pid}"
 
 
-def holders_of(path: Path) -> list[Holder] | None:
+def holders_of(path: Path) -> list[LockHolder] | None:
     """Who has locked any part of the file; None where the system does not tell."""
     try:
         place, lines = path.stat(), (_PROC / "locks").read_text().splitlines()
@@ -77,12 +77,14 @@ def holders_of(path: Path) -> list[Holder] | None:
         return [] if (_PROC / "locks").exists() else None
     except OSError:
         return None
-    wanted = (os.major(place.st_dev), os.minor(place.st_dev), place.st_ino)
-    pids = {int(fields[4]) for fields in map(str.split, lines) if _place(fields) == wanted and fields[4].isdigit()}
-    return [_holder(pid) for pid in sorted(pids)]
+    file_key = (os.major(place.st_dev), os.minor(place.st_dev), place.st_ino)
+    pids = {
+        int(fields[4]) for fields in map(str.split, lines) if _file_place(fields) == file_key and fields[4].isdigit()
+    }
+    return [_holder_of(pid) for pid in sorted(pids)]
 
 
-def _place(fields: list[str]) -> tuple[int, int, int] | None:
+def _file_place(fields: list[str]) -> tuple[int, int, int] | None:
     """Lines with an arrow are waiters, not holders."""
     if len(fields) < 6 or fields[1] == "->":
         return None
@@ -93,13 +95,13 @@ def _place(fields: list[str]) -> tuple[int, int, int] | None:
         return None
 
 
-def _holder(pid: int) -> Holder:
+def _holder_of(pid: int) -> LockHolder:
     try:
         stat = (_PROC / str(pid) / "stat").read_text()
     except OSError:
-        return Holder(pid, "", False)
+        return LockHolder(pid, "", False)
     name, _, rest = stat.partition("(")[2].rpartition(")")
-    return Holder(pid, name, rest.split()[0] in ("T", "t"))
+    return LockHolder(pid, name, rest.split()[0] in ("T", "t"))
 
 
 # --- Looking at a ledger file without changing a byte of it, in whatever state it is.
@@ -222,7 +224,7 @@ def read_start(path: Path, size: int) -> bytes:
 def examine_place(path: Path) -> Iterator[Diagnosis]:
     """Is there a file, can it be read and written, and is it somewhere safe?"""
     if not path.exists():
-        yield _missing(path)
+        yield _examine_missing(path)
         return
     if not path.is_file():
         yield error("file", f"{path} is not a file", "a ledger is one file", Action.NAME_ANOTHER_LEDGER)
@@ -243,12 +245,12 @@ def examine_place(path: Path) -> Iterator[Diagnosis]:
     if unwritable:
         reason = "it can be read, but nothing can be recorded"
         yield warning("permissions", f"{' and '.join(unwritable)} may not be written", reason, "chmod u+w, or chown")
-    yield from _others(path, beside)
-    yield from _room(path)
-    yield from _leftovers(path)
+    yield from _examine_permissions(path, beside)
+    yield from _examine_room(path)
+    yield from _examine_leftovers(path)
 
 
-def _others(path: Path, beside: list[Path]) -> Iterator[Diagnosis]:
+def _examine_permissions(path: Path, beside: list[Path]) -> Iterator[Diagnosis]:
     """May other users read it, and has it another name?"""
     open_files = [file for file in (path, *beside) if file.stat().st_mode & 0o077]
     if open_files:
@@ -261,16 +263,16 @@ def _others(path: Path, beside: list[Path]) -> Iterator[Diagnosis]:
         yield error("names", f"{path} is one of {names} names of the same file", reason, Action.KEEP_ONE_NAME)
 
 
-def _missing(path: Path) -> Diagnosis:
-    known = max((head.n for head in HeadFile.load(Path(f"{path}-head"))), default=0)
-    if known:
-        lost = f"the database is gone; {known} events were acknowledged"
+def _examine_missing(path: Path) -> Diagnosis:
+    acknowledged = max((head.n for head in HeadFile.load(Path(f"{path}-head"))), default=0)
+    if acknowledged:
+        lost = f"the database is gone; {acknowledged} events were acknowledged"
         return error("file", f"{path}: {lost}", "its head file is still there", Action.RESTORE_BACKUP)
     advice = Action.CREATE_OR_NAME_LEDGER.of(path=hidden_address(str(path)))
     return error("file", f"there is no ledger at {path}", "nothing can be opened", advice)
 
 
-def _room(path: Path) -> Iterator[Diagnosis]:
+def _examine_room(path: Path) -> Iterator[Diagnosis]:
     free, size = shutil.disk_usage(path.parent).free, path.stat().st_size
     if free < LITTLE_ROOM:
         yield error("disk", f"{free:,} bytes are free", "appends will be refused", "free some space")
@@ -281,18 +283,18 @@ def _room(path: Path) -> Iterator[Diagnosis]:
         yield good("disk", f"{free / 1e9:,.1f} GB are free")
 
 
-def _leftovers(path: Path) -> Iterator[Diagnosis]:
+def _examine_leftovers(path: Path) -> Iterator[Diagnosis]:
     for file in sorted(path.parent.glob(f"{path.name}*")):
         size = size_of(file)
         if file.name.endswith(".partial"):
-            what = f"{file.name} ({size:,} bytes) was not finished"
-            yield note("leftovers", what, "a copy was cut short; nothing uses it", f"rm {file}")
+            leftover = f"{file.name} ({size:,} bytes) was not finished"
+            yield note("leftovers", leftover, "a copy was cut short; nothing uses it", f"rm {file}")
         elif file.name.endswith(".backup") and ".schema-" in file.name:
-            what = f"{file.name} ({size:,} bytes) is from before an upgrade"
-            yield note("leftovers", what, "it is only needed to go back", f"rm {file}, once all is well")
+            leftover = f"{file.name} ({size:,} bytes) is from before an upgrade"
+            yield note("leftovers", leftover, "it is only needed to go back", f"rm {file}, once all is well")
         elif ".replaced-" in file.name:
-            what = f"{file.name} ({size:,} bytes) was replaced by a backup"
-            yield note("leftovers", what, "it is only needed to save more of it", f"rm {file}, once all is well")
+            leftover = f"{file.name} ({size:,} bytes) was replaced by a backup"
+            yield note("leftovers", leftover, "it is only needed to save more of it", f"rm {file}, once all is well")
 
 
 def examine_holders(path: Path) -> Iterator[Diagnosis]:
@@ -312,24 +314,24 @@ def examine_holders(path: Path) -> Iterator[Diagnosis]:
             )
         else:
             yield note("lock", f"{holder} is writing", "the lock goes with its process, it is never left behind")
-    yield from _log_size(path, holders)
+    yield from _examine_log_size(path, holders)
 
 
-def _log_size(path: Path, holders: list[Holder] | None) -> Iterator[Diagnosis]:
+def _examine_log_size(path: Path, holders: list[LockHolder] | None) -> Iterator[Diagnosis]:
     size = size_of(Path(f"{path}-wal"))
     if size <= 2 * LONG_LOG_BYTES:
         yield good("log file", f"the write-ahead log has {size:,} bytes")
         return
-    who = f" by {_listed(holders)}" if holders else ""
+    held_by = f" by {_listed(holders)}" if holders else ""
     yield warning(
         "log file",
         f"the write-ahead log has {size:,} bytes",
-        f"a reader that never pauses keeps it from beginning anew{who}; reading gets slower",
+        f"a reader that never pauses keeps it from beginning anew{held_by}; reading gets slower",
         "end the longest reader; the last program that closes the ledger shortens it",
     )
 
 
-def _listed(holders: list[Holder]) -> str:
+def _listed(holders: list[LockHolder]) -> str:
     return ", ".join(map(str, holders))
 
 
@@ -337,10 +339,10 @@ def examine_start(path: Path) -> Iterator[Diagnosis]:
     """Does it begin as a SQLite database does? Nothing is said where it does."""
     size = path.stat().st_size
     if size == 0:
-        known = max((head.n for head in HeadFile.load(Path(f"{path}-head"))), default=0)
-        if known:
+        acknowledged = max((head.n for head in HeadFile.load(Path(f"{path}-head"))), default=0)
+        if acknowledged:
             yield error(
-                "file", f"{path} is empty; {known} events were acknowledged", "it was cut", Action.RESTORE_BACKUP
+                "file", f"{path} is empty; {acknowledged} events were acknowledged", "it was cut", Action.RESTORE_BACKUP
             )
         else:
             yield note("file", f"{path} is empty", "it becomes a ledger when it is first opened for writing")
@@ -358,9 +360,9 @@ def examine_start(path: Path) -> Iterator[Diagnosis]:
 
 def examine_database(store: ExaminedStore) -> Iterator[Diagnosis]:
     """Is it a ledger of ours, of which schema, and are the engine's own structures whole?"""
-    known = shipped_schema().number
+    shipped = shipped_schema().number
     try:
-        found = store.introduce()
+        schema = store.introduce()
     except NotALedger as refused:
         reason = "it is not touched" if "another" in refused.reason else "its header is damaged"
         yield error("database", str(refused), reason, Action.NAME_ANOTHER_OR_RESTORE)
@@ -372,13 +374,13 @@ def examine_database(store: ExaminedStore) -> Iterator[Diagnosis]:
         reason = "such an object can change what is read and written: it is not opened"
         yield error(OBJECTS, str(refused), reason, refused.advice)
         return
-    if found < known:
+    if schema < shipped:
         size = Path(store.path).stat().st_size
-        what = f"schema {found} is older than this program's {known}"
+        what = f"schema {schema} is older than this program's {shipped}"
         room = f"the next opening for writing upgrades it and first makes a backup of about {size:,} bytes"
         yield warning("schema", what, room, Action.OPEN_TO_UPGRADE)
     else:
-        yield good("schema", f"schema {found}")
+        yield good("schema", f"schema {schema}")
     if read_start(Path(store.path), WAL_MARK.stop)[WAL_MARK] != b"\2\2":
         yield note("durability", "the database is not in WAL mode", "the next opening for writing sets that")
 
@@ -388,14 +390,14 @@ def examine_structure(store: ExaminedStore, full: bool) -> Iterator[Diagnosis]:
     if not full and size > QUICK_BYTES:
         yield note("structure", f"not looked at: {size:,} bytes", "it would take a while", Action.EXAMINE_FULLY)
         return
-    found = store.check_integrity() if full else store.check_quickly()
-    for problem in found:
-        yield _damage(problem)
-    if not found:
+    problems = store.check_integrity() if full else store.check_quickly()
+    for problem in problems:
+        yield _damage_diagnosis(problem)
+    if not problems:
         yield good("structure", "the engine finds nothing wrong")
 
 
-def _damage(problem: str) -> Diagnosis:
+def _damage_diagnosis(problem: str) -> Diagnosis:
     if problem.startswith("fts5"):
         return error("structure", problem, "the index of search is damaged; no fact is", Action.REBUILD_VIEWS)
     if problem.endswith("is missing"):
@@ -408,26 +410,26 @@ def examine_heads(store: ExaminedStore) -> Iterator[Diagnosis]:
     file = Path(f"{store.path}-head")
     heads = HeadFile.load(file)
     with store.read() as txn:
-        end = txn.facts.tip().n
+        last_event = txn.facts.tip().n
         chains = {head.n: txn.facts.chain_at(head.n) for head in heads}
     if not file.exists():
         yield note("head file", "there is none", "until the next opening a cut database would not be noticed", "")
         return
     wrong = [head for head in heads if head.replica != store.replica or chains[head.n] != head.chain]
     for head in wrong[:1]:
-        other = "" if head.replica == store.replica else f" by replica {head.replica}"
-        differs = " and differs" if head.n <= end else ""
+        writer_note = "" if head.replica == store.replica else f" by replica {head.replica}"
+        differs = " and differs" if head.n <= last_event else ""
         yield error(
             "head file",
-            f"event {head.n} was acknowledged{other}; the log ends at {end}{differs}",
+            f"event {head.n} was acknowledged{writer_note}; the log ends at {last_event}{differs}",
             "the database was cut, rolled back or replaced",
             Action.ACCEPT_LOSS,
         )
     newest = max((head.n for head in heads), default=0)
-    if not wrong and newest < end:
-        yield note("head file", f"it knows of event {newest}, the log ends at {end}", "a crash leaves it so")
+    if not wrong and newest < last_event:
+        yield note("head file", f"it knows of event {newest}, the log ends at {last_event}", "a crash leaves it so")
     elif not wrong:
-        yield good("head file", f"agrees with the log, which ends at event {end}")
+        yield good("head file", f"agrees with the log, which ends at event {last_event}")
 
 
 def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[list[Diagnosis], ExaminedStore | None]:
@@ -438,17 +440,21 @@ def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[li
     except OSError as failure:
         why = "nothing can be said of what is behind it"
         return [error("file", f"{path}: {failure.strerror}", why, Action.CHECK_PATH)], None
-    found = list(as_far_as_it_goes("file", lambda: examine_place(path)))
+    diagnoses = list(as_far_as_it_goes("file", lambda: examine_place(path)))
     if path.is_file():
-        found += as_far_as_it_goes("processes", lambda: examine_holders(path))
-        found += as_far_as_it_goes("file", lambda: examine_start(path))
-    if not path.is_file() or path.stat().st_size == 0 or any(one.check == "file" and one.mend for one in found):
-        return found, None
+        diagnoses += as_far_as_it_goes("processes", lambda: examine_holders(path))
+        diagnoses += as_far_as_it_goes("file", lambda: examine_start(path))
+    if (
+        not path.is_file()
+        or path.stat().st_size == 0
+        or any(diagnosis.check == "file" and diagnosis.mend for diagnosis in diagnoses)
+    ):
+        return diagnoses, None
     try:
         store = ExaminedStore(path, clock, in_use)
     except StoreError as failure:
         return [
-            *found,
+            *diagnoses,
             error(
                 "database",
                 str(failure),
@@ -456,15 +462,17 @@ def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[li
                 failure.advice if failure.hint else Action.RESTORE_OR_SALVAGE,
             ),
         ], None
-    diagnoses = list(as_far_as_it_goes("database", lambda: examine_database(store)))
-    is_ours = not any(one.mend for one in diagnoses)
-    found += diagnoses
-    if not any(one.check == OBJECTS for one in diagnoses):  # the engine's check computes what they say
-        found += as_far_as_it_goes("structure", lambda: examine_structure(store, full))
+    database_diagnoses = list(as_far_as_it_goes("database", lambda: examine_database(store)))
+    is_ours = not any(diagnosis.mend for diagnosis in database_diagnoses)
+    diagnoses += database_diagnoses
+    if not any(
+        diagnosis.check == OBJECTS for diagnosis in database_diagnoses
+    ):  # the engine's check computes what they say
+        diagnoses += as_far_as_it_goes("structure", lambda: examine_structure(store, full))
     if not is_ours:
         store.close()
-        return found, None
-    return [*found, *as_far_as_it_goes("head file", lambda: examine_heads(store))], store
+        return diagnoses, None
+    return [*diagnoses, *as_far_as_it_goes("head file", lambda: examine_heads(store))], store
 
 
 # --- A backup put in a ledger's place.
@@ -500,7 +508,7 @@ def restore(
         if store.introduce() == 0:
             raise LedgerMissing(str(backup), Action.CHECK_PATH)
         with store.read() as txn:
-            end = txn.facts.tip().n
+            last_event = txn.facts.tip().n
         with nobody_else(path):
             aside = path.with_name(path.name + ".restored")
             aside.unlink(missing_ok=True)
@@ -515,27 +523,27 @@ def restore(
             put_in_place(aside, path)
     finally:
         store.close()
-    return RestoreResult(end, replaced)
+    return RestoreResult(last_event, replaced)
 
 
 def _move_aside(path: Path, now_ms: int) -> str | None:
     """The log goes with its database: beside another one it would destroy it. So nothing takes its place before that
     is sure, and a log that an earlier attempt left behind follows its database."""
-    there = [suffix for suffix in ("", *SQLITE_SUFFIXES) if os.path.exists(f"{path}{suffix}")]
-    if not there:
+    present = [suffix for suffix in ("", *SQLITE_SUFFIXES) if os.path.exists(f"{path}{suffix}")]
+    if not present:
         return None
-    earlier = None if "" in there else _moved_last(path)
+    earlier = None if "" in present else _moved_last(path)
     name = earlier or path.with_name(f"{path.name}.replaced-{now_ms}")
-    for suffix in there:
+    for suffix in present:
         os.rename(f"{path}{suffix}", f"{name}{suffix}")
     sync(path.parent)
     return str(name)
 
 
 def _moved_last(path: Path) -> Path | None:
-    found = path.parent.glob(f"{escape(path.name)}.replaced-*")
-    whole = [each for each in found if each.name.rpartition("-")[2].isdigit()]
-    return max(whole, key=lambda each: int(each.name.rpartition("-")[2]), default=None)
+    candidates = path.parent.glob(f"{escape(path.name)}.replaced-*")
+    databases = [database for database in candidates if database.name.rpartition("-")[2].isdigit()]
+    return max(databases, key=lambda database: int(database.name.rpartition("-")[2]), default=None)
 
 
 @contextmanager

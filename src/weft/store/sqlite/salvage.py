@@ -43,13 +43,15 @@ WAL_HEADER, FRAME_HEADER = 32, 24
 MAX_PAYLOAD = 64 * 1024 * 1024
 DIGEST = 32
 LONGEST_HEADER = 128
+GAPS_TRIED = 100
+"""For each row whose number is damaged: a file with much damage is searched in a time that grows with its size."""
 WITH_ROWID, WITHOUT = {3, *range(6, 13)}, {2, 3, 5}
 """How many columns tables of facts have, with room for more."""
 KEPT_KEYS = re.compile(f"replica|import_secret|(?:{FORMER}|{TAKEN}|{DECLINED}).+")
 """Local state that a salvaged ledger needs."""
 
 
-class Malformed(Exception):
+class MalformedCell(Exception):
     """These bytes are no cell; whoever reads pages goes on with the next."""
 
 
@@ -143,22 +145,22 @@ class Pages:
                 waiting.clear()
 
 
-def search(path: Path, progress: Progress | None = None) -> Iterator[Found]:
+def facts_in_file(path: Path, progress: Progress | None = None) -> Iterator[Found]:
     """Everything in the file and its log that has the form of a fact."""
     pages = Pages(path)
     try:
         for done, (_, page) in enumerate(pages.images(), 1):
-            for is_table, columns, rowid in _records(pages, page):
-                found = _fact(is_table, columns, rowid)
-                if found is not None:
-                    yield found
+            for is_table, columns, rowid in _records_in_page(pages, page):
+                fact = _fact_of_columns(is_table, columns, rowid)
+                if fact is not None:
+                    yield fact
             if progress is not None and done % 256 == 0:
                 progress(done, len(pages))
     finally:
         pages.close()
 
 
-def _records(pages: Pages, page: bytes) -> Iterator[tuple[bool, list[Any], int]]:
+def _records_in_page(pages: Pages, page: bytes) -> Iterator[tuple[bool, list[Any], int]]:
     start = 100 if page[:16] == MAGIC else 0
     kind = page[start] if len(page) > start + 12 else 0
     if kind not in (TABLE_LEAF, INDEX_LEAF, INDEX_INNER):
@@ -166,64 +168,64 @@ def _records(pages: Pages, page: bytes) -> Iterator[tuple[bool, list[Any], int]]
     header = start + (12 if kind == INDEX_INNER else 8)
     (cells,) = struct.unpack(">H", page[start + 3 : start + 5])
     cells = min(cells, (len(page) - header) // 2)
-    for at in struct.unpack(f">{cells}H", page[header : header + 2 * cells]):
+    for offset in struct.unpack(f">{cells}H", page[header : header + 2 * cells]):
         try:
-            yield from _record(pages, page, at, kind)
-        except (Malformed, IndexError, struct.error, UnicodeDecodeError):
+            yield from _record_of_cell(pages, page, offset, kind)
+        except (MalformedCell, IndexError, struct.error, UnicodeDecodeError):
             continue
 
 
-def _record(pages: Pages, page: bytes, at: int, kind: int) -> Iterator[tuple[bool, list[Any], int]]:
+def _record_of_cell(pages: Pages, page: bytes, offset: int, kind: int) -> Iterator[tuple[bool, list[Any], int]]:
     """One cell, if it has as many columns as a row of facts. Where its overflow lies in the log as well as in the file,
     both are given."""
     if kind == INDEX_INNER:
-        at += 4
-    size, at = varint(page, at)
+        offset += 4
+    size, offset = varint(page, offset)
     rowid = 0
     if kind == TABLE_LEAF:
-        rowid, at = varint(page, at)
+        rowid, offset = varint(page, offset)
     if not 0 < size <= MAX_PAYLOAD:
-        raise Malformed
-    types, end = types_of(page[at : at + LONGEST_HEADER])
+        raise MalformedCell
+    types, values_start = types_of(page[offset : offset + LONGEST_HEADER])
     if len(types) not in (WITH_ROWID if kind == TABLE_LEAF else WITHOUT):
         return
-    given = set()
+    seen_payloads = set()
     for in_file in (False, True) if pages.has_log else (True,):
-        payload = _payload(pages, page, at, size, kind == TABLE_LEAF, in_file)
-        if payload not in given:
-            given.add(payload)
-            yield kind == TABLE_LEAF, values_of(types, payload, end), rowid
+        payload = _cell_payload(pages, page, offset, size, kind == TABLE_LEAF, in_file)
+        if payload not in seen_payloads:
+            seen_payloads.add(payload)
+            yield kind == TABLE_LEAF, values_of(types, payload, values_start), rowid
 
 
-def _payload(pages: Pages, page: bytes, at: int, size: int, is_table: bool, in_file: bool) -> bytes:
+def _cell_payload(pages: Pages, page: bytes, offset: int, size: int, is_table: bool, in_file: bool) -> bytes:
     """What of it lies in the page, then the chain of overflow pages."""
     usable = pages.usable
     most = usable - 35 if is_table else (usable - 12) * 64 // 255 - 23
     if size <= most:
-        return page[at : at + size]
+        return page[offset : offset + size]
     least = (usable - 12) * 32 // 255 - 23
     local = least + (size - least) % (usable - 4)
     local = local if local <= most else least
-    parts, left = [page[at : at + local]], size - local
-    (number,) = struct.unpack(">I", page[at + local : at + local + 4])
-    while left > 0:
+    parts, remaining = [page[offset : offset + local]], size - local
+    (number,) = struct.unpack(">I", page[offset + local : offset + local + 4])
+    while remaining > 0:
         overflow = pages.page(number, in_file=in_file) if number else b""
         if len(overflow) < pages.usable:
-            raise Malformed
+            raise MalformedCell
         (number,) = struct.unpack(">I", overflow[:4])
-        parts.append(overflow[4 : min(usable, 4 + left)])
-        left -= usable - 4
+        parts.append(overflow[4 : min(usable, 4 + remaining)])
+        remaining -= usable - 4
     return b"".join(parts)
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, offset: int) -> tuple[int, int]:
     value = 0
     for i in range(8):
-        byte = data[at + i]
+        byte = data[offset + i]
         value = value << 7 | byte & 127
         if byte < 128:
-            return value, at + i + 1
-    return value << 8 | data[at + 8], at + 9
+            return value, offset + i + 1
+    return value << 8 | data[offset + 8], offset + 9
 
 
 _WIDTHS = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
@@ -231,29 +233,29 @@ _WIDTHS = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 
 def types_of(header: bytes) -> tuple[list[int], int]:
     """The serial types of a record's values, and where the values begin."""
-    end, at = varint(header, 0)
+    end, offset = varint(header, 0)
     if not 0 < end <= len(header):
-        raise Malformed
+        raise MalformedCell
     types: list[int] = []
-    while at < end:
-        kind, at = varint(header, at)
+    while offset < end:
+        kind, offset = varint(header, offset)
         types.append(kind)
     return types, end
 
 
-def values_of(types: list[int], payload: bytes, at: int) -> list[Any]:
+def values_of(types: list[int], payload: bytes, offset: int) -> list[Any]:
     """None, numbers, bytes and texts."""
     values: list[Any] = []
     for kind in types:
         width = (kind - 12) // 2 if kind >= 12 else _WIDTHS[kind]
-        if at + width > len(payload):
-            raise Malformed
-        values.append(_value(kind, payload[at : at + width]))
-        at += width
+        if offset + width > len(payload):
+            raise MalformedCell
+        values.append(_value_of(kind, payload[offset : offset + width]))
+        offset += width
     return values
 
 
-def _value(kind: int, data: bytes) -> Any:
+def _value_of(kind: int, data: bytes) -> Any:
     if kind == 0:
         return None
     if kind <= 6:
@@ -262,10 +264,10 @@ def _value(kind: int, data: bytes) -> Any:
         return kind - 8
     if kind >= 12:
         return data if kind % 2 == 0 else data.decode()
-    raise Malformed
+    raise MalformedCell
 
 
-def _fact(is_table: bool, columns: Sequence[Any], rowid: int) -> Found | None:
+def _fact_of_columns(is_table: bool, columns: Sequence[Any], rowid: int) -> Found | None:
     """By the number and the types of its columns; a row's own number is not among them, SQLite keeps it apart."""
     return _with_rowid(columns, rowid) if is_table else _without_rowid(columns)
 
@@ -339,21 +341,21 @@ class SalvagedFacts:
         path = real_path(path)
         heads = HeadFile.load(Path(f"{path}-head"))
         self.acknowledged = max([self.acknowledged, *(head.n for head in heads)])
-        for found in search(path, progress):
-            self._add(found)
-        self._unpack()
+        for fact in facts_in_file(path, progress):
+            self._add_fact(fact)
+        self._unpack_packs()
         self._join_parts()
         for table in ("large", "part", "pack", "slice"):
             self._db.execute(f"DELETE FROM {table}")
 
-    def _add(self, found: Found) -> None:
-        match found:
+    def _add_fact(self, fact: Found) -> None:
+        match fact:
             case FoundRow(n, count, _, chain, events):
                 self._db.execute("INSERT OR IGNORE INTO row VALUES (?, ?, ?, ?)", (n, count, chain, events))
             case FoundContent(n, ref, salt, size, None):
                 self._db.execute("INSERT OR IGNORE INTO large VALUES (?, ?, ?, ?)", (n, ref, salt, size))
-            case FoundContent() if found.data is not None:
-                self._add_content(found.n, found.ref, found.salt, found.data)
+            case FoundContent() if fact.data is not None:
+                self._add_content(fact.n, fact.ref, fact.salt, fact.data)
             case FoundPart(content, idx, data):
                 self._db.execute("INSERT INTO part VALUES (?, ?, ?)", (content, idx, data))
             case FoundPack(n, data):
@@ -370,25 +372,25 @@ class SalvagedFacts:
         self._db.execute("INSERT OR IGNORE INTO content VALUES (?, ?, ?, ?)", (ref, n, salt, data))
         return True
 
-    def _unpack(self) -> None:
+    def _unpack_packs(self) -> None:
         """Slices of packs become parts; a pack that cannot be unpacked has lost all of its own."""
-        found: list[Any] = self._db.execute("SELECT n, data FROM pack").fetchall()
-        for n, data in found:
+        packs: list[Any] = self._db.execute("SELECT n, data FROM pack").fetchall()
+        for n, data in packs:
             try:
-                whole = unpacked(data)
+                pack_bytes = unpacked(data)
             except zstandard.ZstdError:
                 continue
             slices: list[Any] = self._db.execute(
                 "SELECT content, idx, start, size FROM slice WHERE pack = ?", (n,)
             ).fetchall()
-            rows = [(content, idx, whole[start : start + size]) for content, idx, start, size in slices]
+            rows = [(content, idx, pack_bytes[start : start + size]) for content, idx, start, size in slices]
             self._db.executemany("INSERT INTO part VALUES (?, ?, ?)", rows)
 
     def _join_parts(self) -> None:
         """A large content is one whose parts, in their order, hash to its reference. Of a part that was found twice the
         last one is the newest."""
-        found: list[Any] = self._db.execute("SELECT n, ref, salt, size FROM large").fetchall()
-        for n, ref, salt, size in found:
+        large_contents: list[Any] = self._db.execute("SELECT n, ref, salt, size FROM large").fetchall()
+        for n, ref, salt, size in large_contents:
             parts = dict(self._db.execute("SELECT idx, data FROM part WHERE content = ? ORDER BY rowid", (n,)))
             data = b"".join(parts[idx] for idx in sorted(parts))
             if data or not size:
@@ -396,7 +398,10 @@ class SalvagedFacts:
 
     def prove(self) -> None:
         """Rows by the chain; lines of the others by who names them."""
-        doubtful = [row for row in self._rows() if not self._prove_row(*row)]
+        doubtful = [row for row in self._log_rows() if not self._prove_row(*row)]
+        if doubtful:
+            gaps = self._gaps()
+            doubtful = [row for row in doubtful if not self._prove_moved_row(gaps, *row)]
         if not doubtful:
             return
         for _, _, events in self._rows_again():
@@ -405,7 +410,7 @@ class SalvagedFacts:
         for n, count, _, events in doubtful:
             self._prove_lines(n, count, events)
 
-    def _rows(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+    def _log_rows(self) -> Iterator[tuple[int, int, bytes, bytes]]:
         yield from self._db.cursor().execute("SELECT n, count, chain, events FROM row ORDER BY n")
 
     def _rows_again(self) -> Iterator[tuple[int, int, bytes]]:
@@ -416,15 +421,38 @@ class SalvagedFacts:
         if len(lines) != count or first < 1:
             return False
         ids = [sha256(line).digest() for line in lines]
-        before = [GENESIS] if first == 1 else self._chains(first - 1)
+        before = [GENESIS] if first == 1 else self._chains_of_row(first - 1)
         if not any(extend(start, ids) == chain for start in before):
             return False
-        self._keep(zip(range(first, n + 1), ids, lines, strict=True))
+        self._add_events(zip(range(first, n + 1), ids, lines, strict=True))
         return True
 
-    def _chains(self, n: int) -> list[bytes]:
-        found = self._db.execute("SELECT chain FROM row WHERE n = ?", (n,)).fetchall()
-        return [blob(chain) for (chain,) in found]
+    def _gaps(self) -> list[tuple[int, int, bytes]]:
+        """Where rows are missing: after which number, how many numbers, and the chain that goes on there."""
+        gaps = []
+        for first, last in self.missing():
+            chains = [GENESIS] if first == 1 else self._chains_of_row(first - 1)
+            gaps += [(first - 1, last - first + 1, chain) for chain in chains]
+        return gaps
+
+    def _prove_moved_row(
+        self, gaps: list[tuple[int, int, bytes]], _: int, count: int, chain: bytes, events: bytes
+    ) -> bool:
+        """A whole row whose number alone is damaged: its chain says where it was."""
+        lines = events.split(b"\n")
+        if len(lines) != count:
+            return False
+        ids = [sha256(line).digest() for line in lines]
+        wide_enough = [(before, start) for before, missing, start in gaps if missing >= count]
+        for before, start in wide_enough[:GAPS_TRIED]:
+            if extend(start, ids) == chain:
+                self._add_events(zip(range(before + 1, before + count + 1), ids, lines, strict=True))
+                return True
+        return False
+
+    def _chains_of_row(self, n: int) -> list[bytes]:
+        rows = self._db.execute("SELECT chain FROM row WHERE n = ?", (n,)).fetchall()
+        return [blob(chain) for (chain,) in rows]
 
     def _prove_lines(self, n: int, count: int, events: bytes) -> None:
         """Damage may have made or unmade line ends: up to the first line that is no JSON numbers are counted from the
@@ -433,12 +461,12 @@ class SalvagedFacts:
         for k, line in enumerate(lines):
             digest = sha256(line).digest()
             if self._db.execute("SELECT 1 FROM named WHERE id = ?", (digest,)).fetchall():
-                self._keep([(n - count + 1 + k + shift, digest, line)])
+                self._add_events([(n - count + 1 + k + shift, digest, line)])
             elif not self._db.execute("SELECT 1 FROM event WHERE id = ?", (digest,)).fetchall():
                 self.unproved_events += 1
                 shift = shift if _is_json(line) else count - len(lines)
 
-    def _keep(self, events: Iterable[tuple[int, bytes, bytes]]) -> None:
+    def _add_events(self, events: Iterable[tuple[int, bytes, bytes]]) -> None:
         rows = [(digest, n, line) for n, digest, line in events]
         self._db.executemany("INSERT OR IGNORE INTO event(id, n, line) VALUES (?, ?, ?)", rows)
 
@@ -453,8 +481,8 @@ class SalvagedFacts:
             yield ProvedEvent(n, digest, line)
 
     def local(self, key: str) -> str | None:
-        found = self._db.execute("SELECT value FROM local WHERE key = ?", (key,)).fetchall()
-        return str(found[0][0]) if len(found) == 1 else None
+        rows = self._db.execute("SELECT value FROM local WHERE key = ?", (key,)).fetchall()
+        return str(rows[0][0]) if len(rows) == 1 else None
 
     def local_keys(self, prefix: str) -> list[str]:
         """Keys that begin so and have one value in all files."""
@@ -479,9 +507,9 @@ class SalvagedFacts:
 
     def missing(self) -> list[tuple[int, int]]:
         """Ranges of arrival numbers of which nothing was proved, up to what was once acknowledged."""
-        found, expected = [], 1
+        ranges, expected = [], 1
         for (n,) in self._db.cursor().execute("SELECT DISTINCT n FROM event ORDER BY n"):
             if n > expected:
-                found.append((expected, n - 1))
+                ranges.append((expected, n - 1))
             expected = max(expected, n + 1)
-        return [*found, (expected, self.acknowledged)] if self.acknowledged >= expected else found
+        return [*ranges, (expected, self.acknowledged)] if self.acknowledged >= expected else ranges

@@ -1,4 +1,5 @@
-"""An empty database aside, in which views are computed to be compared with stored ones; every backend uses it."""
+"""The SQLite backend: a ledger in a file or in memory, one writer at a time; and the empty database aside, in which
+views are computed to be compared with stored ones, for every backend."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""The `weft` command. It begins in `entry.py`; every command is a module of `commands`, loaded when it is called."""
+"""The `weft` command. It begins in `entry.py`; `main.py` lists the commands and the modules that they lie in, which are
+loaded when they are called."""

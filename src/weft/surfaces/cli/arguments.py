@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 
 
 # --- Arguments and options that several commands take, how a shell completes them, and the files that they name.
+
+
+class RenamedOption(click.Option):
+    """An option that was spelled otherwise once: `old` are spellings that are still taken, and shown nowhere."""
+
+    def __init__(self, *args: Any, old: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.old = tuple(old)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        shown, self.opts = self.opts, [*self.opts, *self.old]
+        super().add_to_parser(parser, ctx)
+        self.opts = shown
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]

@@ -20,7 +20,7 @@ from click.shell_completion import (
 )
 
 from weft.kernel.typed_names import shell_line, shell_word
-from weft.surfaces.cli.command_line import ALL_COMMANDS, COMPLETION_VARIABLE, EXIT_CODES, Call
+from weft.surfaces.cli.command_line import ALL_COMMANDS, COMPLETION_VARIABLE, EXIT_CODES, MOVED, Call
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.wire.program_answers import HelpText, ShellScript
 
@@ -67,37 +67,51 @@ TOPICS = {"revisions": REVISIONS, "exit-codes": exit_codes(), "environment": ENV
 
 
 @weft_command("help")
-@click.argument("topic", required=False)
+@click.argument("topic", nargs=-1)
 @click.option("--all", "all_commands", is_flag=True, help="List every command.")
 @click.pass_context
-def help_command(ctx: click.Context, call: Call, topic: str | None, all_commands: bool) -> None:
+def help_command(ctx: click.Context, call: Call, topic: tuple[str, ...], all_commands: bool) -> None:
     """Explain a command or a topic.
 
-    Topics: revisions, exit-codes, environment.
+    Topics: revisions, exit-codes, environment. A command of a group is named as it is typed: `weft help agent run`.
     """
-    if all_commands and topic is not None:
-        raise click.UsageError(f"--all lists every command; name {topic!r} without it")
+    if all_commands and topic:
+        raise click.UsageError(f"--all lists every command; name {' '.join(topic)!r} without it")
     root = ctx.find_root()
     root.meta[ALL_COMMANDS] = all_commands
     text = _text(root, topic)
     if call.json:
-        call.document(HelpText(topic=topic, text=text))
+        call.document(HelpText(topic=" ".join(topic) or None, text=text))
     else:
         click.echo(text)
 
 
-def _text(root: click.Context, topic: str | None) -> str:
-    if topic is None:
-        return root.get_help()
-    if topic in TOPICS:
-        return TOPICS[topic]
-    group = root.command
-    assert isinstance(group, click.Group)
-    topic_command = group.get_command(root, topic)
-    if topic_command is None:
-        raise click.UsageError(f"there is no command or topic {topic!r}; topics are {', '.join(TOPICS)}")
-    with click.Context(topic_command, parent=root, info_name=topic) as ctx:
-        return topic_command.get_help(ctx)
+def _text(root: click.Context, topic: tuple[str, ...]) -> str:
+    """The help of a command, or of a command of a group; a topic; without words what `weft --help` shows."""
+    if len(topic) == 1 and topic[0] in TOPICS:
+        return TOPICS[topic[0]]
+    context = root
+    for word in (*MOVED.get(topic[0], topic[:1]), *topic[1:]) if topic else ():
+        group = context.command
+        named_command = group.get_command(context, word) if isinstance(group, click.Group) else None
+        if named_command is None:
+            raise click.UsageError(_unknown_topic(context, word), ctx=context)
+        context = click.Context(named_command, parent=context, info_name=word)
+    return context.get_help()
+
+
+def _unknown_topic(context: click.Context, word: str) -> str:
+    group = context.command
+    if not isinstance(group, click.Group):
+        return f"`{context.command_path}` has no commands of its own"
+    is_root = context.parent is None
+    names = [*group.list_commands(context), *(TOPICS if is_root else ())]
+    near = get_close_matches(word, names)
+    return (
+        (f"there is no command or topic {word!r}" if is_root else f"{context.command_path} has no command {word!r}")
+        + (f"; did you mean {' or '.join(near)}?" if near else "")
+        + (f"; topics are {', '.join(TOPICS)}" if is_root and not near else "")
+    )
 
 
 # --- `weft completion`: what a shell needs to complete commands, options and sessions.
@@ -113,6 +127,9 @@ def completion_command(ctx: click.Context, call: Call, shell: str) -> None:
 
     For bash add `eval "$(weft completion bash)"` to ~/.bashrc; for zsh the same with zsh to ~/.zshrc; for fish write
     the output to ~/.config/fish/completions/weft.fish.
+
+    It completes commands, options, files and the labels of sessions. A name is completed as one word that the shell
+    does not expand, whatever stands in it.
     """
     from click.shell_completion import get_completion_class
 

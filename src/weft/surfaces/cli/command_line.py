@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from weft.kernel.errors import (
     LedgerError,
     NotFound,
     OutsideError,
+    SessionBusy,
     StoreError,
     WeftError,
     error_code,
@@ -334,6 +336,8 @@ COMPLETION_VARIABLE = "_WEFT_COMPLETE"
 
 ALL_COMMANDS = "weft.all_commands"
 """Set in the context of a help text that lists every command."""
+MOVED = {"mcp-server": ("mcp",), "export-facts": ("facts", "export"), "import-facts": ("facts", "import")}
+"""Names that commands had before, which still work, and are shown nowhere."""
 SHARED = ("ledger", "json", "quiet", "no_color", "no_pager")
 
 
@@ -468,6 +472,14 @@ class Declined(click.ClickException):
         super().__init__("nothing was changed")
 
 
+class NobodyToAsk(click.ClickException):
+    """A person has to answer, and nobody is at a terminal. `hint` says how to answer on the command line."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 def is_person_there(call: Call) -> bool:
     """Whether a person reads what stands on the error stream, and can answer it."""
     return sys.stdin.isatty() and sys.stderr.isatty() and not call.json
@@ -485,7 +497,7 @@ def confirm(call: Call, question: str, hint: str, *, is_sure: bool) -> None:
     if is_sure:
         return
     if not is_person_there(call):
-        raise InvalidInput("nobody is there to say yes", hint)
+        raise NobodyToAsk("nobody is there to say yes", hint)
     ask(question)
 
 
@@ -501,7 +513,7 @@ EXIT_CODES = {
     USAGE: "the command line is wrong",
     3: "there is no such session, turn, message, move or program, or the name could mean several",
     4: "a conflict: somebody else was first, the request does not fit the ledger's state, whoever acts may not, or the"
-    " answer to a question was no",
+    " answer to a question was no, or nobody was there to give it",
     5: "the input cannot be recorded as it is",
     6: "the ledger is damaged: something stored is not what was written",
     7: "the file, the disk or the permissions are in the way, or there is no ledger",
@@ -514,6 +526,7 @@ EXIT_CODES = {
 CODE_OF: dict[type[BaseException], int] = {
     click.ClickException: USAGE,
     Declined: 4,
+    NobodyToAsk: 4,
     NotFound: 3,
     AmbiguousName: 3,
     LedgerError: 4,
@@ -526,6 +539,9 @@ CODE_OF: dict[type[BaseException], int] = {
 }
 
 
+CLICK_CODES: dict[type[BaseException], str] = {Declined: "declined", NobodyToAsk: "nobody_to_ask"}
+
+
 def exit_code(error: BaseException) -> int:
     """The code of the nearest class that has one."""
     return next((CODE_OF[kind] for kind in type(error).__mro__ if kind in CODE_OF), BUG)
@@ -534,7 +550,7 @@ def exit_code(error: BaseException) -> int:
 def published_code(error: BaseException) -> str:
     """The code of an error, also of one that only a command line knows."""
     if isinstance(error, click.ClickException):
-        return "declined" if isinstance(error, Declined) else "usage"
+        return CLICK_CODES.get(type(error), "usage")
     return "interrupted" if isinstance(error, KeyboardInterrupt) else error_code(error)
 
 
@@ -548,7 +564,7 @@ def error_document(error: BaseException) -> ErrorDocument:
     shown = ErrorForm(
         code=published_code(error),
         message=message_of(error),
-        hint=phrase(advice),
+        hint=hint_of(error),
         action=advice.action,
         arguments=advice.arguments,
         printed=error.printed if isinstance(error, CodeFailed) else UNSET,
@@ -573,16 +589,45 @@ def message_of(error: BaseException) -> str:
 
 def _message_of(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
-        return " ".join(error.format_message().split())  # click breaks lines where it lists choices
+        return in_plain_words(" ".join(error.format_message().split()))  # click breaks lines where it lists choices
     if isinstance(error, OSError) and error.strerror:
         return f"{hidden_address(str(error.filename))}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, SessionBusy):
+        from weft.store.replicas import owner_words
+
+        return str(error).replace(error.owner, owner_words(error.owner))
     return str(error) or type(error).__name__
+
+
+def in_plain_words(message: str) -> str:
+    """What click says, in words of people and in the style of every other error: no capital, no full stop."""
+    for pattern, words in PLAIN_WORDS:
+        message = pattern.sub(words, message)
+    if message[1:2].islower():
+        message = message[0].lower() + message[1:]
+    return message.removesuffix(".")
+
+
+PLAIN_WORDS = (
+    (re.compile(r"^Missing option '(-\w)' / '"), r"Missing option '\1 or "),
+    (re.compile(r"^Missing (argument|option) '(.+?)'\.$"), r"the \1 \2 is missing"),
+    (re.compile(r"^Missing (argument|option) '([^']+)'\. Choose from:? (.+)$"), r"the \1 \2 is missing: one of \3"),
+    (re.compile(r"^Got unexpected extra argument \((.*)\)$"), r"there is one argument too many: \1"),
+    (re.compile(r"^Got unexpected extra arguments \((.*)\)$"), r"there are too many arguments: \1"),
+    (re.compile(r" is not a valid integer( range)?\.$"), " is no whole number."),
+    (re.compile(r" is not a valid float( range)?\.$"), " is no number."),
+    (re.compile(r"(\S+) is not in the range x>=(\S+)\.$"), r"\1 is less than \2."),
+    (re.compile(r"(\S+) is not in the range x>(\S+)\.$"), r"\1 is not more than \2."),
+    (re.compile(r"(\S+) is not in the range ([^\s<]+)<=x<=(\S+)\.$"), r"\1 is not between \2 and \3."),
+)
 
 
 def advice_for(error: BaseException) -> Advice:
     """What to do about an error, also about those that are not of the tree."""
     if isinstance(error, WeftError):
         return error.advice
+    if isinstance(error, NobodyToAsk):
+        return Advice(Action.OTHER, {}, error.hint)
     if isinstance(error, click.UsageError):
         return Action.READ_HELP.of(command="weft" if error.ctx is None else error.ctx.command_path)
     if isinstance(error, OSError):
@@ -590,8 +635,31 @@ def advice_for(error: BaseException) -> Advice:
     return Advice(Action.OTHER)
 
 
+LIST_COMMANDS = {
+    "agent": "agent list",
+    "provider": "provider list",
+    "model": "model list",
+    "task": "task list",
+    "trigger": "trigger list",
+    "code": "code list",
+    "toolset": "toolset list",
+    "information": "info list --all",
+    "human": "human list",
+    "MCP server": "mcp list",
+    "snapshot": "resource show RESOURCE",
+}
+"""By what is not there: the command that lists what is."""
+
+
+LISTING = (Action.LIST_PROGRAMS, Action.LIST_HISTORY, Action.LIST_RESOURCES)
+
+
 def hint_of(error: BaseException) -> str:
-    return phrase(advice_for(error))
+    advice = advice_for(error)
+    listed = advice.action in LISTING and not advice.detail
+    if listed and isinstance(error, NotFound) and error.what in LIST_COMMANDS:
+        return f"`weft {shell_line(LIST_COMMANDS[error.what].split())}` lists them"
+    return phrase(advice)
 
 
 def again_of(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """The person at the terminal, in whose name commands act, and their credentials: a file of
 places where keys are found. The root key of tokens, the keys they are believed by, what was
-revoked, and the token that a process was given. Files of the configuration that commands change,
-by one process at a time.
+revoked, and the token that a process was given; the MCP servers that the person has. Files of
+the configuration that commands change, by one process at a time.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidInput, InvalidKey, TokenRefused
-from weft.runtime.egress.credentials import Credential, checked_credential
+from weft.kernel.errors import InvalidInput, InvalidKey, NotFound, TokenRefused
+from weft.runtime.egress.credentials import Credential, Variable, checked_credential
 from weft.store.private_files import make_folder, new_file
 from weft.surfaces.cli.user_files import TOKEN_VARIABLE, configuration_folder
 from weft.surfaces.wire.answers import RevokedToken
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
     from weft.runtime.egress.context_tokens import RootKey, TokenContent
     from weft.runtime.egress.credentials import Keyring
     from weft.runtime.egress.execution_context import ExecutionContext
+    from weft.runtime.tools.mcp_server_settings import McpServer, PinnedTools
+    from weft.runtime.tools.mcp_servers import McpConfiguration
 
+
+T = TypeVar("T")
 
 # --- The person at the terminal, in whose name commands act, and their credentials: a file of places where keys are
 # found.
@@ -64,22 +69,38 @@ def change_credentials(change: Callable[[tuple[Credential, ...]], tuple[Credenti
     return changed
 
 
-def person_acting() -> ExecutionContext:
-    """The context that a command acts in without a token. Of the environment, single variables are looked up by name
-    when needed."""
+def person_acting(variable: Variable = os.environ.get) -> ExecutionContext:
+    """The context that a command acts in without a token, and a program that opened a ledger. Of the environment,
+    single variables are looked up by name when needed."""
     from weft.kernel.authority import Principal, PrincipalKind
     from weft.runtime.egress.execution_context import context_for
 
-    name = os.environ.get("USER") or os.environ.get("LOGNAME") or "local"
-    return context_for(Principal(PrincipalKind.HUMAN, name), keyring=user_keyring())
+    name = variable("USER") or variable("LOGNAME") or "local"
+    return context_for(Principal(PrincipalKind.HUMAN, name), keyring=user_keyring(variable))
 
 
-def user_keyring() -> Keyring:
+def user_keyring(variable: Variable = os.environ.get) -> Keyring:
     """The credentials of the person at the terminal, and how their keys are read."""
     from weft.runtime.egress.credentials import Keyring
     from weft.runtime.sandbox.processes import command_runner
 
-    return Keyring(load_credentials(), os.environ.get, command_runner(os.environ.get))
+    return Keyring(load_credentials(), variable, command_runner(partial(_variable_of_commands, variable)))
+
+
+def _variable_of_commands(variable: Variable, name: str) -> str | None:
+    """What commands that print keys are given of the environment. They run unasked and outside of the sandbox, so they
+    are not looked for where agents work: an activated environment of a project comes first in PATH."""
+    from weft.runtime.sandbox.profiles import is_beneath
+    from weft.surfaces.cli.trust import trust_store
+
+    value = variable(name)
+    if name != "PATH" or value is None:
+        return value
+    trusted = [folder.place for folder in trust_store().folders()]
+    places = [place for place in value.split(os.pathsep) if os.path.isabs(place)]
+    return os.pathsep.join(
+        place for place in places if not any(is_beneath(os.path.realpath(place), folder) for folder in trusted)
+    )
 
 
 # --- Files of the user's configuration that commands change, such as credentials and MCP servers.
@@ -103,12 +124,75 @@ def replace_json(path: Path, value: Any) -> None:
         file.write(msgspec.json.format(msgspec.json.encode(value)) + b"\n")
 
 
+# --- The user's MCP servers, and the definitions of their tools that were approved: two files beside the credentials.
+
+SERVERS_FILE, SERVERS_FIELD = "mcp-servers.json", "servers"
+PINS_FILE, PINS_FIELD = "mcp-pins.json", "pins"
+
+
+def load_mcp_servers() -> McpConfiguration:
+    """For `McpServers`, which reads it again at every turn."""
+    from weft.runtime.tools.mcp_server_settings import McpServer, PinnedTools, checked_server, ensure_distinct
+    from weft.runtime.tools.mcp_servers import McpConfiguration
+
+    servers = tuple(map(checked_server, _listed(SERVERS_FILE, SERVERS_FIELD, McpServer)))
+    ensure_distinct(servers)
+    return McpConfiguration(servers=servers, pins=_listed(PINS_FILE, PINS_FIELD, PinnedTools))
+
+
+def find_server(name: str) -> McpServer:
+    server = next((server for server in load_mcp_servers().servers if server.name == name), None)
+    if server is None:
+        raise NotFound("MCP server", name)
+    return server
+
+
+def change_servers(change: Callable[[tuple[McpServer, ...]], tuple[McpServer, ...]]) -> None:
+    """Read, change and put back, as one step. What was approved of servers that are gone is forgotten."""
+    from weft.runtime.tools.mcp_server_settings import ensure_distinct
+
+    path = configuration_folder() / SERVERS_FILE
+    with sole_writer(path):
+        configuration = load_mcp_servers()
+        servers = change(configuration.servers)
+        ensure_distinct(servers)
+        names = {server.name for server in servers}
+        if any(pin.server not in names for pin in configuration.pins):
+            left = tuple(pin for pin in configuration.pins if pin.server in names)
+            replace_json(path.with_name(PINS_FILE), {PINS_FIELD: left})
+        replace_json(path, {SERVERS_FIELD: servers})
+
+
+def keep_pins(pinned: PinnedTools) -> None:
+    """In place of what was approved of this server before."""
+    from weft.runtime.tools.mcp_server_settings import PinnedTools
+
+    folder = configuration_folder()
+    with sole_writer(folder / SERVERS_FILE):
+        pins = (pin for pin in _listed(PINS_FILE, PINS_FIELD, PinnedTools) if pin.server != pinned.server)
+        replace_json(folder / PINS_FILE, {PINS_FIELD: (*pins, pinned)})
+
+
+def _listed(name: str, field: str, kind: type[T]) -> tuple[T, ...]:
+    """What stands under the one field of a file."""
+    path = configuration_folder() / name
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    form = msgspec.defstruct("Listed", [(field, tuple[kind, ...], ())], forbid_unknown_fields=True)  # type: ignore[valid-type]
+    try:
+        listed: tuple[T, ...] = getattr(msgspec.json.decode(data, type=form), field)
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"{path}: {error}", "mend the file, or remove it and add the servers again") from None
+    return listed
+
+
 # --- Tokens and the user's files: the root key that signs them, the keys they are believed by, and what was revoked.
 
 ROOT_KEY_FILE, PUBLIC_KEYS_FILE, REVOKED_FILE = "token-root-key.json", "token-public-keys.json", "revoked-tokens.json"
 LONGEST_FILE_BYTES = 128 * 1024
 _MEND = "mend the file, or put a copy of it back"
-T = TypeVar("T")
 
 
 class _RootKeyFile(Struct, forbid_unknown_fields=True):
@@ -248,3 +332,10 @@ def _load(path: Path, kind: type[T]) -> T | None:
         raise InvalidInput(f"{path} is not what Weft wrote", _MEND) from None
     loaded: T = value
     return loaded
+
+
+def server_programs() -> tuple[str, ...]:
+    """What the user's MCP servers are started from: with keys, with hosts, or without a sandbox."""
+    from weft.runtime.tools.mcp_server_settings import program_places
+
+    return tuple(place for server in load_mcp_servers().servers for place in program_places(server))

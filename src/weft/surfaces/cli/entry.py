@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 INTERRUPTED = 130
-"""As in `exits.py`, which takes long to load."""
+"""As in `command_line.py`, which takes long to load."""
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import takewhile
 from types import FrameType
 
 import click
@@ -20,6 +21,7 @@ from weft.surfaces.cli.command_line import (
     COMPLETION_VARIABLE,
     EXIT_CODES,
     INTERRUPTED,
+    MOVED,
     OK,
     OWNER,
     Call,
@@ -105,7 +107,7 @@ COMMANDS = {
         "human": "Manage people: describe them, ask them, record their answers.",
         "policy": "Manage approval policies: propose, test, activate and roll back.",
         "program": "List, show, compare and retire programs of every kind.",
-        "tag": "Tag anything that has an id: programs, sessions, turns, messages, events.",
+        "tag": "Tag nodes of any kind: programs, sessions, turns, messages, events, resources, policies.",
         "nodes": "List everything that has a tag.",
         "embed": "Compute vectors of nodes, so that similar ones are found.",
         "similar": "Find nodes that mean nearly the same, the nearest first.",
@@ -121,8 +123,7 @@ COMMANDS = {
         "doctor": "Explain what is wrong with a ledger, and what to do.",
         "verify": "Check every fact, every view, and the kept files of turns.",
         "rebuild": "Rebuild every view from the facts.",
-        "export-facts": "Export every fact as a JSON line.",
-        "import-facts": "Import facts from JSON lines.",
+        "facts": "Export every fact as a JSON line, or import such lines.",
         "backup": "Copy the ledger while it is in use, with the files of turns.",
         "copy": "Copy a ledger to a new address, on any backend.",
         "recover": "Recover what was lost: a backup, or what still verifies.",
@@ -147,7 +148,7 @@ COMMANDS = {
         "follow": "Follow a session: its messages, turns and tools, and answers while they are written.",
         "token": "Manage tokens, by which other processes act for you, with less, until a time.",
         "credential": "Manage credentials: where keys are found.",
-        "mcp-server": "Manage MCP servers, and approve their tools.",
+        "mcp": "Manage MCP servers, and approve their tools.",
     },
     "help": {
         "completion": "Print the completion script of a shell.",
@@ -168,7 +169,7 @@ _MODULES = {
     "reading.reports": "story projects usage audit",
     "ledgers.exports": "export resume",
     "sessions.branches": "fork undo checkout cherry-pick summarize merge",
-    "ledgers.sync": "clone pull push pending remote replica sync-stdio export-facts import-facts",
+    "ledgers.sync": "clone pull push pending remote replica sync-stdio facts",
     "ledgers.bundles": "bundle",
     "trust_commands": "key trust token credential",
     "programs.programs": "provider model code info program tag nodes apply",
@@ -185,12 +186,12 @@ _MODULES = {
     "work.broker": "broker retry",
     "chat.room_command": "room",
     "chat.chat": "chat",
-    "programs.mcp_servers": "mcp-server",
+    "programs.mcp_servers": "mcp",
     "command_help": "completion help",
 }
 MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 """By command the module below `weft.surfaces.cli` that has it, as NAME_command."""
-OWNER_COMMANDS = frozenset("trust doctor recover copy credential mcp-server key init clone sandbox".split())
+OWNER_COMMANDS = frozenset("trust doctor recover copy credential mcp key init clone sandbox".split())
 """Work on files of the person who runs them, or on a ledger as a file: in nobody else's name."""
 COMMON = {
     "start": "init import chat".split(),
@@ -205,6 +206,28 @@ COMMON_OPTIONS = frozenset({"ledger", "json", "actor", "version"})
 SUMMARIES = {name: summary for group in COMMANDS.values() for name, summary in group.items()}
 
 
+MEANT = {
+    "commit": "record",
+    "add": "record",
+    "branch": "sessions or fork",
+    "switch": "sessions or fork",
+    "list": "sessions",
+    "ls": "sessions",
+    "status": "sessions or doctor",
+    "history": "log",
+    "grep": "search",
+    "find": "search",
+    "reset": "move",
+    "revert": "undo",
+    "rm": "delete",
+    "remove": "delete",
+    "ask": "send",
+    "run": "agent run",
+    "serve": "broker",
+    "login": "credential",
+    "sync": "pull or push",
+}
+"""What other tools call it, and the command of Weft that is meant."""
 SENTENCE = "Version control for AI agents: every turn is a commit to verify and fork from."
 
 
@@ -224,10 +247,12 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        args = [*MOVED.get(args[0], args[:1]), *args[1:]]
         if args[0] not in SUMMARIES and not args[0].startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], SUMMARIES)
+            meant = MEANT.get(args[0])
+            near = meant.split(" or ") if meant else get_close_matches(args[0], SUMMARIES)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
         if args[0] in OWNER_COMMANDS:
             ctx.ensure_object(Call).ensure_owner(args[0])
@@ -255,6 +280,11 @@ class Commands(click.Group):
         for group, names in (groups if ctx.meta.get(ALL_COMMANDS) else COMMON).items():
             with formatter.section(group.capitalize()):
                 formatter.write_dl([(name, SUMMARIES[name]) for name in names])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`--help` answers as soon as it is read: `--all` beside it counts in either order."""
+        ctx.meta[ALL_COMMANDS] = "--all" in takewhile(lambda word: word.startswith("-"), args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         call = take_shared(ctx)
@@ -289,6 +319,7 @@ def show_version(call: Call) -> None:
     params=shared_options(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.option("--all", "all_commands", is_flag=True, hidden=True, help="With --help: list every command.")
 @click.option("-V", "--version", is_flag=True, help="Show the version and exit.")
 @click.option("--as", "actor", metavar="NAME", default=OWNER, help="Act as this person or agent of the ledger.")
 @click.option(
@@ -298,12 +329,14 @@ def show_version(call: Call) -> None:
     help="Act with the token in FILE, or in /dev/fd/N, and nothing more; else with WEFT_TOKEN.",
 )
 @click.pass_context
-def weft(ctx: click.Context) -> None:
+def weft(ctx: click.Context, all_commands: bool) -> None:
     """Version control for AI agents: every turn is a commit you can address, verify and fork from.
 
     A turn is named by a session's label (main), places relative to it (main~2, main@{1}, main@{yesterday}), the last
-    6 letters or more of its id, or the first 7 digits or more of its digest. `weft help revisions` tells it all.
+    6 letters or more of its id, or the first 7 digits or more of its digest. `weft help revisions` has the details.
     """
+    if all_commands and ctx.invoked_subcommand is not None:
+        raise click.UsageError(f"--all lists every command; name {ctx.invoked_subcommand!r} without it")
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

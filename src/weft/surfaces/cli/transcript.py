@@ -290,7 +290,7 @@ _MOVED = re.compile(r"cd (\S+) && (?=\S)")
 _CALLED = re.compile(r'\bcmd"?\s*:\s*("(?:[^"\\\n]|\\.)*")')
 
 
-class Lead(Struct):
+class CallLead(Struct):
     """The words of a call: what matters, and what is said about it."""
 
     text: str
@@ -304,17 +304,17 @@ class Lead(Struct):
     is_path: bool = False
 
 
-def lead_of(arguments: Any, detail: Any, page: PageLayout) -> Lead:
+def lead_of(arguments: Any, detail: Any, page: PageLayout) -> CallLead:
     """The first shape that fits."""
     if isinstance(arguments, str):
         return _script(arguments, page)
     if not isinstance(arguments, dict) or not arguments:
-        return Lead("" if arguments in (None, {}) else as_json(arguments))
+        return CallLead("" if arguments in (None, {}) else as_json(arguments))
     for shape in (_command, _search, _file, _link, _subject_words):
         lead = shape(arguments, detail if isinstance(detail, dict) else {}, page)
         if lead is not None:
             return lead
-    return Lead("")
+    return CallLead("")
 
 
 def _text(arguments: dict[str, Any], names: Iterable[str]) -> tuple[str, str] | None:
@@ -325,7 +325,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _command(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
+def _command(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> CallLead | None:
     name = next((name for name in COMMANDS if arguments.get(name)), None)
     if name is None:
         return None
@@ -343,18 +343,18 @@ def _command(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout
         first = first[moved.end() :] if moved else first
         notes = [*([f"in {page.path(moved[1])}"] if moved and not about else []), *notes]
         notes += more_lines(further)
-    return Lead(first, used, ", ".join(notes), tuple(further))
+    return CallLead(first, used, ", ".join(notes), tuple(further))
 
 
-def _script(text: str, page: PageLayout) -> Lead:
+def _script(text: str, page: PageLayout) -> CallLead:
     """A text without a name: a program for the tool, of which the commands that it runs are worth telling."""
     lines = text.strip().splitlines() or [""]
     commands = [json.loads(call) for call in _CALLED.findall(text) if _is_json(call)]
     lead = _command({"command": commands[0]}, {}, page) if commands and not page.full else None
     if lead is not None:
         others = f"and {len(commands) - 1} more" if len(commands) > 1 else ""
-        return Lead(lead.text, (), ", ".join(filter(None, (lead.about, others))))
-    return Lead(lines[0], (), "" if page.full else "".join(more_lines(lines[1:])), tuple(lines[1:]))
+        return CallLead(lead.text, (), ", ".join(filter(None, (lead.about, others))))
+    return CallLead(lines[0], (), "" if page.full else "".join(more_lines(lines[1:])), tuple(lines[1:]))
 
 
 def more_lines(lines: list[str]) -> list[str]:
@@ -369,21 +369,21 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _search(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
+def _search(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> CallLead | None:
     words = _text(arguments, SEARCHES)
     if words is None:
         return None
     places = [_text(arguments, names) for names in (PATHS, LINKS, ("glob", "include"))]
     inside = [place for place in places if place is not None]
     where = " in " + " ".join(page.path(text) for _, text in inside) if inside else ""
-    return Lead(words[1] + where, (words[0], *(name for name, _ in inside)))
+    return CallLead(words[1] + where, (words[0], *(name for name, _ in inside)))
 
 
-def _file(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
+def _file(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> CallLead | None:
     path = _text(arguments, PATHS)
     if path is None:
         return None
-    return Lead(
+    return CallLead(
         page.path(path[1]) + lines_text(*_lines_read(arguments, detail)), (path[0], "offset", "limit"), is_path=True
     )
 
@@ -408,15 +408,15 @@ def lines_text(start: Any, end: Any) -> str:
     return f":{start}-{end}" if isinstance(end, int) and end != start else f":{start}"
 
 
-def _link(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
+def _link(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> CallLead | None:
     link = _text(arguments, LINKS)
-    return None if link is None else Lead(link[1], (link[0],), quiet=("prompt", "format"))
+    return None if link is None else CallLead(link[1], (link[0],), quiet=("prompt", "format"))
 
 
-def _subject_words(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
+def _subject_words(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> CallLead | None:
     asked = arguments.get("questions")
     if isinstance(asked, list) and asked and isinstance(asked[0], dict) and _is_text(asked[0].get("question")):
-        return Lead(asked[0]["question"], ("questions",))
+        return CallLead(asked[0]["question"], ("questions",))
     words = _text(arguments, SUBJECT_WORDS)
     if words is None:
         return None
@@ -424,10 +424,10 @@ def _subject_words(arguments: dict[str, Any], detail: dict[str, Any], page: Page
     kind = _text(arguments, ("subagent_type", "agent_type"))
     used = (words[0], *((kind[0],) if kind else ()))
     quiet = ("prompt", "message", "activeForm")
-    return Lead(lines[0], used, kind[1] if kind else "", tuple(lines[1:]), quiet)
+    return CallLead(lines[0], used, kind[1] if kind else "", tuple(lines[1:]), quiet)
 
 
-def rest_text(arguments: Any, lead: Lead, full: bool) -> str:
+def rest_text(arguments: Any, lead: CallLead, full: bool) -> str:
     """The other arguments, as `name=value`; without noise unless all is wanted."""
     if not isinstance(arguments, dict):
         return ""
@@ -462,7 +462,7 @@ class CallRenderer:
         plan = plan_of(arguments)
         changes = [] if plan else changes_of(arguments, call.metadata)
         if plan:
-            lead = Lead(plan_lead(plan[1]), (plan[0],))
+            lead = CallLead(plan_lead(plan[1]), (plan[0],))
         elif changes:
             lead = self._changed(changes, arguments)
         else:
@@ -477,15 +477,15 @@ class CallRenderer:
         if call.result is not None and not (ok and plan and not self._page.full):
             yield from self._result(call.result, arguments, changes)
 
-    def _changed(self, changes: list[FileChange], arguments: Any) -> Lead:
+    def _changed(self, changes: list[FileChange], arguments: Any) -> CallLead:
         """Where a change was made, and how much of it there is."""
         first = changes[0]
         where = self._page.path(first.path or "") + lines_text(first.start, None)
         about = ", ".join(change.counts for change in changes[:1]) if len(changes) == 1 else f"{len(changes)} files"
         used = [name for name in arguments if name not in ("description",)] if isinstance(arguments, dict) else []
-        return Lead(where, tuple(used), f"({about})", is_path=True)
+        return CallLead(where, tuple(used), f"({about})", is_path=True)
 
-    def _line(self, call: ToolCall, arguments: Any, lead: Lead) -> Line:
+    def _line(self, call: ToolCall, arguments: Any, lead: CallLead) -> Line:
         page = self._page
         mark, style = self._mark(call)
         tail = self._tail(call)
@@ -499,7 +499,7 @@ class CallRenderer:
             line = [Span(name, "tool"), " ", *self._lead_line(lead, rest, page.columns - taken)]
         return ["  " * INDENT, Span(mark, style), " ", *line, *(Span(text, look) for text, look in tail)]
 
-    def _lead_line(self, lead: Lead, rest: str, room: int) -> Line:
+    def _lead_line(self, lead: CallLead, rest: str, room: int) -> Line:
         page = self._page
         beside = "  ".join(part for part in (lead.about, rest) if part)
         if lead.is_path:
@@ -547,7 +547,7 @@ class CallRenderer:
         milliseconds = next((detail[name] for name in DURATIONS if _is_count(detail.get(name))), 0)
         return int(milliseconds or (call.completed_at or call.started_at) - call.started_at)
 
-    def _further(self, lead: Lead) -> Iterator[Line]:
+    def _further(self, lead: CallLead) -> Iterator[Line]:
         """The lines of a command beyond its first."""
         if lead.further and self._page.full:
             yield from self._page.text("\n".join(lead.further), FOLD_CALL, BELOW, "")

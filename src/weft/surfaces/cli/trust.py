@@ -10,22 +10,19 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from weft.kernel.errors import InvalidInput
 from weft.kernel.typed_names import Site, shell_line
-from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import state_folder
-from weft.surfaces.wire.answers import TrustAnswer
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.assembly.system_prompts import RulesOf
     from weft.store.replicas import StoredTrust, TrustStore
+    from weft.surfaces.cli.screen import Line
+    from weft.surfaces.wire.answers import TrustAnswer
 
 
 # --- Which ledgers the person at the terminal trusts, and the question that is asked about any other.
@@ -41,13 +38,6 @@ def trust_store() -> TrustStore:
     return TrustStore(state_folder() / TRUST_FILE)
 
 
-def trusted_rules() -> RulesOf:
-    """Reads the rules of folders that this person trusts, and of no other."""
-    from weft.runtime.assembly.system_prompts import read_rules
-
-    return partial(read_rules, is_trusted=trust_store().is_folder_trusted)
-
-
 def workspace_of(folder: str | None) -> str | None:
     """The folder that a message is sent from: the one that is named, else this one where the person trusts it."""
     if folder is not None:
@@ -60,11 +50,16 @@ def workspace_of(folder: str | None) -> str | None:
 
 def workspace_for(ledger: Ledger, session: str | None) -> str | None:
     """The folder that a message to a session is sent from where nobody names one: the copy that a fork made for the
-    session, else this folder where the person trusts it."""
-    return _copied_workspace(ledger, session) or workspace_of(None)
+    session, else this folder where the person trusts it. None where the session is configured for a folder: its turns
+    work there, wherever a message is sent from, and whatever was restored for it."""
+    from weft.ledger.api import Runs
+
+    if session is not None and Runs(ledger).has_configured_folder(session):
+        return None
+    return copied_workspace(ledger, session) or workspace_of(None)
 
 
-def _copied_workspace(ledger: Ledger, session: str | None) -> str | None:
+def copied_workspace(ledger: Ledger, session: str | None) -> str | None:
     """The one directory of a session that Weft made for it, where it is there."""
     from weft.kernel.errors import NotFound
 
@@ -106,6 +101,8 @@ def carry_trust(
 def is_granted(question: str) -> bool:
     """Ask the person at the terminal for their trust, in a command that goes on without it: the end of the input is a
     no. Ctrl-C ends the command."""
+    import click
+
     try:
         return click.confirm(question, default=False, err=True)
     except click.Abort as aborted:
@@ -125,6 +122,8 @@ def prepare_question(ledger: Ledger, note: Callable[..., None]) -> None:
 
 
 def ask(ledger: Ledger, trust: StoredTrust, action: str, note: Callable[..., None]) -> bool:
+    from weft.surfaces.cli.screen import Span
+
     note(Span(ledger.path, "heading"), f" would {action}, but {trust.doubt}")
     lines = list(allowed_lines(describe_trust(ledger, trust)))
     for line in lines[:LISTED]:
@@ -139,6 +138,7 @@ def describe_trust(ledger: Ledger, trust: StoredTrust) -> TrustAnswer:
     from weft.exchange.sync import remotes
     from weft.programs import Programs
     from weft.programs.program_records import reach_of
+    from weft.surfaces.wire.answers import TrustAnswer
 
     return TrustAnswer(
         ledger=trust.identity.place,
@@ -152,6 +152,8 @@ def describe_trust(ledger: Ledger, trust: StoredTrust) -> TrustAnswer:
 
 def allowed_lines(answer: TrustAnswer) -> Iterator[Line]:
     """What trust allows, one line for each thing outside that the ledger names."""
+    from weft.surfaces.cli.screen import Span
+
     for remote in answer.remotes:
         verb = "start the command" if remote.address.startswith("cmd:") else "connect to"
         yield ["  ", Span(f"remote {remote.name}", "label"), f" would {verb} {remote.address.removeprefix('cmd:')}"]
@@ -160,6 +162,20 @@ def allowed_lines(answer: TrustAnswer) -> Iterator[Line]:
         yield ["  ", Span(f"{reach.kind} {reach.program}", "label"), f" {what}"]
     if not answer.remotes and not answer.reaches:
         yield ["  it names no remote, server, variable, folder or command"]
+
+
+def ensure_own_session(ledger: Ledger, label: str, how: str) -> None:
+    """Refuse to continue the default session unasked where its last turn was imported or came from another ledger.
+    `how` says how whoever means it names it."""
+    from weft.kernel.errors import NotApplicable, NotFound
+
+    try:
+        session = ledger.session(label)
+    except NotFound:
+        return
+    for stranger in ledger.strangers(session.head) if session.head else ():
+        verb = "imported from" if stranger.kind == "import" else "written by replica"
+        raise NotApplicable(f"the last turn of {label!r} was {verb} {stranger.id}, not here", how)
 
 
 # --- The repositories of folders on this machine, read off their `.git`: no command is run, and little is read.

@@ -67,6 +67,11 @@ def trust_command(
 
     With FOLDER --show PATH: commands in the sandbox that work in FOLDER see that file, which is hidden from them since
     such files commonly hold secrets. --revoke with FOLDER and PATH hides it again.
+
+    At a terminal you are asked about a ledger that you did not make. AGENTS.md is also read in sessions whose
+    configuration names FOLDER as workspace. One that leads out of its folder, is no regular file, is longer than 64 KiB
+    or is not UTF-8 is not read: its messages are refused with a word about it. docs/security.md says what the trust
+    rests on, and docs/tools.md#files-of-secrets which files are hidden.
     """
     if show + listing + revoke > 1:
         raise click.UsageError("--show, --list and --revoke exclude each other")
@@ -207,8 +212,8 @@ def _list(call: Call) -> None:
 # --- Folders that the person at the terminal trusts for work, and the question about one that they do not trust yet.
 
 WORK_LINES = (
-    "they change files there, and run commands in the sandbox: without a network, without files of secrets, and with",
-    "nothing outside of the folder that can be written but the git repository that it belongs to",
+    "they change files there, and run commands in the sandbox: without a network, without files of",
+    "secrets, and nothing outside of the folder can be written but the git repository it belongs to",
     "`weft undo` takes a turn back, with the repository; whatever leaves the sandbox is asked about",
     "they are told the rules in its AGENTS.md",
 )
@@ -270,7 +275,10 @@ credential_option = click.option(
     "--credential", "credentials", multiple=True, metavar="ID", help="A credential it may use. Default: all."
 )
 out_option = click.option(
-    "--out", type=click.Path(), metavar="FILE", help="Write it to a file that only you can read, instead of here."
+    "--out",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write it to a file that only you can read, instead of printing it.",
 )
 
 
@@ -300,6 +308,8 @@ def create_token(
 
     Whoever holds it acts on your behalf, with no more than it says, until it expires or you revoke it. Give it to a
     process by a file, a descriptor or a variable, never as an argument: others can read those.
+
+    It is printed, or written to a file.
     """
     from weft.runtime.egress.context_tokens import sign
     from weft.surfaces.cli.credentials import person_acting, root_key
@@ -357,6 +367,8 @@ def show_token(call: Call, file: str | None) -> None:
     """Show who acts with a token, with which rights, and until when.
 
     Of the token in FILE, or of the one that this process was given.
+
+    An action must be allowed by every line of rights.
     """
     form = _form(_inspected(_named_token(call, file)))
     call.answer(form, *_lines(form))
@@ -366,7 +378,7 @@ def show_token(call: Call, file: str | None) -> None:
 @click.argument("id", required=False)
 @click.option("--file", type=click.Path(), metavar="FILE", help="Revoke the token in this file.")
 def revoke_token_id(call: Call, id: str | None, file: str | None) -> None:
-    """Revoke a token, nor with one that was made from it.
+    """Revoke a token, and with it every token that was made from it.
 
     ID is the one that `weft token show` and `weft token create` tell.
     """
@@ -512,6 +524,8 @@ TOKEN_HELP = """Manage tokens, by which other processes act for you, with less, 
 
 A token is signed with a key that lies in your configuration folder. Whoever holds one can narrow it and hand it on; no
 token made from it may do more. `weft --token-file FILE COMMAND`, or WEFT_TOKEN, acts with it.
+
+docs/permissions.md#tokens says what is in one.
 """
 token_command = group(
     "token", TOKEN_HELP, create_token, attenuate_token, show_token, revoke_token_id, list_revoked, rotate_token_key
@@ -539,7 +553,9 @@ def complete_ids(_: click.Context, __: click.Parameter, incomplete: str) -> list
 @click.argument("id", required=False, shell_complete=complete_ids)
 @click.option("--env", metavar="VARIABLE", help="The key is in this environment variable.")
 @click.option("--cmd", metavar="COMMAND", help="This command prints the key.")
-@click.option("--origin", metavar="URL", help="The server it is for. Default: whose key VARIABLE usually holds.")
+@click.option(
+    "--origin", metavar="URL", help="The server it is for. Default: the one whose key VARIABLE usually holds."
+)
 @click.option(
     "--for", "given_to", multiple=True, metavar="PRINCIPAL", help="Who may have it, as agent:NAME. Default: all."
 )
@@ -548,6 +564,8 @@ def credential_command(call: Call, action: str, id: str | None, **options: Any) 
 
     A key itself is never kept, only the variable or the command it is read from, the one server it is for, and who may
     have it. Without an action the credentials are listed.
+
+    docs/models.md tells how they are used.
     """
     has_options = any(options.values())
     if action == "list" and (id is not None or has_options):
@@ -676,7 +694,7 @@ def export_key(call: Call, name: str) -> None:
 
 @weft_command("trust")
 @click.argument("file", type=click.Path(), required=False)
-@click.option("--name", metavar="NAME", help="Know it by another name than its own.")
+@click.option("--name", metavar="NAME", help="Keep it under this name instead of its own.")
 def trust_key(call: Call, file: str | None, name: str | None) -> None:
     """Trust somebody's public key.
 
@@ -692,7 +710,7 @@ def trust_key(call: Call, file: str | None, name: str | None) -> None:
 @click.argument("name", shell_complete=complete_keys)
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation prompt.")
 def delete_key(call: Call, name: str, yes: bool) -> None:
-    """Delete a key of yours, or trust somebody's no longer.
+    """Delete a key of yours, or stop trusting somebody's.
 
     What was signed stays signed. A private key is gone for good.
     """

@@ -26,7 +26,7 @@ from weft.surfaces.wire.exchange_answers import ChangedFile, PlannedCopy
 
 if TYPE_CHECKING:
     from weft.exchange.importing.run import OnEnded
-    from weft.ledger.api import Ledger, Owner, Resource, Restore, Snapshot
+    from weft.ledger.api import Ledger, Owner, Resource, ResourceRestore, Snapshot
     from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
     from weft.runtime.resources.local_drivers import DirectoryDriver
     from weft.runtime.resources.turn_files import ForkedResources, PlanLine, TurnFiles
@@ -84,6 +84,18 @@ def self_running_changes(changes: Iterable[ChangedPath], places: Iterable[str]) 
     return {path: runners[path] for path in paths if path in runners}
 
 
+def ignored_self_running(files: TurnFiles, turns: Sequence[str]) -> dict[str, str]:
+    """What of the files that something runs by itself is not what it was before these turns, whether a folder ignores
+    it or not: no snapshot of the files tells of what rules leave out, and a command can write such rules."""
+    paths_of_place: dict[str, list[str]] = {}
+    for place, path in files.changed_programs_since(turns):
+        paths_of_place.setdefault(place, []).append(path)
+    runners: dict[str, str] = {}
+    for place, paths in paths_of_place.items():
+        runners |= git_programs(place).self_running(paths)
+    return runners
+
+
 class TurnNotes(Struct, frozen=True):
     """What people are told of files when a turn has ended."""
 
@@ -115,11 +127,12 @@ def turn_notes_of(call: Call, ledger: Ledger, turns: Iterable[str]) -> TurnNotes
         changes = [change for turn in with_calls for change in files.changes_of_turn(turn)]
         places = dict.fromkeys(place for turn in with_calls for place in files.places_of_turn(turn))
         not_kept = dict.fromkeys(path for turn in with_calls for path in files.not_kept_before(turn))
+        running = self_running_changes(changes, places) | ignored_self_running(files, with_calls)
     except WeftError as error:
         call.note(f"whether it changed what runs by itself is not known: {safe(str(error))}")
         return TurnNotes()
     git_changes = git_changes_since(call, files, with_calls)
-    return TurnNotes(dict(sorted(self_running_changes(changes, places).items())), tuple(not_kept), tuple(git_changes))
+    return TurnNotes(dict(sorted(running.items())), tuple(not_kept), tuple(git_changes))
 
 
 def git_changes_since(call: Call, files: TurnFiles, turns: Sequence[str]) -> list[str]:
@@ -286,13 +299,13 @@ def restore_lines(changes: Sequence[ChangedPath]) -> list[Line]:
 # --- What `weft fork` does with the resources of a session: shows the plan, carries it out, tells what came of it.
 
 
-def planned_copies(lines: Sequence[PlanLine], fork: str, restores: Sequence[Restore] = ()) -> list[PlannedCopy]:
+def planned_copies(lines: Sequence[PlanLine], fork: str, restores: Sequence[ResourceRestore] = ()) -> list[PlannedCopy]:
     """A plan, and what came of it, as it is told; `fork` is the label of the new session."""
     by_snapshot = {one.snapshot: one for one in restores}
     return [_copy(line, fork, by_snapshot.get(line.snapshot.id if line.snapshot else "")) for line in lines]
 
 
-def _copy(line: PlanLine, fork: str, restore: Restore | None) -> PlannedCopy:
+def _copy(line: PlanLine, fork: str, restore: ResourceRestore | None) -> PlannedCopy:
     owner = line.resource.owner
     origin = None if owner is None else owner.name or owner.id
     return PlannedCopy(

@@ -17,7 +17,7 @@ import click
 from msgspec import UNSET
 
 from weft.kernel.enums import TurnStatus, TurnType
-from weft.kernel.errors import NotApplicable, NotFound, WeftError
+from weft.kernel.errors import NotFound, WeftError
 from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import NO_TIME, Line, Span, local_time
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 Node = tuple[str, str | None]
 
 
-class Glyphs(NamedTuple):
+class GraphGlyphs(NamedTuple):
     """The characters that a graph is drawn with."""
 
     line: str
@@ -70,15 +70,15 @@ class Glyphs(NamedTuple):
     turn: dict[str, str]
 
 
-UNICODE = Glyphs(
+UNICODE = GraphGlyphs(
     "│", "├─╯", "├─", "└─", "┊", {"normal": "●", "compaction": "◆", "failed": "✗", "interrupted": "◍", "open": "○"}
 )
-ASCII = Glyphs(
+ASCII = GraphGlyphs(
     "|", "|/", "|-", "`-", ":", {"normal": "*", "compaction": "#", "failed": "x", "interrupted": "!", "open": "o"}
 )
 
 
-def gutter(row: Row, glyphs: Glyphs) -> str:
+def gutter(row: Row, glyphs: GraphGlyphs) -> str:
     """What stands left of a row's text, without the mark of its turn."""
     lines = [f"{' ' if column in row.ended else glyphs.line} " for column in range(row.column)]
     match row.place:
@@ -96,12 +96,12 @@ def gutter(row: Row, glyphs: Glyphs) -> str:
             return ""
 
 
-def gutter_below(row: Row, glyphs: Glyphs) -> str:
+def gutter_below(row: Row, glyphs: GraphGlyphs) -> str:
     """What stands left of the further lines of a turn's text."""
     return f"{glyphs.line} " * row.column + (glyphs.line if row.goes_on else " ")
 
 
-class Forest:
+class TurnForest:
     """Turns by parent. A parent that is not among them is a cut end, unless it is null: then its child is a root."""
 
     def __init__(self, children_first: Sequence[Node]) -> None:
@@ -129,7 +129,7 @@ class Forest:
 
 def upward(newest_first: Sequence[Node]) -> Iterator[Row]:
     """Rows from the newest turn to the roots; a tree with something newer comes first."""
-    forest = Forest(newest_first)
+    forest = TurnForest(newest_first)
     newest = _newest(forest)
     order = _branch_order(forest, newest)
     for i, root in enumerate(sorted(forest.roots, key=lambda turn: newest[turn])):
@@ -138,7 +138,7 @@ def upward(newest_first: Sequence[Node]) -> Iterator[Row]:
         yield from _draw_upward(forest, root, order)
 
 
-def _draw_upward(forest: Forest, root: str, order: dict[str, list[str]]) -> Iterator[Row]:
+def _draw_upward(forest: TurnForest, root: str, order: dict[str, list[str]]) -> Iterator[Row]:
     stack = [(root, 0, 0)]
     while stack:
         turn, column, done = stack.pop()
@@ -154,7 +154,7 @@ def _draw_upward(forest: Forest, root: str, order: dict[str, list[str]]) -> Iter
             yield Row(GraphRow.TURN, column, turn, turn != root)
 
 
-def _newest(forest: Forest) -> dict[str, int]:
+def _newest(forest: TurnForest) -> dict[str, int]:
     """For every node, the place in the input of the newest turn at or above it."""
     place = {turn: i for i, (turn, _) in enumerate(forest.nodes)}
     newest: dict[str, int] = {}
@@ -163,7 +163,7 @@ def _newest(forest: Forest) -> dict[str, int]:
     return newest
 
 
-def _branch_order(forest: Forest, newest: dict[str, int]) -> dict[str, list[str]]:
+def _branch_order(forest: TurnForest, newest: dict[str, int]) -> dict[str, list[str]]:
     """Branches of each fork, the newest first; where that would take too many columns, the widest first."""
     width: dict[str, int] = {}
     order: dict[str, list[str]] = {}
@@ -185,7 +185,7 @@ def _columns_of(branches: list[str], width: dict[str, int]) -> int:
 
 def downward(oldest_first: Sequence[Node]) -> Iterator[Row]:
     """Rows from the root on: an only child below its parent, of several the heaviest behind the others."""
-    forest = Forest(oldest_first[::-1])
+    forest = TurnForest(oldest_first[::-1])
     size: dict[str, int] = {}
     for turn, children in forest.below():
         size[turn] = 1 + sum(size[child] for child in children)
@@ -374,7 +374,7 @@ def state_of(turn: Turn) -> str:
     return "normal" if turn.status == TurnStatus.COMPLETED else "open"
 
 
-def mark(turn: Turn, glyphs: Glyphs) -> Span:
+def mark(turn: Turn, glyphs: GraphGlyphs) -> Span:
     state = state_of(turn)
     return Span(glyphs.turn[state], STATE_STYLES[state] or "id")
 
@@ -580,18 +580,6 @@ SESSIONS_AT_A_TIME = 16
 """Sessions without a turn are passed over, so many at a time."""
 LATEST_TITLE_COLUMNS = 60
 NOTHING_YET = "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one"
-
-
-def ensure_own_session(ledger: Ledger, label: str, how: str) -> None:
-    """Refuse to continue the default session unasked where its last turn was imported or came from another ledger.
-    `how` says how whoever means it names it."""
-    try:
-        session = ledger.session(label)
-    except NotFound:
-        return
-    for stranger in ledger.strangers(session.head) if session.head else ():
-        verb = "imported from" if stranger.kind == "import" else "written by replica"
-        raise NotApplicable(f"the last turn of {label!r} was {verb} {stranger.id}, not here", how)
 
 
 def latest_session(ledger: Ledger, *, with_turn: bool = True) -> ListedSession | None:

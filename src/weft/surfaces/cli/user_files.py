@@ -11,12 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from weft.kernel.errors import Action, InvalidInput, InvalidKey, LedgerMissing, NotTrusted
 from weft.kernel.typed_names import Site
 
 if TYPE_CHECKING:
+    import click
+
     from weft.exchange.bundles.keys import KeyRing, Signer
     from weft.ledger.api import PriceTable
 
@@ -189,6 +189,8 @@ def new_passphrase() -> str:
     """Asked for twice; from the environment where nobody is there."""
     passphrase = os.environ.get(PASSPHRASE_VARIABLE) or None
     if passphrase is None and sys.stdin.isatty():
+        import click
+
         passphrase = click.prompt("passphrase", hide_input=True, confirmation_prompt=True, err=True)
     if not passphrase:
         raise InvalidKey("there is no passphrase", f"say it on a terminal, or in {PASSPHRASE_VARIABLE}")
@@ -201,6 +203,8 @@ def open_signer(name: str) -> Signer:
     if ring.is_sealed(name):
         passphrase = os.environ.get(PASSPHRASE_VARIABLE) or None
         if passphrase is None and sys.stdin.isatty():
+            import click
+
             passphrase = click.prompt(f"passphrase of {name}", hide_input=True, err=True)
     return ring.signer(name, passphrase)
 

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from weft.kernel.events import Receipt, Usage
     from weft.ledger.api import (
         Approval,
+        Context,
         CopyResult,
         ErasurePlan,
         ListedSession,
         PackResult,
         Problem,
+        PromptChange,
         Provenance,
         ProvisionalTurn,
         SalvageResult,
@@ -60,6 +62,15 @@ class ListedTurn(Struct, frozen=True, kw_only=True):
     """The principals on whose behalf it was run, where somebody acted for others."""
 
 
+class ShownContext(Struct, frozen=True, kw_only=True):
+    """`context`: the messages, and how many `tokens` they are, where they would be sent next. `counted_by` is the
+    provider that counted them; null: they are estimated."""
+
+    context: Context
+    tokens: int | None = None
+    counted_by: str | None = None
+
+
 class ShownEvent(Struct, frozen=True, kw_only=True):
     """An event inside a turn: the `number`-th `of` so many."""
 
@@ -80,6 +91,8 @@ class ShownTurn(Struct, frozen=True, kw_only=True):
     provenance: Sequence[Provenance]
     provisional: Sequence[UnfinishedTurn]
     on_behalf_of: Sequence[str] | UnsetType = UNSET
+    prompt_changes: Sequence[PromptChange] | UnsetType = UNSET
+    """Requests that did not begin with all of the one before, so that a cache was read at most up to there."""
 
 
 class ReadTurn(Struct, frozen=True, kw_only=True):
@@ -157,8 +170,8 @@ class NodeTags(Struct, frozen=True, kw_only=True):
 
 class SentMessage(Struct, frozen=True, kw_only=True):
     """`send`, `retry`: a message of an inbox, and the answer where it was waited for. `is_fork` says that a session was
-    made for it at a turn; `route` how the session was found; `runs_by_itself` has the files that the turn changed and
-    that some program runs by itself, each with what runs it."""
+    made for it at a turn, `is_new_session` that one was made; `route` how the session was found; `runs_by_itself` has
+    the files that the turn changed and that some program runs by itself, each with what runs it."""
 
     message: str
     session: str
@@ -167,6 +180,7 @@ class SentMessage(Struct, frozen=True, kw_only=True):
     state: str
     route: Any
     receipt: Receipt | None
+    is_new_session: bool = False
     turn: str | None = None
     text: str | None = None
     thinking: str | None = None
@@ -261,12 +275,14 @@ class ConfiguredLimits(Struct, frozen=True, kw_only=True):
 
 class ConfiguredTurn(Struct, frozen=True, kw_only=True):
     """`config`: how the next message to a session would be answered. `credentials`, `files`, `network` and `hosts` are
-    what all layers together leave."""
+    what all layers together leave. `protocol` is what the model is asked in: anthropic, openai-chat, openai-responses
+    or google; null for the embedded model."""
 
     session: str
     persona: str
     model: str | None
     provider: str | None
+    protocol: str | None
     situation: str | None
     values: tuple[ConfiguredValue, ...]
     limits: tuple[ConfiguredLimits, ...]
@@ -422,7 +438,7 @@ class CopiedLedger(Struct, frozen=True, kw_only=True):
 
 
 class FactsFile(Struct, frozen=True, kw_only=True):
-    """`export-facts`: the file and its lines."""
+    """`facts export`: the file and its lines."""
 
     file: str
     lines: int

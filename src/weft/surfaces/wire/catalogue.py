@@ -25,6 +25,7 @@ from weft.exchange.resuming.session_files import Resume
 from weft.exchange.sync.commands import Synced
 from weft.exchange.sync.synced_ledgers import Remote
 from weft.graph import edge_reader as graph_model
+from weft.graph.event_lines import IngestedEvents
 from weft.kernel.events import Event, Receipt, UnknownEvent, Usage
 from weft.ledger import model
 from weft.ledger.api import (
@@ -42,7 +43,6 @@ from weft.ledger.api import (
     Erasure,
     ErasurePlan,
     Firing,
-    Fork,
     Hit,
     InboxMessage,
     Invitation,
@@ -55,12 +55,14 @@ from weft.ledger.api import (
     Policy,
     PostedMessage,
     Problem,
+    PromptChange,
     Provenance,
     ProvisionalTurn,
     ReachedAgent,
     RelatedTurns,
     Resource,
-    Restore,
+    ResourceFork,
+    ResourceRestore,
     Room,
     RoomHit,
     RoomMessage,
@@ -100,14 +102,16 @@ from weft.runtime.invoke.message_routes import RouteChoice
 from weft.runtime.policies.policy_tests import Backtest
 from weft.runtime.resources.workspace_snapshots import KeptFolder
 from weft.runtime.thread_bisection import BisectResult
+from weft.runtime.thread_replay import PolicyReplayReport, ReplayReport
 from weft.runtime.tools.mcp_server_settings import McpServer
 from weft.store.port import Diagnosis
 from weft.store.replicas import TrustedFolder, TrustedLedger
-from weft.surfaces.wire import answers, exchange_answers, forms, program_answers, replay, tool_answers
+from weft.surfaces.wire import answers, exchange_answers, forms, program_answers, tool_answers
 
 FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Sessions and turns": (
-        answers.SessionEntry, answers.ListedTurn, answers.ShownTurn, answers.ReadTurn, answers.UnfinishedTurn,
+        answers.SessionEntry, answers.ListedTurn, answers.ShownTurn, answers.ShownContext, answers.ReadTurn,
+        answers.UnfinishedTurn,
         answers.PickedTurn, answers.SummaryTurn, answers.ChatReply, answers.NodeTags,
         answers.SentMessage, answers.InterruptedTurn, answers.BrokerReady, ListedSession,
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
@@ -130,7 +134,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         program_answers.ListedTrigger, program_answers.ShownTrigger, program_answers.FiredTrigger, Firing, MissedTimes,
     ),
     "Resources": (
-        Resource, Snapshot, Fork, program_answers.ShownResource, program_answers.ProbedResource,
+        Resource, Snapshot, ResourceFork, program_answers.ShownResource, program_answers.ProbedResource,
         program_answers.ResourceOwnership,
         program_answers.RestoredSnapshot, program_answers.ReconciledResources, program_answers.HandleOutput,
         program_answers.KilledResource,
@@ -166,16 +170,17 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "The agent graph": (
         graph_model.GraphNode, graph_model.GraphEdge, graph_model.Neighbours, graph_model.GraphWalk,
         graph_model.Ancestry, graph_model.PathsFound, graph_model.RunHistory, graph_model.CallPair,
-        graph_model.ResourceState, graph_model.PolicyStep,
+        graph_model.ResourceState, graph_model.PolicyStep, IngestedEvents,
     ),
     "Approval policies": (
         Policy, program_answers.PolicySource, program_answers.TestedPolicy, Backtest,
     ),
-    "Replay and bisect": (replay.ReplayReport, replay.PolicyReplayReport, BisectResult),
+    "Replay and bisect": (ReplayReport, PolicyReplayReport, BisectResult),
     "Imports, exports, bundles and other ledgers": (
         exchange_answers.ImportAnswer, exchange_answers.ImportStatus, exchange_answers.NoImport,
-        exchange_answers.EndedWatch, watch.Began,
-        watch.Watched, watch.Imported, watch.Troubled, watch.Gone, KeptFolder, FoundPlace, SourceRange,
+        exchange_answers.EndedWatch, watch.WatchBegan,
+        watch.WatchCaughtUp, watch.SourceImported, watch.SourceTroubled, watch.SourceGone, KeptFolder, FoundPlace,
+        SourceRange,
         exchange_answers.ExportedFile,
         exchange_answers.ResumedSession, exchange_answers.BundleFile, exchange_answers.SignedBundle,
         exchange_answers.ImportedBundle, BundleReport,
@@ -205,11 +210,11 @@ NAMES: Mapping[str, Any] = {
     **{
         record.__name__: record
         for record in (
-            Approval, AuditFinding, BundleReport, CopyResult, ErasurePlan, answers.CarriedFilesForm,
+            Approval, AuditFinding, BundleReport, Context, CopyResult, ErasurePlan, answers.CarriedFilesForm,
             Firing, MissedTimes, Diagnosis, Exported, Invitation,
             ListedSession, OriginTotals, PackResult, Participant, PostedMessage, Problem,
-            Provenance, ProvisionalTurn, ProgramReach, ReachedAgent, Receipt, Remote,
-            Owner, Resource, Restore, Resume, Room, RoomMessage, SalvageResult,
+            PromptChange, Provenance, ProvisionalTurn, ProgramReach, ReachedAgent, Receipt, Remote,
+            Owner, Resource, ResourceRestore, Resume, Room, RoomMessage, SalvageResult,
             Snapshot, Spending, Synced, Usage, WorkProgress, programs_model.Program,
             model.Compaction, model.Message, model.AppliedSubstitution,
             model.ToolCall,

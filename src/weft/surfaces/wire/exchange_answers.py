@@ -357,6 +357,10 @@ class AuditSummary(Struct, frozen=True, kw_only=True):
     allowed: int
     not_known: int
     problems: int
+    refused: int
+    """Calls that were refused before they ran; they are not among `calls`."""
+    malformed: int
+    """Those among them whose arguments fit no tool."""
     findings: Mapping[str, int]
 
 
@@ -375,6 +379,8 @@ def audit_answer(findings: Sequence[AuditFinding], tally: AuditTally) -> AuditAn
         allowed=tally.allowed,
         not_known=tally.not_known,
         problems=tally.problems,
+        refused=tally.refused,
+        malformed=tally.malformed,
         findings=tally.found,
     )
     return AuditAnswer(ok=tally.problems == 0, summary=summary, findings=findings)

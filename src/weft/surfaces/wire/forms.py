@@ -37,6 +37,7 @@ FLAT: Mapping[str, str] = {
     "ShownRoom": "room",
     "AnsweredPost": "posted",
     "SessionEntry": "listed",
+    "ShownContext": "context",
     "UnfinishedTurn": "turn",
     "ListedTurn": "turn",
     "ShownTurn": "turn",

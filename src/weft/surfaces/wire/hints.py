@@ -17,17 +17,18 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.PASS_MESSAGE: "say it with --message TEXT",
     Action.PASS_TEXT: "give one with --text",
     Action.FETCH_MODEL: "fetch it with `weft model get {model}`",
-    Action.SET_BASE_URL: "name its server with --base-url",
+    Action.SET_BASE_URL: "`weft provider configure {provider} --base-url URL` names its server",
     Action.CHECK_BASE_URL: "check the base URL of the provider, many end with /v1:"
     " `weft provider configure {provider} --base-url URL` changes it",
     Action.CHOOSE_ONE_KEY_SOURCE: "say --env VARIABLE or --cmd COMMAND, not both",
     Action.READ_HELP: "`{command} --help` shows how it is used",
     # names and lists
     Action.LIST_INBOX: "`weft inbox` lists them",
-    Action.LIST_ROOMS: "`weft room list` shows them",
+    Action.LIST_ROOMS: "`weft room list` lists them",
     Action.ADD_AGENT: "it is an agent: `weft room add` lets it in",
     Action.INVITE_PERSON: "that is a person: `weft room invite` lets them in",
     Action.NAME_WHO_ACTS: "`weft program list` shows people and agents, `weft human create` makes a person",
+    Action.ANSWER_APPROVAL: "`weft approve {approval}` shows and allows it, `weft reject {approval}` refuses it",
     Action.LIST_APPROVALS: "`weft approvals` lists them",
     Action.LIST_TOOLSETS: "`weft toolset list` lists them, with those that are built in",
     Action.LIST_POLICIES: "`weft policy list` lists them",
@@ -41,22 +42,20 @@ COMMAND_LINE: Mapping[Action, str] = {
     " after `weft interrupt {session}` they end it",
     Action.SERVE_MESSAGE: "let its sender or `weft broker` answer it, or drop it with `weft inbox --cancel {message}`",
     Action.INTERRUPT_SESSION: "`weft interrupt {session}` ends the turn that has it",
-    Action.LIST_HISTORY: "`weft sessions` and `weft log` list what there is",
+    Action.LIST_HISTORY: "`weft sessions` lists sessions, `weft log` lists turns",
     Action.LIST_SESSIONS: "`weft sessions` lists them",
     Action.LIST_PERSONAS: "`weft sessions --json` shows the persona of each session",
-    Action.LIST_KEYS: "`weft key list` shows the keys that there are",
+    Action.LIST_KEYS: "`weft key list` lists them",
     Action.LIST_ERASURES: "`weft erase --list` shows who erased what, when and why",
-    Action.LIST_PROGRAMS: "`weft program list` shows what there is",
-    Action.LIST_VERSIONS: "`weft program history` lists them",
+    Action.LIST_PROGRAMS: "`weft program list` lists them",
+    Action.LIST_VERSIONS: "`weft program history NAME` lists them",
     Action.LIST_REQUESTS: "`weft human requests` lists them",
     Action.CHECK_ADDRESS: "check the address; `weft remote list` shows where each remote is",
     Action.RECONSIDER_PENDING: "`weft pending list --decided` lists it, `weft pending undo` lets it wait again",
     Action.LIST_PENDING: "`weft pending` lists what waits",
-    Action.LIST_REMOTES: "`weft remote list` shows them; `weft remote add` adds one",
+    Action.LIST_REMOTES: "`weft remote list` lists them; `weft remote add` adds one",
     Action.LIST_SECRETS: "`weft secrets` lists them",
-    Action.LIST_CREDENTIALS: (
-        "`weft credential list` shows what is known; `weft credential add` says where to find a key"
-    ),
+    Action.LIST_CREDENTIALS: ("`weft credential list` lists them; `weft credential add` adds one"),
     Action.LIST_ALL_PROBLEMS: "`weft verify` shows all of them",
     Action.FIND_REFUSED_REPLICA: "refusals of `weft pull` and `weft push` name the one they mean",
     Action.NAME_KEY: "give it one with --name",
@@ -64,7 +63,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.CREATE_KEY: "make one with `weft key create`",
     Action.EXPORT_PUBLIC_KEY: "a public key is the one line that `weft key export` prints",
     # sessions and turns
-    Action.COMPARE_BOTH: "`weft sessions` and `weft log` show what there is",
+    Action.COMPARE_BOTH: "`weft sessions` lists sessions, `weft log` lists turns; name others",
     Action.RESET_HEAD_ALONE: "`weft move {session} --reset` moves the head alone; files stay as they are",
     Action.CHECK_OUT_BESIDE: "`weft checkout {rev} --to DIR` brings the files to a folder beside it",
     Action.CREATE_SESSION: "`weft session create`",
@@ -73,7 +72,8 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.RESUME_SESSION: "`weft session resume {session}` lets it go on",
     Action.RESTORE_SESSION: "`weft restore {session}` brings it back",
     Action.SET_SESSION_MODEL: (
-        "`weft session configure {session} --model NAME`, or name one for this message: --model NAME"
+        "`weft model create NAME --backend MODEL --provider PROVIDER` makes a model,"
+        " `weft session configure {session} --model NAME` has it answer; or name one for this message: --model NAME"
     ),
     Action.SUMMARIZE_BRANCH: "bring a summary with `weft summarize`",
     Action.NAME_TURN_OF_THREAD: "name a turn of that thread: `weft log` shows it",
@@ -85,6 +85,9 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.REVIEW_ERASURES: "`weft erase --pending`, then --apply",
     Action.WITHHOLD_MORE_OR_FORCE: "withhold those places too, or say --force",
     Action.CHOOSE_ANOTHER_FILE_OR_FORCE: "choose another file, or add --force to replace it",
+    Action.MIGRATE_RESOURCE: (
+        "`weft resource migrate {resource} --session {session}`, or let it work in another folder"
+    ),
     # programs
     Action.PUBLISH_PROGRAM: "`weft program publish {program}` puts it in use",
     Action.VALIDATE_INFORMATION: "`weft info validate {program}` puts it in use",
@@ -102,7 +105,10 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.RESUME_WORK: "`weft task run {task}` goes on with it",
     Action.RESUME_AGENT: "`weft agent resume {agent}` lets it go on",
     Action.RESET_AGENT: "`weft agent reset {agent}` lets it be idle again",
-    Action.SET_AGENT_MODEL: "`weft agent configure {agent} --model NAME`",
+    Action.SET_AGENT_MODEL: (
+        "`weft model create NAME --backend MODEL --provider PROVIDER` makes a model,"
+        " `weft agent configure {agent} --model NAME` has it answer"
+    ),
     Action.ASSIGN_TASK: "`weft task assign {task} NAME` first",
     Action.READ_REQUEST: "it is kept: `weft human requests {human}` shows it",
     Action.READ_REQUEST_AFTER: "{hint}; it is kept: `weft human requests {human}` shows it",
@@ -134,7 +140,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.UPGRADE_AFTER_BACKUP: "`weft backup` it, then open it for writing",
     Action.OPEN_TO_UPGRADE: "open it for writing, such as with `weft verify` after `weft rebuild`",
     Action.REPEAT_COPY: "run the same `weft copy` again; it goes on there",
-    Action.IMPORT_MISSING_FACTS: "weft import-facts, if another has them",
+    Action.IMPORT_MISSING_FACTS: "weft facts import, if another has them",
     Action.ACCEPT_LOSS: "put the newer copy back, or accept the loss with `weft recover --accept`",
     Action.REBUILD_VIEWS: "weft rebuild",
     Action.VERIFY_AND_REBUILD: "run `weft verify`, then `weft rebuild`",

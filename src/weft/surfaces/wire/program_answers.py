@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         PostedMessage,
         ReachedAgent,
         Resource,
-        Restore,
+        ResourceRestore,
         Room,
         RoomMessage,
         Snapshot,
@@ -247,7 +247,7 @@ class RestoredSnapshot(Struct, frozen=True, kw_only=True):
     """`resource restore`: what came of it. `before` is the snapshot of what was overwritten; `left` is what could not
     be made equal."""
 
-    restore: Restore
+    restore: ResourceRestore
     place: str
     before: str | None
     left: tuple[str, ...]
@@ -258,7 +258,7 @@ class ReconciledResources(Struct, frozen=True, kw_only=True):
     on, and what was to be removed and could not be."""
 
     snapshots: tuple[Snapshot, ...]
-    restores: tuple[Restore, ...]
+    restores: tuple[ResourceRestore, ...]
     busy: tuple[str, ...]
     left: tuple[str, ...]
 

@@ -80,18 +80,18 @@ class OfferedTools(Struct, frozen=True, kw_only=True):
     """MCP servers that could not be used, and why."""
 
 
-# --- What `weft mcp-server` answers.
+# --- What `weft mcp` answers.
 
 
 class ListedServer(Struct, frozen=True, kw_only=True):
-    """`mcp-server list`: a server, and how many of its tools are approved."""
+    """`mcp list`: a server, and how many of its tools are approved."""
 
     server: McpServer
     approved: int
 
 
 class ListedTool(Struct, frozen=True, kw_only=True):
-    """`mcp-server tools`: a tool of a server as it is defined now. `digest` is null where it is defined no more;
+    """`mcp tools`: a tool of a server as it is defined now. `digest` is null where it is defined no more;
     `difference` is what changed since it was approved, as lines of JSON."""
 
     name: str
@@ -102,7 +102,7 @@ class ListedTool(Struct, frozen=True, kw_only=True):
 
 
 class ApprovedTools(Struct, frozen=True, kw_only=True):
-    """`mcp-server add`, `approve`: the tools of a server that may be used now, by their names."""
+    """`mcp add`, `approve`: the tools of a server that may be used now, by their names."""
 
     server: str
     tools: tuple[str, ...]

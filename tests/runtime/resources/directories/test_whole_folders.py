@@ -19,7 +19,7 @@ from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InvalidInput, LimitExceeded, NotFound, Unsupported
 from weft.runtime.folder_snapshots import git_objects, whole_folders
 from weft.runtime.folder_snapshots.file_store import FileStore
-from weft.runtime.folder_snapshots.folder_scan import FolderTaking, Scan
+from weft.runtime.folder_snapshots.folder_scan import FolderScan, FolderTaking
 from weft.runtime.folder_snapshots.git_objects import GitObjects
 from weft.runtime.folder_snapshots.known_files import Table
 from weft.runtime.folder_snapshots.snapshot_objects import FolderRestore, SkipReason, SnapshotLimit
@@ -392,8 +392,8 @@ def test_what_was_seen_of_folder_and_repository_stays_when_older_snapshots_are_r
     before, last = history(folder), keep(store, folder)
     store.prune(lambda: {last})
     assert store.ids() == {last}
-    monkeypatch.setattr(GitObjects, "_packed", None)
-    monkeypatch.setattr(FolderTaking, "_look", None)
+    monkeypatch.setattr(GitObjects, "_pack_objects", None)
+    monkeypatch.setattr(FolderTaking, "_scan_folder", None)
     assert keep(store, folder) == last, "nothing is packed or looked through again"
     plain = store.snapshot(folder).id
     assert store.verify(plain) == []
@@ -465,7 +465,7 @@ def test_folders_that_a_command_closed_are_opened_all_at_once(
     for number in range(20):
         (folder / str(number)).chmod(0)
 
-    class ClosedScan(Scan):
+    class ClosedScan(FolderScan):
         def look_at_all(self, known: Table) -> None:
             nonlocal looks
             looks += 1
@@ -473,7 +473,7 @@ def test_folders_that_a_command_closed_are_opened_all_at_once(
             for record in self.folders.values():
                 record.is_unreadable = record.mode == 0
 
-    monkeypatch.setattr(whole_folders, "Scan", ClosedScan)
+    monkeypatch.setattr(whole_folders, "FolderScan", ClosedScan)
     assert give_back(store, snapshot, folder).left == ()
     assert looks <= 4, "two for each of two passes"
     assert sorted(path.name for path in folder.rglob("a")) == ["a"] * 20

@@ -10,6 +10,7 @@ import pytest
 import weft
 from tests.ledger.histories import grow, problems
 from tests.runtime.resources.docker.running import Runner, file, packed, why_no_checkpoints
+from weft.graph.graph import Graph
 from weft.kernel.enums import ResourceKind, ResourceLiveness, RestoreOutcome, SnapshotState, SubresourcePart
 from weft.kernel.errors import EngineObjectMissing, Unsupported
 from weft.ledger.api import Ledger
@@ -84,6 +85,11 @@ def test_a_container_has_parts_a_handle_and_a_copy(
     assert parts[f"{CONTAINER}{container}/files"] is SubresourcePart.FILE_SYSTEM
     assert parts[VOLUME + volume] is SubresourcePart.VOLUME
     assert SubresourcePart.NETWORK in parts.values()
+    graph, name, mounted = Graph(ledger), f"resource:{resource.id}", ledger.resources.get(VOLUME + volume).id
+    within = graph.neighbours(name, ["HAS_SUBRESOURCE"], direction="out").edges
+    assert {edge.target for edge in within} == {f"resource:{part.resource}" for part in resource.parts}
+    (seen,) = graph.neighbours(f"resource:{mounted}", ["MOUNTS_RESOURCE"], direction="in").edges
+    assert (seen.source, seen.attributes["mount"], seen.attributes["mode"]) == (name, "/data", "rw")
     (handle,) = resource.handles
     assert (handle.provider, handle.provider_id, handle.restorable) == ("docker", container, False)
     live = controller.drivers.handle(resource.kind, handle.provider_id)

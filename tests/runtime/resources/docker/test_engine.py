@@ -20,9 +20,9 @@ from weft.kernel.errors import (
 )
 from weft.runtime.resources import container_engine as engine_module
 from weft.runtime.resources.container_engine import (
-    About,
     ContainerEngine,
     EngineLimits,
+    EngineSubject,
     collected,
     container_path,
     frames,
@@ -98,7 +98,7 @@ def test_an_engine_says_what_it_is(engine: ContainerEngine) -> None:
 
 def test_what_the_engine_does_not_have_is_missing_and_what_it_refuses_is_told(engine: ContainerEngine) -> None:
     with pytest.raises(EngineObjectMissing, match="no container 'gone'") as missing:
-        engine.call("GET", "/containers/gone/json", asked="describe", about=About("container", "gone"))
+        engine.call("GET", "/containers/gone/json", asked="describe", about=EngineSubject("container", "gone"))
     assert (missing.value.what, missing.value.name, missing.value.lasting) == ("container", "gone", True)
     with pytest.raises(EngineRefused, match="refused to make a container") as refused:
         engine.call("POST", "/containers/create", asked="make a container", body={"Image": "never-pulled"})
@@ -175,7 +175,7 @@ def test_a_transfer_is_whole_or_an_error(serve: Serve, reply: bytes, error: type
         ContainerEngine(serve(answer(VERSION), reply), limits=SHORT) as engine,
         pytest.raises(error, match=r"to read it"),
     ):
-        list(engine.transfer("/x", asked="read it", about=About("volume", "x")))
+        list(engine.transfer("/x", asked="read it", about=EngineSubject("volume", "x")))
 
 
 def test_the_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from weft.exchange.exporters.port import Report, Story, StoryFacts, Thinking, Wishes
+from weft.exchange.exporters.port import ExportOptions, ExportReport, Story, StoryFacts, ThinkingChoice
 from weft.exchange.exporters.turn_contents import (
     DOT,
-    Image,
+    ExportedImage,
     as_json,
     bounded_table,
     branch_text,
@@ -42,8 +42,8 @@ from weft.exchange.exporters.turn_contents import (
     next_of,
     on_one_line,
     other_arguments,
-    pieces_of,
     raster_in,
+    result_contents,
     result_text,
     speaker,
     state_of,
@@ -87,13 +87,13 @@ _TAG = re.compile(r"<[^<>]*>")
 _ADDRESS = re.compile(r' (?:href|title)="([^"]*)"')
 
 
-def shown(text: str) -> str:
+def html_text(text: str) -> str:
     """A text as the content of an element or of a quoted attribute."""
     return escape(visible(text))
 
 
 def preformatted(text: str, kind: str = "") -> str:
-    return f'<pre class="{kind}">{shown(text)}</pre>' if kind else f"<pre>{shown(text)}</pre>"
+    return f'<pre class="{kind}">{html_text(text)}</pre>' if kind else f"<pre>{html_text(text)}</pre>"
 
 
 def is_safe_link(url: str) -> bool:
@@ -106,7 +106,7 @@ def is_safe_link(url: str) -> bool:
 
 def typed(text: str) -> str:
     """What somebody typed, letter by letter; the style keeps its lines and spaces."""
-    return f'<div class="typed" dir="auto">{shown(text)}</div>\n'
+    return f'<div class="typed" dir="auto">{html_text(text)}</div>\n'
 
 
 def rendered(text: str) -> str:
@@ -196,32 +196,32 @@ def _ordered_list(*_: Any) -> str:
     return '<ol class="numbered">\n'
 
 
-def _list_item(_: Any, tokens: Sequence[Token], at: int, *__: Any) -> str:
-    is_led = at + 1 < len(tokens) and tokens[at + 1].type == "paragraph_open"
-    return "<li>" if is_led else f"<li>{_list_number(tokens[at])}"
+def _list_item(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    is_led = index + 1 < len(tokens) and tokens[index + 1].type == "paragraph_open"
+    return "<li>" if is_led else f"<li>{_list_number(tokens[index])}"
 
 
-def _paragraph(_: Any, tokens: Sequence[Token], at: int, *__: Any) -> str:
-    is_first = at > 0 and tokens[at - 1].type == "list_item_open"
-    return ("" if tokens[at].hidden else "<p>") + (_list_number(tokens[at - 1]) if is_first else "")
+def _paragraph(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    is_first = index > 0 and tokens[index - 1].type == "list_item_open"
+    return ("" if tokens[index].hidden else "<p>") + (_list_number(tokens[index - 1]) if is_first else "")
 
 
-def _paragraph_end(_: Any, tokens: Sequence[Token], at: int, *__: Any) -> str:
-    return "\n" if tokens[at].hidden else "</p>\n"
+def _paragraph_end(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    return "\n" if tokens[index].hidden else "</p>\n"
 
 
-def _cell(_: Any, tokens: Sequence[Token], at: int, *__: Any) -> str:
-    side = ALIGNMENTS.get(str(tokens[at].attrGet("style")))
-    return f'<{tokens[at].tag} class="{side}">' if side else f"<{tokens[at].tag}>"
+def _cell(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    side = ALIGNMENTS.get(str(tokens[index].attrGet("style")))
+    return f'<{tokens[index].tag} class="{side}">' if side else f"<{tokens[index].tag}>"
 
 
-def _image(_: Any, tokens: Sequence[Token], at: int, *__: Any) -> str:
+def _image(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
     """No image is fetched: a link with its words stands for it."""
-    return f"[image: {_anchor(tokens[at], 'src')}{escape(tokens[at].content or 'image')}</a>]"
+    return f"[image: {_anchor(tokens[index], 'src')}{escape(tokens[index].content or 'image')}</a>]"
 
 
-def _link(_: Any, tokens: Sequence[Token], at: int, *__: Any) -> str:
-    return _anchor(tokens[at], "href")
+def _link(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    return _anchor(tokens[index], "href")
 
 
 def _anchor(token: Token, name: str) -> str:
@@ -230,14 +230,14 @@ def _anchor(token: Token, name: str) -> str:
     return f'<a href="{escape(address)}"{tooltip} rel="noopener noreferrer nofollow" target="_blank">'
 
 
-def _fence(_: Any, tokens: Sequence[Token], at: int, *__: Any) -> str:
-    language = tokens[at].info.strip()
+def _fence(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    language = tokens[index].info.strip()
     label = f'<span class="language">{escape(language)}</span>' if language else ""
-    return f'<div class="code">{label}<pre><code>{escape(tokens[at].content)}</code></pre></div>\n'
+    return f'<div class="code">{label}<pre><code>{escape(tokens[index].content)}</code></pre></div>\n'
 
 
-def _code(_: Any, tokens: Sequence[Token], at: int, *__: Any) -> str:
-    return f'<div class="code"><pre><code>{escape(tokens[at].content)}</code></pre></div>\n'
+def _code(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    return f'<div class="code"><pre><code>{escape(tokens[index].content)}</code></pre></div>\n'
 
 
 RENDER_RULES = {
@@ -272,16 +272,16 @@ def line_of(text: str) -> str:
 
 def call_piece(call: ToolCall) -> str:
     changes = call_changes(call)
-    rest = other_arguments(call, changes)
+    other_fields = other_arguments(call, changes)
     body = "".join(_diff(change) for change in changes)
-    if rest not in (None, {}, ""):
-        body += value_piece(rest)
+    if other_fields not in (None, {}, ""):
+        body += value_piece(other_fields)
     if call.error is not None:
         body += f"<h4>Error</h4>{preformatted(call.error)}"
     if call.result is not None:
         body += f"<h4>Result</h4>{output_piece(call.result)}"
     kind = "call" if call.outcome == "ok" else "call failed" if call.outcome == "error" else "call open"
-    return folded(kind, f"{shown(call.name)} {_lead(call, changes)}{_facts(call)}", body)
+    return folded(kind, f"{html_text(call.name)} {_lead(call, changes)}{_facts(call)}", body)
 
 
 def _lead(call: ToolCall, changes: list[FileChange]) -> str:
@@ -308,13 +308,14 @@ def value_piece(value: Any) -> str:
 
 def output_piece(value: Any) -> str:
     return "".join(
-        image_piece(piece.url) if isinstance(piece, Image) else preformatted(piece) for piece in pieces_of(value)
+        image_piece(content.url) if isinstance(content, ExportedImage) else preformatted(content)
+        for content in result_contents(value)
     )
 
 
 def _diff(change: FileChange) -> str:
-    lines = [f'<span class="{SIGNS.get(line[:1], "same")}">{shown(line)}\n</span>' for line in change.lines]
-    path = f"<h4>{shown(change.path)} <small>{change.counts}</small></h4>" if change.path else ""
+    lines = [f'<span class="{SIGNS.get(line[:1], "same")}">{html_text(line)}\n</span>' for line in change.lines]
+    path = f"<h4>{html_text(change.path)} <small>{change.counts}</small></h4>" if change.path else ""
     return f'{path}<pre class="diff">{"".join(lines)}</pre>'
 
 
@@ -323,9 +324,9 @@ def image_piece(url: str) -> str:
     if raster is not None:
         return f'<p><img alt="image" src="data:{raster.media_type};base64,{raster.base64}"></p>\n'
     if is_web_address(url) and url == visible(url):
-        link = f'<a href="{escape(url)}" rel="noopener noreferrer nofollow" target="_blank">{shown(url)}</a>'
+        link = f'<a href="{escape(url)}" rel="noopener noreferrer nofollow" target="_blank">{html_text(url)}</a>'
         return f'<p class="note">image, not fetched: {link}</p>\n'
-    return f'<p class="note">{shown(image_note(url))}</p>\n'
+    return f'<p class="note">{html_text(image_note(url))}</p>\n'
 
 
 # --- The contents of a page: a line for each turn that leads to it, branches nested under the turn that they leave.
@@ -338,32 +339,32 @@ DEEPEST_NESTED = 12
 
 
 class _Listing(NamedTuple):
-    """A strand to be listed in place."""
+    """A range to be listed in place."""
 
-    strand: TurnRange
+    thread_range: TurnRange
     level: int
     """How many branches deep."""
     is_nested: bool = False
     """In a list of its own; else in the one that is open."""
     is_branch: bool = True
-    """Else it goes on where the strand before it ends."""
+    """Else it goes on where the range before it ends."""
 
 
 def contents(story: Story) -> Iterator[str]:
     """Nothing for a single turn, or where nobody knows the lines."""
-    turns = sum(strand.count for strand in story.strands)
+    turns = sum(thread_range.count for thread_range in story.thread_ranges)
     if story.lines_of is None or turns < 2:
         return
-    begun = sum(strand.parent is None for strand in story.strands)
-    is_tree = begun == 1 and any(strand.parent is not None for strand in story.strands)
+    root_count = sum(thread_range.parent is None for thread_range in story.thread_ranges)
+    is_tree = root_count == 1 and any(thread_range.parent is not None for thread_range in story.thread_ranges)
     is_open = " open" if turns <= LINES_UNFOLDED else ""
     title = "Tree" if is_tree else "Contents"
     yield f'<nav class="contents" aria-label="{title}"><details{is_open}><summary>{title}: {turns:,} turns</summary>'
     yield '\n<ol class="prompts">\n'
-    tree = _Tree(story, is_one=begun == 1)
-    for strand in story.strands:
-        if strand.parent is None:
-            yield from tree.lines(strand)
+    tree = _Tree(story, is_one=root_count == 1)
+    for thread_range in story.thread_ranges:
+        if thread_range.parent is None:
+            yield from tree.lines(thread_range)
     yield "</ol></details></nav>\n"
 
 
@@ -372,31 +373,33 @@ class _Tree:
         self._story, self._is_one = story, is_one
         self._session = story.tips[0].session if len(story.tips) == 1 else None
         self._children: dict[tuple[int, str], list[TurnRange]] = {}
-        for strand in story.strands:
-            if strand.parent is not None and strand.leaves is not None:
-                self._children.setdefault((strand.parent, strand.leaves), []).append(strand)
+        for thread_range in story.thread_ranges:
+            if thread_range.parent is not None and thread_range.leaves is not None:
+                self._children.setdefault((thread_range.parent, thread_range.leaves), []).append(thread_range)
 
     def lines(self, root: TurnRange) -> Iterator[str]:
-        """The lines of a strand and of all that leave it; a stack instead of recursion, since trees may be deep."""
-        listings = [self._strand(_Listing(root, 0, is_branch=False))]
+        """The lines of a range and of all that leave it; a stack instead of recursion, since trees may be deep."""
+        listings = [self._range_lines(_Listing(root, 0, is_branch=False))]
         while listings:
-            piece = next(listings[-1], None)
-            if piece is None:
+            line = next(listings[-1], None)
+            if line is None:
                 listings.pop()
-            elif isinstance(piece, str):
-                yield piece
+            elif isinstance(line, str):
+                yield line
             else:
-                listings.append(self._strand(piece))
+                listings.append(self._range_lines(line))
 
-    def _strand(self, listing: _Listing) -> Iterator[str | _Listing]:
-        strand, level = listing.strand, listing.level
+    def _range_lines(self, listing: _Listing) -> Iterator[str | _Listing]:
+        thread_range, level = listing.thread_range, listing.level
         assert self._story.lines_of is not None
         following: list[TurnRange] = []
-        for line in self._story.lines_of(strand):
-            if line.depth == strand.low:
+        for line in self._story.lines_of(thread_range):
+            if line.depth == thread_range.low:
                 yield self._opening(listing, line)
-            children = self._children.get((strand.number, line.turn_id), [])
-            following = [child for child in children if goes_on(child, strand) and child.number == strand.number + 1]
+            children = self._children.get((thread_range.number, line.turn_id), [])
+            following = [
+                child for child in children if goes_on(child, thread_range) and child.number == thread_range.number + 1
+            ]
             branches = [child for child in children if child not in following]
             yield (
                 f"<li>{_link_to_content(line)}"
@@ -414,15 +417,15 @@ class _Tree:
 
     def _opening(self, listing: _Listing, first: TurnLine) -> str:
         """What a branch is called, or one of several conversations, and the list that it stands in."""
-        strand = listing.strand
-        if not listing.is_branch and (self._is_one or strand.parent is not None):
+        thread_range = listing.thread_range
+        if not listing.is_branch and (self._is_one or thread_range.parent is not None):
             return ""
         session = "" if first.session in (None, self._session) else f" {escape(on_one_line(str(first.session)))}"
-        kind = "Conversation" if strand.parent is None else "Branch"
-        name = f"{kind}{session}, {counted(strand.count, 'turn')}"
+        kind = "Conversation" if thread_range.parent is None else "Branch"
+        name = f"{kind}{session}, {counted(thread_range.count, 'turn')}"
         if listing.is_nested:
             return f'<ol class="prompts branch"><li class="name">{name}</li>\n'
-        place = f", from turn {strand.leaves_at}" if listing.is_branch else ""
+        place = f", from turn {thread_range.leaves_at}" if listing.is_branch else ""
         return f'<li class="name">{name}{place}</li>\n'
 
 
@@ -457,7 +460,7 @@ SMALLEST_GROUP_STEPS = 2
 class TurnPieces:
     """Writes turns as the pieces of a page. Labels that the turn before has too are left out."""
 
-    def __init__(self, wishes: Wishes, report: Report, session: str | None = None) -> None:
+    def __init__(self, wishes: ExportOptions, report: ExportReport, session: str | None = None) -> None:
         """`session`: the label that the page's header names."""
         self._wishes, self._report, self._session = wishes, report, session
         self._anchored: set[str] = set()
@@ -467,7 +470,7 @@ class TurnPieces:
         self._noted: set[str] = set()
         """The messages of this turn whose notes of files are written."""
 
-    def begin_strand(self) -> None:
+    def begin_range(self) -> None:
         """The next turn says everything about itself."""
         self._before = None
 
@@ -476,8 +479,8 @@ class TurnPieces:
         state = " troubled" if state_of(turn) not in (None, "compaction") else ""
         yield f'<article class="turn{state}"{self._anchor(turn.id)} data-depth="{turn.depth}">\n<header><h3>'
         yield f'<a href="#t-{escape(turn.id)}" title="{escape(turn.id)}">Turn {turn.depth}</a></h3>'
-        when = f' title="{iso_from_ms(turn.started_at)}"' if turn.time_known else ""
-        yield f"<p{when}>{escape(DOT.join(self._facts(full_turn)))}</p></header>\n"
+        time_title = f' title="{iso_from_ms(turn.started_at)}"' if turn.time_known else ""
+        yield f"<p{time_title}>{escape(DOT.join(self._facts(full_turn)))}</p></header>\n"
         if turn.error is not None:
             yield f'<div class="block error">{preformatted(error_of(turn) or "")}</div>\n'
         if full_turn.summary is not None:
@@ -525,8 +528,8 @@ class TurnPieces:
         speaker_before, self._speaker = self._speaker, None
         body = "".join(self._steps(full_turn, group))
         self._speaker = speaker_before
-        hint = line_of(group.hint(thinking=self._wishes.thinking is not Thinking.NONE))
-        about = shown(group.summary) + (f' <span class="hint" dir="auto">{hint}</span>' if hint else "")
+        hint = line_of(group.hint(thinking=self._wishes.thinking is not ThinkingChoice.NONE))
+        about = html_text(group.summary) + (f' <span class="hint" dir="auto">{hint}</span>' if hint else "")
         return folded("steps", about, body)
 
     def _steps(self, full_turn: FullTurn, group: StepGroup) -> Iterator[str]:
@@ -534,22 +537,22 @@ class TurnPieces:
             yield self._call(item) if isinstance(item, ToolCall) else self._message(full_turn, item)
 
     def _message(self, full_turn: FullTurn, message: Message) -> str:
-        pieces = [piece for part in message.content for piece in self._part(message, part)]
-        body = "".join(pieces) + self._files(full_turn, message.id)
-        if all(piece.startswith("<details") for piece in pieces):  # each says itself what it is
+        blocks = [block for part in message.content for block in self._part_pieces(message, part)]
+        body = "".join(blocks) + self._files(full_turn, message.id)
+        if all(block.startswith("<details") for block in blocks):  # each says itself what it is
             return body
         role = message.role if message.role in ROLES else "other"
-        who = "System" if role == "system" else speaker(message, full_turn.turn)
+        speaker_name = "System" if role == "system" else speaker(message, full_turn.turn)
         if role == "user":
-            who = SENDERS.get(str(message.source), who)
+            speaker_name = SENDERS.get(str(message.source), speaker_name)
         if role == "system" or is_from_tool(message):
             self._speaker = None if self._speaker is None else ""
-            return folded(f"message {role} injected", _labelled(shown(who), spoken(message.text)), body)
-        label = "" if self._speaker in (None, who) else who
-        self._speaker = None if self._speaker is None else who
+            return folded(f"message {role} injected", _labelled(html_text(speaker_name), spoken(message.text)), body)
+        label = "" if self._speaker in (None, speaker_name) else speaker_name
+        self._speaker = None if self._speaker is None else speaker_name
         return _block(f"message {role}", label, body)
 
-    def _part(self, message: Message, part: Part) -> Iterator[str]:
+    def _part_pieces(self, message: Message, part: Part) -> Iterator[str]:
         match part:
             case TextPart():
                 yield from _text_pieces(message, str(part.text))
@@ -558,15 +561,15 @@ class TurnPieces:
             case ImagePart():
                 yield image_piece(str(part.url))
             case ToolUsePart():
-                about = f"{shown(part.name)} <small>{shown(part.id)}</small>"
+                about = f"{html_text(part.name)} <small>{html_text(part.id)}</small>"
                 yield from self._tool("call", about, value_piece(part.input))
             case ToolResultPart():
                 failed = " failed" if part.is_error is True else ""
-                about = f"Result <small>{shown(part.tool_call_id)}</small>"
+                about = f"Result <small>{html_text(part.tool_call_id)}</small>"
                 yield from self._tool(f"call{failed}", about, output_piece(part.output))
 
     def _thinking(self, text: str) -> Iterator[str]:
-        if self._wishes.thinking is Thinking.NONE:
+        if self._wishes.thinking is ThinkingChoice.NONE:
             self._report.left_out["thinking"] += 1
         elif text.strip():  # of hidden thinking only its signature is known
             yield folded("thinking", _labelled("Thinking", text), _text(text))
@@ -589,11 +592,11 @@ class TurnPieces:
         if message not in full_turn.files or message in self._noted:
             return ""
         self._noted.add(message)
-        named = _argument_texts(full_turn) if self._wishes.tools else frozenset()
-        notes = [note for note in full_turn.files[message] if note.path not in named]
+        call_texts = _argument_texts(full_turn) if self._wishes.tools else frozenset()
+        notes = [note for note in full_turn.files[message] if note.path not in call_texts]
         if not notes:
             return ""
-        lines = "".join(f"<li>{shown(file_text(note))}</li>" for note in notes)
+        lines = "".join(f"<li>{html_text(file_text(note))}</li>" for note in notes)
         files = f'<ul class="files">{lines}</ul>\n'
         return folded("noted", f"Notes of {counted(len(notes), 'file')}", files) if notes[FILES_UNFOLDED:] else files
 
@@ -621,7 +624,7 @@ def _typed_pieces(text: str) -> Iterator[str]:
         return
     for passage in message_passages(text):
         if passage.is_injected:
-            about = f"{SENDERS['event']} <code>{shown(passage.tag)}</code>"
+            about = f"{SENDERS['event']} <code>{html_text(passage.tag)}</code>"
             yield folded("injected", _labelled(about, spoken(passage.text)), preformatted(passage.text))
         else:
             yield typed(passage.text)
@@ -637,8 +640,8 @@ def _labelled(label: str, text: str) -> str:
     return f'{label} <span class="hint" dir="auto">{line}</span>' if line else label
 
 
-def _block(kind: str, who: str, body: str) -> str:
-    label = f"<h4>{shown(who)}</h4>" if who else ""
+def _block(kind: str, speaker_name: str, body: str) -> str:
+    label = f"<h4>{html_text(speaker_name)}</h4>" if speaker_name else ""
     return f'<section class="block {kind}">{label}{body}</section>\n'
 
 
@@ -653,8 +656,8 @@ def _branches(branches: list[BranchPoint]) -> Iterator[str]:
             yield f'<li><a href="#t-{escape(branch.turn_id)}">{words}</a></li>\n'
         else:
             yield f"<li>{words} <small>not in this page: <code>{escape(branch.turn_id)}</code></small></li>\n"
-    if more := branches[BRANCHES_LISTED:]:
-        yield f"<li>and {len(more):,} more</li>\n"
+    if unlisted := branches[BRANCHES_LISTED:]:
+        yield f"<li>and {len(unlisted):,} more</li>\n"
     yield "</ul></nav>\n"
 
 
@@ -685,7 +688,7 @@ class Html:
     one_thread = False
     wants_requests = False
 
-    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
+    def write(self, story: Story, wishes: ExportOptions, report: ExportReport) -> Iterator[bytes]:
         session = story.tips[0].session if len(story.tips) == 1 else None
         writer = TurnPieces(wishes, report, session)
         yield "".join(_head(story)).encode()
@@ -693,14 +696,14 @@ class Html:
             yield line.encode()
         yield b'</header>\n<main id="said" tabindex="-1">\n'
         before: TurnRange | None = None
-        for strand in story.strands:
-            yield "".join(_opening(strand, before)).encode()
-            if headed(strand, before):
-                writer.begin_strand()
-            before = strand
-            for full_turn in story.turns_of(strand):
+        for thread_range in story.thread_ranges:
+            yield "".join(_opening(thread_range, before)).encode()
+            if headed(thread_range, before):
+                writer.begin_range()
+            before = thread_range
+            for full_turn in story.turns_of(thread_range):
                 report.count(full_turn)
-                yield "".join(writer.turn(full_turn, next_of(story, strand))).encode()
+                yield "".join(writer.turn(full_turn, next_of(story, thread_range))).encode()
             yield b"</section>\n"
         yield page_foot().encode()
 
@@ -751,14 +754,14 @@ def _page_head(name: str, about: str) -> Iterator[str]:
 def _about(story: Story) -> str:
     if story.is_context:
         return "The context: what the model saw there, or would see next."
-    facts = [counted(sum(strand.count for strand in story.strands), "turn")]
-    begun, ends = sum(strand.parent is None for strand in story.strands), len(_ends(story))
-    if begun > 1:
-        facts.append(f"{begun:,} conversations")
-    if ends > begun:
+    facts = [counted(sum(thread_range.count for thread_range in story.thread_ranges), "turn")]
+    root_count, ends = sum(thread_range.parent is None for thread_range in story.thread_ranges), len(_ends(story))
+    if root_count > 1:
+        facts.append(f"{root_count:,} conversations")
+    if ends > root_count:
         facts.append(f"{ends:,} branches")
-    (tip, *others) = story.tips
-    if tip.session and not others:
+    (tip, *other_tips) = story.tips
+    if tip.session and not other_tips:
         facts.insert(0, f"Session {on_one_line(tip.session)}")
     return DOT.join([*facts, *(() if story.facts is None else _known_facts(story.facts()))])
 
@@ -784,9 +787,13 @@ def _cost(facts: StoryFacts) -> str:
 
 
 def _ends(story: Story) -> list[TurnRange]:
-    """The strands that no other goes on from at their last turn."""
-    left = {(strand.parent, strand.leaves) for strand in story.strands}
-    return [strand for strand in story.strands if (strand.number, strand.last) not in left]
+    """The ranges that no other goes on from at their last turn."""
+    fork_points = {(thread_range.parent, thread_range.leaves) for thread_range in story.thread_ranges}
+    return [
+        thread_range
+        for thread_range in story.thread_ranges
+        if (thread_range.number, thread_range.last) not in fork_points
+    ]
 
 
 def _threads(story: Story) -> Iterator[str]:
@@ -804,23 +811,30 @@ def _threads(story: Story) -> Iterator[str]:
     if len(ends) > 1:
         yield '<p class="reading" hidden><label for="thread">Read</label> <select id="thread">'
         yield '<option value="">all branches</option>\n'
-        for strand in ends:
-            label = on_one_line(labels.get(strand.last, "")) or f"turn {strand.high}, {strand.last[-8:]}"
-            yield f'<option value="{strand.number}">the thread of {escape(label)}</option>\n'
+        for thread_range in ends:
+            label = (
+                on_one_line(labels.get(thread_range.last, "")) or f"turn {thread_range.high}, {thread_range.last[-8:]}"
+            )
+            yield f'<option value="{thread_range.number}">the thread of {escape(label)}</option>\n'
         yield "</select></p>\n"
     yield "</nav>\n"
 
 
-def _opening(strand: TurnRange, before: TurnRange | None) -> Iterator[str]:
-    parent = "" if strand.parent is None else f' data-parent="{strand.parent}" data-leaves="{strand.leaves_at}"'
-    yield f'<section class="strand" data-number="{strand.number}"{parent} aria-label="Part {strand.number + 1}">\n'
-    if strand.leaves is None:
+def _opening(thread_range: TurnRange, before: TurnRange | None) -> Iterator[str]:
+    parent = (
+        ""
+        if thread_range.parent is None
+        else f' data-parent="{thread_range.parent}" data-leaves="{thread_range.leaves_at}"'
+    )
+    number = thread_range.number
+    yield f'<section class="strand" data-number="{number}"{parent} aria-label="Part {number + 1}">\n'
+    if thread_range.leaves is None:
         yield "" if before is None else "<h2>Another conversation</h2>\n"
         return
-    if not headed(strand, before):
+    if not headed(thread_range, before):
         return
-    link = f'<a href="#t-{escape(strand.leaves)}">turn {strand.leaves_at}</a>'
-    inside = "" if strand.after_events is None else f", after {counted(strand.after_events, 'event')} of it"
-    why = "" if strand.link is None else f" ({shown(strand.link)})"
-    word = "Goes on from" if goes_on(strand, before) else "Branch after"
+    link = f'<a href="#t-{escape(thread_range.leaves)}">turn {thread_range.leaves_at}</a>'
+    inside = "" if thread_range.after_events is None else f", after {counted(thread_range.after_events, 'event')} of it"
+    why = "" if thread_range.link is None else f" ({html_text(thread_range.link)})"
+    word = "Goes on from" if goes_on(thread_range, before) else "Branch after"
     yield f"<h2>{word} {link}{inside}{why}</h2>\n"

@@ -92,10 +92,10 @@ class SessionPlan(Struct):
 
 
 def transcripts(
-    index: Index, turns: list[PlannedTurn], main: str, past_turns: PastTurns, taken: Mapping[str, int]
+    index: Index, turns: list[PlannedTurn], main: str, past_turns: PastTurns, turns_taken: Mapping[str, int]
 ) -> Iterator[Transcript]:
-    """Every session of a file whose main one is called `main`. Turns that were `given` before and `taken` are left out
-    where they would be the same again."""
+    """Every session of a file whose main one is called `main`. Turns that were given before and taken (`turns_taken`)
+    are left out where they would be the same again."""
     groups = _session_plans(index, turns, main)
     spawned = _spawned(index, turns, main, groups)
     tools = _known_tools(index, turns)
@@ -103,8 +103,8 @@ def transcripts(
         session = _session(index, group, main)
         walk = _SessionWalk(index, turns, group, session, spawned, tools)
         past = past_turns.setdefault((group.parent, group.agent), [])
-        known = walk.recall(past, taken.get(session.id, 0))
-        yield Transcript(session=session, turns=walk.turns(past), known=known)
+        known_turns = walk.recall(past, turns_taken.get(session.id, 0))
+        yield Transcript(session=session, turns=walk.turns(past), known_turns=known_turns)
 
 
 def main_session(index: Index) -> str:
@@ -132,13 +132,13 @@ def _session_plans(index: Index, turns: list[PlannedTurn], main: str) -> list[Se
     return list(groups.values())
 
 
-def _with_ancestors(plans: list[PlannedTurn], own: Iterable[int]) -> set[int]:
-    wanted: set[int] = set()
-    for number in own:
-        while number != ABSENT and number not in wanted:
-            wanted.add(number)
+def _with_ancestors(plans: list[PlannedTurn], numbers: Iterable[int]) -> set[int]:
+    with_ancestors: set[int] = set()
+    for number in numbers:
+        while number != ABSENT and number not in with_ancestors:
+            with_ancestors.add(number)
             number = plans[number].parent
-    return wanted
+    return with_ancestors
 
 
 def _spawned(index: Index, turns: list[PlannedTurn], main: str, groups: list[SessionPlan]) -> dict[str, str]:
@@ -154,10 +154,10 @@ def _spawned(index: Index, turns: list[PlannedTurn], main: str, groups: list[Ses
     return spawned
 
 
-def _asking_call(index: Index, place: int, taken: Container[str]) -> str | None:
+def _asking_call(index: Index, place: int, used_calls: Container[str]) -> str | None:
     """The call that gave an inline subagent its prompt, and was still waiting for the answer when the agent began."""
     for call in index.spawning.get(index.openings.get(place, 0), ()):
-        if call not in taken and index.callers[call] < place < index.answered.get(call, place + 1):
+        if call not in used_calls and index.callers[call] < place < index.answered.get(call, place + 1):
             return call
     return None
 
@@ -279,17 +279,17 @@ class _SessionWalk:
         self.keys: dict[int, str] = {}
         self._unique_keys = UniqueKeys()
 
-    def recall(self, past: list[PastTurn], taken: int) -> int:
+    def recall(self, past: list[PastTurn], taken_count: int) -> int:
         """How many of the turns that were given and taken stand as they did. The others are forgotten."""
-        known = 0
-        for number, turn in zip(self.group.plans[:taken], past, strict=False):
+        known_count = 0
+        for number, turn in zip(self.group.plans[:taken_count], past, strict=False):
             if turn.basis != self._basis(number, turn.kept_id):
                 break
             self._name(number, turn.name)
             self._complete(turn)
-            known += 1
-        del past[known:]
-        return known
+            known_count += 1
+        del past[known_count:]
+        return known_count
 
     def turns(self, past: list[PastTurn]) -> Iterator[NativeTurn]:
         """Those behind the ones that are past, which become past as they are given."""
@@ -303,8 +303,8 @@ class _SessionWalk:
         plan = self.plans[number]
         calls = (call for place in (*plan.shared, *plan.entries) for call in self.index.entries[place].calls)
         spawned = tuple(map(self.spawned.get, calls)) if self.spawned else ()
-        kept = self._kept(kept_id, number) if kept_id is not None else None
-        return TurnBasis(number, plan, spawned if any(spawned) else (), self.tools.get(number), kept)
+        kept_position = self._kept_position(kept_id, number) if kept_id is not None else None
+        return TurnBasis(number, plan, spawned if any(spawned) else (), self.tools.get(number), kept_position)
 
     def _turn(self, file: BinaryIO, number: int, past: list[PastTurn]) -> NativeTurn:
         planned, entries = self.plans[number], self.index.entries
@@ -312,7 +312,7 @@ class _SessionWalk:
         places = sorted(planned.entries)
         for place in (*planned.shared, *places):
             if (record := self._load(file, entries[place])) is not None:
-                builder.take(entries[place], record)
+                builder.add_record(entries[place], record)
         lines = [entries[place] for place in (*places, *planned.names)]
         names = tuple(entry.uuid for entry in lines if entry.uuid is not None)
         name = self._own_name(number, builder)
@@ -328,7 +328,7 @@ class _SessionWalk:
         turn.tools = self.tools.get(number)
         self._apply_beginning(turn)
         if planned.is_compaction:
-            turn.compaction = builder.compaction(lambda id: self._kept(id, number))
+            turn.compaction = builder.compaction(lambda id: self._kept_position(id, number))
         if self.group.agent is None:
             self._apply_modes(turn)
         basis = self._basis(number, builder.kept_from())
@@ -394,7 +394,7 @@ class _SessionWalk:
             return None
         return NativeLink(to=missing, why=LinkReason.FORK if self.group.agent else LinkReason.CONTINUATION)
 
-    def _kept(self, id: str, number: int) -> int | None:
+    def _kept_position(self, id: str, number: int) -> int | None:
         place = self.index.places.get(id, ABSENT)
         position = self.positions.get(self.index.entries[place].turn) if place != ABSENT else None
         return position if position is not None and position < self.positions[number] else None
@@ -414,9 +414,9 @@ class _SessionWalk:
         if mode := self._mode("permissionMode", turn.end):
             turn.permissions = {"mode": mode, **mapping(turn.permissions)}
 
-    def _mode(self, which: str, end: int) -> str | None:
-        changes = self.index.modes.get(which, ())
-        number = bisect_right(changes, end, key=lambda change: change[0])
+    def _mode(self, setting: str, until: int) -> str | None:
+        changes = self.index.modes.get(setting, ())
+        number = bisect_right(changes, until, key=lambda change: change[0])
         return changes[number - 1][1] if number else None
 
     def _complete(self, turn: PastTurn) -> None:
@@ -437,10 +437,10 @@ _is_safe_id: Final = re.compile(r"[\w-][\w.@-]{0,127}").fullmatch
 
 
 def places(home: Path, environment: Mapping[str, str]) -> list[Place]:
-    named = environment.get("CLAUDE_CONFIG_DIR", "")
+    config_folders = environment.get("CLAUDE_CONFIG_DIR", "")
     config = environment.get("XDG_CONFIG_HOME") or home / ".config"
     folders = [
-        *(Path(part.strip()) for part in named.split(",") if part.strip()),
+        *(Path(config_folder.strip()) for config_folder in config_folders.split(",") if config_folder.strip()),
         home / ".claude",
         Path(config) / "claude",
     ]
@@ -486,14 +486,14 @@ class ClaudeCodeReader:
         self._index: Index | None = None
         self._past_turns = PastTurns()
 
-    def read(self, source: Source, report: Report, taken: Mapping[str, int]) -> Iterator[Transcript]:
+    def read(self, source: Source, report: Report, turns_taken: Mapping[str, int]) -> Iterator[Transcript]:
         index = self._indexed(source, report)
         session = main_session(index)
         mirrored = {agent for agent in index.mirrors if has_agent_file(source.path, session, agent)}
         turns = plan_turns(index, mirrored)
         count_entries(index)
         try:
-            yield from transcripts(index, turns, session, self._past_turns, taken)
+            yield from transcripts(index, turns, session, self._past_turns, turns_taken)
         finally:
             index.let_go()
 
@@ -533,11 +533,11 @@ class ClaudeCode:
     def is_part(self, source: Source) -> bool:
         return is_sidecar(source.path, source.head)
 
-    def whole(self, source: Source) -> Path | None:
+    def session_file(self, source: Source) -> Path | None:
         """A subagent's card belongs to its file. Journals and large outputs change nothing that is read."""
         return card_owner(source.path)
 
-    def parts(self, path: Path) -> list[Path]:
+    def part_files(self, path: Path) -> list[Path]:
         return []
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:

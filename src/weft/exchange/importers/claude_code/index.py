@@ -33,7 +33,7 @@ from weft.exchange.importers.claude_code.lines import (
     printed_session,
     prompt_kind,
 )
-from weft.exchange.importers.foreign_files import Reached, Record, record_at, records
+from weft.exchange.importers.foreign_files import ReadPosition, Record, record_at, records
 from weft.exchange.importers.foreign_values import JsonObject, mapping, text
 from weft.exchange.importers.port import Report, Source
 from weft.kernel.enums import MessageSource
@@ -154,7 +154,7 @@ class Index(Struct):
     """Titles, each with the id of the line whose branch it names."""
     sessions: Counter[str] = field(default_factory=Counter)
     last: dict[tuple[str | None, str | None, bool], int] = field(default_factory=dict)
-    reached: Reached = field(default_factory=Reached)
+    reached: ReadPosition = field(default_factory=ReadPosition)
     hung: list[int] = field(default_factory=list)
     """Where each line hangs by what it says itself: what the whole file makes of that, it makes anew each time."""
     held: dict[int, JsonObject] = field(default_factory=dict)
@@ -207,12 +207,12 @@ def _take_records(index: Index) -> None:
     index.hung += [entry.parent for entry in index.entries[len(index.hung) :]]
 
 
-def _records(source: Source, report: Report, reached: Reached) -> Iterator[Record]:
+def _records(source: Source, report: Report, read_position: ReadPosition) -> Iterator[Record]:
     """The lines; or the records of a list; or the one record of a file that spreads it over several lines."""
     begins = source.head.lstrip(b"\xef\xbb\xbf \t\r\n")[:2]
     if source.size <= DOCUMENT_BYTES and begins[:1] == b"[" and (listed := listed_records(source.path.read_bytes())):
         report.found += len(listed)
-        reached.is_torn = True
+        read_position.is_torn = True
         yield from listed
         return
     if source.size <= DOCUMENT_BYTES and begins in (b"{\n", b"{\r"):
@@ -223,10 +223,10 @@ def _records(source: Source, report: Report, reached: Reached) -> Iterator[Recor
             value = None
         if isinstance(value, dict):
             report.found += 1
-            reached.is_torn = True
+            read_position.is_torn = True
             yield Record(1, 0, len(data), value)
             return
-    yield from records(source, report, reached)
+    yield from records(source, report, read_position)
 
 
 def _take_note(index: Index, record: Record) -> None:
@@ -276,8 +276,8 @@ def _take_session_note(index: Index, value: JsonObject, kind: str, offset: int) 
     return True
 
 
-def _change_mode(index: Index, which: str, offset: int, mode: str) -> None:
-    changes = index.modes.setdefault(which, [])
+def _change_mode(index: Index, setting: str, offset: int, mode: str) -> None:
+    changes = index.modes.setdefault(setting, [])
     if not changes or changes[-1][1] != mode:
         changes.append((offset, mode))
 
@@ -301,7 +301,7 @@ def _take_line(index: Index, record: Record) -> None:
         index.room -= entry.end - entry.offset
         index.held[entry.offset] = value
     _describe(index, entry, place, value)
-    _hang(index, entry, place, value)
+    _set_parent(index, entry, place, value)
     index.last[entry.session, entry.agent, entry.is_side] = place
     if uuid is not None:
         index.places[uuid] = place
@@ -472,7 +472,7 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(intern(name) for name in value if isinstance(name, str)) if isinstance(value, list) else ()
 
 
-def _hang(index: Index, entry: Entry, place: int, value: JsonObject) -> None:
+def _set_parent(index: Index, entry: Entry, place: int, value: JsonObject) -> None:
     """Where the line hangs. A line without the field follows what stands before it; so does an answer that names
     nobody, because it must answer something."""
     if "parentUuid" not in value:
@@ -507,7 +507,7 @@ def _take_mirror(index: Index, outer: Entry, data: JsonObject, caller: Any) -> N
         _mirror(index, outer, agent, inner, MIRRORED)
 
 
-def _mirror(index: Index, outer: Entry, agent: str, inner: JsonObject, how: int) -> None:
+def _mirror(index: Index, outer: Entry, agent: str, inner: JsonObject, mirror: int) -> None:
     before = index.last.get((outer.session, agent, True), ABSENT)
     entry = Entry(
         Kind.ASIDE,
@@ -520,7 +520,7 @@ def _mirror(index: Index, outer: Entry, agent: str, inner: JsonObject, how: int)
         intern(agent),
         True,
         before,
-        mirror=how,
+        mirror=mirror,
     )
     place = len(index.entries)
     index.entries.append(entry)
@@ -593,8 +593,8 @@ class PlannedTurn(Struct, gc=False):
     @property
     def opened(self) -> int:
         """Its first prompt, or the first answer where there is none."""
-        asked = [place for place in (self.first_prompt, self.first_answer) if place != ABSENT]
-        return min(asked, default=self.first)
+        places = [place for place in (self.first_prompt, self.first_answer) if place != ABSENT]
+        return min(places, default=self.first)
 
 
 def plan_turns(index: Index, unwanted: Container[str]) -> list[PlannedTurn]:
@@ -622,18 +622,20 @@ def _link(index: Index) -> None:
             entry.parent, entry.missing = entry.before, parent
     for place, entry in enumerate(entries):
         if entry.kind is Kind.BOUNDARY and entry.parent == ABSENT:
-            named = index.logical.get(place)
-            above = index.places.get(named, ABSENT) if named else ABSENT
+            logical_parent = index.logical.get(place)
+            above = index.places.get(logical_parent, ABSENT) if logical_parent else ABSENT
             entry.parent = entry.before if above in (ABSENT, place) else above
-            entry.missing = named if entry.parent == ABSENT else None
+            entry.missing = logical_parent if entry.parent == ABSENT else None
 
 
 def _undo_relinks(index: Index) -> None:
     """A session copied after a compaction hangs the lines it kept behind the summary, though they came before it."""
     entries: list[Entry] = index.entries
     moved: dict[int, int] = {}
-    for place, kept in index.preserved.items():
-        head, tail, anchor = (index.places.get(id or "", ABSENT) for id in (kept.head, kept.tail, kept.anchor))
+    for place, kept_segment in index.preserved.items():
+        head, tail, anchor = (
+            index.places.get(id or "", ABSENT) for id in (kept_segment.head, kept_segment.tail, kept_segment.anchor)
+        )
         if place < head <= tail and anchor != ABSENT and entries[head].parent == anchor:
             before = entries[place].before
             is_command = before != ABSENT and entries[before].kind is Kind.COMPACT
@@ -693,12 +695,12 @@ class _Tree:
             self._place_aside(place, entry)
             return
         base, above, pending = self._above(entry)
-        if entry.kind is Kind.BOUNDARY and (asked := self._command_for(entry)) is not None:
-            base = asked
+        if entry.kind is Kind.BOUNDARY and (command_turn := self._command_for(entry)) is not None:
+            base = command_turn
         elif base is None or self._begins(entry, base, above):
             if base is not None and entry.kind in _COMMANDS and self.entries[above].kind is Kind.CAVEAT:
                 base, above = self._latest(entry, base, above)
-            base = self._begin(place, entry, base, above, pending)
+            base = self._begin_turn(place, entry, base, above, pending)
         for waiting in reversed(pending):
             self._add(base, waiting, self.entries[waiting])
         self._add(base, place, entry)
@@ -706,19 +708,23 @@ class _Tree:
     def _place_aside(self, place: int, entry: Entry) -> None:
         """A transparent line goes with the line it hangs from; behind a compaction, and where there is no turn yet, it
         waits for the turn that will hang from it."""
-        over = self.entries[entry.parent] if entry.parent != ABSENT else entry
-        if over.turn != ABSENT and _same_chain(entry, over) and not self.plans[over.turn].is_compaction:
-            self._add(self.plans[over.turn], place, entry)
+        upper_entry = self.entries[entry.parent] if entry.parent != ABSENT else entry
+        if (
+            upper_entry.turn != ABSENT
+            and _same_chain(entry, upper_entry)
+            and not self.plans[upper_entry.turn].is_compaction
+        ):
+            self._add(self.plans[upper_entry.turn], place, entry)
 
     def _above(self, entry: Entry) -> tuple[PlannedTurn | None, int, list[int]]:
         """The turn that a line hangs from, the line of it, and transparent lines between that wait for a turn."""
         pending: list[int] = []
         above = entry.parent
-        while above != ABSENT and _same_chain(entry, over := self.entries[above]):
-            if over.turn != ABSENT:
-                return self.plans[over.turn], above, pending
+        while above != ABSENT and _same_chain(entry, upper_entry := self.entries[above]):
+            if upper_entry.turn != ABSENT:
+                return self.plans[upper_entry.turn], above, pending
             pending.append(above)
-            above = over.parent
+            above = upper_entry.parent
         return None, ABSENT, pending
 
     def _command_for(self, entry: Entry) -> PlannedTurn | None:
@@ -735,11 +741,11 @@ class _Tree:
         return (base, above) if turn == ABSENT else (self.plans[turn], entry.before)
 
     def _begins(self, entry: Entry, base: PlannedTurn, above: int) -> bool:
-        kind, over = entry.kind, self.entries[above].kind
+        kind, upper_kind = entry.kind, self.entries[above].kind
         if kind in _BEGINNING:
-            return not base.is_preface and not (base.is_compaction and _reports_compaction(entry, above, over))
+            return not base.is_preface and not (base.is_compaction and _reports_compaction(entry, above, upper_kind))
         if kind in _COMPACTING:
-            return kind is Kind.BOUNDARY or over is not Kind.BOUNDARY
+            return kind is Kind.BOUNDARY or upper_kind is not Kind.BOUNDARY
         if base.is_compaction:
             return kind is not Kind.OUTPUT
         if base.is_ended and kind not in _LATE:
@@ -755,12 +761,14 @@ class _Tree:
         is_same = entry.message in (first.message, last.message) if entry.message else entry.uuid == last.uuid
         return not is_same and not last.calls
 
-    def _begin(self, place: int, entry: Entry, base: PlannedTurn | None, above: int, pending: list[int]) -> PlannedTurn:
+    def _begin_turn(
+        self, place: int, entry: Entry, base: PlannedTurn | None, above: int, pending: list[int]
+    ) -> PlannedTurn:
         parent = ABSENT
         if base is not None:
             parent = base.parent if above < base.opened and not base.is_compaction else self.entries[base.first].turn
-        named = (self.entries[waiting].missing for waiting in pending)
-        missing = entry.missing or next((parent_id for parent_id in named if parent_id), None)
+        missing_parents = (self.entries[waiting].missing for waiting in pending)
+        missing = entry.missing or next((parent_id for parent_id in missing_parents if parent_id), None)
         plan = PlannedTurn(place, parent, missing=missing)
         if base is not None and entry.kind is Kind.ANSWER and not base.is_compaction and not base.is_ended:
             plan.parent, plan.answers = base.parent, self.entries[base.first].turn
@@ -790,13 +798,13 @@ class _Tree:
                 pass
 
 
-def _same_chain(entry: Entry, other: Entry) -> bool:
+def _same_chain(entry: Entry, other_entry: Entry) -> bool:
     """Lines of a subagent hang from lines of that subagent only."""
-    return entry.is_side == other.is_side and entry.agent == other.agent
+    return entry.is_side == other_entry.is_side and entry.agent == other_entry.agent
 
 
-def _reports_compaction(entry: Entry, above: int, over: Kind) -> bool:
+def _reports_compaction(entry: Entry, above: int, upper_kind: Kind) -> bool:
     """The caveat and the command of `/compact` are written right behind the summary it made."""
     if entry.parent != above:
         return False
-    return (entry.kind is Kind.CAVEAT and over is Kind.SUMMARY) or entry.kind is Kind.COMPACT
+    return (entry.kind is Kind.CAVEAT and upper_kind is Kind.SUMMARY) or entry.kind is Kind.COMPACT

@@ -261,13 +261,15 @@ def _from_part(part: Any) -> Block:
 def _bare_blocks(record: JsonObject) -> list[Block]:
     """Lines without a message: calls and results that stand alone."""
     if record.get("type") == "tool_use":
-        return [{"type": "tool_use", "id": record.get("id", record.get("uuid")), **_named(record, "name", "input")}]
+        return [
+            {"type": "tool_use", "id": record.get("id", record.get("uuid")), **_fields_named(record, "name", "input")}
+        ]
     if record.get("type") == "tool_result":
         return [{"type": "tool_result", "tool_use_id": record.get("tool_use_id"), "content": record.get("output")}]
     return []
 
 
-def _named(record: JsonObject, *names: str) -> JsonObject:
+def _fields_named(record: JsonObject, *names: str) -> JsonObject:
     return {name: record.get(name) for name in names}
 
 
@@ -329,11 +331,11 @@ def listed_records(data: bytes) -> list[Record]:
         return []
     if not all(isinstance(value, dict) for value in values):
         return []
-    records, at = [], 0
+    records, offset = [], 0
     for number, (raw, value) in enumerate(zip(raws, values, strict=True), 1):
-        at = data.find(raw, at)
-        records.append(Record(number, at, at + len(raw), value))
-        at += len(raw)
+        offset = data.find(raw, offset)
+        records.append(Record(number, offset, offset + len(raw), value))
+        offset += len(raw)
     return records
 
 
@@ -343,12 +345,12 @@ def first_listed(head: bytes) -> list[JsonObject]:
     if not words.startswith("["):
         return []
     objects: list[JsonObject] = []
-    reader, at = json.JSONDecoder(), 1
+    reader, position = json.JSONDecoder(), 1
     while len(objects) < _FIRST_ELEMENTS:
-        while at < len(words) and words[at] in " \t\r\n,":
-            at += 1
+        while position < len(words) and words[position] in " \t\r\n,":
+            position += 1
         try:
-            value, at = reader.raw_decode(words, at)
+            value, position = reader.raw_decode(words, position)
         except (ValueError, RecursionError):
             break
         if not isinstance(value, dict):
@@ -379,7 +381,7 @@ def outcome(block: Block) -> Outcome:
     if block.get("is_error") is not True:
         return (UNSET if content is None else storable(content)), None, ToolCallStatus.OK
     status = ToolCallStatus.TIMEOUT if words.startswith(_TIMED_OUT) else ToolCallStatus.ERROR
-    has_more = isinstance(content, list) and not all(_is_text(part) for part in content)
+    has_more = isinstance(content, list) and not all(_is_text(content_block) for content_block in content)
     return (storable(content) if has_more else UNSET), words, status
 
 
@@ -387,12 +389,12 @@ def plain_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "\n".join(part["text"] for part in content if _is_text(part))
+        return "\n".join(block["text"] for block in content if _is_text(block))
     return ""
 
 
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+def _is_text(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
 def lean_detail(detail: Any, arguments: Any, result: Any) -> Any:

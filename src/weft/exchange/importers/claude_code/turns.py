@@ -81,8 +81,8 @@ class MessageLines:
         "usage",
     )
 
-    def __init__(self, role: MessageRole, native: str | None, at: int | None, literal: str | None) -> None:
-        self.role, self.native, self.at, self.literal = role, native, at, literal
+    def __init__(self, role: MessageRole, native: str | None, time: int | None, literal: str | None) -> None:
+        self.role, self.native, self.at, self.literal = role, native, time, literal
         self.parts: list[Part] = []
         self.calls: list[PendingCall] = []
         self.source: MessageSource | None = None
@@ -94,7 +94,7 @@ class MessageLines:
         self.files: list[FileNote] = []
         self.lints: list[LintNote] = []
 
-    def say(self, block: Block) -> None:
+    def add_block(self, block: Block) -> None:
         """Text, thinking and images are parts; what is none of these is kept as it is."""
         match block.get("type"):
             case "text" if isinstance(words := block.get("text"), str):
@@ -184,12 +184,12 @@ def _affects_price(value: Any) -> bool:
     return bool(value) and value not in ("standard", "not_available")
 
 
-def _difference(whole: Any, part: Any) -> Any:
-    return whole - part if type(whole) is int and type(part) is int and whole >= part else whole
+def _difference(total: Any, counted: Any) -> Any:
+    return total - counted if type(total) is int and type(counted) is int and total >= counted else total
 
 
-def _sum(one: Any, other: Any) -> Any:
-    return one + other if type(one) is int and type(other) is int else one
+def _sum(first: Any, second: Any) -> Any:
+    return first + second if type(first) is int and type(second) is int else first
 
 
 _ENVELOPE: Final = frozenset(
@@ -235,29 +235,29 @@ class TurnLines:
         """Whether the last message is a whole answer of the model, after which it called no more tools."""
         return bool(self.messages) and self.messages[-1].finish_reason in _LAST_REASONS
 
-    def take(self, entry: Entry, record: JsonObject) -> None:
-        at, literal = written_time(record.get("timestamp"))
-        self._note_circumstances(record, at, literal)
+    def add_record(self, entry: Entry, record: JsonObject) -> None:
+        time, literal = written_time(record.get("timestamp"))
+        self._note_circumstances(record, time, literal)
         match entry.kind:
             case Kind.ANSWER:
-                self._take_answer(entry, record, at, literal)
+                self._take_answer(entry, record, time, literal)
             case Kind.RESULT:
-                self._take_result(entry, record, at, literal)
+                self._take_result(entry, record, time, literal)
             case Kind.ASIDE if entry.label.startswith("attachment/"):
                 self._take_attachment(mapping(record.get("attachment")))
             case Kind.ASIDE:
                 self._take_notice(record)
             case Kind.QUEUED:
-                self._take_queued(entry, record, at, literal)
+                self._take_queued(entry, record, time, literal)
             case Kind.BOUNDARY:
                 self._take_boundary(entry, record)
             case _:
-                self._take_prompt(entry, record, at, literal)
+                self._take_prompt(entry, record, time, literal)
 
-    def _note_circumstances(self, record: JsonObject, at: int | None, literal: str | None) -> None:
-        if at is not None:
-            self.started = at if self.started is None else self.started
-            self.ended = at if self.ended is None else max(at, self.ended)
+    def _note_circumstances(self, record: JsonObject, time: int | None, literal: str | None) -> None:
+        if time is not None:
+            self.started = time if self.started is None else self.started
+            self.ended = time if self.ended is None else max(time, self.ended)
         elif self.literal is None:
             self.literal = literal
         self.workspace = self.workspace or text(record.get("cwd"))
@@ -285,7 +285,7 @@ class TurnLines:
                 self._take_attachment(attachment)
         return message
 
-    def _take_prompt(self, entry: Entry, record: JsonObject, at: int | None, literal: str | None) -> None:
+    def _take_prompt(self, entry: Entry, record: JsonObject, time: int | None, literal: str | None) -> None:
         blocks = blocks_of(record)
         is_summary = entry.kind in (Kind.SUMMARY, Kind.CONTINUED) and self.is_compaction and self.summary is None
         self._record(entry, "compact_summary" if is_summary else record.get("type"), "user", blocks)
@@ -296,25 +296,25 @@ class TurnLines:
         if is_summary:
             self.summary = "\n".join(words for block in blocks if isinstance(words := block.get("text"), str))
             return
-        message = self._message(MessageLines(MessageRole.USER, entry.uuid, at, literal))
+        message = self._message(MessageLines(MessageRole.USER, entry.uuid, time, literal))
         message.source = entry.source
         message.describe(record)
         for block in blocks:
-            message.say(block)
+            message.add_block(block)
             if isinstance(words := block.get("text"), str):
                 message.files += editor_files(words)
 
-    def _take_queued(self, entry: Entry, record: JsonObject, at: int | None, literal: str | None) -> None:
+    def _take_queued(self, entry: Entry, record: JsonObject, time: int | None, literal: str | None) -> None:
         attachment = mapping(record.get("attachment"))
         blocks = blocks_of({"message": attachment.get("prompt")})
         self._record(entry, "queued_command", "user", blocks)
-        message = self._message(MessageLines(MessageRole.USER, entry.uuid, at, literal))
+        message = self._message(MessageLines(MessageRole.USER, entry.uuid, time, literal))
         message.source = queued_source(attachment, opening_text(blocks))
         message.metadata["queued"] = storable(
             {key: attachment[key] for key in attachment if key not in ("type", "prompt")}
         )
         for block in blocks:
-            message.say(block)
+            message.add_block(block)
 
     def _take_boundary(self, entry: Entry, record: JsonObject) -> None:
         self.boundary = mapping(record.get("compactMetadata"))
@@ -327,21 +327,23 @@ class TurnLines:
         first = messages[0] if isinstance(messages, list) and messages else None
         return text(mapping(metadata.get("preservedSegment")).get("headUuid")) or text(first)
 
-    def _take_answer(self, entry: Entry, record: JsonObject, at: int | None, literal: str | None) -> None:
+    def _take_answer(self, entry: Entry, record: JsonObject, time: int | None, literal: str | None) -> None:
         blocks = blocks_of(record)
         failed = record.get("isApiErrorMessage") is True
         self._record(entry, record.get("type"), "assistant", blocks, *(["error"] if failed else []))
-        message = self._answer(entry, record, at, literal)
+        message = self._answer(entry, record, time, literal)
         message.describe(record)
         for number, block in enumerate(blocks):
             kind = block.get("type")
             if kind in ("tool_use", "server_tool_use"):
-                self._call(message, call_id(block, entry.uuid, number), block, at)
-            elif not (isinstance(kind, str) and kind.endswith("tool_result") and self._settle(block, record, at, True)):
-                message.say(block)
+                self._add_call(message, call_id(block, entry.uuid, number), block, time)
+            elif not (
+                isinstance(kind, str) and kind.endswith("tool_result") and self._settle(block, record, time, True)
+            ):
+                message.add_block(block)
         self.error = (opening_text(blocks) or "API error") if failed else None
 
-    def _answer(self, entry: Entry, record: JsonObject, at: int | None, literal: str | None) -> MessageLines:
+    def _answer(self, entry: Entry, record: JsonObject, time: int | None, literal: str | None) -> MessageLines:
         """The message that a line is a part of; a call on a line of its own belongs to the answer before it."""
         if record.get("type") in ("tool", "tool_use") and self.messages:
             last = self.messages[-1]
@@ -350,40 +352,40 @@ class TurnLines:
         native = entry.message or entry.uuid
         message = self._answers.get(native) if native else None
         if message is None:
-            message = self._message(MessageLines(MessageRole.ASSISTANT, native, at, literal))
+            message = self._message(MessageLines(MessageRole.ASSISTANT, native, time, literal))
             if native:
                 self._answers[native] = message
         return message
 
-    def _call(self, message: MessageLines, id: str, block: Block, at: int | None) -> None:
+    def _add_call(self, message: MessageLines, id: str, block: Block, time: int | None) -> None:
         name, arguments = block.get("name"), storable(block.get("input"))
         earlier = self._calls.get(id)
         if earlier is not None and earlier.name == name and earlier.arguments == arguments:
             return  # some tools repeat a call on every line while it streams
-        call = PendingCall(id, name if isinstance(name, str) and name else "unknown", arguments, at=at)
+        call = PendingCall(id, name if isinstance(name, str) and name else "unknown", arguments, at=time)
         call.spawned = self.spawned.get(id)
         self._calls[id] = self._waiting[id] = call
         message.calls.append(call)
 
-    def _take_result(self, entry: Entry, record: JsonObject, at: int | None, literal: str | None) -> None:
+    def _take_result(self, entry: Entry, record: JsonObject, time: int | None, literal: str | None) -> None:
         blocks = blocks_of(record)
         self._record(entry, record.get("type"), "user", blocks)
         results = [block for block in blocks if block.get("type") == "tool_result"]
-        others = [block for block in blocks if block.get("type") != "tool_result"]
-        orphans = [block for block in results if not self._settle(block, record, at, len(results) == 1)]
+        other_blocks = [block for block in blocks if block.get("type") != "tool_result"]
+        orphans = [block for block in results if not self._settle(block, record, time, len(results) == 1)]
         for block in orphans:
-            message = self._message(MessageLines(MessageRole.TOOL, entry.uuid, at, literal))
+            message = self._message(MessageLines(MessageRole.TOOL, entry.uuid, time, literal))
             message.metadata["tool_use_id"] = block.get("tool_use_id")
-            message.say({"type": "text", "text": plain_text(block.get("content"))})
+            message.add_block({"type": "text", "text": plain_text(block.get("content"))})
             if not isinstance(block.get("content"), str):
                 message.metadata["content"] = storable(block.get("content"))
-        if others:
-            message = self._message(MessageLines(MessageRole.USER, entry.uuid, at, literal))
-            for block in others:
-                message.say(block)
-            self.is_interrupted = self.is_interrupted or opening_text(others).startswith(INTERRUPTED)
+        if other_blocks:
+            message = self._message(MessageLines(MessageRole.USER, entry.uuid, time, literal))
+            for block in other_blocks:
+                message.add_block(block)
+            self.is_interrupted = self.is_interrupted or opening_text(other_blocks).startswith(INTERRUPTED)
 
-    def _settle(self, block: Block, record: JsonObject, at: int | None, is_only: bool) -> bool:
+    def _settle(self, block: Block, record: JsonObject, time: int | None, is_only: bool) -> bool:
         """Give a call its outcome. False: the call is not in this turn."""
         id = text(block.get("tool_use_id"))
         call = self._waiting.get(id) if id else next(iter(self._waiting.values()), None)
@@ -391,7 +393,7 @@ class TurnLines:
             return False
         del self._waiting[call.id]
         call.result, call.error, call.status = outcome(block)
-        call.done = at
+        call.done = time
         detail = record.get("toolUseResult", record.get("toolCallResult")) if is_only else None
         call.detail = lean_detail(detail, call.arguments, block.get("content"))
         if call.error is None:
@@ -424,14 +426,14 @@ class TurnLines:
         for message in self.messages:
             yield from message.finished()
 
-    def compaction(self, kept: Callable[[str], int | None]) -> NativeCompaction:
+    def compaction(self, position_of: Callable[[str], int | None]) -> NativeCompaction:
         metadata = dict(self.boundary or {})
         head = self.kept_from()
         if self._leading:
-            metadata["attachments"] = [storable(each) for each in self._leading]
+            metadata["attachments"] = [storable(attachment) for attachment in self._leading]
         return NativeCompaction(
             summary=self.summary or "",
-            first_kept=kept(head) if head else None,
+            first_kept=position_of(head) if head else None,
             trigger=text(metadata.get("trigger")),
             tokens_before=count(metadata.get("preTokens")),
             tokens_after=count(metadata.get("postTokens")),

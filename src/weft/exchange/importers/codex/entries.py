@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.foreign_files import BOM, LINE_LIMIT, Reached, first_objects, records
+from weft.exchange.importers.foreign_files import BOM, LINE_LIMIT, ReadPosition, first_objects, records
 from weft.exchange.importers.foreign_values import (
     SOURCE_LIMITS,
     canonical_escaped,
@@ -23,7 +23,7 @@ from weft.exchange.importers.foreign_values import (
     mapping,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.port import Report, Source
 from weft.kernel.foreign_input import check_json
@@ -31,7 +31,7 @@ from weft.kernel.foreign_input import check_json
 # --- The records of a rollout as entries: one table for every kind that Codex has written, in all three generations.
 
 
-class Sort(IntEnum):
+class EntryEffect(IntEnum):
     """What an entry does to the turn that it belongs to."""
 
     META = auto()
@@ -73,106 +73,106 @@ class Sort(IntEnum):
     UNKNOWN = auto()
 
 
-ANSWERS = frozenset({Sort.ANSWER_TEXT, Sort.THOUGHT, Sort.CALL})
+ANSWERS = frozenset({EntryEffect.ANSWER_TEXT, EntryEffect.THOUGHT, EntryEffect.CALL})
 """What a provider's response consists of."""
 
 TOP = {
-    "session_meta": Sort.META,
-    "turn_context": Sort.SETTINGS,
-    "compacted": Sort.COMPACTED,
-    "world_state": Sort.WORLD,
-    "inter_agent_communication": Sort.AGENT,
-    "inter_agent_communication_metadata": Sort.SILENT,
-    "token_usage_record": Sort.USAGE,
-    "security_risk_score": Sort.NOTE,
-    "realtime_item": Sort.SILENT,
+    "session_meta": EntryEffect.META,
+    "turn_context": EntryEffect.SETTINGS,
+    "compacted": EntryEffect.COMPACTED,
+    "world_state": EntryEffect.WORLD,
+    "inter_agent_communication": EntryEffect.AGENT,
+    "inter_agent_communication_metadata": EntryEffect.SILENT,
+    "token_usage_record": EntryEffect.USAGE,
+    "security_risk_score": EntryEffect.NOTE,
+    "realtime_item": EntryEffect.SILENT,
 }
 ITEMS = {
-    "reasoning": Sort.THOUGHT,
-    "function_call": Sort.CALL,
-    "custom_tool_call": Sort.CALL,
-    "local_shell_call": Sort.CALL,
-    "web_search_call": Sort.CALL,
-    "tool_search_call": Sort.CALL,
-    "image_generation_call": Sort.CALL,
-    "function_call_output": Sort.OUTPUT,
-    "custom_tool_call_output": Sort.OUTPUT,
-    "mcp_tool_call_output": Sort.OUTPUT,
-    "local_shell_call_output": Sort.OUTPUT,
-    "tool_search_output": Sort.OUTPUT,
-    "agent_message": Sort.AGENT,
-    "additional_tools": Sort.TOOLS,
-    "ghost_snapshot": Sort.SILENT,
-    "compaction": Sort.SILENT,
-    "compaction_summary": Sort.SILENT,
-    "compaction_trigger": Sort.SILENT,
-    "context_compaction": Sort.SILENT,
-    "other": Sort.SILENT,
+    "reasoning": EntryEffect.THOUGHT,
+    "function_call": EntryEffect.CALL,
+    "custom_tool_call": EntryEffect.CALL,
+    "local_shell_call": EntryEffect.CALL,
+    "web_search_call": EntryEffect.CALL,
+    "tool_search_call": EntryEffect.CALL,
+    "image_generation_call": EntryEffect.CALL,
+    "function_call_output": EntryEffect.OUTPUT,
+    "custom_tool_call_output": EntryEffect.OUTPUT,
+    "mcp_tool_call_output": EntryEffect.OUTPUT,
+    "local_shell_call_output": EntryEffect.OUTPUT,
+    "tool_search_output": EntryEffect.OUTPUT,
+    "agent_message": EntryEffect.AGENT,
+    "additional_tools": EntryEffect.TOOLS,
+    "ghost_snapshot": EntryEffect.SILENT,
+    "compaction": EntryEffect.SILENT,
+    "compaction_summary": EntryEffect.SILENT,
+    "compaction_trigger": EntryEffect.SILENT,
+    "context_compaction": EntryEffect.SILENT,
+    "other": EntryEffect.SILENT,
 }
 EVENTS = {
-    "task_started": Sort.START,
-    "turn_started": Sort.START,
-    "task_complete": Sort.END,
-    "turn_complete": Sort.END,
-    "turn_aborted": Sort.ABORT,
-    "user_message": Sort.PROMPT_EVENT,
-    "agent_message": Sort.ANSWER_TEXT_EVENT,
-    "agent_reasoning": Sort.THOUGHT_EVENT,
-    "agent_reasoning_raw_content": Sort.THOUGHT_EVENT,
-    "agent_reasoning_section_break": Sort.SILENT,
-    "token_count": Sort.TOKENS,
-    "exec_command_end": Sort.OUTCOME,
-    "patch_apply_end": Sort.OUTCOME,
-    "mcp_tool_call_end": Sort.OUTCOME,
-    "web_search_end": Sort.OUTCOME,
-    "image_generation_end": Sort.OUTCOME,
-    "view_image_tool_call": Sort.OUTCOME,
-    "dynamic_tool_call_request": Sort.OUTCOME,
-    "dynamic_tool_call_response": Sort.OUTCOME,
-    "collab_agent_spawn_end": Sort.OUTCOME,
-    "collab_agent_interaction_end": Sort.OUTCOME,
-    "collab_waiting_end": Sort.OUTCOME,
-    "collab_close_end": Sort.OUTCOME,
-    "collab_resume_end": Sort.OUTCOME,
-    "sub_agent_activity": Sort.OUTCOME,
-    "guardian_assessment": Sort.OUTCOME,
-    "context_compacted": Sort.COMPACTED_NOTE,
-    "thread_rolled_back": Sort.ROLLBACK,
-    "error": Sort.ERROR,
-    "stream_error": Sort.NOTE,
-    "warning": Sort.NOTE,
-    "thread_name_updated": Sort.TITLE,
-    "thread_settings_applied": Sort.SETTINGS,
-    "thread_goal_updated": Sort.NOTE,
-    "entered_review_mode": Sort.NOTE,
-    "exited_review_mode": Sort.NOTE,
-    "plan_update": Sort.NOTE,
-    "turn_diff": Sort.NOTE,
-    "undo_completed": Sort.SILENT,
-    "background_event": Sort.SILENT,
-    "shutdown_complete": Sort.SILENT,
-    "session_configured": Sort.SILENT,
+    "task_started": EntryEffect.START,
+    "turn_started": EntryEffect.START,
+    "task_complete": EntryEffect.END,
+    "turn_complete": EntryEffect.END,
+    "turn_aborted": EntryEffect.ABORT,
+    "user_message": EntryEffect.PROMPT_EVENT,
+    "agent_message": EntryEffect.ANSWER_TEXT_EVENT,
+    "agent_reasoning": EntryEffect.THOUGHT_EVENT,
+    "agent_reasoning_raw_content": EntryEffect.THOUGHT_EVENT,
+    "agent_reasoning_section_break": EntryEffect.SILENT,
+    "token_count": EntryEffect.TOKENS,
+    "exec_command_end": EntryEffect.OUTCOME,
+    "patch_apply_end": EntryEffect.OUTCOME,
+    "mcp_tool_call_end": EntryEffect.OUTCOME,
+    "web_search_end": EntryEffect.OUTCOME,
+    "image_generation_end": EntryEffect.OUTCOME,
+    "view_image_tool_call": EntryEffect.OUTCOME,
+    "dynamic_tool_call_request": EntryEffect.OUTCOME,
+    "dynamic_tool_call_response": EntryEffect.OUTCOME,
+    "collab_agent_spawn_end": EntryEffect.OUTCOME,
+    "collab_agent_interaction_end": EntryEffect.OUTCOME,
+    "collab_waiting_end": EntryEffect.OUTCOME,
+    "collab_close_end": EntryEffect.OUTCOME,
+    "collab_resume_end": EntryEffect.OUTCOME,
+    "sub_agent_activity": EntryEffect.OUTCOME,
+    "guardian_assessment": EntryEffect.OUTCOME,
+    "context_compacted": EntryEffect.COMPACTED_NOTE,
+    "thread_rolled_back": EntryEffect.ROLLBACK,
+    "error": EntryEffect.ERROR,
+    "stream_error": EntryEffect.NOTE,
+    "warning": EntryEffect.NOTE,
+    "thread_name_updated": EntryEffect.TITLE,
+    "thread_settings_applied": EntryEffect.SETTINGS,
+    "thread_goal_updated": EntryEffect.NOTE,
+    "entered_review_mode": EntryEffect.NOTE,
+    "exited_review_mode": EntryEffect.NOTE,
+    "plan_update": EntryEffect.NOTE,
+    "turn_diff": EntryEffect.NOTE,
+    "undo_completed": EntryEffect.SILENT,
+    "background_event": EntryEffect.SILENT,
+    "shutdown_complete": EntryEffect.SILENT,
+    "session_configured": EntryEffect.SILENT,
 }
 THREAD_ITEMS = {
-    "usermessage": Sort.PROMPT_EVENT,
-    "agentmessage": Sort.ANSWER_TEXT_EVENT,
-    "reasoning": Sort.THOUGHT_EVENT,
-    "commandexecution": Sort.OUTCOME,
-    "filechange": Sort.OUTCOME,
-    "mcptoolcall": Sort.OUTCOME,
-    "dynamictoolcall": Sort.OUTCOME,
-    "collabagenttoolcall": Sort.OUTCOME,
-    "subagentactivity": Sort.OUTCOME,
-    "websearch": Sort.OUTCOME,
-    "imageview": Sort.OUTCOME,
-    "imagegeneration": Sort.OUTCOME,
-    "contextcompaction": Sort.COMPACTED_NOTE,
-    "plan": Sort.NOTE,
-    "hookprompt": Sort.NOTE,
-    "sleep": Sort.NOTE,
-    "enteredreviewmode": Sort.NOTE,
-    "exitedreviewmode": Sort.NOTE,
-    "extension": Sort.NOTE,
+    "usermessage": EntryEffect.PROMPT_EVENT,
+    "agentmessage": EntryEffect.ANSWER_TEXT_EVENT,
+    "reasoning": EntryEffect.THOUGHT_EVENT,
+    "commandexecution": EntryEffect.OUTCOME,
+    "filechange": EntryEffect.OUTCOME,
+    "mcptoolcall": EntryEffect.OUTCOME,
+    "dynamictoolcall": EntryEffect.OUTCOME,
+    "collabagenttoolcall": EntryEffect.OUTCOME,
+    "subagentactivity": EntryEffect.OUTCOME,
+    "websearch": EntryEffect.OUTCOME,
+    "imageview": EntryEffect.OUTCOME,
+    "imagegeneration": EntryEffect.OUTCOME,
+    "contextcompaction": EntryEffect.COMPACTED_NOTE,
+    "plan": EntryEffect.NOTE,
+    "hookprompt": EntryEffect.NOTE,
+    "sleep": EntryEffect.NOTE,
+    "enteredreviewmode": EntryEffect.NOTE,
+    "exitedreviewmode": EntryEffect.NOTE,
+    "extension": EntryEffect.NOTE,
 }
 """Items of `item_completed`, which the newest history writes in place of the events."""
 
@@ -217,7 +217,7 @@ class Entry(Struct, gc=False):
     end: int
     kind: str
     """As the report counts it; empty where another entry of the same record is counted."""
-    sort: Sort
+    sort: EntryEffect
     name: str
     """The payload's own type."""
     value: dict[str, Any]
@@ -235,7 +235,7 @@ def entry_of(line: int, offset: int, end: int, record: dict[str, Any]) -> Entry:
     if not isinstance(payload, dict):
         bare = top == "response_item" or top in ITEMS or top == "message"
         if not bare:
-            return Entry(line, offset, end, top[:_NAME], Sort.UNKNOWN, top, record)
+            return Entry(line, offset, end, top[:_NAME], EntryEffect.UNKNOWN, top, record)
         entry = item_entry(line, offset, end, record)
         entry.at = record.get("timestamp")
         return entry
@@ -245,7 +245,7 @@ def entry_of(line: int, offset: int, end: int, record: dict[str, Any]) -> Entry:
     elif top == "event_msg":
         entry = _event(line, offset, end, payload)
     else:
-        sort = TOP.get(top, Sort.UNKNOWN)
+        sort = TOP.get(top, EntryEffect.UNKNOWN)
         entry = Entry(line, offset, end, top[:_NAME], sort, top, payload, text(payload.get("turn_id")))
     entry.at = record.get("timestamp") or payload.get("timestamp")
     entry.ordinal = record.get("ordinal")
@@ -256,11 +256,11 @@ def _untyped(line: int, offset: int, end: int, record: dict[str, Any]) -> Entry:
     """The first line of generation B, and its lines of state."""
     if "record_type" in record:
         name = f"record_type/{record['record_type']!s:.40}"
-        known = record["record_type"] == "state"
-        return Entry(line, offset, end, name, Sort.SILENT if known else Sort.UNKNOWN, name, record)
+        is_state = record["record_type"] == "state"
+        return Entry(line, offset, end, name, EntryEffect.SILENT if is_state else EntryEffect.UNKNOWN, name, record)
     if text(record.get("id")) and "timestamp" in record:
-        return Entry(line, offset, end, "session", Sort.META, "session", record, at=record.get("timestamp"))
-    return Entry(line, offset, end, "untyped", Sort.UNKNOWN, "untyped", record)
+        return Entry(line, offset, end, "session", EntryEffect.META, "session", record, at=record.get("timestamp"))
+    return Entry(line, offset, end, "untyped", EntryEffect.UNKNOWN, "untyped", record)
 
 
 def item_entry(line: int, offset: int, end: int, item: dict[str, Any]) -> Entry:
@@ -268,7 +268,7 @@ def item_entry(line: int, offset: int, end: int, item: dict[str, Any]) -> Entry:
     name = item.get("type")
     if not isinstance(name, str) or name == "response_item":
         name = "message" if isinstance(item.get("role"), str) else "untyped"
-    sort = _message(item) if name == "message" else ITEMS.get(name, Sort.UNKNOWN)
+    sort = _message(item) if name == "message" else ITEMS.get(name, EntryEffect.UNKNOWN)
     return Entry(line, offset, end, name[:_NAME], sort, name, item, _turn_of_item(item))
 
 
@@ -277,40 +277,40 @@ def _turn_of_item(item: dict[str, Any]) -> str | None:
     return text(passed.get("turn_id")) if isinstance(passed, dict) else None
 
 
-def _message(item: dict[str, Any]) -> Sort:
+def _message(item: dict[str, Any]) -> EntryEffect:
     role = item.get("role")
     if role == "assistant":
-        return Sort.ANSWER_TEXT
+        return EntryEffect.ANSWER_TEXT
     if role in ("developer", "system"):
-        return Sort.INJECTED
+        return EntryEffect.INJECTED
     if role == "user":
         return _user(item.get("content"))
-    return Sort.TOOL_TEXT if role in ("tool", "function") else Sort.UNKNOWN
+    return EntryEffect.TOOL_TEXT if role in ("tool", "function") else EntryEffect.UNKNOWN
 
 
-def _user(content: Any) -> Sort:
+def _user(content: Any) -> EntryEffect:
     for block in sequence(content):
         words = block.get("text") if isinstance(block, dict) else block
         if isinstance(words, str):
             begins = words.lstrip()[:_LONGEST].lower()
             if begins.startswith(INJECTIONS):
-                return Sort.INJECTED
+                return EntryEffect.INJECTED
             if begins.startswith(NOTICES):
-                return Sort.NOTICE
-    return Sort.USER
+                return EntryEffect.NOTICE
+    return EntryEffect.USER
 
 
 def _event(line: int, offset: int, end: int, payload: dict[str, Any]) -> Entry:
     name = payload.get("type")
     if not isinstance(name, str):
-        return Entry(line, offset, end, "event_msg/untyped", Sort.UNKNOWN, "untyped", payload)
+        return Entry(line, offset, end, "event_msg/untyped", EntryEffect.UNKNOWN, "untyped", payload)
     turn = text(payload.get("turn_id")) or text(payload.get("turnId"))
     if name != "item_completed":
-        sort = EVENTS.get(name, Sort.UNKNOWN)
+        sort = EVENTS.get(name, EntryEffect.UNKNOWN)
         return Entry(line, offset, end, f"event_msg/{name}"[:_NAME], sort, name, payload, turn)
     item = mapping(payload.get("item"))
     name = text(item.get("type")) or "untyped"
-    sort = THREAD_ITEMS.get(name.lower(), Sort.UNKNOWN)
+    sort = THREAD_ITEMS.get(name.lower(), EntryEffect.UNKNOWN)
     return Entry(line, offset, end, f"event_msg/item_completed/{name}"[:_NAME], sort, name.lower(), item, turn)
 
 
@@ -366,13 +366,13 @@ def _is_sign(record: dict[str, Any]) -> bool:
     return top == "response_item" or (top in ITEMS and ("call_id" in record or "action" in record))
 
 
-def entries(source: Source, report: Report, reached: Reached) -> Iterator[Entry]:
+def entries(source: Source, report: Report, read_position: ReadPosition) -> Iterator[Entry]:
     """All of them, or those of the lines behind the place that was reached."""
     if is_generation_a(source.head):
-        reached.is_torn = True
+        read_position.is_torn = True
         yield from _of_one_object(source, report)
         return
-    for record in records(source, report, reached):
+    for record in records(source, report, read_position):
         yield entry_of(record.line, record.offset, record.end, record.value)
 
 
@@ -389,7 +389,7 @@ def _of_one_object(source: Source, report: Report) -> Iterator[Entry]:
                 report.damaged += 1
                 report.problem(line, f"a JSON {type(value).__name__} as {name}, not an object")
             elif name == "session":
-                yield Entry(line, start, end, "session", Sort.META, "session", value, at=value.get("timestamp"))
+                yield Entry(line, start, end, "session", EntryEffect.META, "session", value, at=value.get("timestamp"))
             else:
                 yield item_entry(line, start, end, value)
     except (ValueError, RecursionError) as error:
@@ -402,18 +402,18 @@ class _Scanner:
     """Walks `{"session": …, "items": [ … ]}` value by value, with the place of each in the file's bytes."""
 
     def __init__(self, text: str, skipped: int) -> None:
-        self._text, self._at = text, 0
+        self._text, self._position = text, 0
         self._decoder = json.JSONDecoder(parse_constant=str)
         self._known_at, self._known_byte, self._known_line = 0, skipped, 1
 
     def members(self) -> Iterator[tuple[str, int, int, int, Any]]:
         """Name, line, where it begins and ends, and value of the session and of each item."""
-        self._take("{")
+        self._expect("{")
         while not self._ends("}"):
             name = self._value()[3]
-            self._take(":")
+            self._expect(":")
             if name == "items" and self._peek() == "[":
-                self._take("[")
+                self._expect("[")
                 while not self._ends("]"):
                     yield "items", *self._value()
             elif name == "session":
@@ -423,47 +423,56 @@ class _Scanner:
 
     def _value(self) -> tuple[int, int, int, Any]:
         self._peek()
-        start = self._byte(self._at)
+        start = self._byte(self._position)
         line = self._known_line
-        value, self._at = self._decoder.raw_decode(self._text, self._at)
-        return line, start, self._byte(self._at), value
+        value, self._position = self._decoder.raw_decode(self._text, self._position)
+        return line, start, self._byte(self._position), value
 
-    def _byte(self, at: int) -> int:
-        passed = self._text[self._known_at : at]
+    def _byte(self, position: int) -> int:
+        passed = self._text[self._known_at : position]
         self._known_line += passed.count("\n")
         self._known_byte += len(passed.encode(*_EXACT))
-        self._known_at = at
+        self._known_at = position
         return self._known_byte
 
     def _peek(self) -> str:
-        while self._text[self._at : self._at + 1].isspace():
-            self._at += 1
-        return self._text[self._at : self._at + 1]
+        while self._text[self._position : self._position + 1].isspace():
+            self._position += 1
+        return self._text[self._position : self._position + 1]
 
-    def _take(self, sign: str) -> None:
+    def _expect(self, sign: str) -> None:
         if self._peek() != sign:
-            raise ValueError(f"{sign!r} expected at character {self._at}, found {self._peek()!r}")
-        self._at += 1
+            raise ValueError(f"{sign!r} expected at character {self._position}, found {self._peek()!r}")
+        self._position += 1
 
     def _ends(self, bracket: str) -> bool:
         """Past the comma before another member, or past the bracket at the end."""
         if self._peek() == ",":
-            self._at += 1
+            self._position += 1
         if self._peek() != bracket:
             return False
-        self._at += 1
+        self._position += 1
         return True
 
 
 # --- Which entries make one native turn.
 
-PREAMBLE = frozenset({Sort.META, Sort.SETTINGS, Sort.INJECTED, Sort.WORLD, Sort.TOOLS, Sort.TITLE})
+PREAMBLE = frozenset(
+    {
+        EntryEffect.META,
+        EntryEffect.SETTINGS,
+        EntryEffect.INJECTED,
+        EntryEffect.WORLD,
+        EntryEffect.TOOLS,
+        EntryEffect.TITLE,
+    }
+)
 """Entries that stand before the prompt they belong to."""
 _LOOSE = 4096
 """So many entries without any turn wait for one."""
 
 
-class Group(Struct):
+class TurnEntries(Struct):
     """The entries of one native turn, in order."""
 
     entries: list[Entry] = field(default_factory=list)
@@ -477,7 +486,7 @@ class Group(Struct):
     prompted: bool = False
     answered: bool = False
     compacts: bool = False
-    half: Sort | None = None
+    half: EntryEffect | None = None
     """The half of a prompt (item or event) whose other half has not come yet."""
     end_at: int = 0
     """How many entries it had when it ended."""
@@ -494,24 +503,24 @@ class Assembler:
     """Gives each turn as soon as the next one begins, and in the end what is left."""
 
     def __init__(self) -> None:
-        self._current: Group | None = None
+        self._current: TurnEntries | None = None
         self._loose: list[Entry] = []
         """What came before the first turn."""
         self._finished: set[str] = set()
-        self._moves: dict[Sort, Callable[[Entry], Iterator[Group | Rollback]]] = {
-            Sort.START: self._start,
-            Sort.END: self._end,
-            Sort.ABORT: self._end,
-            Sort.PROMPT_EVENT: self._prompt,
-            Sort.USER: self._prompt,
-            Sort.AGENT: self._agent,
-            Sort.ANSWER_TEXT_EVENT: self._answer,
-            Sort.COMPACTED: self._compacted,
-            Sort.ROLLBACK: self._roll_back,
-            **dict.fromkeys(ANSWERS, self._answer),
+        self._moves: dict[EntryEffect, Callable[[Entry], Iterator[TurnEntries | Rollback]]] = {
+            EntryEffect.START: self._start_turn,
+            EntryEffect.END: self._end_turn,
+            EntryEffect.ABORT: self._end_turn,
+            EntryEffect.PROMPT_EVENT: self._add_prompt,
+            EntryEffect.USER: self._add_prompt,
+            EntryEffect.AGENT: self._add_agent_message,
+            EntryEffect.ANSWER_TEXT_EVENT: self._add_answer,
+            EntryEffect.COMPACTED: self._add_compaction,
+            EntryEffect.ROLLBACK: self._roll_back,
+            **dict.fromkeys(ANSWERS, self._add_answer),
         }
 
-    def feed(self, entry: Entry) -> Iterator[Group | Rollback]:
+    def feed(self, entry: Entry) -> Iterator[TurnEntries | Rollback]:
         move = self._moves.get(entry.sort)
         if move is not None:
             yield from move(entry)
@@ -520,11 +529,11 @@ class Assembler:
         if current is None:
             self._loose.append(entry)
             if len(self._loose) >= _LOOSE:
-                yield Group(entries=self._loose)
+                yield TurnEntries(entries=self._loose)
                 self._loose = []
             return
         current.entries.append(entry)
-        if entry.sort == Sort.SETTINGS and current.id is None and not current.answered and not current.ended:
+        if entry.sort == EntryEffect.SETTINGS and current.id is None and not current.answered and not current.ended:
             current.id = entry.turn
 
     @property
@@ -532,28 +541,28 @@ class Assembler:
         """Entries whose turn may still go on."""
         return self._current.entries if self._current is not None else self._loose
 
-    def finish(self) -> Iterator[Group]:
+    def finish(self) -> Iterator[TurnEntries]:
         if self._current is not None:
             self._current.closed = self._current.ended
             yield self._current
         elif self._loose:
-            yield Group(entries=self._loose)
+            yield TurnEntries(entries=self._loose)
 
-    def _start(self, entry: Entry) -> Iterator[Group]:
+    def _start_turn(self, entry: Entry) -> Iterator[TurnEntries]:
         current = self._current
         if current is None or not self._adopts(current, entry):
-            yield from self._begin(entry, explicit=True)
+            yield from self._begin_turn(entry, explicit=True)
             return
         current.entries.append(entry)
         current.explicit, current.id = True, entry.turn or current.id
 
     @staticmethod
-    def _adopts(current: Group, entry: Entry) -> bool:
+    def _adopts(current: TurnEntries, entry: Entry) -> bool:
         """A prompt written just before its `task_started` belongs to it."""
         untouched = not (current.explicit or current.answered or current.ended or current.compacts)
         return untouched and (current.id is None or current.id == entry.turn)
 
-    def _end(self, entry: Entry) -> Iterator[Group]:
+    def _end_turn(self, entry: Entry) -> Iterator[TurnEntries]:
         current = self._current
         if current is None:
             self._loose.append(entry)
@@ -565,10 +574,10 @@ class Assembler:
             current.id = current.id or entry.turn
         yield from ()
 
-    def _prompt(self, entry: Entry) -> Iterator[Group]:
+    def _add_prompt(self, entry: Entry) -> Iterator[TurnEntries]:
         current = self._current
         if current is None or not self._continues(current, entry):
-            yield from self._begin(entry)
+            yield from self._begin_turn(entry)
             current = self._current
         else:
             current.entries.append(entry)
@@ -577,7 +586,7 @@ class Assembler:
             current.half = entry.sort if current.half is None and not current.answered else None
 
     @staticmethod
-    def _continues(current: Group, entry: Entry) -> bool:
+    def _continues(current: TurnEntries, entry: Entry) -> bool:
         """Is this prompt one more of the turn at hand, or the other half of its prompt?"""
         if entry.turn is not None and entry.turn == current.id:
             return True
@@ -587,20 +596,20 @@ class Assembler:
             return True
         return not current.answered and current.half is not None and current.half != entry.sort
 
-    def _agent(self, entry: Entry) -> Iterator[Group]:
+    def _add_agent_message(self, entry: Entry) -> Iterator[TurnEntries]:
         current = self._current
         if current is None or (current.ended and entry.turn != current.id):
-            yield from self._begin(entry)
+            yield from self._begin_turn(entry)
         else:
             current.entries.append(entry)
         if self._current is not None:
             self._current.prompted = True
 
-    def _answer(self, entry: Entry) -> Iterator[Group]:
+    def _add_answer(self, entry: Entry) -> Iterator[TurnEntries]:
         current = self._current
         elsewhere = current is not None and current.ended and entry.turn not in (None, current.id)
         if current is None or elsewhere:
-            yield from self._begin(entry)
+            yield from self._begin_turn(entry)
             current = self._current
         else:
             current.entries.append(entry)
@@ -608,38 +617,38 @@ class Assembler:
             current.answered, current.half = True, None
             current.id = current.id or entry.turn
 
-    def _compacted(self, entry: Entry) -> Iterator[Group]:
+    def _add_compaction(self, entry: Entry) -> Iterator[TurnEntries]:
         if self._current is None or self._current.ended:
-            yield from self._begin(entry)
+            yield from self._begin_turn(entry)
         else:
             self._current.entries.append(entry)
         if self._current is not None:
             self._current.compacts = True
 
-    def _roll_back(self, entry: Entry) -> Iterator[Group | Rollback]:
+    def _roll_back(self, entry: Entry) -> Iterator[TurnEntries | Rollback]:
         current, self._current = self._current, None
         if current is not None:
             yield self._close(current)
-        yield Rollback(max(whole(entry.value.get("num_turns")) or 0, 0), entry)
+        yield Rollback(max(whole_number(entry.value.get("num_turns")) or 0, 0), entry)
 
-    def _begin(self, entry: Entry, explicit: bool = False) -> Iterator[Group]:
+    def _begin_turn(self, entry: Entry, explicit: bool = False) -> Iterator[TurnEntries]:
         current = self._current
         if current is None:
             before, self._loose = self._loose, []
         else:
             before = _preamble(current)
             yield self._close(current)
-        named = next((each.turn for each in before if each.turn is not None), None)
-        self._current = Group([*before, entry], entry.turn or named, explicit)
+        turn_id = next((earlier_entry.turn for earlier_entry in before if earlier_entry.turn is not None), None)
+        self._current = TurnEntries([*before, entry], entry.turn or turn_id, explicit)
 
-    def _close(self, group: Group) -> Group:
+    def _close(self, group: TurnEntries) -> TurnEntries:
         group.closed = True
         if group.id is not None:
             self._finished.add(group.id)
         return group
 
 
-def _preamble(group: Group) -> list[Entry]:
+def _preamble(group: TurnEntries) -> list[Entry]:
     """Takes from a turn what was written for the next one."""
     entries = group.entries
     if group.ended:
@@ -648,12 +657,12 @@ def _preamble(group: Group) -> list[Entry]:
         return [entry for entry in late if _is_next(entry, group)]
     if group.explicit:
         return []
-    at = len(entries)
-    while at and _is_next(entries[at - 1], group):
-        at -= 1
-    group.entries = entries[:at]
-    return entries[at:]
+    position = len(entries)
+    while position and _is_next(entries[position - 1], group):
+        position -= 1
+    group.entries = entries[:position]
+    return entries[position:]
 
 
-def _is_next(entry: Entry, group: Group) -> bool:
+def _is_next(entry: Entry, group: TurnEntries) -> bool:
     return entry.sort in PREAMBLE and (entry.turn is None or entry.turn != group.id)

@@ -15,26 +15,35 @@ from typing import Any
 from msgspec import Struct, field
 
 from weft.exchange.importers.codex.entries import EVENTS as ROLLOUT_EVENTS
-from weft.exchange.importers.codex.entries import Assembler, Entry, Group, Rollback, Sort, digest, entries, is_rollout
-from weft.exchange.importers.codex.responses import Meter, Response
+from weft.exchange.importers.codex.entries import (
+    Assembler,
+    Entry,
+    EntryEffect,
+    Rollback,
+    TurnEntries,
+    digest,
+    entries,
+    is_rollout,
+)
+from weft.exchange.importers.codex.responses import Response, UsageMeter
 from weft.exchange.importers.codex.turn_contents import (
-    Stretch,
     Thread,
     TurnContents,
+    TurnSection,
     config_of,
     global_id,
     name_of,
     permissions_of,
     session_of,
 )
-from weft.exchange.importers.foreign_files import Reached, Record, first_objects, records
+from weft.exchange.importers.foreign_files import ReadPosition, Record, first_objects, records
 from weft.exchange.importers.foreign_values import (
     canonical_escaped,
     epoch_millis,
     mapping,
     sequence,
     text,
-    whole,
+    whole_number,
     without_none,
 )
 from weft.exchange.importers.port import NativeMessage, NativeSession, NativeTurn, Place, Report, Source, Transcript
@@ -42,7 +51,7 @@ from weft.kernel.enums import AgentRole
 
 # --- From native turns to the ledger's words: keys, records, parents, branches.
 
-_ALWAYS = frozenset({Sort.META, Sort.TITLE})
+_ALWAYS = frozenset({EntryEffect.META, EntryEffect.TITLE})
 """Entries that tell of the session, whether or not a turn is made of their group."""
 _NO_INTERRUPTION = frozenset({"review_ended"})
 FINAL_ANSWER = "final_answer"
@@ -61,15 +70,15 @@ class Turns:
     def __init__(self, thread: Thread, report: Report, is_over: Callable[[NativeTurn], bool]) -> None:
         """`report` and `is_over` are those of the reading at hand."""
         self._thread, self.report, self.is_over = thread, report, is_over
-        self._meter = Meter()
+        self._meter = UsageMeter()
         self._reports_first: dict[str | None, bool] = {}
         """By version: do reports of usage stand before their responses?"""
         self._path: list[_Step] = []
         self._keys: set[str] = set()
-        self._made = 0
+        self._turn_count = 0
         self._native = 0
 
-    def take(self, groups: Iterable[Group | Rollback]) -> Iterator[NativeTurn]:
+    def walk_groups(self, groups: Iterable[TurnEntries | Rollback]) -> Iterator[NativeTurn]:
         for group in groups:
             if isinstance(group, Rollback):
                 self._roll_back(group)
@@ -78,12 +87,12 @@ class Turns:
 
     def _roll_back(self, rollback: Rollback) -> None:
         """Turns that nobody asked for (compactions) go with those after them and are not counted."""
-        left = rollback.turns
-        while left and self._path:
-            left -= self._path.pop().prompted
+        remaining = rollback.turns
+        while remaining and self._path:
+            remaining -= self._path.pop().prompted
         self.report.mapped[rollback.entry.kind] += 1
 
-    def _map(self, group: Group) -> Iterator[NativeTurn]:
+    def _map(self, group: TurnEntries) -> Iterator[NativeTurn]:
         contents = TurnContents(self._thread, self._meter, group)
         contents.charge(self._learned(contents))
         turns = _GroupTurns(self, group, contents).turns()
@@ -95,11 +104,11 @@ class Turns:
         for turn in turns:
             turn.parent = parent
             turn.link = self._thread.link() if parent is None else None
-            parent = self._made
-            self._made += 1
+            parent = self._turn_count
+            self._turn_count += 1
             yield turn
         self._native += 1
-        self._path.append(_Step(self._made - 1, group.prompted))
+        self._path.append(_Step(self._turn_count - 1, group.prompted))
 
     def _learned(self, reading: TurnContents) -> bool:
         """A subagent's copy lacks most of the responses that its reports are of: nothing is learned from copies."""
@@ -111,19 +120,19 @@ class Turns:
 
     def _count(self, reading: TurnContents, is_turn: bool) -> None:
         report = self.report
-        for entry, taken in reading.counted:
-            if taken and (is_turn or entry.sort in _ALWAYS):
+        for entry, is_used in reading.counted:
+            if is_used and (is_turn or entry.sort in _ALWAYS):
                 report.mapped[entry.kind] += 1
                 continue
             report.kept[entry.kind] += 1
-            if entry.sort == Sort.UNKNOWN:
+            if entry.sort == EntryEffect.UNKNOWN:
                 report.unknown[entry.kind] += 1
 
     def unique(self, key: str) -> str:
-        unique_key, again = key, 1
+        unique_key, number = key, 1
         while unique_key in self._keys:
-            again += 1
-            unique_key = f"{key}#{again}"
+            number += 1
+            unique_key = f"{key}#{number}"
         self._keys.add(unique_key)
         return unique_key
 
@@ -137,34 +146,34 @@ class Turns:
         return self._native
 
     @property
-    def made(self) -> int:
+    def turn_count(self) -> int:
         """How many of the ledger's turns they became."""
-        return self._made
+        return self._turn_count
 
 
 class _GroupTurns:
     """Makes the turns of one group."""
 
-    def __init__(self, turns: Turns, group: Group, reading: TurnContents) -> None:
+    def __init__(self, turns: Turns, group: TurnEntries, reading: TurnContents) -> None:
         self._turns, self._group, self._reading = turns, group, reading
         self._thread = turns.thread
-        self._pieces = [piece for piece in reading.pieces if piece.things or piece.compaction is not None]
-        _share_places(reading.pieces, self._pieces)
-        if not self._pieces and group.explicit and (reading.error or reading.abort):
-            self._pieces = reading.pieces[-1:]
+        self._sections = [section for section in reading.sections if section.messages or section.compaction is not None]
+        _share_places(reading.sections, self._sections)
+        if not self._sections and group.explicit and (reading.error or reading.abort):
+            self._sections = reading.sections[-1:]
 
     def turns(self) -> list[NativeTurn]:
         turns: list[NativeTurn] = []
         key, after = self._key(), None
-        for number, piece in enumerate(self._pieces):
-            if piece.compaction is not None:
-                after = self._turns.unique(self._compaction_key(piece, key, number))
-                turns.append(self._compaction(piece, after))
+        for number, section in enumerate(self._sections):
+            if section.compaction is not None:
+                after = self._turns.unique(self._compaction_key(section, key, number))
+                turns.append(self._compaction(section, after))
             elif any(turn.compaction is None for turn in turns):
-                turns.append(self._normal(piece, self._turns.unique(f"{key}#{after}"), after))
+                turns.append(self._normal(section, self._turns.unique(f"{key}#{after}"), after))
             else:
                 key = self._turns.unique(key)
-                turns.append(self._normal(piece, key, None))
+                turns.append(self._normal(section, key, None))
         if turns:
             self._finish(turns[-1])
             turns[0].started = self._reading.started or turns[0].started
@@ -173,73 +182,73 @@ class _GroupTurns:
     def _key(self) -> str:
         """Its id; where it has none, that of its first item; where no item has one, its thread, place and text."""
         if self._thread.printed_of is not None:
-            identities = [piece.plain for piece in self._pieces]
+            identities = [section.plain for section in self._sections]
             return f"{self._place}-{digest([identities, self._reading.error])[:16]}"
-        pieces = [piece for piece in self._pieces if piece.compaction is None]
-        native = self._group.id or next((name for piece in pieces for name in piece.names), None)
+        sections = [section for section in self._sections if section.compaction is None]
+        native = self._group.id or next((name for section in sections for name in section.names), None)
         if native is not None:
             return global_id(native, self._reading.owner)
-        identities = next((piece.plain for piece in self._pieces if piece.plain), [])
+        identities = next((section.plain for section in self._sections if section.plain), [])
         return f"{self._place}-{digest(identities[:1])[:16]}"
 
     @property
     def _place(self) -> str:
         return f"{self._reading.owner}/{self._turns.position}"
 
-    def _compaction_key(self, piece: Stretch, key: str, number: int) -> str:
-        compaction = piece.compaction
+    def _compaction_key(self, section: TurnSection, key: str, number: int) -> str:
+        compaction = section.compaction
         if compaction is not None and compaction.id is not None:
             return global_id(compaction.id, self._reading.owner)
         return f"{key}#compaction-{number}"
 
-    def _records(self, piece: Stretch, after: str | None) -> tuple[bytes, ...]:
-        named = self._group.id if self._thread.printed_of is None else self._place
-        turn = [canonical_escaped(["turn", named, after])] if named is not None else []
-        return (*turn, *map(canonical_escaped, piece.plain))
+    def _records(self, section: TurnSection, after: str | None) -> tuple[bytes, ...]:
+        identity_name = self._group.id if self._thread.printed_of is None else self._place
+        turn = [canonical_escaped(["turn", identity_name, after])] if identity_name is not None else []
+        return (*turn, *map(canonical_escaped, section.plain))
 
-    def _normal(self, piece: Stretch, key: str, after: str | None) -> NativeTurn:
-        turn = self._common(piece, key, after)
-        turn.items = piece.items()
-        turn.permissions = permissions_of(piece.settings)
-        turn.config = config_of(piece.settings, self._reading.start)
+    def _normal(self, section: TurnSection, key: str, after: str | None) -> NativeTurn:
+        turn = self._common(section, key, after)
+        turn.items = section.items()
+        turn.permissions = permissions_of(section.settings)
+        turn.config = config_of(section.settings, self._reading.start)
         turn.tools = tuple(dict.fromkeys([*(self._thread.tools or ()), *self._reading.tools])) or None
         return turn
 
-    def _compaction(self, piece: Stretch, key: str) -> NativeTurn:
-        turn = self._common(piece, key, None)
-        compaction = piece.compaction
+    def _compaction(self, section: TurnSection, key: str) -> NativeTurn:
+        turn = self._common(section, key, None)
+        compaction = section.compaction
         if compaction is not None:
-            alone = len(self._pieces) == 1
+            alone = len(self._sections) == 1
             manual = alone and self._group.explicit and self._group.closed
             trigger = "manual" if manual else "auto" if not alone else None
-            duration = whole(self._reading.end.get("duration_ms")) if alone else None
+            duration = whole_number(self._reading.end.get("duration_ms")) if alone else None
             turn.compaction = compaction.native(trigger, duration)
-            turn.items = piece.items()
+            turn.items = section.items()
             turn.started = turn.ended = compaction.at
             turn.literal_time = compaction.literal_time
         return turn
 
-    def _common(self, piece: Stretch, key: str, after: str | None) -> NativeTurn:
+    def _common(self, section: TurnSection, key: str, after: str | None) -> NativeTurn:
         thread = self._thread
-        names = [*([self._group.id] if self._group.id else []), *piece.names]
+        names = [*([self._group.id] if self._group.id else []), *section.names]
         if thread.printed_of is not None:
             names = [self._place]
-        first, last = _span(piece)
+        first, last = _span(section)
         return NativeTurn(
             key=key,
-            records=self._records(piece, after),
+            records=self._records(section, after),
             names=tuple(dict.fromkeys(names)),
             role=AgentRole.WORKER if thread.is_led else AgentRole.UNIFIED,
-            workspace=text(piece.settings.get("cwd")) or thread.workspace,
+            workspace=text(section.settings.get("cwd")) or thread.workspace,
             git_branch=thread.branch,
             version=thread.version,
             metadata=self._metadata(),
-            offset=piece.first.offset if piece.first is not None else 0,
-            end=piece.end,
-            places=tuple(piece.places),
+            offset=section.first.offset if section.first is not None else 0,
+            end=section.end,
+            places=tuple(section.places),
             started=first,
             ended=last,
-            literal_time=next((thing.literal_time for thing in piece.things), None) if first is None else None,
+            literal_time=next((message.literal_time for message in section.messages), None) if first is None else None,
         )
 
     def _metadata(self) -> dict[str, Any] | None:
@@ -248,8 +257,8 @@ class _GroupTurns:
             without_none(
                 turn_id=self._group.id,
                 aborted=reading.abort,
-                duration_ms=whole(reading.end.get("duration_ms")),
-                time_to_first_token_ms=whole(reading.end.get("time_to_first_token_ms")),
+                duration_ms=whole_number(reading.end.get("duration_ms")),
+                time_to_first_token_ms=whole_number(reading.end.get("time_to_first_token_ms")),
                 copied_from=reading.owner if reading.copied else None,
             )
             or None
@@ -278,25 +287,31 @@ def _is_answered(turn: NativeTurn) -> bool:
     return isinstance(last, NativeMessage) and (last.metadata or {}).get("phase") == FINAL_ANSWER
 
 
-def _share_places(pieces: list[Stretch], kept: list[Stretch]) -> None:
+def _share_places(sections: list[TurnSection], used_sections: list[TurnSection]) -> None:
     """Records of a piece that makes no turn (how a turn began or ended) lie with the turn beside them."""
-    chosen = {id(piece) for piece in kept}
-    before: Stretch | None = None
+    chosen = {id(section) for section in used_sections}
+    before: TurnSection | None = None
     leading: list[tuple[int, int]] = []
-    for piece in pieces if kept else []:
-        if id(piece) in chosen:
-            piece.places = [*leading, *piece.places]
-            before, leading = piece, []
+    for section in sections if used_sections else []:
+        if id(section) in chosen:
+            section.places = [*leading, *section.places]
+            before, leading = section, []
         elif before is not None:
-            before.places += piece.places
+            before.places += section.places
         else:
-            leading += piece.places
+            leading += section.places
 
 
-def _span(piece: Stretch) -> tuple[int | None, int | None]:
+def _span(section: TurnSection) -> tuple[int | None, int | None]:
     """When its first and last message were written."""
-    times = [thing.at for thing in piece.things if thing.at is not None]
-    calls = [call.done for thing in piece.things if isinstance(thing, Response) for call in thing.calls if call.done]
+    times = [message.at for message in section.messages if message.at is not None]
+    calls = [
+        call.done
+        for message in section.messages
+        if isinstance(message, Response)
+        for call in message.calls
+        if call.done
+    ]
     return (min(times) if times else None), (max([*times, *calls]) if times or calls else None)
 
 
@@ -346,28 +361,30 @@ class PrintedLines:
         """The first stands for the line where records are counted."""
         value, top = record.value, record.value.get("type")
         if isinstance(value.get("msg"), dict):
-            found = self._event(record, value["msg"])
+            line_entries = self._event(record, value["msg"])
         elif not isinstance(top, str):
-            found = self._opening(record)
+            line_entries = self._opening(record)
         elif top.startswith("item.") and isinstance(value.get("item"), dict):
-            found = self._item(record, top.removeprefix("item."), value["item"])
+            line_entries = self._item(record, top.removeprefix("item."), value["item"])
         else:
-            found = self._line(record, top)
-        for extra in found[1:]:
+            line_entries = self._line(record, top)
+        for extra in line_entries[1:]:
             extra.kind = ""
-        return found
+        return line_entries
 
     def _meta(self, record: Record, kind: str, fields: dict[str, Any]) -> Entry:
         fields = without_none(session_id=self._thread, cwd=fields.get("cwd"), timestamp=fields.get("timestamp"))
-        return _entry(record, kind, Sort.META, "session", {"id": self._session, **fields})
+        return _entry(record, kind, EntryEffect.META, "session", {"id": self._session, **fields})
 
     def _line(self, record: Record, top: str) -> list[Entry]:
         value = record.value
         if top in OPENINGS:
             return [self._meta(record, top, value)]
         if top == "turn.completed":
-            return [_entry(record, top, Sort.END, top, {}), _entry(record, top, Sort.USAGE, top, value)]
-        sort = {"turn.started": Sort.START, "turn.failed": Sort.END, "error": Sort.ERROR}.get(top, Sort.UNKNOWN)
+            return [_entry(record, top, EntryEffect.END, top, {}), _entry(record, top, EntryEffect.USAGE, top, value)]
+        sort = {"turn.started": EntryEffect.START, "turn.failed": EntryEffect.END, "error": EntryEffect.ERROR}.get(
+            top, EntryEffect.UNKNOWN
+        )
         return [_entry(record, top[:80], sort, top, value)]
 
     def _opening(self, record: Record) -> list[Entry]:
@@ -375,13 +392,13 @@ class PrintedLines:
         value = record.value
         if isinstance(value.get("prompt"), str):
             fields = {"role": "user", "content": [{"type": "input_text", "text": value["prompt"]}]}
-            return [_entry(record, "prompt", Sort.USER, "message", fields)]
+            return [_entry(record, "prompt", EntryEffect.USER, "message", fields)]
         if "workdir" not in value:
-            return [_entry(record, "untyped", Sort.UNKNOWN, "untyped", value)]
+            return [_entry(record, "untyped", EntryEffect.UNKNOWN, "untyped", value)]
         names = {"workdir": "cwd", "provider": "model_provider", "approval": "approval_policy"}
         names |= {"sandbox": "sandbox_policy"}
         self._settings = {names.get(name, name): fact for name, fact in value.items()}
-        return [_entry(record, "settings", Sort.SETTINGS, "turn_context", self._settings)]
+        return [_entry(record, "settings", EntryEffect.SETTINGS, "turn_context", self._settings)]
 
     def _item(self, record: Record, stage: str, item: dict[str, Any]) -> list[Entry]:
         name = text(item.get("type")) or text(item.get("item_type")) or "untyped"
@@ -389,30 +406,34 @@ class PrintedLines:
         if name in CALLS:
             return self._call(record, kind, name, item, is_whole)
         if name in MESSAGES or name in NOTES:
-            sort, fields = _sort_and_fields(name, item.get("text")) if name in MESSAGES else (Sort.NOTE, item)
-            return [_entry(record, kind, sort if is_whole else Sort.SILENT, name, fields)]
-        return [_entry(record, kind, Sort.UNKNOWN, name, item)]
+            sort, fields = _sort_and_fields(name, item.get("text")) if name in MESSAGES else (EntryEffect.NOTE, item)
+            return [_entry(record, kind, sort if is_whole else EntryEffect.SILENT, name, fields)]
+        return [_entry(record, kind, EntryEffect.UNKNOWN, name, item)]
 
     def _call(self, record: Record, kind: str, name: str, item: dict[str, Any], is_whole: bool) -> list[Entry]:
         """An item begins and ends, or ends without having begun."""
-        id, found = text(item.get("id")) or "", []
-        given = {part: item[part] for part in CALLS[name] if item.get(part) is not None}
+        id, call_entries = text(item.get("id")) or "", []
+        arguments = {field_name: item[field_name] for field_name in CALLS[name] if item.get(field_name) is not None}
         if id not in self._begun:
             self._begun.add(id)
             fields = {"call_id": id, "name": text(item.get("tool")) or name, "namespace": item.get("server")}
-            fields["arguments"] = item.get("arguments") if name == "mcp_tool_call" else given
-            found.append(_entry(record, kind, Sort.CALL, name, fields))
+            fields["arguments"] = item.get("arguments") if name == "mcp_tool_call" else arguments
+            call_entries.append(_entry(record, kind, EntryEffect.CALL, name, fields))
         if is_whole:
             self._begun.discard(id)
-            rest = {part: fact for part, fact in item.items() if part not in given and part != "item_type"}
+            outcome = {
+                field_name: fact
+                for field_name, fact in item.items()
+                if field_name not in arguments and field_name != "item_type"
+            }
             if name == "file_change":
-                rest["changes"] = _by_path(item.get("changes"))
+                outcome["changes"] = _by_path(item.get("changes"))
             if name == "collab_tool_call":
-                rest |= without_none(tool=(text(item.get("tool")) or "").replace("_", ""))
-                rest |= without_none(receiver_thread_ids=item.get("receiver_thread_ids"))
-            end = _ENDS.get(name, name.replace("_", ""))
-            found.append(_entry(record, kind, Sort.SETTLED, end, {**rest, "call_id": id}))
-        return found or [_entry(record, kind, Sort.SILENT, name, item)]
+                outcome |= without_none(tool=(text(item.get("tool")) or "").replace("_", ""))
+                outcome |= without_none(receiver_thread_ids=item.get("receiver_thread_ids"))
+            outcome_name = _ENDS.get(name, name.replace("_", ""))
+            call_entries.append(_entry(record, kind, EntryEffect.SETTLED, outcome_name, {**outcome, "call_id": id}))
+        return call_entries or [_entry(record, kind, EntryEffect.SILENT, name, item)]
 
     def _event(self, record: Record, event: dict[str, Any]) -> list[Entry]:
         """What a rollout has as `event_msg`; its end is not printed, so that its beginning says nothing."""
@@ -420,49 +441,58 @@ class PrintedLines:
         kind = f"msg/{name}"[:80]
         if name == "session_configured":
             turn_context = self._settings | without_none(model=event.get("model"))
-            settings = _entry(record, kind, Sort.SETTINGS, "turn_context", turn_context)
+            settings = _entry(record, kind, EntryEffect.SETTINGS, "turn_context", turn_context)
             return [self._meta(record, kind, event), settings]
         if name in ("agent_message", "agent_reasoning"):
             sort, fields = _sort_and_fields(name, event.get("message") or event.get("text"))
             return [_entry(record, kind, sort, name, fields)]
         if name in _BEGINNINGS:
-            return [self._begin(record, kind, name, event)]
+            return [self._begin_call(record, kind, name, event)]
         if name in _CLOSINGS:
-            return [self._end(record, kind, name, event)]
+            return [self._end_call(record, kind, name, event)]
         if name == "token_count" and _COUNTED_FLAT in event:
             event = {"info": {"last_token_usage": event}}
-        sort = Sort.SILENT if name in ("task_started", "turn_started") else ROLLOUT_EVENTS.get(name, Sort.UNKNOWN)
+        sort = (
+            EntryEffect.SILENT
+            if name in ("task_started", "turn_started")
+            else ROLLOUT_EVENTS.get(name, EntryEffect.UNKNOWN)
+        )
         return [_entry(record, kind, sort, name, event)]
 
-    def _begin(self, record: Record, kind: str, name: str, event: dict[str, Any]) -> Entry:
-        tool, parts = _BEGINNINGS[name]
-        asked = mapping(event.get("invocation"))
+    def _begin_call(self, record: Record, kind: str, name: str, event: dict[str, Any]) -> Entry:
+        tool, argument_names = _BEGINNINGS[name]
+        invocation = mapping(event.get("invocation"))
         id = text(event.get("call_id")) or ""
-        fields: dict[str, Any] = {"call_id": id, "name": text(asked.get("tool")) or tool}
+        fields: dict[str, Any] = {"call_id": id, "name": text(invocation.get("tool")) or tool}
         if name == "patch_apply_begin":
             self._patches[id] = event.get("changes")
-        given = {part: event[part] for part in parts if event.get(part) is not None}
-        fields |= {"namespace": asked.get("server"), "arguments": asked.get("arguments") if asked else given}
-        return _entry(record, kind, Sort.CALL, name, fields)
+        arguments = {
+            field_name: event[field_name] for field_name in argument_names if event.get(field_name) is not None
+        }
+        fields |= {
+            "namespace": invocation.get("server"),
+            "arguments": invocation.get("arguments") if invocation else arguments,
+        }
+        return _entry(record, kind, EntryEffect.CALL, name, fields)
 
-    def _end(self, record: Record, kind: str, name: str, event: dict[str, Any]) -> Entry:
-        shown = [event.get(part) for part in ("aggregated_output", "formatted_output")]
-        shown.append("".join(filter(None, (text(event.get("stdout")), text(event.get("stderr"))))) or None)
-        outcome = {part: fact for part, fact in event.items() if part != "invocation"}
-        outcome |= without_none(aggregated_output=next((words for words in shown if isinstance(words, str)), None))
+    def _end_call(self, record: Record, kind: str, name: str, event: dict[str, Any]) -> Entry:
+        outputs = [event.get(field_name) for field_name in ("aggregated_output", "formatted_output")]
+        outputs.append("".join(filter(None, (text(event.get("stdout")), text(event.get("stderr"))))) or None)
+        outcome = {field_name: fact for field_name, fact in event.items() if field_name != "invocation"}
+        outcome |= without_none(aggregated_output=next((words for words in outputs if isinstance(words, str)), None))
         if name == "patch_apply_end":
             outcome |= without_none(changes=self._patches.pop(text(event.get("call_id")) or "", None))
-        return _entry(record, kind, Sort.SETTLED, name, outcome)
+        return _entry(record, kind, EntryEffect.SETTLED, name, outcome)
 
 
-def _entry(record: Record, kind: str, sort: Sort, name: str, value: dict[str, Any]) -> Entry:
+def _entry(record: Record, kind: str, sort: EntryEffect, name: str, value: dict[str, Any]) -> Entry:
     return Entry(record.line, record.offset, record.end, kind, sort, name, value)
 
 
-def _sort_and_fields(name: str, words: Any) -> tuple[Sort, dict[str, Any]]:
+def _sort_and_fields(name: str, words: Any) -> tuple[EntryEffect, dict[str, Any]]:
     if name in ("reasoning", "agent_reasoning"):
-        return Sort.THOUGHT, {"summary": words}
-    return Sort.ANSWER_TEXT, {"role": "assistant", "content": words}
+        return EntryEffect.THOUGHT, {"summary": words}
+    return EntryEffect.ANSWER_TEXT, {"role": "assistant", "content": words}
 
 
 def _by_path(changes: Any) -> dict[str, Any]:
@@ -502,7 +532,7 @@ class _Run(Struct):
     lines: list[Record] = field(default_factory=list)
     is_opening: bool = True
 
-    def takes(self, record: Record) -> bool:
+    def accepts(self, record: Record) -> bool:
         """Is this line one more of it?"""
         return self.is_opening or not _opens(record.value)
 
@@ -524,7 +554,7 @@ def transcripts(source: Source, report: Report) -> Iterator[Transcript]:
     """Every run of a file, one in memory at a time."""
     run = _Run()
     for record in records(source, report):
-        if not run.takes(record):
+        if not run.accepts(record):
             yield from _transcript(run, source, report, record.offset)
             run = _Run()
         run.add(record)
@@ -533,7 +563,7 @@ def transcripts(source: Source, report: Report) -> Iterator[Transcript]:
 
 def _transcript(run: _Run, source: Source, report: Report, until: int | None) -> Iterator[Transcript]:
     first = next((line.value for line in run.lines if _says(line.value)), None)
-    native = next((found for line in run.lines if (found := thread_of(line.value)) is not None), None)
+    native = next((thread_id for line in run.lines if (thread_id := thread_of(line.value)) is not None), None)
     if first is None:
         report.kept.update("opening" for _ in run.lines)
         return
@@ -550,15 +580,15 @@ def _transcript(run: _Run, source: Source, report: Report, until: int | None) ->
 def _turns(run: _Run, turns: Turns, lines: PrintedLines) -> Iterator[NativeTurn]:
     assembler = Assembler()
     for entry in _entries(run, lines):
-        yield from turns.take(assembler.feed(entry))
-    yield from turns.take(assembler.finish())
+        yield from turns.walk_groups(assembler.feed(entry))
+    yield from turns.walk_groups(assembler.finish())
 
 
 def _entries(run: _Run, lines: PrintedLines) -> Iterator[Entry]:
     """The session's own line first, wherever it stands."""
     entries = [entry for record in run.lines for entry in lines.entries(record)]
-    yield from (entry for entry in entries if entry.sort == Sort.META)
-    yield from (entry for entry in entries if entry.sort != Sort.META)
+    yield from (entry for entry in entries if entry.sort == EntryEffect.META)
+    yield from (entry for entry in entries if entry.sort != EntryEffect.META)
 
 
 # --- The importer of Codex: its rollouts, and the runs that it printed.
@@ -586,41 +616,48 @@ class CodexReader:
 
     def __init__(self) -> None:
         self._state: _State | None = None
-        self._reached = Reached()
+        self._read_position = ReadPosition()
 
-    def read(self, source: Source, report: Report, taken: Mapping[str, int]) -> Iterator[Transcript]:
+    def read(self, source: Source, report: Report, turns_taken: Mapping[str, int]) -> Iterator[Transcript]:
         state, self._state = self._state, None
         if is_printed(source.head) and not is_rollout(source.head):
             yield from transcripts(source, report)
             return
-        if state is None or self._reached.is_torn or taken.get(state.thread.session.id, 0) < state.turns.made:
+        if (
+            state is None
+            or self._read_position.is_torn
+            or turns_taken.get(state.thread.session.id, 0) < state.turns.turn_count
+        ):
             yield from self._read_anew(source, report)
             return
         session = state.thread.session
         state.thread.take_name(name_of(source.path, session.id))
         state.turns.report, state.turns.is_over = report, source.is_over
-        more = entries(source, report, self._reached)
-        yield Transcript(session=session, turns=self._walk(state, more, True), known=state.turns.made)
+        new_entries = entries(source, report, self._read_position)
+        yield Transcript(
+            session=session, turns=self._walk(state, new_entries, True), known_turns=state.turns.turn_count
+        )
 
     def _read_anew(self, source: Source, report: Report) -> Iterator[Transcript]:
-        self._reached = Reached()
-        all_entries = entries(source, report, self._reached)
+        self._read_position = ReadPosition()
+        all_entries = entries(source, report, self._read_position)
         first = list(islice(all_entries, _FIRST_ENTRIES))
         if not first:
             return
-        meta = next((entry.value for entry in first if entry.sort == Sort.META), None)
+        meta = next((entry.value for entry in first if entry.sort == EntryEffect.META), None)
         thread = Thread(session_of(source, meta))
         thread.take_name(name_of(source.path, thread.session.id))
         state = _State(Turns(thread, report, source.is_over), thread)
         is_session_known = meta is not None or len(first) == _FIRST_ENTRIES
         yield Transcript(session=thread.session, turns=self._walk(state, chain(first, all_entries), is_session_known))
 
-    def _walk(self, state: _State, more: Iterator[Entry], is_session_known: bool) -> Iterator[NativeTurn]:
+    def _walk(self, state: _State, new_entries: Iterator[Entry], is_session_known: bool) -> Iterator[NativeTurn]:
         """`is_session_known`: whose session it is will not change."""
-        for entry in more:
-            yield from state.turns.take(state.assembler.feed(entry))
+        for entry in new_entries:
+            yield from state.turns.walk_groups(state.assembler.feed(entry))
+        # Copied before the assembler gives the turn under way: the next reading goes on within that turn.
         self._state = state.copy() if is_session_known else None
-        yield from state.turns.take(state.assembler.finish())
+        yield from state.turns.walk_groups(state.assembler.finish())
 
 
 class Codex:
@@ -642,8 +679,8 @@ class Codex:
         return Path(source.name).name == "session_index.jsonl" and b'"thread_name"' in source.head
 
     def is_renamed(self, path: Path, since: int) -> bool:
-        named = name_of(path)
-        return named is not None and named.at >= since
+        thread_name = name_of(path)
+        return thread_name is not None and thread_name.at >= since
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         return self.reader().read(source, report, {})

@@ -13,12 +13,12 @@ from typing import Any
 
 from msgspec import UNSET, Struct, field
 
-from weft.exchange.importers.codex.entries import Entry, Sort, digest
-from weft.exchange.importers.foreign_values import mapping, object_in_text, sequence, text, whole, without_none
+from weft.exchange.importers.codex.entries import Entry, EntryEffect, digest
+from weft.exchange.importers.foreign_values import mapping, object_in_text, sequence, text, whole_number, without_none
 from weft.exchange.importers.native_turns import PendingCall, hunk_lines, patched_paths, summed_tokens
 from weft.exchange.importers.port import NativeCall, NativeCompaction, NativeMessage, Tokens
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
-from weft.ledger.model import FileNote, ImagePart, Part, ReasoningPart, TextPart
+from weft.ledger.model import OPENAI, FileNote, ImagePart, Part, ReasoningPart, SealedItem, TextPart, sealed_metadata
 
 # --- What messages hold: parts, prompts with the events that tell of them, summaries of compactions.
 
@@ -38,17 +38,17 @@ class Content(Struct):
     def words(self) -> str:
         """The text as its writer knows it: without the tags that Codex puts around images."""
         texts = [part.text for part in self.parts if isinstance(part, TextPart) and isinstance(part.text, str)]
-        return "".join(each for each in texts if not each.startswith(("<image", "</image>")))
+        return "".join(part_text for part_text in texts if not part_text.startswith(("<image", "</image>")))
 
 
 def content_of(blocks: Any) -> Content:
     content = Content()
     for block in [blocks] if isinstance(blocks, str | dict) else sequence(blocks):
-        _take(content, block)
+        _add_block(content, block)
     return content
 
 
-def _take(content: Content, block: Any) -> None:
+def _add_block(content: Content, block: Any) -> None:
     if isinstance(block, str):
         block = {"type": "text", "text": block}
     kind = text(mapping(block).get("type"))
@@ -89,7 +89,7 @@ def thoughts_of(item: dict[str, Any]) -> list[str]:
 
 
 def thought_parts(texts: list[str]) -> list[Part]:
-    return [ReasoningPart(each) for each in texts]
+    return [ReasoningPart(words) for words in texts]
 
 
 _SHARED_LETTERS = 60
@@ -106,11 +106,13 @@ class Prompts:
         self.alone: dict[int, Content] = {}
         """Events that no item stands beside, by their place."""
         waiting: list[tuple[int, Entry, str]] = []
-        for at, entry in enumerate(entries):
-            if entry.sort in (Sort.USER, Sort.NOTICE) or (entry.sort == Sort.INJECTED and _is_user(entry)):
-                self.contents[at] = content_of(entry.value.get("content"))
-            elif entry.sort == Sort.PROMPT_EVENT:
-                waiting.append((at, entry, event_words(entry).strip()))
+        for position, entry in enumerate(entries):
+            if entry.sort in (EntryEffect.USER, EntryEffect.NOTICE) or (
+                entry.sort == EntryEffect.INJECTED and _is_user(entry)
+            ):
+                self.contents[position] = content_of(entry.value.get("content"))
+            elif entry.sort == EntryEffect.PROMPT_EVENT:
+                waiting.append((position, entry, event_words(entry).strip()))
         self.has_prompt_events = bool(waiting)
         if waiting:
             self._pair(entries, waiting)
@@ -118,40 +120,48 @@ class Prompts:
     def _pair(self, entries: list[Entry], waiting: list[tuple[int, Entry, str]]) -> None:
         """By their text; what is left over, in order."""
         places: dict[str, deque[int]] = {}
-        for at, content in self.contents.items():
-            places.setdefault(content.words().strip(), deque()).append(at)
-        left: list[tuple[int, Entry, str]] = []
+        for position, content in self.contents.items():
+            places.setdefault(content.words().strip(), deque()).append(position)
+        unpaired: list[tuple[int, Entry, str]] = []
         texts: dict[str, set[str]] = {}
-        for at, entry, words in waiting:
+        for position, entry, words in waiting:
             if places.get(words):
                 self.events[places[words].popleft()] = entry
                 texts.setdefault(words, set()).add(entry.name)
             else:
-                left.append((at, entry, words))
-        free = deque(at for at in self.contents if at not in self.events and entries[at].sort == Sort.USER)
-        for at, entry, words in left:
+                unpaired.append((position, entry, words))
+        free = deque(
+            position
+            for position in self.contents
+            if position not in self.events and entries[position].sort == EntryEffect.USER
+        )
+        for position, entry, words in unpaired:
             if texts.get(words, set()) - {entry.name}:
                 continue  # the newest history may tell of one prompt by two kinds of event
             if free:
                 self.events[free.popleft()] = entry
             else:
-                self.alone[at] = _event_content(entry)
+                self.alone[position] = _event_content(entry)
 
-    def source(self, at: int, sort: Sort, is_subagent: bool) -> MessageSource:
+    def source(self, position: int, sort: EntryEffect, is_subagent: bool) -> MessageSource:
         """In a subagent's thread another agent writes what a person would."""
-        if at in self.events or at in self.alone or (sort == Sort.USER and not self.has_prompt_events):
+        if (
+            position in self.events
+            or position in self.alone
+            or (sort == EntryEffect.USER and not self.has_prompt_events)
+        ):
             return MessageSource.AGENT if is_subagent else MessageSource.HUMAN
-        if sort == Sort.NOTICE:
-            words = self.contents[at].words().lstrip().lower()
+        if sort == EntryEffect.NOTICE:
+            words = self.contents[position].words().lstrip().lower()
             if words.startswith("<subagent_notification>"):
                 return MessageSource.AGENT
             if words.startswith("<hook_prompt"):
                 return MessageSource.TRIGGER
         return MessageSource.EVENT
 
-    def files(self, at: int) -> tuple[FileNote, ...]:
+    def files(self, position: int) -> tuple[FileNote, ...]:
         """Images that were attached by their path."""
-        event = self.events.get(at)
+        event = self.events.get(position)
         return () if event is None else attached(event)
 
 
@@ -180,36 +190,45 @@ def attached(entry: Entry) -> tuple[FileNote, ...]:
     return tuple(FileNote(kind=FileKind.ATTACHED, path=path) for path in dict.fromkeys(filter(text, paths)))
 
 
-class Echoes:
+class EventEchoes:
     """Tells the texts of a turn's events that its items have already said."""
 
     def __init__(self, entries: list[Entry]) -> None:
-        self._answer_texts = {words for entry in entries if entry.sort == Sort.ANSWER_TEXT for words in _texts(entry)}
+        self._answer_texts = {
+            words for entry in entries if entry.sort == EntryEffect.ANSWER_TEXT for words in _texts(entry)
+        }
         self._begun = {words[:_SHARED_LETTERS] for words in self._answer_texts if len(words) >= _SHARED_LETTERS}
         self._thought = {
-            words.strip() for entry in entries if entry.sort == Sort.THOUGHT for words in thoughts_of(entry.value)
+            words.strip()
+            for entry in entries
+            if entry.sort == EntryEffect.THOUGHT
+            for words in thoughts_of(entry.value)
         }
-        self._by: dict[str, str] = {}
+        self._kind_by_text: dict[str, str] = {}
         """Texts that an event alone has said, and which kind of event."""
-        self.answers = bool(self._answer_texts) or any(entry.sort == Sort.ANSWER_TEXT_EVENT for entry in entries)
+        self.answers = bool(self._answer_texts) or any(entry.sort == EntryEffect.ANSWER_TEXT_EVENT for entry in entries)
 
     def is_new_text(self, words: str, kind: str) -> bool:
-        found = words.strip()
-        if not found or found in self._answer_texts or self._by.get(found, kind) != kind:
+        stripped = words.strip()
+        if not stripped or stripped in self._answer_texts or self._kind_by_text.get(stripped, kind) != kind:
             return False
-        if found[:_SHARED_LETTERS] in self._begun:
+        if stripped[:_SHARED_LETTERS] in self._begun:
             return False
-        self._by[found] = kind
+        self._kind_by_text[stripped] = kind
         return True
 
     def new_thoughts(self, entry: Entry) -> list[str]:
-        fresh = []
+        new_texts = []
         for words in thoughts_of(entry.value):
-            found = words.strip()
-            if found and found not in self._thought and self._by.get(found, entry.name) == entry.name:
-                self._by[found] = entry.name
-                fresh.append(words)
-        return fresh
+            stripped = words.strip()
+            if (
+                stripped
+                and stripped not in self._thought
+                and self._kind_by_text.get(stripped, entry.name) == entry.name
+            ):
+                self._kind_by_text[stripped] = entry.name
+                new_texts.append(words)
+        return new_texts
 
 
 def _texts(entry: Entry) -> Iterator[str]:
@@ -273,7 +292,7 @@ def compaction_of(
         tokens_before=tokens_before,
         trigger=text(fields.get("trigger")),
         notes=without_none(
-            window_number=whole(fields.get("window_number")),
+            window_number=whole_number(fields.get("window_number")),
             window_id=window,
             previous_window_id=text(fields.get("previous_window_id")),
             items_kept=len(history) - len(sealed) if history else None,
@@ -307,21 +326,21 @@ _COUNTS = ("total_tokens", "input_tokens", "cached_input_tokens", "output_tokens
 def tokens_of(usage: Any) -> Tokens | None:
     """Disjoint parts: for Codex the cached input is part of the input, and reasoning part of the output."""
     counts = mapping(usage)
-    prompt, output = whole(counts.get("input_tokens")), whole(counts.get("output_tokens"))
+    prompt, output = whole_number(counts.get("input_tokens")), whole_number(counts.get("output_tokens"))
     if prompt is None and output is None:
         return None
-    cached = whole(counts.get("cached_input_tokens"))
-    written = whole(counts.get("cache_write_input_tokens"))
+    cached = whole_number(counts.get("cached_input_tokens"))
+    cache_written = whole_number(counts.get("cache_write_input_tokens"))
     return Tokens(
-        input=None if prompt is None else max(prompt - (cached or 0) - (written or 0), 0),
+        input=None if prompt is None else max(prompt - (cached or 0) - (cache_written or 0), 0),
         output=output,
         cached=cached,
-        cache_write=written,
-        reasoning=whole(counts.get("reasoning_output_tokens")),
+        cache_write=cache_written,
+        reasoning=whole_number(counts.get("reasoning_output_tokens")),
     )
 
 
-class Meter:
+class UsageMeter:
     """Reads a thread's reports in order."""
 
     def __init__(self) -> None:
@@ -333,8 +352,8 @@ class Meter:
         """What a report adds, if it is of a new request."""
         info = mapping(payload.get("info"))
         totals, last = mapping(info.get("total_token_usage")), mapping(info.get("last_token_usage"))
-        total = tuple(whole(totals.get(name)) for name in _COUNTS) if totals else None
-        self.context = whole(last.get("total_tokens")) or whole(last.get("input_tokens")) or self.context
+        total = tuple(whole_number(totals.get(name)) for name in _COUNTS) if totals else None
+        self.context = whole_number(last.get("total_tokens")) or whole_number(last.get("input_tokens")) or self.context
         if total is not None and total == self._total:
             return None
         self._total = total
@@ -346,7 +365,7 @@ def says_usage(payload: dict[str, Any]) -> bool:
     return bool(mapping(mapping(payload.get("info")).get("last_token_usage")))
 
 
-class Bill(Struct):
+class ResponseReports(Struct):
     """The responses and reports of one turn in their order: an index of a response, or what was reported."""
 
     marks: list[int | Tokens]
@@ -408,7 +427,7 @@ _ITEM_STATUSES = {
 }
 
 
-def call_of(entry: Entry, at: int | None) -> Call:
+def call_of(entry: Entry, time: int | None) -> Call:
     item = entry.value
     item_id, call_id = text(item.get("id")), text(item.get("call_id"))
     name = text(item.get("name")) or _NAMES.get(entry.name, "")
@@ -419,7 +438,7 @@ def call_of(entry: Entry, at: int | None) -> Call:
         name=name,
         arguments=object_in_text(raw) if isinstance(raw, str) and entry.name != "custom_tool_call" else raw,
         identity=["call", entry.name, item_id, call_id, namespace, name, raw],
-        at=at,
+        at=time,
         detail=without_none(namespace=namespace),
     )
     if entry.name in ("web_search_call", "image_generation_call"):
@@ -458,23 +477,25 @@ class Response(Struct, kw_only=True):
     parts: list[Part] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+    sealed: list[SealedItem] = field(default_factory=list)
+    """What its provider encrypted, and wants back where the session goes on."""
     tokens: Tokens | None = None
     thought: list[str] = field(default_factory=list)
     """The texts of its last reasoning item: the next one may begin by repeating them."""
     named_by_text: bool = False
 
-    def say(self, entry: Entry) -> None:
+    def add_message(self, entry: Entry) -> None:
         item = entry.value
         content = content_of(item.get("content"))
         self.add_content(content)
         self.plain.append(["message", text(item.get("id")), content.plain])
-        self._name(text(item.get("id")), by_text=True)
+        self._take_name(text(item.get("id")), by_text=True)
         if (phase := text(item.get("phase"))) is not None:
             self.notes["phase"] = phase
         if strange := {key: value for key, value in item.items() if key not in _MESSAGE_FIELDS and value is not None}:
             self.notes.setdefault("fields", {}).update(strange)
 
-    def say_event(self, words: str) -> None:
+    def add_event_text(self, words: str) -> None:
         """A text that only an event holds."""
         content = content_of(words)
         self.add_content(content)
@@ -487,27 +508,31 @@ class Response(Struct, kw_only=True):
         if content.sealed:
             self.notes["encrypted_letters"] = self.notes.get("encrypted_letters", 0) + content.sealed
 
-    def think(self, entry: Entry) -> None:
+    def add_thoughts(self, entry: Entry) -> None:
         item = entry.value
         texts = thoughts_of(item)
-        known = len(self.thought) if texts[: len(self.thought)] == self.thought else 0
+        repeated_count = len(self.thought) if texts[: len(self.thought)] == self.thought else 0
         self.thought = texts
-        self.parts += thought_parts(texts[known:])
+        parts = thought_parts(texts[repeated_count:])
+        if encrypted := text(item.get("encrypted_content")):
+            fields = without_none(id=text(item.get("id")), encrypted=encrypted)
+            self.sealed.append(SealedItem(len(self.parts), len(parts), fields))
+        self.parts += parts
         self.plain.append(["reasoning", text(item.get("id")), texts])
-        self._name(text(item.get("id")))
+        self._take_name(text(item.get("id")))
         if sealed := text(item.get("encrypted_content")):
             self.notes.setdefault("encrypted_reasoning_letters", []).append(len(sealed))
 
-    def think_event(self, texts: list[str]) -> None:
+    def add_event_thoughts(self, texts: list[str]) -> None:
         self.parts += thought_parts(texts)
         self.plain.append(["reasoning", None, texts])
 
-    def call(self, call: Call, item: dict[str, Any]) -> None:
+    def add_call(self, call: Call, item: dict[str, Any]) -> None:
         self.calls.append(call)
         self.plain.append(call.identity)
-        self._name(text(item.get("id")))
+        self._take_name(text(item.get("id")))
 
-    def _name(self, id: str | None, by_text: bool = False) -> None:
+    def _take_name(self, id: str | None, by_text: bool = False) -> None:
         """The id of its message; of its first item, where it has none."""
         if id is not None and (self.native is None or (by_text and not self.named_by_text)):
             self.native, self.named_by_text = id, by_text
@@ -523,7 +548,7 @@ class Response(Struct, kw_only=True):
             provider=self.provider,
             tokens=self.tokens,
             context=context,
-            metadata=self.notes or None,
+            metadata=(self.notes | sealed_metadata(self.provider or OPENAI, self.sealed)) or None,
         )
         return [message, *(call.finished() for call in self.calls)]
 
@@ -545,12 +570,12 @@ _SIGN_LETTERS = 400
 
 def duration_ms(value: Any) -> int | None:
     """A length of time as Codex writes it: `{"secs", "nanos"}`."""
-    parts = mapping(value)
-    secs, nanos = whole(parts.get("secs")), whole(parts.get("nanos"))
+    fields = mapping(value)
+    secs, nanos = whole_number(fields.get("secs")), whole_number(fields.get("nanos"))
     return None if secs is None else secs * 1000 + (nanos or 0) // 1_000_000
 
 
-def take_output(call: Call, entry: Entry, at: int | None) -> None:
+def take_output(call: Call, entry: Entry, time: int | None) -> None:
     """The output item: what the model was given back."""
     item = entry.value
     output = item.get("tools") if entry.name == "tool_search_output" else item.get("output", item.get("content"))
@@ -558,7 +583,7 @@ def take_output(call: Call, entry: Entry, at: int | None) -> None:
         call.detail.setdefault("further_outputs", []).append(output)
         call.identity.append(["output", text(item.get("id")), output])
         return
-    call.result, call.done = output, at
+    call.result, call.done = output, time
     call.identity.append(["output", text(item.get("id")), output])
     words = output_text(output)
     if words.startswith("aborted by user") or words == "aborted":
@@ -590,17 +615,17 @@ def _measure(call: Call, words: str) -> None:
         call.detail.setdefault("duration_ms", round(float(took[1]) * 1000))
 
 
-def _written(call: Call, words: str, cwd: str | None) -> None:
+def _note_written_files(call: Call, words: str, cwd: str | None) -> None:
     """`apply_patch` lists what it changed; where it only says that it did, its patch names the files."""
     if "Success. Updated" in words:
-        _updated(call, words, cwd)
+        _note_updated_files(call, words, cwd)
     elif call.name == "apply_patch" and call.status == ToolCallStatus.OK and not words:
         patch = call.arguments if isinstance(call.arguments, str) else text(mapping(call.arguments).get("input"))
         for path in patched_paths(patch or ""):
             _note_file(call, FileKind.WRITTEN, path, cwd)
 
 
-def _updated(call: Call, words: str, cwd: str | None) -> None:
+def _note_updated_files(call: Call, words: str, cwd: str | None) -> None:
     output = text(mapping(object_in_text(words)).get("output")) or words
     folder = text(mapping(call.arguments).get("workdir")) or cwd
     for line in output.partition(_UPDATED)[2].splitlines():
@@ -626,12 +651,12 @@ def take_event(call: Call, entry: Entry, is_own: bool) -> None:
     """An end event. One of a call that ran inside another (`exec-…`) tells of files, not of the outer call's end."""
     event = entry.value
     new_fields = {name: fact for name, fact in event.items() if name not in _REPEATED and fact is not None}
-    if not is_own and (shown := text(event.get("aggregated_output"))) is not None:
-        new_fields["aggregated_output"] = shown
+    if not is_own and (shown_output := text(event.get("aggregated_output"))) is not None:
+        new_fields["aggregated_output"] = shown_output
     call.detail.setdefault("events", []).append({"event": entry.name, **new_fields})
-    taker = _TAKERS.get(entry.name)
-    if taker is not None:
-        taker(call, event, is_own)
+    handler = _EVENT_HANDLERS.get(entry.name)
+    if handler is not None:
+        handler(call, event, is_own)
 
 
 def take_end(call: Call, entry: Entry) -> None:
@@ -646,7 +671,7 @@ def take_end(call: Call, entry: Entry) -> None:
     take_event(call, entry, is_own=True)
 
 
-def _end(call: Call, event: dict[str, Any], is_own: bool) -> None:
+def _note_ending(call: Call, event: dict[str, Any], is_own: bool) -> None:
     if not is_own:
         return
     status = _END_STATUSES.get((text(event.get("status")) or "").lower())
@@ -659,9 +684,9 @@ def _end(call: Call, event: dict[str, Any], is_own: bool) -> None:
         call.detail["duration_ms"] = took
 
 
-def _exec(call: Call, event: dict[str, Any], is_own: bool) -> None:
-    _end(call, event, is_own)
-    exit_code = whole(event.get("exit_code"))
+def _take_exec_end(call: Call, event: dict[str, Any], is_own: bool) -> None:
+    _note_ending(call, event, is_own)
+    exit_code = whole_number(event.get("exit_code"))
     if is_own and exit_code is not None:
         call.detail["exit_code"] = exit_code
     cwd = text(event.get("cwd"))
@@ -670,16 +695,16 @@ def _exec(call: Call, event: dict[str, Any], is_own: bool) -> None:
             _note_file(call, FileKind.READ, command.get("path") or command.get("name"), cwd)
 
 
-def _patch(call: Call, event: dict[str, Any], is_own: bool) -> None:
-    _end(call, event, is_own)
+def _take_patch_end(call: Call, event: dict[str, Any], is_own: bool) -> None:
+    _note_ending(call, event, is_own)
     failed = event.get("success") is False or (text(event.get("status")) or "").lower() in _END_STATUSES
     if failed:
         return
     for path, change in mapping(event.get("changes")).items():
-        _change(call, path, mapping(change))
+        _note_change(call, path, mapping(change))
 
 
-def _change(call: Call, path: str, change: dict[str, Any]) -> None:
+def _note_change(call: Call, path: str, change: dict[str, Any]) -> None:
     moved = text(change.get("move_path"))
     diff = text(change.get("unified_diff"))
     if moved is not None:
@@ -694,8 +719,8 @@ def _change(call: Call, path: str, change: dict[str, Any]) -> None:
         _note_file(call, FileKind.WRITTEN, target, None, lines)
 
 
-def _mcp(call: Call, event: dict[str, Any], is_own: bool) -> None:
-    _end(call, event, is_own)
+def _take_mcp_end(call: Call, event: dict[str, Any], is_own: bool) -> None:
+    _note_ending(call, event, is_own)
     result = mapping(event.get("result"))
     refused = result.get("Err") or event.get("error")
     failed = refused or mapping(result.get("Ok")).get("isError") is True or result.get("isError") is True
@@ -704,45 +729,45 @@ def _mcp(call: Call, event: dict[str, Any], is_own: bool) -> None:
         call.error = text(refused) or text(mapping(refused).get("message"))
 
 
-def _spawn(call: Call, event: dict[str, Any], is_own: bool) -> None:
+def _take_spawn(call: Call, event: dict[str, Any], is_own: bool) -> None:
     child = text(event.get("new_thread_id"))
     if child is None and event.get("kind") == "started":
         child = text(event.get("agent_thread_id"))
     call.spawned = call.spawned or child
 
 
-def _collab(call: Call, event: dict[str, Any], is_own: bool) -> None:
-    _end(call, event, is_own)
+def _take_collab_end(call: Call, event: dict[str, Any], is_own: bool) -> None:
+    _note_ending(call, event, is_own)
     children = sequence(event.get("receiver_thread_ids"))
     if (text(event.get("tool")) or "").lower() == "spawnagent" and children:
         call.spawned = call.spawned or text(children[0])
 
 
-def _image(call: Call, event: dict[str, Any], is_own: bool) -> None:
+def _take_image(call: Call, event: dict[str, Any], is_own: bool) -> None:
     _note_file(call, FileKind.WRITTEN, event.get("saved_path"), None)
 
 
-def _view(call: Call, event: dict[str, Any], is_own: bool) -> None:
+def _take_view(call: Call, event: dict[str, Any], is_own: bool) -> None:
     _note_file(call, FileKind.READ, event.get("path"), None)
 
 
-_TAKERS: dict[str, Callable[[Call, dict[str, Any], bool], None]] = {
-    "exec_command_end": _exec,
-    "commandexecution": _exec,
-    "patch_apply_end": _patch,
-    "filechange": _patch,
-    "mcp_tool_call_end": _mcp,
-    "mcptoolcall": _mcp,
-    "dynamic_tool_call_response": _mcp,
-    "dynamictoolcall": _mcp,
-    "collab_agent_spawn_end": _spawn,
-    "sub_agent_activity": _spawn,
-    "subagentactivity": _spawn,
-    "collabagenttoolcall": _collab,
-    "image_generation_end": _image,
-    "imagegeneration": _image,
-    "view_image_tool_call": _view,
-    "imageview": _view,
+_EVENT_HANDLERS: dict[str, Callable[[Call, dict[str, Any], bool], None]] = {
+    "exec_command_end": _take_exec_end,
+    "commandexecution": _take_exec_end,
+    "patch_apply_end": _take_patch_end,
+    "filechange": _take_patch_end,
+    "mcp_tool_call_end": _take_mcp_end,
+    "mcptoolcall": _take_mcp_end,
+    "dynamic_tool_call_response": _take_mcp_end,
+    "dynamictoolcall": _take_mcp_end,
+    "collab_agent_spawn_end": _take_spawn,
+    "sub_agent_activity": _take_spawn,
+    "subagentactivity": _take_spawn,
+    "collabagenttoolcall": _take_collab_end,
+    "image_generation_end": _take_image,
+    "imagegeneration": _take_image,
+    "view_image_tool_call": _take_view,
+    "imageview": _take_view,
 }
 
 
@@ -752,7 +777,7 @@ def settle(call: Call, cwd: str | None) -> None:
     if call.name == "view_image" and not call.files:
         _note_file(call, FileKind.READ, mapping(call.arguments).get("path"), cwd)
     if not any(note.kind == FileKind.WRITTEN for note in call.files):
-        _written(call, words, cwd)
+        _note_written_files(call, words, cwd)
     if call.name == "spawn_agent" and call.spawned is None:
         call.spawned = text(mapping(object_in_text(words)).get("agent_id"))
     if call.status == ToolCallStatus.ERROR and call.error is None:

@@ -16,16 +16,16 @@ from typing import Any
 import orjson
 from msgspec import Struct, field
 
-from weft.exchange.importers.codex.entries import Entry, Group, Sort, digest
+from weft.exchange.importers.codex.entries import Entry, EntryEffect, TurnEntries, digest
 from weft.exchange.importers.codex.responses import (
-    Bill,
     Call,
     Compaction,
     Content,
-    Echoes,
-    Meter,
+    EventEchoes,
     Prompts,
     Response,
+    ResponseReports,
+    UsageMeter,
     attached,
     call_of,
     compaction_of,
@@ -41,7 +41,7 @@ from weft.exchange.importers.codex.responses import (
     tokens_of,
 )
 from weft.exchange.importers.foreign_files import read_beneath
-from weft.exchange.importers.foreign_values import epoch_millis, mapping, sequence, text, whole, without_none
+from weft.exchange.importers.foreign_values import epoch_millis, mapping, sequence, text, whole_number, without_none
 from weft.exchange.importers.port import NativeCall, NativeLink, NativeMessage, NativeSession, Source, Tokens
 from weft.kernel.enums import LinkReason, MessageRole, MessageSource
 from weft.ledger.model import FileNote, TextPart
@@ -115,8 +115,8 @@ def born_ms(id: str | None) -> int | None:
 
 def session_of(source: Source, meta: dict[str, Any] | None) -> NativeSession:
     """The session of a file, by its first `session_meta`, else by its name."""
-    named = PurePath(source.name.rpartition("!")[2]).name
-    fallback = id_in(named) or named.partition(".")[0] or "unknown"
+    file_name = PurePath(source.name.rpartition("!")[2]).name
+    fallback = id_in(file_name) or file_name.partition(".")[0] or "unknown"
     session = NativeSession(id=_id(meta or {}) or fallback)
     session.archived = "archived_sessions" in PurePath(source.name).parts
     return session
@@ -153,9 +153,9 @@ class Thread:
         self._forked_from: str | None = None
         self._starts_with_copy = False
         self._own_from: int | None = None
-        self._named: ThreadName | None = None
+        self._indexed_name: ThreadName | None = None
         """Its name in the index."""
-        self._titled: tuple[str, int | None] | None = None
+        self._told_title: tuple[str, int | None] | None = None
         """The title that the thread itself told last, and when."""
         self.printed_of: str | None = None
         """The thread of a printed run, whose ids are those of this run alone."""
@@ -201,7 +201,9 @@ class Thread:
         else:
             self._starts_with_copy = True
         instructions = meta.get("instructions") or meta.get("base_instructions")
-        return self.news(base_instructions=text(instructions) or text(mapping(instructions).get("text")))
+        return self.changed_instructions(
+            base_instructions=text(instructions) or text(mapping(instructions).get("text"))
+        )
 
     def _take_own(self, meta: dict[str, Any], entry: Entry) -> None:
         session = self.session
@@ -211,7 +213,7 @@ class Thread:
         session.created = session.created or epoch_millis(meta.get("timestamp")) or epoch_millis(entry.at)
         metadata = {name: meta[name] for name in _KEPT_OF_SESSION if meta.get(name) is not None}
         session.metadata = {**(session.metadata or {}), **metadata} or None
-        self._own_from = whole(meta.get("subagent_history_start_ordinal")) or self._own_from
+        self._own_from = whole_number(meta.get("subagent_history_start_ordinal")) or self._own_from
         self._take_origin(meta)
 
     def _take_origin(self, meta: dict[str, Any]) -> None:
@@ -234,36 +236,36 @@ class Thread:
         self.model = text(settings.get("model")) or self.model
         self.provider = text(settings.get("model_provider")) or text(settings.get("model_provider_id")) or self.provider
         self.workspace = text(settings.get("cwd")) or self.workspace
-        return self.news(**{name: settings.get(name) for name in _CONTEXT})
+        return self.changed_instructions(**{name: settings.get(name) for name in _CONTEXT})
 
-    def news(self, **instructions: Any) -> dict[str, Any]:
+    def changed_instructions(self, **instructions: Any) -> dict[str, Any]:
         """What differs from what was told before."""
         marks = {name: digest(fact) for name, fact in instructions.items() if fact is not None}
-        fresh = {
+        changed = {
             name: instructions[name] for name, mark in marks.items() if self._instruction_digests.get(name) != mark
         }
         self._instruction_digests.update(marks)
-        return fresh
+        return changed
 
-    def take_title(self, title: str | None, at: int | None) -> None:
+    def take_title(self, title: str | None, position: int | None) -> None:
         """A name that the thread itself tells, unless the index has a later one."""
-        self._titled = self._titled if title is None else (title, at)
+        self._told_title = self._told_title if title is None else (title, position)
         self._entitle()
 
-    def take_name(self, named: ThreadName | None) -> None:
+    def take_name(self, thread_name: ThreadName | None) -> None:
         """The name that the index has for it."""
-        self._named = named
+        self._indexed_name = thread_name
         self._entitle()
 
     def _entitle(self) -> None:
-        session, named, titled = self.session, self._named, self._titled
-        session.told_at = None if named is None else named.at
-        if titled is None or (named is not None and titled[1] is not None and titled[1] < named.at):
-            session.title = None if named is None else named.title
+        session, thread_name, titled = self.session, self._indexed_name, self._told_title
+        session.told_at = None if thread_name is None else thread_name.at
+        if titled is None or (thread_name is not None and titled[1] is not None and titled[1] < thread_name.at):
+            session.title = None if thread_name is None else thread_name.title
             return
         session.title = titled[0]
-        if named is not None:
-            session.told_at = max(named.at, titled[1] or 0)
+        if thread_name is not None:
+            session.told_at = max(thread_name.at, titled[1] or 0)
 
     def link(self) -> NativeLink | None:
         """Where the first turn grows from, if this file does not hold it."""
@@ -272,7 +274,7 @@ class Thread:
         why = LinkReason.SUBAGENT if self.is_subagent else LinkReason.FORK
         return NativeLink(to=self._forked_from, why=why, session=self._forked_from)
 
-    def is_copied(self, group: Group) -> bool | None:
+    def is_copied(self, group: TurnEntries) -> bool | None:
         """Was this turn made in another thread? Told by what copying leaves as it was: ordinals, ids, start times.
         None: nothing tells."""
         if not self._starts_with_copy and self._forked_from is None:
@@ -284,14 +286,16 @@ class Thread:
             self._starts_with_copy, self.owner = True, self._forked_from or self.owner
         return comparison is True
 
-    def _compare(self, group: Group) -> bool | None:
+    def _compare(self, group: TurnEntries) -> bool | None:
         ordinal = next((entry.ordinal for entry in reversed(group.entries) if type(entry.ordinal) is int), None)
         if self._own_from is not None and ordinal is not None:
             return bool(ordinal < self._own_from)
         turn_born, session_born = born_ms(group.id), born_ms(self.session.id)
         if turn_born is not None and session_born is not None:
             return turn_born < session_born
-        started = next((entry.value.get("started_at") for entry in group.entries if entry.sort == Sort.START), None)
+        started = next(
+            (entry.value.get("started_at") for entry in group.entries if entry.sort == EntryEffect.START), None
+        )
         began, created = epoch_millis(started), self.session.created
         return None if began is None or created is None else began < created - created % 1000
 
@@ -305,8 +309,8 @@ class Thread:
             self._left_over.update(self.take_meta(entry))
 
     def take_left_over(self) -> dict[str, Any]:
-        left, self._left_over = self._left_over, {}
-        return left
+        instructions, self._left_over = self._left_over, {}
+        return instructions
 
 
 def global_id(id: str, owner: str) -> str:
@@ -321,7 +325,7 @@ def permissions_of(settings: dict[str, Any]) -> dict[str, Any] | None:
 def config_of(settings: dict[str, Any], start: dict[str, Any]) -> dict[str, Any] | None:
     config = {name: fact for name, fact in settings.items() if name not in _NOT_CONFIG and fact is not None}
     window = without_none(
-        model_context_window=whole(start.get("model_context_window")),
+        model_context_window=whole_number(start.get("model_context_window")),
         collaboration_mode_kind=text(start.get("collaboration_mode_kind")),
     )
     return {**config, **window} or None
@@ -379,10 +383,10 @@ class Message(Struct, kw_only=True):
         return [message]
 
 
-class Stretch(Struct):
-    """A stretch of a native turn: what lies before, between and after its compactions, or one of these."""
+class TurnSection(Struct):
+    """A section of a native turn: what lies before, between and after its compactions, or one of these."""
 
-    things: list[Message | Response] = field(default_factory=list)
+    messages: list[Message | Response] = field(default_factory=list)
     plain: list[Any] = field(default_factory=list)
     """Identity: what will be its records."""
     names: list[str] = field(default_factory=list)
@@ -398,28 +402,32 @@ class Stretch(Struct):
     def items(self) -> tuple[NativeMessage | NativeCall, ...]:
         """What was injected is told with the first prompt, else with whatever comes first."""
         context = {**self.context, **({"injected": self.injected} if self.injected else {})} or None
-        prompts = (thing for thing in self.things if isinstance(thing, Message) and thing.role == MessageRole.USER)
-        bearer = next(prompts, self.things[0] if self.things else None)
-        return tuple(item for thing in self.things for item in thing.items(context if thing is bearer else None))
+        prompts = (
+            message for message in self.messages if isinstance(message, Message) and message.role == MessageRole.USER
+        )
+        bearer = next(prompts, self.messages[0] if self.messages else None)
+        return tuple(
+            item for message in self.messages for item in message.items(context if message is bearer else None)
+        )
 
 
-def _before_compaction(group: Group) -> Iterator[Entry]:
-    return takewhile(lambda entry: entry.sort != Sort.COMPACTED, group.entries)
+def _before_compaction(group: TurnEntries) -> Iterator[Entry]:
+    return takewhile(lambda entry: entry.sort != EntryEffect.COMPACTED, group.entries)
 
 
 class TurnContents:
     """Walks the entries of one group."""
 
-    def __init__(self, thread: Thread, meter: Meter, group: Group) -> None:
+    def __init__(self, thread: Thread, meter: UsageMeter, group: TurnEntries) -> None:
         self._thread, self._meter, self._group = thread, meter, group
-        metas = [entry for entry in _before_compaction(group) if entry.sort == Sort.META]
+        metas = [entry for entry in _before_compaction(group) if entry.sort == EntryEffect.META]
         self._instructions_by_meta = {id(entry): thread.take_meta(entry) for entry in metas}
         self.later_metas: list[Entry] = []
         """Those behind a compaction, before which the turn may have been read already: they are for what comes next."""
         self.copied = thread.is_copied(group)
         self.owner = thread.owner_of(self.copied)
         thread.take_side(self.copied)
-        self.pieces = [Stretch(context=thread.take_left_over())]
+        self.sections = [TurnSection(context=thread.take_left_over())]
         self.start: dict[str, Any] = {}
         self.end: dict[str, Any] = {}
         self.started: int | None = None
@@ -430,7 +438,7 @@ class TurnContents:
         self.counted: list[tuple[Entry, bool]] = []
         self.tools: list[str] = []
         self._prompts = Prompts(group.entries)
-        self._echoes = Echoes(group.entries)
+        self._echoes = EventEchoes(group.entries)
         self._open: Response | None = None
         self._responses: list[Response] = []
         self._marks: list[int | Tokens] = []
@@ -443,58 +451,58 @@ class TurnContents:
         self._settled: dict[int, int] = {}
         """Where in the group a call's output came."""
         self._outcomes: list[tuple[int, int, Entry]] = []
-        for at, entry in enumerate(group.entries):
-            self._take(at, entry)
+        for position, entry in enumerate(group.entries):
+            self._add_entry(position, entry)
         self._resolve()
 
-    def _take(self, at: int, entry: Entry) -> None:
-        if entry.sort != Sort.COMPACTED:
-            piece = self.pieces[-1]
-            piece.first = piece.first or entry
-            piece.end = max(piece.end, entry.end)
+    def _add_entry(self, position: int, entry: Entry) -> None:
+        if entry.sort != EntryEffect.COMPACTED:
+            section = self.sections[-1]
+            section.first = section.first or entry
+            section.end = max(section.end, entry.end)
             if entry.kind:
-                piece.places.append((entry.offset, entry.end))
-        taken = _TAKERS[entry.sort](self, at, entry)
+                section.places.append((entry.offset, entry.end))
+        is_used = _TAKERS[entry.sort](self, position, entry)
         if entry.kind:
-            self.counted.append((entry, taken is not False))
+            self.counted.append((entry, is_used is not False))
 
     def _time(self, entry: Entry) -> tuple[int | None, str | None]:
         """When it was written; the lines of a copy tell only when it was copied."""
         if self.copied:
             return None, None
-        at = epoch_millis(entry.at)
-        return at, None if at is not None else text(entry.at)
+        time = epoch_millis(entry.at)
+        return time, None if time is not None else text(entry.at)
 
-    def _bound(self, entry: Entry, name: str) -> int | None:
+    def _turn_time(self, entry: Entry, name: str) -> int | None:
         """When a turn began or ended: by its line, but where that may be a copy's, by what the event itself tells."""
         written, stated = self._time(entry)[0], epoch_millis(entry.value.get(name))
         return (written or stated) if self.copied is False else (stated or written)
 
-    def _skip(self, at: int, entry: Entry) -> bool:
+    def _skip(self, position: int, entry: Entry) -> bool:
         return False
 
-    def _meta(self, at: int, entry: Entry) -> None:
+    def _add_meta(self, position: int, entry: Entry) -> None:
         if id(entry) in self._instructions_by_meta:
-            self.pieces[-1].context.update(self._instructions_by_meta[id(entry)])
+            self.sections[-1].context.update(self._instructions_by_meta[id(entry)])
         else:
             self.later_metas.append(entry)
 
-    def _settings(self, at: int, entry: Entry) -> None:
-        piece = self.pieces[-1]
-        piece.context.update(self._thread.take_settings(entry))
+    def _take_settings(self, position: int, entry: Entry) -> None:
+        section = self.sections[-1]
+        section.context.update(self._thread.take_settings(entry))
         if entry.name == "turn_context":
-            piece.settings = entry.value
+            section.settings = entry.value
         else:
-            self._note(at, entry)
+            self._note(position, entry)
 
-    def _begin(self, at: int, entry: Entry) -> None:
+    def _note_start(self, position: int, entry: Entry) -> None:
         self.start = entry.value
-        self.started = self._bound(entry, "started_at")
+        self.started = self._turn_time(entry, "started_at")
 
-    def _finish(self, at: int, entry: Entry) -> None:
+    def _note_ending(self, position: int, entry: Entry) -> None:
         self.end = entry.value
-        self.ended = self._bound(entry, "completed_at")
-        if entry.sort == Sort.ABORT:
+        self.ended = self._turn_time(entry, "completed_at")
+        if entry.sort == EntryEffect.ABORT:
             self.abort = text(entry.value.get("reason")) or "unknown"
         failure = entry.value.get("error")
         self.error = text(failure) or text(mapping(failure).get("message")) or self.error
@@ -503,47 +511,47 @@ class TurnContents:
         last = text(entry.value.get("last_agent_message"))
         if last is not None and not self._echoes.answers:
             self._echoes.answers = True
-            self._response(entry).say_event(last)
+            self._response(entry).add_event_text(last)
 
-    def _fail(self, at: int, entry: Entry) -> None:
+    def _fail(self, position: int, entry: Entry) -> None:
         failure = mapping(entry.value.get("error"))
         info = text(entry.value.get("codex_error_info"))
         if info not in _HARMLESS:
             words = text(entry.value.get("message")) or text(failure.get("message"))
             self.error = words or self.error or info or "error"
-        self._note(at, entry)
+        self._note(position, entry)
 
-    def _user(self, at: int, entry: Entry) -> None:
+    def _add_user_message(self, position: int, entry: Entry) -> None:
         """A prompt, or something that stands in its place."""
-        if entry.sort == Sort.INJECTED and at not in self._prompts.events:
+        if entry.sort == EntryEffect.INJECTED and position not in self._prompts.events:
             self._inject(entry)
             return
-        content = self._prompts.contents[at]
-        source = self._prompts.source(at, entry.sort, self._thread.is_led)
-        message = self._add_message(entry, MessageRole.USER, content, source, self._prompts.files(at))
-        event = self._prompts.events.get(at)
+        content = self._prompts.contents[position]
+        source = self._prompts.source(position, entry.sort, self._thread.is_led)
+        message = self._add_message(entry, MessageRole.USER, content, source, self._prompts.files(position))
+        event = self._prompts.events.get(position)
         if event is not None and (client := text(event.value.get("client_id"))) is not None:
             message.notes["client_id"] = client
 
     def _inject(self, entry: Entry) -> None:
         content = content_of(entry.value.get("content"))
-        self.pieces[-1].injected.append({"role": entry.value.get("role"), "content": content.plain})
+        self.sections[-1].injected.append({"role": entry.value.get("role"), "content": content.plain})
         self._open = None
 
-    def _user_event(self, at: int, entry: Entry) -> None:
-        content = self._prompts.alone.get(at)
+    def _add_lone_user_event(self, position: int, entry: Entry) -> None:
+        content = self._prompts.alone.get(position)
         if content is not None:
-            source = self._prompts.source(at, Sort.USER, self._thread.is_led)
+            source = self._prompts.source(position, EntryEffect.USER, self._thread.is_led)
             self._add_message(entry, MessageRole.USER, content, source, attached(entry))
 
-    def _agent(self, at: int, entry: Entry) -> None:
+    def _add_agent_message(self, position: int, entry: Entry) -> None:
         item = entry.value
         message = self._add_message(entry, MessageRole.USER, content_of(item.get("content")), MessageSource.AGENT)
-        who = without_none(author=text(item.get("author")), recipient=text(item.get("recipient")))
-        message.notes.update(who)
-        self.pieces[-1].plain[-1].append(who)
+        parties = without_none(author=text(item.get("author")), recipient=text(item.get("recipient")))
+        message.notes.update(parties)
+        self.sections[-1].plain[-1].append(parties)
 
-    def _tool_text(self, at: int, entry: Entry) -> None:
+    def _add_tool_text(self, position: int, entry: Entry) -> None:
         message = self._add_message(entry, MessageRole.TOOL, content_of(entry.value.get("content")), None)
         message.notes.update(without_none(name=text(entry.value.get("name"))))
 
@@ -555,69 +563,73 @@ class TurnContents:
         source: MessageSource | None,
         files: tuple[FileNote, ...] = (),
     ) -> Message:
-        piece = self.pieces[-1]
-        at, words = self._time(entry)
-        id = None if entry.sort == Sort.PROMPT_EVENT else text(entry.value.get("id"))
-        message = Message(role=role, content=content, native=id, at=at, literal_time=words, source=source, files=files)
+        section = self.sections[-1]
+        time, words = self._time(entry)
+        id = None if entry.sort == EntryEffect.PROMPT_EVENT else text(entry.value.get("id"))
+        message = Message(
+            role=role, content=content, native=id, at=time, literal_time=words, source=source, files=files
+        )
         if content.strange:
             message.notes["blocks"] = content.strange
         if content.sealed:
             message.notes["encrypted_letters"] = content.sealed
-        piece.things.append(message)
-        piece.plain.append([role, id, content.plain])
-        piece.names += names_of(entry.value) if id else []
+        section.messages.append(message)
+        section.plain.append([role, id, content.plain])
+        section.names += names_of(entry.value) if id else []
         self._open = None
         return message
 
     def _response(self, entry: Entry) -> Response:
         """The response at hand, or a new one."""
         if self._open is None:
-            at, words = self._time(entry)
+            time, words = self._time(entry)
             plain: list[Any] = ["response"]
             thread = self._thread
-            self._open = Response(at=at, literal_time=words, model=thread.model, provider=thread.provider, plain=plain)
+            self._open = Response(
+                at=time, literal_time=words, model=thread.model, provider=thread.provider, plain=plain
+            )
             self._marks.append(len(self._responses))
             self._usage_marks.append(len(self._responses))
             self._responses.append(self._open)
-            self.pieces[-1].things.append(self._open)
-            self.pieces[-1].plain.append(plain)
+            self.sections[-1].messages.append(self._open)
+            self.sections[-1].plain.append(plain)
         return self._open
 
-    def _say(self, at: int, entry: Entry) -> None:
-        self._response(entry).say(entry)
-        self.pieces[-1].names += names_of(entry.value)
+    def _add_answer_text(self, position: int, entry: Entry) -> None:
+        self._response(entry).add_message(entry)
+        self.sections[-1].names += names_of(entry.value)
 
-    def _think(self, at: int, entry: Entry) -> None:
-        self._response(entry).think(entry)
-        self.pieces[-1].names += names_of(entry.value)
+    def _add_thoughts(self, position: int, entry: Entry) -> None:
+        self._response(entry).add_thoughts(entry)
+        self.sections[-1].names += names_of(entry.value)
 
-    def _call(self, at: int, entry: Entry) -> None:
+    def _add_call(self, position: int, entry: Entry) -> None:
         call = call_of(entry, self._time(entry)[0])
-        self._response(entry).call(call, entry.value)
+        self._response(entry).add_call(call, entry.value)
         self._by_id.setdefault(call.id, []).append(len(self._calls))
         self._calls.append(call)
-        self.pieces[-1].names += names_of(entry.value)
+        self.sections[-1].names += names_of(entry.value)
 
-    def _say_event(self, at: int, entry: Entry) -> None:
+    def _add_event_text(self, position: int, entry: Entry) -> None:
         words = event_words(entry)
         if self._echoes.is_new_text(words, entry.name):
-            self._response(entry).say_event(words)
+            self._response(entry).add_event_text(words)
 
-    def _think_event(self, at: int, entry: Entry) -> None:
-        if fresh := self._echoes.new_thoughts(entry):
-            self._response(entry).think_event(fresh)
+    def _add_event_thoughts(self, position: int, entry: Entry) -> None:
+        if new_thoughts := self._echoes.new_thoughts(entry):
+            self._response(entry).add_event_thoughts(new_thoughts)
 
-    def _output(self, at: int, entry: Entry) -> None:
+    def _add_output(self, position: int, entry: Entry) -> None:
         self._open = None
         call = self._call_for(text(entry.value.get("call_id")))
         if call is None:
-            self._stray(entry)
+            self._add_stray_output(entry)
             return
         take_output(self._calls[call], entry, self._time(entry)[0])
-        self._settled.setdefault(call, at)
-        self.pieces[-1].names += names_of(entry.value)
+        self._settled.setdefault(call, position)
+        self.sections[-1].names += names_of(entry.value)
 
-    def _stray(self, entry: Entry) -> None:
+    def _add_stray_output(self, entry: Entry) -> None:
         """The output of a call that this turn does not have."""
         output = entry.value.get("output")
         words = output_text(output)
@@ -636,67 +648,69 @@ class TurnContents:
             self._oldest += 1
         return self._oldest if self._oldest < len(self._calls) else None
 
-    def _settle(self, at: int, entry: Entry) -> None:
+    def _settle(self, position: int, entry: Entry) -> None:
         self._open = None
         call = self._call_for(text(entry.value.get("call_id")))
         if call is None:
-            self._note(at, entry)
+            self._note(position, entry)
             return
         take_end(self._calls[call], entry)
-        self._settled.setdefault(call, at)
+        self._settled.setdefault(call, position)
 
-    def _outcome(self, at: int, entry: Entry) -> None:
+    def _keep_outcome(self, position: int, entry: Entry) -> None:
         """Resolved when all calls are known: some events stand before the item of their call."""
-        self._outcomes.append((at, len(self._calls), entry))
+        self._outcomes.append((position, len(self._calls), entry))
 
-    def _tokens(self, at: int, entry: Entry) -> bool:
+    def _note_tokens(self, position: int, entry: Entry) -> bool:
         report = self._meter.read(entry.value)
-        piece = self.pieces[-2] if len(self.pieces) > 1 else None
-        if piece is not None and piece.compaction is not None and piece.compaction.tokens_after is None:
-            piece.compaction.tokens_after = self._meter.context
+        section = self.sections[-2] if len(self.sections) > 1 else None
+        if section is not None and section.compaction is not None and section.compaction.tokens_after is None:
+            section.compaction.tokens_after = self._meter.context
         if report is not None:
             self._marks.append(report)
         return says_usage(entry.value)
 
-    def _usage(self, at: int, entry: Entry) -> bool:
+    def _note_usage(self, position: int, entry: Entry) -> bool:
         report = tokens_of(entry.value.get("usage"))
         if report is not None:
             self._usage_marks.append(report)
             self._reports_total = entry.name == "turn.completed"
         return report is not None
 
-    def _compacted(self, at: int, entry: Entry) -> None:
+    def _add_compaction(self, position: int, entry: Entry) -> None:
         self._open = None
-        made = compaction_of(entry, self._time(entry), self._meter.context, self._thread.model)
-        here = Stretch(plain=[made.plain], names=list(made.names), compaction=made, first=entry, end=entry.end)
-        here.places.append((entry.offset, entry.end))
-        self.pieces += [here, Stretch(settings=self.pieces[-1].settings)]
+        compaction = compaction_of(entry, self._time(entry), self._meter.context, self._thread.model)
+        compaction_section = TurnSection(
+            plain=[compaction.plain], names=list(compaction.names), compaction=compaction, first=entry, end=entry.end
+        )
+        compaction_section.places.append((entry.offset, entry.end))
+        self.sections += [compaction_section, TurnSection(settings=self.sections[-1].settings)]
 
-    def _compacted_note(self, at: int, entry: Entry) -> bool:
+    def _is_compaction_note(self, position: int, entry: Entry) -> bool:
         return self._group.compacts
 
-    def _world(self, at: int, entry: Entry) -> None:
-        self.pieces[-1].context.setdefault("world_state", []).append(entry.value)
+    def _add_world_state(self, position: int, entry: Entry) -> None:
+        self.sections[-1].context.setdefault("world_state", []).append(entry.value)
 
-    def _tools_item(self, at: int, entry: Entry) -> None:
+    def _add_tools(self, position: int, entry: Entry) -> None:
         self.tools += tool_names(entry.value)
 
-    def _title(self, at: int, entry: Entry) -> None:
+    def _take_title(self, position: int, entry: Entry) -> None:
         if text(entry.value.get("thread_id")) in (None, self._thread.session.id):
             self._thread.take_title(text(entry.value.get("thread_name")), epoch_millis(entry.at))
 
-    def _note(self, at: int, entry: Entry) -> None:
+    def _note(self, position: int, entry: Entry) -> None:
         fields = {name: fact for name, fact in entry.value.items() if name not in ("type", "turn_id", "thread_id")}
         self.notes.append({"event": entry.name, **fields})
 
     def _resolve(self) -> None:
         """Once the whole turn is known."""
-        for at, known, entry in self._outcomes:
-            self._place(at, known, entry)
+        for position, call_count, entry in self._outcomes:
+            self._give_outcome(position, call_count, entry)
         for call in self._calls:
             settle(call, self._thread.workspace)
         reported = any(isinstance(mark, Tokens) for mark in self._marks)
-        self.bill = Bill(self._marks if reported else self._usage_marks)
+        self.bill = ResponseReports(self._marks if reported else self._usage_marks)
         if self.bill.marks and not self._responses:
             self._answer_unseen()
 
@@ -704,25 +718,27 @@ class TurnContents:
         """A report without any response: something was answered, a summary perhaps, and nothing of it was written."""
         thread = self._thread
         unseen = Response(at=None, literal_time=None, model=thread.model, provider=thread.provider, plain=["response"])
-        piece = next((each for each in self.pieces if each.compaction is not None), self.pieces[-1])
-        piece.things.append(unseen)
-        piece.plain.append(unseen.plain)
+        section = next(
+            (candidate for candidate in self.sections if candidate.compaction is not None), self.sections[-1]
+        )
+        section.messages.append(unseen)
+        section.plain.append(unseen.plain)
         self._responses.append(unseen)
         self.bill.marks.insert(0, 0)
 
-    def _place(self, at: int, known: int, entry: Entry) -> None:
+    def _give_outcome(self, position: int, call_count: int, entry: Entry) -> None:
         event = entry.value
-        named = ("call_id", "callId", "event_id", "target_item_id", "id")
-        ids = [id for name in named if (id := text(event.get(name))) is not None]
-        own = next((self._by_id[id][-1] for id in ids if id in self._by_id), None)
-        if own is not None:
-            take_event(self._calls[own], entry, is_own=True)
-        elif known:
-            near = range(known - 1, max(known - _NEAR_CALLS, 0) - 1, -1)
-            running = next((k for k in near if self._settled.get(k, at + 1) > at), known - 1)
+        id_fields = ("call_id", "callId", "event_id", "target_item_id", "id")
+        ids = [id for name in id_fields if (id := text(event.get(name))) is not None]
+        own_call = next((self._by_id[id][-1] for id in ids if id in self._by_id), None)
+        if own_call is not None:
+            take_event(self._calls[own_call], entry, is_own=True)
+        elif call_count:
+            near = range(call_count - 1, max(call_count - _NEAR_CALLS, 0) - 1, -1)
+            running = next((k for k in near if self._settled.get(k, position + 1) > position), call_count - 1)
             take_event(self._calls[running], entry, is_own=False)
         else:
-            self._note(at, entry)
+            self._note(position, entry)
 
     def charge(self, reports_first: bool) -> None:
         """Give every response what it cost."""
@@ -732,36 +748,36 @@ class TurnContents:
                 self._responses[k].native = f"{self._thread.printed_of}/total"
 
 
-_TAKERS: dict[Sort, Callable[[TurnContents, int, Entry], bool | None]] = {
-    Sort.META: TurnContents._meta,
-    Sort.SETTINGS: TurnContents._settings,
-    Sort.START: TurnContents._begin,
-    Sort.END: TurnContents._finish,
-    Sort.ABORT: TurnContents._finish,
-    Sort.PROMPT_EVENT: TurnContents._user_event,
-    Sort.USER: TurnContents._user,
-    Sort.NOTICE: TurnContents._user,
-    Sort.INJECTED: TurnContents._user,
-    Sort.AGENT: TurnContents._agent,
-    Sort.ANSWER_TEXT: TurnContents._say,
-    Sort.THOUGHT: TurnContents._think,
-    Sort.CALL: TurnContents._call,
-    Sort.ANSWER_TEXT_EVENT: TurnContents._say_event,
-    Sort.THOUGHT_EVENT: TurnContents._think_event,
-    Sort.OUTPUT: TurnContents._output,
-    Sort.TOOL_TEXT: TurnContents._tool_text,
-    Sort.OUTCOME: TurnContents._outcome,
-    Sort.SETTLED: TurnContents._settle,
-    Sort.TOKENS: TurnContents._tokens,
-    Sort.USAGE: TurnContents._usage,
-    Sort.COMPACTED: TurnContents._compacted,
-    Sort.COMPACTED_NOTE: TurnContents._compacted_note,
-    Sort.ROLLBACK: TurnContents._skip,
-    Sort.ERROR: TurnContents._fail,
-    Sort.TITLE: TurnContents._title,
-    Sort.WORLD: TurnContents._world,
-    Sort.TOOLS: TurnContents._tools_item,
-    Sort.NOTE: TurnContents._note,
-    Sort.SILENT: TurnContents._skip,
-    Sort.UNKNOWN: TurnContents._skip,
+_TAKERS: dict[EntryEffect, Callable[[TurnContents, int, Entry], bool | None]] = {
+    EntryEffect.META: TurnContents._add_meta,
+    EntryEffect.SETTINGS: TurnContents._take_settings,
+    EntryEffect.START: TurnContents._note_start,
+    EntryEffect.END: TurnContents._note_ending,
+    EntryEffect.ABORT: TurnContents._note_ending,
+    EntryEffect.PROMPT_EVENT: TurnContents._add_lone_user_event,
+    EntryEffect.USER: TurnContents._add_user_message,
+    EntryEffect.NOTICE: TurnContents._add_user_message,
+    EntryEffect.INJECTED: TurnContents._add_user_message,
+    EntryEffect.AGENT: TurnContents._add_agent_message,
+    EntryEffect.ANSWER_TEXT: TurnContents._add_answer_text,
+    EntryEffect.THOUGHT: TurnContents._add_thoughts,
+    EntryEffect.CALL: TurnContents._add_call,
+    EntryEffect.ANSWER_TEXT_EVENT: TurnContents._add_event_text,
+    EntryEffect.THOUGHT_EVENT: TurnContents._add_event_thoughts,
+    EntryEffect.OUTPUT: TurnContents._add_output,
+    EntryEffect.TOOL_TEXT: TurnContents._add_tool_text,
+    EntryEffect.OUTCOME: TurnContents._keep_outcome,
+    EntryEffect.SETTLED: TurnContents._settle,
+    EntryEffect.TOKENS: TurnContents._note_tokens,
+    EntryEffect.USAGE: TurnContents._note_usage,
+    EntryEffect.COMPACTED: TurnContents._add_compaction,
+    EntryEffect.COMPACTED_NOTE: TurnContents._is_compaction_note,
+    EntryEffect.ROLLBACK: TurnContents._skip,
+    EntryEffect.ERROR: TurnContents._fail,
+    EntryEffect.TITLE: TurnContents._take_title,
+    EntryEffect.WORLD: TurnContents._add_world_state,
+    EntryEffect.TOOLS: TurnContents._add_tools,
+    EntryEffect.NOTE: TurnContents._note,
+    EntryEffect.SILENT: TurnContents._skip,
+    EntryEffect.UNKNOWN: TurnContents._skip,
 }

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import UNSET, Struct, field
 
-from weft.exchange.importers.foreign_values import json_value, mapping, millis, present, sequence, text, whole
+from weft.exchange.importers.foreign_values import json_value, mapping, millis, present, sequence, text, whole_number
 from weft.exchange.importers.native_turns import patched_paths
 from weft.exchange.importers.port import NativeCall, NativeMessage, Tokens
 from weft.kernel.contents import text_bytes
@@ -36,7 +36,7 @@ IMAGE_SIGNATURES = {
 LARGEST_IMAGE_BYTES = 32 * 1024 * 1024
 
 
-def decoded(value: Any) -> Any:
+def decode_json_value(value: Any) -> Any:
     """The JSON value in a row; raises ValueError where there is none."""
     for _ in range(ENCODED_TIMES):
         if not isinstance(value, str | bytes):
@@ -52,7 +52,7 @@ def value_in_text(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return decoded(value) if value.strip() else None
+        return decode_json_value(value) if value.strip() else None
     except ValueError:
         return value
 
@@ -80,11 +80,11 @@ def image_url(data: Any, mime: str | None = None) -> str | None:
     """An image as a data URL, from whatever its bytes were written as."""
     if isinstance(data, str) and data.startswith(("data:image/", "https://")):
         return data
-    found = _bytes(data)
-    if not found:
+    data_bytes = _bytes(data)
+    if not data_bytes:
         return None
-    media_type = next((kind for sign, kind in IMAGE_SIGNATURES.items() if found.startswith(sign)), mime)
-    return f"data:{media_type or 'application/octet-stream'};base64,{base64.b64encode(found).decode()}"
+    media_type = next((kind for sign, kind in IMAGE_SIGNATURES.items() if data_bytes.startswith(sign)), mime)
+    return f"data:{media_type or 'application/octet-stream'};base64,{base64.b64encode(data_bytes).decode()}"
 
 
 def _bytes(data: Any) -> bytes | None:
@@ -95,7 +95,7 @@ def _bytes(data: Any) -> bytes | None:
         if isinstance(data, Mapping) and isinstance(data.get("hex"), str):
             return bytes.fromhex(data["hex"])
         if isinstance(data, Mapping):
-            data = sequence(data.get("data")) or [data[str(at)] for at in range(len(data))]
+            data = sequence(data.get("data")) or [data[str(index)] for index in range(len(data))]
         numbers = sequence(data)[:LARGEST_IMAGE_BYTES]
         return bytes(numbers) if all(isinstance(number, int) for number in numbers) else None
     except (KeyError, ValueError, TypeError, binascii.Error):
@@ -107,33 +107,33 @@ VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
 
 def wire_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Each field with its number; raises ValueError where the bytes are no such message."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
         number, kind = key >> 3, key & 7
         if number == 0:
             raise ValueError("a field without a number")
         if kind == VARINT:
-            value, at = _varint(data, at)
+            value, position = _varint(data, position)
             yield number, value
             continue
         size = 8 if kind == EIGHT else 4 if kind == FOUR else None
         if kind == BYTES:
-            size, at = _varint(data, at)
-        if size is None or at + size > len(data):
+            size, position = _varint(data, position)
+        if size is None or position + size > len(data):
             raise ValueError("a field of no known kind or size")
-        yield number, data[at : at + size]
-        at += size
+        yield number, data[position : position + size]
+        position += size
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
+    while position < len(data) and shift < 64:
+        byte = data[position]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 0x80:
-            return value, at
+            return value, position
     raise ValueError("a number without an end")
 
 
@@ -173,7 +173,7 @@ def bubble_text(value: dict[str, Any]) -> str:
 def rich_words(rich: Any) -> str:
     """The words of the editor's tree of nodes, block by block."""
     try:
-        tree = decoded(rich) if isinstance(rich, str) and rich.lstrip().startswith("{") else None
+        tree = decode_json_value(rich) if isinstance(rich, str) and rich.lstrip().startswith("{") else None
     except ValueError:
         return ""
     lines: list[str] = []
@@ -192,10 +192,10 @@ def rich_words(rich: Any) -> str:
 
 
 def bubble_thoughts(value: dict[str, Any]) -> list[str]:
-    own = _thought(value.get("thinking"))
-    if own is not None:
-        return [own]
-    return [each for block in sequence(value.get("allThinkingBlocks")) if (each := _thought(block)) is not None]
+    own_thought = _thought(value.get("thinking"))
+    if own_thought is not None:
+        return [own_thought]
+    return [thought for block in sequence(value.get("allThinkingBlocks")) if (thought := _thought(block)) is not None]
 
 
 def _thought(value: Any) -> str | None:
@@ -220,8 +220,8 @@ def bubble_images(value: dict[str, Any]) -> list[str]:
 def bubble_tokens(value: dict[str, Any]) -> Tokens | None:
     """As counted; Cursor writes noughts where it has not counted."""
     fields = mapping(value.get("tokenCount"))
-    given, made = whole(fields.get("inputTokens")), whole(fields.get("outputTokens"))
-    return Tokens(input=given, output=made) if given or made else None
+    input_tokens, output_tokens = whole_number(fields.get("inputTokens")), whole_number(fields.get("outputTokens"))
+    return Tokens(input=input_tokens, output=output_tokens) if input_tokens or output_tokens else None
 
 
 def bubble_model(value: dict[str, Any]) -> str | None:
@@ -241,8 +241,8 @@ def ended_at(value: dict[str, Any]) -> int | None:
 
 
 def _first_time(values: tuple[Any, ...]) -> int | None:
-    times = (millis(each) for each in values)
-    return next((when for when in times if when is not None and when >= EPOCH), None)
+    times = (millis(value) for value in values)
+    return next((time for time in times if time is not None and time >= EPOCH), None)
 
 
 def bubble_error(value: dict[str, Any]) -> str | None:
@@ -250,8 +250,8 @@ def bubble_error(value: dict[str, Any]) -> str | None:
     if not details:
         return None
     fields = mapping(details)
-    found = (text(details), text(fields.get("message")), text(fields.get("title")), text(fields.get("error")))
-    return next((each for each in found if each), "error")
+    texts = (text(details), text(fields.get("message")), text(fields.get("title")), text(fields.get("error")))
+    return next((words for words in texts if words), "error")
 
 
 NAMES = {
@@ -292,15 +292,15 @@ def plain_name(name: str) -> str:
 
 
 def tool_name(tool: Any) -> str | None:
-    number = whole(tool)
+    number = whole_number(tool)
     return None if number is None or number <= 0 else NAMES.get(number, f"tool:{number}")
 
 
 def tool_files(name: str, *value: Any) -> tuple[FileNote, ...]:
     """What a call that went well did to files, from its arguments as the model or Cursor wrote them."""
-    kind, arguments = plain_name(name), [mapping(each) for each in value]
+    kind, arguments = plain_name(name), [mapping(item) for item in value]
     if kind in WRITERS:
-        paths = _argument_paths(arguments) or _patched(value)
+        paths = _argument_paths(arguments) or _patched_paths(value)
         return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in paths)
     if kind in READERS:
         start, end = _argument_lines(arguments)
@@ -316,25 +316,27 @@ def tool_files(name: str, *value: Any) -> tuple[FileNote, ...]:
 def _argument_paths(objects: list[dict[str, Any]]) -> list[str]:
     """The first that is named; several only where a call names several files at once."""
     for arguments in objects:
-        if found := next((path for key in PATHS if (path := path_of(arguments.get(key)))), None):
-            return [found]
-        if several := [path for each in sequence(arguments.get("paths")) if (path := path_of(each))]:
+        if named_path := next((path for key in PATHS if (path := path_of(arguments.get(key)))), None):
+            return [named_path]
+        if several := [path for value in sequence(arguments.get("paths")) if (path := path_of(value))]:
             return several
     return []
 
 
-def _patched(values: tuple[Any, ...]) -> list[str]:
+def _patched_paths(values: tuple[Any, ...]) -> list[str]:
     texts = [
         words
-        for each in values
-        for words in (each, mapping(each).get("patch"), mapping(each).get("input"))
+        for value in values
+        for words in (value, mapping(value).get("patch"), mapping(value).get("input"))
         if isinstance(words, str)
     ]
     return list(dict.fromkeys(path for words in texts for path in patched_paths(words)))
 
 
 def _argument_lines(objects: list[dict[str, Any]]) -> tuple[int | None, int | None]:
-    if any(each.get(name) is True for each in objects for name in ("readEntireFile", "should_read_entire_file")):
+    if any(
+        arguments.get(name) is True for arguments in objects for name in ("readEntireFile", "should_read_entire_file")
+    ):
         return None, None
     start = _first_number(objects, STARTS)
     end, limit = _first_number(objects, ENDS), _first_number(objects, ("limit",))
@@ -344,7 +346,7 @@ def _argument_lines(objects: list[dict[str, Any]]) -> tuple[int | None, int | No
 
 
 def _first_number(objects: list[dict[str, Any]], names: tuple[str, ...]) -> int | None:
-    numbers = (whole(each.get(name)) for each in objects for name in names)
+    numbers = (whole_number(arguments.get(name)) for arguments in objects for name in names)
     return next((number for number in numbers if number is not None and number > 0), None)
 
 
@@ -361,7 +363,7 @@ SHOWN = ("modelVisibleErrorMessage", "clientVisibleErrorMessage", "actualErrorMe
 BESIDE = ("userDecision", "toolIndex", "modelCallId", "additionalData")
 
 
-def bubble_call(former: dict[str, Any], bubble: str | None, at: int | None) -> NativeCall:
+def bubble_call(former: dict[str, Any], bubble: str | None, time: int | None) -> NativeCall:
     name, arguments, result = call_name(former), call_arguments(former), call_result(former)
     status = _status(former, result)
     is_done = status is ToolCallStatus.OK
@@ -372,7 +374,7 @@ def bubble_call(former: dict[str, Any], bubble: str | None, at: int | None) -> N
         result=result,
         error=call_error(former, status),
         status=status,
-        at=at,
+        at=time,
         done=millis(former.get("endTime")),
         spawned=_spawned(name, former, result),
         detail=_detail(former, bubble),
@@ -426,7 +428,7 @@ def call_error(former: dict[str, Any], status: ToolCallStatus | None) -> str | N
     words = (
         error
         if isinstance(error, str)
-        else next((found for key in SHOWN if (found := text(mapping(error).get(key)))), None)
+        else next((message for key in SHOWN if (message := text(mapping(error).get(key)))), None)
     )
     return words or text(former.get("status"))
 
@@ -437,7 +439,7 @@ def _spawned(name: str, former: dict[str, Any], result: Any) -> str | None:
         return None
     result_fields, beside = mapping(None if result is UNSET else result), mapping(former.get("additionalData"))
     names = (result_fields.get("agentId"), beside.get("subagentComposerId"), beside.get("composerId"))
-    return next((id for each in names if (id := text(each))), None)
+    return next((id for candidate in names if (id := text(candidate))), None)
 
 
 def _detail(former: dict[str, Any], bubble: str | None) -> dict[str, Any] | None:
@@ -468,15 +470,20 @@ SEVERITIES = {1: LintSeverity.ERROR, 2: LintSeverity.WARNING, 3: LintSeverity.IN
 
 def injected_context(*places: dict[str, Any]) -> dict[str, Any] | None:
     """By name, what any of the places holds; the first that holds it tells."""
-    found = {name: next((value for place in places if (value := place.get(name))), None) for name in INJECTED}
-    return {name: value for name, value in found.items() if value} or None
+    injected = {name: next((value for place in places if (value := place.get(name))), None) for name in INJECTED}
+    return {name: value for name, value in injected.items() if value} or None
 
 
 def context_images(*places: dict[str, Any]) -> tuple[list[ImagePart], list[FileNote]]:
     """Those whose bytes are here, and the paths of those that lie elsewhere."""
     parts: dict[str, ImagePart] = {}
     paths: dict[str, FileNote] = {}
-    images = (each for place in places for name in ("images", "selectedImages") for each in sequence(place.get(name)))
+    images = (
+        listed_image
+        for place in places
+        for name in ("images", "selectedImages")
+        for listed_image in sequence(place.get(name))
+    )
     for image in map(mapping, images):
         url = next(
             (
@@ -496,7 +503,7 @@ def context_images(*places: dict[str, Any]) -> tuple[list[ImagePart], list[FileN
 
 def context_files(bubble: dict[str, Any], *places: dict[str, Any]) -> list[FileNote]:
     """Files that a prompt brings along, with the lines of those of which only some were selected."""
-    notes = [note for place in places for note in _attached(place)]
+    notes = [note for place in places for note in _attached_files(place)]
     notes += [
         _file_note(FileKind.ATTACHED, chunk, chunk)
         for chunk in map(mapping, sequence(bubble.get("attachedCodeChunks")))
@@ -509,7 +516,7 @@ def context_files(bubble: dict[str, Any], *places: dict[str, Any]) -> list[FileN
     return list(dict.fromkeys(note for note in notes if note is not None))
 
 
-def _attached(place: dict[str, Any]) -> Iterator[FileNote | None]:
+def _attached_files(place: dict[str, Any]) -> Iterator[FileNote | None]:
     for selection in map(mapping, sequence(place.get("fileSelections"))):
         yield _file_note(FileKind.ATTACHED, selection, {})
     for selection in map(mapping, sequence(place.get("selections"))):
@@ -536,7 +543,9 @@ def lines_of(value: Any) -> tuple[int | None, int | None]:
         ("selectionStartLineNumber", "startLineNumber", "startLine"),
         ("positionLineNumber", "endLineNumber", "endLine"),
     )
-    start, end = (next((line for name in names if (line := whole(range.get(name)))), None) for names in (starts, ends))
+    start, end = (
+        next((line for name in names if (line := whole_number(range.get(name)))), None) for names in (starts, ends)
+    )
     if start is not None and end is not None and end < start:  # selected from below
         start, end = end, start
     return start, end
@@ -548,8 +557,8 @@ def context_lints(*places: dict[str, Any]) -> tuple[LintNote, ...]:
         note
         for place in places
         for name in LINTS
-        for each in map(mapping, sequence(place.get(name)))
-        for note in _lint_notes(each)
+        for fields in map(mapping, sequence(place.get(name)))
+        for note in _lint_notes(fields)
     ]
     return tuple(dict.fromkeys(notes))
 
@@ -557,7 +566,7 @@ def context_lints(*places: dict[str, Any]) -> tuple[LintNote, ...]:
 def _lint_notes(fields: dict[str, Any]) -> list[LintNote]:
     path = text(fields.get("relativeWorkspacePath")) or path_of(fields.get("uri"))
     several = sequence(fields.get("errors")) or sequence(fields.get("lints")) or sequence(fields.get("diagnostics"))
-    return [note for each in map(mapping, several or [fields]) if (note := _lint(path, each)) is not None]
+    return [note for diagnostic in map(mapping, several or [fields]) if (note := _lint(path, diagnostic)) is not None]
 
 
 def _lint(path: str | None, fields: dict[str, Any]) -> LintNote | None:
@@ -571,18 +580,18 @@ def _lint(path: str | None, fields: dict[str, Any]) -> LintNote | None:
         path=path,
         message=message,
         source=text(fields.get("source")),
-        start_line=whole(start.get("line")) or first,
-        start_col=whole(start.get("column")) or whole(range.get("startColumn")),
-        end_line=whole(end.get("line")) or last,
-        end_col=whole(end.get("column")) or whole(range.get("endColumn")),
+        start_line=whole_number(start.get("line")) or first,
+        start_col=whole_number(start.get("column")) or whole_number(range.get("startColumn")),
+        end_line=whole_number(end.get("line")) or last,
+        end_col=whole_number(end.get("column")) or whole_number(range.get("endColumn")),
         severity=_severity(fields.get("severity")),
     )
 
 
 def _severity(value: Any) -> LintSeverity | None:
     if isinstance(value, str):
-        return next((each for each in LintSeverity if each.value in value.lower()), None)
-    return SEVERITIES.get(whole(value) or 0)
+        return next((severity for severity in LintSeverity if severity.value in value.lower()), None)
+    return SEVERITIES.get(whole_number(value) or 0)
 
 
 APPLIED = frozenset({"accepted", "applied"})
@@ -688,7 +697,7 @@ def suggested_files(value: dict[str, Any], setting: Setting) -> tuple[FileNote, 
         path = path_of(block.get("uri"))
         if path is None:
             continue
-        status = setting.applied.get((path, whole(block.get("version")) or 0)) or text(block.get("status")) or ""
+        status = setting.applied.get((path, whole_number(block.get("version")) or 0)) or text(block.get("status")) or ""
         is_written = status in APPLIED or (path in notes and notes[path].kind == FileKind.WRITTEN)
         notes[path] = FileNote(kind=FileKind.WRITTEN if is_written else FileKind.REFERENCED, path=path)
     return tuple(notes.values())

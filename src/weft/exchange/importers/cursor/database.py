@@ -22,7 +22,7 @@ from weft.exchange.importers.cursor.bubbles import (
     begun_at,
     bubble_error,
     bubble_identity,
-    decoded,
+    decode_json_value,
     ended_at,
     is_empty,
     is_prompt,
@@ -35,7 +35,7 @@ from weft.exchange.importers.cursor.bubbles import (
     role_of,
     tool_name,
 )
-from weft.exchange.importers.databases import UNREADABLE, Database, RowLines, opened, peek
+from weft.exchange.importers.databases import UNREADABLE, Database, RowLines, open_database, peek
 from weft.exchange.importers.foreign_files import read_beneath, read_beside
 from weft.exchange.importers.foreign_values import (
     SOURCE_LIMITS,
@@ -46,7 +46,7 @@ from weft.exchange.importers.foreign_values import (
     present,
     sequence,
     text,
-    whole,
+    whole_number,
 )
 from weft.exchange.importers.port import (
     Item,
@@ -89,7 +89,7 @@ class SessionRows(Struct):
     composer: str | None = None
     bubbles: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
+    other_keys: list[str] = field(default_factory=list)
 
 
 class Rows:
@@ -109,11 +109,11 @@ class Rows:
     def sessions(self) -> dict[str, SessionRows]:
         """Keys by session. Those of no session (caches, contents by hash) are not looked at."""
         rows: dict[str, SessionRows] = {}
-        others: list[tuple[str, str]] = []
+        other_keys: list[tuple[str, str]] = []
         keys = self._database.walk("SELECT key FROM cursorDiskKV ORDER BY key") if self.has_disk else ()
         for (key,) in keys:
-            kind, _, rest = key.partition(":") if isinstance(key, str) else ("", "", "")
-            session = rest.partition(":")[0]
+            kind, _, after_kind = key.partition(":") if isinstance(key, str) else ("", "", "")
+            session = after_kind.partition(":")[0]
             if not session:
                 continue
             if kind == COMPOSER:
@@ -123,39 +123,39 @@ class Rows:
             elif kind == REQUEST:
                 rows.setdefault(session, SessionRows()).requests.append(key)
             else:
-                others.append((session, key))
-        for session, key in others:
+                other_keys.append((session, key))
+        for session, key in other_keys:
             if session in rows:
-                rows[session].others.append(key)
+                rows[session].other_keys.append(key)
         return rows
 
     def row(self, key: str) -> Row:
         sql = "SELECT CAST(value AS BLOB), rowid FROM cursorDiskKV WHERE key = ?"
         try:
-            found = self._database.rows(sql, (key,))
+            rows = self._database.rows(sql, (key,))
         except UNREADABLE as error:
             return Row(key, None, error=str(error))
-        data, place = found[0] if found else (None, 0)
+        data, place = rows[0] if rows else (None, 0)
         return Row(key, data, place)
 
     def headers(self) -> dict[str, dict[str, Any]]:
         """What the newest versions' table of headers tells of each session."""
         if not self._database.has("composerHeaders", "composerId", "value"):
             return {}
-        found = self._database.walk("SELECT composerId, CAST(value AS BLOB) FROM composerHeaders")
-        return {id: _object(data) for id, data in found if isinstance(id, str)}
+        rows = self._database.walk("SELECT composerId, CAST(value AS BLOB) FROM composerHeaders")
+        return {id: _object(data) for id, data in rows if isinstance(id, str)}
 
 
 def listed(items: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What the lists of sessions tell of each, by its id."""
     lists = (mapping(items.get(key)).get("allComposers") for key in (COMPOSERS, HEADERS))
-    fields = [mapping(each) for found in lists for each in sequence(found)]
-    return {id: each for each in fields if (id := text(each.get("composerId"))) is not None}
+    fields = [mapping(composer) for listing in lists for composer in sequence(listing)]
+    return {id: composer for composer in fields if (id := text(composer.get("composerId"))) is not None}
 
 
 def _object(data: bytes | None) -> dict[str, Any]:
     try:
-        return mapping(decoded(data))
+        return mapping(decode_json_value(data))
     except ValueError:
         return {}
 
@@ -177,7 +177,7 @@ class RowReader(Struct):
                     Bubble(text(value.get("bubbleId")) or text(value.get("id")), value, role_of(value), number=number)
                 )
             else:
-                self._damaged(f"a bubble is a JSON {type(value).__name__}")
+                self._report_damaged(f"a bubble is a JSON {type(value).__name__}")
         return bubbles
 
     def row(self, row: Row, kind: str) -> dict[str, Any] | None:
@@ -185,26 +185,26 @@ class RowReader(Struct):
         self.report.found += 1
         self.lines.add(row.key, row.data, place=row.place)
         if row.error is not None:
-            self._damaged(f"{row.key} is not readable: {row.error}")
+            self._report_damaged(f"{row.key} is not readable: {row.error}")
             return None
         if row.data is None:
             self.report.kept[f"{kind}.deleted"] += 1
             return None
         try:
-            value = decoded(row.data)
+            value = decode_json_value(row.data)
         except ValueError as error:
-            self._damaged(f"{row.key} is not readable: {error}")
+            self._report_damaged(f"{row.key} is not readable: {error}")
             return None
         if not isinstance(value, dict):
-            self._damaged(f"{row.key} is a JSON {type(value).__name__}, not an object")
+            self._report_damaged(f"{row.key} is a JSON {type(value).__name__}, not an object")
             return None
         return value
 
-    def _damaged(self, what: str) -> None:
+    def _report_damaged(self, problem: str) -> None:
         self.report.damaged += 1
-        self.report.problem(None, what[:300])
+        self.report.problem(None, problem[:300])
 
-    def keep(self, kind: str, is_unknown: bool = False) -> None:
+    def count_kept(self, kind: str, is_unknown: bool = False) -> None:
         self.report.kept[kind] += 1
         if is_unknown:
             self.report.unknown[kind] += 1
@@ -214,15 +214,15 @@ class RowReader(Struct):
         messages = []
         for bubble in bubbles:
             if bubble.role is None:
-                self.keep(f"bubble.type {quoted(bubble.value.get('type'), 20)}", is_unknown=True)
+                self.count_kept(f"bubble.type {quoted(bubble.value.get('type'), 20)}", is_unknown=True)
             elif bubble.role == "user" and is_empty(bubble):
-                self.keep("bubble.draft")
+                self.count_kept("bubble.draft")
             else:
                 self.report.mapped[f"bubble.{bubble.role}"] += 1
                 messages.append(bubble)
         return messages
 
-    def transcript(self, path: Path) -> None:
+    def keep_transcript(self, path: Path) -> None:
         """The lesser copy of the same session, line by line."""
         root = next((folder for folder in path.parents if folder.name == ".cursor"), path.parent)
         data = read_beside(path, root, self.report)
@@ -244,12 +244,12 @@ class DiskSession:
         inline = reading.inline(sequence(self.composer.get("conversation")))
         named, self.missing = in_order(sequence(self.composer.get("fullConversationHeadersOnly")), bubbles)
         chosen = {bubble.number for bubble in named}
-        self.standing = reading.messages([*inline, *named])
-        rest = [bubble for bubble in bubbles if bubble.number not in chosen]
-        self.left = reading.messages(by_age(rest, places))
+        self.named_bubbles = reading.messages([*inline, *named])
+        unnamed = [bubble for bubble in bubbles if bubble.number not in chosen]
+        self.unnamed_bubbles = reading.messages(by_age(unnamed, places))
         """Bubbles that no header names."""
-        for key in keys.others:
-            self._keep(key)
+        for key in keys.other_keys:
+            self._count_other(key)
 
     def _read_composer(self, keys: SessionRows) -> dict[str, Any]:
         if keys.composer is None:
@@ -262,15 +262,15 @@ class DiskSession:
     def _read_bubbles(self, keys: SessionRows) -> tuple[list[Bubble], dict[int, int]]:
         """Also by where their rows lie, for those whose order nothing else tells."""
         requests = self._read_requests(keys)
-        found, places = [], {}
+        bubbles, places = [], {}
         for key in keys.bubbles:
             row, number = self._rows.row(key), self.reading.lines.count
             value = self.reading.row(row, "bubble")
             if value is not None:
                 name = key.split(":", 2)[2]
-                found.append(Bubble(name or None, value, role_of(value), requests.get(name, {}), number))
+                bubbles.append(Bubble(name or None, value, role_of(value), requests.get(name, {}), number))
                 places[number] = row.place
-        return found, places
+        return bubbles, places
 
     def _read_requests(self, keys: SessionRows) -> dict[str, dict[str, Any]]:
         """What was sent along with a prompt, by the id of its bubble."""
@@ -282,46 +282,46 @@ class DiskSession:
                 fields[key.rpartition(":")[2]] = value
         return fields
 
-    def _keep(self, key: str) -> None:
+    def _count_other(self, key: str) -> None:
         row, kind = self._rows.row(key), key.partition(":")[0]
         self.reading.report.found += 1
-        self.reading.keep(kind, is_unknown=kind not in KNOWN)
+        self.reading.count_kept(kind, is_unknown=kind not in KNOWN)
         self.reading.lines.add(row.key, row.data, place=row.place)
 
     def starts(self) -> set[int]:
         """Of the bubbles without headers, those that begin anew: since the one before, another prompt was sent."""
-        sent = [when for bubble in self.standing if is_prompt(bubble) and (when := begun_at(bubble.value))]
-        times = [(begun_at(bubble.value), bubble.number) for bubble in self.left]
+        sent = [time for bubble in self.named_bubbles if is_prompt(bubble) and (time := begun_at(bubble.value))]
+        times = [(begun_at(bubble.value), bubble.number) for bubble in self.unnamed_bubbles]
         return {
             number
-            for (before, _), (when, number) in pairwise(times)
-            if before is not None and when is not None and any(before < each <= when for each in sent)
+            for (before, _), (time, number) in pairwise(times)
+            if before is not None and time is not None and any(before < sent_time <= time for sent_time in sent)
         }
 
 
 def in_order(headers: list[Any], bubbles: list[Bubble]) -> tuple[list[Bubble], list[str]]:
     """Bubbles as headers name them, and names that no bubble has."""
     named = {bubble.id: bubble for bubble in bubbles}
-    inside = {
+    by_inner_id = {
         bubble.value.get("bubbleId"): bubble for bubble in bubbles if isinstance(bubble.value.get("bubbleId"), str)
     }
-    found: dict[int, Bubble] = {}
+    by_number: dict[int, Bubble] = {}
     missing: list[str] = []
     for header in map(mapping, headers):
         name = header.get("bubbleId")
-        bubble = named.get(name) or inside.get(name) if isinstance(name, str) else None
+        bubble = named.get(name) or by_inner_id.get(name) if isinstance(name, str) else None
         if bubble is not None:
             bubble.role = bubble.role or (role_of({}, header) if "type" not in bubble.value else None)
-            found.setdefault(bubble.number, bubble)
+            by_number.setdefault(bubble.number, bubble)
         elif isinstance(name, str) and name:
             missing.append(name)
-    return list(found.values()), missing
+    return list(by_number.values()), missing
 
 
 def by_age(bubbles: list[Bubble], places: dict[int, int]) -> list[Bubble]:
     """By their times where all have one, else by where their rows lie."""
     times = {bubble.number: begun_at(bubble.value) for bubble in bubbles}
-    if all(when is not None for when in times.values()):
+    if all(time is not None for time in times.values()):
         return sorted(bubbles, key=lambda bubble: (times[bubble.number] or 0, places[bubble.number]))
     return sorted(bubbles, key=lambda bubble: places[bubble.number])
 
@@ -347,7 +347,7 @@ def transcript_id(path: Path) -> str:
     return match[0].lower() if match else path.stem
 
 
-def is_held(path: Path) -> bool:
+def is_in_database(path: Path) -> bool:
     """Does a database of the same home have this transcript's session?"""
     home = next((parent for parent in path.parents if parent.name == ".cursor"), None)
     if home is None or TRANSCRIPTS not in path.parts:
@@ -362,7 +362,7 @@ def sessions_in(database: Path) -> frozenset[str]:
     """Ids of the sessions that a database has bubbles of."""
     log = database.with_name(f"{database.name}-wal")
     try:
-        stamps = tuple((each.stat().st_mtime_ns, each.stat().st_size) for each in (database, log) if each.is_file())
+        stamps = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in (database, log) if file.is_file())
         return _sessions_in(database, log, stamps) if stamps else frozenset()
     except OSError:
         return frozenset()
@@ -371,11 +371,11 @@ def sessions_in(database: Path) -> frozenset[str]:
 @lru_cache(maxsize=4)
 def _sessions_in(database: Path, log: Path, stamps: tuple[tuple[int, int], ...]) -> frozenset[str]:
     """Looked up once for as long as the files are as they were."""
-    found = {row[0] for row in peek(database, HELD, table="cursorDiskKV") if isinstance(row[0], str)}
+    session_ids = {row[0] for row in peek(database, HELD, table="cursorDiskKV") if isinstance(row[0], str)}
     if log.is_file():
         log_bytes = read_beneath(log, log.parent, most=SOURCE_LIMITS.held_bytes)
-        found |= {id.decode() for id in IN_LOG.findall(log_bytes)}
-    return frozenset(found)
+        session_ids |= {id.decode() for id in IN_LOG.findall(log_bytes)}
+    return frozenset(session_ids)
 
 
 def transcripts_of(database: Path) -> dict[str, Path]:
@@ -396,12 +396,12 @@ def _home(database: Path) -> Path | None:
 
 def _transcripts_in(home: Path) -> dict[str, Path]:
     try:
-        found = sorted(
+        paths = sorted(
             path for path in home.glob(f"projects/*/{TRANSCRIPTS}/**/*") if path.suffix in (".jsonl", ".txt")
         )
     except OSError:
         return {}
-    return {transcript_id(path): path for path in found if not path.is_symlink()}
+    return {transcript_id(path): path for path in paths if not path.is_symlink()}
 
 
 def folder_of(database: Path) -> str | None:
@@ -415,25 +415,25 @@ def folder_of(database: Path) -> str | None:
 
 def own_folder(*fields: dict[str, Any]) -> str | None:
     """As a session itself, or its entry in a list, tells."""
-    for each in fields:
-        identifier = mapping(each.get("workspaceIdentifier"))
-        found = path_of(identifier.get("uri")) or path_of(mapping(identifier.get("configPath")))
-        if found:
-            return found
+    for candidate in fields:
+        identifier = mapping(candidate.get("workspaceIdentifier"))
+        folder = path_of(identifier.get("uri")) or path_of(mapping(identifier.get("configPath")))
+        if folder:
+            return folder
     return None
 
 
-def folders(database: Path) -> dict[str, str]:
+def workspace_folders(database: Path) -> dict[str, str]:
     """Of sessions in the global database: by id, the folder of the workspace that lists them."""
     words: dict[str, str] = {}
     try:
         databases = sorted(database.parent.parent.glob("workspaceStorage/*/state.vscdb"))
     except OSError:
         return words
-    for each in databases:
-        folder = folder_of(each)
+    for workspace_database in databases:
+        folder = folder_of(workspace_database)
         try:
-            ids = [] if folder is None else _listed(each)
+            ids = [] if folder is None else _listed(workspace_database)
         except (OSError, LimitExceeded):  # it is gone, or is not read: a link, a pipe, rows without end
             continue
         words |= {id: folder for id in ids if folder is not None}
@@ -442,12 +442,12 @@ def folders(database: Path) -> dict[str, str]:
 
 def _listed(database: Path) -> list[str]:
     """Ids of the sessions of a workspace; one that cannot be read here is reported when it is imported itself."""
-    with opened(database, Report(str(database)), database.parent.parent) as copy:
+    with open_database(database, Report(str(database)), database.parent.parent) as copy:
         if copy is None or not copy.has("ItemTable", "key", "value"):
             return []
         try:
             rows = copy.rows("SELECT CAST(value AS BLOB) FROM ItemTable WHERE key = ?", (COMPOSERS,))
-            value = mapping(decoded(rows[0][0])) if rows else {}
+            value = mapping(decode_json_value(rows[0][0])) if rows else {}
         except (ValueError, *UNREADABLE):
             return []
     return [
@@ -484,29 +484,29 @@ def summaries(composer: dict[str, Any], bubbles: list[Bubble]) -> list[Summary]:
         *((bubble.value.get(name), bubble.id) for bubble in bubbles for name in BESIDE),
         (composer.get("latestConversationSummary"), None),
     ]
-    found: dict[tuple[str, str | None], Summary] = {}
-    for value, where in candidates:
-        made = _summary(value, where)
-        if made is not None:
-            found.setdefault((made.words, made.through), made)
-    return list(found.values())
+    unique_summaries: dict[tuple[str, str | None], Summary] = {}
+    for value, bubble_id in candidates:
+        summary = _summary(value, bubble_id)
+        if summary is not None:
+            unique_summaries.setdefault((summary.words, summary.through), summary)
+    return list(unique_summaries.values())
 
 
-def _summary(value: Any, where: str | None) -> Summary | None:
+def _summary(value: Any, bubble_id: str | None) -> Summary | None:
     """Newer versions wrap it in an object of its own; older ones have the words there."""
     outer = mapping(value)
-    inside = outer.get("summary")
-    fields = mapping(inside) or outer
-    words = text(inside) or text(mapping(inside).get("summary"))
+    inner = outer.get("summary")
+    fields = mapping(inner) or outer
+    words = text(inner) or text(mapping(inner).get("summary"))
     if words is None:
         return None
     last = text(outer.get("lastBubbleId")) or text(fields.get("lastBubbleId"))
     return Summary(
         words=words,
-        at=last or where,
+        at=last or bubble_id,
         through=text(fields.get("truncationLastBubbleIdInclusive")),
         kept=text(fields.get("clientShouldStartSendingFromInclusiveBubbleId")),
-        tokens_before=whole(fields.get("tokensBefore")),
+        tokens_before=whole_number(fields.get("tokensBefore")),
     )
 
 
@@ -557,8 +557,8 @@ class Turns:
     def _turn(self, number: int, plan: PlannedTurn) -> NativeTurn:
         session, values = self._session, [bubble.value for bubble in plan.bubbles]
         items = items_of(plan.bubbles, session.setting)
-        times = [when for value in values for when in (begun_at(value), ended_at(value)) if when is not None]
-        failures = [why for value in values if (why := bubble_error(value)) is not None]
+        times = [time for value in values for time in (begun_at(value), ended_at(value)) if time is not None]
+        failures = [error for value in values if (error := bubble_error(value)) is not None]
         is_last = number == len(self._plans) - 1
         status = text(session.composer.get("status"))
         return NativeTurn(
@@ -579,14 +579,14 @@ class Turns:
             config=_config(session.composer),
             metadata=present(without_header=session.headless or None, missing=session.missing if is_last else None),
             offset=plan.bubbles[0].number,
-            end=self._end(number, plan.bubbles[-1].number + 1),
+            end=self._end_number(number, plan.bubbles[-1].number + 1),
         )
 
     def _parent(self, number: int) -> int | None:
         """What no header names has no known place: each of its turns stands for itself."""
         return number - 1 if number and not self._session.headless else None
 
-    def _end(self, number: int, end: int) -> int:
+    def _end_number(self, number: int, end: int) -> int:
         """The last turn lies as far on as its session is old: one that was taken back and begun anew has fewer
         bubbles and is further on all the same."""
         if number < len(self._plans) - 1:
@@ -596,7 +596,7 @@ class Turns:
         return max(end, updated, *times, 0)
 
     def _compacted(self, number: int, summary: Summary, key: str) -> NativeTurn:
-        through, kept = self._places.get(summary.through or ""), self._places.get(summary.kept or "")
+        through, first_kept = self._places.get(summary.through or ""), self._places.get(summary.kept or "")
         through = through if through is not None and through < number else None
         return NativeTurn(
             key=key,
@@ -605,41 +605,41 @@ class Turns:
             compaction=NativeCompaction(
                 summary=summary.words,
                 through=through,
-                first_kept=kept if kept is not None and kept < number else None,
+                first_kept=first_kept if first_kept is not None and first_kept < number else None,
                 tokens_before=summary.tokens_before,
             ),
             workspace=self._session.workspace,
             offset=number,
-            end=self._end(number, number + 1),
+            end=self._end_number(number, number + 1),
         )
 
 
 def plan_turns(session: Session) -> list[PlannedTurn]:
     plans: list[PlannedTurn] = []
-    taken: set[str] = set()
+    used_keys: set[str] = set()
     for number, bubble in enumerate(session.bubbles):
         if not plans or is_prompt(bubble) or bubble.number in session.starts:
-            plans.append(PlannedTurn(_key(session, bubble, number, taken)))
+            plans.append(PlannedTurn(_key(session, bubble, number, used_keys)))
         plans[-1].bubbles.append(bubble)
     for summary in session.summaries:
-        _place(session.id, plans, summary)
+        _place_summary(session.id, plans, summary)
     return plans
 
 
-def _key(session: Session, bubble: Bubble, number: int, taken: set[str]) -> str:
-    key = bubble.id if bubble.id is not None and bubble.id not in taken else f"{session.id}#{number}"
-    taken.add(key)
+def _key(session: Session, bubble: Bubble, number: int, used_keys: set[str]) -> str:
+    key = bubble.id if bubble.id is not None and bubble.id not in used_keys else f"{session.id}#{number}"
+    used_keys.add(key)
     return key
 
 
-def _place(id: str, plans: list[PlannedTurn], summary: Summary) -> None:
+def _place_summary(id: str, plans: list[PlannedTurn], summary: Summary) -> None:
     """After the turn in which it was made; one whose place is not known is in the session's metadata alone."""
     for anchor in summary.anchors:
-        for at, plan in enumerate(plans):
+        for position, plan in enumerate(plans):
             if any(bubble.id == anchor for bubble in plan.bubbles):
                 key = f"{id}#summary#{summary.through or anchor}"
-                if all(other.key != key for other in plans):
-                    plans.insert(at + 1, PlannedTurn(key, summary=summary))
+                if all(other_plan.key != key for other_plan in plans):
+                    plans.insert(position + 1, PlannedTurn(key, summary=summary))
                 return
 
 
@@ -672,8 +672,8 @@ def is_finished(session: Session, items: tuple[Item, ...]) -> bool:
 
 def _tools(values: list[dict[str, Any]]) -> tuple[str, ...] | None:
     """Those that the model was given, by the numbers that the bubbles have."""
-    supported_tools = next((found for value in values if (found := sequence(value.get("supportedTools")))), [])
-    names = {name for each in supported_tools if (name := tool_name(each)) is not None}
+    supported_tools = next((tools for value in values if (tools := sequence(value.get("supportedTools")))), [])
+    names = {name for number in supported_tools if (name := tool_name(number)) is not None}
     return tuple(sorted(names)) or None
 
 
@@ -704,15 +704,18 @@ def composer_setting(composer: dict[str, Any]) -> Setting:
     return Setting(
         model=None if model == "default" else model,
         is_subagent=text(mapping(composer.get("subagentInfo")).get("parentComposerId")) is not None,
-        applied=_applied(composer),
+        applied=_applied_versions(composer),
     )
 
 
-def _applied(composer: dict[str, Any]) -> dict[tuple[str, int], str]:
+def _applied_versions(composer: dict[str, Any]) -> dict[tuple[str, int], str]:
     """What became of suggested versions of files."""
-    listed = [mapping(each) for found in mapping(composer.get("codeBlockData")).values() for each in _as_list(found)]
+    listed = [
+        mapping(block) for versions in mapping(composer.get("codeBlockData")).values() for block in _as_list(versions)
+    ]
     statuses = (
-        (path_of(each.get("uri")), whole(each.get("version")) or 0, text(each.get("status"))) for each in listed
+        (path_of(block.get("uri")), whole_number(block.get("version")) or 0, text(block.get("status")))
+        for block in listed
     )
     return {(path, version): status for path, version, status in statuses if path is not None and status is not None}
 
@@ -724,20 +727,20 @@ def _as_list(value: Any) -> list[Any]:
 
 def composer_session(id: str, composer: dict[str, Any], listed: dict[str, Any], workspace: str | None) -> NativeSession:
     info = mapping(composer.get("subagentInfo")) or mapping(listed.get("subagentInfo"))
-    both = listed | {name: value for name, value in composer.items() if value is not None}
-    updated = millis(both.get("lastUpdatedAt")) or millis(composer.get("lastSendTime"))
+    merged = listed | {name: value for name, value in composer.items() if value is not None}
+    updated = millis(merged.get("lastUpdatedAt")) or millis(composer.get("lastSendTime"))
     return NativeSession(
         id=id,
         title=text(composer.get("name")) or text(listed.get("name")) or text(composer.get("chatTitle")),
         workspace=workspace,
-        git_branch=_branch(both),
-        created=millis(both.get("createdAt")),
+        git_branch=_branch(merged),
+        created=millis(merged.get("createdAt")),
         parent=text(info.get("parentComposerId")),
         spawn_call=text(info.get("toolCallId")),
         agent=text(info.get("subagentTypeName")),
         archived=listed.get("isArchived") is True or composer.get("isArchived") is True,
         metadata=present(
-            **{name: both.get(name) for name in METADATA_FIELDS},
+            **{name: merged.get(name) for name in METADATA_FIELDS},
             model=mapping(composer.get("modelConfig")),
             updated=updated,
         ),
@@ -745,11 +748,11 @@ def composer_session(id: str, composer: dict[str, Any], listed: dict[str, Any], 
     )
 
 
-def _branch(both: dict[str, Any]) -> str | None:
+def _branch(composer: dict[str, Any]) -> str | None:
     """The one that it was begun on; else the one it stands on."""
-    begun = text(both.get("createdOnBranch"))
-    active = both.get("activeBranch")
-    return begun or text(active) or text(mapping(active).get("branchName"))
+    created_on = text(composer.get("createdOnBranch"))
+    active = composer.get("activeBranch")
+    return created_on or text(active) or text(mapping(active).get("branchName"))
 
 
 def session_without_header(session: NativeSession) -> NativeSession:
@@ -767,12 +770,12 @@ def session_without_header(session: NativeSession) -> NativeSession:
 
 def unplaced_summaries(summaries: list[Summary], bubbles: list[Bubble]) -> list[str]:
     """Summaries that no turn can be made of, since the bubbles that they name are gone."""
-    here = {bubble.id for bubble in bubbles}
-    return [summary.words for summary in summaries if here.isdisjoint(summary.anchors)]
+    bubble_ids = {bubble.id for bubble in bubbles}
+    return [summary.words for summary in summaries if bubble_ids.isdisjoint(summary.anchors)]
 
 
 def read_database(path: Path, report: Report) -> Iterator[Transcript]:
-    with opened(path, report) as database:
+    with open_database(path, report) as database:
         if database is None:
             return
         try:
@@ -801,33 +804,37 @@ class _State:
         for composer in sequence(mapping(self._items.get(COMPOSERS)).get("allComposers")):
             if "conversation" in mapping(composer) or not isinstance(composer, dict):
                 yield from self._inline(composer, "composer", "composerId", "conversation")
-        for id, found in self._disk().items():
-            yield from self._session(id, found)
+        for id, keys in self._disk().items():
+            yield from self._session(id, keys)
 
     def _read_items(self) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         for key, data in self._rows.items():
             self._report.found += 1
             try:
-                value = decoded(data)
+                value = decode_json_value(data)
             except ValueError as error:
                 self._report.damaged += 1
                 self._report.problem(None, f"{key} is not readable: {error}"[:300])
                 continue
             fields[key] = value
             (self._report.kept if key in IGNORED else self._report.mapped)[f"item.{key}"] += 1
-            own = {"tabs"} if key == CHATS else {"allComposers"} if key == COMPOSERS else set()
-            rest = {name: each for name, each in value.items() if name not in own} if isinstance(value, dict) else value
-            self._aside.add_value(key, rest)
+            list_fields = {"tabs"} if key == CHATS else {"allComposers"} if key == COMPOSERS else set()
+            other_fields = (
+                {name: field for name, field in value.items() if name not in list_fields}
+                if isinstance(value, dict)
+                else value
+            )
+            self._aside.add_value(key, other_fields)
         return fields
 
     def _disk(self) -> dict[str, SessionRows]:
         """Sessions of rows, but for those in which nothing was ever said: most composers were only opened."""
         rows: dict[str, SessionRows] = {}
-        for id, found in self._rows.sessions().items():
-            row = self._rows.row(found.composer) if found.composer is not None else None
-            if found.bubbles or (row is not None and (row.error is not None or _has_conversation(row.data))):
-                rows[id] = found
+        for id, keys in self._rows.sessions().items():
+            row = self._rows.row(keys.composer) if keys.composer is not None else None
+            if keys.bubbles or (row is not None and (row.error is not None or _has_conversation(row.data))):
+                rows[id] = keys
             elif row is not None:
                 self._report.found += 1
                 self._report.kept["composer.empty"] += 1
@@ -848,42 +855,44 @@ class _State:
             return
         self._report.mapped[kind] += 1
         lines = self._lines()
-        lines.add_value(f"{kind}:{id}", {each: value for each, value in inline_session.items() if each != list_name})
+        lines.add_value(f"{kind}:{id}", {field: value for field, value in inline_session.items() if field != list_name})
         reading = RowReader(self._report, lines)
-        found = reading.inline(sequence(inline_session.get(list_name)))
-        if kind == "tab" and found and found[-1].role == "user" and not message_text(found[-1]):
-            found.pop()
-            reading.keep("bubble.draft")  # the box for the next prompt
+        bubbles = reading.inline(sequence(inline_session.get(list_name)))
+        if kind == "tab" and bubbles and bubbles[-1].role == "user" and not message_text(bubbles[-1]):
+            bubbles.pop()
+            reading.count_kept("bubble.draft")  # the box for the next prompt
         workspace = own_folder(inline_session) or self._folder
         session = composer_session(id, inline_session, {}, workspace)
-        yield _transcript_of(session, inline_session, reading.messages(found), workspace, lines)
+        yield _transcript_of(session, inline_session, reading.messages(bubbles), workspace, lines)
 
     def _session(self, id: str, keys: SessionRows) -> Iterator[Transcript]:
         lines = self._lines()
         disk = DiskSession(keys, self._rows, RowReader(self._report, lines))
         if (beside := self._transcripts.get(id)) is not None:
-            disk.reading.transcript(beside)
+            disk.reading.keep_transcript(beside)
         listed_fields = self._listed.get(id, {})
         workspace = own_folder(disk.composer, listed_fields) or self._folder or self._listing().get(id)
         session = composer_session(id, disk.composer, listed_fields, workspace)
-        if disk.standing or not disk.left:
-            yield _transcript_of(session, disk.composer, disk.standing, workspace, lines, disk.missing)
+        if disk.named_bubbles or not disk.unnamed_bubbles:
+            yield _transcript_of(session, disk.composer, disk.named_bubbles, workspace, lines, disk.missing)
             lines = RowLines()
-        if disk.left:
-            inner = Session(id=session.id, bubbles=disk.left, workspace=workspace, headless=True, starts=disk.starts())
+        if disk.unnamed_bubbles:
+            inner = Session(
+                id=session.id, bubbles=disk.unnamed_bubbles, workspace=workspace, headless=True, starts=disk.starts()
+            )
             inner.setting = composer_setting(disk.composer)
             apart = session_without_header(session)
             yield Transcript(session=apart, turns=Turns(inner).walk(), raw=lines.finish())
 
     def _listing(self) -> dict[str, str]:
         if self._folders is None:
-            self._folders = folders(self._path) if self._path.parent.name == "globalStorage" else {}
+            self._folders = workspace_folders(self._path) if self._path.parent.name == "globalStorage" else {}
         return self._folders
 
 
 def _has_conversation(data: bytes | None) -> bool:
     try:
-        value = mapping(decoded(data)) if data is not None else {}
+        value = mapping(decode_json_value(data)) if data is not None else {}
     except ValueError:
         return data is not None  # it is told as damaged with its session
     return bool(value.get("conversation") or value.get("fullConversationHeadersOnly"))
@@ -898,8 +907,8 @@ def _transcript_of(
     missing: list[str] | None = None,
 ) -> Transcript:
     summed = summaries(composer, bubbles)
-    if lost := unplaced_summaries(summed, bubbles):
-        session.metadata = {**mapping(session.metadata), "summaries": lost}
+    if unplaced := unplaced_summaries(summed, bubbles):
+        session.metadata = {**mapping(session.metadata), "summaries": unplaced}
     inner = Session(
         id=session.id,
         bubbles=bubbles,

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from weft.exchange.importers.cursor.bubbles import (
     SPAWNERS,
-    decoded,
+    decode_json_value,
     image_url,
     path_of,
     plain_name,
@@ -36,13 +36,13 @@ from weft.exchange.importers.cursor.database import (
     TRANSCRIPTS,
     UUID,
     RowReader,
-    is_held,
+    is_in_database,
     read_database,
     session_without_header,
     transcript_id,
     transcripts_of,
 )
-from weft.exchange.importers.databases import MAGIC, UNREADABLE, Database, RowLines, opened, peek
+from weft.exchange.importers.databases import MAGIC, UNREADABLE, Database, RowLines, open_database, peek
 from weft.exchange.importers.foreign_files import Record, first_objects, open_beneath, read_whole, records, text_lines
 from weft.exchange.importers.foreign_values import canonical, json_value, mapping, millis, present, sequence, text
 from weft.exchange.importers.port import (
@@ -87,17 +87,17 @@ class Prompt(Struct):
 
 
 def unwrapped_prompt(words: str) -> Prompt:
-    tagged, rest = _without_tags(words, QUERY)
-    queries = [_query(inside) for _, inside in tagged]
+    tagged, outside_query = _without_tags(words, QUERY)
+    queries = [_query(tag_text) for _, tag_text in tagged]
     context: dict[str, Any] = {}
-    others, left = _without_tags(rest)
-    for name, inside in others:
-        context.setdefault(name, []).append(inside.strip())
-    left = left.strip()
-    if not queries and (left or not context):
+    tagged_texts, untagged = _without_tags(outside_query)
+    for name, tag_text in tagged_texts:
+        context.setdefault(name, []).append(tag_text.strip())
+    untagged = untagged.strip()
+    if not queries and (untagged or not context):
         return Prompt(words)
-    if left:
-        context["text"] = [left]
+    if untagged:
+        context["text"] = [untagged]
     timestamp = "\n".join(context.get("timestamp", ()))
     path = WORKSPACE_LINE.search("\n".join(context.get("user_info", ())))
     return Prompt(
@@ -117,29 +117,29 @@ def _without_tags(words: str, only: str | None = None) -> tuple[list[tuple[str, 
     ends: dict[str, deque[int]] = defaultdict(deque)
     for closing in CLOSED.finditer(words):
         ends[closing[1]].append(closing.start())
-    tagged, left, done, at = [], [], 0, 0
-    while (opening := OPENED.search(words, at)) is not None:
+    tagged, untagged, copied_until, position = [], [], 0, 0
+    while (opening := OPENED.search(words, position)) is not None:
         name, places = opening[1], ends[opening[1]]
         while places and places[0] < opening.end():
             places.popleft()
         if not places or (only is not None and opening[0] != f"<{only}>"):
-            at = opening.start() + 1
+            position = opening.start() + 1
             continue
         tagged.append((name, words[opening.end() : places[0]]))
-        left.append(words[done : opening.start()])
-        done = at = places[0] + len(f"</{name}>")
-    return tagged, "".join(left) + words[done:]
+        untagged.append(words[copied_until : opening.start()])
+        copied_until = position = places[0] + len(f"</{name}>")
+    return tagged, "".join(untagged) + words[copied_until:]
 
 
-def _query(inside: str) -> str:
+def _query(tag_text: str) -> str:
     """Without the white space and the line ends next to its tags."""
-    words = inside.lstrip(" \t").removeprefix("\n")
+    words = tag_text.lstrip(" \t").removeprefix("\n")
     return words.rstrip(" \t").removesuffix("\n")
 
 
 def _attached_paths(attached: str) -> list[str]:
-    found = (path or words.strip() for path, words in FILE.findall(attached))
-    return list(dict.fromkeys(path for path in found if path and len(path) < 1000))
+    paths = (path or words.strip() for path, words in FILE.findall(attached))
+    return list(dict.fromkeys(path for path in paths if path and len(path) < 1000))
 
 
 def _prompt_time(words: str) -> int | None:
@@ -179,7 +179,7 @@ class Message(Struct):
         if isinstance(self.content, str):
             return [{"type": "text", "text": self.content}]
         listed = self.content if isinstance(self.content, list) else [self.content]
-        return [{"type": "text", "text": each} if isinstance(each, str) else _block(each) for each in listed]
+        return [{"type": "text", "text": item} if isinstance(item, str) else _block(item) for item in listed]
 
 
 def _block(value: Any) -> dict[str, Any]:
@@ -225,24 +225,24 @@ class Dialogue:
     def __init__(self, session: NativeSession, identity: str | None, *, model: str | None = None) -> None:
         self._session, self._identity, self._model = session, identity, model
         self._dialogue_turn: DialogueTurn | None = None
-        self._made = 0
+        self._turn_count = 0
         self._tag = 0
 
     def turns(self, records: Iterable[TranscriptRecord]) -> Iterator[NativeTurn]:
-        for number, each in enumerate(records):
-            if isinstance(each, Ending):
-                self._end(number, each)
+        for number, record in enumerate(records):
+            if isinstance(record, Ending):
+                self._add_ending(number, record)
                 continue
-            prompt = self._prompt(each)
-            if self._begins(each, prompt):
+            prompt = self._prompt(record)
+            if self._begins(record, prompt):
                 if self._dialogue_turn is not None:
-                    yield self._finished(is_last=False)
-                self._dialogue_turn = DialogueTurn(number, each.offset)
-            self._take(self._dialogue_turn or self._begun(number, each.offset), each, prompt)
+                    yield self._finish_turn(is_last=False)
+                self._dialogue_turn = DialogueTurn(number, record.offset)
+            self._add_message(self._dialogue_turn or self._begin_turn(number, record.offset), record, prompt)
         if self._dialogue_turn is not None:
-            yield self._finished(is_last=True)
+            yield self._finish_turn(is_last=True)
 
-    def _begun(self, number: int, offset: int) -> DialogueTurn:
+    def _begin_turn(self, number: int, offset: int) -> DialogueTurn:
         self._dialogue_turn = DialogueTurn(number, offset)
         return self._dialogue_turn
 
@@ -267,11 +267,11 @@ class Dialogue:
             return dialogue_turn.is_prompted or dialogue_turn.is_ended
         return dialogue_turn.is_prompted and not isinstance(dialogue_turn.items[-1], NativeCall)
 
-    def _take(self, dialogue_turn: DialogueTurn, message: Message, prompt: Prompt | None) -> None:
+    def _add_message(self, dialogue_turn: DialogueTurn, message: Message, prompt: Prompt | None) -> None:
         dialogue_turn.end = message.end
         dialogue_turn.records.append(canonical([message.role, _message_identity(message)]))
         if prompt is not None:
-            self._ask(dialogue_turn, message, prompt)
+            self._add_prompt(dialogue_turn, message, prompt)
         elif message.role == "assistant":
             dialogue_turn.items += self._answer(message)
         elif message.role == "system":
@@ -280,12 +280,12 @@ class Dialogue:
             if block.get("type") in RESULTS:
                 _settle(dialogue_turn.items, block)
 
-    def _ask(self, dialogue_turn: DialogueTurn, message: Message, prompt: Prompt) -> None:
+    def _add_prompt(self, dialogue_turn: DialogueTurn, message: Message, prompt: Prompt) -> None:
         dialogue_turn.is_prompted = dialogue_turn.is_prompted or not (prompt.is_injected or is_summary(message))
         dialogue_turn.workspace = prompt.workspace or dialogue_turn.workspace
         if prompt.at is not None:
             dialogue_turn.times.append(prompt.at)
-        if is_summary(message) and self._made:
+        if is_summary(message) and self._turn_count:
             dialogue_turn.summary, dialogue_turn.is_prompted = prompt.words, True
             return
         parts: list[Part] = [TextPart(prompt.words)] if prompt.words else []
@@ -324,8 +324,8 @@ class Dialogue:
         )
         return [answer, *calls]
 
-    def _end(self, number: int, ending: Ending) -> None:
-        dialogue_turn = self._dialogue_turn or self._begun(number, ending.offset)
+    def _add_ending(self, number: int, ending: Ending) -> None:
+        dialogue_turn = self._dialogue_turn or self._begin_turn(number, ending.offset)
         dialogue_turn.end, dialogue_turn.is_ended = ending.end, dialogue_turn.is_ended or ending.closes
         dialogue_turn.records.append(canonical(["ended", ending.status, ending.error]))
         dialogue_turn.error = ending.error or dialogue_turn.error
@@ -336,11 +336,11 @@ class Dialogue:
             "interrupted",
         )
 
-    def _finished(self, is_last: bool) -> NativeTurn:
+    def _finish_turn(self, is_last: bool) -> NativeTurn:
         dialogue_turn = self._dialogue_turn
         assert dialogue_turn is not None
-        self._dialogue_turn, number = None, self._made
-        self._made += 1
+        self._dialogue_turn, number = None, self._turn_count
+        self._turn_count += 1
         compaction = None if dialogue_turn.summary is None else NativeCompaction(summary=dialogue_turn.summary)
         records = (
             dialogue_turn.records
@@ -376,30 +376,30 @@ def _message_identity(message: Message) -> Any:
 
 
 def _images(message: Message) -> list[ImagePart]:
-    found = []
+    images = []
     for block in message.blocks:
         if block.get("type") == "image":
             source = mapping(block.get("source"))
             mime = text(block.get("mimeType")) or text(block.get("mediaType")) or text(source.get("media_type"))
             url = image_url(block.get("image") or block.get("data") or source.get("data"), mime)
-            found += [ImagePart(url)] if url is not None else []
-    return found
+            images += [ImagePart(url)] if url is not None else []
+    return images
 
 
 def _system(message: Message) -> NativeMessage:
-    words = [each for block in message.blocks if (each := text(block.get("text")))]
+    words = [block_text for block in message.blocks if (block_text := text(block.get("text")))]
     return NativeMessage(
-        role=MessageRole.SYSTEM, parts=tuple(TextPart(each) for each in words), source=MessageSource.EVENT
+        role=MessageRole.SYSTEM, parts=tuple(TextPart(block_text) for block_text in words), source=MessageSource.EVENT
     )
 
 
 def _message_metadata(message: Message) -> dict[str, Any] | None:
     """Blocks of kinds that nobody knows, and what a version to come puts beside a message."""
-    known = {"text", "image", *CALLS, *RESULTS, *THOUGHTS}
-    other = [block for block in message.blocks if block and block.get("type") not in known]
+    known_kinds = {"text", "image", *CALLS, *RESULTS, *THOUGHTS}
+    unknown_blocks = [block for block in message.blocks if block and block.get("type") not in known_kinds]
     fields = {name: value for name, value in message.fields.items() if name not in ("providerOptions", "model")}
     request = mapping(mapping(message.fields.get("providerOptions")).get("cursor")).get("requestId")
-    return present(blocks=other, beside=fields, request=request)
+    return present(blocks=unknown_blocks, beside=fields, request=request)
 
 
 def _call(block: dict[str, Any]) -> NativeCall:
@@ -417,11 +417,13 @@ def _settle(items: list[Item], block: dict[str, Any]) -> None:
         text(block.get("tool_use_id")) or text(block.get("toolCallId")),
         text(block.get("name")) or text(block.get("toolName")),
     )
-    waiting = [(at, item) for at, item in enumerate(items) if isinstance(item, NativeCall) and item.status is None]
-    exact = [(at, call) for at, call in waiting if id is not None and call.id == id]
-    loose = [(at, call) for at, call in waiting if not call.id and name in (None, call.name)]
-    for at, call in (exact or loose)[:1]:
-        items[at] = _settled(call, block)
+    waiting = [
+        (position, item) for position, item in enumerate(items) if isinstance(item, NativeCall) and item.status is None
+    ]
+    exact = [(position, call) for position, call in waiting if id is not None and call.id == id]
+    loose = [(position, call) for position, call in waiting if not call.id and name in (None, call.name)]
+    for position, call in (exact or loose)[:1]:
+        items[position] = _settled(call, block)
 
 
 def _settled(call: NativeCall, block: dict[str, Any]) -> NativeCall:
@@ -441,7 +443,7 @@ def _settled(call: NativeCall, block: dict[str, Any]) -> NativeCall:
 
 def _plain(result: Any) -> Any:
     """Blocks of text alone are the text that they hold."""
-    blocks = [mapping(each) for each in sequence(result)]
+    blocks = [mapping(item) for item in sequence(result)]
     if blocks and all(block.get("type") == "text" and isinstance(block.get("text"), str) for block in blocks):
         return "\n".join(block["text"] for block in blocks)
     return result
@@ -450,17 +452,17 @@ def _plain(result: Any) -> Any:
 def _items_of(dialogue_turn: DialogueTurn) -> list[Item]:
     """A call without an outcome was carried out if the agent went on after it: transcripts leave outcomes out."""
     answers = [
-        at
-        for at, item in enumerate(dialogue_turn.items)
+        position
+        for position, item in enumerate(dialogue_turn.items)
         if isinstance(item, NativeMessage) and item.role == MessageRole.ASSISTANT
     ]
     went_on = max(answers, default=-1)
     is_over = dialogue_turn.is_ended and dialogue_turn.error is None and not dialogue_turn.interrupted
     return [
         replace(item, status=ToolCallStatus.OK, detail=NOT_RECORDED, files=tool_files(item.name, item.arguments))
-        if isinstance(item, NativeCall) and item.status is None and (at < went_on or is_over)
+        if isinstance(item, NativeCall) and item.status is None and (position < went_on or is_over)
         else item
-        for at, item in enumerate(dialogue_turn.items)
+        for position, item in enumerate(dialogue_turn.items)
     ]
 
 
@@ -485,9 +487,9 @@ def read_export(source: Source, report: Report) -> Iterator[Transcript]:
         return
     report.found += 1
     report.mapped["export"] += 1
-    named = f"{head['title']}\n{head['when']}".encode("utf-8", "surrogateescape")
+    name_bytes = f"{head['title']}\n{head['when']}".encode("utf-8", "surrogateescape")
     session = NativeSession(
-        id=f"export-{sha256(named).hexdigest()[:24]}",
+        id=f"export-{sha256(name_bytes).hexdigest()[:24]}",
         title=head["title"] or None,
         version=head["version"],
         metadata={"exported": head["when"]},
@@ -497,9 +499,9 @@ def read_export(source: Source, report: Report) -> Iterator[Transcript]:
 
 
 def _exported_messages(words: str, report: Report) -> Iterator[Message]:
-    found = list(SPEAKER.finditer(words))
-    ends = [*(match.start() for match in found[1:]), len(words)]
-    for match, end in zip(found, ends, strict=True):
+    speakers = list(SPEAKER.finditer(words))
+    ends = [*(match.start() for match in speakers[1:]), len(words)]
+    for match, end in zip(speakers, ends, strict=True):
         role = EXPORT_ROLES[match[1]]
         report.found += 1
         report.mapped[role] += 1
@@ -518,13 +520,13 @@ MARK = re.compile(r"(user|assistant|A):(?:[ \t](.*))?|\[(Thinking|Tool call|Tool
 
 def read_transcript(source: Source, report: Report) -> Iterator[Transcript]:
     session = session_of(source.path)
-    transcript_records = _lines(source, report)
+    transcript_records = _line_records(source, report)
     yield Transcript(session=session, turns=Dialogue(session, _identity(session)).turns(transcript_records))
 
 
 def read_text(source: Source, report: Report) -> Iterator[Transcript]:
     session = session_of(source.path)
-    yield Transcript(session=session, turns=Dialogue(session, _identity(session)).turns(_marked(source, report)))
+    yield Transcript(session=session, turns=Dialogue(session, _identity(session)).turns(_text_records(source, report)))
 
 
 def session_of(path: Path) -> NativeSession:
@@ -536,9 +538,11 @@ def session_of(path: Path) -> NativeSession:
 
 def _project(path: Path) -> dict[str, str] | None:
     """The folder it ran in, as Cursor spells it: its separators are lost."""
-    parts = path.parts
-    at = parts.index("projects") if "projects" in parts and "agent-transcripts" in parts else None
-    return None if at is None or at + 1 >= len(parts) else {"project": parts[at + 1]}
+    folder_names = path.parts
+    position = (
+        folder_names.index("projects") if "projects" in folder_names and "agent-transcripts" in folder_names else None
+    )
+    return None if position is None or position + 1 >= len(folder_names) else {"project": folder_names[position + 1]}
 
 
 def _identity(session: NativeSession) -> str | None:
@@ -546,7 +550,7 @@ def _identity(session: NativeSession) -> str | None:
     return session.id if UUID.fullmatch(session.id) else None
 
 
-def _lines(source: Source, report: Report) -> Iterator[TranscriptRecord]:
+def _line_records(source: Source, report: Report) -> Iterator[TranscriptRecord]:
     for record in records(source, report):
         transcript_record = _transcript_record(record)
         kind = text(record.value.get("role")) or text(record.value.get("type")) or "none"
@@ -564,8 +568,8 @@ def _transcript_record(record: Record) -> TranscriptRecord | None:
     if role in TRANSCRIPT_ROLES:
         message = mapping(value.get("message"))
         content = message.get("content", value.get("content"))
-        fields = {name: each for name, each in value.items() if name not in ("role", "message", "content", "type")}
-        fields |= {name: each for name, each in message.items() if name not in ("role", "content")}
+        fields = {name: field for name, field in value.items() if name not in ("role", "message", "content", "type")}
+        fields |= {name: field for name, field in message.items() if name not in ("role", "content")}
         return Message(role or "", content, record.offset, record.end, fields)
     if kind == "turn_ended":
         status = text(value.get("status")) or "ended"
@@ -583,9 +587,9 @@ class _Block(Struct):
     lines: list[str]
 
 
-def _marked(source: Source, report: Report) -> Iterator[TranscriptRecord]:
+def _text_records(source: Source, report: Report) -> Iterator[TranscriptRecord]:
     """Messages of a plain text, and what they are made of: words, thoughts, calls and their outcomes."""
-    role, start, at = "", 0, 0
+    role, start, offset = "", 0, 0
     blocks: list[_Block] = []
     with source.path.open("rb") as file:
         for line in text_lines(file):
@@ -593,19 +597,19 @@ def _marked(source: Source, report: Report) -> Iterator[TranscriptRecord]:
             mark = MARK.fullmatch(words)
             if mark is not None and mark[1] is not None:
                 if role:
-                    yield _message(role, blocks, start, at, report)
+                    yield _message(role, blocks, start, offset, report)
                 role, start, blocks = (
                     "user" if mark[1] == "user" else "assistant",
-                    at,
+                    offset,
                     [_Block("text", [mark[2] or ""])],
                 )
             elif mark is not None:
                 blocks.append(_Block(mark[3], [mark[4]]))
             elif blocks:
                 blocks[-1].lines.append(words)
-            at += len(line)
+            offset += len(line)
     if role:
-        yield _message(role, blocks, start, at, report)
+        yield _message(role, blocks, start, offset, report)
 
 
 def _message(role: str, blocks: list[_Block], start: int, end: int, report: Report) -> Message:
@@ -616,28 +620,28 @@ def _message(role: str, blocks: list[_Block], start: int, end: int, report: Repo
 
 
 def _transcript_block(kind: str, words: str) -> dict[str, object]:
-    name, _, rest = words.partition("\n")
+    name, _, body = words.partition("\n")
     if kind == "Thinking":
         return {"type": "thinking", "thinking": words}
     if kind == "Tool call":
         name, _, beside = name.strip().partition(" ")
-        return {"type": "tool_use", "name": name, "input": _arguments(beside, rest)}
+        return {"type": "tool_use", "name": name, "input": _arguments(beside, body)}
     if kind == "Tool result":
-        return {"type": "tool_result", "name": name.strip() or None, "content": rest.strip()}
+        return {"type": "tool_result", "name": name.strip() or None, "content": body.strip()}
     return {"type": "text", "text": words}
 
 
-def _arguments(beside: str, rest: str) -> dict[str, str] | str:
+def _arguments(beside: str, body: str) -> dict[str, str] | str:
     """`name: value` on lines of their own; what looks otherwise stays as it is."""
     lines: dict[str, list[str]] = {}
-    for line in rest.splitlines():
+    for line in body.splitlines():
         name, colon, value = line.strip().partition(": ")
         if colon and re.fullmatch(r"\w+", name):
             lines[name] = [value]
         elif lines and line.strip():
             lines[next(reversed(lines))].append(line)
         elif line.strip():
-            return f"{beside}\n{rest}".strip()
+            return f"{beside}\n{body}".strip()
     return {name: "\n".join(value) for name, value in lines.items()} or beside
 
 
@@ -658,15 +662,15 @@ class Root(Struct):
 
 
 def read_store(path: Path, report: Report) -> Iterator[Transcript]:
-    with opened(path, report) as database:
+    with open_database(path, report) as database:
         if database is None or not database.has("blobs", "id", "data"):
             return
         try:
-            made = list(_Store(path, database, report).transcripts())
+            transcripts = list(_Store(path, database, report).transcripts())
         except UNREADABLE as error:
             report.problem(None, f"the store is not readable: {error}"[:300])
         else:
-            yield from made
+            yield from transcripts
 
 
 class _Store:
@@ -689,7 +693,7 @@ class _Store:
             self._report.found += 1
             self._report.mapped["meta"] += 1
             self._lines.add_value(f"meta:{key}", value if isinstance(value, str | int | float) else None)
-            unhexed = _unhexed(value)
+            unhexed = _decode_hex(value)
             fields |= unhexed if isinstance(unhexed, dict) else {str(key): unhexed}
         return fields
 
@@ -703,7 +707,7 @@ class _Store:
             self._lines.add(f"blob:{id}", data or b"")
             value = _object(data or b"")
             if value is not None and str(value.get("role")) in STORED_ROLES:
-                fields = {name: each for name, each in value.items() if name not in ("role", "content", "id")}
+                fields = {name: field for name, field in value.items() if name not in ("role", "content", "id")}
                 messages[str(id)] = Message(str(value["role"]), value.get("content"), number, number + 1, fields)
                 self._report.mapped[str(value["role"])] += 1
             else:
@@ -715,20 +719,23 @@ class _Store:
         root = self._root()
         id = text(self._meta.get("agentId")) or self._path.parent.name
         if (beside := transcripts_of(self._path).get(id)) is not None:
-            RowReader(self._report, self._lines).transcript(beside)
+            RowReader(self._report, self._lines).keep_transcript(beside)
         session = self._session(id, root)
         model = text(self._meta.get("lastUsedModel"))
-        standing = [self._messages[each] for each in root.messages if each in self._messages]
+        listed_messages = [self._messages[message_id] for message_id in root.messages if message_id in self._messages]
         chosen = set(root.messages)
-        left = [message for each, message in self._messages.items() if each not in chosen]
-        if standing or not left:
+        other_messages = [message for message_id, message in self._messages.items() if message_id not in chosen]
+        if listed_messages or not other_messages:
             dialogue = Dialogue(session, id, model=model)
-            placed = [Message(each.role, each.content, at, at + 1, each.fields) for at, each in enumerate(standing)]
+            placed = [
+                Message(listed_message.role, listed_message.content, position, position + 1, listed_message.fields)
+                for position, listed_message in enumerate(listed_messages)
+            ]
             yield Transcript(session=session, turns=dialogue.turns(placed), raw=self._lines.finish())
-        if left:
+        if other_messages:
             apart = session_without_header(session)
-            raw = b"" if standing else self._lines.finish()
-            yield Transcript(session=apart, turns=Dialogue(apart, apart.id, model=model).turns(left), raw=raw)
+            raw = b"" if listed_messages else self._lines.finish()
+            yield Transcript(session=apart, turns=Dialogue(apart, apart.id, model=model).turns(other_messages), raw=raw)
 
     def _session(self, id: str, root: Root) -> NativeSession:
         name = text(self._meta.get("name"))
@@ -764,16 +771,16 @@ class _Store:
         return root
 
 
-def _unhexed(value: Any) -> Any:
+def _decode_hex(value: Any) -> Any:
     words = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     if not isinstance(words, str):
         return words
     try:
-        return decoded(bytes.fromhex(words))
+        return decode_json_value(bytes.fromhex(words))
     except ValueError:
         pass
     try:
-        return decoded(words)
+        return decode_json_value(words)
     except ValueError:
         return words
 
@@ -794,7 +801,7 @@ SPEAKING_ROLES = ("user", "assistant")
 MARKED = re.compile(rb"\s*(?:user|assistant|A):")
 
 
-class Container(Enum):
+class StorageForm(Enum):
     STATE = auto()
     """`state.vscdb`, of a workspace or of all."""
     STORE = auto()
@@ -805,29 +812,29 @@ class Container(Enum):
     EXPORT = auto()
 
 
-def container(source: Source) -> Container | None:
+def container(source: Source) -> StorageForm | None:
     head = source.head
     if head.startswith(MAGIC):
         return _database(source)
     if is_export(head[:2000]):
-        return Container.EXPORT
+        return StorageForm.EXPORT
     is_here = TRANSCRIPTS in source.path.parts or TRANSCRIPTS in source.name
     if any(_is_line(value, is_here) for value in first_objects(head, limit=8)):
-        return Container.TRANSCRIPT
+        return StorageForm.TRANSCRIPT
     if is_here and source.path.suffix == ".txt" and MARKED.match(head):
-        return Container.TEXT
+        return StorageForm.TEXT
     return None
 
 
-def _database(source: Source) -> Container | None:
+def _database(source: Source) -> StorageForm | None:
     head = source.head
     if b"cursorDiskKV" in head or _is_only_logged(source):
-        return Container.STATE
+        return StorageForm.STATE
     if b"ItemTable" in head:
         sql = "SELECT 1 FROM ItemTable WHERE key IN (?, ?, ?) LIMIT 1"
-        return Container.STATE if peek(source.path, sql, (CHATS, COMPOSERS, HEADERS), "ItemTable") else None
+        return StorageForm.STATE if peek(source.path, sql, (CHATS, COMPOSERS, HEADERS), "ItemTable") else None
     has_tables = re.search(rb"CREATE TABLE\s+\S*blobs", head) and re.search(rb"CREATE TABLE\s+\S*meta\b", head)
-    return Container.STORE if has_tables and source.path.name.endswith("store.db") else None
+    return StorageForm.STORE if has_tables and source.path.name.endswith("store.db") else None
 
 
 def _is_only_logged(source: Source) -> bool:
@@ -859,31 +866,31 @@ class Cursor:
         configs = [home / config for config in CONFIGS]
         if config_home:
             configs[0] = Path(config_home)
-        found = [
-            Place(config / "Cursor" / "User" / folder, what)
+        places = [
+            Place(config / "Cursor" / "User" / folder, label)
             for config in configs
-            for folder, what in (("globalStorage", "Cursor"), ("workspaceStorage", "Cursor, by workspace"))
+            for folder, label in (("globalStorage", "Cursor"), ("workspaceStorage", "Cursor, by workspace"))
         ]
         for name in (".cursor", ".cursor-server"):
-            found.append(Place(home / name / "chats", "Cursor's command line agent"))
-            found.append(Place(home / name / "projects", "Cursor's transcripts"))
-        return found
+            places.append(Place(home / name / "chats", "Cursor's command line agent"))
+            places.append(Place(home / name / "projects", "Cursor's transcripts"))
+        return places
 
     def recognises(self, source: Source) -> bool:
         return container(source) is not None
 
     def is_part(self, source: Source) -> bool:
-        return TRANSCRIPTS in source.path.parts and is_held(source.path)
+        return TRANSCRIPTS in source.path.parts and is_in_database(source.path)
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         kind = container(source)
-        if kind is Container.STORE:
+        if kind is StorageForm.STORE:
             yield from read_store(source.path, report)
-        elif kind is Container.STATE or source.head.startswith(MAGIC):
+        elif kind is StorageForm.STATE or source.head.startswith(MAGIC):
             yield from read_database(source.path, report)
-        elif kind is Container.EXPORT:
+        elif kind is StorageForm.EXPORT:
             yield from read_export(source, report)
-        elif kind is Container.TEXT:
+        elif kind is StorageForm.TEXT:
             yield from read_text(source, report)
         else:
             yield from read_transcript(source, report)

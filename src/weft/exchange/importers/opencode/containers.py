@@ -20,7 +20,7 @@ import orjson
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.databases import UNREADABLE, Database, opened
+from weft.exchange.importers.databases import UNREADABLE, Database, open_database
 from weft.exchange.importers.foreign_files import BOM, names_beneath, read_beneath, read_beside, read_whole
 from weft.exchange.importers.foreign_values import (
     SOURCE_LIMITS,
@@ -35,7 +35,7 @@ from weft.exchange.importers.foreign_values import (
 from weft.exchange.importers.opencode.rows import (
     SETTINGS,
     MessageRow,
-    Reshaped,
+    MessageWithParts,
     Row,
     RowDraft,
     Session,
@@ -74,31 +74,34 @@ class Copies:
         self._earlier: dict[str, list[str]] | None = None
         self._forks: dict[str, Fork | None] = {}
 
-    def find(self, session: str) -> Fork | None:
+    def find_fork(self, session: str) -> Fork | None:
         if session not in self._forks:
-            self._forks[session] = self._find(session)
+            self._forks[session] = self._search_fork(session)
         return self._forks[session]
 
-    def _find(self, session: str) -> Fork | None:
+    def _search_fork(self, session: str) -> Fork | None:
         if self._earlier is None:
             self._earlier = self._beginning_alike()
-        own, best, length = list[tuple[str, Any]](), None, LEAST - 1
+        own_messages, best, length = list[tuple[str, Any]](), None, LEAST - 1
         for earlier in self._earlier.get(session, ()):
-            own = own or self._messages(session)
-            shared = _shared(own, theirs := self._messages(earlier))
+            own_messages = own_messages or self._messages(session)
+            shared = _shared(own_messages, earlier_messages := self._messages(earlier))
             if shared > length:
-                best, length = (earlier, theirs), shared
-        return None if best is None else self._fork(best[0], own[:length], best[1])
+                best, length = (earlier, earlier_messages), shared
+        return None if best is None else self._fork(best[0], own_messages[:length], best[1])
 
     def _fork(self, parent: str, copied: list[tuple[str, Any]], originals: list[tuple[str, Any]]) -> Fork:
-        before = self.find(parent)
-        first = {} if before is None else before.ids
+        parent_fork = self.find_fork(parent)
+        first_ids = {} if parent_fork is None else parent_fork.ids
         ids: dict[str, str] = {}
         for (copy, _), (original, _) in zip(copied, originals, strict=False):
-            ids[copy] = first.get(original, original)
-            parts, theirs = self._parts(copy), self._parts(original)
-            if len(parts) == len(theirs):
-                ids |= {part: first.get(their, their) for part, their in zip(parts, theirs, strict=True)}
+            ids[copy] = first_ids.get(original, original)
+            copied_parts, original_parts = self._part_ids(copy), self._part_ids(original)
+            if len(copied_parts) == len(original_parts):
+                ids |= {
+                    copied_part: first_ids.get(original_part, original_part)
+                    for copied_part, original_part in zip(copied_parts, original_parts, strict=True)
+                }
         return Fork(parent, ids, ids[copied[-1][0]])
 
     def _beginning_alike(self) -> dict[str, list[str]]:
@@ -106,14 +109,14 @@ class Copies:
         if not self._database.has("message", "id", "session_id", "time_created"):
             return {}
         has_times = self._database.has("session", "id", "time_created")
-        made = "(SELECT s.time_created FROM session s WHERE s.id = m.session_id)" if has_times else "NULL"
-        found = self._database.walk(
-            f"SELECT m.session_id, min(m.time_created), {made} AS made FROM message m GROUP BY m.session_id"
+        created_sql = "(SELECT s.time_created FROM session s WHERE s.id = m.session_id)" if has_times else "NULL"
+        first_messages = self._database.walk(
+            f"SELECT m.session_id, min(m.time_created), {created_sql} AS made FROM message m GROUP BY m.session_id"
             " ORDER BY made, m.session_id"
         )
         alike: dict[Any, list[str]] = {}
         earlier: dict[str, list[str]] = {}
-        for session, begun, _ in found:
+        for session, begun, _ in first_messages:
             before = alike.setdefault(begun, [])
             if begun is not None and before:
                 earlier[session] = list(before)
@@ -124,26 +127,28 @@ class Copies:
         sql = "SELECT id, time_created FROM message WHERE session_id = ? ORDER BY time_created, id"
         return [(str(id), created) for id, created in self._database.walk(sql, (session,))]
 
-    def _parts(self, message: str) -> list[str]:
+    def _part_ids(self, message: str) -> list[str]:
         if not self._database.has("part", "id", "message_id"):
             return []
         sql = "SELECT id FROM part WHERE message_id = ? ORDER BY id"
         return [str(id) for (id,) in self._database.rows(sql, (message,))]
 
 
-def _shared(own: list[tuple[str, Any]], theirs: list[tuple[str, Any]]) -> int:
+def _shared(own_messages: list[tuple[str, Any]], earlier_messages: list[tuple[str, Any]]) -> int:
     """With how many messages of the same moments both begin."""
-    pairs = zip(own, theirs, strict=False)
-    return next((k for k, (ours, other) in enumerate(pairs) if ours[1] != other[1]), min(len(own), len(theirs)))
+    pairs = zip(own_messages, earlier_messages, strict=False)
+    return next(
+        (k for k, (our, their) in enumerate(pairs) if our[1] != their[1]), min(len(own_messages), len(earlier_messages))
+    )
 
 
-def as_in_first_session(drafted: RowDraft, rows: list[tuple[str | None, bytes]], fork: Fork) -> RowDraft:
+def as_in_first_session(draft: RowDraft, rows: list[tuple[str | None, bytes]], fork: Fork) -> RowDraft:
     """A message with the ids that it and its parts had first; `rows` are their own ids and their JSON."""
-    (message, data), *parts = rows
+    (message, data), *part_rows = rows
     if message not in fork.ids:
-        return drafted
-    spans = [_renamed(span, *row, fork) for span, row in zip(drafted.parts, parts, strict=True)]
-    return RowDraft(_renamed(drafted.message, message, data, fork), spans, drafted.number)
+        return draft
+    spans = [_renamed(span, *row, fork) for span, row in zip(draft.parts, part_rows, strict=True)]
+    return RowDraft(_renamed(draft.message, message, data, fork), spans, draft.number)
 
 
 def _renamed(span: Span, id: str | None, data: bytes, fork: Fork) -> Span:
@@ -171,7 +176,7 @@ class EventRow(Struct, frozen=True):
     data: bytes
 
 
-class Known(Struct, frozen=True):
+class RowIdentity(Struct, frozen=True):
     """What tells a copied row from others, and the id that it had first."""
 
     id: str | None
@@ -183,7 +188,7 @@ class NewerMessages:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._columns = [name for name in ("seq", "time_created") if database.has("session_message", name)]
-        self._known: dict[str, dict[Any, Known]] = {}
+        self._identities: dict[str, dict[Any, RowIdentity]] = {}
 
     def draft(self, session: Session, older: list[RowDraft], verbatim: Verbatim, is_migrated: bool) -> list[RowDraft]:
         """Those of a session that come after what the first version's tables told; none, if that had not ended: some of
@@ -191,26 +196,26 @@ class NewerMessages:
         rows = self._rows(session.info["id"])
         repeated = len(rows) if older and not is_migrated else _repeated(rows, {draft.message.id for draft in older})
         newer = Version2()
-        drafted: list[tuple[RowDraft, Reshaped | None]] = []
+        drafted: list[tuple[RowDraft, MessageWithParts | None]] = []
         for number, row in enumerate(rows):
             before = verbatim.count
             span = verbatim.add("session_message", row.id, row.data, type=row.kind, seq=row.place)
             if number < repeated:
-                session.keep(f"session_message.{row.kind}", is_unknown=False)
+                session.count_kept(f"session_message.{row.kind}", is_unknown=False)
                 continue
             value = _object(row.data)
-            made = None if value is None else newer.take(row.kind, row.id, value)
-            if made is not None:
-                parts = [Span(0, 0, None, canonical(part)) for part in made.parts]
+            reshaped = None if value is None else newer.add_row(row.kind, row.id, value)
+            if reshaped is not None:
+                parts = [Span(0, 0, None, canonical(part)) for part in reshaped.parts]
                 verbatim.count += len(parts)
-                drafted.append((RowDraft(span, parts, before), made))
+                drafted.append((RowDraft(span, parts, before), reshaped))
             elif value is None:
                 drafted.append((RowDraft(span, [], before), None))
             else:
                 session.count(row.kind, row.kind in SETTINGS, is_known(row.kind))
-        for draft, made in drafted:
-            if made is not None:  # only now: a row may still be told how its turn ended
-                draft.message = Span(0, 0, text(made.info.get("id")), canonical(made.info))
+        for draft, reshaped in drafted:
+            if reshaped is not None:  # only now: a row may still be told how its turn ended
+                draft.message = Span(0, 0, text(reshaped.info.get("id")), canonical(reshaped.info))
         return [draft for draft, _ in drafted]
 
     def migrated(self, session: str) -> tuple[str, str] | None:
@@ -232,39 +237,44 @@ class NewerMessages:
         place, created = (name if name in self._columns else "NULL" for name in ("seq", "time_created"))
         order = ", ".join([*self._columns, "id"])
         sql = f"SELECT id, type, {place}, {created}, CAST(data AS BLOB) FROM session_message WHERE session_id = ?"
-        found = self._database.walk(f"{sql} ORDER BY {order}", (session,))
-        rows = [EventRow(_word(id), str(kind), place, created, data or b"") for id, kind, place, created, data in found]
+        stored_rows = self._database.walk(f"{sql} ORDER BY {order}", (session,))
+        rows = [
+            EventRow(_word(id), str(kind), place, created, data or b"")
+            for id, kind, place, created, data in stored_rows
+        ]
         first = self._copied(session, DEEPEST)
-        return [replace(row, id=_first_id(first, row.place, Known(row.id, row.kind, row.created)).id) for row in rows]
+        return [
+            replace(row, id=_first_id(first, row.place, RowIdentity(row.id, row.kind, row.created)).id) for row in rows
+        ]
 
-    def _copied(self, session: str, deepest: int) -> dict[Any, Known]:
+    def _copied(self, session: str, deepest: int) -> dict[Any, RowIdentity]:
         """What a fork may have copied: the rows of the session it comes from, by their places."""
         parent = self._forked_from(session)
         if parent is None or not deepest or len(self._columns) < 2:
             return {}
-        if parent not in self._known:
-            self._known[parent] = {}  # while it is found out, for forks that lead back to themselves
+        if parent not in self._identities:
+            self._identities[parent] = {}  # while it is found out, for forks that lead back to themselves
             sql = "SELECT seq, id, type, time_created FROM session_message WHERE session_id = ?"
             first = self._copied(parent, deepest - 1)
-            self._known[parent] = {
-                place: _first_id(first, place, Known(_word(id), str(kind), created))
+            self._identities[parent] = {
+                place: _first_id(first, place, RowIdentity(_word(id), str(kind), created))
                 for place, id, kind, created in self._database.walk(sql, (parent,))
             }
-        return self._known[parent]
+        return self._identities[parent]
 
     def _forked_from(self, session: str) -> str | None:
         for table in FORKED:
             if self._database.has(table, "id", "fork_session_id"):
-                found = self._database.rows(f"SELECT fork_session_id FROM {table} WHERE id = ?", (session,))
-                if found and (parent := text(found[0][0])) is not None:
+                rows = self._database.rows(f"SELECT fork_session_id FROM {table} WHERE id = ?", (session,))
+                if rows and (parent := text(rows[0][0])) is not None:
                     return parent
         return None
 
 
-def _first_id(first: dict[Any, Known], place: Any, row: Known) -> Known:
+def _first_id(first: dict[Any, RowIdentity], place: Any, identity: RowIdentity) -> RowIdentity:
     copied = first.get(place)
-    is_copy = copied is not None and (copied.kind, copied.created) == (row.kind, row.created)
-    return copied if copied is not None and is_copy else row
+    is_copy = copied is not None and (copied.kind, copied.created) == (identity.kind, identity.created)
+    return copied if copied is not None and is_copy else identity
 
 
 def _repeated(rows: list[EventRow], older: set[str | None]) -> int:
@@ -272,8 +282,8 @@ def _repeated(rows: list[EventRow], older: set[str | None]) -> int:
     of them where they share none."""
     if not older:
         return 0
-    both = [number for number, row in enumerate(rows, 1) if row.id in older]
-    return both[-1] if both else len(rows)
+    shared_numbers = [number for number, row in enumerate(rows, 1) if row.id in older]
+    return shared_numbers[-1] if shared_numbers else len(rows)
 
 
 def _object(data: bytes) -> dict[str, Any] | None:
@@ -304,7 +314,7 @@ MESSAGES = ("message", "session_message")
 
 
 def read_database(path: Path, report: Report) -> Iterator[Session]:
-    with opened(path, report) as database:
+    with open_database(path, report) as database:
         if database is not None:
             yield from _Database(database, report).sessions()
 
@@ -348,7 +358,7 @@ class _Database:
 
     def _session(self, id: str) -> Session:
         verbatim = Verbatim()
-        rows = {table: row for table in SESSIONS if (row := self._one(table, "id", id))}
+        rows = {table: row for table in SESSIONS if (row := self._first_row(table, "id", id))}
         fields: dict[str, Any] = {}
         for table, row in rows.items():
             verbatim.add(table, id, orjson.dumps(row, default=str))
@@ -356,7 +366,7 @@ class _Database:
         session = Session(info=fields | {"id": id}, has_record=bool(rows))
         if len(rows) > 1:
             session.count_mapped("session_v2")
-        fork = self._copies.find(id)
+        fork = self._copies.find_fork(id)
         if fork is not None:
             _add_fork(session.info, fork)
         drafted = self._messages(id, verbatim, fork=fork)
@@ -364,15 +374,15 @@ class _Database:
             drafted = self._messages(copied[0], verbatim, until=copied[1])
         drafted += self._newer.draft(session, drafted, verbatim, is_migrated="session_v2" in rows)
         session.todos = self._todos(id, verbatim)
-        self._others(id, session, verbatim)
+        self._count_orphan_parts(id, session, verbatim)
         session.raw, session.messages = verbatim.finish(drafted)
         return session
 
-    def _one(self, table: str, column: str, value: str) -> dict[str, Any]:
+    def _first_row(self, table: str, column: str, value: str) -> dict[str, Any]:
         if not self._has(table, column):
             return {}
-        found = self._rows(f"SELECT * FROM {table} WHERE {column} = ?", (value,))
-        return dict(zip(self._columns[table], found[0], strict=False)) if found else {}
+        rows = self._rows(f"SELECT * FROM {table} WHERE {column} = ?", (value,))
+        return dict(zip(self._columns[table], rows[0], strict=False)) if rows else {}
 
     def _messages(
         self, session: str, verbatim: Verbatim, until: str | None = None, fork: Fork | None = None
@@ -383,17 +393,17 @@ class _Database:
         created = "time_created" if self._has("message", "time_created") else "NULL"
         sql = f"SELECT id, {created}, CAST(data AS BLOB) FROM message WHERE session_id = ? ORDER BY {order}"
         drafted = []
-        for id, when, data in self._walk(sql, (session,)):
+        for id, time_created, data in self._walk(sql, (session,)):
             number = verbatim.count
-            message = verbatim.add("message", _id(id), data or b"", time_created=when)
-            rows = [(_id(part), text or b"") for part, text in self._parts(id)]
+            message = verbatim.add("message", _id(id), data or b"", time_created=time_created)
+            rows = [(_id(part_id), text or b"") for part_id, text in self._part_rows(id)]
             draft = RowDraft(message, [verbatim.add("part", *row) for row in rows], number)
             drafted.append(draft if fork is None else as_in_first_session(draft, [(_id(id), data or b""), *rows], fork))
             if until is not None and id == until:
                 break
         return drafted
 
-    def _parts(self, message: Any) -> list[Any]:
+    def _part_rows(self, message: Any) -> list[Any]:
         if not self._has("part", "id", "message_id", "data"):
             return []
         return self._rows("SELECT id, CAST(data AS BLOB) FROM part WHERE message_id = ? ORDER BY id", (message,))
@@ -403,28 +413,28 @@ class _Database:
         if not self._has("todo", "session_id", "position", *names):
             return []
         sql = f"SELECT {', '.join(names)} FROM todo WHERE session_id = ? ORDER BY position"
-        found = [dict(zip(names, row, strict=True)) for row in self._rows(sql, (session,))]
-        for todo in found:
+        todos = [dict(zip(names, row, strict=True)) for row in self._rows(sql, (session,))]
+        for todo in todos:
             verbatim.add("todo", None, orjson.dumps(todo, default=str))
-        return found
+        return todos
 
-    def _others(self, session: str, kept: Session, verbatim: Verbatim) -> None:
+    def _count_orphan_parts(self, session_id: str, session: Session, verbatim: Verbatim) -> None:
         """Parts without their message."""
         if self._has("part", "id", "message_id", "session_id", "data") and self._has("message", "id"):
             sql = (
                 "SELECT id, CAST(data AS BLOB), message_id FROM part WHERE session_id = ?"
                 " AND message_id NOT IN (SELECT id FROM message) ORDER BY id"
             )
-            for id, data, message in self._walk(sql, (session,)):
+            for id, data, message in self._walk(sql, (session_id,)):
                 verbatim.add("part", _id(id), data or b"", message_id=message)
-                kept.keep("part.without message", is_unknown=False)
+                session.count_kept("part.without message", is_unknown=False)
 
 
 def _add_fork(info: dict[str, Any], fork: Fork) -> None:
     info.setdefault("fork", {"session": fork.session, "message": fork.last})
     revert = info.get("revert")
-    if isinstance(revert, dict) and isinstance(at := revert.get("messageID"), str):
-        info["revert"] = revert | {"messageID": fork.ids.get(at, at)}
+    if isinstance(revert, dict) and isinstance(message := revert.get("messageID"), str):
+        info["revert"] = revert | {"messageID": fork.ids.get(message, message)}
 
 
 def _id(value: Any) -> str | None:
@@ -510,9 +520,9 @@ def read_export(data: bytes, report: Report) -> Session:
     except (ValueError, RecursionError) as error:
         return _recovered(data, report, str(error))
     if info is not None and not session.has_record:
-        _damaged(report, f"the session's info is a JSON {type(info).__name__}")
+        _report_damaged(report, f"the session's info is a JSON {type(info).__name__}")
     for name in document.keys() - KNOWN:
-        session.keep(f"export.{name}", is_unknown=True)
+        session.count_kept(f"export.{name}", is_unknown=True)
     return session
 
 
@@ -523,42 +533,42 @@ def announced(data: bytes) -> int:
 
 
 def _take_messages(session: Session, raw: Raw, data: bytes, report: Report) -> None:
-    newer = _newer(raw)
+    newer = _newer_messages(raw)
     if newer is None:
         session.messages = _rows(raw, report)
-        _place(data, session.messages)
+        _locate_messages(data, session.messages)
         return
     folder = mapping(session.info.get("location")).get("directory")
     session.info.setdefault("directory", folder)
     _reshape(session, newer, data)
 
 
-def _newer(raw: Raw) -> list[Raw] | list[bytes] | None:
+def _newer_messages(raw: Raw) -> list[Raw] | list[bytes] | None:
     """The messages of version 2: none of them has an info."""
     try:
         kinds = _kinds.decode(raw)
     except (ValueError, RecursionError):
         return None
     is_newer = any(isinstance(kind.type, str) for kind in kinds) and all(kind.info is UNSET for kind in kinds)
-    return _each(raw) if is_newer else None
+    return _raw_messages(raw) if is_newer else None
 
 
 def _reshape(session: Session, raws: list[Raw] | list[bytes], data: bytes) -> None:
-    taker, at = Version2(), 0
-    drafted: list[tuple[MessageRow, Reshaped]] = []
+    converter, offset = Version2(), 0
+    drafted: list[tuple[MessageRow, MessageWithParts]] = []
     for raw in raws:
-        at = max(data.find(raw, at), at)
+        offset = max(data.find(raw, offset), offset)
         value = mapping(json_value(raw))
         kind = text(value.get("type")) or "none"
-        made = taker.take(kind, text(value.get("id")), value)
-        if made is None:
+        reshaped = converter.add_row(kind, text(value.get("id")), value)
+        if reshaped is None:
             session.count(kind, kind in SETTINGS, is_known(kind))
             continue
-        parts = [Row(canonical(part)) for part in made.parts]
-        drafted.append((MessageRow(Row(b""), parts, at, at + len(raw)), made))
-        at += len(raw)
-    for message, made in drafted:
-        message.row = Row(canonical(made.info))
+        parts = [Row(canonical(part)) for part in reshaped.parts]
+        drafted.append((MessageRow(Row(b""), parts, offset, offset + len(raw)), reshaped))
+        offset += len(raw)
+    for message, reshaped in drafted:
+        message.row = Row(canonical(reshaped.info))
     session.messages = [message for message, _ in drafted]
     if session.messages:
         session.messages[-1].end = len(data)
@@ -572,21 +582,23 @@ def _sections(data: bytes) -> dict[str, Raw]:
         return {name: Raw(canonical(value)) for name, value in json_object(data).items()}
 
 
-def _damaged(report: Report, what: str) -> None:
+def _report_damaged(report: Report, problem: str) -> None:
     report.found += 1
     report.damaged += 1
-    report.problem(None, what)
+    report.problem(None, problem)
 
 
 def _rows(raw: Raw, report: Report) -> list[MessageRow]:
     try:
-        return [MessageRow(Row(each.info), [Row(part) for part in each.parts]) for each in _messages.decode(raw)]
+        return [
+            MessageRow(Row(message.info), [Row(part) for part in message.parts]) for message in _messages.decode(raw)
+        ]
     except (ValueError, RecursionError):  # one of them has another shape than it should
-        rows = [_row(each, report) for each in _each(raw)]
+        rows = [_row(raw_message, report) for raw_message in _raw_messages(raw)]
         return [row for row in rows if row is not None]
 
 
-def _each(raw: Raw) -> list[Raw] | list[bytes]:
+def _raw_messages(raw: Raw) -> list[Raw] | list[bytes]:
     try:
         return _list.decode(raw)
     except (ValueError, RecursionError):
@@ -603,62 +615,62 @@ def _row(raw: Raw | bytes, report: Report) -> MessageRow | None:
     except ValueError:
         value = {}
     if "info" not in value:
-        _damaged(report, "a message has no info")
+        _report_damaged(report, "a message has no info")
         return None
     parts = value.get("parts")
     rows = parts if isinstance(parts, list) else [] if parts is None else [parts]
     return MessageRow(Row(canonical(value["info"])), [Row(canonical(part)) for part in rows])
 
 
-def _place(data: bytes, messages: list[MessageRow]) -> None:
+def _locate_messages(data: bytes, messages: list[MessageRow]) -> None:
     """Where each begins; it ends where the next one does."""
-    at = 0
+    offset = 0
     for message in messages:
         if isinstance(message.row.data, Raw):  # else it was put right, and its bytes are not these
-            at = max(data.find(message.row.data, at), at)
-        message.offset = max(data.rfind(b"{", 0, at), 0)
+            offset = max(data.find(message.row.data, offset), offset)
+        message.offset = max(data.rfind(b"{", 0, offset), 0)
     for message, after in pairwise(messages):
         message.end = after.offset
     if messages:
         messages[-1].end = len(data)
 
 
-def _recovered(data: bytes, report: Report, why: str) -> Session:
+def _recovered(data: bytes, report: Report, reason: str) -> Session:
     """As much as can be read of a document that is no JSON as a whole."""
     words = data.decode("utf-8", "surrogateescape")
     session = Session(info={}, has_record=False)
     reader = json.JSONDecoder(parse_constant=str, strict=False)
-    at = 0
+    position = 0
     for name in ("info", "messages"):
-        match = next((match for match in KEY.finditer(words, at) if match[1] == name), None)
+        match = next((match for match in KEY.finditer(words, position) if match[1] == name), None)
         if match is None:
             continue
         if name == "messages":
             _recover_messages(session, words, match.end(), reader, report)
             break
         try:
-            info, at = reader.raw_decode(words, match.end())
+            info, position = reader.raw_decode(words, match.end())
         except (ValueError, RecursionError):
             continue
         session.info, session.has_record = mapping(info), isinstance(info, dict)
-    _damaged(report, f"the document is damaged: {why}"[:300])
+    _report_damaged(report, f"the document is damaged: {reason}"[:300])
     return session
 
 
-def _recover_messages(session: Session, words: str, at: int, reader: json.JSONDecoder, report: Report) -> None:
-    offset = _size(words[:at])
-    while at < len(words):
-        while at < len(words) and words[at] in " \t\r\n,[":
-            at, offset = at + 1, offset + 1
+def _recover_messages(session: Session, words: str, position: int, reader: json.JSONDecoder, report: Report) -> None:
+    offset = _size(words[:position])
+    while position < len(words):
+        while position < len(words) and words[position] in " \t\r\n,[":
+            position, offset = position + 1, offset + 1
         try:
-            value, end = reader.raw_decode(words, at)
+            value, end_position = reader.raw_decode(words, position)
         except (ValueError, RecursionError):
             return
-        size = _size(words[at:end])
+        size = _size(words[position:end_position])
         if (row := _row(canonical(value), report)) is not None:
             row.offset, row.end = offset, offset + size
             session.messages.append(row)
-        at, offset = end, offset + size
+        position, offset = end_position, offset + size
 
 
 def _size(words: str) -> int:
@@ -682,13 +694,13 @@ class Layout(Struct, frozen=True):
     root: Path
     is_first_form: bool
 
-    def messages(self, session: str) -> Path:
+    def message_folder(self, session: str) -> Path:
         return self.root / "message" / session
 
-    def parts(self, session: str, message: str) -> Path:
+    def part_folder(self, session: str, message: str) -> Path:
         return self.root / "part" / session / message if self.is_first_form else self.root / "part" / message
 
-    def todos(self, session: str) -> Path:
+    def todo_file(self, session: str) -> Path:
         return self.root / "todo" / f"{session}.json"
 
 
@@ -715,8 +727,8 @@ def read_folder(source: Source, report: Report) -> Session | None:
 
 def read_orphans(path: Path, report: Report) -> Session:
     """Messages whose session is gone; `path` is the first of them."""
-    found = Layout(path.parents[2], is_first_form=path.parents[2].name == "session")
-    session = _read_messages(Session(info={}, has_record=False), found, path.parent.name, Verbatim(), report)
+    session_layout = Layout(path.parents[2], is_first_form=path.parents[2].name == "session")
+    session = _read_messages(Session(info={}, has_record=False), session_layout, path.parent.name, Verbatim(), report)
     ids = (text(_object_in_folder(bytes(message.row.data)).get("sessionID")) for message in session.messages[:1])
     session.info["id"] = next(ids, None) or path.parent.name
     return session
@@ -729,7 +741,7 @@ def is_first_orphan(path: Path) -> bool:
     name = f"{folder.name}.json"
     try:
         if (folder.parent.parent / "info" / name).exists() or any(
-            (each / name).exists() for each in sessions.iterdir()
+            (project_folder / name).exists() for project_folder in sessions.iterdir()
         ):
             return False
     except OSError:
@@ -737,28 +749,34 @@ def is_first_orphan(path: Path) -> bool:
     return _files(folder, folder.parent.parent)[:1] == [path]
 
 
-def parts_of(path: Path) -> list[Path]:
+def part_files_of(path: Path) -> list[Path]:
     """The messages and parts that a session's file, or the first of the messages that have lost it, stands for."""
     if path.parent.parent.name == "message":
-        found, id = Layout(path.parents[2], is_first_form=path.parents[2].name == "session"), path.parent.name
+        session_layout, id = Layout(path.parents[2], is_first_form=path.parents[2].name == "session"), path.parent.name
     elif path.parent.name == "info" or path.parent.parent.name == "session":
-        found, id = layout(path), path.stem
+        session_layout, id = layout(path), path.stem
     else:
         return []
-    messages = _files(found.messages(id), found.root)
-    parts = [part for message in messages for part in _files(found.parts(id, message.stem), found.root)]
-    return [each for each in (*messages, *parts, found.todos(id)) if each != path and each.is_file()]
+    messages = _files(session_layout.message_folder(id), session_layout.root)
+    parts = [
+        part_file
+        for message in messages
+        for part_file in _files(session_layout.part_folder(id, message.stem), session_layout.root)
+    ]
+    return [file for file in (*messages, *parts, session_layout.todo_file(id)) if file != path and file.is_file()]
 
 
-def whole_of(path: Path, session: str | None) -> Path | None:
+def session_file_of(path: Path, session: str | None) -> Path | None:
     """The file that stands for a message, a part or what else is told of a session; `session`, if it names that."""
     for root in path.parents[:4]:
         folder = root / "session" if (root / "session").is_dir() else root
         id = session or (path.parent.name if path.parent.parent.name == "message" else path.stem)
-        known = [each / f"{id}.json" for each in _folders(folder)]
+        candidates = [project_folder / f"{id}.json" for project_folder in _folders(folder)]
         orphans = _files(root / "message" / id, root)
-        if found := next((each for each in known if each.is_file()), orphans[0] if orphans else None):
-            return found
+        if session_file := next(
+            (candidate for candidate in candidates if candidate.is_file()), orphans[0] if orphans else None
+        ):
+            return session_file
     return None
 
 
@@ -767,14 +785,16 @@ def _folders(folder: Path) -> list[Path]:
     if folder.name != "session":
         return []
     try:
-        return sorted(each for each in folder.iterdir() if each.is_dir())
+        return sorted(project_folder for project_folder in folder.iterdir() if project_folder.is_dir())
     except OSError:
         return []
 
 
-def _read_messages(session: Session, found: Layout, id: str, verbatim: Verbatim, report: Report) -> Session:
-    drafted = [_draft(file, found, id, verbatim, report) for file in _messages_in_folder(found, id, report)]
-    session.todos = _todos(found.todos(id), found.root, verbatim)
+def _read_messages(session: Session, session_layout: Layout, id: str, verbatim: Verbatim, report: Report) -> Session:
+    drafted = [
+        _draft(file, session_layout, id, verbatim, report) for file in _messages_in_folder(session_layout, id, report)
+    ]
+    session.todos = _todos(session_layout.todo_file(id), session_layout.root, verbatim)
     session.raw, session.messages = verbatim.finish(drafted)
     return session
 
@@ -786,11 +806,13 @@ def _files(folder: Path, root: Path) -> list[Path]:
     return sorted(folder / name for name in names if name.endswith(".json") and not name.startswith("."))
 
 
-def _messages_in_folder(found: Layout, session: str, report: Report) -> list[_File]:
+def _messages_in_folder(session_layout: Layout, session: str, report: Report) -> list[_File]:
     """As opencode orders them: by when they were made, then by id. One that is reverted meanwhile vanishes."""
-    folder = found.messages(session)
-    read = ((file.stem, read_beside(file, found.root, report)) for file in _files(folder, found.root))
-    files = [_File(id, data, _object_in_folder(data)) for id, data in read if data is not None]
+    folder = session_layout.message_folder(session)
+    read_files = (
+        (file.stem, read_beside(file, session_layout.root, report)) for file in _files(folder, session_layout.root)
+    )
+    files = [_File(id, data, _object_in_folder(data)) for id, data in read_files if data is not None]
     return sorted(
         files, key=lambda file: (millis(mapping(_info_in_folder(file).get("time")).get("created")) or 0, file.id)
     )
@@ -807,7 +829,7 @@ def _info_in_folder(file: _File) -> dict[str, Any]:
     return from_first_form(file.value)[0] if has_first_form(file.value) else file.value
 
 
-def _draft(file: _File, found: Layout, session: str, verbatim: Verbatim, report: Report) -> RowDraft:
+def _draft(file: _File, session_layout: Layout, session: str, verbatim: Verbatim, report: Report) -> RowDraft:
     number = verbatim.count
     message, spans = verbatim.add("message", file.id, file.data), []
     if has_first_form(file.value):
@@ -815,9 +837,9 @@ def _draft(file: _File, found: Layout, session: str, verbatim: Verbatim, report:
         message = Span(0, 0, file.id, canonical(info))
         spans = [Span(0, 0, None, canonical(part)) for part in parts]
         verbatim.count += len(parts)
-    for each in _files(found.parts(session, file.id), found.root):
-        if (part := read_beside(each, found.root, report)) is not None:
-            spans.append(verbatim.add("part", each.stem, part))
+    for part_file in _files(session_layout.part_folder(session, file.id), session_layout.root):
+        if (part := read_beside(part_file, session_layout.root, report)) is not None:
+            spans.append(verbatim.add("part", part_file.stem, part))
     return RowDraft(message, spans, number)
 
 

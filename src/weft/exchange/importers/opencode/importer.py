@@ -20,24 +20,24 @@ from weft.exchange.importers.foreign_values import canonical, json_object, mappi
 from weft.exchange.importers.opencode.containers import (
     announced,
     is_first_orphan,
-    parts_of,
+    part_files_of,
     read_database,
     read_export,
     read_folder,
     read_orphans,
-    whole_of,
+    session_file_of,
 )
 from weft.exchange.importers.opencode.messages import (
     MessageParts,
+    add_part,
     completed_at,
     created_at,
     error_text,
     prompt_items,
     response_items,
     system_items,
-    take_part,
 )
-from weft.exchange.importers.opencode.rows import HIDDEN, Head, MessageRow, Row, Session, head_of
+from weft.exchange.importers.opencode.rows import HIDDEN, MessageHead, MessageRow, Row, Session, head_of
 from weft.exchange.importers.port import (
     Item,
     NativeCompaction,
@@ -70,7 +70,7 @@ class PlannedTurn(Struct):
 class TurnPlanner:
     """Takes the messages of a session one after another."""
 
-    def __init__(self, session_id: str, heads: list[Head | None]) -> None:
+    def __init__(self, session_id: str, heads: list[MessageHead | None]) -> None:
         self._session, self._heads = session_id, heads
         counted = Counter(head.id for head in heads if head is not None and head.id is not None)
         self._unique = {id for id, times in counted.items() if times == 1 and id != HIDDEN}
@@ -78,7 +78,7 @@ class TurnPlanner:
         self._prompts: dict[str, int] = {}
         self._prompt: int | None = None
         self._goes_on: dict[int, int] = {}
-        self._taken: dict[str, int] = {}
+        self._key_counts: dict[str, int] = {}
         self.plans: list[PlannedTurn] = []
         self.strays: list[int] = []
         """Messages that belong to no turn, since what they are is not known."""
@@ -88,17 +88,17 @@ class TurnPlanner:
     def plan(self) -> list[PlannedTurn]:
         for number, head in enumerate(self._heads):
             if head is not None and head.begins is not None:
-                self._placed(number, head)
+                self._place_message(number, head)
             elif head is not None and head.role == "user":
-                self._user(number, head)
+                self._add_prompt(number, head)
             elif head is not None and head.role == "assistant":
-                self._assistant(number, head)
+                self._add_answer(number, head)
             elif head is None or head.role not in ROLES:
                 self.strays.append(number)
             elif self.plans:
                 self.plans[-1].messages.append(number)
             else:
-                self._begin(number, self._name(number))
+                self._begin_turn(number, self._name(number))
         for turn, plan in enumerate(self.plans):
             self.turns |= {id: turn for number in plan.messages if (id := self.native(number)) is not None}
         return self.plans
@@ -111,49 +111,49 @@ class TurnPlanner:
     def _name(self, number: int) -> str:
         return self.native(number) or f"{self._session}#{number}"
 
-    def _begin(self, number: int, key: str, is_compaction: bool = False) -> int:
+    def _begin_turn(self, number: int, key: str, is_compaction: bool = False) -> int:
         unique = key
-        while unique in self._taken:
-            self._taken[key] += 1
-            unique = f"{key}~{self._taken[key]}"
-        self._taken[unique] = 1
+        while unique in self._key_counts:
+            self._key_counts[key] += 1
+            unique = f"{key}~{self._key_counts[key]}"
+        self._key_counts[unique] = 1
         parent = len(self.plans) - 1 if self.plans else None
         self.plans.append(PlannedTurn(unique, [number], parent, is_compaction))
         return len(self.plans) - 1
 
-    def _placed(self, number: int, head: Head) -> None:
+    def _place_message(self, number: int, head: MessageHead) -> None:
         if head.begins or not self.plans:
-            self._begin(number, self._name(number), head.is_summary)
+            self._begin_turn(number, self._name(number), head.is_summary)
         else:
             self.plans[-1].messages.append(number)
 
-    def _user(self, number: int, head: Head) -> None:
+    def _add_prompt(self, number: int, head: MessageHead) -> None:
         if head.is_notice and self.plans:
             self.plans[-1].messages.append(number)
             return
-        self._prompt = self._begin(number, self._name(number), head.compacts)
+        self._prompt = self._begin_turn(number, self._name(number), head.compacts)
         if (id := self.native(number)) is not None:
             self._prompts[id] = self._prompt
 
-    def _assistant(self, number: int, head: Head) -> None:
+    def _add_answer(self, number: int, head: MessageHead) -> None:
         parent = None if head.parent == HIDDEN else head.parent
-        target = self._answered(parent)
+        target = self._answered_turn(parent)
         if head.is_summary and (target is None or not self.plans[target].is_compaction):
-            self._begin(number, self._name(number), is_compaction=True)
+            self._begin_turn(number, self._name(number), is_compaction=True)
             if target is not None:
                 self.plans[target].is_cut = True
         elif target is None:
-            target = self._begin(number, parent or self._name(number))
+            target = self._begin_turn(number, parent or self._name(number))
             if parent is not None:
                 self._prompts[parent] = target
         elif self.plans[target].is_cut:
             first = self._prompts.get(parent or "", self._prompt)
-            again = self._begin(number, f"{self.plans[target].key}#{self._name(number)}")
-            self._goes_on[target if first is None else first] = again
+            continuation = self._begin_turn(number, f"{self.plans[target].key}#{self._name(number)}")
+            self._goes_on[target if first is None else first] = continuation
         else:
             self.plans[target].messages.append(number)
 
-    def _answered(self, parent: str | None) -> int | None:
+    def _answered_turn(self, parent: str | None) -> int | None:
         """The turn that a response belongs to. A parent that is not in the file will begin one of its own."""
         if parent is None or (parent in self._ids and parent not in self._prompts):
             turn = self._prompt
@@ -196,100 +196,105 @@ class Turns:
 
     def walk(self) -> Iterator[NativeTurn]:
         for number in self._planner.strays:
-            self._stray(self._session.messages[number])
+            self._count_stray(self._session.messages[number])
         for turn, plan in enumerate(self._plans):
             turn_messages = TurnMessages()
             for number in plan.messages:
-                self._take(turn_messages, plan, self._session.messages[number], self._planner.native(number))
-            yield self._made(turn, plan, turn_messages)
+                self._add_message(turn_messages, plan, self._session.messages[number], self._planner.native(number))
+            yield self._native_turn(turn, plan, turn_messages)
 
-    def _object(self, row: Row, what: str) -> dict[str, Any] | None:
+    def _read_object(self, row: Row, label: str) -> dict[str, Any] | None:
         self._report.found += 1
         try:
             value = json_object(row.data)
         except ValueError as error:
             self._report.damaged += 1
-            self._report.problem(None, f"a {what} of {self._session.info.get('id')} is not readable: {error}"[:300])
+            self._report.problem(None, f"a {label} of {self._session.info.get('id')} is not readable: {error}"[:300])
             return None
         if row.id is not None:
             value["id"] = row.id
         return value
 
-    def _stray(self, message: MessageRow) -> None:
-        info = self._object(message.row, "message")
+    def _count_stray(self, message: MessageRow) -> None:
+        info = self._read_object(message.row, "message")
         if info is not None:
-            self._keep(f"message.{text(info.get('role')) or 'none'}", is_unknown=True)
+            self._count_kept(f"message.{text(info.get('role')) or 'none'}", is_unknown=True)
         for row in message.parts:
-            part = self._object(row, "part")
-            if part is not None:
-                self._keep(f"part.{text(part.get('type')) or 'none'}", is_unknown=False)
+            part_fields = self._read_object(row, "part")
+            if part_fields is not None:
+                self._count_kept(f"part.{text(part_fields.get('type')) or 'none'}", is_unknown=False)
 
-    def _keep(self, kind: str, is_unknown: bool) -> None:
+    def _count_kept(self, kind: str, is_unknown: bool) -> None:
         self._report.kept[kind] += 1
         if is_unknown:
             self._report.unknown[kind] += 1
 
-    def _take(self, turn_messages: TurnMessages, plan: PlannedTurn, message: MessageRow, native: str | None) -> None:
-        info = self._object(message.row, "message") or {}
+    def _add_message(
+        self, turn_messages: TurnMessages, plan: PlannedTurn, message: MessageRow, native: str | None
+    ) -> None:
+        info = self._read_object(message.row, "message") or {}
         role = text(info.get("role")) or "none"
         if role in ROLES:
             self._report.mapped[f"message.{role}"] += 1
         elif info:
-            self._keep(f"message.{role}", is_unknown=True)
-        parts = MessageParts(is_prompt=role == "user")
+            self._count_kept(f"message.{role}", is_unknown=True)
+        message_parts = MessageParts(is_prompt=role == "user")
         for row in message.parts:
-            self._part(parts, row)
+            self._add_part(message_parts, row)
         error = error_text(info.get("error"))
         turn_messages.records.append(canonical([role, native, info.get("summary") is True, error]))
-        turn_messages.records += [canonical(reduced) for reduced in parts.reduced]
-        ids = (native, *(reduced[1] for reduced in parts.reduced))
+        turn_messages.records += [canonical(reduced) for reduced in message_parts.reduced]
+        ids = (native, *(reduced[1] for reduced in message_parts.reduced))
         turn_messages.names += [id for id in ids if id is not None]
-        turn_messages.times += [when for when in (created_at(info), completed_at(info)) if when is not None]
-        self._say(turn_messages, plan, info, parts, native)
+        turn_messages.times += [time for time in (created_at(info), completed_at(info)) if time is not None]
+        self._add_items(turn_messages, plan, info, message_parts, native)
 
-    def _part(self, parts: MessageParts, row: Row) -> None:
-        part = self._object(row, "part")
-        if part is None:
+    def _add_part(self, message_parts: MessageParts, row: Row) -> None:
+        part_fields = self._read_object(row, "part")
+        if part_fields is None:
             return
-        if part.get("id") == HIDDEN:
-            part["id"] = None
-        kind = f"part.{text(part.get('type')) or 'none'}"
-        if take_part(parts, part):
+        if part_fields.get("id") == HIDDEN:
+            part_fields["id"] = None
+        kind = f"part.{text(part_fields.get('type')) or 'none'}"
+        if add_part(message_parts, part_fields):
             self._report.mapped[kind] += 1
         else:
-            self._keep(kind, is_unknown=True)
+            self._count_kept(kind, is_unknown=True)
 
-    def _say(
+    def _add_items(
         self,
         turn_messages: TurnMessages,
         plan: PlannedTurn,
         info: dict[str, Any],
-        parts: MessageParts,
+        message_parts: MessageParts,
         native: str | None,
     ) -> None:
         role = info.get("role")
         turn_messages.outcome = text(info.get("outcome")) or turn_messages.outcome
         if role == "user":
             turn_messages.user = turn_messages.user or info
-            turn_messages.compaction = turn_messages.compaction or parts.compaction
-            says = parts.parts or parts.synthetic or parts.ignored or parts.files
-            if says or parts.compaction is None:
-                turn_messages.items.append(prompt_items(info, parts, native, self._is_subagent))
+            turn_messages.compaction = turn_messages.compaction or message_parts.compaction
+            says = message_parts.parts or message_parts.synthetic or message_parts.ignored or message_parts.files
+            if says or message_parts.compaction is None:
+                turn_messages.items.append(prompt_items(info, message_parts, native, self._is_subagent))
         elif role == "assistant":
-            turn_messages.last, turn_messages.has_calls = info, bool(parts.calls)
-            turn_messages.items += response_items(info, parts, native)
-            turn_messages.compaction = turn_messages.compaction or parts.compaction
+            turn_messages.last, turn_messages.has_calls = info, bool(message_parts.calls)
+            turn_messages.items += response_items(info, message_parts, native)
+            turn_messages.compaction = turn_messages.compaction or message_parts.compaction
             if plan.is_compaction:
-                turn_messages.summary += [str(part.text) for part in parts.parts if isinstance(part, TextPart)]
+                turn_messages.summary += [str(part.text) for part in message_parts.parts if isinstance(part, TextPart)]
         elif role == "system":
-            turn_messages.items += system_items(info, parts, native)
+            turn_messages.items += system_items(info, message_parts, native)
 
-    def _made(self, turn: int, plan: PlannedTurn, turn_messages: TurnMessages) -> NativeTurn:
+    def _native_turn(self, turn: int, plan: PlannedTurn, turn_messages: TurnMessages) -> NativeTurn:
         info, last, user = self._session.info, turn_messages.last, turn_messages.user
         error = mapping(last.get("error"))
         is_stopped = error.get("name") == "MessageAbortedError" or turn_messages.outcome == "interrupted"
         has_failed = bool(error) or turn_messages.outcome == "failed"
-        first, end = self._session.messages[plan.messages[0]], self._session.messages[plan.messages[-1]]
+        first_message, last_message = (
+            self._session.messages[plan.messages[0]],
+            self._session.messages[plan.messages[-1]],
+        )
         return NativeTurn(
             key=plan.key,
             records=tuple(turn_messages.records),
@@ -310,30 +315,30 @@ class Turns:
             toolset=text(user.get("agent")) or text(last.get("agent")) or text(last.get("mode")),
             config=_config(user),
             metadata=present(diffs=_diffs(user), reverted=self._is_reverted(turn, plan)),
-            offset=first.offset,
-            end=end.end,
+            offset=first_message.offset,
+            end=last_message.end,
         )
 
     def _is_reverted(self, turn: int, plan: PlannedTurn) -> bool | str | None:
         """Taken back by a person; a turn of which only the end was, by the id that it was taken back to."""
         if self._reverted is None or turn < self._reverted:
             return None
-        at = text(mapping(self._session.info.get("revert")).get("messageID"))
-        return at if turn == self._reverted and self._planner.native(plan.messages[0]) != at else True
+        reverted_to = text(mapping(self._session.info.get("revert")).get("messageID"))
+        return reverted_to if turn == self._reverted and self._planner.native(plan.messages[0]) != reverted_to else True
 
     def _compaction(self, turn: int, plan: PlannedTurn, turn_messages: TurnMessages) -> NativeCompaction:
-        part = turn_messages.compaction
-        tail = text(mapping(part).get("tail_start_id")) or ""
-        kept = self._planner.turns.get(tail, turn)
-        begins = kept < turn and self._planner.native(self._plans[kept].messages[0]) == tail
-        through = None if kept >= turn else self._plans[kept].parent if begins else kept
+        part_fields = turn_messages.compaction
+        tail = text(mapping(part_fields).get("tail_start_id")) or ""
+        first_kept = self._planner.turns.get(tail, turn)
+        begins = first_kept < turn and self._planner.native(self._plans[first_kept].messages[0]) == tail
+        through = None if first_kept >= turn else self._plans[first_kept].parent if begins else first_kept
         began, done = created_at(turn_messages.last), completed_at(turn_messages.last)
         return NativeCompaction(
             summary="\n".join(turn_messages.summary),
             through=through,
-            first_kept=kept if kept < turn else None,
+            first_kept=first_kept if first_kept < turn else None,
             model=text(turn_messages.last.get("modelID")),
-            trigger=None if part is None else _trigger(part),
+            trigger=None if part_fields is None else _trigger(part_fields),
             duration_ms=None if began is None or done is None else max(done - began, 0),
         )
 
@@ -353,8 +358,10 @@ def is_finished(turn_messages: TurnMessages) -> bool:
     )
 
 
-def _trigger(part: dict[str, Any]) -> str:
-    return "overflow" if part.get("overflow") is True else "auto" if part.get("auto") is True else "manual"
+def _trigger(part_fields: dict[str, Any]) -> str:
+    return (
+        "overflow" if part_fields.get("overflow") is True else "auto" if part_fields.get("auto") is True else "manual"
+    )
 
 
 def _tools(value: Any) -> tuple[str, ...] | None:
@@ -375,15 +382,15 @@ def _config(user: dict[str, Any]) -> dict[str, Any] | None:
 
 def _diffs(user: dict[str, Any]) -> list[Any]:
     """What the turn changed, without the texts."""
-    found = map(mapping, sequence(mapping(user.get("summary")).get("diffs")))
+    diffs = map(mapping, sequence(mapping(user.get("summary")).get("diffs")))
     names = ("file", "status", "additions", "deletions")
-    return [{name: each[name] for name in names if each.get(name) is not None} for each in found]
+    return [{name: diff[name] for name in names if diff.get(name) is not None} for diff in diffs]
 
 
 # --- The importer of opencode: three containers with one mapping.
 
 
-class Container(Enum):
+class StorageForm(Enum):
     DATABASE = auto()
     EXPORT = auto()
     FOLDER = auto()
@@ -402,21 +409,21 @@ PART_SIGNS = (b'"sessionID"', b'"messageID"', b'"type"')
 BESIDE = frozenset({"todo", "session_diff", "session_share"})
 
 
-def container(source: Source) -> Container | None:
+def container(source: Source) -> StorageForm | None:
     """Which of the three a file is, if any."""
     head = source.head.removeprefix(BOM)
     head = head[announced(head) :]
     if head.startswith(MAGIC):
-        return Container.DATABASE if _is_database(source) else None
+        return StorageForm.DATABASE if _is_database(source) else None
     if _is_message(source):
-        return Container.ORPHANS if is_first_orphan(source.path) else None
-    value = _whole(source, head)
+        return StorageForm.ORPHANS if is_first_orphan(source.path) else None
+    value = _short_document(source, head)
     if value is not None:
         return _container_of(value)
     if EXPORT.match(head) and sum(sign in head for sign in EXPORT_SIGNS) >= 2:
-        return Container.EXPORT
+        return StorageForm.EXPORT
     is_session = source.path.name.startswith("ses_") and head.lstrip().startswith(b"{")
-    return Container.FOLDER if is_session and all(sign in head for sign in SESSION_SIGNS) else None
+    return StorageForm.FOLDER if is_session and all(sign in head for sign in SESSION_SIGNS) else None
 
 
 def _is_database(source: Source) -> bool:
@@ -424,7 +431,7 @@ def _is_database(source: Source) -> bool:
     return has_table or DATABASE_NAME.fullmatch(source.path.name) is not None
 
 
-def _whole(source: Source, head: bytes) -> dict[str, Any] | None:
+def _short_document(source: Source, head: bytes) -> dict[str, Any] | None:
     """The document, if it is short and sound."""
     if source.size > len(source.head):
         return None
@@ -435,11 +442,11 @@ def _whole(source: Source, head: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _container_of(value: dict[str, Any]) -> Container | None:
+def _container_of(value: dict[str, Any]) -> StorageForm | None:
     info = mapping(value.get("info"))
     if info and isinstance(value.get("messages"), list):
-        return Container.EXPORT if _is_session(info) else None
-    return Container.FOLDER if _is_session(value) and "messages" not in value else None
+        return StorageForm.EXPORT if _is_session(info) else None
+    return StorageForm.FOLDER if _is_session(value) and "messages" not in value else None
 
 
 def _is_session(info: dict[str, Any]) -> bool:
@@ -492,19 +499,19 @@ class Opencode:
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
         folder = environment.get("XDG_DATA_HOME")
         data = (Path(folder) if folder else home / ".local/share") / "opencode"
-        found = [
+        places = [
             Place(data / "opencode.db", "opencode"),
             Place(data / "storage", "opencode before 1.2"),
             Place(data / "project", "opencode before 0.5"),
         ]
         try:
-            others = sorted(path for path in data.glob("opencode-*.db") if path.is_file())
+            channel_databases = sorted(path for path in data.glob("opencode-*.db") if path.is_file())
         except OSError:
-            others = []
-        found += [Place(path, "opencode, another release channel") for path in others]
+            channel_databases = []
+        places += [Place(path, "opencode, another release channel") for path in channel_databases]
         if database := environment.get("OPENCODE_DB"):
-            found.append(Place(data / database, "opencode"))
-        return found
+            places.append(Place(data / database, "opencode"))
+        return places
 
     def recognises(self, source: Source) -> bool:
         return container(source) is not None
@@ -512,11 +519,11 @@ class Opencode:
     def is_part(self, source: Source) -> bool:
         return is_part_file(source)
 
-    def whole(self, source: Source) -> Path | None:
-        return whole_of(source.path, session_named(source.head))
+    def session_file(self, source: Source) -> Path | None:
+        return session_file_of(source.path, session_named(source.head))
 
-    def parts(self, path: Path) -> list[Path]:
-        return parts_of(path) if path.suffix == ".json" else []
+    def part_files(self, path: Path) -> list[Path]:
+        return part_files_of(path) if path.suffix == ".json" else []
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         for session in _sessions(source, report):
@@ -525,13 +532,13 @@ class Opencode:
 
 def _sessions(source: Source, report: Report) -> Iterator[Session]:
     kind = container(source)
-    if kind is Container.DATABASE or source.head.startswith(MAGIC):
+    if kind is StorageForm.DATABASE or source.head.startswith(MAGIC):
         yield from read_database(source.path, report)
-    elif kind is Container.FOLDER:
+    elif kind is StorageForm.FOLDER:
         session = read_folder(source, report)
         if session is not None:
             yield session
-    elif kind is Container.ORPHANS:
+    elif kind is StorageForm.ORPHANS:
         yield read_orphans(source.path, report)
     else:
         yield read_export(read_whole(source), report)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec import UNSET, Struct, field
 
-from weft.exchange.importers.foreign_values import mapping, millis, present, sequence, text, whole
+from weft.exchange.importers.foreign_values import mapping, millis, present, sequence, text, whole_number
 from weft.exchange.importers.native_turns import patched_paths
 from weft.exchange.importers.port import Item, NativeCall, NativeMessage, Tokens
 from weft.kernel.enums import FileKind, LintSeverity, MessageRole, MessageSource, ToolCallStatus
@@ -25,32 +25,34 @@ PASTED = frozenset({"clipboard"})
 """What an image is called that never was a file."""
 
 
-def attached_image(part: dict[str, Any]) -> ImagePart | None:
-    url, mime = text(part.get("url")), text(part.get("mime")) or ""
+def attached_image(part_fields: dict[str, Any]) -> ImagePart | None:
+    url, mime = text(part_fields.get("url")), text(part_fields.get("mime")) or ""
     if url is None or not url.startswith("data:"):
         return None
     return ImagePart(url) if mime.startswith("image/") or url.startswith("data:image/") else None
 
 
-def file_identity(part: dict[str, Any]) -> list[Any]:
-    return [part.get("mime"), part.get("filename"), part.get("url")]
+def file_identity(part_fields: dict[str, Any]) -> list[Any]:
+    return [part_fields.get("mime"), part_fields.get("filename"), part_fields.get("url")]
 
 
-def file_description(part: dict[str, Any]) -> dict[str, Any] | None:
+def file_description(part_fields: dict[str, Any]) -> dict[str, Any] | None:
     """Of a file that is no image: what it is; its content is in the verbatim copy alone if it was given by value."""
-    url = text(part.get("url")) or ""
-    return present(mime=part.get("mime"), filename=part.get("filename"), url=None if url.startswith("data:") else url)
+    url = text(part_fields.get("url")) or ""
+    return present(
+        mime=part_fields.get("mime"), filename=part_fields.get("filename"), url=None if url.startswith("data:") else url
+    )
 
 
-def attached_note(part: dict[str, Any]) -> FileNote | None:
-    source = mapping(part.get("source"))
-    path, start, end = _location(text(part.get("url")) or "")
-    path = path or text(source.get("path")) or text(source.get("uri")) or text(part.get("filename"))
+def attached_note(part_fields: dict[str, Any]) -> FileNote | None:
+    source = mapping(part_fields.get("source"))
+    path, start, end = _location(text(part_fields.get("url")) or "")
+    path = path or text(source.get("path")) or text(source.get("uri")) or text(part_fields.get("filename"))
     if path is None or path in PASTED:
         return None
     if start is None and source.get("type") == "symbol":  # a language server's lines count from 0
         range = mapping(source.get("range"))
-        first, last = (whole(mapping(range.get(name)).get("line")) for name in ("start", "end"))
+        first, last = (whole_number(mapping(range.get(name)).get("line")) for name in ("start", "end"))
         start, end = (None if line is None else line + 1 for line in (first, last))
     return FileNote(kind=FileKind.ATTACHED, path=path, line_start=start, line_end=end)
 
@@ -60,12 +62,12 @@ def _location(url: str) -> tuple[str | None, int | None, int | None]:
     if not url.startswith("file:"):
         return None, None, None
     try:
-        parts = urlsplit(url)
-        asked = parse_qs(parts.query)
+        url_parts = urlsplit(url)
+        query_fields = parse_qs(url_parts.query)
     except ValueError:
         return None, None, None
-    start, end = (_line_number(asked.get(name, [""])[0]) for name in ("start", "end"))
-    return unquote(parts.path) or None, start, end
+    start, end = (_line_number(query_fields.get(name, [""])[0]) for name in ("start", "end"))
+    return unquote(url_parts.path) or None, start, end
 
 
 def _line_number(words: str) -> int | None:
@@ -82,13 +84,13 @@ REPEATED = frozenset({"preview", "display", "diagnostics", "filediff", "sessionI
 """What a tool's metadata repeat of its result, or what has a place of its own."""
 
 
-def tool_call(part: dict[str, Any]) -> NativeCall:
-    state = mapping(part.get("state"))
+def tool_call(part_fields: dict[str, Any]) -> NativeCall:
+    state = mapping(part_fields.get("state"))
     metadata, time = mapping(state.get("metadata")), mapping(state.get("time"))
-    name, arguments = text(part.get("tool")) or "", call_arguments(state)
+    name, arguments = text(part_fields.get("tool")) or "", call_arguments(state)
     error, status = _failure(state, metadata)
     return NativeCall(
-        id=text(part.get("callID")) or "",
+        id=text(part_fields.get("callID")) or "",
         name=name,
         arguments=arguments,
         result=_result(state, metadata),
@@ -103,14 +105,14 @@ def tool_call(part: dict[str, Any]) -> NativeCall:
     )
 
 
-def call_identity(part: dict[str, Any]) -> list[Any]:
-    """What makes the identity of a call, in the order that `call` takes it from."""
-    state = mapping(part.get("state"))
-    made = [part.get("callID"), part.get("tool"), call_arguments(state), state.get("status")]
+def call_identity(part_fields: dict[str, Any]) -> list[Any]:
+    """What makes the identity of a call, in the order that `tool_call` takes it from."""
+    state = mapping(part_fields.get("state"))
+    identity = [part_fields.get("callID"), part_fields.get("tool"), call_arguments(state), state.get("status")]
     if state.get("status") == "completed":
-        return [*made, state.get("output"), attachments(state)]
+        return [*identity, state.get("output"), attachments(state)]
     metadata = mapping(state.get("metadata"))
-    return [*made, state.get("error"), metadata.get("output") if metadata.get("interrupted") is True else None]
+    return [*identity, state.get("error"), metadata.get("output") if metadata.get("interrupted") is True else None]
 
 
 def call_arguments(state: dict[str, Any]) -> Any:
@@ -120,8 +122,8 @@ def call_arguments(state: dict[str, Any]) -> Any:
 
 
 def attachments(state: dict[str, Any]) -> list[Any]:
-    found = map(mapping, sequence(state.get("attachments")))
-    return [present(mime=file.get("mime"), filename=file.get("filename"), url=file.get("url")) or {} for file in found]
+    files = map(mapping, sequence(state.get("attachments")))
+    return [present(mime=file.get("mime"), filename=file.get("filename"), url=file.get("url")) or {} for file in files]
 
 
 def _result(state: dict[str, Any], metadata: dict[str, Any]) -> Any:
@@ -169,22 +171,22 @@ def call_files(
     name: str, arguments: dict[str, Any], state: dict[str, Any], metadata: dict[str, Any]
 ) -> tuple[FileNote, ...]:
     if name in WRITERS:
-        return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in _written(arguments, metadata))
+        return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in _written_paths(arguments, metadata))
     path = next((path for key in PATHS if (path := text(arguments.get(key))) is not None), None)
     if path is None:
         return ()
     if name == "read":
-        return (_read(path, state, metadata),)
+        return (_read_note(path, state, metadata),)
     if name in SEARCHERS:
         return (FileNote(kind=FileKind.REFERENCED, path=path),)
     return ()
 
 
-def _read(path: str, state: dict[str, Any], metadata: dict[str, Any]) -> FileNote:
-    shown = mapping(metadata.get("display"))
-    if shown.get("type") == "directory":
+def _read_note(path: str, state: dict[str, Any], metadata: dict[str, Any]) -> FileNote:
+    display = mapping(metadata.get("display"))
+    if display.get("type") == "directory":
         return FileNote(kind=FileKind.REFERENCED, path=path)
-    start, end = whole(shown.get("lineStart")), whole(shown.get("lineEnd"))
+    start, end = whole_number(display.get("lineStart")), whole_number(display.get("lineEnd"))
     arguments = mapping(state.get("input"))
     if start is None and ("offset" in arguments or "limit" in arguments):
         output = state.get("output")
@@ -193,7 +195,7 @@ def _read(path: str, state: dict[str, Any], metadata: dict[str, Any]) -> FileNot
     return FileNote(kind=FileKind.READ, path=path, line_start=start, line_end=end)
 
 
-def _written(arguments: dict[str, Any], metadata: dict[str, Any]) -> list[str]:
+def _written_paths(arguments: dict[str, Any], metadata: dict[str, Any]) -> list[str]:
     words = [text(arguments.get(key)) for key in PATHS]
     for file in map(mapping, sequence(metadata.get("files"))):
         words += [text(file.get("filePath")), text(file.get("movePath"))]
@@ -208,7 +210,9 @@ def _written(arguments: dict[str, Any], metadata: dict[str, Any]) -> list[str]:
 def call_lints(diagnostics: Any) -> tuple[LintNote, ...]:
     """As language servers tell them, by file; their lines and columns count from 0, ours from 1."""
     return tuple(
-        _lint(path, each) for path, found in mapping(diagnostics).items() for each in map(mapping, sequence(found))
+        _lint(path, diagnostic)
+        for path, file_diagnostics in mapping(diagnostics).items()
+        for diagnostic in map(mapping, sequence(file_diagnostics))
     )
 
 
@@ -222,46 +226,52 @@ def _lint(path: str, fields: dict[str, Any]) -> LintNote:
         start_col=_from_one(start.get("character")),
         end_line=_from_one(end.get("line")),
         end_col=_from_one(end.get("character")),
-        severity=SEVERITIES.get(whole(fields.get("severity")) or 0),
+        severity=SEVERITIES.get(whole_number(fields.get("severity")) or 0),
     )
 
 
 def _from_one(number: Any) -> int | None:
-    counted = whole(number)
+    counted = whole_number(number)
     return None if counted is None else counted + 1
 
 
 # --- Messages and their parts: what was said, by whom, at what cost.
 
 
-def tokens(counted: Any) -> Tokens | None:
-    if not isinstance(counted, dict):
+def usage_tokens(usage: Any) -> Tokens | None:
+    if not isinstance(usage, dict):
         return None
-    cache = mapping(counted.get("cache"))
-    given, read, written = whole(counted.get("input")), whole(cache.get("read")), whole(cache.get("write"))
-    output, reasoning = whole(counted.get("output")), whole(counted.get("reasoning"))
+    cache = mapping(usage.get("cache"))
+    input_tokens, cache_read, cache_written = (
+        whole_number(usage.get("input")),
+        whole_number(cache.get("read")),
+        whole_number(cache.get("write")),
+    )
+    output, reasoning = whole_number(usage.get("output")), whole_number(usage.get("reasoning"))
     if output is not None and reasoning:
-        total = whole(counted.get("total"))
-        left = None if total is None else total - (given or 0) - (read or 0) - (written or 0)
-        output = _with_reasoning(output, reasoning, left)
-    made = Tokens(input=given, output=output, cached=read, cache_write=written, reasoning=reasoning)
-    return None if made == Tokens() else made
+        total = whole_number(usage.get("total"))
+        remaining = None if total is None else total - (input_tokens or 0) - (cache_read or 0) - (cache_written or 0)
+        output = _with_reasoning(output, reasoning, remaining)
+    counts = Tokens(
+        input=input_tokens, output=output, cached=cache_read, cache_write=cache_written, reasoning=reasoning
+    )
+    return None if counts == Tokens() else counts
 
 
-def _with_reasoning(output: int, reasoning: int, left: int | None) -> int:
-    if left is not None and output <= left <= output + reasoning:
-        return left
+def _with_reasoning(output: int, reasoning: int, remaining: int | None) -> int:
+    if remaining is not None and output <= remaining <= output + reasoning:
+        return remaining
     return output if reasoning <= output else output + reasoning
 
 
-def summed(steps: list[Any]) -> Tokens | None:
+def summed_steps(steps: list[Any]) -> Tokens | None:
     """Of a message that holds several responses."""
-    found = [each for step in steps if (each := tokens(step)) is not None]
-    if not found:
+    counted = [step_tokens for step in steps if (step_tokens := usage_tokens(step)) is not None]
+    if not counted:
         return None
 
     def add(name: str) -> int | None:
-        counts = [count for each in found if (count := getattr(each, name)) is not None]
+        counts = [count for step_tokens in counted if (count := getattr(step_tokens, name)) is not None]
         return sum(counts) if counts else None
 
     return Tokens(
@@ -297,121 +307,125 @@ class MessageParts(Struct):
             self.beside.setdefault(name, []).append(value)
 
 
-def take_part(parts: MessageParts, part: dict[str, Any]) -> bool:
+def add_part(message_parts: MessageParts, part_fields: dict[str, Any]) -> bool:
     """One part more; False if its kind is not known."""
-    kind = text(part.get("type")) or ""
-    taker = TAKERS.get(kind)
-    if taker is None:
-        parts.reduced.append([kind, text(part.get("id"))])
+    kind = text(part_fields.get("type")) or ""
+    adder = ADDERS.get(kind)
+    if adder is None:
+        message_parts.reduced.append([kind, text(part_fields.get("id"))])
         return False
-    reduced = taker(parts, part)
-    if part.get("beside") is not True:  # else it is a field of the message, and no part that stands for itself
-        parts.reduced.append([kind, text(part.get("id")), *reduced])
+    reduced = adder(message_parts, part_fields)
+    if part_fields.get("beside") is not True:  # else it is a field of the message, and no part that stands for itself
+        message_parts.reduced.append([kind, text(part_fields.get("id")), *reduced])
     return True
 
 
-def _text(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
-    words = part.get("text")
+def _add_text(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
+    words = part_fields.get("text")
     if not isinstance(words, str):
         return []
-    if parts.is_prompt and part.get("ignored") is True:
-        parts.ignored.append(words)
+    if message_parts.is_prompt and part_fields.get("ignored") is True:
+        message_parts.ignored.append(words)
         return [words, "ignored"]
-    if parts.is_prompt and part.get("synthetic") is True:
-        parts.synthetic.append(words)
+    if message_parts.is_prompt and part_fields.get("synthetic") is True:
+        message_parts.synthetic.append(words)
         return [words, "synthetic"]
     if words:
-        parts.parts.append(TextPart(words))
+        message_parts.parts.append(TextPart(words))
     return [words]
 
 
-def _reasoning(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
-    words = part.get("text")
+def _add_reasoning(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
+    words = part_fields.get("text")
     if isinstance(words, str) and words:
-        parts.parts.append(ReasoningPart(words))
+        message_parts.parts.append(ReasoningPart(words))
     return [words]
 
 
-def _file(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
-    if (image := attached_image(part)) is not None:
-        parts.parts.append(image)
+def _add_file(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
+    if (image := attached_image(part_fields)) is not None:
+        message_parts.parts.append(image)
     else:
-        parts.note("attachments", file_description(part))
-    if (note := attached_note(part)) is not None:
-        parts.files.append(note)
-    return file_identity(part)
+        message_parts.note("attachments", file_description(part_fields))
+    if (note := attached_note(part_fields)) is not None:
+        message_parts.files.append(note)
+    return file_identity(part_fields)
 
 
-def _tool(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
-    parts.calls.append(tool_call(part))
-    return call_identity(part)
+def _add_tool(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
+    message_parts.calls.append(tool_call(part_fields))
+    return call_identity(part_fields)
 
 
-def _patch(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
-    parts.patched += [path for path in sequence(part.get("files")) if isinstance(path, str)]
+def _add_patch(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
+    message_parts.patched += [path for path in sequence(part_fields.get("files")) if isinstance(path, str)]
     return []
 
 
-def _step(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
-    if (counted := part.get("tokens")) is not None:
-        parts.steps.append(counted)
-    parts.note("snapshots", text(part.get("snapshot")))
+def _add_step(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
+    if (counted := part_fields.get("tokens")) is not None:
+        message_parts.steps.append(counted)
+    message_parts.note("snapshots", text(part_fields.get("snapshot")))
     return []
 
 
-def _subtask(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
+def _add_subtask(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
     """A command that is run by a subagent: its prompt is what the person asked for."""
-    prompt = text(part.get("prompt"))
+    prompt = text(part_fields.get("prompt"))
     if prompt is not None:
-        parts.parts.append(TextPart(prompt))
-    subtask = {name: part[name] for name in ("agent", "description", "command", "model") if part.get(name)}
-    parts.note("subtasks", subtask)
+        message_parts.parts.append(TextPart(prompt))
+    subtask = {
+        name: part_fields[name] for name in ("agent", "description", "command", "model") if part_fields.get(name)
+    }
+    message_parts.note("subtasks", subtask)
     return [prompt]
 
 
-def _agent(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
-    parts.note("agents", text(part.get("name")))
-    return [part.get("name")]
+def _add_agent(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
+    message_parts.note("agents", text(part_fields.get("name")))
+    return [part_fields.get("name")]
 
 
-def _skill(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
-    parts.note("skills", text(part.get("name")))
-    return [part.get("name")]
+def _add_skill(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
+    message_parts.note("skills", text(part_fields.get("name")))
+    return [part_fields.get("name")]
 
 
-def _shell(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
+def _add_shell(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
     """What a person ran; the words of it are a text beside it."""
-    command_fields = {name: part[name] for name in ("command", "exit", "status") if part.get(name) is not None}
-    parts.note("ran", command_fields)
-    return [part.get("command")]
+    command_fields = {
+        name: part_fields[name] for name in ("command", "exit", "status") if part_fields.get(name) is not None
+    }
+    message_parts.note("ran", command_fields)
+    return [part_fields.get("command")]
 
 
-def _retry(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
-    error, when = error_text(part.get("error")), mapping(part.get("time")).get("created")
-    parts.note("retries", present(attempt=part.get("attempt"), error=error, at=when))
+def _add_retry(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
+    error, time = error_text(part_fields.get("error")), mapping(part_fields.get("time")).get("created")
+    message_parts.note("retries", present(attempt=part_fields.get("attempt"), error=error, at=time))
     return []
 
 
-def _compaction(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
-    parts.compaction = part
-    return [part.get("auto") is True, part.get("overflow") is True, part.get("tail_start_id")]
+def _add_compaction(message_parts: MessageParts, part_fields: dict[str, Any]) -> list[Any]:
+    message_parts.compaction = part_fields
+    return [part_fields.get("auto") is True, part_fields.get("overflow") is True, part_fields.get("tail_start_id")]
 
 
-TAKERS: dict[str, Callable[[MessageParts, dict[str, Any]], list[Any]]] = {
-    "text": _text,
-    "reasoning": _reasoning,
-    "file": _file,
-    "tool": _tool,
-    "patch": _patch,
-    "step-start": _step,
-    "step-finish": _step,
-    "snapshot": _step,
-    "subtask": _subtask,
-    "agent": _agent,
-    "skill": _skill,
-    "shell": _shell,
-    "retry": _retry,
-    "compaction": _compaction,
+ADDERS: dict[str, Callable[[MessageParts, dict[str, Any]], list[Any]]] = {
+    "text": _add_text,
+    "reasoning": _add_reasoning,
+    "file": _add_file,
+    "tool": _add_tool,
+    "patch": _add_patch,
+    "step-start": _add_step,
+    "step-finish": _add_step,
+    "snapshot": _add_step,
+    "subtask": _add_subtask,
+    "agent": _add_agent,
+    "skill": _add_skill,
+    "shell": _add_shell,
+    "retry": _add_retry,
+    "compaction": _add_compaction,
 }
 
 
@@ -422,46 +436,56 @@ def error_text(error: Any) -> str | None:
     return ": ".join(word for word in (name, message) if word) or ("error" if fields else None)
 
 
-def prompt_items(info: dict[str, Any], parts: MessageParts, native: str | None, is_subagent: bool) -> NativeMessage:
+def prompt_items(
+    info: dict[str, Any], message_parts: MessageParts, native: str | None, is_subagent: bool
+) -> NativeMessage:
     """A user's message. Without words of its own, what opencode wrote into it is the prompt."""
-    is_event = not parts.parts and bool(parts.synthetic or parts.ignored or parts.compaction)
-    injected = [] if is_event else parts.synthetic
-    own = [TextPart(words) for words in parts.synthetic or parts.ignored if words] if is_event else parts.parts
+    is_event = not message_parts.parts and bool(
+        message_parts.synthetic or message_parts.ignored or message_parts.compaction
+    )
+    injected = [] if is_event else message_parts.synthetic
+    prompt_parts = (
+        [TextPart(words) for words in message_parts.synthetic or message_parts.ignored if words]
+        if is_event
+        else message_parts.parts
+    )
     summary = mapping(info.get("summary"))
     human = MessageSource.AGENT if is_subagent else MessageSource.HUMAN
     return NativeMessage(
         role=MessageRole.USER,
-        parts=tuple(own),
+        parts=tuple(prompt_parts),
         native=native,
         at=created_at(info),
         source=MessageSource.EVENT if is_event else human,
         context=present(system=text(info.get("system")), injected=injected),
         metadata=present(
-            **parts.beside,
+            **message_parts.beside,
             title=text(summary.get("title")),
             summary=text(summary.get("body")),
             format=info.get("format"),
-            not_shown=parts.ignored if parts.parts or parts.synthetic else bool(parts.ignored) or None,
+            not_shown=message_parts.ignored
+            if message_parts.parts or message_parts.synthetic
+            else bool(message_parts.ignored) or None,
         ),
-        files=tuple(parts.files),
+        files=tuple(message_parts.files),
     )
 
 
-def response_items(info: dict[str, Any], parts: MessageParts, native: str | None) -> tuple[Item, ...]:
+def response_items(info: dict[str, Any], message_parts: MessageParts, native: str | None) -> tuple[Item, ...]:
     """An assistant's message, then its calls."""
-    written = {note.path for call in parts.calls for note in call.files if note.kind == FileKind.WRITTEN}
-    patched = [path for path in dict.fromkeys(parts.patched) if not _is_among(path, written)]
+    written_paths = {note.path for call in message_parts.calls for note in call.files if note.kind == FileKind.WRITTEN}
+    patched = [path for path in dict.fromkeys(message_parts.patched) if not _is_among(path, written_paths)]
     message = NativeMessage(
         role=MessageRole.ASSISTANT,
-        parts=tuple(parts.parts),
+        parts=tuple(message_parts.parts),
         native=native,
         at=created_at(info),
         model=text(info.get("modelID")),
         provider=text(info.get("providerID")),
-        tokens=summed(parts.steps) if len(parts.steps) > 1 else tokens(info.get("tokens")),
+        tokens=summed_steps(message_parts.steps) if len(message_parts.steps) > 1 else usage_tokens(info.get("tokens")),
         finish_reason=text(info.get("finish")),
         metadata=present(
-            **parts.beside,
+            **message_parts.beside,
             agent=text(info.get("agent")) or text(info.get("mode")),
             variant=text(info.get("variant")),
             cost=info.get("cost"),
@@ -469,14 +493,14 @@ def response_items(info: dict[str, Any], parts: MessageParts, native: str | None
             structured=info.get("structured"),
             error=_error(info.get("error")),
         ),
-        files=(*parts.files, *(FileNote(kind=FileKind.WRITTEN, path=path) for path in patched)),
+        files=(*message_parts.files, *(FileNote(kind=FileKind.WRITTEN, path=path) for path in patched)),
     )
-    return (message, *parts.calls)
+    return (message, *message_parts.calls)
 
 
-def _is_among(path: str, written: set[str]) -> bool:
+def _is_among(path: str, written_paths: set[str]) -> bool:
     """Is it one of them, perhaps told from the root of the project?"""
-    return path in written or any(each.endswith(f"/{path}") for each in written)
+    return path in written_paths or any(written_path.endswith(f"/{path}") for written_path in written_paths)
 
 
 def _error(error: Any) -> Any:
@@ -486,17 +510,17 @@ def _error(error: Any) -> Any:
     return present(name=fields.get("name"), data=data)
 
 
-def system_items(info: dict[str, Any], parts: MessageParts, native: str | None) -> tuple[Item, ...]:
+def system_items(info: dict[str, Any], message_parts: MessageParts, native: str | None) -> tuple[Item, ...]:
     message = NativeMessage(
         role=MessageRole.SYSTEM,
-        parts=tuple(parts.parts),
+        parts=tuple(message_parts.parts),
         native=native,
         at=created_at(info),
         source=MessageSource.EVENT,
-        metadata=present(**parts.beside),
-        files=tuple(parts.files),
+        metadata=present(**message_parts.beside),
+        files=tuple(message_parts.files),
     )
-    return (message, *parts.calls)
+    return (message, *message_parts.calls)
 
 
 def created_at(info: dict[str, Any]) -> int | None:

@@ -13,7 +13,7 @@ import msgspec
 import orjson
 from msgspec import Raw, Struct, field
 
-from weft.exchange.importers.foreign_values import Json, canonical, json_value, mapping, sequence, text, whole
+from weft.exchange.importers.foreign_values import Json, canonical, json_value, mapping, sequence, text, whole_number
 
 # --- A session as rows, whichever of the three containers they come from.
 
@@ -61,9 +61,9 @@ class Session(Struct):
         if is_mapped:
             self.count_mapped(f"session_message.{kind}")
         else:
-            self.keep(f"session_message.{kind}", is_unknown=not is_known)
+            self.count_kept(f"session_message.{kind}", is_unknown=not is_known)
 
-    def keep(self, kind: str, is_unknown: bool) -> None:
+    def count_kept(self, kind: str, is_unknown: bool) -> None:
         self.kept[kind] = self.kept.get(kind, 0) + 1
         if is_unknown:
             self.unknown[kind] = self.unknown.get(kind, 0) + 1
@@ -82,7 +82,7 @@ class _Part(Struct):
     ignored: Any = None
 
 
-class Head(Struct, frozen=True):
+class MessageHead(Struct, frozen=True):
     """What the index knows of a message."""
 
     id: str | None
@@ -100,14 +100,14 @@ _info = msgspec.json.Decoder(_Info)
 _part = msgspec.json.Decoder(_Part)
 
 
-def head_of(message: MessageRow) -> Head | None:
+def head_of(message: MessageRow) -> MessageHead | None:
     """None: this is no message."""
     info = _decoded(_info, message.row)
     if info is None:
         return None
     role = text(info.role) or ""
-    kinds = [part for each in message.parts if (part := _decoded(_part, each)) is not None] if role == "user" else []
-    return Head(
+    kinds = [part for row in message.parts if (part := _decoded(_part, row)) is not None] if role == "user" else []
+    return MessageHead(
         id=message.row.id or text(info.id),
         role=role,
         parent=text(info.parentID),
@@ -122,10 +122,10 @@ def _decoded(decoder: msgspec.json.Decoder[Any], row: Row) -> Any:
     try:
         return decoder.decode(row.data)
     except (ValueError, RecursionError):
-        return _slowly(decoder.type, row)
+        return _decoded_slowly(decoder.type, row)
 
 
-def _slowly(kind: type[Struct], row: Row) -> Any:
+def _decoded_slowly(kind: type[Struct], row: Row) -> Any:
     """By the patient reader, for JSON that the quick one refuses."""
     try:
         value = json_value(row.data)
@@ -133,10 +133,10 @@ def _slowly(kind: type[Struct], row: Row) -> Any:
         return None
     if not isinstance(value, dict):
         return None
-    known: dict[str, Any] = {name: value[name] for name in kind.__struct_fields__ if name in value}
-    if "summary" in known:
-        known["summary"] = Raw(canonical(known["summary"]))
-    return kind(**known)
+    known_fields: dict[str, Any] = {name: value[name] for name in kind.__struct_fields__ if name in value}
+    if "summary" in known_fields:
+        known_fields["summary"] = Raw(canonical(known_fields["summary"]))
+    return kind(**known_fields)
 
 
 _json = msgspec.json.Decoder(Raw)
@@ -171,11 +171,11 @@ class Verbatim:
         self.count += 1
         head = orjson.dumps({"kind": kind, "id": id, **columns}, default=str)[:-1]
         is_json = _is_json(data)
-        shown = data if is_json else orjson.dumps(data.decode(errors="replace"))
+        json_bytes = data if is_json else orjson.dumps(data.decode(errors="replace"))
         self._file.write(head)
         self._file.write(b',"data":')
         start = self._file.tell()
-        self._file.write(shown.replace(b"\r", b" ").replace(b"\n", b" "))
+        self._file.write(json_bytes.replace(b"\r", b" ").replace(b"\n", b" "))
         end = self._file.tell()
         self._file.write(b"}\n")
         return Span(start, end, id, None if is_json else data)
@@ -185,12 +185,12 @@ class Verbatim:
         view = memoryview(raw)
         rows = [
             MessageRow(
-                _row(view, each.message),
-                [_row(view, part) for part in each.parts],
-                each.number,
-                each.number + 1 + len(each.parts),
+                _row(view, draft.message),
+                [_row(view, part) for part in draft.parts],
+                draft.number,
+                draft.number + 1 + len(draft.parts),
             )
-            for each in drafted
+            for draft in drafted
         ]
         return raw, rows
 
@@ -261,7 +261,7 @@ COUNTS = ("input", "output", "reasoning")
 STOPPED = frozenset({"aborted", "tool.interrupted"})
 
 
-class Reshaped(Struct):
+class MessageWithParts(Struct):
     """A message, and its parts."""
 
     info: dict[str, Any]
@@ -275,30 +275,30 @@ class Version2:
         self._agent: str | None = None
         self._model: dict[str, Any] = {}
         self._folder: str | None = None
-        self._last: Reshaped | None = None
+        self._last: MessageWithParts | None = None
         self._is_open = False
         """A turn is under way."""
         self._is_answered = self._is_working = self._is_marking = False
 
-    def take(self, kind: str, id: str | None, row: dict[str, Any]) -> Reshaped | None:
+    def add_row(self, kind: str, id: str | None, row: dict[str, Any]) -> MessageWithParts | None:
         """The message that a row is; None if it is none, or one of a kind that is not known."""
         if kind in SETTINGS:
-            self._set(kind, row)
+            self._apply_setting(kind, row)
             return None
         maker = MAKERS.get(kind)
-        made = None if maker is None else maker(row)
-        if made is None:
+        info_and_parts = None if maker is None else maker(row)
+        if info_and_parts is None:
             return None
-        info, parts = made
+        info, parts = info_and_parts
         info |= {"id": id, "time": mapping(row.get("time"))}
         if info["role"] == "assistant":
-            self._answer(info, row)
+            self._add_answer(info, row)
         else:
-            self._ask(info, is_prompt=kind == "user")
-        self._last = Reshaped(info, parts)
+            self._add_prompt(info, is_prompt=kind == "user")
+        self._last = MessageWithParts(info, parts)
         return self._last
 
-    def _set(self, kind: str, row: dict[str, Any]) -> None:
+    def _apply_setting(self, kind: str, row: dict[str, Any]) -> None:
         if kind == "agent-switched":
             self._agent = text(row.get("agent"))
         elif kind == "model-switched":
@@ -315,23 +315,23 @@ class Version2:
             return True
         return not self._is_marking and self._is_answered and not self._is_working
 
-    def _begin(self) -> None:
+    def _begin_turn(self) -> None:
         self._is_open, self._is_answered, self._is_working = True, False, False
 
-    def _ask(self, info: dict[str, Any], is_prompt: bool) -> None:
+    def _add_prompt(self, info: dict[str, Any], is_prompt: bool) -> None:
         info["begins"] = self._is_over()
         if info["begins"]:
-            self._begin()
+            self._begin_turn()
         if is_prompt:
             model = self._model
             fields = {"modelID": model.get("id"), "providerID": model.get("providerID"), "variant": _variant(model)}
             info |= {"agent": self._agent, "model": fields}
 
-    def _answer(self, info: dict[str, Any], row: dict[str, Any]) -> None:
+    def _add_answer(self, info: dict[str, Any], row: dict[str, Any]) -> None:
         is_summary = info.get("summary") is True
         info["begins"] = is_summary or not self._is_open
         if info["begins"]:
-            self._begin()
+            self._begin_turn()
         finish, time = text(row.get("finish")), mapping(row.get("time"))
         self._is_answered = True
         self._is_working = not row.get("error") and (finish == "tool-calls" or not (finish or time.get("completed")))
@@ -346,10 +346,10 @@ class Version2:
             info["path"] = {"cwd": self._folder}
 
 
-Made = tuple[dict[str, Any], list[Any]]
+InfoAndParts = tuple[dict[str, Any], list[Any]]
 
 
-def _user(row: dict[str, Any]) -> Made:
+def _user(row: dict[str, Any]) -> InfoAndParts:
     agents, skills = (sequence(row.get(name)) for name in ("agents", "skills"))
     parts = [
         *([{"type": "text", "text": row["text"]}] if isinstance(row.get("text"), str) else []),
@@ -360,30 +360,30 @@ def _user(row: dict[str, Any]) -> Made:
     return {"role": "user"}, parts
 
 
-def _synthetic(row: dict[str, Any]) -> Made:
+def _synthetic(row: dict[str, Any]) -> InfoAndParts:
     return {"role": "user"}, [{"type": "text", "text": row.get("text"), "synthetic": True}]
 
 
-def _skill(row: dict[str, Any]) -> Made:
+def _skill(row: dict[str, Any]) -> InfoAndParts:
     info, parts = _synthetic(row)
     return info, [*parts, {"type": "skill", "name": row.get("name") or row.get("skill")}]
 
 
-def _system(row: dict[str, Any]) -> Made:
+def _system(row: dict[str, Any]) -> InfoAndParts:
     return {"role": "system"}, [{"type": "text", "text": row.get("text")}]
 
 
-def _shell(row: dict[str, Any]) -> Made:
+def _shell(row: dict[str, Any]) -> InfoAndParts:
     """A command that a person ran, with what it printed."""
     output = row.get("output")
     printed = text(output) or text(mapping(output).get("output")) or ""
     command = text(row.get("command")) or ""
-    shown = f"Ran `{command}`" + (f"\n```\n{printed}\n```" if printed else "")
+    words = f"Ran `{command}`" + (f"\n```\n{printed}\n```" if printed else "")
     fields = {"type": "shell", "command": command, "exit": row.get("exit"), "status": row.get("status")}
-    return {"role": "user"}, [{"type": "text", "text": shown}, fields]
+    return {"role": "user"}, [{"type": "text", "text": words}, fields]
 
 
-def _assistant(row: dict[str, Any]) -> Made:
+def _assistant(row: dict[str, Any]) -> InfoAndParts:
     snapshot = mapping(row.get("snapshot"))
     hashes = [snapshot[name] for name in ("start", "end") if snapshot.get(name)]
     beside = [{"type": "snapshot", "snapshot": hash} for hash in hashes]
@@ -392,11 +392,11 @@ def _assistant(row: dict[str, Any]) -> Made:
     if retry := mapping(row.get("retry")):
         fields = {"attempt": retry.get("attempt"), "error": _error(retry.get("error"))}
         beside.append({"type": "retry", **fields, "time": {"created": retry.get("at")}})
-    content = [_content(each) for each in sequence(row.get("content"))]
+    content = [_content(item) for item in sequence(row.get("content"))]
     return {"role": "assistant"}, [*content, *({**part, "beside": True} for part in beside)]
 
 
-def _compaction(row: dict[str, Any]) -> Made | None:
+def _compaction(row: dict[str, Any]) -> InfoAndParts | None:
     """One that is still running has changed nothing yet; one that failed has only cost something."""
     status = row.get("status", "completed")
     if status == "completed":
@@ -431,20 +431,20 @@ def _content(item: Any) -> Any:
 
 def _tool(item: dict[str, Any]) -> dict[str, Any]:
     state, time = mapping(item.get("state")), mapping(item.get("time"))
-    given, status = state.get("input"), state.get("status")
-    content = [mapping(each) for each in sequence(state.get("content"))]
-    texts = [each["text"] for each in content if each.get("type") == "text" and isinstance(each.get("text"), str)]
+    arguments, status = state.get("input"), state.get("status")
+    content = [mapping(block) for block in sequence(state.get("content"))]
+    texts = [block["text"] for block in content if block.get("type") == "text" and isinstance(block.get("text"), str)]
     metadata = dict(mapping(state.get("metadata")) or mapping(state.get("structured")))
     fields: dict[str, Any] = {
         "status": "pending" if status == "streaming" else status,
-        "input": None if isinstance(given, str) else given,
-        "raw": given if isinstance(given, str) else None,
+        "input": None if isinstance(arguments, str) else arguments,
+        "raw": arguments if isinstance(arguments, str) else None,
         "metadata": metadata,
         "time": {"start": time.get("ran") or time.get("created"), "end": time.get("completed")},
     }
     if status == "completed":
         fields["output"] = "\n".join(texts) if texts or "result" not in state else state["result"]
-        fields["attachments"] = [_file(each) for each in content if each.get("type") == "file"]
+        fields["attachments"] = [_file(block) for block in content if block.get("type") == "file"]
     elif status == "error":
         error = mapping(state.get("error"))
         fields["error"] = text(error.get("message")) or text(error.get("type")) or "error"
@@ -487,7 +487,7 @@ def _tokens(row: dict[str, Any]) -> dict[str, Any] | None:
     if not isinstance(tokens, dict):
         return None
     counts = [*(tokens.get(name) for name in COUNTS), *mapping(tokens.get("cache")).values()]
-    return {**tokens, "total": sum(count for each in counts if (count := whole(each)) is not None)}
+    return {**tokens, "total": sum(count for number in counts if (count := whole_number(number)) is not None)}
 
 
 def _error(error: Any) -> dict[str, Any] | None:

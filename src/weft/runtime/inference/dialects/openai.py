@@ -7,21 +7,24 @@ import hashlib
 import re
 from collections.abc import Iterable
 from html import escape
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.errors import ReplyMalformed
+from weft.kernel.errors import ReplyMalformed, Unsupported
 from weft.ledger.model import Part, ReasoningPart, TextPart, ToolUsePart
 from weft.runtime.egress.connections import Client
 from weft.runtime.inference.dialects.dialect_port import (
     AnswerContent,
+    AnswerMeter,
     ImageData,
     ModelAnswer,
     ModelFacts,
     ModelQuestion,
     OnPiece,
+    ReadAnswer,
+    SealedContent,
     ShownResult,
     TokenCounts,
     UserContent,
@@ -32,13 +35,15 @@ from weft.runtime.inference.dialects.dialect_port import (
     count_of,
     json_text,
     offered_names,
+    opened,
     read_call,
+    read_count,
     thinking_effort,
     wire_name,
 )
 from weft.runtime.inference.dialects.server_answers import ServerRefusal, post_streamed, post_whole, read_to_end
-from weft.runtime.inference.model_requests import ToolSpec
-from weft.runtime.replies import Finish, TokenKind
+from weft.runtime.inference.model_requests import PromptCache, ToolSpec
+from weft.runtime.replies import FinishReason, TokenKind
 
 # --- Tools as OpenAI takes them: with a schema that it can hold a model to strictly, where the schema allows that.
 
@@ -58,17 +63,31 @@ _LOOKAROUNDS = ("(?=", "(?!", "(?<=", "(?<!")
 def openai_tool(tool: ToolSpec) -> dict[str, Any]:
     """A schema that is none, which a server of tools may give, is sent as it stands: one tool must not fail every turn
     that offers it, and the provider says what it does not take."""
-    try:
-        walk = _SchemaWalk(tool.schema)
-        schema, is_strict = walk.schema, walk.is_strict
-    except (AttributeError, TypeError, RecursionError):  # lists where objects are due, levels without end
-        schema, is_strict = tool.schema, False
+    schema, is_strict = _walked(tool.schema)
     return {
         "name": wire_name(tool.name),
         "description": tool.description or "",
         "parameters": schema,
         "strict": is_strict,
     }
+
+
+ANSWER_NAME = "answer"
+
+
+def answer_format(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an answer: held to strictly where it can be, else as it stands."""
+    walked, is_strict = _walked(schema)
+    return {"name": ANSWER_NAME, "schema": walked if is_strict else schema, "strict": is_strict}
+
+
+def _walked(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """A schema as it is sent, and whether it is strict; one that is none as it stands."""
+    try:
+        walk = _SchemaWalk(schema)
+    except (AttributeError, TypeError, RecursionError):  # lists where objects are due, levels without end
+        return schema, False
+    return walk.schema, walk.is_strict
 
 
 class _SchemaWalk:
@@ -145,11 +164,11 @@ def _looks_around(pattern: str) -> bool:
 # --- OpenAI's Chat Completions, which many other servers speak as well.
 
 _CHAT_FINISH = {
-    "stop": Finish.STOP,
-    "length": Finish.LENGTH,
-    "tool_calls": Finish.TOOL_CALL,
-    "function_call": Finish.TOOL_CALL,
-    "content_filter": Finish.CONTENT_FILTER,
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "tool_calls": FinishReason.TOOL_CALL,
+    "function_call": FinishReason.TOOL_CALL,
+    "content_filter": FinishReason.CONTENT_FILTER,
 }
 _CHAT_PARAMETERS = {
     "temperature": "temperature",
@@ -163,13 +182,15 @@ _CHAT_PARAMETERS = {
 }
 """Ours, and what they are called on the wire. `min_p` is of the servers that speak it as OpenAI does."""
 _FILE_ID_DIGITS = 6
+THOUGHT_FIELD = "reasoning_content"
+"""Servers that tell a thought by this name want it back where tools were called."""
 
 
 class ChatConversation(WireConversation):
     """Messages of chat completions. Each is made once, and never changed."""
 
-    def __init__(self, *, images: bool = True) -> None:
-        super().__init__(images=images)
+    def __init__(self, *, images: bool = True, vendor: str = "") -> None:
+        super().__init__(images=images, vendor=vendor)
         self._messages: list[dict[str, Any]] = []
         self._result_images: list[dict[str, Any]] = []
         """Of results that were added last: they are shown behind all of these, since a result is a text alone."""
@@ -189,6 +210,10 @@ class ChatConversation(WireConversation):
         self._result_images = [*self._result_images, *images]
 
     def add_answer(self, content: list[AnswerContent]) -> None:
+        sealed = [piece for piece in content if isinstance(piece, SealedContent)]
+        content = [plain for piece in content for plain in opened(piece)]
+        if not content:
+            return
         texts = [piece for piece in content if isinstance(piece, str)]
         message: dict[str, Any] = {"role": "assistant", "content": "\n\n".join(texts) if texts else None}
         if calls := [piece for piece in content if isinstance(piece, ToolUsePart)]:
@@ -200,6 +225,7 @@ class ChatConversation(WireConversation):
                 }
                 for call in calls
             ]
+            _add_seals(message, sealed)
         self._add(message)
 
     def _add(self, message: dict[str, Any]) -> None:
@@ -212,6 +238,22 @@ class ChatConversation(WireConversation):
 
     def written(self) -> WireMessages:
         return WireMessages([*self._messages, *self._image_message()], has_far_images=self._has_far_images)
+
+
+def _add_seals(message: dict[str, Any], sealed: list[SealedContent]) -> None:
+    """What servers want back with an answer that calls tools: what was thought, and Gemini's signature of a call."""
+    for piece in sealed:
+        thought = "".join(str(part.text) for part in piece.parts if isinstance(part, ReasoningPart))
+        if thought and piece.field("field") == THOUGHT_FIELD:
+            message[THOUGHT_FIELD] = message.get(THOUGHT_FIELD, "") + thought
+        signature, ids = piece.field("thought_signature"), [part.id for part in piece.parts if _is_call(part)]
+        for call in message["tool_calls"]:
+            if signature is not None and call["id"] in ids:
+                call["extra_content"] = {"google": {"thought_signature": signature}}
+
+
+def _is_call(part: Part) -> TypeGuard[ToolUsePart]:
+    return isinstance(part, ToolUsePart)
 
 
 def _content_part(content: UserContent) -> dict[str, Any]:
@@ -247,12 +289,12 @@ class ChatSpeaker:
     def __init__(self, client: Client, url: str, facts: ModelFacts) -> None:
         self._client, self._url, self._facts = client, f"{url}/chat/completions", facts
 
-    async def ask(self, question: ModelQuestion, on_piece: OnPiece | None) -> ModelAnswer:
+    async def ask(self, question: ModelQuestion, on_piece: OnPiece | None, meter: AnswerMeter) -> ModelAnswer:
         body = chat_body(question, self._facts, is_streamed=on_piece is not None)
         names = offered_names(question.tools)
         if on_piece is None:
-            return read_completion(await post_whole(self._client, self._url, body, {}), self._facts, names)
-        reading = CompletionStream(self._facts, on_piece)
+            return read_completion(await post_whole(self._client, self._url, body, {}), self._facts, names, meter)
+        reading = CompletionStream(self._facts, on_piece, meter)
         async with post_streamed(self._client, self._url, body, {}) as events:
             async for event in events:
                 if event.data.startswith(b"[DONE]"):
@@ -260,6 +302,9 @@ class ChatSpeaker:
                     break
                 reading.read(event.data)
         return reading.answer(names)
+
+    async def count(self, question: ModelQuestion) -> int:
+        raise Unsupported("Chat Completions have no endpoint that counts")
 
 
 def chat_body(question: ModelQuestion, facts: ModelFacts, *, is_streamed: bool) -> dict[str, Any]:
@@ -269,11 +314,21 @@ def chat_body(question: ModelQuestion, facts: ModelFacts, *, is_streamed: bool) 
     body |= {wire: given[ours] for ours, wire in _CHAT_PARAMETERS.items() if ours in given}
     if "thinking" in given and (effort := thinking_effort(given["thinking"], facts)) is not None:
         body["reasoning_effort"] = effort
+    if question.forbids_storing:
+        body["store"] = False
+    if schema := given.get("response_schema"):
+        body["response_format"] = {"type": "json_schema", "json_schema": answer_format(schema)}
     if question.tools:
         body |= {"tools": [_tool(tool) for tool in question.tools], "tool_choice": "auto"}
     if is_streamed:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    return body
+    return body | cache_field(question)
+
+
+def cache_field(question: ModelQuestion) -> dict[str, str]:
+    """What has requests that begin alike answered where the beginning is cached."""
+    is_sent = question.cache is PromptCache.KEY and question.cache_key is not None
+    return {"prompt_cache_key": str(question.cache_key)} if is_sent else {}
 
 
 def with_role(messages: list[dict[str, Any]], facts: ModelFacts) -> list[dict[str, Any]]:
@@ -301,6 +356,13 @@ class _ChatCall(Struct):
     index: int | None = None
     id: str | None = None
     function: _ChatFunction | None = None
+    extra_content: Any = None
+
+    @property
+    def signature(self) -> str | None:
+        """Gemini's, of a thought before the call."""
+        google = self.extra_content.get("google") if isinstance(self.extra_content, dict) else None
+        return google.get("thought_signature") if isinstance(google, dict) else None
 
 
 class _ChatMessage(Struct):
@@ -311,6 +373,12 @@ class _ChatMessage(Struct):
     reasoning: Any = None
     reasoning_content: Any = None
     tool_calls: list[_ChatCall] | None = None
+
+    @property
+    def thought_seal(self) -> dict[str, str]:
+        """Where the thought is to be sent back."""
+        is_named_so = isinstance(self.reasoning_content, str) and self.reasoning_content == self.thought
+        return {"field": THOUGHT_FIELD} if is_named_so else {}
 
     @property
     def thought(self) -> str:
@@ -342,28 +410,32 @@ class _ChatCompletion(Struct):
     error: Any = None
 
 
-def read_completion(data: bytes, facts: ModelFacts, names: WireNames) -> ModelAnswer:
+def read_completion(data: bytes, facts: ModelFacts, names: WireNames, meter: AnswerMeter) -> ModelAnswer:
     """A whole answer."""
     completion = msgspec.json.decode(data, type=_ChatCompletion)
     if completion.error:
         raise ServerRefusal.within(completion.error)
+    tokens = read_chat_usage(completion.usage)
+    meter.count(tokens)
     choice = completion.choices[0] if completion.choices else None
     if choice is None or choice.message is None:
         raise ReplyMalformed("the answer holds no message")
     message = choice.message
-    parts: list[Part] = []
+    answer = ReadAnswer()
     if message.thought:
-        parts.append(ReasoningPart(message.thought))
-    parts += _split_thinking(message.text, *facts.thinking_tags)
+        answer.add(ReasoningPart(message.thought), **(message.thought_seal if message.tool_calls else {}))
+    answer.add(*_split_thinking(message.text, *facts.thinking_tags))
     for call in message.tool_calls or ():
         function = call.function or _ChatFunction()
-        parts.append(read_call(call.id, function.name or "", function.arguments, names))
+        read = read_call(call.id, function.name or "", function.arguments, names)
+        answer.add(read, thought_signature=call.signature)
     return ModelAnswer(
-        parts=(TextPart(message.refusal),) if message.refusal else tuple(parts),
-        finish=Finish.CONTENT_FILTER if message.refusal else _CHAT_FINISH.get(choice.finish_reason or ""),
+        parts=(TextPart(message.refusal),) if message.refusal else tuple(answer.parts),
+        sealed=() if message.refusal else tuple(answer.sealed),
+        finish=FinishReason.CONTENT_FILTER if message.refusal else _CHAT_FINISH.get(choice.finish_reason or ""),
         model=completion.model or "",
         answer_id=_answer_id(completion.id),
-        tokens=read_chat_usage(completion.usage),
+        tokens=tokens,
     )
 
 
@@ -415,6 +487,7 @@ class _OpenPart(Struct):
     call_id: str | None = None
     names: list[str] = []
     is_tagged: bool = False
+    seal: dict[str, str] = {}
 
 
 def _is_another(call: _ChatCall, function: _ChatFunction, begun: _OpenPart) -> bool:
@@ -425,8 +498,8 @@ def _is_another(call: _ChatCall, function: _ChatFunction, begun: _OpenPart) -> b
 class CompletionStream:
     """Reads an answer from its pieces. A piece goes on with the last part where that is of its kind."""
 
-    def __init__(self, facts: ModelFacts, on_piece: OnPiece) -> None:
-        self._tags, self._on_piece = facts.thinking_tags, on_piece
+    def __init__(self, facts: ModelFacts, on_piece: OnPiece, meter: AnswerMeter) -> None:
+        self._tags, self._on_piece, self._meter = facts.thinking_tags, on_piece, meter
         self._parts: list[_OpenPart] = []
         self._calls: dict[int, _OpenPart] = {}
         self._tagged: _OpenPart | None = None
@@ -441,7 +514,9 @@ class CompletionStream:
         if piece.error:
             raise ServerRefusal.within(piece.error)
         self._model, self._id = piece.model or self._model, piece.id or self._id
-        self._usage = piece.usage or self._usage  # some servers end with an empty one
+        if piece.usage:  # some servers end with an empty one
+            self._usage = piece.usage
+            self._meter.count(read_chat_usage(piece.usage))
         choice = piece.choices[0] if piece.choices else None
         if choice is None:
             return
@@ -452,6 +527,7 @@ class CompletionStream:
             self._refusals.append(delta.refusal)
         if delta.thought:
             self._grow(TokenKind.THINKING, delta.thought)
+            self._parts[-1].seal = delta.thought_seal
         if text := delta.text:
             self._read_text(text)
         for call in delta.tool_calls or ():
@@ -489,24 +565,32 @@ class CompletionStream:
             part = self._calls[place] = _OpenPart(None, [])
             self._parts.append(part)
         part.call_id = call.id or part.call_id
+        if call.signature:
+            part.seal = {"thought_signature": call.signature}
         part.names.append(function.name or "")
         part.texts.append(function.arguments or "")
 
     def answer(self, names: WireNames) -> ModelAnswer:
         """All of it, once the stream has ended."""
         finish = _CHAT_FINISH.get(self._finish or "")
-        parts = [part for open_part in self._parts for part in self._closed(open_part, names, finish)]
+        read = ReadAnswer()
+        for part in self._parts:
+            closed = tuple(self._closed(part, names, finish))
+            read.add(*closed, **(part.seal if closed and self._calls else {}))
         if refusal := "".join(self._refusals):
-            parts, finish = [TextPart(refusal)], finish and Finish.CONTENT_FILTER
+            read = ReadAnswer()
+            read.add(TextPart(refusal))
+            finish = finish and FinishReason.CONTENT_FILTER
         return ModelAnswer(
-            parts=tuple(parts),
+            parts=tuple(read.parts),
+            sealed=tuple(read.sealed),
             finish=finish,
             model=self._model,
             answer_id=_answer_id(self._id),
             tokens=read_chat_usage(self._usage),
         )
 
-    def _closed(self, part: _OpenPart, names: WireNames, finish: Finish | None) -> Iterable[Part]:
+    def _closed(self, part: _OpenPart, names: WireNames, finish: FinishReason | None) -> Iterable[Part]:
         text = "".join(part.texts)
         if part.kind is TokenKind.TEXT and text:
             yield TextPart(text)
@@ -519,9 +603,9 @@ class CompletionStream:
 # --- OpenAI's Responses.
 
 _RESPONSES_FINISH = {
-    "completed": Finish.STOP,
-    "max_output_tokens": Finish.LENGTH,
-    "content_filter": Finish.CONTENT_FILTER,
+    "completed": FinishReason.STOP,
+    "max_output_tokens": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
 }
 _FAILED = ("failed", "cancelled")
 _RESPONSES_PARAMETERS = {
@@ -530,36 +614,63 @@ _RESPONSES_PARAMETERS = {
     "top_p": "top_p",
     "min_p": "min_p",
 }
+_COUNTED_FIELDS = ("model", "input", "tools", "tool_choice", "reasoning", "text")
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
 class ResponsesConversation(WireConversation):
-    """Items of an input: messages, calls and their outputs. Each is made once, and never changed."""
+    """Items of an input: messages, calls and their outputs, and what was thought, encrypted. Each is made once, and
+    never changed. What was thought is sent with the item that followed it, both with their ids, or not at all; that
+    may be a call which an imported session tells as an answer of its own."""
 
-    def __init__(self, *, images: bool = True) -> None:
-        super().__init__(images=images)
+    def __init__(self, *, images: bool = True, vendor: str = "") -> None:
+        super().__init__(images=images, vendor=vendor)
         self._items: list[dict[str, Any]] = []
 
     def add_system(self, content: list[UserContent]) -> None:
+        self._end_answer()
         self._items.append({"role": "system", "content": content[0]})
 
     def add_user(self, content: list[UserContent]) -> None:
         only = content[0] if len(content) == 1 else None
         shown = only if isinstance(only, str) else [_input_part(piece) for piece in content]
+        self._end_answer()
         self._items.append({"role": "user", "content": shown})
 
     def add_result(self, result: ShownResult) -> None:
         text = failed_text(result.text) if result.has_failed else result.text
         output: Any = [_input_part(text), *map(_input_part, result.images)] if result.images else text
+        self._end_answer()
         self._items.append({"type": "function_call_output", "call_id": _call_id(result.call), "output": output})
 
     def add_answer(self, content: list[AnswerContent]) -> None:
-        for piece in content:
-            if isinstance(piece, str):
-                self._items.append({"role": "assistant", "content": piece})
-            else:
-                call = {"name": self.called_tool(piece), "arguments": json_text(call_arguments(piece))}
-                self._items.append({**call, "call_id": _call_id(piece.id), "type": "function_call"})
+        self._items += [item for piece in content for item in self._answer_items(piece)]
+
+    def _end_answer(self) -> None:
+        while self._items and self._items[-1].get("type") == "reasoning":
+            self._items.pop()
+
+    def _answer_items(self, piece: AnswerContent) -> list[dict[str, Any]]:
+        if isinstance(piece, SealedContent):
+            return self._sealed_items(piece)
+        if isinstance(piece, str):
+            return [{"role": "assistant", "content": piece}]
+        call = {"name": self.called_tool(piece), "arguments": json_text(call_arguments(piece))}
+        return [{**call, "call_id": _call_id(piece.id), "type": "function_call"}]
+
+    def _sealed_items(self, piece: SealedContent) -> list[dict[str, Any]]:
+        named = {} if (id := piece.field("id")) is None else {"id": id}
+        plain = opened(piece)
+        if (encrypted := piece.field("encrypted")) is not None and not plain:
+            texts = [str(part.text) for part in piece.parts if isinstance(part, ReasoningPart)]
+            summary = [{"type": "summary_text", "text": text} for text in texts]
+            return [{"type": "reasoning", **named, "summary": summary, "encrypted_content": encrypted}]
+        if plain and all(isinstance(text, str) for text in plain):
+            content: list[Any] = [{"type": "output_text", "text": text, "annotations": []} for text in plain]
+            phase = {} if (phase := piece.field("phase")) is None else {"phase": phase}
+            message = {"type": "message", "role": "assistant", "status": "completed", "content": content}
+            return [{**message, **named, **phase}]
+        return [{**item, **named} for part in plain for item in self._answer_items(part)]
 
     def written(self) -> WireMessages:
         return WireMessages(list(self._items), has_far_images=self._has_far_images)
@@ -582,12 +693,12 @@ class ResponsesSpeaker:
     def __init__(self, client: Client, url: str, facts: ModelFacts) -> None:
         self._client, self._url, self._facts = client, f"{url}/responses", facts
 
-    async def ask(self, question: ModelQuestion, on_piece: OnPiece | None) -> ModelAnswer:
+    async def ask(self, question: ModelQuestion, on_piece: OnPiece | None, meter: AnswerMeter) -> ModelAnswer:
         body, names = responses_body(question, self._facts), offered_names(question.tools)
         if on_piece is None:
             response = msgspec.json.decode(await post_whole(self._client, self._url, body, {}), type=_Response)
-            return read_response(response, names)
-        reading = ResponseStream(on_piece)
+            return read_response(response, names, meter)
+        reading = ResponseStream(on_piece, meter)
         async with post_streamed(self._client, self._url, {**body, "stream": True}, {}) as events:
             async for event in events:
                 if event.data.startswith(b"[DONE]"):
@@ -596,11 +707,22 @@ class ResponsesSpeaker:
                 reading.read(event.data)
         return reading.answer(names)
 
+    async def count(self, question: ModelQuestion) -> int:
+        body = responses_count_body(question, self._facts)
+        return read_count(await post_whole(self._client, f"{self._url}/input_tokens", body, {}), "input_tokens")
+
+
+def responses_count_body(question: ModelQuestion, facts: ModelFacts) -> dict[str, Any]:
+    """What a server is given to count. It refuses what only says how to answer, and what is stored."""
+    body = responses_body(question, facts)
+    return {name: value for name, value in body.items() if name in _COUNTED_FIELDS}
+
 
 def responses_body(question: ModelQuestion, facts: ModelFacts) -> dict[str, Any]:
     """What a server is asked."""
     given = question.parameters.given()
-    body: dict[str, Any] = {"model": question.model, "input": with_role(question.conversation.messages, facts)}
+    messages = with_role(question.conversation.messages, facts)
+    body: dict[str, Any] = {"model": question.model, "input": messages, "store": False}
     body |= {wire: given[ours] for ours, wire in _RESPONSES_PARAMETERS.items() if ours in given}
     effort = thinking_effort(given["thinking"], facts) if "thinking" in given else None
     reasoning = {"effort": effort} if effort is not None else {}
@@ -608,12 +730,14 @@ def responses_body(question: ModelQuestion, facts: ModelFacts) -> dict[str, Any]
         reasoning["context"] = "all_turns"
     if reasoning:
         body["reasoning"] = reasoning
-    if facts.gives_sealed_thinking:
+    if facts.gives_sealed_thinking or (effort not in (None, "none") and not facts.never_thinks):
         body["include"] = ["reasoning.encrypted_content"]
+    if schema := given.get("response_schema"):
+        body["text"] = {"format": {"type": "json_schema", **answer_format(schema)}}
     if question.tools:
         tools = [{**openai_tool(tool), "type": "function"} for tool in question.tools]
         body |= {"tools": tools, "tool_choice": "auto"}
-    return body
+    return body | cache_field(question)
 
 
 class _ResponseText(Struct):
@@ -628,13 +752,17 @@ class _ResponseItem(Struct):
     type: str = ""
     content: Any = None
     summary: Any = None
+    id: Any = None
+    encrypted_content: Any = None
+    phase: Any = None
     call_id: str | None = None
     name: str | None = None
     arguments: Any = None
 
     def texts(self) -> list[_ResponseText]:
-        """What a message says, or what is told of a thought."""
-        pieces = self.content if self.type == "message" else self.summary
+        """What a message says, or what is told of a thought: its summary, or where there is none, the thought itself,
+        as open models tell it."""
+        pieces = self.content if self.type == "message" else self.summary or self.content
         return msgspec.convert(pieces or [], list[_ResponseText])
 
 
@@ -664,37 +792,49 @@ class _ResponseEvent(Struct):
     message: Any = None
 
 
-def read_response(response: _Response, names: WireNames) -> ModelAnswer:
+def read_response(response: _Response, names: WireNames, meter: AnswerMeter) -> ModelAnswer:
     """A whole answer."""
+    tokens = read_responses_usage(response.usage)
+    meter.count(tokens)
     if response.error:
         raise ServerRefusal.within(response.error)
     if response.output is None:
         raise ReplyMalformed("the answer holds no output")
     texts = [text for item in response.output if item.type == "message" for text in item.texts()]
     refusal = next((text.refusal for text in texts if text.refusal), None)
-    parts = [part for item in response.output for part in _parts(item, names)]
+    answer = _read_items(response.output, names)
     reason = response.incomplete_details.reason if response.incomplete_details is not None else response.status
     finish = _RESPONSES_FINISH.get(reason or "")
     return ModelAnswer(
-        parts=(TextPart(refusal),) if refusal else tuple(parts),
-        finish=Finish.CONTENT_FILTER if refusal else finish,
+        parts=(TextPart(refusal),) if refusal else tuple(answer.parts),
+        sealed=() if refusal else tuple(answer.sealed),
+        finish=FinishReason.CONTENT_FILTER if refusal else finish,
         has_failed=reason in _FAILED,
         model=response.model or "",
         answer_id=response.id,
-        tokens=read_responses_usage(response.usage),
+        tokens=tokens,
     )
 
 
-def _parts(item: _ResponseItem, names: WireNames) -> list[Part]:
-    match item.type:
-        case "message":
-            return [TextPart(text.text) for text in item.texts() if text.type == "output_text" and text.text]
-        case "reasoning":
-            return [ReasoningPart(summary.text) for summary in item.texts() if summary.text]
-        case "function_call":
-            return [read_call(item.call_id, item.name or "", item.arguments, names)]
-        case _:
-            return []
+def _read_items(items: list[_ResponseItem], names: WireNames) -> ReadAnswer:
+    """Ids are kept where something was thought: what follows a thought is sent back under its id."""
+    answer = ReadAnswer()
+    has_thought = any(item.type == "reasoning" and item.encrypted_content for item in items)
+    for item in items:
+        id = item.id if has_thought else None
+        match item.type:
+            case "message":
+                texts = [TextPart(text.text) for text in item.texts() if text.type == "output_text" and text.text]
+                answer.add(*texts, **({"id": id, "phase": item.phase} if texts else {}))
+            case "reasoning":
+                thoughts = [ReasoningPart(summary.text) for summary in item.texts() if summary.text]
+                sealed = {"id": id, "encrypted": item.encrypted_content} if item.encrypted_content else {}
+                answer.add(*thoughts, **sealed)
+            case "function_call":
+                answer.add(read_call(item.call_id, item.name or "", item.arguments, names), id=id)
+            case _:
+                pass
+    return answer
 
 
 def read_responses_usage(usage: Any) -> TokenCounts | None:
@@ -714,8 +854,8 @@ class ResponseStream:
     """Reads an answer from its events. Its pieces are passed on; what counts is the whole response at its end, and
     where a server leaves that without items, the whole items before it."""
 
-    def __init__(self, on_piece: OnPiece) -> None:
-        self._on_piece = on_piece
+    def __init__(self, on_piece: OnPiece, meter: AnswerMeter) -> None:
+        self._on_piece, self._meter = on_piece, meter
         self._items: dict[int, _ResponseItem] = {}
         self._response: _Response | None = None
 
@@ -724,7 +864,9 @@ class ResponseStream:
         match event.type:
             case "response.output_text.delta" if isinstance(event.delta, str) and event.delta:
                 self._on_piece(TokenKind.TEXT, event.delta)
-            case "response.reasoning_summary_text.delta" if isinstance(event.delta, str) and event.delta:
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" if (
+                isinstance(event.delta, str) and event.delta
+            ):
                 self._on_piece(TokenKind.THINKING, event.delta)
             case "response.reasoning_summary_part.added" if event.part is not None and event.part.text:
                 self._on_piece(TokenKind.THINKING, event.part.text)
@@ -744,4 +886,4 @@ class ResponseStream:
             return ModelAnswer(parts=(), finish=None)
         if not response.output:
             response.output = [item for _, item in sorted(self._items.items())]
-        return read_response(response, names)
+        return read_response(response, names, self._meter)

@@ -88,7 +88,8 @@ _LENGTH_STATUS = (400, 413, 422)
 _LENGTH_WORDS = re.compile(
     r"(prompt|input|request|messages?) (is|are) too long\b|exceeds? (the )?(available |maximum |model'?s? )?"
     r"context|context (length|window|size|limit).{0,40}\bexceed|exceed\w* .{0,20}context (length|window|size|limit)|"
-    r"maximum context length|too many (input |prompt )?tokens|reduce the length of the (messages|prompt)|"
+    r"maximum context length|token count.{0,30} exceeds|too many (input |prompt )?tokens|"
+    r"reduce the length of the (messages|prompt)|"
     r"request (is )?too large|request exceeds the maximum size",
     re.I,
 )

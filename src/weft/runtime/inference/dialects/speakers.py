@@ -15,29 +15,39 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct
 
 from weft.kernel.errors import Unsupported
-from weft.ledger.model import Message, NewMessage
+from weft.ledger.model import Message, NewMessage, ToolUsePart
 from weft.runtime.inference.dialects.dialect_port import (
+    LEAST_BUDGET,
+    AnswerContent,
     ModelFacts,
+    ShownResult,
     Speaker,
+    UserContent,
     WireConversation,
     WireMessages,
     anthropic_facts,
+    call_arguments,
     compatible_facts,
     google_facts,
     openai_facts,
+    opened,
     reasons,
 )
 from weft.runtime.inference.model_requests import (
     ConversationBeginning,
     Dialect,
-    Parameters,
+    ModelParameters,
+    ModelRoute,
+    ModelSettings,
     ProviderSettings,
-    Route,
+    Thinking,
     count_images,
+    is_budget,
+    route_of,
 )
 
 if TYPE_CHECKING:
-    from weft.runtime.egress.connections import Client, Connections, KeptClient, Seen
+    from weft.runtime.egress.connections import Client, Connections, KeptClient, SeenAnswer
     from weft.runtime.egress.credentials import Secret
 
 
@@ -49,7 +59,7 @@ MOST_ANSWER_BYTES = 128 * 1024 * 1024
 in memory. Each token of a stream comes with some hundred bytes around it."""
 
 
-class Speakers:
+class SpeakerPool:
     """Speakers, kept between requests. Each is used by one request at a time, with its keys alone."""
 
     def __init__(self, connections: Connections) -> None:
@@ -59,8 +69,8 @@ class Speakers:
 
     @contextmanager
     def lent(
-        self, route: Route, provider: ProviderSettings, keys: Mapping[str, Secret]
-    ) -> Iterator[tuple[Speaker, Seen]]:
+        self, route: ModelRoute, provider: ProviderSettings, keys: Mapping[str, Secret]
+    ) -> Iterator[tuple[Speaker, SeenAnswer]]:
         """What speaks this route's dialect, and what it will have seen. It is kept for the next request where this one
         raises nothing."""
         rules = provider.rules
@@ -82,7 +92,7 @@ class Speakers:
         self._idle_amount += 1
 
 
-def speaker(route: Route, client: Client) -> Speaker:
+def speaker(route: ModelRoute, client: Client) -> Speaker:
     """What speaks this route's dialect over this client. Each dialect is loaded when it is first spoken."""
     match route.dialect:
         case Dialect.ANTHROPIC:
@@ -102,24 +112,86 @@ def speaker(route: Route, client: Client) -> Speaker:
             return ResponsesSpeaker(client, route.url, facts_of(route))
 
 
-def conversation_in(dialect: Dialect, *, images: bool) -> WireConversation:
-    """An empty conversation in the form of a dialect."""
+def conversation_in(dialect: Dialect, *, images: bool, vendor: str = "") -> WireConversation:
+    """An empty conversation in the form of a dialect, for a vendor."""
     match dialect:
         case Dialect.ANTHROPIC:
             from weft.runtime.inference.dialects.anthropic_messages import MessagesConversation
 
-            return MessagesConversation(images=images)
+            return MessagesConversation(images=images, vendor=vendor)
         case Dialect.GOOGLE:
-            conversation: WireConversation = _google_module().GoogleConversation(images=images)
+            conversation: WireConversation = _google_module().GoogleConversation(images=images, vendor=vendor)
             return conversation
         case Dialect.OPENAI_CHAT:
             from weft.runtime.inference.dialects.openai import ChatConversation
 
-            return ChatConversation(images=images)
+            return ChatConversation(images=images, vendor=vendor)
         case Dialect.OPENAI_RESPONSES:
             from weft.runtime.inference.dialects.openai import ResponsesConversation
 
-            return ResponsesConversation(images=images)
+            return ResponsesConversation(images=images, vendor=vendor)
+
+
+def written_for(dialect: Dialect, messages: Sequence[Message | NewMessage]) -> Any:
+    """Messages as a request of a dialect holds them, for whoever asks a provider by themselves. Nothing of it is what
+    one vendor sealed."""
+    google = GoogleContents() if dialect is Dialect.GOOGLE else None
+    conversation = conversation_in(dialect, images=True) if google is None else google
+    conversation.extend(messages)
+    written = conversation.written()
+    if google is not None:
+        system = {"systemInstruction": {"parts": [{"text": text} for text in written.system]}} if written.system else {}
+        return {**system, "contents": written.messages}
+    if dialect is Dialect.ANTHROPIC:
+        prompt = {"system": "\n\n".join(written.system)} if written.system else {}
+        return {**prompt, "messages": written.messages}
+    return written.messages
+
+
+class GoogleContents(WireConversation):
+    """Contents of Google's own protocol: what a user and the model said, in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._system: list[str] = []
+        self._contents: list[dict[str, Any]] = []
+
+    def add_system(self, content: list[UserContent]) -> None:
+        self._system += [text for text in content if isinstance(text, str)]
+
+    def add_user(self, content: list[UserContent]) -> None:
+        self._add("user", [_google_part(piece) for piece in content])
+
+    def add_result(self, result: ShownResult) -> None:
+        field = "error" if result.has_failed else "output"
+        response = {"name": result.tool, "response": {field: result.output}}
+        self._add("user", [{"functionResponse": response}, *map(_google_part, result.images)])
+
+    def add_answer(self, content: list[AnswerContent]) -> None:
+        plain = [part for piece in content for part in opened(piece)]
+        self._add("model", [self._answer_part(piece) for piece in plain])
+
+    def _answer_part(self, piece: AnswerContent) -> dict[str, Any]:
+        if isinstance(piece, ToolUsePart):
+            return {"functionCall": {"name": self.called_tool(piece), "args": call_arguments(piece)}}
+        return {"text": piece}
+
+    def _add(self, role: str, parts: list[dict[str, Any]]) -> None:
+        if self._contents and self._contents[-1]["role"] == role:
+            parts = [*self._contents.pop()["parts"], *parts]
+        if parts:
+            self._contents.append({"role": role, "parts": parts})
+
+    def written(self) -> WireMessages:
+        return WireMessages(list(self._contents), tuple(self._system), has_far_images=self._has_far_images)
+
+
+def _google_part(content: UserContent) -> dict[str, Any]:
+    if isinstance(content, str):
+        return {"text": content}
+    if content.is_far:
+        return {"fileData": {"fileUri": content.url}}
+    return {"inlineData": {"mimeType": content.media_type, "data": content.base64}}
 
 
 def _google_module() -> Any:
@@ -133,7 +205,7 @@ def _google_module() -> Any:
     return google
 
 
-def facts_of(route: Route) -> ModelFacts:
+def facts_of(route: ModelRoute) -> ModelFacts:
     """What is known of the model of a route."""
     match route.dialect:
         case Dialect.ANTHROPIC:
@@ -152,7 +224,7 @@ _TAKEN_PARAMETERS = {
     Dialect.OPENAI_RESPONSES: frozenset({"max_tokens", "temperature", "top_p"}),
 }
 """What a protocol has a field for."""
-ALWAYS_SENT = frozenset({"min_p"})
+ALWAYS_SENT = frozenset({"min_p", "response_schema"})
 """Where it is not taken, the request is refused before it is sent."""
 
 
@@ -161,17 +233,45 @@ def embedded_parameters() -> frozenset[str]:
     return _TAKEN_PARAMETERS[Dialect.OPENAI_CHAT] | ALWAYS_SENT
 
 
-def taken_parameters(route: Route, parameters: Parameters) -> frozenset[str]:
+def taken_parameters(route: ModelRoute, parameters: ModelParameters) -> frozenset[str]:
     """The names of the parameters that this model is sent; the others are left out."""
     facts = facts_of(route)
     taken = _TAKEN_PARAMETERS[route.dialect] | ALWAYS_SENT
-    if facts.thinks or facts.always_thinks:
+    thinking = None if parameters.thinking is UNSET else parameters.thinking
+    if thinking is not None and not facts.never_thinks and thinking_fault(route, thinking) is None:
         taken |= {"thinking"}
     is_openai = route.dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_RESPONSES)
-    thinking = None if parameters.thinking is UNSET else parameters.thinking
+    if route.dialect is Dialect.ANTHROPIC and "thinking" in taken and thinking:
+        taken -= _SAMPLING
     if not facts.samples or (is_openai and reasons(facts, thinking)):
         taken -= _SAMPLING
     return taken
+
+
+def thinking_fault(route: ModelRoute, thinking: Thinking) -> tuple[str, str] | None:
+    """Why a model cannot be told to think so, and what to do; None where it can."""
+    facts = facts_of(route)
+    if facts.never_thinks:
+        return (f"{route.model} does not think", "leave thinking out") if thinking else None
+    if not is_budget(thinking):
+        return None
+    if route.dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_RESPONSES) or (
+        route.dialect is Dialect.ANTHROPIC and not facts.has_budget
+    ):
+        return f"{route.model} takes no budget of tokens", "give a level: minimal, low, medium or high"
+    if route.dialect is Dialect.ANTHROPIC and thinking < LEAST_BUDGET:
+        return f"{route.model} thinks with {LEAST_BUDGET} tokens or more", f"give at least {LEAST_BUDGET}"
+    return None
+
+
+def response_schema_fault(model: ModelSettings) -> tuple[str, str] | None:
+    """Why a model cannot be given the schema of its answer, and what to do; None where it can."""
+    if model.provider.is_embedded:
+        return "the embedded model takes no schema of its answer", "leave responseSchema out"
+    route = route_of(model)
+    if route.dialect is Dialect.ANTHROPIC and not facts_of(route).takes_response_schema:
+        return f"{route.model} takes no schema of its answer", "leave responseSchema out, or name a newer model"
+    return None
 
 
 # --- Conversations as dialects send them, kept between requests: the next request of a conversation extends the last
@@ -179,6 +279,10 @@ def taken_parameters(route: Route, parameters: Parameters) -> frozenset[str]:
 
 KEPT_MESSAGES = 200_000
 """Of all kept conversations together; those used longest ago go first."""
+
+
+ConversationKey = tuple[int, Dialect, bool, str]
+"""The identity of the whole, the dialect, whether images are taken, the vendor."""
 
 
 class KeptTranslation(Struct):
@@ -200,16 +304,18 @@ class KeptConversations:
 
     def __init__(self, most_messages: int = KEPT_MESSAGES) -> None:
         self._most_messages = most_messages
-        self._kept: OrderedDict[tuple[int, Dialect, bool], KeptTranslation] = OrderedDict()
+        self._kept: OrderedDict[ConversationKey, KeptTranslation] = OrderedDict()
         """By the identity of the whole, which is kept with them and so stays its own."""
         self._amount = 0
 
-    def translate(self, messages: Sequence[Message | NewMessage], dialect: Dialect, *, images: bool) -> WireMessages:
+    def translate(
+        self, messages: Sequence[Message | NewMessage], dialect: Dialect, *, images: bool, vendor: str = ""
+    ) -> WireMessages:
         """A conversation for a model that takes images or does not. Raises InvalidInput where nothing is to be
         answered."""
         asked = messages if isinstance(messages, ConversationBeginning) else tuple(messages)
-        key = (id(_whole(asked)), dialect, images)
-        kept = self._take(key, asked) or KeptTranslation((), conversation_in(dialect, images=images))
+        key = (id(_whole(asked)), dialect, images, vendor)
+        kept = self._take(key, asked) or KeptTranslation((), conversation_in(dialect, images=images, vendor=vendor))
         news = asked[len(kept.messages) :]
         kept.translation.extend(news)
         kept.messages = asked
@@ -217,14 +323,14 @@ class KeptConversations:
             self._keep(key, kept)
         return kept.translation.wire_messages()
 
-    def _take(self, key: tuple[int, Dialect, bool], asked: Sequence[Message | NewMessage]) -> KeptTranslation | None:
+    def _take(self, key: ConversationKey, asked: Sequence[Message | NewMessage]) -> KeptTranslation | None:
         kept = self._kept.pop(key, None)
         if kept is None:
             return None
         self._amount -= len(kept.messages)
         return kept if kept.is_beginning_of(asked) else None
 
-    def _keep(self, key: tuple[int, Dialect, bool], kept: KeptTranslation) -> None:
+    def _keep(self, key: ConversationKey, kept: KeptTranslation) -> None:
         self._kept[key] = kept
         self._amount += len(kept.messages)
         while self._amount > self._most_messages:

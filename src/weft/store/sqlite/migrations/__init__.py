@@ -48,6 +48,8 @@ OBJECT_DIGESTS = {
     22: "517f2882bec85c6efcdecb34669ecba326e719e4ba2aa3a1e8e7b8563fecc5e5",
     23: "73b6a6476629b4b6ef5bb3c618ff80eeda1968200287259683840f741c212200",
     24: "8c9556b05df3fbbde28f25edf27a3d77156d96278a83f283f6ac0ab4f41f1f8d",
+    25: "3b4fb528ec602d402e1c51a7b7fb2134adf7ca940dbff067a1c964c74d7126ff",
+    26: "515e48f1c8814e47634f1bbb82e262c48c899c3a40e5d50a9fc8e4deb09e79d2",
 }
 """What `digest_of` gives for a ledger of these numbers. Other files are compared object by object, which is slower."""
 

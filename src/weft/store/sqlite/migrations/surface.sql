@@ -21,6 +21,9 @@ CREATE VIEW turns AS
         CASE WHEN t.provider LIKE '#%'
             THEN (SELECT text FROM content_text WHERE n = CAST(substr(t.provider, 2) AS INTEGER))
             ELSE t.provider END AS provider,
+        CASE WHEN t.provider_program LIKE '#%'
+            THEN (SELECT text FROM content_text WHERE n = CAST(substr(t.provider_program, 2) AS INTEGER))
+            ELSE t.provider_program END AS provider_program,
         t.role,
         CASE WHEN t.toolset LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(t.toolset, 2) AS INTEGER))
             ELSE t.toolset END AS toolset_name,
@@ -121,7 +124,19 @@ CREATE VIEW messages AS
                 GROUP BY name))
             ELSE (SELECT json FROM content_json WHERE n = m.context) END AS context_json,
         (SELECT json FROM content_json WHERE n = m.metadata) AS metadata_json,
-        m.parent AS parent_message_id,
+        COALESCE(m.parent, CASE WHEN m.seq > 0
+            THEN (SELECT p.id FROM message p WHERE p.turn = m.turn AND p.seq = m.seq - 1)
+            ELSE (
+            WITH RECURSIVE before(turn, segment, depth, parent, events, place) AS (
+                SELECT p.n, p.segment, p.depth, p.parent, CASE WHEN s.base = t.depth THEN s.parent_events END, 1
+                    FROM turn p JOIN segment s ON s.n = t.segment WHERE p.id = t.parent
+                UNION ALL SELECT p.n, p.segment, p.depth, p.parent,
+                        CASE WHEN s.base = b.depth THEN s.parent_events END, b.place + 1
+                    FROM before b JOIN turn p ON p.id = b.parent JOIN segment s ON s.n = b.segment
+                    WHERE NOT EXISTS (SELECT 1 FROM message x WHERE x.turn = b.turn
+                        AND (b.events IS NULL OR x.position < b.events)))
+            SELECT x.id FROM before b JOIN message x ON x.turn = b.turn AND (b.events IS NULL OR x.position < b.events)
+                ORDER BY b.place, x.seq DESC LIMIT 1) END) AS parent_message_id,
         CASE WHEN m.model LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(m.model, 2) AS INTEGER))
             ELSE m.model END AS model,
         (SELECT json FROM content_json WHERE n = m.thinking_config) AS thinking_config_json,

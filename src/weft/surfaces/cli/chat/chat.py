@@ -53,6 +53,8 @@ def chat_command(call: Call, session: str | None, model: str | None, system: str
 
     On a terminal /help lists what else can be done. In a pipe one message goes in and one answer comes out.
 
+    On a terminal answers come as they are made. docs/models.md#chat has the details.
+
     \b
     weft chat                                   go on in the session chat
     weft chat ideas --model anthropic           in another one, answered by Anthropic

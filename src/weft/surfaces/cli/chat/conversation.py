@@ -24,12 +24,13 @@ from weft.ledger.model import NewMessage, Session, Turn
 from weft.programs import Programs
 from weft.runtime.assembly.configuration_layers import MessageOverrides
 from weft.runtime.broker.broker import WAIT, answer_admitted, broker_of, to_the_end
-from weft.runtime.broker.turn_plans import Sending
+from weft.runtime.broker.turn_plans import SenderContext
 from weft.runtime.inference.inference import Inference, OnNote, OnRetry
 from weft.runtime.inference.local_models import model_folder
 from weft.runtime.inference.model_requests import estimated_tokens
 from weft.runtime.invoke.invocation import InvocationContext
 from weft.runtime.replies import ReplyToken, TurnReply
+from weft.surfaces.acting_ledger import ToolAccess
 from weft.surfaces.cli.chat.models import (
     EMBEDDED,
     ModelChoice,
@@ -43,10 +44,10 @@ from weft.surfaces.cli.chat.readiness import ensure_installed
 from weft.surfaces.cli.chat.servers import ServedModel, make_programs, running_servers
 from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.progress import counted
-from weft.surfaces.cli.trust import workspace_for
-from weft.surfaces.cli.turn_lists import ensure_own_session, turn_pages
+from weft.surfaces.cli.trust import ensure_own_session, workspace_for
+from weft.surfaces.cli.turn_lists import turn_pages
 from weft.surfaces.cli.work.sandbox_access import command_runner
-from weft.surfaces.cli.work.turn_tools import ToolAccess, TypedAhead
+from weft.surfaces.cli.work.turn_tools import TypedAhead
 
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
@@ -319,11 +320,12 @@ class Conversation:
                 variable=self._variable,
                 person=self._person,
                 equip=self._tools,
+                is_embedded_default=True,
             )
             broker_of(self._mirror).plan_with(planner)  # also for what others left in the session
             admission = await to_the_end(self._mirror.crossing.run(admit))
             self.label, self.is_new = admission.session, False
-            sending = Sending(planner=planner)
+            sending = SenderContext(planner=planner)
             if self.prompts is not None:
                 await self.prompts.show_queue(admission)
             return await answer_admitted(self._mirror, admission, sending, wait=wait, on_token=on_token)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -24,10 +25,10 @@ from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local_models import LONGEST_ANSWER, ModelFile, find_model_file, model_folder
 from weft.runtime.inference.local_models import NAME as EMBEDDED_NAME
-from weft.runtime.inference.model_requests import ModelSettings, Parameters, ProviderKind, ProviderSettings
+from weft.runtime.inference.model_requests import ModelParameters, ModelSettings, ProviderKind, ProviderSettings
 from weft.runtime.invoke.turn_planner import ConfiguredPlanner, Equip, sender_context
 from weft.surfaces.cli.chat.readiness import VENDORS, Vendor, ensure_installed, keyed
-from weft.surfaces.cli.trust import trusted_rules
+from weft.surfaces.cli.work.sandbox_access import trusted_rules
 
 if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger
@@ -56,7 +57,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
 
 def embedded(acting: ExecutionContext) -> ModelChoice:
     provider = ProviderSettings(id=EMBEDDED, kind=ProviderKind.LOCAL)
-    parameters = Parameters(max_tokens=LONGEST_ANSWER)
+    parameters = ModelParameters(max_tokens=LONGEST_ANSWER)
     settings = ModelSettings(id=EMBEDDED, name=EMBEDDED_NAME, provider=provider, parameters=parameters)
     about = "embedded: no key, no network; tiny, and often wrong"
     return ModelChoice(name=EMBEDDED, settings=settings, about=about, context=acting)
@@ -120,7 +121,9 @@ def _missing(wanted: str, programs: Sequence[Program], variable: Variable) -> st
     for vendor in VENDORS:
         if wanted.partition("/")[0] == vendor.kind.value or re.match(vendor.names, wanted):
             return f"put a key into ${vendor.variables[0]} to talk to {vendor.kind.value}"
-    return f"there are: {', '.join(names(programs, variable))}"
+    there = names(programs, variable)
+    near = get_close_matches(wanted, there, n=1)
+    return f"did you mean {near[0]}? There are: {', '.join(there)}" if near else f"there are: {', '.join(there)}"
 
 
 def names(programs: Iterable[Program], variable: Variable) -> list[str]:
@@ -153,19 +156,18 @@ def last_model(ledger: Ledger, session: str | None) -> str | None:
     return model if isinstance(model, str) else None
 
 
-def other_models(
-    programs: Programs, variable: Variable, on_default: Callable[[ModelChoice], None] | None = None
-) -> OtherModels:
+def other_models(programs: Programs, variable: Variable, *, is_embedded_default: bool = False) -> OtherModels:
     """What the command line knows beside model programs, by the names that `weft chat --model` takes; where no layer
-    names a model, the one that `weft chat` would choose, of which `on_default` hears."""
+    names a model, the one that `weft chat` would choose. The embedded one answers unasked only with
+    `is_embedded_default`."""
 
-    def find(name: str | None, session: str | None, acting: ExecutionContext) -> ConfiguredModel:
+    def find(name: str | None, session: str | None, acting: ExecutionContext) -> ConfiguredModel | None:
         models = [model for model in programs.all("model") if model.state != "draft"]
         wanted = name or default_name(None, None, last_model(programs.ledger, session), models, variable)
         choice = find_choice(wanted, models, programs.get, variable, acting)
+        if name is None and choice.is_embedded and not is_embedded_default:
+            return None
         ensure_installed(is_embedded=choice.is_embedded, has_weights=choice.name != EMBEDDED)
-        if name is None and on_default is not None:
-            on_default(choice)
         return ConfiguredModel(choice.settings, choice.context)
 
     return find
@@ -182,17 +184,17 @@ def turn_planner(
     variable: Resolver,
     person: Callable[[], ExecutionContext],
     equip: Equip,
-    on_default: Callable[[ModelChoice], None] | None = None,
+    is_embedded_default: bool = False,
 ) -> TriagePlanner:
-    """For a person at the terminal. `person` gives their context, `equip` the tools of a turn; `on_default` hears which
-    model was chosen where nothing names one."""
+    """For a person at the terminal. `person` gives their context, `equip` the tools of a turn; with
+    `is_embedded_default` the embedded model answers where nothing names one."""
     planner = ConfiguredPlanner(
         programs,
         ledger,
         inference,
         variable=variable,
         acting=lambda message: sender_context(person(), programs, message),
-        other_models=other_models(programs, variable, on_default),
+        other_models=other_models(programs, variable, is_embedded_default=is_embedded_default),
         rules_of=trusted_rules(),
         equip=equip,
     )

@@ -50,6 +50,10 @@ def chat(call: Call, room: str) -> None:
 
     On a terminal /help lists what else can be done. In a pipe every line is a message, answered before the next.
 
+    Answers that are being written stand below what was said, one agent below the other; when they are posted they are
+    shown whole, in their place among the messages. Ctrl-C drops the line that is typed; on an empty one it cuts the
+    answers short that you wait for.
+
     \b
     weft room chat plans
     echo "@helper what is next?" | weft room chat plans
@@ -77,10 +81,8 @@ def chat(call: Call, room: str) -> None:
 
 @weft_command("follow")
 @room_argument("active", "archived")
-@click.option("--after", type=int, metavar="POSITION", help="Go on behind this message; 0 is the beginning.")
-@click.option(
-    "--wait", type=float, metavar="SECONDS", help="End when nothing has come for so long; 0 waits for nothing."
-)
+@click.option("--after", type=int, metavar="POSITION", help="Start after this position; 0 is the beginning.")
+@click.option("--wait", type=float, metavar="SECONDS", help="End when nothing has come for SECONDS; 0 does not wait.")
 @in_persons_name
 def follow(call: Call, room: str, after: int | None, wait: float | None) -> None:
     """Follow a room: what is said, who joins and leaves, and who is answering.
@@ -120,7 +122,12 @@ def follow(call: Call, room: str, after: int | None, wait: float | None) -> None
 
 room_command = group(
     "room",
-    "Talk in rooms: people and agents together.",
+    """Talk in rooms: people and agents together.
+
+    Agents answer where they are mentioned; a message that mentions nobody goes to the triage agent. ROOM is a title, an
+    id or the end of one. Every command takes --as NAME: who acts, by default local, the ledger's owner, who reads every
+    room. docs/rooms.md has the details.
+    """,
     create,
     list_,
     show,

@@ -24,6 +24,7 @@ from weft.chat.triage import answer_pending
 from weft.kernel.errors import NotApplicable, WeftError
 from weft.kernel.message_text import shown_name, write_typed_mentions
 from weft.runtime.broker.broker import to_the_end
+from weft.runtime.invoke.handlers import MentionNotices
 from weft.surfaces.cli.chat import terminal
 from weft.surfaces.cli.chat.room_view import BottomLines, Drawing, RoomView, reading_keys, write
 from weft.surfaces.cli.chat.rooms import addressees, member_line, message_lines, name_style, room_member, room_name
@@ -252,6 +253,7 @@ class RoomTalk:
         self.is_over = False
         self._suggester = MentionSuggester(self._ledger)
         self._answers: set[asyncio.Task[None]] = set()
+        self._mentions: MentionNotices | None = None
         self._read = 0
         self._changed = asyncio.Event()
         """Set with every item of the room."""
@@ -278,7 +280,8 @@ class RoomTalk:
     async def enter(self, name: str) -> None:
         """Show where the person is, and what they have not read; the last message that is shown is the position that
         the room is followed from."""
-        rooms = self._ledger.rooms
+        rooms, people = self._ledger.rooms, self._access.people
+        self._mentions = await self._across(lambda: MentionNotices(people, self._show_untold))
         room: Room = await self._across(partial(rooms.get, name))
         limit = MOST_UNREAD if room.unread else SHOWN_MESSAGES
         messages: list[RoomMessage] = await self._across(partial(rooms.messages, room.id, limit=limit))
@@ -348,6 +351,7 @@ class RoomTalk:
         post = partial(self._ledger.rooms.post, self._room, typed.text)
         posted: PostedMessage = await to_the_end(self._across(post))
         await self._mark_read()
+        await self._tell_mentioned()
         if posted.reached:
             task = asyncio.ensure_future(self._answered(posted))
             self._answers.add(task)
@@ -362,8 +366,16 @@ class RoomTalk:
             access.planner,
             on_message=lambda _: None,  # the room's stream shows it
         )
+        await self._tell_mentioned()
         for failure in failures:
             self._show(list(terminal.failure(failure.error))[1:])
+
+    async def _tell_mentioned(self) -> None:
+        if self._mentions is not None:
+            await self._mentions.tell_new()
+
+    def _show_untold(self, person: str, error: Exception) -> None:
+        self._show([[Span(f"{person} was not told of being mentioned: {error}", "warn")]])
 
     @property
     def is_answering(self) -> bool:

@@ -398,12 +398,23 @@ EMPTY = "you are in no room; `weft room create TITLE` makes one"
 
 
 @weft_command("list")
-@click.option("--archived", is_flag=True, help="Those that were archived.")
-@click.option("--all", "is_every", is_flag=True, help="Both those in use and those that were archived.")
-@click.option("-n", "limit", metavar="N", type=click.IntRange(1, MOST_ROOMS), default=100, help="At most so many.")
+@click.option("--archived", is_flag=True, help="Only archived rooms.")
+@click.option("--all", "is_every", is_flag=True, help="Archived rooms too.")
+@click.option(
+    "-n",
+    "--limit",
+    "limit",
+    metavar="N",
+    type=click.IntRange(1, MOST_ROOMS),
+    default=100,
+    help="At most N rooms. Default: 100.",
+)
 @in_persons_name
 def list_(call: Call, archived: bool, is_every: bool, limit: int) -> None:
-    """List your rooms, with what you have not read; where somebody spoke last comes first."""
+    """List your rooms, with what you have not read; where somebody spoke last comes first.
+
+    A row also says how often you are mentioned in what you have not read.
+    """
     if archived and is_every:
         raise click.UsageError("say --archived or --all")
     status = None if is_every else "archived" if archived else "active"
@@ -445,7 +456,10 @@ def _state(room: Room) -> str:
 @click.option("--removed", is_flag=True, help="Those, too, who take part no longer.")
 @in_persons_name
 def show(call: Call, room: str, removed: bool) -> None:
-    """Show a room: its title, who takes part and what they do, what you have not read, who waits to be let in."""
+    """Show a room: its title, who takes part and what they do, what you have not read, who waits to be let in.
+
+    An agent is thinking while it has something to answer.
+    """
     with call.reading() as ledger:
         record = ledger.rooms.get(room)
         participants = ledger.rooms.participants(record.id, removed=removed)
@@ -528,7 +542,11 @@ def _waiting_line(invitation: Invitation) -> Line:
 @named("name", "agent", "human")
 @in_persons_name
 def profile(call: Call, name: str) -> None:
-    """Show what an agent or a person tells of themselves. Private agents are there for those they work for."""
+    """Show what an agent or a person tells of themselves. Private agents are there for those they work for.
+
+    Of an agent these are its description, personality, tools, who made it and whether it is public, picture or emoji,
+    and when it was last active.
+    """
     from weft.kernel.errors import Action, NotFound
 
     with call.reading() as ledger:
@@ -595,9 +613,16 @@ def invitations(call: Call, room: str | None) -> None:
 
 @weft_command("read")
 @room_argument("active", "archived")
-@click.option("-n", "limit", metavar="N", type=click.IntRange(1, PAGE_MESSAGES), help="So many. Default: 50.")
-@click.option("--before", metavar="POSITION", type=click.IntRange(1), help="The newest before this message.")
-@click.option("--after", metavar="POSITION", type=click.IntRange(0), help="The first behind this message.")
+@click.option(
+    "-n",
+    "--limit",
+    "limit",
+    metavar="N",
+    type=click.IntRange(1, PAGE_MESSAGES),
+    help="At most N messages. Default: 50.",
+)
+@click.option("--before", metavar="POSITION", type=click.IntRange(1), help="The newest messages before this position.")
+@click.option("--after", metavar="POSITION", type=click.IntRange(0), help="Start after this position.")
 @click.option("--all", "is_every", is_flag=True, help="All of them.")
 @click.option("--keep-unread", is_flag=True, help="Do not mark them as read.")
 @in_persons_name
@@ -681,6 +706,11 @@ def post(call: Call, room: str, text: str, attach: tuple[str, ...], no_wait: boo
     agent, which finds who is meant. It is recorded before anything is asked: if this process dies, any broker goes on.
     Whoever acts with a token leaves it to a broker, as with --no-wait.
 
+    A name that nobody has whom you can reach, or several have, stays text; the room says so, and triage is not asked.
+    People are told of mentions by the channel that they prefer (`weft human create --channel`). Answers are printed as
+    they are posted, also those of agents that other answers mention. Where an agent could not answer, a notice of the
+    room says why, and the command ends with that error. Ctrl-C interrupts what is being answered.
+
     \b
     weft room post plans "@helper what is next?"
     weft room post plans "Who knows about taxes?" --no-wait
@@ -689,7 +719,7 @@ def post(call: Call, room: str, text: str, attach: tuple[str, ...], no_wait: boo
 
     words = message_text(text) or ""
     if not words.strip() and not attach:
-        raise InvalidInput("the message is empty", "say something")
+        raise InvalidInput("the message is empty", "give a text, or pipe one in with -")
     if no_wait or call.token is not None:
         with call.writing() as ledger:
             receipt = _posted(ledger, room, words, attach, key)
@@ -746,18 +776,20 @@ def _answered(
     call: Call, room: str, words: str, attach: tuple[str, ...], key: str | None
 ) -> tuple[AnsweredPost, list[FailedAnswer]]:
     """Post, and have it answered; answers are printed as they are posted."""
-    from weft.surfaces.cli.work.broker_call import with_broker
+    from weft.surfaces.cli.work.broker_call import mention_notices, with_broker
 
     async def work(access: BrokerAccess) -> tuple[AnsweredPost, list[FailedAnswer]]:
         from weft.chat.triage import answer_pending
         from weft.runtime.broker.broker import to_the_end
 
         ledger, crossing = call.of_owner().in_name_of(call.actor, access.ledger), access.mirror.crossing
+        mentions = await crossing.run(lambda: mention_notices(call, access))
         text = await to_the_end(crossing.run(lambda: _posted(ledger, room, words, attach, key)))
         typed, posted = text.typed, text.posted
         _note_names(call, typed)
         call.note(f"posted as message {posted.position}")
         _note_invited(call, room, posted)
+        await mentions.tell_new()
         names = await crossing.run(lambda: _names(ledger, posted.conversation_id))
         answers: list[RoomMessage] = []
 
@@ -770,6 +802,7 @@ def _answered(
         access.prompts.answer_as(ledger)
         with access.prompts.typed():
             failures = await answer_pending(access.mirror, ledger, posted, access.planner, on_message=on_message)
+        await mentions.tell_new()
         if text.is_all_read:
             await crossing.run(lambda: _mark_read(ledger, posted, {answer.id for answer in answers}))
         waiting = await crossing.run(lambda: ledger.rooms.pending(posted.conversation_id, posted.message))

@@ -61,7 +61,7 @@ class Terminal:
     def __init__(self, call: Call, talk: Conversation, path: str) -> None:
         self._call, self._talk, self._path = call, talk, path
         self._console = _console(call)
-        self._shown: Answering | None = None
+        self._shown: AnswerDisplay | None = None
         """The answer that comes now."""
         self._typed = talk.typed = TypedAhead(descriptor_of(sys.stdin), self._hear_beside)
         self._is_over = False
@@ -173,7 +173,7 @@ class Terminal:
         """Show an answer as it comes, then what it was made of."""
         before, repeated = self._talk.head, RepeatedText()
         waiting = "loading the embedded model…" if self._talk.must_load else "…"
-        with Answering(self._console, waiting) as shown:
+        with AnswerDisplay(self._console, waiting) as shown:
             self._shown = shown
 
             def hear(token: ReplyToken) -> None:
@@ -207,7 +207,7 @@ class Terminal:
             self._call.screen.show(Span(f"interrupted{kept}", "warn"))
 
     @contextmanager
-    def _answering_calls(self, shown: Answering) -> Iterator[None]:
+    def _answering_calls(self, shown: AnswerDisplay) -> Iterator[None]:
         """Tool calls that wait for a person are shown beside the answer, and answered by what is typed there."""
         prompts = self._talk.prompts
         if prompts is None:
@@ -240,7 +240,7 @@ class Terminal:
             self._call.screen.show()
             for line in harmless(one.asked[:LONGEST_RECALL]).split("\n"):
                 self._call.screen.show(Span("> ", "user"), line)
-            with Answering(self._console, "") as shown:
+            with AnswerDisplay(self._console, "") as shown:
                 shown.hear(one.answered[:LONGEST_RECALL])
         if exchanges:
             self._call.screen.show()
@@ -390,7 +390,7 @@ def harmless(text: str) -> str:
     return "\n".join(safe_lines(text))
 
 
-class Answering:
+class AnswerDisplay:
     """Shows one answer. Only what is not settled yet is drawn twice, and never more of it than the screen holds."""
 
     def __init__(self, console: Console, waiting: str) -> None:
@@ -401,7 +401,7 @@ class Answering:
         self._lines = 0
         """So many lines of it are on the screen for good."""
 
-    def __enter__(self) -> Answering:
+    def __enter__(self) -> AnswerDisplay:
         self._wait()
         return self
 
@@ -462,11 +462,11 @@ class Answering:
         settled, self._open = split_blocks(self._open)
         self._keep(settled)
         if self._live is not None:
-            self._live.update(Last(self._open, has_gap=self._has_shown), refresh=True)
+            self._live.update(LastLines(self._open, has_gap=self._has_shown), refresh=True)
 
     def _keep(self, text: str) -> None:
         if text.strip():
-            self._print(Last(text, has_gap=self._has_shown, is_whole=True))
+            self._print(LastLines(text, has_gap=self._has_shown, is_whole=True))
             self._has_shown = True
 
     def _print(self, block: Any) -> None:
@@ -475,7 +475,7 @@ class Answering:
         self._console.print(block)
 
 
-class Last:
+class LastLines:
     """Blocks of Markdown, or as many of their last lines as fit on the screen."""
 
     def __init__(self, text: str, *, has_gap: bool, is_whole: bool = False) -> None:

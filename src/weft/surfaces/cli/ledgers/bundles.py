@@ -117,6 +117,8 @@ def create(
     THREAD is a session or a turn; its whole ancestry goes along. WHAT is a message's id, a call as TURN:CALL, a turn,
     or a content's reference; texts that are left out are listed, and cannot be guessed from what is in the file. With
     --room all that was said in a room goes along, with the threads of the agents that answered there.
+
+    Where words of a withheld text stand elsewhere, nothing is written, unless --force is said.
     """
     from weft.exchange.bundles import create_bundle
 
@@ -146,7 +148,7 @@ def create(
 def verify(call: Call, file: str, signed: bool) -> int | None:
     """Check every hash, link and signature of a bundle, and say what it proves.
 
-    Nothing but the file is needed. What is not exactly what it says is refused.
+    Nothing but the file is needed. A file that was changed in any way is refused.
     """
     from weft.exchange.bundles import verify_bundle
 
@@ -181,7 +183,7 @@ def sign(call: Call, file: str, keys: tuple[str, ...], path: str) -> None:
 @click.argument("file", type=click.Path())
 @click.argument("rev", required=False)
 @click.option("--into", metavar="LEDGER", type=click.Path(), help="Bring its facts into this ledger.")
-@click.option("--full", is_flag=True, help="Fold nothing where a turn is shown.")
+@click.option("--full", is_flag=True, help="Show results, arguments and thinking in full.")
 @click.option("--oneline", is_flag=True, help="One line for each turn.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N turns.")
 def open_(
@@ -244,5 +246,7 @@ HELP = """Bundle threads into a file that others can verify.
 
 The file holds a thread from its root on, each event hashed over the one before it. Texts can be withheld: what is
 left still verifies.
+
+docs/sharing.md#bundles says what is in it, what it proves, and what its form is.
 """
 bundle_command = group("bundle", HELP, create, verify, sign, open_)

@@ -250,11 +250,11 @@ APPLIED = "the erasure of another ledger, applied here"
 @click.option("--tree", is_flag=True, help="The whole tree that each turn belongs to, and the sessions in it.")
 @click.option("--everywhere", is_flag=True, help="Contents that other turns use too; by default they stay.")
 @as_actor
-@click.option("--dry-run", is_flag=True, help="Show what would go and what would stay, and stop.")
+@click.option("--dry-run", is_flag=True, help="Show what would go and what would stay; erase nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation prompt.")
 @click.option("--list", "listed", is_flag=True, help="Show what was erased, by whom, when and why.")
-@click.option("--pending", is_flag=True, help="Show erasures of other ledgers that wait for your word.")
-@click.option("--apply", "applied", is_flag=True, help="Carry those out.")
+@click.option("--pending", is_flag=True, help="List erasures of other ledgers that wait to be carried out here.")
+@click.option("--apply", "applied", is_flag=True, help="Carry out the erasures that --pending lists.")
 @click.option(
     "--finish", is_flag=True, help="Go on with an erasure that was held up, and remove kept files that nothing names."
 )
@@ -274,10 +274,16 @@ def erase_command(
 ) -> None:
     """Erase contents for good; the record still verifies.
 
-    A label means the session: its own turns, its label and its title; turns that a fork shares stay. Anything else
-    that names a turn means the turn, and a reference means that one content, wherever it is used. The id of a message
-    of a room means what it says: in the room, in its forks and in the sessions of agents that were sent it. What went
-    cannot be brought back, not by importing it again either. Backups are named, not changed.
+    A label means the session: its own turns, its label and its title; turns that a fork shares stay. Anything else that
+    names a turn means the turn, and a reference means that one content, wherever it is used. The id of a message of a
+    room means what it says: in the room, in its forks and in the sessions of agents that were sent it. What was erased
+    cannot be brought back, not even by importing it again. Backups are named, not changed.
+
+    A content is named as --dry-run lists it. Backups and exports that were made here are named, not changed. Without
+    --yes the plan is shown and a person is asked; where nobody is at the terminal, nothing is erased. Without --reason
+    the plan is shown and nothing is erased. --list says of each erasure in which ledger it was made, and whether it was
+    carried out here: one of another ledger waits until somebody here takes it over. docs/operating.md#erasing says what
+    is gone and what stays visible.
     """
     if bool(what) + listed + pending + applied + finish != 1:
         raise click.UsageError("name what to erase, or one of --list, --pending, --apply, --finish")
@@ -367,15 +373,15 @@ PLACES = 4
 @click.option("--project", metavar="NAME", help="Only in sessions of this folder, by its path or its last part.")
 @click.option("--since", metavar="TIME", help="Only in turns from this time on; a day means all of it.")
 @click.option("--all", "anew", is_flag=True, help="Look at every content again, not only at what is new.")
-@click.option("--ignore", metavar="FINGERPRINT", help="A false alarm: tell of it no more.")
-@click.option("--unignore", metavar="FINGERPRINT", help="Tell of it again.")
+@click.option("--ignore", metavar="FINGERPRINT", help="Mark it as a false alarm, which is not listed.")
+@click.option("--unignore", metavar="FINGERPRINT", help="List it again.")
 @click.option("--ignored", is_flag=True, help="Show what is ignored instead.")
 @click.option("--erase", is_flag=True, help="Erase every content that holds one of those found, for good.")
 @click.option("--redact", is_flag=True, help="Erase the credentials alone: the rest of each text is shown as it was.")
 @click.option("--show", is_flag=True, help="Show the credentials themselves, with the words around them.")
 @click.option("--reason", metavar="TEXT", help="Why; needed with --yes. Kept for ever, so say no more than you must.")
 @as_actor
-@click.option("--dry-run", is_flag=True, help="With --erase or --redact: show what would go, and stop.")
+@click.option("--dry-run", is_flag=True, help="With --erase or --redact: show what would go; erase nothing.")
 @click.option("-y", "--yes", is_flag=True, help="With --erase or --redact: do it without asking.")
 def secrets_command(
     call: Call,
@@ -393,10 +399,13 @@ def secrets_command(
 ) -> int:
     """Find credentials in what was recorded, look at them, and erase them.
 
-    Looks at contents that came since the last time and lists every credential that is known by now: by which rule,
-    where, how often; itself only with --show. Nothing is sent anywhere. A fingerprint, or its beginning, stands for one
-    of them. --erase takes every content that holds one; --redact leaves the rest of the text, with a mark in its place,
-    and takes whole only copies of imported sources. Exits with 1 if there are any.
+    Scans contents that came since the last scan and lists every credential found so far: by which rule, where and how
+    often. The credential itself is shown only with --show. Nothing is sent anywhere. A fingerprint, or its beginning,
+    stands for one of them. --erase takes every content that holds one; --redact leaves the rest of the text, with a
+    mark in its place, and takes whole only copies of imported sources. Exits with 1 if there are any.
+
+    Six digits of a fingerprint are enough. The mark is [redacted]. It needs weft[secrets]; docs/security.md#secrets
+    says what is looked at and what is not found.
     """
     if (ignore is not None) + (unignore is not None) + erase + redact + show > 1:
         raise click.UsageError("say one of --ignore, --unignore, --show, --redact and --erase")

@@ -47,8 +47,10 @@ def _complete_forms(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 @weft_command("export")
 @click.argument("revs", nargs=-1, shell_complete=arguments.complete_labels)
 @click.option(
-    "--as",
+    "--format",
     "form",
+    cls=arguments.RenamedOption,
+    old=("--as",),
     metavar="FORM",
     shell_complete=_complete_forms,
     help="markdown, html, jsonl, openai, anthropic, or what a plugin adds. Default: by the end of FILE's name.",
@@ -94,10 +96,12 @@ def export_command(
     thread. A file is complete or not there, and none is replaced without --force. With --room it is what was said in a
     room, as Markdown, HTML or JSON lines.
 
+    What a form has no place for is left out and counted. docs/sharing.md#exports says what each form holds.
+
     \b
     weft export main -o main.html
-    weft export main by-hand --as markdown -o both.md
-    weft export main --context --as anthropic
+    weft export main by-hand --format markdown -o both.md
+    weft export main --context --format anthropic
     weft export --room plans -o plans.html
     """
     from weft.exchange.exporters.export import export
@@ -145,7 +149,9 @@ def _export_room(call: Call, room: str, form: str | None, file: str, title: str 
 
     if form is not None and form not in exporter_names():
         line = shell_line(("--as", form, "export", "--room", room, "-o", file))
-        raise click.UsageError(f"--as takes {', '.join(ROOM_FORMS)} here; in the name of {form!r} it is: weft {line}")
+        raise click.UsageError(
+            f"--format takes {', '.join(ROOM_FORMS)} here; in the name of {form!r} it is: weft {line}"
+        )
     with call.copying() if file != STANDARD else call.reading() as ledger:
         ledger.rooms.get(room)
         chosen = _form_of(call, form, file, ROOM_FORMS)
@@ -159,7 +165,7 @@ def _form_of(call: Call, form: str | None, file: str, forms: Sequence[str]) -> s
     if chosen is None:
         first, *others = forms
         named = "name a file that ends in .md, .html or .jsonl with -o"
-        raise click.UsageError(f"in which form? add --as {first} (or {', '.join(others)}), or {named}")
+        raise click.UsageError(f"in which form? add --format {first} (or {', '.join(others)}), or {named}")
     if file == STANDARD:
         _check_stdout(call)
     return chosen
@@ -193,7 +199,7 @@ def _show_exported(call: Call, done: Exported, file: str) -> None:
 # --- The tools that `weft resume` writes sessions for, and the one of them that a turn comes from.
 
 TOOLS = {"claude-code": "Claude Code", "codex": "Codex"}
-"""What `--as` takes, and what each tool calls itself."""
+"""What `--tool` takes, and what each tool calls itself."""
 
 
 def origin_of(ledger: Ledger, rev: str) -> str | None:
@@ -209,8 +215,8 @@ def ways_on(label: str, origin: str | None) -> str:
     if origin is not None and origin in TOOLS:
         return f"with `{chat}`, or in {TOOLS[origin]} with `{resume}`"
     (first, title), *others = TOOLS.items()
-    rest = ", ".join(f"{other}: `--as {tool}`" for tool, other in others)
-    return f"with `{chat}`, or in {title} with `{resume} --as {first}` ({rest})"
+    rest = ", ".join(f"{other}: `--tool {tool}`" for tool, other in others)
+    return f"with `{chat}`, or in {title} with `{resume} --tool {first}` ({rest})"
 
 
 # --- `weft resume`: go on from any turn in another tool.
@@ -219,9 +225,15 @@ def ways_on(label: str, origin: str | None) -> str:
 @weft_command("resume")
 @arguments.rev(required=False)
 @click.option(
-    "--as", "tool", type=click.Choice(list(TOOLS)), help="The tool to go on in. Default: the one it comes from."
+    "--tool",
+    cls=arguments.RenamedOption,
+    old=("--as",),
+    type=click.Choice(list(TOOLS)),
+    help="The tool to go on in. Default: the one it comes from.",
 )
-@click.option("--in", "folder", metavar="DIR", type=click.Path(), help="The folder to go on in. Default: the recorded.")
+@click.option(
+    "--in", "folder", metavar="DIR", type=click.Path(), help="The folder to go on in. Default: the recorded folder."
+)
 @click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written and what is lost.")
 def resume_command(call: Call, rev: str | None, tool: str | None, folder: str | None, dry_run: bool) -> None:
     """Write a session that another tool can resume, up to any turn.
@@ -230,6 +242,8 @@ def resume_command(call: Call, rev: str | None, tool: str | None, folder: str | 
     tool looks for its sessions, under a new id; nothing that is there is touched. What is said in it from then on comes
     back with `weft import`, as a continuation of REV. Some things no format carries: `--dry-run` lists them. Nothing is
     written for a folder that is not there.
+
+    docs/branches.md#continuing-in-another-tool has the details.
     """
     from weft.exchange.resuming import prepare_resume, write_resume
 
@@ -262,7 +276,7 @@ def _origin(ledger: Ledger, rev: str) -> str:
     if origin is not None and origin in TOOLS:
         return origin
     raise click.UsageError(
-        f"{rev} comes from {origin or 'weft'}: say which tool to go on in, --as {' or --as '.join(TOOLS)}"
+        f"{rev} comes from {origin or 'weft'}: say which tool to go on in, --tool {' or --tool '.join(TOOLS)}"
     )
 
 

@@ -28,7 +28,7 @@ from weft.surfaces.cli.user_files import find_ledger, named_ledger, user_ledger
 
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer
-    from weft.exchange.importing.run import ImportRun, OnEnded, Plan
+    from weft.exchange.importing.run import ImportPlan, ImportRun, OnEnded
     from weft.exchange.importing.sources import Address
     from weft.ledger.api import Ledger
 
@@ -52,8 +52,8 @@ def _formats(context: click.Context, parameter: click.Parameter, begun: str) -> 
     shell_complete=_formats,
     help="Take every file as this tool's, instead of recognising it.",
 )
-@click.option("--since", metavar="WHEN", help="Only files changed since: yesterday, '2 weeks ago', 2026-11-01.")
-@click.option("--dry-run", is_flag=True, help="Dry run: read everything, write nothing, and report.")
+@click.option("--since", metavar="TIME", help="Only files changed since: yesterday, '2 weeks ago', 2026-11-01.")
+@click.option("--dry-run", is_flag=True, help="Read everything and report; write nothing.")
 @click.option("--remap", is_flag=True, help="Read again what an older version of an importer has read.")
 @click.option("--discover", is_flag=True, help="List the files in the usual places; nothing is read.")
 @click.option("--watch", is_flag=True, help="Go on: follow sessions while they are written, until interrupted.")
@@ -111,6 +111,15 @@ def import_command(
     With --watch a turn is in the ledger moments after it has ended, and what is still open is shown as provisional by
     `weft sessions`, `weft log` and `weft show`. With --json each thing that happens is a line of JSON. With --files a
     folder is kept as the files of each turn that ends in it from now on.
+
+    Where there is no ledger, your own is made. Exits with 1 if something could not be read; everything else was taken.
+    A file that --format makes no turn of, and that looks like another tool's, is a problem, and nothing of it is
+    written. docs/importing.md has the details.
+
+    An import of the usual places first says what lies where and how long reading it takes. The latest sessions come
+    first, and Ctrl-C stops it with what it has (exit code 130); the next one goes on. --watch ends with 0. --watch and
+    --background go together; any other two of these ways do not. --status exits with 1 where the import failed or was
+    killed.
     """
     from weft.exchange.importers.port import load_importers
     from weft.ledger.api import read_moment
@@ -215,7 +224,7 @@ class _Asked(Struct, frozen=True):
             return self._note_stopped(dry)
         return 1 if importing.summary.problems else 0
 
-    def _announce(self, plan: Plan) -> None:
+    def _announce(self, plan: ImportPlan) -> None:
         from weft.exchange.importing.run import USUAL_RATE
         from weft.surfaces.cli.ledgers.import_job import found_places, note_places
 

@@ -155,8 +155,9 @@ def start(order: Order) -> ImportStatus:
 
 
 def _spawn(ordered: int, answer_writer: int, log: int) -> None:
-    """Nobody waits for it: it leaves this session by itself, and its note says how it ended."""
-    command = [sys.executable, "-m", "weft.surfaces.cli.ledgers.import_work", str(answer_writer)]
+    """Nobody waits for it: it leaves this session by itself, and its note says how it ended. By `-P` nothing is loaded
+    from the folder that the person is in."""
+    command = [sys.executable, "-P", "-m", "weft.surfaces.cli.ledgers.import_work", str(answer_writer)]
     streams = [
         (os.POSIX_SPAWN_DUP2, ordered, 0),
         (os.POSIX_SPAWN_DUP2, log, 1),
@@ -275,18 +276,18 @@ def import_progress(call: Call) -> Iterator[Callable[[ImportStep], None]]:
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("import {task.fields[sessions]} sessions"),
+        TextColumn("import {task.fields[sessions]}"),
         BarColumn(bar_width=max(SHORTEST_BAR, min(LONGEST_BAR, console.width - BESIDE_THE_BAR))),
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
     bar = Progress(*columns, console=console, transient=True)
-    task = bar.add_task("import", total=None, sessions=0)
+    task = bar.add_task("import", total=None, sessions="")
 
     def show(step: ImportStep) -> None:
         bar.start()  # with the first step: notes before it have the screen for themselves
-        bar.update(task, completed=step.bytes, total=step.of_bytes, sessions=f"{step.sessions:,}")
+        bar.update(task, completed=step.bytes, total=step.of_bytes, sessions=counted(step.sessions, "session"))
 
     try:
         yield show
@@ -357,7 +358,9 @@ def _summary_end(summary: ImportSummary, dry_run: bool) -> str | None:
 
 def _nothing_found(files: int) -> str:
     if not files:
-        return "no sessions were found: there are no files there"
+        return (
+            "no sessions were found: there are no files there; without PATH the usual places of every tool are searched"
+        )
     return f"no sessions were found among {counted(files, 'file')}; `weft import --help` lists the known formats"
 
 

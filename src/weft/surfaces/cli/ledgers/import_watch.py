@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched, Watching, listening
+from weft.exchange.importing.watch import (
+    SourceGone,
+    SourceImported,
+    SourceTroubled,
+    SourceWatch,
+    WatchBegan,
+    WatchCaughtUp,
+    WatchEvent,
+    listening,
+)
 from weft.kernel.clock import SystemClock
 from weft.runtime.resources.workspace_snapshots import KeptFolder
 from weft.surfaces.cli.command_line import Call
@@ -41,7 +50,7 @@ class WatchLines:
         self._call, self._lock = call, Lock()
         self.end = EndedWatch()
 
-    def show(self, event: Happening | KeptFolder) -> None:
+    def show(self, event: WatchEvent | KeptFolder) -> None:
         with self._lock:
             _count(self.end, event)
             _show(self._call, event)
@@ -60,7 +69,7 @@ def follow(
     end, files = lines.end, 0
     try:
         with _ended_by_signals(), kept_folders(ledger, folders, lines.show) as on_ended:
-            watching = Watching(importing(on_ended), partial(listening, clock=clock), clock)
+            watching = SourceWatch(importing(on_ended), partial(listening, clock=clock), clock)
             try:
                 with closing(watching.run(places)) as happening:
                     for event in happening:
@@ -81,12 +90,12 @@ def follow(
     return 0
 
 
-def _count(end: EndedWatch, happening: Happening | KeptFolder) -> None:
-    if isinstance(happening, Imported):
+def _count(end: EndedWatch, happening: WatchEvent | KeptFolder) -> None:
+    if isinstance(happening, SourceImported):
         end.sessions += happening.sessions
         end.turns += happening.turns
         end.superseded += happening.superseded
-    elif isinstance(happening, Troubled):
+    elif isinstance(happening, SourceTroubled):
         end.problems += 1
     elif isinstance(happening, KeptFolder):
         end.snapshots += happening.snapshot is not None
@@ -111,22 +120,22 @@ def _line(value: Struct) -> None:
     click.echo(document(form(value)), color=True)
 
 
-def _show(call: Call, event: Happening | KeptFolder) -> None:
+def _show(call: Call, event: WatchEvent | KeptFolder) -> None:
     if call.json:
         _line(event)
-    elif isinstance(event, Imported):
+    elif isinstance(event, SourceImported):
         if event.turns or event.sessions or event.superseded:
             call.screen.show(*_row(event))
-    elif isinstance(event, Began):
+    elif isinstance(event, WatchBegan):
         call.note(f"{counted(event.files, 'file')}, {size_text(event.bytes)}; reading what is new, the latest first")
         if event.is_blind:
             call.note("the system tells of no changes here: they are found by looking again and again")
-    elif isinstance(event, Watched):
+    elif isinstance(event, WatchCaughtUp):
         call.note(f"watching {counted(event.files, 'file')}; Ctrl-C ends it")
-    elif isinstance(event, Troubled):
+    elif isinstance(event, SourceTroubled):
         where = event.source if event.line is None else f"{event.source}:{event.line}"
         call.note(Span(where, "warn"), f": {event.what}")
-    elif isinstance(event, Gone):
+    elif isinstance(event, SourceGone):
         call.note(Span(shortened(event.source), "dim"), " is gone; what was imported of it stays")
     elif event.error is not None:
         call.note(Span(event.folder, "warn"), f": its files were not kept: {event.error}")
@@ -134,7 +143,7 @@ def _show(call: Call, event: Happening | KeptFolder) -> None:
         call.note("kept the files of turn ", Span(event.turn[-8:], "id"), f" in {shortened(event.folder)}")
 
 
-def _row(imported: Imported) -> list[Span | str]:
+def _row(imported: SourceImported) -> list[Span | str]:
     new = [counted(imported.turns, "turn")] if imported.turns else []
     new += [f"{imported.superseded:,} replaced"] if imported.superseded else []
     new += [f"{imported.open_turns:,} open"] if imported.open_turns else []

@@ -23,9 +23,9 @@ from weft.surfaces.cli.ledgers.import_job import READY, ImportJob, Order
 from weft.surfaces.wire.exchange_answers import ImportStatus
 
 if TYPE_CHECKING:
-    from weft.exchange.importing.run import ImportRun, ImportStep, Pace
+    from weft.exchange.importing.run import ImportRun, ImportStep, ReadingPace
     from weft.exchange.importing.sources import Address
-    from weft.exchange.importing.watch import Happening
+    from weft.exchange.importing.watch import WatchEvent
     from weft.runtime.resources.workspace_snapshots import KeptFolder
 
 
@@ -36,13 +36,13 @@ class ImportWork:
     """One job on its way; whatever happens to it, its note says so."""
 
     def __init__(self, job: ImportJob, order: Order) -> None:
-        from weft.exchange.importing.run import Pace
+        from weft.exchange.importing.run import ReadingPace
         from weft.exchange.importing.sources import Address
 
         shown = Address(order.ledger).shown if Site.of(order.ledger).is_address else order.ledger
         self._job, self._order, self._clock = job, order, SystemClock()
         now, before = self._clock.now_ms(), job.status()
-        self._pace: Pace = Pace(self._clock, before.rate if before else None)
+        self._pace: ReadingPace = ReadingPace(self._clock, before.rate if before else None)
         self._written_at = 0.0
         self._lock = Lock()
         """Of the note, while folders are kept by another thread."""
@@ -132,29 +132,29 @@ class ImportWork:
                 say(f"the second process was lost: {importing.summary.lost_worker}")
 
     def _watch(self, importing: ImportRun) -> None:
-        from weft.exchange.importing.watch import Watching, listening
+        from weft.exchange.importing.watch import SourceWatch, listening
 
-        watching = Watching(importing, partial(listening, clock=self._clock), self._clock)
+        watching = SourceWatch(importing, partial(listening, clock=self._clock), self._clock)
         with closing(watching.run(self._places())) as happening:
             for event in happening:
                 self._happened(event)
 
-    def _happened(self, event: Happening) -> None:
-        from weft.exchange.importing.watch import Began, Imported, Troubled, Watched
+    def _happened(self, event: WatchEvent) -> None:
+        from weft.exchange.importing.watch import SourceImported, SourceTroubled, WatchBegan, WatchCaughtUp
 
         with self._lock:
             status = self.status
-            if isinstance(event, Began):
+            if isinstance(event, WatchBegan):
                 status = replace(status, of_files=event.files, of_bytes=event.bytes)
-            elif isinstance(event, Watched):
+            elif isinstance(event, WatchCaughtUp):
                 status = replace(status, state="watching", files=event.files, of_files=event.files)
-            elif isinstance(event, Imported):
+            elif isinstance(event, SourceImported):
                 status = replace(status, sessions=status.sessions + event.sessions, turns=status.turns + event.turns)
-            elif isinstance(event, Troubled):
+            elif isinstance(event, SourceTroubled):
                 status = replace(status, problems=status.problems + 1)
                 say(f"{event.source}: {event.what}")
             self.status = status
-            self.write_status(now=isinstance(event, Watched))
+            self.write_status(now=isinstance(event, WatchCaughtUp))
 
     def _kept(self, kept: KeptFolder) -> None:
         """Told by another thread."""

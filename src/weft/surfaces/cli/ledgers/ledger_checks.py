@@ -163,6 +163,8 @@ def doctor_command(call: Call, full: bool, strict: bool) -> int:
     and the kept files of turns, in whatever state they are, and changes nothing. Exits with 1 if there is an error.
     Beside the ledger it says what is here for talking to models and running code, and how to get what is not; that is
     never an error.
+
+    docs/operating.md#the-doctor lists what it looks at.
     """
     findings: list[Diagnosis] = []
     for diagnosis in awaited(call, "doctor", _examined(call, full)):
@@ -255,12 +257,15 @@ _SHOWN = re.compile(r"^digest +([0-9a-f]{64})\r?\nreceipt +(\w{1,64}) ([0-9]{1,1
     "--receipt",
     metavar="FILE",
     type=click.Path(),
-    help="Also hold the ledger to a receipt: what `weft record` answered, with --json or without.",
+    help="Also check the ledger against the receipt in FILE, which `weft record` printed.",
 )
 def verify_command(call: Call, facts_only: bool, views_only: bool, files_only: bool, receipt: str | None) -> int:
     """Check every fact, every view, and the kept files of turns.
 
     Exits with 1 if there is any problem.
+
+    Each byte of the kept files (docs/branches.md#the-files-of-a-turn) is hashed, those that several snapshots have
+    once. Files that another ledger keeps, or that were left out of a copy, are counted and are no problem.
     """
     if facts_only + views_only + files_only > 1:
         raise click.UsageError("--facts-only, --views-only and --files-only exclude each other")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from weft.kernel.errors import LedgerMissing, LogCut, NotApplicable, Unsupported
+from weft.kernel.errors import Action, LedgerMissing, LogCut, NotApplicable, Unsupported
 from weft.kernel.typed_names import Site, ensure_plain_path
 from weft.store.private_files import make_folder
 from weft.store.replicas import COPIED, RECOVERED, identity_of
@@ -110,6 +110,8 @@ def init_command(call: Call, path: str | None, user: bool) -> None:
     In the folder PATH (this one if none is given) the ledger is .weft/ledger.db; a PATH that ends in .db is the file
     itself, and postgresql://user@host/database?ledger=NAME a schema of a database. A ledger that is already there is
     left as it is. At a terminal you are asked whether agents may work in the folder: see `weft trust --help`.
+
+    The folder .weft is kept out of git.
     """
     if path and user:
         raise click.UsageError("PATH and --user exclude each other")
@@ -118,10 +120,10 @@ def init_command(call: Call, path: str | None, user: bool) -> None:
         return _make_there(call, named)
     place = _place(named, path, user)
     is_new = not place.exists()
+    if not user and (is_new or path is not None or named is None):
+        _refuse_links(place)
     if is_new:
         ensure_plain_path(str(place))
-        if place.parent.name == FOLDER and place.parent.is_symlink():
-            raise NotApplicable(f"{place.parent} is a link", "name the place that it leads to")
         make_folder(place.parent)
         _hide_from_git(place.parent)
     _answer(call, str(place), is_new)
@@ -155,10 +157,30 @@ def _place(named: str | None, path: str | None, user: bool) -> Path:
     if user:
         return user_ledger()
     if path is not None or named is None:
-        return place_for(path or ".").absolute()
+        return _without_way_up(place_for(path or "."))
     if Site.of(named) is Site.MEMORY:
         raise Unsupported(f"{named} is no place for a file", "give the path of a folder, or of a file ending in .db")
-    return Path(named).absolute()
+    return _without_way_up(Path(named))
+
+
+def _without_way_up(path: Path) -> Path:
+    """The absolute path without `..`. Behind the last `..` links stay links: those are refused."""
+    parts = path.absolute().parts
+    if ".." not in parts:
+        return path.absolute()
+    behind = len(parts) - parts[::-1].index("..")
+    return Path(*parts[:behind]).resolve().joinpath(*parts[behind:])
+
+
+def _refuse_links(ledger: Path) -> None:
+    """In a folder that came from elsewhere a link leads to a ledger that the person trusts, or to where one would be
+    made."""
+    if ledger.parent.name == FOLDER:
+        for place in (ledger.parent, ledger):
+            if place.is_symlink():
+                raise NotApplicable(
+                    f"{place} is a link", "remove it, or name the ledger that it leads to with --ledger if you mean it"
+                )
 
 
 def _hide_from_git(folder: Path) -> None:
@@ -179,9 +201,9 @@ def _hide_from_git(folder: Path) -> None:
 def stats_command(call: Call) -> None:
     """Show how big the ledger is, and of what.
 
-    Versions of a turn that another one superseded are counted by themselves, and their messages, calls and tokens not
-    at all. The total of tokens adds up turns; `weft usage` counts a response once that several of them contain. What
-    was worked on is told by `weft story`.
+    Superseded versions of a turn are counted separately, without their messages, calls and tokens. The total of tokens
+    adds up turns; `weft usage` counts a response once, also where several turns contain it. `weft story` shows what was
+    worked on.
     """
     with call.reading() as ledger, progress(call, "stats", by_itself=True):
         figures = LedgerFigures(path=ledger.path, file_bytes=ledger.upkeep.disk_bytes(), counts=ledger.upkeep.stats())
@@ -210,15 +232,17 @@ DEFAULT = "90d"
 
 @weft_command("pack")
 @click.argument("what", nargs=-1, metavar="[SESSION|TURN]...", shell_complete=complete_labels)
-@click.option("--older-than", metavar="WHEN", help="Only trees in which nothing happened since, such as 90d.")
+@click.option("--older-than", metavar="TIME", help="Only trees in which nothing happened since, such as 90d.")
 @click.option("--undo", "back", is_flag=True, help="Unpack instead.")
-@click.option("--dry-run", is_flag=True, help="Show how much it would save, and stop.")
+@click.option("--dry-run", is_flag=True, help="Show how much it would save; pack nothing.")
 def pack_command(call: Call, what: tuple[str, ...], older_than: str | None, back: bool, dry_run: bool) -> None:
     """Compress what is cold, or decompress it again.
 
     Whole trees are packed: those that the names lead to, or, without any, those in which nothing happened for 90 days.
     Everything stays addressable, readable, verified and exported as before; only a plain SQL shell cannot read the long
     texts of a packed tree. Kept files of turns take less room, too.
+
+    docs/operating.md#making-a-ledger-smaller says more.
     """
     if back and (older_than or dry_run):
         raise click.UsageError("--undo takes names only")
@@ -278,6 +302,12 @@ def backup_command(call: Call, file: str, no_files: bool) -> int:
 
     FILE must not exist yet; it is a ledger itself. The kept files of turns go to FILE-files. Exits with 1 if some of
     them are damaged and were left out.
+
+    A backup is for the day when this ledger is lost. A second ledger to work in is made by `weft clone`, another place
+    or another backend for this one by `weft copy`.
+
+    Once the copy is written to, it goes by a name of its own; docs/operating.md#putting-a-backup-back says how to put
+    it back after a loss.
     """
     with call.copying() as ledger, progress(call, "backup") as bar:
         files = FilesBeside(ledger.path, files_folder(ledger), folder_beside(file), is_left_out=no_files)
@@ -305,6 +335,9 @@ def copy_command(call: Call, source: str, target: str, no_files: bool) -> int:
     FROM and TO are files or addresses; TO must not hold anything yet. The copy has the same facts in the same order
     with the same digests, and a replica id of its own; the kept files of turns go with it. One that was cut short is
     run again and goes on where it was. Exits with 1 if some of the files are damaged and were left out.
+
+    A copy is for another place or another backend, such as from a file to PostgreSQL, and for putting a backup into
+    use. `weft clone` makes a second ledger that syncs with this one, `weft backup` a safety copy.
     """
     from weft.surfaces.opening import copy
 
@@ -313,7 +346,10 @@ def copy_command(call: Call, source: str, target: str, no_files: bool) -> int:
     place = folder_beside(target) if Site.of(target) is Site.FILE else None
     files = FilesBeside(source, folder_of(call, source), place, is_left_out=no_files)
     with progress(call, "copy") as bar, files.held():
-        copied = copy(source, target, progress=bar.counted, beside=files.carry)
+        try:
+            copied = copy(source, target, progress=bar.counted, beside=files.carry)
+        except LedgerMissing as missing:
+            raise LedgerMissing(missing.path, Action.CHECK_PATH) from None
         if place is None:  # of a ledger on a server it is known once that can be opened
             files.carry(folder_of(call, target))
     if not was_there:
@@ -349,6 +385,9 @@ def recover_command(
     A ledger remembers beside its database how much it has acknowledged. When the database holds less, or something
     else, nothing is opened until the newer copy is put back, a backup is put in its place with --from, or the loss is
     accepted. A file that cannot be read any more is searched with --salvage, page by page. No file is ever deleted.
+
+    After an accepted loss the ledger goes on under a new replica id, and receipts for what it still holds stay good.
+    --salvage exits with 1 if anything was lost. docs/operating.md#backups tells when to do what.
     """
     if salvage is not None:
         if accept or backup:

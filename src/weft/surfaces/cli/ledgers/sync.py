@@ -1,5 +1,5 @@
 """Ledgers that share what they have: `weft clone`, `pull`, `push`, `pending`, `remote`,
-`replica` and `sync-stdio`, and facts as lines with `export-facts` and `import-facts`. Which
+`replica` and `sync-stdio`, and facts as lines with `facts export` and `facts import`. Which
 ledger is meant, how it is opened, what is told afterwards.
 """
 
@@ -18,8 +18,8 @@ from weft.kernel.typed_names import Site, shell_word
 from weft.ledger.api import Ledger, ResourceLog, Runs
 from weft.store.private_files import make_folder
 from weft.store.replicas import CLONED, StoredTrust
-from weft.surfaces.cli.arguments import STANDARD, complete_labels, piped_input, stdout_bytes
-from weft.surfaces.cli.command_line import OK, Call, SharedGroup, ask, confirm, is_person_there
+from weft.surfaces.cli.arguments import STANDARD, RenamedOption, complete_labels, piped_input, stdout_bytes
+from weft.surfaces.cli.command_line import OK, Call, SharedGroup, ask, confirm, group, is_person_there
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.command_line import undo as undo_line
 from weft.surfaces.cli.ledgers.ledger_copies import FilesBeside, files_option, folder_of
@@ -41,11 +41,14 @@ if TYPE_CHECKING:
 
 COMMAND = "cmd:"
 silence_option = click.option(
-    "--silence",
+    "--timeout",
+    "silence",
+    cls=RenamedOption,
+    old=("--silence",),
     type=click.FloatRange(min=1),
     default=300.0,
     metavar="SECONDS",
-    help="Time out after so long without data; without it 300.",
+    help="Give up after SECONDS without data. Default: 300.",
 )
 
 
@@ -103,14 +106,14 @@ def chosen_remote(ledger: Ledger, name: str | None) -> Remote:
         if len(fit) != 1:
             raise NotApplicable(
                 f"{counted(len(listed), 'remote')} and none called {ORIGIN}",
-                "name one, or give an address; `weft remote list` shows what there is",
+                "name one, or give an address; `weft remote list` lists them",
             )
         return fit[0]
     chosen = next((remote for remote in listed if remote.name == name), None)
     if chosen is None:
         address = address_of(name)
         if not _is_address(address) and not Path(address).exists():
-            raise NotFound("remote", name, "`weft remote list` shows them; a path or an address will do, too")
+            raise NotFound("remote", name, "`weft remote list` lists them; a path or an address can be given too")
         chosen = Remote(name=name, address=address)
     return chosen
 
@@ -189,6 +192,12 @@ def clone_command(
     files of turns come along where SOURCE is on this machine, and stay there where it is reached by a command. A
     trusted file is copied where its views say the same in a clone; anything else is told and checked fact by fact. A
     clone that was cut short is run again and goes on where it was.
+
+    Turns that have not ended there come as far as they were recorded, and a line says how many: no answer is made up
+    for them, they go on there alone, and `weft pull` brings their end. docs/sharing.md#how-a-clone-is-made tells more.
+
+    A clone is a second ledger to work in, which pulls and pushes. `weft copy` puts one ledger in another place, `weft
+    backup` makes a safety copy.
     """
     from weft.exchange.sync import clone
     from weft.exchange.sync.commands import program_of
@@ -237,7 +246,7 @@ def _copied_file(call: Call, address: str, place: str, *, shares_secret: bool) -
         return None
     origin = Remote(name=ORIGIN, address=address, shares_imports=shares_secret)
     with call.looking(address) as source, progress(call, "clone") as bar:
-        return FileClone(source, origin, bar.staged).make(Path(place), call.trust_store)
+        return FileClone(source, origin, bar.staged).make_clone(Path(place), call.trust_store)
 
 
 def _files(call: Call, address: str, ledger: Ledger, *, is_left_out: bool) -> FilesBeside:
@@ -260,7 +269,7 @@ APPLIED = "the erasure of another ledger, applied with its pull"
 
 @weft_command("pull")
 @click.argument("remote", required=False, shell_complete=complete_remotes)
-@click.option("--dry-run", is_flag=True, help="Say how much would come, and stop.")
+@click.option("--dry-run", is_flag=True, help="Show how much would come; pull nothing.")
 @click.option("--apply-erasures", is_flag=True, help="What was erased there is erased here, too.")
 @silence_option
 def pull_command(call: Call, remote: str | None, dry_run: bool, apply_erasures: bool, silence: float) -> None:
@@ -290,7 +299,7 @@ def pull_command(call: Call, remote: str | None, dry_run: bool, apply_erasures: 
 @weft_command("push")
 @click.argument("remote", required=False, shell_complete=complete_remotes)
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...", shell_complete=complete_labels)
-@click.option("--dry-run", is_flag=True, help="Say how much would go, and stop.")
+@click.option("--dry-run", is_flag=True, help="Show how much would go; push nothing.")
 @silence_option
 def push_command(call: Call, remote: str | None, sessions: tuple[str, ...], dry_run: bool, silence: float) -> None:
     """Send what this ledger has and another one lacks.
@@ -363,7 +372,7 @@ def _kind(function: F) -> F:
 def _source(function: F) -> F:
     return click.option(
         "--from", "source", metavar="REMOTE|REPLICA", shell_complete=complete_remotes,
-        help="Only what this ledger wrote or brought here: a remote, a replica id or its end.",
+        help="Only what this ledger wrote or brought: a remote's name, or a replica id or its last letters.",
     )(function)  # fmt: skip
 
 
@@ -467,6 +476,9 @@ def take_over_pending(
 
     A configuration that is taken over is used from now on, whatever it names: servers, variables, folders, commands.
     An erasure is carried out, which cannot be undone. A later version of the same program waits again.
+
+    A person does this: an agent may not. On a terminal a kind or a source is listed first, and asked about; so are
+    erasures, everywhere.
     """
     with changing(call, actor) as programs:
         replica = None if source is None else replica_of_source(call, programs.ledger, source)
@@ -712,24 +724,35 @@ def sync_stdio_command(call: Call, read_only: bool, no_imports_secret: bool, sil
 
     This is what ssh://host/path runs on the other machine: `ssh host weft sync-stdio --ledger PATH`. It speaks bytes
     and ends when whoever asked has left.
+
+    The protocol stands in docs/sharing.md#the-protocol-of-syncing-version-1.
     """
-    from weft.exchange.sync import Manners, Pipes, serve
+    from weft.exchange.sync import PipeStream, ServePermissions, serve
     from weft.surfaces.cli.arguments import stdin_bytes, stdout_bytes
 
     with call.reading() if read_only else call.writing() as ledger:
         serve(
             ledger,
-            Pipes(stdin_bytes(), stdout_bytes(), silence),
-            Manners(takes=not read_only, shares_secret=not no_imports_secret),
+            PipeStream(stdin_bytes(), stdout_bytes(), silence),
+            ServePermissions(takes=not read_only, shares_secret=not no_imports_secret),
         )
 
 
-# --- `weft export-facts`: the facts, as lines that another ledger can take in.
+# --- `weft facts`: the facts, as lines that another ledger can take in.
+
+facts_command = group(
+    "facts",
+    """Export every fact as a JSON line, or import such lines.
+
+    The lines are plain text for other programs, and for a ledger of another version. To move a ledger, `weft copy` and
+    `weft clone` are quicker, and bring the kept files of turns along.
+    """,
+)
 
 
-@weft_command("export-facts")
+@facts_command.verb("export")
 @click.argument("file", type=click.Path(), default=STANDARD)
-def export_facts_command(call: Call, file: str) -> None:
+def export_facts(call: Call, file: str) -> None:
     """Export every fact as a JSON line.
 
     FILE must not exist yet; without it, or with -, they go to standard output. Into an empty ledger the lines give the
@@ -744,17 +767,15 @@ def export_facts_command(call: Call, file: str) -> None:
         call.answer(FactsFile(file=file, lines=lines), [f"wrote {counted(lines, 'fact')} to ", Span(file, "heading")])
 
 
-# --- `weft import-facts`: facts that another ledger wrote.
-
 NO_FACTS = "no facts were given: pipe them in, or name a FILE"
 
 
-@weft_command("import-facts")
+@facts_command.verb("import")
 @click.argument("file", type=click.Path(), default=STANDARD)
-def import_facts_command(call: Call, file: str) -> None:
+def import_facts(call: Call, file: str) -> None:
     """Import facts from JSON lines.
 
-    FILE is what `weft export-facts` wrote; without it, or with -, standard input is read. Facts that are known already
+    FILE is what `weft facts export` wrote; without it, or with -, standard input is read. Facts that are known already
     are passed over, so an import that was cut short is simply run again.
     """
     with call.writing() as ledger, progress(call, "import") as bar:

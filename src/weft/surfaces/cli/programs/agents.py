@@ -17,6 +17,7 @@ from weft.surfaces.cli.programs.program_call import (
     RUN_TOOLSET,
     acting,
     acting_person,
+    add_show,
     answer,
     changing,
     complete_programs,
@@ -52,7 +53,13 @@ if TYPE_CHECKING:
 
 # --- `weft agent`: who works.
 
-agent_command = group("agent", "Create agents, give them tasks, and see what they are doing.")
+agent_command = group(
+    "agent",
+    """Create agents, give them tasks, and see what they are doing.
+
+    An agent and the persona of a session are one thing; one that was only named so far is described by create.
+    """,
+)
 TOOLSET = "What its tools are at most; `weft toolset list` shows them."
 MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
 
@@ -63,6 +70,8 @@ MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
 @click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
 @click.option("--toolset", metavar="NAME", help=TOOLSET)
 @click.option("--tool", "tools", metavar="NAME", multiple=True, help="A tool, or @(id) of a code program; repeatable.")
+@click.option("--public", "visibility", flag_value="public", help="Everybody can mention it; the default.")
+@click.option("--private", "visibility", flag_value="private", help="Only its creator, and whom it is shared with.")
 @set_fields
 @acting
 def create_agent(
@@ -72,15 +81,32 @@ def create_agent(
     model: str | None,
     toolset: str | None,
     tools: tuple[str, ...],
+    visibility: str | None,
     fields: tuple[str, ...],
     actor: str,
     retry_key: str | None,
 ) -> None:
     """Make an agent, or describe one that was only named so far."""
-    config = with_fields(given(systemPrompt=prompt, defaultModel=model, toolset=toolset, tools=list(tools)), fields)
+    options = given(systemPrompt=prompt, defaultModel=model, toolset=toolset, tools=list(tools), visibility=visibility)
     with changing(call, actor) as programs:
-        answer(call, programs.create("agent", name, config, key=retry_key))
+        agent = programs.create("agent", name, with_fields(options, fields), key=retry_key)
+        answer(call, agent)
+        _note_visibility(call, agent)
         _note_missing(call, programs, toolset)
+
+
+def _note_visibility(call: Call, agent: Program) -> None:
+    """Who can mention a new agent, and how that is changed."""
+    if agent.visibility == "private":
+        call.note(
+            "private: only its creator and those it is shared with can mention it;"
+            f" `weft agent share {shell_word(agent.name)} PERSON` shares it"
+        )
+    else:
+        call.note(
+            "public: everybody in this ledger can mention it; `--private` makes one that only its creator can,"
+            f" `weft agent visibility {shell_word(agent.name)} private` changes this one"
+        )
 
 
 @agent_command.verb("configure")
@@ -128,6 +154,9 @@ def list_agents(call: Call) -> None:
         show_list(call, programs.all("agent"), "agent", MAKE)
 
 
+add_show(agent_command, "agent", "an")
+
+
 @agent_command.verb("run")
 @named("name", "agent")
 @click.argument("text", required=False)
@@ -151,6 +180,14 @@ def run_agent_work(
     The task is made of TEXT, which is read from standard input where it is -, or is named with --task. With --in its
     files and commands are confined to that folder. A line tells of each tool call; where a person is asked, the turn
     waits. Ctrl-C ends the turn with what it has, and the task that was made of TEXT with it.
+
+    Without --in it has no folder but the task's own. While somebody else runs the agent, the command waits. An agent
+    that has another task is refused, unless a command waits for that. Where nothing names a model the
+    command fails. docs/agents.md#work-on-tasks has the details.
+
+    A turn that fails ends the command with the exit code of its error, one that ends because a call was denied with 4,
+    and one that Ctrl-C ends with 130; a task that was made of TEXT has failed then, and the agent is idle. A task that
+    the harness gave up ends it with 1, one that is not finished, because the agent was paused, with 9.
     """
     from weft.surfaces.cli.work.tasks import AgentRunRequest, run_agent
 
@@ -168,7 +205,10 @@ def run_agent_work(
 @named("task", "task")
 @acting
 def assign_task(call: Call, name: str, task: str, actor: str, retry_key: str | None) -> None:
-    """Give an idle agent a task; a session for it is made. Where a broker runs, the work begins."""
+    """Give an idle agent a task; a session for it is made. Where a broker runs, the work begins.
+
+    docs/agents.md#work-on-tasks tells how it goes on.
+    """
     with changing(call, actor) as programs:
         _ensure_workspace(programs.get(task, "task"))
         agent = programs.assign(name, task, key=retry_key)
@@ -187,14 +227,18 @@ def _ensure_workspace(task: Program) -> None:
     if needs_folder and not config.get("workspace"):
         raise NotApplicable(
             f"the criteria of task {task.name!r} look into a workspace, and it has none",
-            f"name one: `weft task configure {shell_word(task.name)} --workspace FOLDER`",
+            f"name one: `weft task configure {shell_word(task.name)} --in DIR`",
         )
 
 
 @agent_command.verb("status")
 @named("name", "agent", required=False)
 def agent_status(call: Call, name: str | None) -> None:
-    """Show what an agent is doing, what it has spent, and for whom it works; without NAME, all that have a task."""
+    """Show what an agent is doing, what it has spent, and for whom it works; without NAME, all that have a task.
+
+    It tells the turns, tokens, money and seconds of the work with their limits, which criteria held when they were
+    checked last, and the agent's own plan. --json tells the same under work, which is null where the agent has no task.
+    """
     from weft.kernel.typed_names import shell_word
     from weft.surfaces.cli.programs.program_call import progress_line, progress_lines
 
@@ -248,7 +292,10 @@ def _status(call: Call, programs: Programs, agent: Program) -> AgentStatus:
 @click.option("--reason", metavar="TEXT", help="Why.")
 @acting
 def stop_agent(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
-    """End an agent's work: the turn is cut short, its task fails, and the agent is idle."""
+    """End an agent's work: the turn is cut short, its task fails, and the agent is idle.
+
+    What was said and done until then stays.
+    """
     words = "it was stopped" if reason is None else f"it was stopped: {reason}"
     with changing(call, actor) as programs:
         answer(call, programs.stop_work(name, reason=words, key=retry_key))
@@ -259,7 +306,10 @@ def stop_agent(call: Call, name: str, reason: str | None, actor: str, retry_key:
 @click.option("--reason", metavar="TEXT", help="Why.")
 @acting
 def resume_agent_work(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
-    """Let an agent go on: one that was paused, or whose work stands still since a turn failed or was cut short."""
+    """Let an agent go on: one that was paused, or whose work stands still since a turn failed or was cut short.
+
+    A broker goes on with the work.
+    """
     from weft.surfaces.cli.work.tasks import resume_agent
 
     with changing(call, actor) as programs:
@@ -290,8 +340,14 @@ def _sharing(verb: str, help: str) -> None:
     agent_command.verb(verb)(share)
 
 
-_sharing("share", "Let a private agent work for people and agents, by their names.")
-_sharing("unshare", "Let a private agent work for people and agents no longer.")
+_sharing(
+    "share",
+    """Share a private agent with people and agents, by their names.
+
+    Only its creator and the ledger's owner share it.
+    """,
+)
+_sharing("unshare", "Stop sharing a private agent with people and agents.")
 
 
 @agent_command.verb("visibility")
@@ -302,7 +358,11 @@ _sharing("unshare", "Let a private agent work for people and agents no longer.")
 def agent_visibility(
     call: Call, name: str, visibility: str, expected: int | None, actor: str, retry_key: str | None
 ) -> None:
-    """Let an agent work for everybody, or only for its creator and those it is shared with."""
+    """Let an agent work for everybody, or only for its creator and those it is shared with.
+
+    Others are answered as if there were no such agent, by every command; docs/security.md says how. Only its creator
+    and the ledger's owner change it.
+    """
     with changing(call, actor) as programs:
         agent = programs.get(name, "agent")
         agent = programs.change(agent.id, {"visibility": visibility}, expected=expected, key=retry_key)
@@ -327,7 +387,7 @@ def _step(verb: str, help: str) -> None:
     agent_command.verb(verb)(step)
 
 
-_step("reset", "Let an agent be idle again, whatever it was doing, without a task.")
+_step("reset", "Make an agent idle, whatever it was doing, and take its task away.")
 _step("pause", "Pause an agent: the turn under way ends, and no other one begins until it is resumed.")
 
 
@@ -347,24 +407,22 @@ _step("pause", "Pause an agent: the turn under way ends, and no other one begins
 def config_command(
     call: Call,
     session: str,
-    model: str | None,
-    situation: str | None,
-    toolset: str | None,
-    settings: tuple[str, ...],
-    deny: tuple[str, ...],
     message: str | None,
+    **options: Any,
 ) -> None:
     """Show the effective configuration of a session's next turn.
 
-    Each value stands with the layer that it comes from: provider, model, situation, persona, thread, session, message.
-    A later layer replaces the values of an earlier one; permissions only narrow. With options: as if a message were
-    sent with them.
+    Each value is shown with the layer that it comes from: provider, model, situation, persona, thread, session,
+    message. A later layer replaces the values of an earlier one; permissions only narrow. With options: as if a message
+    were sent with them.
+
+    docs/models.md#configuration-of-a-turn tells what each layer holds.
     """
     from weft.runtime.assembly.configuration_layers import parse_overrides
 
-    if message is not None and (model or situation or toolset or settings or deny):
+    if message is not None and any(options.values()):
         raise click.UsageError("--for stands without other options: the message has its own")
-    overrides = parse_overrides(model=model, situation=situation, toolset=toolset, settings=settings, deny=deny)
+    overrides = parse_overrides(**options)
     with call.reading() as ledger:
         opened = ledger.session(session)
         if message is not None:
@@ -407,8 +465,12 @@ STYLES = {"all": "good", "some": "warn", "none": "bad"}
 def tools_command(call: Call, agent: str | None, session: str | None, folder: str | None, toolset: str | None) -> None:
     """List the tools that a turn of an agent or a session would have.
 
-    Each tool stands with where it comes from and what the permissions leave of it: all, some or none of its uses. The
-    MCP servers are started for that; those that cannot be used are named with the reason.
+    Each tool is listed with its origin and with what the permissions allow of it: all, some or none of its uses. MCP
+    servers are started to list their tools; those that cannot be used are named with the reason.
+
+    Tools are built in, code programs, or an MCP server's. The columns are name, origin, whether it only reads, what is
+    allowed of it, and which uses. A model is not told of a tool of which nothing is allowed. Where nothing names a
+    toolset a turn has the code programs in the agent's own list of tools, else none; `weft agent run` uses worker then.
     """
     import asyncio
 
@@ -442,7 +504,9 @@ def _how_to_name(answer: OfferedTools, agent: str | None) -> str:
 
 
 def _note(call: Call, answer: OfferedTools, agent: str | None) -> None:
-    if answer.toolset is None:
+    if answer.toolset is None and answer.tools:
+        call.note(f"nothing names a toolset: a turn has what the agent itself lists; {_how_to_name(answer, agent)}")
+    elif answer.toolset is None:
         call.note(f"nothing names a toolset, so a turn has no tools: {_how_to_name(answer, agent)}")
         call.note(
             f"`weft agent run` uses the toolset {RUN_TOOLSET} then:"
@@ -462,8 +526,8 @@ async def _answer(
     """The tools, and what withholds some of them from turns that nobody watches."""
     from weft.aio.crossing import Pool
     from weft.programs import Programs
+    from weft.surfaces.acting_ledger import ToolAccess
     from weft.surfaces.cli.trust import workspace_of
-    from weft.surfaces.cli.work.turn_tools import ToolAccess
 
     ledger, pool = call.writing(), Pool()
     try:
@@ -471,7 +535,7 @@ async def _answer(
         workspace = workspace_of(folder) if folder is not None else configuration.workspace or workspace_of(None)
         sourced: list[SourcedTool] = []
         troubles: dict[str, str] = {}
-        if configuration.effective.toolset is not None:
+        if configuration.has_tools:
             programs = Programs(ledger)
             access = ToolAccess(ledger, pool, programs, lambda: acting_person(call, programs))
             try:
@@ -535,7 +599,15 @@ def _offered(configuration: TurnConfiguration, sourced: SourcedTool) -> OfferedT
 
 # --- `weft toolset`: named lists of tools with the sandbox that they run in.
 
-toolset_command = group("toolset", "Manage toolsets: named lists of tools, each with a sandbox profile.")
+toolset_command = group(
+    "toolset",
+    """Manage toolsets: named lists of tools, each with a sandbox profile.
+
+    A turn has tools where its agent, its session or its message names a toolset; where several are named, each of them
+    narrows. A toolset never allows what other permissions refuse. manager, worker and full are built in and cannot be
+    changed. A pattern that fits no tool now is told and taken: tools may come later, with an MCP server.
+    """,
+)
 ALLOW = "A tool that it has: NAME, NAME(PATTERN) or SERVER/*; repeatable."
 DENY = "A tool, or a use of one, that it has not; repeatable."
 SANDBOX = "workspace, read-only, network:HOST[,HOST] or read-only+network:HOST[,HOST]."
@@ -676,7 +748,7 @@ def _note_unknown(call: Call, patterns: tuple[str, ...]) -> None:
     from difflib import get_close_matches
 
     from weft.runtime.tool.toolsets import BUILT_IN_TOOLS, unknown_tools
-    from weft.surfaces.cli.programs.mcp_servers import load_mcp_servers
+    from weft.surfaces.cli.credentials import load_mcp_servers
 
     for pattern in unknown_tools(patterns, [server.name for server in load_mcp_servers().servers]):
         near = get_close_matches(pattern.partition("(")[0], BUILT_IN_TOOLS, n=1)

@@ -1,101 +1,29 @@
-"""`weft mcp-server`: the user's MCP servers, and what was approved of their tools."""
+"""`weft mcp`: servers are added, listed and removed, and what their tools are is shown and approved."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
-from msgspec import Struct
 
-from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.typed_names import shell_line, shell_word
-from weft.runtime.tools.mcp_server_settings import McpServer, PinnedTools, checked_server, ensure_distinct
-from weft.runtime.tools.mcp_servers import McpConfiguration
-from weft.surfaces.cli.command_line import Call, ask, is_person_there
-from weft.surfaces.cli.command_line import command as weft_command
-from weft.surfaces.cli.credentials import replace_json, sole_writer
+from weft.runtime.tools.mcp_server_settings import McpServer, PinnedTools, checked_server
+from weft.surfaces.cli.arguments import RenamedOption
+from weft.surfaces.cli.command_line import Call, NobodyToAsk, SharedGroup, ask, is_person_there
+from weft.surfaces.cli.credentials import change_servers, find_server, keep_pins, load_mcp_servers
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.user_files import configuration_folder
 from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.exchange_answers import Removed
 
 if TYPE_CHECKING:
-    from weft.runtime.tools.mcp_server_settings import ComparedTool
+    from weft.runtime.tools.mcp_server_settings import ComparedTool, McpServer, PinnedTools
     from weft.surfaces.wire.tool_answers import ListedTool
 
 
-# --- The user's MCP servers, and the definitions of their tools that were approved: two files beside the credentials.
-
-SERVERS_FILE = "mcp-servers.json"
-PINS_FILE = "mcp-pins.json"
-
-
-class _ServerFile(Struct, forbid_unknown_fields=True):
-    servers: tuple[McpServer, ...] = ()
-
-
-class _PinFile(Struct, forbid_unknown_fields=True):
-    pins: tuple[PinnedTools, ...] = ()
-
-
-_File = TypeVar("_File", _ServerFile, _PinFile)
-
-
-def load_mcp_servers() -> McpConfiguration:
-    """For `McpServers`, which reads it again at every turn."""
-    servers = tuple(map(checked_server, _loaded(SERVERS_FILE, _ServerFile).servers))
-    ensure_distinct(servers)
-    return McpConfiguration(servers=servers, pins=_loaded(PINS_FILE, _PinFile).pins)
-
-
-def find_server(name: str) -> McpServer:
-    server = next((server for server in load_mcp_servers().servers if server.name == name), None)
-    if server is None:
-        raise NotFound("MCP server", name)
-    return server
-
-
-def change_servers(change: Callable[[tuple[McpServer, ...]], tuple[McpServer, ...]]) -> None:
-    """Read, change and put back, as one step. What was approved of servers that are gone is forgotten."""
-    path = configuration_folder() / SERVERS_FILE
-    with sole_writer(path):
-        servers = change(load_mcp_servers().servers)
-        ensure_distinct(servers)
-        names = {server.name for server in servers}
-        pins = _loaded(PINS_FILE, _PinFile).pins
-        if any(pin.server not in names for pin in pins):
-            replace_json(path.with_name(PINS_FILE), _PinFile(tuple(pin for pin in pins if pin.server in names)))
-        replace_json(path, _ServerFile(servers))
-
-
-def keep_pins(pinned: PinnedTools) -> None:
-    """In place of what was approved of this server before."""
-    folder = configuration_folder()
-    with sole_writer(folder / SERVERS_FILE):
-        pins = (pin for pin in _loaded(PINS_FILE, _PinFile).pins if pin.server != pinned.server)
-        replace_json(folder / PINS_FILE, _PinFile((*pins, pinned)))
-
-
-def _loaded(name: str, kind: type[_File]) -> _File:
-    path: Path = configuration_folder() / name
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return kind()
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise InvalidInput(f"{path}: {error}", "mend the file, or remove it and add the servers again") from None
-
-
-# --- `weft mcp-server`: servers whose tools agents may call, and what of them was approved.
-
-ACTIONS = ("add", "list", "remove", "tools", "approve", "enable", "disable")
+# --- `weft mcp`: servers whose tools agents may call, and what of them was approved.
 
 
 def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -108,10 +36,28 @@ def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> 
         return []
 
 
-@weft_command("mcp-server")
-@click.argument("action", type=click.Choice(ACTIONS), default="list", metavar="[ACTION]")
-@click.argument("name", required=False, shell_complete=complete_servers)
-@click.argument("words", nargs=-1, metavar="[COMMAND... | TOOL...]")
+def _list_by_default(**_: object) -> None:
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is None:
+        list_servers(ctx.ensure_object(Call))
+
+
+mcp_command = SharedGroup(
+    "mcp",
+    callback=_list_by_default,
+    invoke_without_command=True,
+    help="""Manage MCP servers, and approve their tools.
+
+    `weft mcp add NAME -- COMMAND…` adds a server that is started here, in a sandbox, and --url one elsewhere. Its tools
+    are shown and pinned by their hashes: one that changes, or is new, is not used until you approve it. Without a
+    command the servers are listed. docs/tools.md#mcp-servers tells how they are confined and used.""",
+)
+server_name = click.argument("name", shell_complete=complete_servers)
+
+
+@mcp_command.verb("add")
+@click.argument("name")
+@click.argument("words", nargs=-1, metavar="[COMMAND...]")
 @click.option("--url", metavar="URL", help="It is reached over HTTP, at this address.")
 @click.option("--credential", metavar="ID", help="The key that is sent to the URL; see `weft credential`.")
 @click.option("--header", metavar="NAME", help="Where the key is put. Default: authorization, as a bearer.")
@@ -123,8 +69,12 @@ def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> 
     metavar="NAME[=SOURCE]",
     help="A variable that it gets: NAME, NAME=env:OTHER or NAME=credential:ID. Values are not kept.",
 )
-@click.option("--folder", metavar="DIR", help="Where it starts, and what it works on.")
-@click.option("--readable", multiple=True, metavar="PATH", help="What it may read beside: where it is installed.")
+@click.option(
+    "--in", "folder", cls=RenamedOption, old=("--folder",), metavar="DIR", help="Where it starts, and what it works on."
+)
+@click.option(
+    "--readable", multiple=True, metavar="PATH", help="Another path that it may read, such as where it is installed."
+)
 @click.option("--profile", metavar="PROFILE", help="How it is confined: workspace, read-only, network:HOST,…")
 @click.option(
     "--no-sandbox",
@@ -133,37 +83,72 @@ def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> 
 )
 @click.option("--trust-hints", is_flag=True, help="Trust what it says of which tools only read.")
 @click.option("--subscribe", multiple=True, metavar="URI", help="A resource whose changes are recorded.")
-@click.option("--call-seconds", type=float, metavar="SECONDS", help="How long a call may take. Default: 120.")
+@click.option(
+    "--timeout",
+    "call_seconds",
+    cls=RenamedOption,
+    old=("--call-seconds",),
+    type=float,
+    metavar="SECONDS",
+    help="How long a call may take. Default: 120.",
+)
 @click.option("--no-start", is_flag=True, help="Add it without starting it; `approve` it later.")
-@click.option("--yes", is_flag=True, help="Approve, and let the first start fetch packages, without asking.")
-def mcp_server_command(call: Call, action: str, name: str | None, words: tuple[str, ...], **options: Any) -> None:
-    """Manage MCP servers, and approve their tools.
+@click.option("-y", "--yes", is_flag=True, help="Let the first start fetch packages without asking.")
+def add_server(call: Call, name: str, words: tuple[str, ...], **options: Any) -> None:
+    """Add a server, show its tools and pin them as they are.
 
-    ACTION is add, list, remove, tools, approve, enable or disable. `weft mcp-server add NAME -- COMMAND…` adds one that
-    is started here, in a sandbox, and `--url` one elsewhere. Its tools are shown and pinned by their hashes: one that
-    changes is not used until you `approve` it. Where COMMAND fetches what it runs, as `uvx` and `npx` do, you are asked
-    whether the first start may; later ones have no network for it.
+    Where COMMAND fetches what it runs, as `uvx` and `npx` do, you are asked whether the first start may reach the hosts
+    of its index; later ones have no network for it.
     """
-    chosen = [option for option, value in options.items() if value]
-    allowed = {"add": list(options), "approve": ["yes"]}.get(action, [])
-    misplaced = [option for option in chosen if option not in allowed]
-    if misplaced:
-        name_of = {"variables": "variable"}.get(misplaced[0], misplaced[0])
-        raise click.UsageError(f"{action} takes no --{name_of.replace('_', '-')}")
-    if action not in ("list", "tools") and name is None:
-        raise click.UsageError(f"{action} needs the name of a server")
-    if (action == "list" and name is not None) or (words and action not in ("add", "approve")):
-        raise click.UsageError(f"{action} takes {'no name' if action == 'list' else 'one name'}")
-    work = {"add": _add, "list": _list, "remove": _remove, "tools": _tools, "approve": _approve}
-    if action in work:
-        work[action](call, name or "", words, options)
-    else:
-        _switch(call, name or "", action == "enable")
+    _add(call, name, words, options)
+
+
+@mcp_command.verb("list")
+def list_command(call: Call) -> None:
+    """List the servers: how each is reached, how it is confined, how many of its tools are approved."""
+    list_servers(call)
+
+
+@mcp_command.verb("remove")
+@server_name
+def remove_server(call: Call, name: str) -> None:
+    """Forget a server, and what was approved of it."""
+    _remove(call, name)
+
+
+@mcp_command.verb("tools")
+@click.argument("name", required=False, shell_complete=complete_servers)
+def show_tools(call: Call, name: str | None) -> None:
+    """Start a server, or all of them, and show the tools that it offers."""
+    _tools(call, name)
+
+
+@mcp_command.verb("approve")
+@server_name
+@click.argument("words", nargs=-1, metavar="[TOOL]...")
+@click.option("-y", "--yes", is_flag=True, help="Approve, and let the start fetch packages, without asking.")
+def approve_tools(call: Call, name: str, words: tuple[str, ...], yes: bool) -> None:
+    """Show what of a server's tools differs from what was approved, ask, and approve it."""
+    _approve(call, name, words, yes)
+
+
+@mcp_command.verb("enable")
+@server_name
+def enable_server(call: Call, name: str) -> None:
+    """Enable a server again."""
+    _switch(call, name, is_enabled=True)
+
+
+@mcp_command.verb("disable")
+@server_name
+def disable_server(call: Call, name: str) -> None:
+    """Disable a server until it is enabled again; what was approved stays."""
+    _switch(call, name, is_enabled=False)
 
 
 def _add(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any]) -> None:
     from weft.kernel.errors import LabelTaken
-    from weft.runtime.tools.mcp_server_settings import McpServer, checked_server
+    from weft.runtime.tools.mcp_server_settings import McpServer
 
     server = checked_server(
         McpServer(
@@ -187,7 +172,7 @@ def _add(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any])
 
     change_servers(change)
     if options["no_start"]:
-        _answer_approved(call, name, (), f" was added; `weft mcp-server approve {shell_word(name)}` shows its tools")
+        _answer_approved(call, name, (), f" was added; `weft mcp approve {shell_word(name)}` shows its tools")
         return
     from weft.runtime.tools.mcp_server_settings import approve
 
@@ -253,7 +238,7 @@ def _agree_to_fetch(call: Call, server: McpServer, is_sure: bool) -> bool:
     what = f"{shell_line((transport.command, *transport.args))} fetches packages: its first start reaches {hosts}"
     if not is_sure:
         if not is_person_there(call):
-            raise InvalidInput(what, "say --yes if it may, or add it with --no-start")
+            raise NobodyToAsk(what, "say --yes if it may, or add it with --no-start")
         ask(f"{what}, later ones do not. May it?")
     return True
 
@@ -296,7 +281,7 @@ def _tool_lines(tools: list[ListedTool]) -> Iterator[Line]:
             yield [f"  {line}"]
 
 
-def _list(call: Call, _: str, __: tuple[str, ...], ___: dict[str, Any]) -> None:
+def list_servers(call: Call) -> None:
     from weft.surfaces.wire.tool_answers import ListedServer
 
     configuration = load_mcp_servers()
@@ -308,7 +293,7 @@ def _list(call: Call, _: str, __: tuple[str, ...], ___: dict[str, Any]) -> None:
     if call.json:
         call.document(listed)
     elif not listed:
-        call.note("no MCP servers yet: `weft mcp-server add NAME -- COMMAND …`")
+        call.note("no MCP servers yet: `weft mcp add NAME -- COMMAND …`")
     else:
         rows = [
             (Span(one.server.name, "label"), _place(one.server), _confined(one.server), f"{one.approved} approved")
@@ -335,7 +320,7 @@ def _confined(server: McpServer) -> str:
     return "without a sandbox" if profile.is_unconfined else f"in a sandbox: {profile}"
 
 
-def _remove(call: Call, name: str, _: tuple[str, ...], __: dict[str, Any]) -> None:
+def _remove(call: Call, name: str) -> None:
     from weft.runtime.tools.mcp_server_settings import remove_packages
     from weft.surfaces.cli.work.sandbox_access import sandbox_caches
 
@@ -345,7 +330,7 @@ def _remove(call: Call, name: str, _: tuple[str, ...], __: dict[str, Any]) -> No
     call.answer(Removed(removed=name), [Span(name, "label"), " is no longer known, nor what was approved of it"])
 
 
-def _switch(call: Call, name: str, is_enabled: bool) -> None:
+def _switch(call: Call, name: str, *, is_enabled: bool) -> None:
     from msgspec import structs
 
     find_server(name)
@@ -360,8 +345,7 @@ def _switch(call: Call, name: str, is_enabled: bool) -> None:
     call.answer(find_server(name), [Span(name, "label"), words])
 
 
-def _tools(call: Call, name: str, _: tuple[str, ...], __: dict[str, Any]) -> None:
-
+def _tools(call: Call, name: str | None) -> None:
     configuration = load_mcp_servers()
     servers = (find_server(name),) if name else tuple(one for one in configuration.servers if one.is_enabled)
     tools: list[ListedTool] = []
@@ -373,22 +357,22 @@ def _tools(call: Call, name: str, _: tuple[str, ...], __: dict[str, Any]) -> Non
     call.screen.page(_tool_lines(tools))
     waiting = dict.fromkeys(tool.name.partition("/")[0] for tool in tools if tool.difference)
     for server_name in waiting:
-        call.note(f"not all is as approved: `weft mcp-server approve {shell_word(server_name)}` shows what differs")
+        call.note(f"not all is as approved: `weft mcp approve {shell_word(server_name)}` shows what differs")
 
 
-def _approve(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any]) -> None:
+def _approve(call: Call, name: str, words: tuple[str, ...], is_sure: bool) -> None:
     from weft.runtime.tools.mcp_server_settings import DefinitionState, approve
 
     server = find_server(name)
     pinned = load_mcp_servers().pinned(name)
-    tools = _inspected(call, server, pinned, may_fetch=_agree_to_fetch(call, server, options["yes"]))
+    tools = _inspected(call, server, pinned, may_fetch=_agree_to_fetch(call, server, is_sure))
     names = tuple(word.removeprefix(f"{name}/") for word in words) or None
     approved = approve(name, server.identity, tools, pinned, names)
     differing = [
         tool for tool in tools if tool.state is not DefinitionState.APPROVED and (names is None or tool.name in names)
     ]
     if differing:
-        _confirm(call, _listed(name, tuple(differing)), options["yes"])
+        _confirm(call, _listed(name, tuple(differing)), is_sure)
     keep_pins(approved)
     words_of = ": its tools are approved as they are" if differing else ": all was approved before"
     _answer_approved(call, name, approved.tools, words_of)
@@ -404,7 +388,7 @@ def _confirm(call: Call, tools: list[ListedTool], yes: bool) -> None:
     if yes:
         return
     if not is_person_there(call):
-        raise click.UsageError("approving needs a person at a terminal, or --yes")
+        raise NobodyToAsk("nobody is there to approve the tools", "read them, then say --yes")
     ask(f"use {'this tool' if len(tools) == 1 else f'these {len(tools)} tools'}?")
 
 

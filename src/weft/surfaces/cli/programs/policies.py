@@ -30,19 +30,26 @@ if TYPE_CHECKING:
 
 # --- `weft policy`: the programs that decide about tool calls.
 
-policy_command = group("policy", "Manage approval policies: propose, test, activate and roll back.")
+policy_command = group(
+    "policy",
+    """Manage approval policies: propose, test, activate and roll back.
+
+    docs/permissions.md#approval-policies tells how to write one. A POLICY is named by its id, the last six or more
+    letters of it, or its name, which means the newest of that name; default is the one that comes with weft.
+    """,
+)
 HEADER = ("policy", "name", "state", "agent", "tests", "by", "when")
 GROUPS = ("calls", "tool", "before", "after", "for example", "why")
 SHORT_ID, SHORT_DIGEST = 8, 12
 READ_FIRST = "read what it shows and say --yes"
 READ_IT = "`weft policy show` prints it"
 YES = click.option("-y", "--yes", is_flag=True, help="Skip the confirmation prompt.")
-AGENT = click.option("--agent", metavar="NAME", help="The one of this agent, instead of the one for all of them.")
+AGENT = click.option("--agent", metavar="NAME", help="This agent's policy, instead of the one for all agents.")
 
 
 @policy_command.verb("propose")
 @click.argument("file", type=click.Path())
-@click.option("--name", metavar="NAME", help="What it is called; else as its file.")
+@click.option("--name", metavar="NAME", help="Its name. Default: that of the file.")
 @click.option("--agent", metavar="NAME", help="Only for this agent; else for all of them.")
 @click.option("--notes", metavar="TEXT", help="What it is for, or what is new in it.")
 def propose(call: Call, file: str, name: str | None, agent: str | None, notes: str | None) -> None:
@@ -108,7 +115,7 @@ def show(call: Call, name: str | None, agent: str | None) -> None:
 @policy_command.verb("test")
 @click.argument("name", metavar="POLICY|FILE.py")
 def test(call: Call, name: str) -> int:
-    """Run the own tests of a policy, in the sandbox. Exits with 1 if one fails."""
+    """Run a policy's own tests in the sandbox. Exits with 1 if one fails."""
     from weft.ledger.api import digest_of_source
     from weft.runtime.policies.policy_tests import counts_of_tests
 
@@ -135,7 +142,7 @@ def test(call: Call, name: str) -> int:
 @click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
 @click.option("--agent", metavar="NAME", help="Only calls of this agent.")
 def backtest(call: Call, name: str, since: str | None, until: str | None, agent: str | None) -> int:
-    """Run a policy over recorded tool calls: which would have been decided otherwise?
+    """Run a policy over recorded tool calls, and list those that it would decide otherwise.
 
     A call is compared with the decision that was recorded, and where there is none, as of imported turns, with what
     the policies in force would decide. Exits with 1 if anything would have been decided otherwise.

@@ -17,7 +17,7 @@ import click
 
 from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.arguments import complete_labels
-from weft.surfaces.cli.command_line import OWNER, Call
+from weft.surfaces.cli.command_line import OWNER, Call, SharedGroup
 from weft.surfaces.cli.progress import abbreviated, counted, dollar_text
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import TAB, cut, safe
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from weft.runtime.assembly.configuration_layers import EffectiveConfig, MessageOverrides
     from weft.runtime.assembly.turn_configuration import OtherModels, TurnConfiguration
     from weft.runtime.egress.execution_context import ExecutionContext
+    from weft.runtime.inference.model_requests import ModelSettings
     from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
     from weft.runtime.replies import ReplyToken
     from weft.runtime.tool.toolsets import LimitingLayer
@@ -195,6 +196,19 @@ def show_program(call: Call, program: Program) -> None:
     call.answer(program, *lines, *config)
 
 
+def add_show(programs: SharedGroup, kind: str, article: str = "a") -> None:
+    """The verb `show` of the commands of one kind."""
+
+    def show(call: Call, name: str) -> None:
+        with looking(call) as opened:
+            program = opened.get(name, kind)
+        show_program(call, program)
+
+    whom = {"human": "person", "info": "piece of information", "code": "code program"}.get(kind, kind)
+    show.__doc__ = f"Show {article} {whom}, or with NAME:VERSION an earlier configuration of it."
+    programs.verb("show")(named("name", kind)(show))
+
+
 def line_of(program: Program) -> Line:
     if program.state == "error":
         return [f"{program.kind} ", Span(program.name, "label"), " stands in an ", Span("error", "bad")]
@@ -312,9 +326,9 @@ async def _with_invocations(
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.local_models import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
-    from weft.surfaces.cli.trust import trusted_rules
-    from weft.surfaces.cli.work.sandbox_access import command_runner
-    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts, ToolAccess
+    from weft.surfaces.acting_ledger import ToolAccess
+    from weft.surfaces.cli.work.sandbox_access import command_runner, trusted_rules
+    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts
 
     ledger, pool = call.writing(), Pool()
     try:
@@ -358,7 +372,7 @@ async def _with_invocations(
 def _other_models(programs: Programs) -> OtherModels:
     from weft.surfaces.cli.chat.models import other_models
 
-    return other_models(programs, os.environ.get)
+    return other_models(programs, os.environ.get, is_embedded_default=True)
 
 
 def note_retry(call: Call, error: WeftError, model: str, wait: float) -> None:
@@ -573,8 +587,16 @@ def override_options(function: F) -> F:
     """What one message is answered with instead of what is configured; `parse_overrides` takes them."""
     model = complete_programs("model")
     for option in (
-        click.option("--deny", metavar="PATTERN", multiple=True, help="A tool that is denied: NAME or NAME(PATTERN)."),
-        click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A parameter: temperature=0.2."),
+        click.option("--thinking", metavar="LEVEL", help="How much the model thinks: minimal, low, medium or high."),
+        click.option(
+            "--credential", "credentials", metavar="ID", multiple=True, help="Allow only this credential; repeatable."
+        ),
+        click.option("--sandbox", metavar="PROFILE", help="The widest sandbox profile for commands, as read-only."),
+        click.option(
+            "--deny", metavar="PATTERN", multiple=True, help="Deny this tool: NAME or NAME(PATTERN); repeatable."
+        ),
+        click.option("--allow", metavar="PATTERN", multiple=True, help="Allow only this tool; repeatable."),
+        click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a parameter: temperature=0.2."),
         click.option("--toolset", metavar="NAME", help="What its tools are at most; `weft toolset list` shows them."),
         click.option("--situation", metavar="NAME", help="The situation whose parameters are used."),
         click.option("--model", metavar="NAME", shell_complete=model, help="The model that is asked."),
@@ -624,6 +646,7 @@ def configured_turn(label: str, configuration: TurnConfiguration) -> ConfiguredT
         persona=configuration.persona_name,
         model=None if model is None else model.id,
         provider=None if model is None else model.provider.id,
+        protocol=None if model is None else _protocol(model),
         situation=effective.situation,
         values=tuple(_values(effective, None if model is None else model.id)),
         limits=tuple(map(_limits, granted.layers)),
@@ -632,6 +655,19 @@ def configured_turn(label: str, configuration: TurnConfiguration) -> ConfiguredT
         network=granted.sandbox.network,
         hosts=granted.sandbox.hosts,
     )
+
+
+def _protocol(model: ModelSettings) -> str | None:
+    """None for the embedded model, and where nothing says where its provider is."""
+    from weft.kernel.errors import InvalidInput
+    from weft.runtime.inference.model_requests import route_of
+
+    if model.provider.is_embedded:
+        return None
+    try:
+        return str(route_of(model).dialect)
+    except InvalidInput:
+        return None
 
 
 def _values(effective: EffectiveConfig, model: str | None) -> Iterator[ConfiguredValue]:
@@ -670,6 +706,8 @@ def configuration_rows(turn: ConfiguredTurn) -> Iterator[Row]:
     for value in turn.values:
         note = "" if value.sent else " (not sent)"
         yield [Span(value.key, "label"), _text(value.value), _place(value.layer, value.source) + note]
+        if value.key == "model" and turn.protocol is not None:
+            yield [Span("protocol", "label"), turn.protocol, f"provider {turn.provider}"]
     for limits in turn.limits:
         place = _place(limits.layer, limits.source)
         for key, text in _limit_texts(limits):

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import UNSET
 
-from weft.kernel.errors import NotFound, Unsupported
+from weft.kernel.errors import InvalidInput, NotFound, Unsupported, quoted
 from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.arguments import STANDARD, read_input
 from weft.surfaces.cli.command_line import Call, group
@@ -19,6 +20,7 @@ from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import (
     F,
     acting,
+    add_show,
     answer,
     answer_invoked,
     as_actor,
@@ -44,6 +46,7 @@ from weft.surfaces.wire.forms import JsonValue
 
 if TYPE_CHECKING:
     from weft.programs.program_changes import PlannedProgram, WantedProgram
+    from weft.programs.programs import Programs
     from weft.runtime.egress.connections import Connections
     from weft.runtime.inference.local_models import ModelFile, ModelFolder
     from weft.surfaces.wire.program_answers import FetchableModel
@@ -51,7 +54,13 @@ if TYPE_CHECKING:
 
 # --- `weft program`: what all kinds of program have in common.
 
-program_command = group("program", "List, show, compare and retire programs of every kind.")
+program_command = group(
+    "program",
+    """List, show, compare and retire programs of every kind.
+
+    NAME is a program's name, its id, or @(name); name:2 is its second configuration.
+    """,
+)
 KINDS = ("code", "provider", "model", "session", "agent", "task", "information", "human")
 DIFFERENCE_STYLES = {"added": "good", "removed": "bad", "changed": "warn"}
 
@@ -149,7 +158,7 @@ def configure_program(
 def revert_program(
     call: Call, name: str, version: int, reason: str | None, expected: int | None, actor: str, retry_key: str | None
 ) -> None:
-    """Take up an earlier version of a program's configuration again."""
+    """Return a program to an earlier version of its configuration."""
     with changing(call, actor) as programs:
         answer(call, programs.revert(name, version, expected=expected, reason=reason, key=retry_key))
 
@@ -178,7 +187,9 @@ _step("delete", "Hide a program and free its name; its history stays.")
 @named("name")
 @click.option("--message", metavar="TEXT", help="What is said to it; - reads it from standard input.")
 @click.option("--input", "value", metavar="JSON", help="What it is given; with @ the file that holds it.")
-@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model, this once.")
+@click.option(
+    "--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model this time only."
+)
 @click.option("--situation", metavar="NAME", help="Ask with the parameters of this situation.")
 @click.option("--stream", is_flag=True, help="Show a model's answer as it comes.")
 @as_actor
@@ -192,7 +203,10 @@ def invoke_program(
     stream: bool,
     actor: str,
 ) -> None:
-    """Put a program to work: ask a model, send to a session, run code, and so on, each kind in its way."""
+    """Put a program to work: ask a model, send to a session, run code, and so on, each kind in its way.
+
+    docs/agents.md#programs tells what each kind takes and answers.
+    """
     from msgspec import UNSET
 
     from weft.runtime.invoke.invocation import Invocation
@@ -209,8 +223,8 @@ APPLY_STYLES = {"create": "good", "change": "warn", "unchanged": "dim", "delete"
 
 @weft_command("apply")
 @click.argument("file", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and stop.")
-@click.option("--prune", is_flag=True, help="Delete programs that earlier files brought and these do not say.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")
+@click.option("--prune", is_flag=True, help="Delete programs that earlier files made or changed and these do not name.")
 @acting
 def apply_command(
     call: Call, file: tuple[str, ...], dry_run: bool, prune: bool, actor: str, retry_key: str | None
@@ -218,8 +232,11 @@ def apply_command(
     """Create and change programs as files say.
 
     A FILE is YAML, one document or several, or JSON: objects with id, programType, config, and perhaps lifecycle and
-    tags; - is standard input. All is done, or nothing, and then all that is wrong is said at once; applied again,
-    nothing changes.
+    tags; - is standard input. Everything is done, or nothing, and then all faults are reported at once. Applying the
+    same files again changes nothing.
+
+    `weft program get --json` shows such objects; a list of them is taken, too, or one under programs. All is done in
+    one append. YAML is read as version 1.2 says, without aliases.
     """
     wanted = [one for name in file for one in _read(name)]
     with changing(call, actor) as programs:
@@ -254,7 +271,14 @@ def _show(call: Call, plan: list[PlannedProgram], dry_run: bool) -> None:
 
 # --- `weft tag`: words on anything that has an id.
 
-tag_command = group("tag", "Tag anything that has an id: programs, sessions, turns, messages, events.")
+tag_command = group(
+    "tag",
+    """Tag nodes of any kind: programs, sessions, turns, messages, events, resources, policies.
+
+    NODE is a program, a session, a turn, a message or an event, or any node that `weft graph node` shows, as KIND:NAME
+    where its name alone could be another one's.
+    """,
+)
 
 
 @tag_command.verb("add")
@@ -283,7 +307,7 @@ def remove_tag(call: Call, node: str, tags: tuple[str, ...], actor: str, retry_k
         there = programs.tags(node)
         missing = [tag for tag in checked_tags(tags) if tag not in there] if retry_key is None else []
         if missing:
-            raise NotFound(f"tag on {node}", missing[0], f"`weft tag list {shell_word(node)}` lists those that are")
+            raise NotFound(f"tag on {node}", missing[0], f"`weft tag list {shell_word(node)}` lists its tags")
         _show_tags(call, node, programs.remove_tags(node, *tags, key=retry_key))
 
 
@@ -328,7 +352,13 @@ def nodes_command(call: Call, tags: tuple[str, ...]) -> None:
 
 # --- `weft provider`: where models are reached.
 
-provider_command = group("provider", "Manage model providers: gateways, vendors, local servers.")
+provider_command = group(
+    "provider",
+    """Manage model providers: gateways, vendors, local servers.
+
+    A provider's key is named by a variable of the environment and never stored.
+    """,
+)
 TYPES = "anthropic, openai, google, openai-compatible, cloudflare-ai-gateway, local"
 MAKE_PROVIDER = "make one with `weft provider create NAME --type TYPE`"
 
@@ -336,7 +366,7 @@ MAKE_PROVIDER = "make one with `weft provider create NAME --type TYPE`"
 @provider_command.verb("create")
 @click.argument("name")
 @click.option("--type", "kind", metavar="TYPE", required=True, help=f"One of {TYPES}.")
-@click.option("--base-url", metavar="URL", help="Base URL.")
+@click.option("--base-url", metavar="URL", help="The base URL of its API.")
 @click.option("--key-env", metavar="VAR", help="The variable that holds its key; the key itself is never stored.")
 @set_fields
 @click.option("--draft", is_flag=True, help="Do not publish it yet.")
@@ -353,17 +383,19 @@ def create_provider(
     retry_key: str | None,
 ) -> None:
     """Make a provider."""
+    if kind not in TYPES.split(", "):
+        near = get_close_matches(kind, TYPES.split(", "), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"one of {TYPES}"
+        raise InvalidInput(f"nothing here speaks to providers of the type {quoted(kind)}", hint)
     key = None if key_env is None else f"${{{key_env}}}"
     config = with_fields(given(providerType=kind, baseUrl=base_url, apiKey=key), fields)
     with changing(call, actor) as programs:
         answer(call, programs.create("provider", name, config, draft=draft, key=retry_key))
-    if kind not in TYPES.split(", "):
-        call.note(f"nothing here speaks to providers of the type {kind}: its models cannot be asked; there are {TYPES}")
 
 
 @provider_command.verb("configure")
 @named("name", "provider")
-@click.option("--base-url", metavar="URL", help="Base URL.")
+@click.option("--base-url", metavar="URL", help="The base URL of its API.")
 @click.option("--key-env", metavar="VAR", help="The variable that holds its key.")
 @set_fields
 @expecting
@@ -399,6 +431,9 @@ def list_providers(call: Call) -> None:
         show_list(call, programs.all("provider"), "provider", MAKE_PROVIDER)
 
 
+add_show(provider_command, "provider")
+
+
 @provider_command.verb("models")
 @named("name", "provider")
 @as_actor
@@ -416,7 +451,13 @@ def provider_models(call: Call, name: str, actor: str) -> None:
 
 # --- `weft model`: what is asked, and how.
 
-model_command = group("model", "Manage models: the provider's name of each, and its parameters.")
+model_command = group(
+    "model",
+    """Manage models: the provider's name of each, and its parameters.
+
+    A situation's parameters stand in for the model's own when that situation is named.
+    """,
+)
 MAKE_MODEL = "make one with `weft model create NAME --backend MODEL --provider PROVIDER`"
 
 
@@ -459,9 +500,26 @@ def create_model(
     retry_key: str | None,
 ) -> None:
     """Make a model."""
-    config = {"modelId": backend, "provider": provider, **_parameters(temperature, max_tokens, top_p)}
+    asked = {"modelId": backend, "provider": provider, **_parameters(temperature, max_tokens, top_p)}
+    config = with_fields(asked, fields)
     with changing(call, actor) as programs:
-        answer(call, programs.create("model", name, with_fields(config, fields), draft=draft, key=retry_key))
+        _ensure_sendable(programs, name, config)
+        answer(call, programs.create("model", name, config, draft=draft, key=retry_key))
+
+
+def _ensure_sendable(programs: Programs, name: str, config: dict[str, Any]) -> None:
+    """Refuse what the model cannot be told (how to think, what to cache or answer), where its provider is known."""
+    if not any(word in str(config) for word in ("thinking", "promptCache", "responseSchema")):
+        return
+    from weft.programs.program_kinds import MODEL
+    from weft.runtime.assembly.turn_configuration import ensure_model_config
+
+    MODEL.checked_config(config)
+    try:
+        provider = programs.get(str(config["provider"]), "provider")
+    except NotFound:  # the refusal of the program itself says what is missing
+        return
+    ensure_model_config(config, name, lambda _: provider)
 
 
 @model_command.verb("configure")
@@ -488,6 +546,8 @@ def configure_model(
     retry_key: str | None,
 ) -> None:
     """Change some fields of a model's configuration, or its parameters in one situation."""
+    from weft.programs.program_records import merged
+
     asked = _parameters(temperature, max_tokens, top_p)
     if situation is not None and not asked:
         raise click.UsageError("--situation needs a parameter to set, such as --temperature")
@@ -495,6 +555,7 @@ def configure_model(
     changes = with_fields({**given(modelId=backend, provider=provider), **chosen}, fields)
     with changing(call, actor) as programs:
         model_program = programs.get(name, "model")
+        _ensure_sendable(programs, name, merged(model_program.config, changes))
         answer(call, programs.change(model_program.id, changes, expected=expected, key=retry_key))
 
 
@@ -505,9 +566,13 @@ def list_models(call: Call) -> None:
         show_list(call, programs.all("model"), "model", MAKE_MODEL)
 
 
+add_show(model_command, "model")
+
+
 @model_command.verb("invoke")
 @named("name", "model")
 @click.option("--message", metavar="TEXT", help="What it is asked; - reads it from standard input.")
+@click.option("--messages", metavar="JSON", help="A list of messages, the last one the user's; - reads it there.")
 @click.option("--stream", is_flag=True, help="Show the answer as it comes.")
 @click.option("--situation", metavar="NAME", help="Ask with the parameters of this situation.")
 @parameters
@@ -516,6 +581,7 @@ def invoke_model(
     call: Call,
     name: str,
     message: str | None,
+    messages: str | None,
     stream: bool,
     situation: str | None,
     temperature: float | None,
@@ -523,14 +589,27 @@ def invoke_model(
     top_p: float | None,
     actor: str,
 ) -> None:
-    """Ask a model by itself, without anything that was said before; recorded in the session model:NAME."""
-    from weft.runtime.inference.model_requests import Parameters
+    """Ask a model by itself, without anything that was said before; recorded in the session model:NAME.
+
+    It needs a provider that answers: `weft model invoke claude-fast --message "Hello" --stream`. With --json the answer
+    is told with its usage, request id, latency and turn. A failure ends with exit code 8 and leaves a failed turn; no
+    reply is made up.
+
+    With --messages the conversation before the last message is recorded, too, and the answer in a session of its own
+    that goes on from there: `--messages '[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"},
+    {"role": "user", "content": "And now?"}]'`. System messages come first.
+    """
+    from weft.kernel.errors import InvalidInput
+    from weft.runtime.inference.model_requests import ModelParameters
     from weft.runtime.invoke.invocation import Invocation
 
     with looking(call) as programs:
         model_program = programs.get(name, "model")
-    own = Parameters(**given(temperature=temperature, max_tokens=max_tokens, top_p=top_p))
-    asked = Invocation(message=message_text(message), situation=situation, parameters=own)
+    own = ModelParameters(**given(temperature=temperature, max_tokens=max_tokens, top_p=top_p))
+    if message is not None and messages is not None:
+        raise InvalidInput("--message and --messages exclude each other", "give the message as the last of the list")
+    said = message_text(message) if messages is None else json_of(message_text(messages) or "", "messages")
+    asked = Invocation(message=said, situation=situation, parameters=own)
     answer_invoked(call, invoked(call, actor, model_program.id, asked, stream=stream), shown=stream)
 
 
@@ -550,6 +629,9 @@ def get_model(call: Call, name: str | None, source: Path | None, listed: bool) -
     """Fetch a small model, to be run on this machine.
 
     It is its maker's own file, checked against a pinned size and SHA-256. What was interrupted goes on where it stood.
+
+    On a machine without a network, name with --from a file that was brought there.
+    docs/models.md#larger-models-on-this-machine tells which models there are.
     """
     from weft.runtime.inference.local_models import MODEL_FILES, known_model_file, model_folder
 
@@ -627,7 +709,13 @@ def _connections() -> Connections:
 
 # --- `weft code`: programs that run.
 
-code_command = group("code", "Manage code programs, which agents can use as tools.")
+code_command = group(
+    "code",
+    """Manage code programs, which agents can use as tools.
+
+    They run in the sandbox, and not at all where there is none.
+    """,
+)
 MAKE_CODE = "make one with `weft code create NAME --file FILE`"
 LANGUAGES = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".ts": "typescript"}
 
@@ -672,7 +760,13 @@ def list_code_programs(call: Call) -> None:
 
 # --- `weft info`: what is known, checked and found again.
 
-info_command = group("info", "Manage information: checked against schemas, found by words, tags and paths.")
+info_command = group(
+    "info",
+    """Manage information: checked against schemas, found by words, tags and paths.
+
+    What does not fit its schema is refused, or stays a draft.
+    """,
+)
 MAKE_INFO = "make some with `weft info create NAME --content JSON`"
 
 
@@ -683,7 +777,7 @@ MAKE_INFO = "make some with `weft info create NAME --content JSON`"
 @click.option("--schema", metavar="NAME", shell_complete=complete_programs("information"), help="Its schema.")
 @click.option("--source", "sources", metavar="NAME", multiple=True, help="A program that it comes from; repeatable.")
 @set_fields
-@click.option("--draft", is_flag=True, help="Do not hold it against its schema yet.")
+@click.option("--draft", is_flag=True, help="Keep it as a draft, not yet checked against its schema.")
 @acting
 def create_info(
     call: Call,
@@ -717,15 +811,15 @@ def _information_step(verb: str, help: str) -> None:
 
 
 _information_step("validate", "Validate a draft against its schema.")
-_information_step("activate", "Put information in use: what was validated, or put away.")
+_information_step("activate", "Activate information that was validated or archived.")
 _information_step("archive", "Archive information.")
 
 
 @info_command.verb("list")
 @click.option("--type", "kind", metavar="TYPE", help="fact, schema, workflow or pattern.")
-@click.option("--all", "archived", is_flag=True, help="Also drafts, and what is put away.")
+@click.option("--all", "archived", is_flag=True, help="Also drafts and archived information.")
 def list_information(call: Call, kind: str | None, archived: bool) -> None:
-    """List what is known and in use."""
+    """List active information."""
     with looking(call) as programs:
         show_list(call, programs.query(info_type=kind, archived=archived), "information", MAKE_INFO)
 
@@ -736,7 +830,7 @@ def list_information(call: Call, kind: str | None, archived: bool) -> None:
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="Only what has this tag; repeatable.")
 @click.option("--path", metavar="PATH", help="Only what has a value there, such as $.codes[*].name.")
 @click.option("--equals", metavar="VALUE", help="And this value, as JSON or text.")
-@click.option("--all", "archived", is_flag=True, help="Also drafts, and what is put away.")
+@click.option("--all", "archived", is_flag=True, help="Also drafts and archived information.")
 def query_information(
     call: Call,
     text: str | None,

@@ -13,7 +13,7 @@ import click
 from weft.kernel.enums import HandleCapability, ResourceCapability, ResourceKind, RestoreOutcome, SnapshotState
 from weft.kernel.errors import InvalidInput, NotApplicable, Unsupported
 from weft.kernel.typed_names import shell_line
-from weft.surfaces.cli.arguments import complete_labels, session_option
+from weft.surfaces.cli.arguments import RenamedOption, complete_labels, session_option
 from weft.surfaces.cli.command_line import DIFFERENT, OK, Call, confirm, group, undo
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.ledgers.ledger_checks import absent_snapshots
@@ -43,7 +43,7 @@ from weft.surfaces.wire.program_answers import (
 
 if TYPE_CHECKING:
     from weft.graph.edge_reader import Neighbours
-    from weft.ledger.api import Ledger, Owner, Resource, Restore, Snapshot
+    from weft.ledger.api import Ledger, Owner, Resource, ResourceRestore, Snapshot
     from weft.runtime.resources.controller import ResourceController
     from weft.runtime.resources.drivers import LiveHandle
 
@@ -92,7 +92,15 @@ def list_(call: Call, session: str | None, kind: str | None, is_all: bool) -> No
 
 @weft_command("show")
 @resource_argument
-@click.option("-n", "limit", metavar="N", type=click.IntRange(1, MOST_SNAPSHOTS), default=10, help="So many snapshots.")
+@click.option(
+    "-n",
+    "--limit",
+    "limit",
+    metavar="N",
+    type=click.IntRange(1, MOST_SNAPSHOTS),
+    default=10,
+    help="At most N snapshots. Default: 10.",
+)
 def show(call: Call, resource: str, limit: int) -> None:
     """Show a resource: what it is and can, who owns and uses it, its parts, handles and snapshots."""
     with call.reading() as ledger:
@@ -217,7 +225,7 @@ def guessed_kind(place: str) -> ResourceKind:
 @weft_command("add")
 @click.argument("place")
 @click.option("--kind", type=click.Choice(KINDS), help="What it is, where the place does not tell.")
-@click.option("--name", metavar="NAME", help="What it is called; else as its place ends.")
+@click.option("--name", metavar="NAME", help="Its name. Default: the last part of PLACE.")
 @session_option("The session that owns it; else whoever declares it.")
 def add(call: Call, place: str, kind: str | None, name: str | None, session: str | None) -> None:
     """Declare a resource: a folder, a file, an address, or something of a container engine.
@@ -312,7 +320,16 @@ def _handle(controller: ResourceController, resource: Resource, capability: Hand
 @weft_command("exec")
 @resource_argument
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...")
-@click.option("--seconds", type=click.IntRange(1, MOST_SECONDS), default=60, help="How long it is waited for.")
+@click.option(
+    "--timeout",
+    "seconds",
+    cls=RenamedOption,
+    old=("--seconds",),
+    type=click.IntRange(1, MOST_SECONDS),
+    metavar="SECONDS",
+    default=60,
+    help="Wait at most SECONDS; the command may run on. Default: 60.",
+)
 def exec_(call: Call, resource: str, words: tuple[str, ...], seconds: int) -> int:
     """Run a command in a resource, such as a container. Exits with 1 unless the command ended with 0.
 
@@ -343,7 +360,13 @@ def exec_(call: Call, resource: str, words: tuple[str, ...], seconds: int) -> in
 @weft_command("logs")
 @resource_argument
 @click.option(
-    "-n", "limit", metavar="N", type=click.IntRange(1, MOST_LINES), default=1000, help="The last so many lines."
+    "-n",
+    "--limit",
+    "limit",
+    metavar="N",
+    type=click.IntRange(1, MOST_LINES),
+    default=1000,
+    help="The last N lines. Default: 1000.",
 )
 def logs(call: Call, resource: str, limit: int) -> None:
     """Show what a resource, such as a container, printed last."""
@@ -424,7 +447,7 @@ def probe(call: Call, resource: str) -> None:
     " makes checkpoints.",
 )
 def snapshot(call: Call, resource: str, turn: str | None, again: bool, method: str | None) -> int:
-    """Keep what a resource is like now. Exits with 1 if it could not be kept, which is recorded."""
+    """Take a snapshot of a resource. Exits with 1 if that fails; the failure is recorded."""
     call.ensure_owner("resource snapshot")
     if again and turn is None:
         raise click.UsageError("--again goes with --turn")
@@ -464,6 +487,7 @@ def restore(call: Call, snapshot: str, place: str | None, session: str | None, y
 
     SNAPSHOT is the id of one, or its end, as `weft resource show` lists it. Before something is overwritten it is shown
     what would change, and what is there is kept as a snapshot of its own. Exits with 1 if it could not be restored.
+    What cannot be restored, for nothing is kept of it or its kind allows none, is refused, and the attempt is recorded.
     """
     call.ensure_owner("resource restore")
     with call.writing() as ledger:
@@ -471,14 +495,9 @@ def restore(call: Call, snapshot: str, place: str | None, session: str | None, y
         resource = ledger.resources.get(found.resource)
         controller = resource_controller(ledger)
         controller.drivers.ensure_here(resource)
-        if not found.restorable:
-            raise Unsupported(f"snapshot {found.id} cannot be restored", "it tells what was, and holds no bytes")
+        controller.refuse_unsupported(found, in_place=place is None and session is None)
         wanted = _new_place(ledger, controller, resource, place, session)
         before = None
-        if wanted is None and resource.kind not in (ResourceKind.DIRECTORY, ResourceKind.FILE):
-            raise Unsupported(
-                f"a {resource.kind.value} is not restored over itself", "say --to PLACE or --session SESSION"
-            )
         if wanted is None:
             _ask_first(call, controller, resource, found, is_sure=yes)
             before = controller.keep_present(resource).id
@@ -524,7 +543,7 @@ def _ask_first(
     confirm(call, f"overwrite {resource.place}?", hint, is_sure=False)
 
 
-def _restore_lines(resource: Resource, done: Restore, answer: RestoredSnapshot) -> list[Line]:
+def _restore_lines(resource: Resource, done: ResourceRestore, answer: RestoredSnapshot) -> list[Line]:
     if done.outcome is None:
         return [["somebody else works on ", Span(resource.name, "label"), Span(": it is restored after them", "warn")]]
     if done.outcome is not RestoreOutcome.OK:
@@ -560,7 +579,10 @@ def reconcile(call: Call) -> int:
 
 resource_command = group(
     "resource",
-    "Manage resources: folders, files, addresses, containers, and their snapshots.",
+    """Manage resources: folders, files, addresses, containers, and their snapshots.
+
+    A resource is named by its name, its place, or the end of its id. docs/branches.md#resources has the details.
+    """,
     add,
     list_,
     show,

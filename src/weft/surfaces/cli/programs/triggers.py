@@ -207,9 +207,17 @@ def show(call: Call, name: str) -> None:
 
 @weft_command("history")
 @trigger_argument
-@click.option("-n", "limit", metavar="N", type=click.IntRange(1, MOST_FIRINGS), default=20, help="At most so many.")
+@click.option(
+    "-n",
+    "--limit",
+    "limit",
+    metavar="N",
+    type=click.IntRange(1, MOST_FIRINGS),
+    default=20,
+    help="At most N firings. Default: 20.",
+)
 def history(call: Call, name: str, limit: int) -> None:
-    """Show for what a trigger fired, the newest first, and what became of its messages."""
+    """Show when and why a trigger fired, the newest first, and what became of its messages."""
     with looking(call) as programs:
         firings = programs.trigger_firings(name, limit=limit)
     if call.json:
@@ -241,20 +249,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--cron", metavar="EXPRESSION", help="Five fields, such as '0 7 * * 1-5', or @daily."),
-    click.option("--zone", metavar="ZONE", help="The time zone of --cron (default: UTC) or of --at."),
-    click.option("--every", metavar="INTERVAL", help="90s, 15m, 2h, 1d or 1w."),
-    click.option("--at", metavar="TIME", help="Once, such as 2026-12-24T18:00Z, or 2026-12-24T18:00 with --zone."),
     click.option(
-        "--webhook", metavar="SCHEME", type=click.Choice(WEBHOOK_SCHEMES), help=f"One of {', '.join(WEBHOOK_SCHEMES)}."
+        "--cron", metavar="EXPRESSION", help="Fire at these times: five fields, such as '0 7 * * 1-5', or @daily."
+    ),
+    click.option("--zone", metavar="ZONE", help="The time zone of --cron (default: UTC) or of --at."),
+    click.option("--every", metavar="INTERVAL", help="Fire again and again: each 90s, 15m, 2h, 1d or 1w."),
+    click.option("--at", metavar="TIME", help="Fire once: 2026-12-24T18:00Z, or 2026-12-24T18:00 with --zone."),
+    click.option(
+        "--webhook",
+        metavar="SCHEME",
+        type=click.Choice(WEBHOOK_SCHEMES),
+        help=f"Fire at a webhook of {', '.join(WEBHOOK_SCHEMES[:-1])} or {WEBHOOK_SCHEMES[-1]}.",
     ),
     click.option("--secret", metavar="VARIABLE", help="The variable that holds the secret of --webhook."),
-    click.option("--event", metavar="KIND", help="A kind of event of the ledger (docs/events.md)."),
-    click.option("--where", metavar="FIELD=VALUE", multiple=True, help="A field that the event has; repeatable."),
-    click.option("--file", "folder", metavar="DIR", type=click.Path(), help="Files in this folder."),
-    click.option("--pattern", metavar="PATTERN", multiple=True, help="Which of them, such as '*.py'; repeatable."),
-    click.option("--task", metavar="TASK", help="The completion of a task."),
-    click.option("--room", metavar="ROOM", help="A message in a room."),
+    click.option("--event", metavar="KIND", help="Fire at events of this kind in the ledger (docs/events.md)."),
+    click.option(
+        "--where",
+        metavar="FIELD=VALUE",
+        multiple=True,
+        help="With --event: only if this field has this value; repeatable.",
+    ),
+    click.option("--file", "folder", metavar="DIR", type=click.Path(), help="Fire when files in this folder change."),
+    click.option(
+        "--pattern", metavar="PATTERN", multiple=True, help="With --file: only files such as '*.py'; repeatable."
+    ),
+    click.option("--task", metavar="TASK", help="Fire when this task is completed."),
+    click.option("--room", metavar="ROOM", help="Fire at a message in this room."),
     click.option("--message", metavar="TEXT", help="What it sends; ${payload.FIELD}, ${time}, ${sessions} are put in."),
     click.option(
         "--to",
@@ -264,13 +284,22 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--session", metavar="SESSION", help="The session that the message goes to."),
     click.option("--thread", metavar="TURN", help="The turn that the message goes on from."),
-    click.option("--smart", metavar="SESSION", help="The thread that fits the message, else this session."),
+    click.option("--smart", metavar="SESSION", help="To the thread that the message fits, else to this session."),
+    click.option(
+        "--sender", metavar="PLACE", help="To one session for each sender; PLACE is where the payload names the sender."
+    ),
     click.option("--post-to", metavar="ROOM", help="The room that it is posted to, where --to answers."),
     click.option(
-        "--include", metavar="PERIOD", type=click.Choice(SESSION_PERIODS), help="Sessions of yesterday, today or week."
+        "--include",
+        metavar="PERIOD",
+        type=click.Choice(SESSION_PERIODS),
+        help="List the sessions of yesterday, today or the week for ${sessions}.",
     ),
     click.option(
-        "--on-missed", metavar="CHOICE", type=click.Choice(MISSED_CHOICES), help="report (the default), latest or all."
+        "--on-missed",
+        metavar="CHOICE",
+        type=click.Choice(MISSED_CHOICES),
+        help="What to do about missed times: report, latest or all. Default: report.",
     ),
     click.option("--breaker", metavar="N", type=click.IntRange(1), help="Errors in a row that pause it. Default: 5."),
 )
@@ -350,6 +379,7 @@ def trigger_config(*, is_change: bool = False, **options: Any) -> dict[str, Any]
             ("session", "session"),
             ("thread", "thread"),
             ("smart", "smart"),
+            ("sender", "sender"),
             ("post_to", "room"),
         )
         if option in given
@@ -452,7 +482,7 @@ def delete(call: Call, name: str, reason: str | None, expected: int | None, acto
 
 @weft_command("run")
 @trigger_argument
-@click.option("--payload", metavar="JSON", help="What its message is told of.")
+@click.option("--payload", metavar="JSON", help="The payload that its message is filled from.")
 def run(call: Call, name: str, payload: str | None) -> None:
     """Have a trigger fire now. Its message waits in an inbox until a broker answers it."""
     import json
@@ -513,7 +543,11 @@ def _fire(call: Call, name: str, fire: Callable[[TriggerSender], FiringOutcome])
 
 trigger_command = group(
     "trigger",
-    "Manage triggers: messages sent by time, webhook, event or file.",
+    """Manage triggers: messages sent by time, webhook, event or file.
+
+    A trigger is a program with versions, tags and rights; a broker (`weft broker`) has it fire, each occasion once.
+    docs/agents.md#triggers has the details.
+    """,
     create,
     list_,
     show,

@@ -13,9 +13,9 @@ import orjson
 
 from weft.kernel.errors import StoreError, WeftError
 from weft.ledger.model import UNDATED
-from weft.surfaces.cli.arguments import complete_labels
+from weft.surfaces.cli.arguments import STANDARD, complete_labels, piped_input, stdout_bytes
 from weft.surfaces.cli.command_line import Call, group
-from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.progress import counted, progress
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.turn_lists import short
 from weft.surfaces.plain_text import safe
@@ -37,8 +37,16 @@ if TYPE_CHECKING:
 # --- `weft graph`: what relates to what, since when and until when.
 
 F = TypeVar("F", bound=Callable[..., Any])
-graph_command = group("graph", "Ask what relates to what: turns, events, tools, resources, policies, forks.")
+graph_command = group(
+    "graph",
+    """Ask what relates to what: turns, events, tools, resources, policies, forks.
+
+    docs/concepts.md#the-agent-graph lists the types of nodes and edges, and explains the two times of an edge. The
+    first question about a large ledger takes a while.
+    """,
+)
 DIRECTIONS = ("both", "out", "in")
+NO_EVENTS = "no events were given: pipe them in, or name a FILE"
 _OF_CALLS = ("CALLS_TOOL", "RETURNS_RESULT")
 
 
@@ -64,7 +72,7 @@ def _node(name: str = "node", **details: Any) -> Callable[[F], F]:
 _at = click.option("--at", metavar="TIME", help="What held at this time.")
 _known_at = click.option("--known-at", metavar="TIME", help="What this ledger knew at this time.")
 _limit = click.option(
-    "-n", "--limit", type=click.IntRange(1, 10_000), default=200, metavar="N", help="At most N (200)."
+    "-n", "--limit", type=click.IntRange(1, 10_000), default=200, metavar="N", help="At most N rows. Default: 200."
 )
 _types = click.option(
     "--type", "types", multiple=True, metavar="TYPE", help="Only edges of this type; can be repeated."
@@ -89,7 +97,7 @@ def _asking(call: Call) -> Iterator[Graph]:
     with ledger:
         graph = Graph(ledger)
         with progress(call, "graph") as bar:
-            graph.catch_up(progress=bar.staged)
+            graph.catch_up(progress=lambda _stage, done, of: bar.counted(done, of))
         yield graph
 
 
@@ -99,9 +107,9 @@ def _drawn(call: Call, dot: bool, svg: bool, nodes: Iterable[GraphNode], edges: 
         return False
     if (dot and svg) or call.json:
         raise click.UsageError("one of --dot, --svg and --json says what is written")
-    from weft.graph.graph import Picture, to_dot, to_svg
+    from weft.graph.graph import GraphPicture, to_dot, to_svg
 
-    picture = Picture(nodes, edges)
+    picture = GraphPicture(nodes, edges)
     click.echo(to_dot(picture) if dot else to_svg(picture), nl=False)
     return True
 
@@ -178,8 +186,10 @@ def neighbours(
 @_types
 @_at
 @_known_at
-@click.option("-n", "--limit", type=click.IntRange(1, 100), default=3, metavar="N", help="At most N ways (3).")
-@click.option("--longest", type=click.IntRange(1, 50), default=12, metavar="N", help="Of at most N edges (12).")
+@click.option("-n", "--limit", type=click.IntRange(1, 100), default=3, metavar="N", help="At most N paths. Default: 3.")
+@click.option(
+    "--longest", type=click.IntRange(1, 50), default=12, metavar="N", help="Only paths of at most N edges. Default: 12."
+)
 @_pictures
 def path(
     call: Call,
@@ -193,7 +203,7 @@ def path(
     dot: bool,
     svg: bool,
 ) -> None:
-    """Show the ways between two nodes that tell most, whichever way the edges lead.
+    """Show the shortest paths between two nodes; edges count in both directions.
 
     An edge costs 1, and more where it is one of many: the agent of a thousand turns is far from each of them. The ways
     that cost least are shown.
@@ -334,7 +344,7 @@ def policies(
 @_limit
 @_pictures
 def ancestry(call: Call, node: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
-    """Show of what a session is a fork or a subagent, and that in turn."""
+    """Show what a session was forked from or started by, back to the first session."""
     with _asking(call) as graph:
         found = graph.ancestry(node, known_at=known_at, limit=limit)
     if _drawn(call, dot, svg, found.nodes.values(), [step.edge for step in found.steps]):
@@ -345,6 +355,58 @@ def ancestry(call: Call, node: str, known_at: str | None, limit: int, dot: bool,
     rows = GraphTables(call.screen, found.nodes).ancestry(found.steps)
     _table(call, rows, ANCESTRY, "it is no fork and no subagent", ("since",))
     _note_cut(call, found.is_cut, limit)
+
+
+# --- Events out and in, in the shapes of the agent graph's schema.
+
+
+@graph_command.verb("emit")
+@click.argument("file", type=click.Path(), default=STANDARD)
+@click.option("--turn", metavar="TURN", help="Only the events of this turn's thread.", shell_complete=complete_nodes)
+def emit(call: Call, file: str, turn: str | None) -> None:
+    """Write events as JSON lines, in the shapes of the agent graph's schema.
+
+    FILE must not exist yet; without it, or with -, they go to standard output. Each event carries its stream, the event
+    before it and the salts of its texts, so `weft graph ingest` can check it by its id. Into an empty ledger the lines
+    give the same digests.
+    """
+    from weft.graph.graph import Graph
+    from weft.surfaces.wire.answers import FactsFile
+
+    with call.copying() as ledger:
+        if file == STANDARD and call.screen.terminal:
+            raise click.UsageError(
+                "events are for files and pipes, stored text could control the terminal: give a FILE, or pipe them"
+            )
+        lines = Graph(ledger).emit(stdout_bytes() if file == STANDARD else file, turn=turn)
+    if file != STANDARD:
+        call.answer(FactsFile(file=file, lines=lines), [f"wrote {counted(lines, 'line')} to ", Span(file, "heading")])
+
+
+@graph_command.verb("ingest")
+@click.argument("file", type=click.Path(), default=STANDARD)
+@click.option("--origin", default="graph", metavar="NAME", help="The origin of other programs' events. Default: graph.")
+def ingest(call: Call, file: str, origin: str) -> None:
+    """Take events in from JSON lines, in the shapes of the agent graph's schema.
+
+    FILE is what `weft graph emit` or another program wrote; without it, or with -, standard input is read. Events that
+    carry what `emit` writes are checked by their ids. Of those that do not, runs become imported turns, each known by
+    its run_id; of the others forks, resources, snapshots, policies and notices become nodes and edges that decide
+    nothing, and all are kept as they are. What is known already is passed over. A bad event is refused with its line,
+    and nothing is written. Nothing that comes in has authority: `weft pending` lists what waits.
+    """
+    from weft.graph.graph import Graph
+    from weft.surfaces.cli.ledgers.sync import note_pending
+
+    with call.writing() as ledger:
+        brought = Graph(ledger).ingest(piped_input(NO_EVENTS) if file == STANDARD else file, origin=origin)
+    new = f"{counted(brought.events, 'new event')}, {counted(brought.contents, 'new content')}"
+    of_others = f"{counted(brought.turns, 'new turn')} of other programs"
+    call.answer(brought, [f"{new}, {of_others}, {brought.known:,} known already"])
+    if brought.kept:
+        call.note(f"{counted(brought.kept, 'event')} that no turn is made of kept as they are: they count for nothing")
+    with call.reading() as ledger:
+        note_pending(call, ledger)
 
 
 # --- The agent graph as people read it: nodes by what is typed for them, edges as rows of a table.
@@ -388,6 +450,9 @@ def about(node: GraphNode | None) -> str:
 def node_lines(node: GraphNode) -> Iterator[Line]:
     """All that is known of a node, field by field."""
     yield [Span(node.type, "title"), " ", Span(safe(node.name), "label")]
+    for name, time in (("valid from", node.valid_from), ("valid to", node.valid_to)):
+        if time is not None:
+            yield [Span(f"  {name}: ", "dim"), local_time(time)]
     for name, value in node.properties.items():
         shown = _readable(name, value)
         if shown is not None:

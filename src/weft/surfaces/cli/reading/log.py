@@ -18,7 +18,7 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_lists import (
     ASCII,
     UNICODE,
-    Glyphs,
+    GraphGlyphs,
     GraphRow,
     Reader,
     crossing,
@@ -76,6 +76,11 @@ def log_command(
     Without REV all turns are shown; with REV that turn and its ancestors. -3 is short for -n 3. What another tool is
     still writing stands above the turn that it follows, marked as provisional. With --limit the cursor of the next page
     stands on the error stream, unless that is a terminal: there a larger -n shows more.
+
+    Sessions stand in parentheses at their heads, with their titles; turns that are a compaction, failed, were
+    interrupted or are still being recorded say so. A turn's subject is what a person asked, not what a tool put before
+    it. Where the thread of an imported session goes on from another one, a line between the two says so. What is
+    provisional has no id yet.
     """
     with call.reading() as ledger:
         place = None if rev is None else place_in_latest(call, ledger, rev)
@@ -173,7 +178,7 @@ class _Drawing:
                 yield []
             yield from self._lines(turn, older)
 
-    def graph(self, turns: list[Turn], glyphs: Glyphs) -> Iterator[Line]:
+    def graph(self, turns: list[Turn], glyphs: GraphGlyphs) -> Iterator[Line]:
         turns_by_id = {turn.id: turn for turn in turns}
         older = {turn.id: following for turn, following in _with_next(turns)}
         rows = list(upward([(turn.id, turn.parent_id) for turn in turns]))

@@ -60,6 +60,11 @@ def read_command(call: Call, rev: str | None, steps: bool, original: bool) -> No
     answer stands in one line, such as "14 steps: 9 Bash, 2 Edit". On a terminal, `n` and `N` go to the next and the
     previous prompt, `/word` searches, `&` and Enter show the steps, and `q` leaves. Piped, it is plain text.
 
+    Prompts are shown as they were typed, answers as formatted Markdown; one with more than 50,000 letters, or more than
+    3,000 cells in tables, as it was written. With another PAGER than less the steps are only shown by --steps. Piped,
+    nothing is wrapped and answers stay as they were written; with --json it is a list of turns with their messages and
+    tool calls.
+
     \b
     weft read
     weft read main~3 --steps

@@ -19,6 +19,7 @@ from weft.ledger.api import (
     BY,
     GROUPS,
     PERIODS,
+    UNKNOWN,
     AbandonedUsage,
     AuditFinding,
     AuditSeverity,
@@ -83,7 +84,7 @@ NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
 @click.option("--origin", metavar="NAME", help="Only history of this origin; weft's own is weft.")
 @click.option("--model", metavar="NAME", help="Only this model, or those that fit a pattern such as 'claude-*'.")
 @click.option(
-    "--project", metavar="PATH", help="Only work in this project, in this folder or below it; a last name will do."
+    "--project", metavar="PATH", help="Only work in this project, in this folder or below it; its last name is enough."
 )
 @click.option(
     "--branch", metavar="SESSION", shell_complete=arguments.complete_labels, help="What this session alone has cost."
@@ -106,7 +107,7 @@ NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
     "--chart/--no-chart", default=None, help="Bars beside the rows, or none with --no-chart. Default: on a terminal."
 )
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows: the last, or the dearest."
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows: the latest, or the most expensive."
 )
 def usage_command(
     call: Call,
@@ -122,6 +123,8 @@ def usage_command(
 
     Every response of a provider counts once, however many forks and copies contain it. Prices are public list prices.
     Where a model has none, the cost that its tool noted counts; a model without either is listed.
+
+    By session the title stands beside the label. docs/reading.md#usage-and-cost says what is counted.
 
     Your own prices go before the list, from $XDG_CONFIG_HOME/weft/prices.toml or --prices, in micro-dollars for a
     million tokens (1_000_000 is one dollar). A name with a dot stands in quotes; one that ends in * is a beginning:
@@ -290,19 +293,21 @@ def _shown(row: Spending) -> tuple[str, ...]:
 
 def _notes(report: UsageReport) -> Iterator[Line]:
     total, naive = report.total, report.naive
+    if report.by == "provider" and any(row.key == UNKNOWN for row in report.rows):
+        yield [f"{UNKNOWN}: a server of your own, or a source that names no vendor; `weft usage --by model` tells more"]
     asked = total.input + total.cached + total.cache_write
     if total.cached:
-        yield [f"{total.cached / asked:.0%} of all input came from caches"]
+        saved = f", which saved {dollar_text(total.saved)}" if total.saved > 0 else ""
+        yield [f"{total.cached / asked:.0%} of all input came from caches{saved}"]
     if total.unspecified:
         yield [f"{total.unspecified:,} tokens were reported as a total only"]
     if report.abandoned.total:
-        yield [
-            f"{report.abandoned.total:,} tokens ({dollars(report.abandoned)}) are in no session any more:"
-            " `weft usage --abandoned`"
-        ]
+        cost = "cost unknown" if report.abandoned.cost is None else dollars(report.abandoned)
+        yield [f"{report.abandoned.total:,} tokens ({cost}) are in no session any more: `weft usage --abandoned`"]
     factor = f"{report.naive_factor or 0:.2f}"
     if float(factor) > 1:
-        naive_text = f"{naive.total:,} tokens, {dollars(naive)}, {factor} times as much"
+        naive_cost = "" if naive.cost is None else f"{dollars(naive)}, "
+        naive_text = f"{naive.total:,} tokens, {naive_cost}{factor} times as much"
         yield [f"a sum over every session by itself would say {naive_text}"]
     if total.cache_write_1h:
         yield [f"{total.cache_write_1h:,} tokens were written to the cache for an hour, which costs more"]
@@ -425,6 +430,9 @@ def projects_command(call: Call, since: str | None, until: str | None, limit: in
 
     A project is a repository with all its worktrees and clones, where it is known, else a folder. The latest first. In
     a pipe tokens are whole numbers, and the cost is in micro-dollars.
+
+    The cost is empty where it is not known. docs/reading.md#projects says what a project is. `weft story` shows what
+    was worked on, `weft usage` the cost by day or model.
     """
     with call.counting() as ledger, progress(call, "projects", by_itself=True):
         prices = prices_in_force(None)
@@ -492,7 +500,9 @@ DEEDS = ("event", "when", "actor", "kind", "where", "tool")
 @click.option("--tool", metavar="NAME", help="Only this tool, or those that fit a pattern such as 'mcp__github__*'.")
 @click.option("--since", metavar="TIME", help="Only from this time on; a day means all of it.")
 @click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
-@click.option("--by", type=click.Choice(GROUPS), default="session", help="What unused rights are gathered by.")
+@click.option(
+    "--by", type=click.Choice(GROUPS), default="session", help="What unused rights are gathered by. Default: session."
+)
 @click.option("--problems", is_flag=True, help="Only what was used without being allowed.")
 @click.option("--list", "listed", is_flag=True, help="Every finding, not a summary, also on a terminal.")
 @click.option("--strict", is_flag=True, help="Exit with 1 also for what is not known.")
@@ -510,11 +520,14 @@ def audit_command(
 ) -> int:
     """Show what agents used against what they were allowed.
 
-    Tools that were called and not there, denied or not permitted; rights used and not granted; then what is not known,
-    because nobody recorded it, and what was granted or there and never used. Without names: every turn. A session
-    stands for the turns it made. Exits with 1 if anything was used without being allowed.
+    It lists tools that were called and did not exist, were denied or were not permitted, and rights that were used
+    without a grant; then what is unknown because nobody recorded it; then what was granted or available and never used.
+    Without names: every turn. A session stands for the turns it made. Exits with 1 if anything was used without being
+    allowed.
 
     On a terminal it begins with a summary, and lists what was not allowed; --list, --problems or names list the rest.
+
+    docs/reading.md#audit says how rules are read.
     """
     if suggest:
         if problems or listed or strict or events:
@@ -637,6 +650,9 @@ def _tally_line(tally: AuditTally) -> Iterator[Span | str]:
     yield f"{counted(tally.turns, 'turn')}, {counted(tally.calls, 'call')}: {tally.allowed:,} allowed, "
     yield Span(f"{tally.problems:,} not allowed", "bad" if tally.problems else "good")
     yield f", {tally.not_known:,} not known"
+    if tally.refused:
+        malformed = f", {tally.malformed:,} of them for arguments that fit no tool" if tally.malformed else ""
+        yield f"; {tally.refused:,} more refused before running{malformed}"
 
 
 def _answer_deeds(call: Call, options: dict[str, Any]) -> None:
@@ -768,6 +784,13 @@ def story_command(call: Call, period: tuple[str, ...], full: bool) -> None:
     Sessions, agents, files and cost of each project, the latest first. PERIOD is a day, a month or a year (today,
     2026-11-15, 2026-11, last week, this year), a time from which on ('2 weeks ago'), two of them with dots in between,
     or all. Without it: the last 7 days.
+
+    A day or a month is that day or month, a week is from Monday to Sunday, '2 weeks ago' is from then on,
+    2026-11-01..yesterday, 2026-11.. and ..2025 go from the beginning of the first to the end of the last, and all is
+    everything, also what has no date.
+
+    The story tells the sessions and files of a period; `weft projects` only adds up each project, and `weft usage`
+    tells tokens and cost by day, model and more.
 
     \b
     weft story

@@ -64,8 +64,8 @@ NAMED = 5
 @click.option("--role", type=click.Choice([role.value for role in MessageRole]), help="Only messages of this role.")
 @click.option("--tool", metavar="NAME", help="Only calls of tools with these words in their name.")
 @click.option("--path", "file", metavar="PATH", help="Only what names this file, or one below this folder.")
-@click.option("--since", metavar="WHEN", help="Only from this time on, such as '2 days ago'; a day means all of it.")
-@click.option("--until", metavar="WHEN", help="Only until this time; a day means all of it.")
+@click.option("--since", metavar="TIME", help="Only from this time on, such as '2 days ago'; a day means all of it.")
+@click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
 @click.option("--model", metavar="NAME", help="Only of models with these words in their name.")
 @click.option("--project", metavar="NAME", help="Only of this project: its name, its repository or a folder of it.")
 @click.option("--origin", metavar="NAME", help="Only of this tool; weft for what was recorded here.")
@@ -74,7 +74,7 @@ NAMED = 5
     "--limit",
     type=click.IntRange(min=0),
     metavar="N",
-    help=f"At most N hits, named sessions among them; {SHOWN} by default.",
+    help=f"At most N hits, named sessions among them. Default: {SHOWN}.",
 )
 @click.option("--room", metavar="ROOM", help="Only what was said in this room.")
 @arguments.after_option()
@@ -103,6 +103,11 @@ def search_command(
     terminal the best hits come first, under their sessions; elsewhere, and with --newest, the newest. If there are
     more, the cursor of the next page stands on the error stream, unless that is a terminal: there a larger -n shows
     more. Without filters what was said in rooms is found, too, and stands last; with --room it is that alone.
+
+    At most 5 sessions are found by their title or project, and at most 5 messages of rooms; each counts as a hit. Where
+    you may not read the whole ledger, hits stand by date under their sessions. With --json each hit carries the places
+    of the words in its snippet. A hit of --room names the room, the position and who said it. docs/reading.md#search
+    has the details.
 
     \b
     weft search changelog --role user
@@ -463,10 +468,10 @@ def about(ledger: Ledger, node: Node) -> str:
 
 @weft_command("embed")
 @click.argument("node", required=False)
-@click.option("--text", metavar="TEXT", help="What the node shall mean, in place of its own text.")
+@click.option("--text", metavar="TEXT", help="Embed this text in place of the node's own.")
 @click.option("--all", "kind", type=click.Choice(EMBEDDED_KINDS), help="Every node of a kind that has no vector yet.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="With --all: at most N, the newest first.")
-@click.option("--forget", is_flag=True, help="Take the vector of NODE away, or all of this model.")
+@click.option("--forget", is_flag=True, help="Delete the vector of NODE, or without NODE all vectors of the model.")
 @by_model
 def embed_command(
     call: Call,
@@ -480,11 +485,13 @@ def embed_command(
     """Compute vectors of nodes, so that similar ones are found.
 
     NODE is a turn, a message, a session, a program or an event. The model that comes with Weft needs no network.
+
+    docs/concepts.md#similarity tells of the model.
     """
     if (node is None and kind is None and not forget) or (kind is not None and (node or text or forget)):
-        raise click.UsageError("Give a NODE, --all KIND, or --forget.")
+        raise click.UsageError("give a NODE, --all KIND or --forget")
     if text is not None and forget:
-        raise click.UsageError("--forget takes no --text.")
+        raise click.UsageError("--forget takes no --text")
     with call.writing() as ledger, similarity(call, ledger, model) as index:
         if forget:
             count = index.forget(node)
@@ -512,9 +519,11 @@ SIMILAR_SPARE = ("about", "session")
 @weft_command("similar")
 @click.argument("node", required=False)
 @click.option("--text", metavar="TEXT", help="Nodes near to this text.")
-@click.option("--words", is_flag=True, help="With --text: those that also hold its words come further forward.")
+@click.option("--words", is_flag=True, help="With --text: rank nodes higher that also contain its words.")
 @click.option("--kind", type=click.Choice(EMBEDDED_KINDS), help="Only nodes of this kind.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=10, metavar="N", help="At most N (10).")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), default=10, metavar="N", help="At most N nodes. Default: 10."
+)
 @by_model
 def similar_command(
     call: Call,
@@ -530,6 +539,8 @@ def similar_command(
     Only nodes that were embedded are found. On a terminal it offers to embed the turns, or the nodes of --kind, that
     were not; elsewhere it says how many there are.
 
+    `weft embed --all turn` embeds them. Beside each node stand the session that it belongs to and its title.
+
     \b
     weft similar --text "dates with an offset"
     weft similar main~2 --kind turn
@@ -543,9 +554,9 @@ def similar_command(
     _embed_missing(call, kind or EMBEDDED_KINDS[0], model)
     with call.reading() as ledger, similarity(call, ledger, model) as index:
         if text is not None:
-            neighbours = index.similar_to_text(text, limit=limit, kind=kind, words=words)
+            neighbours = index.find_similar_to_text(text, limit=limit, kind=kind, words=words)
         else:
-            neighbours = index.similar(node or "", limit=limit, kind=kind)
+            neighbours = index.find_similar_to_node(node or "", limit=limit, kind=kind)
         if call.json:
             call.documents(neighbours)
             return
@@ -601,13 +612,13 @@ CHOSEN = "chosen"
 
 @weft_command("route")
 @click.argument("text")
-@click.option("--dry-run", is_flag=True, help="Nothing is sent without it either: `weft send --smart` sends.")
+@click.option("--dry-run", is_flag=True, help="No effect: this command never sends; `weft send --smart` does.")
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
     default=DEFAULT_THRESHOLD,
     metavar="SHARE",
-    help=f"Choose no thread that is less sure than this ({DEFAULT_THRESHOLD}).",
+    help=f"Choose no thread below this confidence. Default: {DEFAULT_THRESHOLD}.",
 )
 @click.option(
     "-n",
@@ -615,7 +626,7 @@ CHOSEN = "chosen"
     type=click.IntRange(min=0),
     default=DEFAULT_ALTERNATIVES,
     metavar="N",
-    help=f"At most N alternatives ({DEFAULT_ALTERNATIVES}).",
+    help=f"At most N alternatives. Default: {DEFAULT_ALTERNATIVES}.",
 )
 def route_command(call: Call, text: str, dry_run: bool, threshold: float, limit: int) -> None:
     """Find the thread that a text belongs to, and say why.
@@ -623,6 +634,9 @@ def route_command(call: Call, text: str, dry_run: bool, threshold: float, limit:
     Words are compared, and meanings where turns were embedded (`weft embed --all turn`). The confidence is the score of
     the best thread less that of the next; below the threshold no thread is chosen. Nothing is sent: `weft send --smart`
     finds the thread in the same way and sends the text there.
+
+    A thread scores higher the more words it shares with the text, the closer its meaning is, and the more recently it
+    was used. docs/concepts.md#routing-a-text-to-its-thread tells how the score is made.
 
     \b
     weft route "the hover demo flickers again"

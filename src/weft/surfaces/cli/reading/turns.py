@@ -5,21 +5,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from weft.exchange.file_blame import FileBlame, TurnEdit, blame_file
-from weft.kernel.enums import CompactionTrigger, FileKind
+from weft.kernel.enums import CompactionTrigger, FileKind, MessageRole
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.events import UnknownEvent
 from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.api import Provenance, StoredEvent, ThreadDiff, Touch
 from weft.ledger.arguments import path_error
-from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
+from weft.ledger.model import Compaction, FileNote, Message, NewMessage, ToolCall, Turn
 from weft.ledger.read.session_list import in_one_line, meaningful_title
 from weft.surfaces.cli import arguments, turn_lists
 from weft.surfaces.cli.arguments import as_wanted
@@ -31,7 +33,7 @@ from weft.surfaces.cli.transcript import Transcript, as_json, in_order
 from weft.surfaces.cli.turn_lists import (
     ASCII,
     UNICODE,
-    Glyphs,
+    GraphGlyphs,
     Reader,
     decoration,
     downward,
@@ -48,10 +50,12 @@ from weft.surfaces.plain_text import cut, pad, safe, safe_lines, wrapped, wrappe
 from weft.surfaces.wire.answers import BlamedLine
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Context, Ledger
+    from weft.ledger.api import Context, Ledger, PromptChange
     from weft.ledger.imports import ProvisionalTurn
     from weft.runtime.assembly.system_prompts import WorkspaceRules
+    from weft.runtime.assembly.turn_configuration import TurnConfiguration
     from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
+    from weft.runtime.inference.model_requests import ModelSettings, TokenCount
     from weft.runtime.resources.turn_files import TurnFiles
     from weft.surfaces.wire.answers import ShownTurn
 
@@ -72,6 +76,10 @@ def show_command(call: Call, rev: str | None, full: bool, original: bool) -> Non
     Without REV it is where the latest session stands. Long results and thinking are folded to a few lines. Where REV is
     an event inside a turn, the turn is shown up to it. What another tool is still writing after it is shown below, as
     provisional.
+
+    A tool call is a line: a mark for how it ended, the argument that matters, how long it took, the session that it
+    started. Below it stand what came back, the change that it made to a file as a diff, or a list of things to do with
+    check marks. Changes and what no person typed are folded, too.
     """
     with call.reading() as ledger:
         name = (require_named_or_latest if call.json else named_or_latest)(call, ledger, rev)
@@ -91,15 +99,16 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
     recorded = any(isinstance(recorded_event.event, CompactionRecorded) for recorded_event in events[: point.number])
     compaction = ledger.compactions.get(turn.id) if recorded else None
     items = in_order(ledger, point.event_id or turn.id)
+    changes = [] if turn.origin else ledger.listing().prompt_changes(turn.id)
     principals, merged = ledger.listing().on_behalf_of([turn.id]).get(turn.id, ()), ledger.merges.provenance(turn.id)
     if call.json:
-        call.document(_turn_form(turn, at, items, compaction, merged, tails, principals))
+        call.document(_turn_form(turn, at, items, compaction, merged, tails, principals, changes))
         return
     models = sorted({item.model for item in items if isinstance(item, Message) and item.model})
     reader = Reader(ledger)
     folder = turn.workspace_path or ""
     project = ledger.listing().projects([folder])[folder]
-    header = _Header(turn, at, reader, merged, models, principals, project)
+    header = _Header(turn, at, reader, merged, models, principals, project, changes)
     transcript = Transcript(
         full=full,
         columns=call.screen.columns,
@@ -144,6 +153,7 @@ def _turn_form(
     merged: list[Provenance],
     tails: list[ProvisionalTurn],
     principals: Sequence[str],
+    changes: Sequence[PromptChange],
 ) -> ShownTurn:
     from weft.surfaces.wire.answers import ShownEvent, ShownTurn, UnfinishedTurn
 
@@ -156,6 +166,7 @@ def _turn_form(
         provenance=merged,
         provisional=[UnfinishedTurn(turn=tail) for tail in tails],
         on_behalf_of=principals or UNSET,
+        prompt_changes=changes or UNSET,
     )
 
 
@@ -171,8 +182,9 @@ class _Header:
         models: list[str],
         principals: tuple[str, ...],
         project: str,
+        changes: Sequence[PromptChange],
     ) -> None:
-        self._project = project
+        self._project, self._changes = project, changes
         self._turn, self._at, self._reader, self._merged, self._models = turn, at, reader, merged, models
         self._principals = principals
         self._session = reader.session(turn.session_id)
@@ -206,6 +218,7 @@ class _Header:
         yield "Origin", " ".join(filter(None, (turn.origin, turn.version)))
         yield "Model", self._model()
         yield "Usage", _usage(turn)
+        yield "Prompt", "; ".join(map(_prompt_words, self._changes))
         yield "Project", self._project if turn.origin else ""
         yield "Folder", turn.workspace_path or ""
         yield "Branch", turn.git_branch or ""
@@ -215,7 +228,7 @@ class _Header:
 
     def _model(self) -> str:
         turn = self._turn
-        named = " ".join(filter(None, (turn.model, turn.provider and f"({turn.provider})")))
+        named = " ".join(filter(None, (turn.model, (by := turn.provider_program or turn.provider) and f"({by})")))
         others = [model for model in self._models if model != turn.model]
         return ", ".join(filter(None, (named, *others)))
 
@@ -277,6 +290,14 @@ def _usage(turn: Turn) -> str:
     return ", ".join(f"{words} {count:,}" for words, count in counts if count not in (UNSET, None))
 
 
+def _prompt_words(change: PromptChange) -> str:
+    """From where on a request was none that its cache knew."""
+    if change.part == "message":
+        return f"not that of the request before from message {change.message} of {change.of} on"
+    words = {"model": "another model than the request before", "tools": "other tools than the request before"}
+    return words.get(change.part, "another system prompt than the request before")
+
+
 TRIGGERS: dict[str | None, str] = {
     CompactionTrigger.CONTEXT_LIMIT: "when the context was nearly full",
     CompactionTrigger.MANUAL: "by hand",
@@ -316,8 +337,8 @@ def _summary(compaction: Compaction, screen: Screen) -> Iterator[Line]:
 def tree_command(call: Call, rev: str | None) -> None:
     """Show the whole tree that a turn belongs to.
 
-    Without REV it is that of the latest session. From the root on; where a turn has several that follow it, they are
-    set in, and the longest branch comes last.
+    Without REV it is that of the latest session. It begins at the root. Where several turns follow one, they are
+    indented, and the longest branch comes last.
     """
     with call.reading() as ledger:
         name, reader = named_or_latest(call, ledger, rev), Reader(ledger)
@@ -329,7 +350,7 @@ def tree_command(call: Call, rev: str | None) -> None:
             call.screen.page(_lines(turns, reader, glyphs, call.screen.columns))
 
 
-def _lines(turns: list[Turn], reader: Reader, glyphs: Glyphs, columns: int) -> Iterator[Line]:
+def _lines(turns: list[Turn], reader: Reader, glyphs: GraphGlyphs, columns: int) -> Iterator[Line]:
     rows = {row.turn: row for row in downward([(turn.id, turn.parent_id) for turn in turns])}
     turns_by_id = {turn.id: turn for turn in turns}
     for turn in reader.ahead(turns_by_id[shown] for shown in rows):
@@ -344,14 +365,20 @@ def _lines(turns: list[Turn], reader: Reader, glyphs: Glyphs, columns: int) -> I
 @arguments.rev(required=False)
 @arguments.session_option("What the next turn of this session would see. Default: the latest.")
 @arguments.original_option
-def context_command(call: Call, rev: str | None, session: str | None, original: bool) -> None:
+@click.option("--count", "is_counted", is_flag=True, help="Have the model's provider count the tokens.")
+def context_command(call: Call, rev: str | None, session: str | None, original: bool, is_counted: bool) -> None:
     """Show what an agent saw at a turn, or would see next.
 
     With REV: what the agent was given before it answered that turn. Without: what the session's next request would
     send before its own query, with the agent's prompt, cut where it does not fit the model.
+
+    Its tokens are estimated, unless --count sends it to the endpoint of the provider that counts. That costs nothing
+    and asks no model. Where there is no such endpoint, or it fails, a line says so.
     """
     if rev is not None and session is not None:
         raise click.UsageError("REV and --session exclude each other")
+    if rev is not None and is_counted:
+        raise click.UsageError("--count is of what would be sent next, and REV of what was sent")
     with call.reading() as ledger:
         if rev is None and session is None:
             session = (require_named_or_latest if call.json else named_or_latest)(call, ledger, None, with_turn=False)
@@ -360,26 +387,36 @@ def context_command(call: Call, rev: str | None, session: str | None, original: 
         place = None if rev is None else place_in_latest(call, ledger, rev)
         with progress(call, "context", by_itself=True):
             context = (ledger.originals() if original else ledger).context(place, session=session)
+            size = None
             if place is None:
-                context = _as_sent(call, ledger, session or "main", context)
+                context, size = _as_sent(call, ledger, session or "main", context, is_counted=is_counted)
+    if size is not None and is_counted and size.counted_by is None:
+        call.note(f"the tokens are estimated: {size.why}")
     if call.json:
-        call.document(context)
+        from weft.surfaces.wire.answers import ShownContext
+
+        tokens, counted_by = (None, None) if size is None else (size.tokens, size.counted_by)
+        call.document(ShownContext(context=context, tokens=tokens, counted_by=counted_by))
     elif context.messages:
-        call.screen.page(_context_lines(context, call.screen.columns))
+        call.screen.page(_context_lines(context, size, call.screen.columns))
     else:
         call.note("the context is empty: nothing has been said there yet")
 
 
-def _as_sent(call: Call, ledger: Ledger, session: str, context: Context) -> Context:
-    """A session's context as its next request would send it, with the model that is configured now."""
+def _as_sent(
+    call: Call, ledger: Ledger, session: str, context: Context, *, is_counted: bool
+) -> tuple[Context, TokenCount]:
+    """A session's context as its next request would send it, with the model that is configured now, and its size."""
     from weft.runtime.assembly.configuration_layers import NO_OVERRIDES
     from weft.runtime.assembly.context_fitting import budget_of, next_request
     from weft.runtime.assembly.system_prompts import SystemPrompt
     from weft.runtime.inference.local_models import default_prompt
+    from weft.runtime.inference.model_requests import TokenCount
     from weft.surfaces.cli.programs.program_call import read_configuration
 
     if not ledger.trust.is_trusted:  # nothing would be sent; its configuration may name variables
-        return next_request(context, SystemPrompt(), None)
+        sent, tokens = next_request(context, SystemPrompt(), None)
+        return sent, TokenCount(tokens=tokens, why="this ledger is not trusted")
     opened = ledger.session(session)
     configuration = read_configuration(call, ledger, opened.id, NO_OVERRIDES)
     model = configuration.model
@@ -390,12 +427,37 @@ def _as_sent(call: Call, ledger: Ledger, session: str, context: Context) -> Cont
         rules=_rules(configuration.workspace),
     )
     budget = None if model is None else budget_of(model, configuration.effective.request_parameters)
-    return next_request(context, prompt, budget, _counted(ledger, opened.head, context))
+    sent, tokens = next_request(context, prompt, budget, _counted(ledger, opened.head, context))
+    estimate = TokenCount(tokens=tokens, why="no model is configured")
+    if model is None or not is_counted:
+        return sent, estimate
+    count = _counted_by_provider(model, configuration, sent)
+    return sent, count if count.counted_by is not None else replace(estimate, why=count.why)
+
+
+def _counted_by_provider(model: ModelSettings, configuration: TurnConfiguration, sent: Context) -> TokenCount:
+    """Behind the last answer stands a word to be answered: servers count no request that asks nothing."""
+    import asyncio
+
+    from weft.runtime.inference.inference import Inference
+    from weft.runtime.inference.model_requests import InferenceRequest
+
+    messages: list[Message | NewMessage] = list(sent.messages)
+    if not messages or messages[-1].role not in (MessageRole.USER, MessageRole.TOOL):
+        messages.append(NewMessage(role=MessageRole.USER, content="Go on"))
+    request = InferenceRequest(model=model, messages=messages, parameters=configuration.effective.request_parameters)
+
+    async def count() -> TokenCount:
+        async with Inference() as inference:
+            return await inference.count(request, context=configuration.context)
+
+    return asyncio.run(count())
 
 
 def _rules(workspace: str | None) -> WorkspaceRules | None:
     """Of the folder that a message from here would be sent from."""
-    from weft.surfaces.cli.trust import trusted_rules, workspace_of
+    from weft.surfaces.cli.trust import workspace_of
+    from weft.surfaces.cli.work.sandbox_access import trusted_rules
 
     folder = workspace_of(None) or workspace
     return None if folder is None else trusted_rules()(folder)
@@ -410,7 +472,7 @@ def _counted(ledger: Ledger, head: str | None, context: Context) -> int | None:
     return counted_tokens(recorded.event for recorded in ledger.events(head))
 
 
-def _context_lines(context: Context, columns: int) -> Iterator[Line]:
+def _context_lines(context: Context, size: TokenCount | None, columns: int) -> Iterator[Line]:
     counts = [counted(len(context.messages), "message")]
     if context.compaction is not None:
         counts.append(f"after compaction {short(context.compaction)}")
@@ -418,6 +480,9 @@ def _context_lines(context: Context, columns: int) -> Iterator[Line]:
         counts.append("cut to fit")
     if context.observed:
         counts.append("as the model request recorded it")
+    if size is not None:
+        by = "estimated" if size.counted_by is None else f"counted by {safe(size.counted_by)}"
+        counts.append(f"{size.tokens:,} tokens ({by})")
     yield [Span(", ".join(counts), "dim")]
     yield []
     yield from Transcript(full=True, columns=columns).lines(context.messages)
@@ -438,9 +503,12 @@ def diff_command(call: Call, left: str | None, right: str | None, patch: bool, f
     Turns that only LEFT has are marked with -, turns that only RIGHT has with +. Without RIGHT it is the latest
     session. With --files: A added, D deleted, M modified, P another mode, T another type; with -p the lines, too.
     With --files alone: what the latest turn of the latest session changed.
+
+    In a folder that is trusted for work (docs/permissions.md#folders-that-are-trusted-for-work) --files also tells what
+    of git's (HEAD, branches, tags, the index) is not what it was before that turn.
     """
     if left is None and not files:
-        raise click.UsageError("Missing argument 'LEFT'; --files alone compares the latest turn")
+        raise click.UsageError("the argument LEFT is missing; --files alone compares the latest turn")
     with call.reading() as ledger:
         other = require_named_or_latest(call, ledger, right)
         if left is None:
@@ -461,16 +529,28 @@ def diff_command(call: Call, left: str | None, right: str | None, patch: bool, f
 
 def _show_changed_files(call: Call, ledger: Ledger, session: str, *, patch: bool, exit_code: bool) -> int:
     """What the last turn of a session changed, in all directories that it worked in."""
-    from weft.surfaces.cli.turn_files import git_changes_since, turn_files
+    from weft.surfaces.cli.turn_files import git_changes_since, ignored_self_running, turn_files
 
     turn = ledger.turn(session)
     call.note("its latest turn: ", Span(short(turn.id), "id"))
     kept = turn_files(ledger)
+    if _only_read(ledger, turn):
+        return _show_changes(call, kept, (turn.parent_id, turn.id), [], (), patch=patch, exit_code=exit_code)
     kept.snapshot_of(turn.id)  # or nothing is known of its files
     changes = kept.changes_of_turn(turn.id)
     git_changes = git_changes_since(call, kept, [turn.id])
     ids, places = (turn.parent_id, turn.id), kept.places_of_turn(turn.id)
-    return _show_changes(call, kept, ids, changes, places, git_changes, patch=patch, exit_code=exit_code)
+    running = ignored_self_running(kept, [turn.id])
+    return _show_changes(call, kept, ids, changes, places, git_changes, running, patch=patch, exit_code=exit_code)
+
+
+def _only_read(ledger: Ledger, turn: Turn) -> bool:
+    """Whether a turn that a broker ran called nothing that could change files."""
+    from weft.runtime.tool.toolsets import CODE, READING
+
+    is_brokers = turn.effective_config is not None and turn.origin is None
+    names = [call.name for call in ledger.tool_calls(turn.id)]
+    return is_brokers and all(name in READING or name.startswith(f"{CODE}/") for name in names)
 
 
 def _compare_files(call: Call, ledger: Ledger, left: str, right: str, *, patch: bool, exit_code: bool) -> int:
@@ -490,11 +570,13 @@ def _show_changes(
     changed_paths: Sequence[ChangedPath],
     places: Sequence[str],
     git_changes: Sequence[str] = (),
+    ignored_running: Mapping[str, str] = MappingProxyType({}),
     *,
     patch: bool,
     exit_code: bool,
 ) -> int:
-    """The paths that differ between the files of two turns of these ids; the first is None where no turn was before."""
+    """The paths that differ between the files of two turns of these ids; the first is None where no turn was before.
+    `ignored_running`: what else was changed and runs by itself, each with what runs it."""
     from weft.surfaces.cli.turn_files import (
         change_lines,
         file_change,
@@ -505,7 +587,7 @@ def _show_changes(
     from weft.surfaces.wire.exchange_answers import FilesDiff
 
     changes = [file_change(one, kept.text_diff(one) if patch else None) for one in changed_paths]
-    running = self_running_changes(changed_paths, places)
+    running = {**self_running_changes(changed_paths, places), **ignored_running}
     left_id, right_id = ids
     if call.json:
         call.document(
@@ -614,13 +696,19 @@ def blame_command(call: Call, path: str, recorded: bool) -> None:
 
     The lines are those of the file as it is now; where it is not here, those that the recorded edits leave. A line
     that nobody is known to have written, because it is older or was changed by other means, is marked with `?`.
+
+    Edits are taken back one by one, the newest first; edits that are not found any more are named.
     """
     wanted = as_wanted(path)
     text = None if recorded else _text(Path(os.path.expanduser(path)))
     with call.reading() as ledger:
         blamed = blame_file(ledger, wanted, text)
         if blamed is None:
-            raise NotFound("recorded text of", path, "the file is not here, and its edits alone do not tell it whole")
+            raise NotFound(
+                "recorded text of",
+                path,
+                "check the path: the file is not here, and its recorded edits do not give its whole text",
+            )
         if call.json:
             call.documents(_line_form(number, line, edit) for number, line, edit in _numbered(blamed))
         else:
@@ -681,7 +769,9 @@ def _label(edit: TurnEdit, reader: Reader) -> str:
 def _notes(call: Call, path: str, blamed: FileBlame) -> None:
     unknown = sum(edit is None for edit in blamed.blame.lines)
     if unknown:
-        call.note(f"{counted(unknown, 'line')} of {path}: no turn is known to have written them")
+        call.note(
+            f"{counted(unknown, 'line')} of {path}: no turn is known to have written {'it' if unknown == 1 else 'them'}"
+        )
     turns = dict.fromkeys(short(edit.turn.id) for edit in blamed.blame.unplaced)
     if turns:
         call.note(f"edits of {', '.join(turns)} are not found any more: something that is not recorded came after")

@@ -49,7 +49,14 @@ from weft.surfaces.wire.exchange_answers import (
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger, Snapshot
-    from weft.runtime.resources.turn_files import DirectoryChanges, ForkPlanner, PlanLine, TurnFiles, Undone, UndoPlan
+    from weft.runtime.resources.turn_files import (
+        DirectoryChanges,
+        ForkPlanner,
+        PlanLine,
+        TurnFiles,
+        UndoneHead,
+        UndoPlan,
+    )
 
 
 # --- `weft fork`: a new session that stands at any turn, with what it works with.
@@ -66,7 +73,7 @@ if TYPE_CHECKING:
     help="One decision about everything that the session works with.",
 )
 @click.option(
-    "--plan", "plan_file", metavar="FILE", type=click.Path(), help="Decisions as JSON, such as --dry-run --json."
+    "--plan", "plan_file", metavar="FILE", type=click.Path(), help="Decisions as JSON, as --dry-run --json prints them."
 )
 @click.option("--in", "folder", metavar="DIR", help="Where the copy of the working directory goes.")
 @click.option("--dry-run", is_flag=True, help="Show what would become of files and other resources; fork nothing.")
@@ -87,6 +94,15 @@ def fork_command(
     with, such as a working directory, is copied as it was at that turn where it can be, beside the original; what
     cannot be copied stays where it is. `--files keep` copies nothing. Exits with 9 where a copy could not be made; the
     new session is there all the same.
+
+    docs/branches.md#the-files-of-a-turn tells how files are kept. Where the working directory is no longer what it was
+    at that turn, the copy has what it was, and says so.
+
+    A plan is a list such as `[{"resource": "site", "mode": "keep", "kept_by": "fork"}]`: mode is keep, snapshot or
+    discard; a resource that is kept belongs to one session afterwards, origin or fork; place says where a copy goes.
+    What `weft fork REV LABEL --dry-run --json` prints is a plan, too, for the same label. With discard nobody owns the
+    resource any more: what weft made itself is kept and removed, everything else stays. What another session owns by
+    now is neither discarded nor taken.
     """
     if (label is None) == (named is None):
         raise click.UsageError("give the new session one label: `weft fork REV LABEL`")
@@ -122,7 +138,7 @@ def _planned(ledger: Ledger, request: _ForkRequest) -> tuple[ForkPlanner | None,
     """None where the ledger has no resources at all: nothing of them is loaded then."""
     if not ledger.resources.list():
         if request.folder is not None or request.written is not None:
-            raise click.UsageError("this session works with nothing that could be copied")
+            raise click.UsageError("the session works with no folder that could be copied: leave out --in and --plan")
         return None, []
     from weft.runtime.resources.turn_files import ForkPlanner
     from weft.surfaces.cli.work.sandbox_access import resource_drivers
@@ -178,7 +194,8 @@ def _show_forked(call: Call, forked: ForkedSession, origin: str | None) -> None:
 
 # --- `weft merge`: a branch brought back, its files by a three-way merge.
 
-NO_MERGE_TEXT = "no summary was given: use --text or --file, or pipe it in; --pick brings the turns themselves"
+NO_MERGE_TEXT = "no summary was given: use --text or --file, or pipe it in; --pick brings the last turn itself"
+MERGE_HINT = "say what the branch found: use --text or --file, or pipe it in; --pick brings the last turn itself"
 
 
 @weft_command("merge")
@@ -198,7 +215,7 @@ def merge_command(call: Call, branch: str, into: str, text: str | None, file: st
     """
     if pick and (text is not None or file is not None):
         raise click.UsageError("bring the turn itself or a summary: --pick, or --text and --file")
-    summary = None if pick else text if text is not None else _read(file)
+    summary = None if pick else _checked_summary(_read(file) if text is None else text, MERGE_HINT)
     with call.writing() as ledger:
         files = turn_files(ledger)
         merged = files.merge(branch, into) if ledger.resources.list(kind="directory") else None
@@ -230,6 +247,14 @@ def merge_command(call: Call, branch: str, into: str, text: str | None, file: st
 
 def _read(file: str | None) -> str:
     return decode_utf8(read_input(file, NO_MERGE_TEXT), "summary").rstrip("\n")
+
+
+def _checked_summary(text: str, hint: str) -> str:
+    from weft.kernel.errors import InvalidInput
+
+    if not text.strip():
+        raise InvalidInput("the summary is empty", hint)
+    return text
 
 
 def _refuse(call: Call, branch: str, obstacles: list[MergeObstacle]) -> int:
@@ -279,6 +304,7 @@ def cherry_pick_command(call: Call, turn: tuple[str, ...], onto: str, expected: 
 # --- `weft summarize`: what a branch found, told on another session.
 
 NO_SUMMARY_TEXT = "no summary was given: use --text or --file, or pipe it in"
+SUMMARY_HINT = "say what the branch found: use --text or --file, or pipe it in"
 
 
 @weft_command("summarize")
@@ -301,6 +327,7 @@ def summarize_command(
     if text is not None and file is not None:
         raise click.UsageError("give the summary once: --text or --file")
     summary = decode_utf8(read_input(file, NO_SUMMARY_TEXT), "summary").rstrip("\n") if text is None else text
+    _checked_summary(summary, SUMMARY_HINT)
     with call.writing() as ledger:
         turn = ledger.merges.summarize(
             branch, into=into, text=summary, expected=expected_head(ledger, expected), key=key
@@ -327,7 +354,7 @@ def summarize_command(
     "--files",
     type=click.Choice(("restore", "keep")),
     default="restore",
-    help="Leave them as they are with `keep`: the conversation alone goes back.",
+    help="With keep they stay as they are: the conversation alone goes back. Default: restore.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would become of the head and of files; do nothing.")
 @click.option("--force", is_flag=True, help="Also where another session works in the directory by now.")
@@ -336,12 +363,14 @@ def undo_command(call: Call, session: str | None, redo: bool, files: str, dry_ru
 
     The head goes back by one turn, and the working directory to what it was before that turn changed it, also by
     commands of a shell. In a folder that is trusted for work, so do the references, HEAD and index of its git
-    repository, and files that it ignores, but those that were too large to keep. What is there now is kept first:
+    repository, and files that it ignores, except those that were too large to keep. What is there now is kept first:
     `weft undo --redo` brings both back, one undo after the other until the head is moved otherwise. Where it is not
     known what the directory was like, nothing is done, unless the files are to stay as they are. Of a turn that was
     imported nothing was kept: its files stay as they are. Without SESSION it is the latest one.
 
     Exits with 9 where the head moved and files could not be restored.
+
+    docs/permissions.md#folders-that-are-trusted-for-work says what trusted for work means.
     """
     keeps_files = files == "keep"
     if redo and keeps_files:
@@ -402,7 +431,7 @@ def _show_undo(call: Call, files: TurnFiles, plan: UndoPlan, outcome: _Outcome, 
     return OK
 
 
-def _directories(done: Undone) -> list[UndoneFiles]:
+def _directories(done: UndoneHead) -> list[UndoneFiles]:
     return [
         _counts(
             changes,
@@ -457,7 +486,7 @@ def _place(turn: str | None) -> Line:
 @arguments.rev()
 @click.option("--to", metavar="DIR", help="A new folder for the files; the working directory stays as it is.")
 @click.option("--resource", metavar="NAME", help="Which directory, where the turn worked in several.")
-@click.option("--yes", is_flag=True, help="Overwrite the working directory without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Overwrite the working directory without asking.")
 @click.option(
     "--reconstruct",
     is_flag=True,
@@ -474,6 +503,8 @@ def checkout_command(
 
     With --reconstruct they are put together from the edits that the session tells, and what is not known is listed:
     such files are not the whole folder.
+
+    docs/branches.md#files-that-nobody-kept says how files are put together.
     """
     if reconstruct:
         if to is None or resource is not None or yes:

@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.clock import is_ulid
 from weft.kernel.contents import decode_utf8
 from weft.kernel.enums import CompactionTrigger, MessageRole
-from weft.kernel.errors import InvalidInput, InvalidJson
+from weft.kernel.errors import InvalidInput, InvalidJson, quoted
 from weft.kernel.events import Receipt
 from weft.ledger.arguments import as_messages
 from weft.ledger.dialects import split_turns
@@ -28,7 +28,8 @@ from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import complete_programs, with_invocations
 from weft.surfaces.cli.progress import dollar_text
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.turn_lists import ensure_own_session, short
+from weft.surfaces.cli.trust import ensure_own_session
+from weft.surfaces.cli.turn_lists import short
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -54,10 +55,16 @@ def record_command(call: Call, file: str | None, **options: str | None) -> None:
 
     The turn is a JSON object with the fields of `Ledger.record_turn` (session, query, response, model, usage,
     tool_calls and more), read from FILE or from standard input. Messages, tool calls and usage of OpenAI's and
-    Anthropic's APIs are taken as they come; a conversation in `messages` (what `weft export --as openai` and `--as
-    anthropic` write) becomes a turn for each prompt, all or none. With --query or --response nothing is read unless
-    FILE is given. Options win over the object's fields. With --key the same turn is recorded once, for 30 days; another
-    turn with that key is refused.
+    Anthropic's APIs are taken as they come; a conversation in `messages` (what `weft export --format openai` and
+    `--format anthropic` write) becomes a turn for each prompt, all or none. With --query or --response nothing is read
+    unless FILE is given. Options win over the object's fields. With --key the same turn is recorded once, for 30 days;
+    another turn with that key is refused.
+
+    Its other fields are provider, system, params, tools_spec, finish_reason, error (a failed turn), parent, expected,
+    persona, role, reason, toolset, tools_available, permissions_granted, permissions_used, thinking_config,
+    effective_config, workspace, source_event_id, wait, key and messages. With messages, system, parent and expected are
+    said of the first turn, usage and how it ended of the last. With --key, parent and expected are whole ids. When the
+    command returns, the turn is durable. docs/python.md#record-what-an-api-answered shows what is taken as it comes.
     """
     turn = _fields(file, {name: value for name, value in options.items() if value is not None})
     is_default = not {"session", "parent"} & turn.keys()
@@ -168,8 +175,15 @@ def read_turn(data: bytes) -> TurnInput:
     try:
         return msgspec.convert(value, TurnInput)
     except msgspec.ValidationError as error:
-        fields = ", ".join(TurnInput.__struct_fields__)
-        raise InvalidInput(f"the turn: {error}", f"a turn is a JSON object with some of: {fields}") from error
+        from difflib import get_close_matches
+
+        fields = TurnInput.__struct_fields__
+        unknown = next((name for name in value if name not in fields), None) if isinstance(value, dict) else None
+        if unknown is not None and (near := get_close_matches(unknown, fields, 1)):
+            raise InvalidInput(f"a turn has no field {quoted(unknown)}", f"did you mean {near[0]!r}?") from error
+        raise InvalidInput(
+            f"the turn: {error}", f"a turn is a JSON object with some of: {', '.join(fields)}"
+        ) from error
 
 
 _OF_THE_FIRST = frozenset({"system", "parent", "expected"})
@@ -260,6 +274,8 @@ def compact_command(
 
     A compaction is a turn of its own: nothing is lost, the next turns see the summary instead of what lies before it.
     With --strategy, --focus or --keep it is made here, by the session's model or --model; else the summary is yours.
+
+    docs/branches.md#context-and-compaction has the details.
     """
     by_hand = summary is not None or through is not None or first_kept is not None
     is_made = strategy is not None or focus is not None or keep is not None
@@ -336,7 +352,7 @@ def _text(summary: str | None) -> str:
         data = read_input(None, "no summary was given: pipe it in, use --summary, or have one made with --strategy")
         summary = decode_utf8(data, "the summary")
     if not summary.strip():
-        raise InvalidInput("the summary is empty", "write what the agent must still know")
+        raise InvalidInput("the summary is empty", "say what the agent must still know: --summary TEXT, or pipe it in")
     return summary
 
 
@@ -422,6 +438,10 @@ def substitute_command(
     EVENT is the beginning of an event's id, the id of a message or of a tool call, or a turn, for its answer. From now
     on contexts, exports, search and `weft show` have the other words, marked as such, and the next request of a session
     sends them. What was recorded stays: the turn keeps its digest, and --original of show, context and export shows it.
+
+    `weft show --json` tells the ids. Requests that were made before still tell what they were sent. The last
+    substitution of an event counts. What another ledger substituted counts for its own turns; for others, --with-event
+    takes it over.
 
     \b
     weft substitute main --with "It is 42." --reason "the answer was off by one"

@@ -72,7 +72,7 @@ PROJECT_COLUMNS = 20
 @click.option(
     "--project", metavar="NAME", help="Only sessions of this project: its name, its repository or a folder of it."
 )
-@click.option("--since", metavar="WHEN", help="Only sessions that changed since then; a day means all of it.")
+@click.option("--since", metavar="TIME", help="Only sessions that changed since then; a day means all of it.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N sessions.")
 @arguments.after_option()
 def sessions_command(
@@ -91,6 +91,11 @@ def sessions_command(
     page stands on the error stream, unless that is a terminal: there a larger -n shows more. A session whose last turn
     another tool is still writing is marked as provisional. Sessions of imports and of rooms without a turn are counted
     only, and sessions without a date come last.
+
+    A row is label, origin, project, turns, tokens, last change and title; a session without a title goes by what it was
+    first asked. On a terminal long labels are cut to what must be typed, and columns that tell nothing, or that a
+    narrow terminal has no room for, are left out. Sessions of subagents, and sessions that have no turn, are shown only
+    when asked for; a note says how many there are.
     """
     short = call.screen.terminal and not call.json
     wanted = SessionFilter(
@@ -211,7 +216,14 @@ def _branch_row(branch: Branch, terminal: bool) -> list[Span | str]:
 
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 """So much of a log's first line is read."""
-session_command = group("session", "Create sessions, send to them, pause, resume, unify and complete them.")
+session_command = group(
+    "session",
+    """Create sessions, send to them, pause, resume, unify and complete them.
+
+    A session program is the ledger's own session: `weft sessions` lists them. A paused one takes no turns until it is
+    resumed, a completed one none any more.
+    """,
+)
 
 
 @session_command.verb("create")
@@ -240,7 +252,12 @@ def create_session(
 @session_command.verb("configure")
 @session_argument()
 @click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model from now on.")
-@click.option("--owner", metavar="NAME", shell_complete=complete_programs("agent", "human"), help="Give it to another.")
+@click.option(
+    "--owner",
+    metavar="NAME",
+    shell_complete=complete_programs("agent", "human"),
+    help="Make this agent or person its owner.",
+)
 @set_fields
 @acting
 def configure_session(
@@ -262,14 +279,21 @@ def configure_session(
 @session_command.verb("send")
 @session_argument()
 @click.argument("message")
-@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model, this once.")
+@click.option(
+    "--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model this time only."
+)
 @click.option("--situation", metavar="NAME", help="Ask with the parameters of this situation.")
 @click.option("--stream", is_flag=True, help="Show the answer as it comes.")
 @as_actor
 def send_to_session(
     call: Call, session: str, message: str, model: str | None, situation: str | None, stream: bool, actor: str
 ) -> None:
-    """Send a message to a session; its model answers, and both become a turn. - reads it from standard input."""
+    """Send a message to a session; its model answers, and both become a turn. - reads it from standard input.
+
+    The model is the session's own, or else its owner's; --model asks another one for this message, which sees the same
+    history. A paused session and a completed one refuse. `weft send` does more: it queues, runs tools and survives this
+    process.
+    """
     from weft.runtime.invoke.invocation import Invocation
 
     with call.reading() as ledger:
@@ -282,8 +306,12 @@ def send_to_session(
 @session_argument(required=False)
 @click.option("--write", is_flag=True, help="Write the log entries into the session's logFile instead.")
 def session_history(call: Call, session: str | None, write: bool) -> None:
-    """Show what was said in a session, without one named in the latest: as a log entry each with --json, without tool
-    calls and thinking."""
+    """Show what was said in a session, without tool calls and thinking.
+
+    Without SESSION it is the latest. With --json each message is a log entry with uuid, parentUuid, sessionId,
+    timestamp, message (role, content, model, usage) and, of an answer, requestId, provider, latencyMs and situation;
+    what is not known is not there. `weft export --format jsonl` writes the same.
+    """
     if write:
         if session is None:
             raise click.UsageError("name the session whose log is written")
@@ -326,8 +354,18 @@ def _write_log(call: Call, session: str) -> None:
             raise NotApplicable(f"session {opened.label!r} has no logFile", hint)
         if Path(name).exists() and not _is_log(Path(name)):
             raise InvalidInput(f"{name} is there and is no log of a session", "move it away, or name another logFile")
+        _make_folder_of(Path(name))
         export(ledger, opened.label, "jsonl", name, force=True)
     call.note(f"written to {name}")
+
+
+def _make_folder_of(path: Path) -> None:
+    from weft.kernel.errors import InvalidInput
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"the folder {path.parent} cannot be made: {error.strerror}", "name another") from None
 
 
 def _is_log(path: Path) -> bool:
@@ -362,6 +400,8 @@ def promote_key(call: Call, session: str, key: str, actor: str) -> None:
     """Let the key of a person or an agent lead to a session, once it is known whose session it is.
 
     The key becomes an alias of the session, with the reason identity_promotion.
+
+    A key that is another session's label or alias is refused; repeated, the command changes nothing.
     """
     with call.writing() as ledger:
         promoted = call.in_name_of(actor, ledger).labels.promote(session, key)
@@ -389,6 +429,9 @@ def unify_session(
 
     SESSION is archived. Its label and its aliases lead to the other session, where a turn tells when it was used, what
     was asked there and what is unresolved. Turns stay where they are. Refused while a turn of either is being recorded.
+
+    It is archived as unified/SESSION, and its routing key leads to the other session, too:
+    docs/branches.md#one-session-out-of-two.
     """
     if back:
         if (into, summary, summary_from, retry_key) != (None,) * 4:
@@ -435,7 +478,7 @@ def _step(verb: str, help: str) -> None:
 
 _step("pause", "Pause a session: it takes no turns.")
 _step("resume", "Resume a paused session.")
-_step("complete", "Let a session take no more turns; it can be forked.")
+_step("complete", "Complete a session: it takes no more turns, and can still be forked.")
 
 
 # --- `weft rename`: another label for a session.
@@ -509,10 +552,10 @@ def _alias_row(one: SessionAlias) -> tuple[Span | str, ...]:
 @weft_command("archive")
 @click.argument("session", nargs=-1, shell_complete=complete_labels)
 @click.option("--tree", is_flag=True, help="Every session that stands in the same tree.")
-@click.option("--older-than", metavar="WHEN", help="Only sessions that have not changed since, such as 90d.")
+@click.option("--older-than", metavar="TIME", help="Only sessions that have not changed since, such as 90d.")
 @click.option("--undo", "back", is_flag=True, help="Make them active again.")
 @click.option("--list", "listed", is_flag=True, help="Show what is archived.")
-@click.option("--dry-run", is_flag=True, help="Show which sessions it would be, and stop.")
+@click.option("--dry-run", is_flag=True, help="List the sessions that would change; change none.")
 @click.option("--reason", metavar="TEXT", help="Why.")
 def archive_command(
     call: Call,
@@ -533,6 +576,10 @@ def archive_command(
         with call.reading() as ledger:
             _list_archived(call, [row for row in ledger.sessions(every=True) if row.status == "archived"])
         return
+    if not session and older_than is None:
+        from weft.kernel.errors import InvalidInput
+
+        raise InvalidInput("no session is named", "name a session, or say --older-than, such as --older-than 90d")
     status = "active" if back else "archived"
     chosen: dict[str, Any] = {"tree": tree, "older_than": older_than, "back": back}
     if dry_run:
@@ -731,6 +778,8 @@ def settle_command(
 
     Without an option the branches are shown. Settling is one more move, which names the ends of all branches; every
     ledger follows it with its next pull. No turn is lost.
+
+    docs/sharing.md#two-ledgers-moved-one-session tells how such branches come about.
     """
     if (to is not None) + theirs + (ours or fork is not None) > 1:
         raise click.UsageError("choose one of --to, --ours, --theirs and --fork")

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import InboxState, QueueMode
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound, without_credentials
+from weft.kernel.errors import NotApplicable, NotFound, without_credentials
 from weft.kernel.typed_names import shell_word
-from weft.surfaces.cli.command_line import confirm
+from weft.surfaces.cli.command_line import NobodyToAsk, confirm
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.plain_text import exact_json, exact_lines
@@ -279,7 +279,7 @@ def _confirm(call: Call, approval: Approval, *, is_sure: bool) -> None:
     """Ask the person at the terminal, who was shown the request there."""
     hint = f"read it with `weft approvals {shell_word(short_id(approval))}`, then say --yes"
     if not is_sure and not call.screen.terminal:
-        raise InvalidInput("nobody was shown what would be allowed", hint)
+        raise NobodyToAsk("nobody was shown what would be allowed", hint)
     confirm(call, "allow exactly this?", hint, is_sure=is_sure)
 
 

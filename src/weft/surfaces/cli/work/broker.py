@@ -1,5 +1,5 @@
-"""`weft broker`, which answers the messages of every session until it is stopped, with what
-it does beside answering; `weft retry`, which tries a failed turn again.
+"""`weft broker`, which answers the messages of every session until it is stopped;
+`weft retry`, which tries a failed turn again.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.command_line import Call, ask, is_person_there
+from weft.surfaces.cli.command_line import Call, NobodyToAsk, ask, is_person_there
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.work.broker_call import BrokerAccess, deliver, with_broker
+from weft.surfaces.cli.work.broker_call import BrokerAccess, deliver, note_untold, with_broker
 from weft.surfaces.wire.answers import BrokerReady
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.ledger.model import ToolCall
-    from weft.runtime.broker.broker import BackgroundJob, BackgroundJobs, Broker
+    from weft.runtime.broker.broker import Broker
 
 
 # --- `weft broker`: a process that answers messages until it is stopped.
@@ -39,7 +40,7 @@ LISTED_APPROVALS = 10_000
     metavar="N",
     type=click.IntRange(1, 10_000),
     default=CAPACITY_TURNS,
-    help=f"So many turns at a time ({CAPACITY_TURNS} by default).",
+    help=f"At most N turns at a time. Default: {CAPACITY_TURNS}.",
 )
 def broker_command(call: Call, capacity: int) -> None:
     """Serve the messages of every session until stopped.
@@ -48,6 +49,8 @@ def broker_command(call: Call, capacity: int) -> None:
     time. What a broker leaves unfinished, however it ends, another one goes on with.
 
     SIGTERM or Ctrl-C lets it finish the turns that run and begin no more; a second one leaves them to other brokers.
+
+    One line says that it is ready.
     """
     call.ensure_owner("broker")
     with_broker(call, lambda access: _serve(call, access, capacity))
@@ -58,8 +61,21 @@ async def _serve(call: Call, access: BrokerAccess, capacity: int) -> None:
     from weft.runtime.broker.broker import Broker
 
     crossing = access.mirror.crossing
-    jobs = background_jobs(call, access)
-    broker = Broker(access.ledger, crossing, access.planner, capacity=capacity, is_streamed=True, background=jobs)
+
+    def note_error(name: str, error: Exception) -> None:
+        call.note(Span(f"{name}: {error}", "warn"))
+
+    prepare = partial(access.acting.background_jobs, note_error, partial(note_untold, call))
+    jobs = await crossing.run(prepare)
+    broker = Broker(
+        access.ledger,
+        crossing,
+        access.planner,
+        capacity=capacity,
+        is_streamed=True,
+        background=jobs,
+        on_left=partial(note_error, "turns"),
+    )
     waiting = await crossing.run(Runs(access.ledger).waiting)
     approvals = await crossing.run(lambda: access.ledger.approvals.list(limit=LISTED_APPROVALS))
     serving = asyncio.ensure_future(broker.serve())
@@ -106,46 +122,6 @@ def _waiting(sessions: int) -> str:
     return "nothing waits" if not sessions else f"{counted(sessions, 'session')} to serve"
 
 
-# --- What `weft broker` does beside answering messages.
-
-
-def background_jobs(call: Call, access: BrokerAccess) -> BackgroundJobs:
-    """The jobs of a broker over this ledger. What one fails with is noted on standard error."""
-    from weft.programs import Programs
-    from weft.runtime.agent_harness import HarnessJob
-    from weft.runtime.broker.broker import BackgroundJobs
-    from weft.surfaces.cli.work.sandbox_access import command_runner
-
-    programs, crossing = Programs(access.ledger), access.mirror.crossing
-
-    def note(name: str, error: Exception) -> None:
-        call.note(Span(f"{name}: {error}", "warn"))
-
-    harness = HarnessJob(programs, crossing, command_runner(access.ledger), on_error=note)
-    return BackgroundJobs([harness, trigger_job(call, access), resource_job(access)], on_error=note)
-
-
-def trigger_job(call: Call, access: BrokerAccess) -> BackgroundJob:
-    """Triggers of the ledger, fired with the rights of those who made them."""
-    from weft.kernel.clock import SystemClock
-    from weft.programs import Programs
-    from weft.runtime.invoke.trigger_firing import TriggerSender
-    from weft.runtime.invoke.trigger_job import TriggerJob
-    from weft.surfaces.cli.programs.program_call import acting_person
-
-    programs = Programs(access.ledger)
-    return TriggerJob(TriggerSender(programs, acting_person(call, programs), SystemClock()), access.mirror.crossing)
-
-
-def resource_job(access: BrokerAccess) -> BackgroundJob:
-    """Snapshots and restores that are wanted and were not done."""
-    from weft.runtime.resources.controller import ResourceJob
-    from weft.surfaces.cli.work.sandbox_access import resource_controller
-
-    ledger = access.ledger
-    return ResourceJob(ledger, access.mirror.crossing, lambda: resource_controller(ledger))
-
-
 # --- `weft retry`: a failed turn is tried again.
 
 ARGUMENT_CHARACTERS = 80
@@ -153,8 +129,10 @@ ARGUMENT_CHARACTERS = 80
 
 @weft_command("retry")
 @arguments.rev("turn")
-@click.option("--afresh", is_flag=True, help="Beside the failed turn, without its results: its effects repeat.")
-@click.option("--yes", is_flag=True, help="Do not ask before effects are repeated.")
+@click.option(
+    "--afresh", is_flag=True, help="Start where the failed turn started, without its results: its effects repeat."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before effects are repeated.")
 @click.option("--no-wait", is_flag=True, help="Leave it in the inbox; a broker answers it.")
 @arguments.key_option
 def retry_command(call: Call, turn: str, afresh: bool, yes: bool, no_wait: bool, key: str | None) -> None:
@@ -184,5 +162,5 @@ def _confirm(call: Call, calls: list[ToolCall], yes: bool) -> None:
     if yes:
         return
     if not is_person_there(call):
-        raise click.UsageError(f"{counted(len(calls), 'tool call')} may run again: --yes does so")
+        raise NobodyToAsk(f"{counted(len(calls), 'tool call')} may run again", "--yes does so without asking")
     ask(f"run {counted(len(calls), 'tool call')} again?")

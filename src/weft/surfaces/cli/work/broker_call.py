@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger
     from weft.ledger.api import Admission, Ledger
     from weft.runtime.broker.turn_plans import Planner
+    from weft.runtime.invoke.handlers import MentionNotices
+    from weft.runtime.invoke.invocation import InvocationContext
     from weft.runtime.replies import FollowedAnswer, ReplyToken, TurnReply
-    from weft.runtime.tool.gate import OnCall
-    from weft.surfaces.cli.chat.models import ModelChoice
+    from weft.runtime.tool.gate import ObservedCall, OnCall
+    from weft.surfaces.acting_ledger import ActingLedger
     from weft.surfaces.cli.turn_files import TurnNotes
-    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts, ToolAccess
+    from weft.surfaces.cli.work.run_view import RunView
+    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts
 
 
 # --- What the commands share that have messages answered: an open ledger with a planner, and how an answer is shown.
@@ -46,13 +49,28 @@ T = TypeVar("T")
 
 
 class BrokerAccess(Struct, frozen=True):
-    """An open ledger, and what a broker in this process plans its turns with."""
+    """An open ledger that can act, and how people are asked at the terminal."""
 
-    ledger: Ledger
-    mirror: AsyncLedger
-    planner: Planner
-    tools: ToolAccess
+    acting: ActingLedger
     prompts: ApprovalPrompts
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.acting.ledger
+
+    @property
+    def mirror(self) -> AsyncLedger:
+        return self.acting.mirror
+
+    @property
+    def planner(self) -> Planner:
+        """What a broker in this process plans its turns with."""
+        return self.acting.planner
+
+    @property
+    def people(self) -> InvocationContext:
+        """How people are told of something, within the event loop."""
+        return self.acting.people
 
 
 def with_broker(
@@ -81,83 +99,78 @@ async def broker_access(
     """With `opened`, over a ledger that is open already; whoever opened it closes it."""
     from weft.aio.crossing import Pool
     from weft.aio.ledger import AsyncLedger
-    from weft.programs import Programs
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.local_models import model_folder
-    from weft.runtime.invoke.invocation import InvocationContext
-    from weft.surfaces.cli.chat.models import turn_planner
-    from weft.surfaces.cli.work.sandbox_access import command_runner
-    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts, ToolAccess
+    from weft.surfaces.acting_ledger import ActingLedger
+    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts
 
-    ledger, pool, variable = opened or call.writing(), Pool(), os.environ.get
+    ledger, pool = opened or call.writing(), Pool()
     try:
         ledger.trust.ensure("send a message to a model")
-        programs = Programs(ledger)
-        person = acting_person(call, programs)
-        on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(variable)
+        on_retry, models = (lambda *failed: note_retry(call, *failed)), model_folder(os.environ.get)
         async with Inference(on_retry=on_retry, on_note=call.note, models=models) as inference:
-            mirror = AsyncLedger(ledger, pool)
-            runner = command_runner(ledger)
-            people = InvocationContext(
-                mirror, programs, mirror.crossing, inference, variable=variable, runner=runner, context=person
-            )
-            prompts = ApprovalPrompts(call, ledger, lambda: people)
-            tools = ToolAccess(ledger, mirror.crossing, programs, lambda: person, prompts.asked, on_call)
-            planner = turn_planner(
-                programs,
-                mirror,
+            prompts = ApprovalPrompts(call, ledger, lambda: acting.people)
+            acting = ActingLedger(
+                AsyncLedger(ledger, pool),
                 inference,
-                variable=variable,
-                person=lambda: person,
-                equip=tools if has_tools else _without_tools,
-                on_default=EmbeddedNote(call),
+                person=partial(acting_person, call),
+                on_asked=prompts.asked,
+                on_call=on_call,
+                has_tools=has_tools,
             )
             try:
-                yield BrokerAccess(ledger, mirror, planner, tools, prompts)
+                yield BrokerAccess(acting, prompts)
             finally:
                 await prompts.aclose()
-                await tools.aclose()
+                await acting.aclose()
     finally:
         await pool.close(ledger.close if opened is None else _left_open)
+
+
+def mention_notices(call: Call, access: BrokerAccess) -> MentionNotices:
+    """Tells people of the mentions that come from now on. Whom it could not tell is noted."""
+    from weft.runtime.invoke.handlers import MentionNotices
+
+    return MentionNotices(access.people, partial(note_untold, call))
+
+
+def note_untold(call: Call, person: str, error: Exception) -> None:
+    call.note(Span(f"{person} was not told of being mentioned: {error}", "warn"))
 
 
 def _left_open() -> None:
     """Whoever opened the ledger closes it."""
 
 
-async def _without_tools(*_: Any) -> None:
-    """Leaves a planned turn as it is."""
-
-
-class EmbeddedNote:
-    """Says once that the embedded model answers because nothing names another one."""
-
-    def __init__(self, call: Call) -> None:
-        self._call, self._is_noted = call, False
-
-    def __call__(self, choice: ModelChoice) -> None:
-        if choice.is_embedded and not self._is_noted:
-            self._is_noted = True
-            self._call.note(
-                f"nothing names a model, so the embedded model {choice.name} answers, without tools;"
-                " `weft agent configure` and `weft session configure` name one with --model"
-            )
-
-
-def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: bool, route: Any = None) -> None:
-    """Admit a message; unless nobody waits for it, have it answered and show the answer as it comes."""
+def deliver(
+    call: Call,
+    admit: Callable[[Ledger], Admission],
+    *,
+    is_awaited: bool,
+    route: Any = None,
+    names_session: bool = False,
+) -> None:
+    """Admit a message; unless nobody waits for it, have it answered and show the answer as it comes. Where a session
+    was named and none of that name was there, it is said that it was made."""
     if not is_awaited:
         with call.writing() as ledger:
             admission = admit(ledger)
         _show_receipt(call, admission, route)
         return
-    shown = ReplyStream(call) if call.screen.terminal else None
+
+    def admit_noted(ledger: Ledger) -> Admission:
+        admission = admit(ledger)
+        if admission.is_new_session and names_session:
+            call.note("there was no session of that name: made ", Span(admission.session, "label"))
+        return admission
+
+    view = _AnswerView(call)
     try:
-        admission, reply, notes = answered(call, admit, None if shown is None else shown.token)
+        on_token = view.token if call.screen.terminal else None
+        admission, reply, notes = answered(call, admit_noted, on_token, view.observe)
     finally:
-        if shown is not None:
-            shown.end()
-    is_shown = shown is not None and shown.has_begun
+        view.end()
+    is_shown = view.has_answer
     if call.json:
         reply = _priced(reply)
     call.answer(
@@ -168,6 +181,32 @@ def deliver(call: Call, admit: Callable[[Ledger], Admission], *, is_awaited: boo
         from weft.surfaces.cli.turn_files import note_turn
 
         note_turn(call, notes)
+
+
+class _AnswerView:
+    """An answer as it comes, and a line for each call of its turn. What shows calls is loaded for the first one."""
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._stream = call, ReplyStream(call)
+        self._run: RunView | None = None
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the answer stands on the terminal already."""
+        return self._stream.has_begun if self._run is None else self._run.has_answer
+
+    def token(self, token: ReplyToken) -> None:
+        (self._run or self._stream).token(token)
+
+    def observe(self, observed: ObservedCall) -> None:
+        from weft.surfaces.cli.work.run_view import RunView
+
+        if self._run is None:
+            self._run = RunView(self._call, self._stream)
+        self._run.observe(observed)
+
+    def end(self) -> None:
+        (self._run or self._stream).end()
 
 
 Answered = tuple["Admission", "TurnReply", "TurnNotes | None"]
@@ -187,7 +226,10 @@ def _priced(sent: TurnReply) -> TurnReply:
 
 
 def answered(
-    call: Call, admit: Callable[[Ledger], Admission], on_token: Callable[[ReplyToken], None] | None
+    call: Call,
+    admit: Callable[[Ledger], Admission],
+    on_token: Callable[[ReplyToken], None] | None,
+    on_call: OnCall | None = None,
 ) -> Answered:
     """Admit a message and have it answered: by the broker that runs already, else by one in this process, for which
     everything is loaded that a turn may need. Raises what its turn failed with. Whoever is interrupted takes the
@@ -207,8 +249,8 @@ def answered(
 
         try:
             if Runs(ledger).has_broker():
-                return _answered_by_others(call, admit_noted, on_token, ledger)
-            return _answered_here(call, admit_noted, on_token, ledger, None)
+                return _answered_by_others(call, admit_noted, on_token, ledger, on_call)
+            return _answered_here(call, admit_noted, on_token, ledger, None, on_call)
         except KeyboardInterrupt:
             from weft.runtime.replies import leave_message
 
@@ -285,6 +327,7 @@ def _answered_by_others(
     admit: Callable[[Ledger], Admission],
     on_token: Callable[[ReplyToken], None] | None,
     ledger: Ledger,
+    on_call: OnCall | None,
 ) -> Answered:
     """The same by the broker that runs; where it does not get to it, in this process."""
     from weft.runtime.replies import FollowedAnswer, await_served
@@ -295,7 +338,7 @@ def _answered_by_others(
     reply = await_served(ledger, message, session, answer)
     if reply is not None:
         return admission, reply, _notes_of(call, ledger, reply.turn.id)
-    return _answered_here(call, admit, on_token, ledger, WaitingMessage(admission, answer))
+    return _answered_here(call, admit, on_token, ledger, WaitingMessage(admission, answer), on_call)
 
 
 def _answered_here(
@@ -304,15 +347,16 @@ def _answered_here(
     on_token: Callable[[ReplyToken], None] | None,
     ledger: Ledger,
     waiting: WaitingMessage | None,
+    on_call: OnCall | None,
 ) -> Answered:
     """The same in this process; `waiting` is a message that was admitted already."""
 
     async def work(access: BrokerAccess) -> Answered:
         from weft.runtime.broker.broker import answer_admitted, broker_of, to_the_end
-        from weft.runtime.broker.turn_plans import Sending
+        from weft.runtime.broker.turn_plans import SenderContext
 
         broker_of(access.mirror).plan_with(access.planner)
-        sending = Sending(planner=access.planner)
+        sending = SenderContext(planner=access.planner)
         if waiting is None:
             admission, hear = await to_the_end(access.mirror.crossing.run(lambda: admit(ledger))), on_token
         else:
@@ -324,7 +368,7 @@ def _answered_here(
         notes = await access.mirror.crossing.run(partial(_notes_of, call, ledger, reply.turn.id))
         return admission, reply, notes
 
-    return with_broker(call, work, opened=ledger)
+    return with_broker(call, work, on_call, opened=ledger)
 
 
 def _unheard(_: ReplyToken) -> None:
@@ -372,7 +416,7 @@ async def _asking_people(access: BrokerAccess, waiting: WaitingMessage | None) -
 
 
 def _show_receipt(call: Call, admission: Admission, route: Any) -> None:
-    where = " waits in new session " if admission.is_fork else " waits in session "
+    where = " waits in new session " if admission.is_new_session else " waits in session "
     waiting = SentMessage(**_receipt(admission, "queued", route))
     call.answer(waiting, [Span(admission.message, "id"), where, Span(admission.session, "label")])
     call.note("a broker answers it: `weft broker` runs one; `weft inbox` shows what waits")
@@ -387,6 +431,7 @@ def _receipt(admission: Admission, state: str, route: Any, **answer: Any) -> dic
         state=state,
         route=route,
         receipt=admission.receipt,
+        is_new_session=admission.is_new_session,
         **answer,
     )
 

@@ -33,6 +33,7 @@ from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import (
     KEY,
     acting,
+    add_show,
     answer,
     changing,
     given,
@@ -72,16 +73,16 @@ WORDS = 60
 
 
 @weft_command("inbox")
-@click.option("--dead", is_flag=True, help="Those whose turn failed instead: with the error, and what can be done.")
-@arguments.session_option("Only those of this session.")
 @click.option(
-    "--cancel", metavar="ID", shell_complete=complete_messages("queued"), help="Take a message out that waits."
+    "--dead", is_flag=True, help="List messages whose turn failed instead: with the error, and what can be done."
 )
+@arguments.session_option("Only those of this session.")
+@click.option("--cancel", metavar="ID", shell_complete=complete_messages("queued"), help="Cancel a message that waits.")
 @click.option(
     "--again",
     metavar="ID",
     shell_complete=complete_messages("dead"),
-    help="Send a message once more that is dead, or waits elsewhere.",
+    help="Send a message again that is dead, or waits elsewhere.",
 )
 def inbox_command(call: Call, dead: bool, session: str | None, cancel: str | None, again: str | None) -> None:
     """List the messages that wait, and those that failed.
@@ -186,6 +187,8 @@ def interrupt_command(call: Call, session: str) -> None:
 
     Whichever process runs it ends it with what it has: open tool calls are interrupted, what came of the answer is
     kept, and the session goes on from there. Messages that wait are answered next.
+
+    A session where no turn runs says so.
     """
     with call.writing() as ledger:
         label = ledger.session(session).label
@@ -201,16 +204,17 @@ def interrupt_command(call: Call, session: str) -> None:
 
 @weft_command("follow")
 @arguments.session()
-@click.option("--after", metavar="POSITION", help="Go on behind this position; 0 is the beginning.")
-@click.option(
-    "--wait", type=float, metavar="SECONDS", help="End when nothing has come for so long; 0 waits for nothing."
-)
+@click.option("--after", metavar="POSITION", help="Start after this position; 0 is the beginning.")
+@click.option("--wait", type=float, metavar="SECONDS", help="End when nothing has come for SECONDS; 0 does not wait.")
 def follow_command(call: Call, session: str, after: str | None, wait: float | None) -> None:
     """Follow a session: its messages, turns and tools, and answers while they are written.
 
     It begins with the turn that is under way, else with what comes next, and goes on until it is interrupted. With
     --after it goes on where somebody stopped, without gap or repetition. With --json every line is a record with its
     position.
+
+    Where it is interrupted it says how to go on from there. An answer that is begun anew is announced: what was written
+    of it before is void. docs/agents.md#following-a-session tells more.
     """
     from weft.surfaces.wire.forms import document, form
 
@@ -317,13 +321,16 @@ def _short(text: str) -> str:
 
 @weft_command("approvals")
 @click.argument("id", required=False, shell_complete=complete_approvals)
-@click.option("--all", "is_every", is_flag=True, help="Those that were answered, too.")
+@click.option("--all", "is_every", is_flag=True, help="Also those that were answered.")
 @arguments.session_option("Only those of this session.")
 def approvals_command(call: Call, id: str | None, is_every: bool, session: str | None) -> None:
     """List the tool calls that wait for approval.
 
     With an ID that one is shown whole: what it would do, and exactly what would run. An approval allows that once, and
     nothing else: if anything of it changes before it runs, it does not run.
+
+    A row is id, agent, session, tool, how long ago it was asked, until when it can be answered, and why. See
+    docs/permissions.md#approvals.
     """
     from weft.kernel.clock import SystemClock
 
@@ -351,15 +358,18 @@ def approvals_command(call: Call, id: str | None, is_every: bool, session: str |
 
 @weft_command("approve")
 @click.argument("id", required=False, shell_complete=complete_approvals)
-@click.option("--session-scope", is_flag=True, help="The same use of the tool needs no answer in this session again.")
+@click.option("--session-scope", is_flag=True, help="Also allow the same use of the tool in this session from now on.")
 @click.option("--rule", is_flag=True, help="Allow it once, and propose a policy that allows it from then on.")
 @click.option("--reason", metavar="TEXT", help="Why.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where nobody is at a terminal.")
 def approve_command(call: Call, id: str | None, session_scope: bool, rule: bool, reason: str | None, yes: bool) -> None:
     """Approve a tool call that waits for a person.
 
-    It is shown whole first, and asked about. The answer counts for exactly what was shown, once: if
-    anything of it changes before it runs, it does not run. Without ID what waits is listed, and nothing is allowed.
+    The call is shown in full first, and you are asked. The answer counts for exactly what was shown, once: if anything
+    of it changes before it runs, it does not run. Without ID what waits is listed, and nothing is allowed.
+
+    Where nobody is at a terminal nothing is allowed without --yes. Another person than the ledger's owner answers with
+    `weft human approve`, or is named with `weft --as NAME approve`.
     """
     from weft.surfaces.cli.work.approvals import ApprovalAnswer, decide, named_approval
 
@@ -392,7 +402,14 @@ def reject_command(call: Call, id: str | None, abort: bool, reason: str | None) 
 
 # --- `weft human`: people, what they are asked and what they answer.
 
-human_command = group("human", "Manage people: describe them, ask them, record their answers.")
+human_command = group(
+    "human",
+    """Manage people: describe them, ask them, record their answers.
+
+    Only the person who was asked can answer, with the permission approve: `weft human approve NAME REQUEST`, where
+    REQUEST is the end of its id as `weft human requests` shows it.
+    """,
+)
 MAKE = "make one with `weft human create NAME`"
 YES = "Do not ask about a tool call; needed where nobody is at a terminal."
 STYLES = {"approved": "good", "rejected": "bad", "pending": "warn"}
@@ -400,7 +417,7 @@ STYLES = {"approved": "good", "rejected": "bad", "pending": "warn"}
 
 @human_command.verb("create")
 @click.argument("name")
-@click.option("--display-name", metavar="TEXT", help="What they are called.")
+@click.option("--name", "--display-name", "display_name", metavar="TEXT", help="What they are called.")
 @click.option(
     "--permission",
     "permissions",
@@ -436,6 +453,9 @@ def list_(call: Call) -> None:
         show_list(call, programs.all("human"), "person", MAKE)
 
 
+add_show(human_command, "human")
+
+
 @human_command.verb("presence")
 @named("name", "human")
 @click.argument("presence", type=click.Choice(["available", "busy", "away", "offline"]))
@@ -450,7 +470,7 @@ def _add_message_verb(verb: str, asks: bool, help: str) -> None:
     @named("name", "human")
     @click.argument("text")
     @click.option("--about", metavar="PROGRAM", help="The program that it is about.")
-    @click.option("--data", metavar="JSON", help="What belongs to it.")
+    @click.option("--data", metavar="JSON", help="Data that goes with it.")
     @acting
     def send_message(
         call: Call, name: str, text: str, about: str | None, data: str | None, actor: str, retry_key: str | None
@@ -471,7 +491,14 @@ def _add_message_verb(verb: str, asks: bool, help: str) -> None:
     human_command.verb(verb)(send_message)
 
 
-_add_message_verb("notify", False, "Tell a person something, by the channel that they prefer.")
+_add_message_verb(
+    "notify",
+    False,
+    """Tell a person something, by the channel that they prefer.
+
+    What cannot be brought to them is kept.
+    """,
+)
 _add_message_verb("ask", True, "Ask a person for a decision; it waits until they approve or reject it.")
 
 
@@ -530,8 +557,20 @@ def _answer(verb: str, help: str) -> None:
     human_command.verb(verb)(decide)
 
 
-_answer("approve", "Say yes to what a person was asked, as that person.")
-_answer("reject", "Say no to what a person was asked, as that person.")
+_answer(
+    "approve",
+    """Approve what a person was asked, as that person.
+
+    It is for what `weft human ask` asked. A tool call that waits is answered with `weft approve`.
+    """,
+)
+_answer(
+    "reject",
+    """Reject what a person was asked, as that person.
+
+    It is for what `weft human ask` asked. A tool call that waits is answered with `weft reject`.
+    """,
+)
 
 
 def _answer_call(

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from weft.runtime.tools.shell import ShellTool
 
 
-sandbox_command = group("sandbox", "Run commands in the sandbox, as agents' tools do.")
+sandbox_command = group(
+    "sandbox",
+    """Run commands in the sandbox, as agents' tools do.
+
+    docs/tools.md#the-sandbox says what each profile leaves to a command.
+    """,
+)
 TIMED_OUT, ENDED = 124, 1
 """Exit codes where a limit ended the command."""
 
@@ -30,14 +36,23 @@ TIMED_OUT, ENDED = 124, 1
 @sandbox_command.verb("run")
 @click.argument("words", metavar="CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
-    "--profile", default="workspace", metavar="PROFILE", help="workspace, read-only, network:HOST[,HOST] or none."
+    "--profile",
+    default="workspace",
+    metavar="PROFILE",
+    help="workspace, read-only, network:HOST[,HOST] or none. Default: workspace.",
 )
-@click.option("--in", "folder", default=".", metavar="DIR", help="The workspace; the current folder by default.")
+@click.option("--in", "folder", default=".", metavar="DIR", help="The workspace. Default: the current folder.")
 @click.option("--allow-none", is_flag=True, help="Grant the profile none: the command runs without a sandbox.")
-@click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="End it after so many milliseconds.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.001), metavar="SECONDS", help="End it after SECONDS. Default: 120."
+)
+@click.option("--timeout-ms", type=click.IntRange(1), metavar="N", hidden=True, help="The same in milliseconds.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="A variable for the command.")
 @click.option(
-    "--readable", multiple=True, metavar="PATH", help="What it may read beside: where a language is installed."
+    "--readable",
+    multiple=True,
+    metavar="PATH",
+    help="Another path that it may read, such as where a language is installed.",
 )
 def run(
     call: Call,
@@ -45,6 +60,7 @@ def run(
     profile: str,
     folder: str,
     allow_none: bool,
+    timeout: float | None,
     timeout_ms: int | None,
     variables: tuple[str, ...],
     readable: tuple[str, ...],
@@ -72,6 +88,8 @@ def run(
     runner = command_runner(nearby_ledger(call.ledger), shown)
     tool = ShellTool(Path(folder).resolve(), profile=chosen, runner=runner)
     arguments: dict[str, Any] = {"cmd": list(words), "env": dict(map(_variable, variables))}
+    if timeout is not None:
+        timeout_ms = int(timeout * 1000)
     answer, code = asyncio.run(_performed(tool, {**arguments, **({"timeout_ms": timeout_ms} if timeout_ms else {})}))
     if call.json:
         if not chosen.is_unconfined:
@@ -136,6 +154,8 @@ def _show(answer: SandboxRun, workspace: Path) -> None:
             continue
         showing = f"`weft trust {shell_word(str(workspace))} --show {shell_word(path)}` lets commands see it"
         click.echo(safe(f"hidden: {path} of {workspace}: {showing}"), err=True)
+    for path in answer.result.get("shared_files", ()):
+        click.echo(f"shared: {safe(path)} has another name elsewhere (a hard link), and changed there, too", err=True)
     for sentence in answer.result.get("git", ()):
         click.echo(f"git: {safe(sentence)}", err=True)
     if answer.error is not None:

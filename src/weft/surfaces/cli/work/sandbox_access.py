@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 import msgspec
 from msgspec import Struct
 
@@ -31,13 +31,14 @@ from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
+    from weft.runtime.assembly.system_prompts import RulesOf
     from weft.runtime.resources.controller import ResourceController
     from weft.runtime.resources.drivers import Drivers
     from weft.runtime.resources.kept_files import KeptFiles
     from weft.runtime.resources.local_drivers import DirectoryDriver
     from weft.runtime.sandbox.command_runner import CommandRunner
-    from weft.runtime.sandbox.git_programs import GitPrograms
     from weft.runtime.sandbox.git_settings import GitIdentity
+    from weft.runtime.sandbox.git_view import GitPrograms
     from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
 
 
@@ -91,17 +92,43 @@ def protected_places(ledger: str | None) -> ProtectedPlaces:
 
     own = (configuration_folder(), state_folder(), user_ledger().parent, user_cache())
     secrets = SecretFiles(more=load_sandbox_settings().secret_files, shown=trust_store().shown_files)
-    if ledger is None or Site.of(ledger) is not Site.FILE:
-        return ProtectedPlaces(ledgers=(), folders=own, others=_trusted_files, secrets=secrets)
-    folders = (*own, folder_beside(ledger))
-    named = (Path(ledger).absolute(),)
-    return ProtectedPlaces(ledgers=named, folders=folders, others=_trusted_files, secrets=secrets)
+    ledgers: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = own
+    if ledger is not None and Site.of(ledger) is Site.FILE:
+        ledgers, folders = (Path(ledger).absolute(),), (*own, folder_beside(ledger))
+    return ProtectedPlaces(
+        ledgers=ledgers, folders=folders, others=_trusted_files, secrets=secrets, programs=_started_programs
+    )
 
 
 def _trusted_files() -> tuple[str, ...]:
     """Where ledgers lie that may act for this person: what a command wrote there would act as well."""
     identities = [known.identity for known in trust_store().ledgers()]
     return tuple(identity.place for identity in identities if identity.inode is not None)
+
+
+def _started_programs() -> tuple[str, ...]:
+    """What runs with keys of the person, or outside of the sandbox: MCP servers, and commands that print keys."""
+    from weft.runtime.tools.mcp_server_settings import is_script
+    from weft.surfaces.cli.credentials import load_credentials, server_programs
+
+    words = (word for credential in load_credentials() for word in credential.command if os.path.isabs(word))
+    return (*server_programs(), *map(os.path.realpath, filter(is_script, words)))
+
+
+def trusted_rules() -> RulesOf:
+    """Reads the rules of folders that this person trusts, and of no other."""
+    from weft.runtime.assembly.system_prompts import read_rules
+
+    return partial(read_rules, is_trusted=trust_store().is_folder_trusted, hidden_files=hidden_files)
+
+
+def hidden_files() -> tuple[SecretFiles, Path]:
+    """What this person hides from commands, and where it is noted what was."""
+    from weft.runtime.sandbox.hidden_places import SecretFiles
+
+    secrets = SecretFiles(more=load_sandbox_settings().secret_files, shown=trust_store().shown_files)
+    return secrets, state_folder() / SANDBOX_PLACES
 
 
 def is_plainly_seen(folder: str, path: str) -> bool:
@@ -157,8 +184,7 @@ def git_settings() -> tuple[Path, ...]:
 
 def git_programs(folder: str) -> GitPrograms:
     """What of a folder this person's git runs."""
-    from weft.runtime.sandbox.git_programs import GitPrograms
-    from weft.runtime.sandbox.git_view import GitPerson
+    from weft.runtime.sandbox.git_view import GitPerson, GitPrograms
 
     return GitPrograms(Path(folder), GitPerson(settings=tuple(map(str, git_settings())), home=Path.home()))
 
@@ -380,6 +406,8 @@ def clean_up_commands() -> None:
     """Take away what they left, and say what. To be called before something is done where they may have worked."""
     if not command_notes().is_dir():  # as nearly always
         return
+    import click
+
     from weft.runtime.sandbox.interrupted_commands import CommandNotes
 
     for command in CommandNotes(command_notes()).clean_up():

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
 
+from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import complete_labels
-from weft.surfaces.cli.command_line import Call
+from weft.surfaces.cli.command_line import Call, is_person_there
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import complete_programs, ensure_toolset, message_text, override_options
 from weft.surfaces.cli.work.broker_call import deliver
+from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger
@@ -26,20 +29,28 @@ MODES = ("followup", "collect", "interrupt", "steer")
 @click.argument("text")
 @arguments.session_option("To this session, made if there is none. Default: main.")
 @click.option(
-    "--persona", metavar="AGENT", shell_complete=complete_programs("agent"), help="To this agent, where it works."
+    "--persona",
+    metavar="AGENT",
+    shell_complete=complete_programs("agent"),
+    help="To this agent: where it works, else its main session.",
 )
 @click.option("--thread", metavar="REV", shell_complete=complete_labels, help="After this turn, in a fork if need be.")
 @click.option("--smart", is_flag=True, help="To the thread that the text belongs to; else to --session.")
 @click.option("--no-wait", is_flag=True, help="Leave it in the inbox; a broker answers it.")
-@click.option("--queue", type=click.Choice(MODES), default="followup", help="How it waits where a turn runs.")
-@click.option("--priority", metavar="N", type=int, default=0, help="Higher ones are answered first.")
+@click.option(
+    "--queue", type=click.Choice(MODES), default="followup", help="How it waits where a turn runs. Default: followup."
+)
+@click.option("--priority", metavar="N", type=int, default=0, help="Higher ones are answered first. Default: 0.")
 @override_options
 @click.option("--attach", metavar="FILE", type=click.Path(), multiple=True, help="A text file or an image.")
 @click.option(
-    "--workspace",
-    metavar="FOLDER",
+    "--in",
+    "workspace",
+    cls=arguments.RenamedOption,
+    old=("--workspace",),
+    metavar="DIR",
     type=click.Path(),
-    help="Sent from there. Default: the session's copy of a folder, if a fork made one; else here, if trusted.",
+    help="Sent from there. Default: as the session is configured; else its copy by a fork; else here, if trusted.",
 )
 @arguments.key_option
 def send_command(
@@ -65,20 +76,29 @@ def send_command(
     Exit codes: 0 answered; 8 the turn failed outside, such as at the model; 4 it was refused, a denied tool call ended
     it, or somebody else cut it short; 130 Ctrl-C. While a person is asked it waits. `weft help exit-codes` has all.
 
+    Without a target it goes to the session main. On a terminal the answer is shown as it comes. Who answers is what
+    `weft config` shows; where no layer names a model, the one that answered last in the session, or one whose key is
+    here. Without any the message fails, and the error names the commands that give it one: the embedded model answers
+    only where it is named. A line tells what comes before the message in its session, and requests to people that wait
+    there are shown. docs/agents.md#the-way-of-a-message tells the way of a message.
+
+    With --no-wait, 0 says that it waits. A failed turn stands in the log with its error; the last line on standard
+    error, again of the error under --json, is the command that tries it once more: `weft retry TURN`. After Ctrl-C a
+    message that no turn had yet was taken back, else its turn was cut short; a line says which, and which commands go
+    on. While a person is asked a line on standard error, also under --quiet, names the tool call and the commands that
+    answer it. `weft retry` and `weft inbox --again` end likewise.
+
     \b
     weft send "What did we decide?"
     weft send --session plans --persona ada "Begin" --no-wait
     weft send --thread main~2 "What if we had not?"
     """
-    from weft.kernel.errors import InvalidInput
     from weft.surfaces.cli.trust import workspace_for, workspace_of
     from weft.surfaces.cli.work.broker_call import message_with
 
     if (thread and (session or smart)) or (smart and persona):
         raise click.UsageError("name one target: --session, --persona, --thread or --smart")
-    words = message_text(text) or ""
-    if not words.strip():
-        raise InvalidInput("the message is empty", "say something")
+    words = _words_of(text)
     overrides = _overrides(options)
     folder = None if workspace is None else workspace_of(workspace)
     route = _smart_route(call, words, session) if smart else None
@@ -87,11 +107,13 @@ def send_command(
     def admit(ledger: Ledger) -> Admission:
         ensure_toolset(ledger, options["toolset"])
         if target.is_default:
-            from weft.surfaces.cli.turn_lists import ensure_own_session
+            from weft.surfaces.cli.trust import ensure_own_session
 
             ensure_own_session(ledger, DEFAULT_SESSION, "name it to continue it: --session main")
-        return ledger.inbox.admit(
-            message_with(words, attach, folder or workspace_for(ledger, target.session)),
+        place = folder or workspace_for(ledger, target.session)
+        _offer_folder(call, ledger, target.session, place)
+        admission = ledger.inbox.admit(
+            message_with(words, attach, place),
             persona=persona,
             mode=queue,
             priority=priority,
@@ -101,8 +123,52 @@ def send_command(
             session=target.session,
             turn=target.turn,
         )
+        _note_where_it_works(call, ledger, admission, None if target.session or target.turn else persona)
+        return admission
 
-    deliver(call, admit, is_awaited=not no_wait, route=route)
+    deliver(call, admit, is_awaited=not no_wait, route=route, names_session=session is not None)
+
+
+def _note_where_it_works(call: Call, ledger: Ledger, admission: Admission, agent: str | None) -> None:
+    """Where a message to an agent went to the session of its task, say so, and how its main session is reached."""
+    from weft.surfaces.cli.screen import Span
+
+    session = None if agent is None else ledger.session(admission.session_id)
+    if agent is None or session is None or session.task_description is None:
+        return
+    main = shell_word(f"{agent}:main")
+    call.note(
+        "in session ", Span(session.label, "label"), f": {agent} works there; `--session {main}` is its main session"
+    )
+
+
+def _words_of(text: str) -> str:
+    from weft.kernel.errors import InvalidInput
+
+    words = message_text(text) or ""
+    if not words.strip():
+        raise InvalidInput("the message is empty", "give a text, or pipe one in with -")
+    return words
+
+
+def _offer_folder(call: Call, ledger: Ledger, session: str | None, folder: str | None) -> None:
+    """Where a fork kept the folder with the other branch, ask whether it is to be migrated: else agents of this session
+    change nothing in it."""
+    if session is None or folder is None or not is_person_there(call):
+        return
+    from weft.kernel.errors import NotFound
+    from weft.ledger.api import ResourceLog
+    from weft.surfaces.cli.trust import is_granted
+
+    try:
+        kept = ResourceLog(ledger).kept_from(session)
+    except NotFound:
+        return  # a session that begins with the message
+    for resource in kept:
+        owner = "" if resource.owner is None else resource.owner.name or resource.owner.id
+        question = f"a fork kept {safe(resource.place)} with {safe(owner)}: migrate it to {safe(session)}?"
+        if resource.place == os.path.realpath(folder) and is_granted(question):
+            ledger.resources.migrate(resource.id, session=session)
 
 
 def _overrides(options: dict[str, Any]) -> dict[str, Any] | None:

@@ -13,20 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
-from msgspec.structs import replace
 
 from weft.kernel.contents import decode_utf8
-from weft.kernel.enums import Decision, DecisionSource
 from weft.kernel.typed_names import shell_word
-from weft.runtime.replies import ReplyToken
-from weft.runtime.tool.gate import OK as CALL_OK
-from weft.runtime.tool.gate import ObservedCall
-from weft.surfaces.cli.arguments import read_input
+from weft.surfaces.cli.arguments import RenamedOption, read_input
 from weft.surfaces.cli.command_line import DIFFERENT, OK, UNFINISHED, Call, group
 from weft.surfaces.cli.programs.program_call import (
     RUN_TOOLSET,
     ProgressNotes,
-    ReplyStream,
     acting,
     answer,
     as_actor,
@@ -49,9 +43,10 @@ from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_files import TurnNotes, note_turn, turn_notes_of
 from weft.surfaces.cli.work.broker_call import BrokerAccess, reply_fields, with_broker
-from weft.surfaces.plain_text import cut, safe_lines
+from weft.surfaces.cli.work.run_view import RunView
+from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.forms import JsonValue
-from weft.surfaces.wire.tool_answers import AgentRun, WatchedCall
+from weft.surfaces.wire.tool_answers import AgentRun
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -61,7 +56,14 @@ if TYPE_CHECKING:
 
 # --- `weft task`: what is to be done, and whether it is.
 
-task_command = group("task", "Create tasks, and complete them when their success criteria hold.")
+task_command = group(
+    "task",
+    """Create tasks, and complete them when their success criteria hold.
+
+    A task that has begun is blocked while something it depends on is not completed. docs/agents.md#programs lists the
+    criteria.
+    """,
+)
 MAKE = "make one with `weft task create TITLE`"
 OTHER_NAMES = {"in_progress": "active", "todo": "pending", "done": "completed"}
 STYLES = {"completed": "good", "failed": "bad"}
@@ -71,11 +73,23 @@ STATES = ("pending", "active", "blocked", "completed", "failed")
 @task_command.verb("create")
 @click.argument("title")
 @click.option("--name", metavar="NAME", help="The name to address it by; else one is made of the title.")
-@click.option("--assignee", metavar="NAME", shell_complete=complete_programs("agent", "human"), help="Assignee.")
+@click.option(
+    "--assignee",
+    metavar="NAME",
+    shell_complete=complete_programs("agent", "human"),
+    help="The agent or person who works on it.",
+)
 @click.option("--priority", metavar="P0-P4", help="How urgent it is; P0 is most.")
 @click.option("--depends-on", "needs", metavar="TASK", multiple=True, help="A task to wait for; repeatable.")
 @click.option("--criterion", "criteria", metavar="JSON", multiple=True, help="A success criterion; repeatable.")
-@click.option("--workspace", metavar="FOLDER", help="The folder that criteria look into.")
+@click.option(
+    "--in",
+    "workspace",
+    cls=RenamedOption,
+    old=("--workspace",),
+    metavar="DIR",
+    help="The folder that criteria look into.",
+)
 @set_fields
 @acting
 def create_task(
@@ -129,7 +143,14 @@ def show_task(call: Call, name: str) -> None:
 
 @task_command.verb("configure")
 @named("name", "task")
-@click.option("--workspace", metavar="FOLDER", help="The folder that criteria look into.")
+@click.option(
+    "--in",
+    "workspace",
+    cls=RenamedOption,
+    old=("--workspace",),
+    metavar="DIR",
+    help="The folder that criteria look into.",
+)
 @set_fields
 @click.option("--reason", metavar="TEXT", help="Why.")
 @expecting
@@ -166,7 +187,7 @@ def assign_task(call: Call, name: str, assignee: str, actor: str, retry_key: str
 @click.option("--reason", metavar="TEXT", help="Why.")
 @acting
 def start_task(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
-    """Begin a task; it is blocked while something it waits for is not done."""
+    """Start a task; it is blocked while something that it depends on is not completed."""
     with changing(call, actor) as programs:
         answer(call, programs.start_task(name, reason=reason, key=retry_key))
 
@@ -174,12 +195,19 @@ def start_task(call: Call, name: str, reason: str | None, actor: str, retry_key:
 @task_command.verb("complete")
 @named("name", "task")
 @click.option("--answer", "text", metavar="TEXT", help="The final answer; - reads it from standard input.")
-@click.option("--workspace", metavar="FOLDER", help="The folder that criteria look into. Default: the task's, or here.")
+@click.option(
+    "--in",
+    "workspace",
+    cls=RenamedOption,
+    old=("--workspace",),
+    metavar="DIR",
+    help="The folder that criteria look into. Default: the task's, or here.",
+)
 @acting
 def complete_task(
     call: Call, name: str, text: str | None, workspace: str | None, actor: str, retry_key: str | None
 ) -> None:
-    """End a task, if every success criterion holds; what was observed is recorded either way."""
+    """Complete a task if every success criterion holds; what was observed is recorded either way."""
     from weft.programs.tasks import criteria_of, explain_criterion
     from weft.runtime.agent_harness import CriterionCommands
     from weft.surfaces.cli.work.sandbox_access import command_runner
@@ -203,12 +231,27 @@ def complete_task(
 
 @task_command.verb("run")
 @named("name", "task")
-@click.option("--workspace", metavar="FOLDER", help="The folder that it is worked on in. Default: the task's, or here.")
-@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model, this once.")
+@click.option(
+    "--in",
+    "workspace",
+    cls=RenamedOption,
+    old=("--workspace",),
+    metavar="DIR",
+    help="The folder that it is worked on in. Default: the task's, or here.",
+)
+@click.option(
+    "--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model this time only."
+)
 @click.option("--stream", is_flag=True, help="Show what its agent says as it comes.")
 @as_actor
 def run_task(call: Call, name: str, workspace: str | None, model: str | None, stream: bool, actor: str) -> int:
-    """Have a task's assignee work on it: an agent until its criteria hold, a person by being told."""
+    """Have a task's assignee work on it: an agent until its criteria hold, a person by being told.
+
+    An agent works in a session made for the task, with its tools and within its harness (docs/agents.md#work-on-tasks);
+    broken off, the same command or a broker goes on. Lines on standard error tell what it does, what it has spent and
+    how many criteria hold. The report lists the last verdict on each criterion; a task that failed ends with exit code
+    1, one that is not finished with 9.
+    """
     from weft.runtime.invoke.invocation import Invocation
 
     with looking(call) as programs:
@@ -283,7 +326,7 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
     from weft.surfaces.cli.trust_commands import ask_about_work
 
     if request.words is not None and not request.words.strip():
-        raise InvalidInput("the message is empty", "say something")
+        raise InvalidInput("the message is empty", "give a text, or pipe one in with -")
     workspace = None if request.folder is None else workspace_of(request.folder)
     view = RunView(call)
     if request.key is not None and (recorded := _recorded(call, request)) is not None:
@@ -534,100 +577,3 @@ def resume_agent(call: Call, actor: str, agent: Program) -> None:
             call.note(f"its work does not stand still: `weft agent status {shell_word(agent.name)}` shows it")
 
     with_broker(call, work)
-
-
-# --- A turn that works with tools, as whoever waits for it sees it: the answer as it comes, and a line for each call.
-
-ABOUT_CHARACTERS = 120
-WHY_CHARACTERS = 300
-DENIED = "denied"
-ALLOWED_BY: dict[str, str] = {
-    DecisionSource.POLICY: ", allowed by the policy",
-    DecisionSource.GRANT: ", allowed by a person",
-    DecisionSource.SESSION_GRANT: ", allowed by a person for this session",
-}
-DENIED_BY: dict[str, str] = {
-    DecisionSource.ARGUMENTS: "cannot run",
-    DecisionSource.PERMISSION: "denied by the permissions",
-    DecisionSource.POLICY: "denied by the policy",
-}
-"""For any other source the reason says all of it."""
-
-
-class RunView:
-    """Collects the calls of a turn, and shows them while they happen. Its texts are pieces of one answer each."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._stream = ReplyStream(call)
-        self.calls: list[WatchedCall] = []
-        self._reasons = set[str]()
-        """Those that were shown."""
-
-    @property
-    def has_answer(self) -> bool:
-        """Whether the answer stands on the terminal already."""
-        return self._call.screen.terminal and self._stream.has_begun
-
-    def token(self, token: ReplyToken) -> None:
-        if self._call.screen.terminal:
-            self._stream.token(token)
-
-    def observe(self, observed: ObservedCall) -> None:
-        call = self._updated(observed)
-        if observed.decision is Decision.ALLOW:
-            return
-        self._break_line()
-        if observed.decision is not Decision.ASK:  # requests to people are shown with how to answer them
-            self._call.note(*_line(call, self._told_reason(call)))
-
-    def _told_reason(self, call: WatchedCall) -> str:
-        """Why a call did not run or failed. What was said of an earlier call already is not said again."""
-        why = cut(" ".join((call.error or "").split()), WHY_CHARACTERS)
-        if not why:
-            return ""
-        is_known = why in self._reasons
-        self._reasons.add(why)
-        return ", as before" if is_known else f": {why}"
-
-    def end(self) -> None:
-        self._stream.end()
-
-    def _break_line(self) -> None:
-        """What follows is another answer."""
-        if self._stream.has_begun:
-            self._stream.end()
-            self._stream = ReplyStream(self._call)
-
-    def _updated(self, observed: ObservedCall) -> WatchedCall:
-        """The call that it tells of: of those with the same tool and subject the first that is under way."""
-        for place, call in enumerate(self.calls):
-            if call.outcome is None and (call.tool, call.about) == (observed.tool, observed.about):
-                is_end = observed.outcome is not None and call.decision == Decision.ALLOW
-                if is_end or (observed.decision is not None and call.decision == Decision.ASK):
-                    self.calls[place] = _changed(call, observed)
-                    return self.calls[place]
-        self.calls.append(_changed(WatchedCall(tool=observed.tool, about=observed.about), observed))
-        return self.calls[-1]
-
-
-def _changed(call: WatchedCall, observed: ObservedCall) -> WatchedCall:
-    if observed.decision is None:
-        return replace(call, outcome=observed.outcome, error=observed.message)
-    is_denied = observed.decision in (Decision.DENY_CONTINUE, Decision.DENY_ABORT)
-    return replace(
-        call,
-        decision=observed.decision.value,
-        by=observed.by,
-        outcome=DENIED if is_denied else None,
-        error=observed.rationale if is_denied else None,
-    )
-
-
-def _line(call: WatchedCall, reason: str) -> list[Span | str]:
-    use = f"{call.tool}({cut(' '.join(call.about.split()), ABOUT_CHARACTERS)})" if call.about else call.tool
-    if call.outcome == CALL_OK:
-        return [Span("tool", "tool"), f" {use} ", Span("ok", "good"), Span(ALLOWED_BY.get(call.by or "", ""), "dim")]
-    if call.outcome == DENIED:
-        return [Span("tool", "tool"), f" {use} ", Span(DENIED_BY.get(call.by or "", DENIED), "bad"), reason]
-    return [Span("tool", "tool"), f" {use} ", Span(f"failed, {call.outcome}", "bad"), reason]

@@ -32,9 +32,15 @@ if TYPE_CHECKING:
     from weft.ledger.model import ToolUsePart
     from weft.runtime.inference.model_requests import ModelSettings
     from weft.runtime.recorded_threads import Divergence, RecordedExchange, ReplaySpending
-    from weft.runtime.thread_replay import MissingAnswer, PolicyReplay, ThreadRange, ThreadReplay
+    from weft.runtime.thread_replay import (
+        MissingAnswer,
+        PolicyReplay,
+        PolicyReplayReport,
+        ReplayReport,
+        ThreadRange,
+        ThreadReplay,
+    )
     from weft.surfaces.cli.command_line import Call
-    from weft.surfaces.wire.replay import PolicyReplayReport, ReplayReport
 
 
 # --- Which models a replay will ask, looked up before anything is recorded or paid for.

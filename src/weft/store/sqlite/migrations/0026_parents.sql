@@ -1,0 +1,1 @@
+-- The readable surface names the message before each one, also where none was recorded as its parent: no table changes.
