@@ -83,7 +83,7 @@ def fill_graph(path: Path, events: int) -> FilledGraph:
         ledger.graph.catch_up()
         spent = time.process_time() - started
         with ledger._store.read() as txn:
-            ((edges,),) = txn.sql.all("SELECT count(*) FROM edge")
+            ((edges,),) = txn.sql.fetch_rows("SELECT count(*) FROM edge")
             recorded = txn.facts.tip().n
     return FilledGraph(path, turns, recorded, edges, spent, max(0, path.stat().st_size - before))
 

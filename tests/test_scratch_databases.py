@@ -17,8 +17,8 @@ def dump(sql: SqliteSql) -> Dump:
     """The objects of a database, and every row of every table."""
     objects = read_objects(sql.connection)
     tables = sorted(found.name for found in objects if found.kind == "table")
-    rows = [(table, sql.all(f'SELECT * FROM "{table}"')) for table in tables]
-    return [*objects], [*rows, sql.one("PRAGMA user_version"), sql.one("PRAGMA page_count")]
+    rows = [(table, sql.fetch_rows(f'SELECT * FROM "{table}"')) for table in tables]
+    return [*objects], [*rows, sql.fetch_row("PRAGMA user_version"), sql.fetch_row("PRAGMA page_count")]
 
 
 def fill(sql: SqliteSql) -> None:
@@ -49,7 +49,7 @@ def test_two_at_once_are_two_and_few_are_kept() -> None:
         databases.lent(SCHEMA) as third,
     ):
         fill(one)
-        assert another.one("SELECT 1 FROM local WHERE key = 'k'") is None
+        assert another.fetch_row("SELECT 1 FROM local WHERE key = 'k'") is None
         assert len({one.connection, another.connection, third.connection}) == 3
     assert len(apsw.connections()) - before == MOST_AT_REST
 
@@ -72,7 +72,7 @@ def test_one_that_failed_or_was_committed_is_not_kept() -> None:
         commit(sql)
     assert len(apsw.connections()) == before
     with databases.lent(SCHEMA) as sql:
-        assert sql.one("SELECT 1 FROM local WHERE key = 'k'") is None
+        assert sql.fetch_row("SELECT 1 FROM local WHERE key = 'k'") is None
 
 
 def test_a_process_that_was_forked_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,4 +143,4 @@ def rebuild_if_stale(ledger: Ledger) -> None:
 def peers_of(ledger: Ledger) -> list[tuple[Any, ...]]:
     """What is kept of other replicas: how far each log is taken."""
     with store_of(ledger).read() as txn:
-        return [tuple(row) for row in txn.sql.all("SELECT replica, n FROM peer WHERE n > 0 ORDER BY replica")]
+        return [tuple(row) for row in txn.sql.fetch_rows("SELECT replica, n FROM peer WHERE n > 0 ORDER BY replica")]

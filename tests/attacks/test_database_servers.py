@@ -76,7 +76,7 @@ def test_tables_of_the_same_name_elsewhere_do_not_shadow_ours(address: str) -> N
     try:
         with weft.open(address) as ledger:
             with ledger._store.read() as txn:
-                assert txn.sql.all("SHOW search_path") == [(f"{parse_address(address).ledger}, pg_temp",)]
+                assert txn.sql.fetch_rows("SHOW search_path") == [(f"{parse_address(address).ledger}, pg_temp",)]
             ledger.record_turn(session="main", query="more")
             assert len(ledger.log()) == 2
     finally:

@@ -53,7 +53,7 @@ def _tell(ledger: OpenLedger) -> None:
 def everything(ledger: OpenLedger) -> list[str]:
     """The names of all nodes that there are, and of what a stranger could guess."""
     with ledger._store.read() as txn:
-        keys = {key for row in txn.sql.all("SELECT source, target FROM edge") for key in row}
+        keys = {key for row in txn.sql.fetch_rows("SELECT source, target FROM edge") for key in row}
     numbered = ("event", "generation", "tool_call", "tool_result", "summary")
     ids = {str(recorded.n): recorded.id for recorded in ledger.changes()}
     names = [
@@ -77,7 +77,7 @@ def secret_ids(ledger: OpenLedger) -> set[str]:
             "SELECT id FROM conversation",
             "SELECT id FROM room_message",
         )
-        return {str(id) for query in queries for (id,) in txn.sql.all(query)}
+        return {str(id) for query in queries for (id,) in txn.sql.fetch_rows(query)}
 
 
 def asked(ledger: OpenLedger, name: str) -> Iterator[Any]:

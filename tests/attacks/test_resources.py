@@ -170,7 +170,9 @@ def shown_rows(ledger: weft.Ledger) -> dict[str, list[Any]]:
         "resource_restore": "id, snapshot, outcome",
     }
     with ledger._store.read() as txn:
-        return {table: txn.sql.all(f"SELECT {names} FROM {table} ORDER BY 1", ()) for table, names in columns.items()}
+        return {
+            table: txn.sql.fetch_rows(f"SELECT {names} FROM {table} ORDER BY 1", ()) for table, names in columns.items()
+        }
 
 
 def test_another_ledger_does_not_say_what_the_files_of_a_turn_were(world: World, tmp_path: Path) -> None:

@@ -462,7 +462,7 @@ def forge(ledger: Ledger, stream: str, *events: tuple[type, dict[str, Any]]) -> 
     """Append events to a stream, whatever the verbs would say to that."""
 
     def work(append: Append) -> None:
-        row = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (stream,))
+        row = append.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (stream,))
         name = append.stream(stream, None if row is None else bytes(row[0]).hex(), "local")
         for kind, fields in events:
             name.add(kind, **fields)

@@ -184,10 +184,10 @@ def test_a_superseded_turn_begins_as_the_one_that_replaced_it(imported: Imported
     for origin in ORIGINS:
         ledger = imported(origin).ledger
         with ledger._store.read() as txn:
-            replaced = [id for (id,) in txn.sql.all("SELECT id FROM turns WHERE is_current = 0")]
+            replaced = [id for (id,) in txn.sql.fetch_rows("SELECT id FROM turns WHERE is_current = 0")]
             namesakes = "SELECT c.id FROM turn o JOIN turn c ON c.native = o.native AND c.current = 1 WHERE o.id = ?"
-            stand = {id: [other for (other,) in txn.sql.all(namesakes, (id,))] for id in replaced}
-            assert txn.sql.all(MOVED_SILENTLY) == txn.sql.all(SHARED_KEYS) == []
+            stand = {id: [other for (other,) in txn.sql.fetch_rows(namesakes, (id,))] for id in replaced}
+            assert txn.sql.fetch_rows(MOVED_SILENTLY) == txn.sql.fetch_rows(SHARED_KEYS) == []
         for old, others in stand.items():
             assert _asked(ledger, old) in [_asked(ledger, other) for other in others]
         replaced_turns += len(replaced)

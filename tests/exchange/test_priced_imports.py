@@ -51,7 +51,7 @@ def ledger(sources: dict[str, list[Path]], tmp_path_factory: pytest.TempPathFact
 
 def figures(ledger: Ledger) -> tuple[list[Any], list[Any]]:
     with ledger._store.read() as txn:
-        return list(txn.sql.all(FIGURES)), list(txn.sql.all(SUMS))
+        return list(txn.sql.fetch_rows(FIGURES)), list(txn.sql.fetch_rows(SUMS))
 
 
 def without_ids(found: tuple[list[Any], list[Any]]) -> list[list[Any]]:

@@ -134,7 +134,7 @@ def assert_alike(one: Ledger, two: Ledger) -> None:
     assert facts(one) == facts(two)
     columns = "SELECT name, origin, mapping, size, stamp, digest, open, kept FROM import_source ORDER BY name"
     with one._store.read() as first, two._store.read() as second:
-        assert first.sql.all(columns) == second.sql.all(columns)
+        assert first.sql.fetch_rows(columns) == second.sql.fetch_rows(columns)
     assert list(two.verify()) == []
 
 

@@ -50,9 +50,9 @@ def assert_upgraded(path: Path, facts: list[tuple[int, bytes]]) -> None:
     """Every step was taken exactly once, nothing is lost, and the next append works."""
     store = SqliteStore(path, schema=newer_schema())
     with store.read() as txn:
-        assert txn.sql.all("PRAGMA user_version") == [(SHIPPED + 2,)]
-        assert txn.sql.all("SELECT text, size FROM novelty") == [("once", 4)]
-        assert txn.sql.one("SELECT count(*) FROM turns") == (2,)
+        assert txn.sql.fetch_rows("PRAGMA user_version") == [(SHIPPED + 2,)]
+        assert txn.sql.fetch_rows("SELECT text, size FROM novelty") == [("once", 4)]
+        assert txn.sql.fetch_row("SELECT count(*) FROM turns") == (2,)
     assert feed(store) == facts
     assert append(store, "next") == len(facts) + 1
     store.close()
@@ -163,8 +163,8 @@ def test_many_programs_that_make_a_ledger_at_once_make_one(tmp_path: Path) -> No
     assert [opener.end() for opener in openers] == [0] * 8
     store = SqliteStore(path, schema=newer_schema())
     with store.read() as txn:
-        assert txn.sql.all("SELECT text FROM novelty") == [("once",)]
-        assert txn.sql.one("SELECT count(*) FROM local WHERE key = 'replica'") == (1,)
+        assert txn.sql.fetch_rows("SELECT text FROM novelty") == [("once",)]
+        assert txn.sql.fetch_row("SELECT count(*) FROM local WHERE key = 'replica'") == (1,)
     store.close()
 
 

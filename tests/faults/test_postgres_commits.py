@@ -67,7 +67,7 @@ def test_a_commit_without_events_that_is_cut_counts_once(ledger: Ledger, proxy: 
     proxy.cut_once(how)
     answer = ledger._store.write(count)
     with ledger._store.read() as txn:
-        assert txn.sql.one("SELECT value FROM local WHERE key = 'runs'") == ("1",)
+        assert txn.sql.fetch_row("SELECT value FROM local WHERE key = 'runs'") == ("1",)
     assert proxy.cuts == 1
     assert answer == len(ran) == (2 if how == "unsent" else len(ran))
     assert len(ran) == 1 or how != "unheard"

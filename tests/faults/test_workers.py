@@ -157,10 +157,10 @@ def check(ledger: Ledger, turn: str) -> None:
     assert [len(worker.turns) for worker in sessions] == [1] * WORKERS
     assert sum(len(node.workers) for node in below) == len([k for k in range(WORKERS) if k % 3 == 0])
     with ledger._store.read() as txn:
-        assert txn.sql.all("SELECT * FROM open_run") == []
-        assert txn.sql.all("SELECT * FROM awaiting") == []
-        assert txn.sql.all("SELECT DISTINCT state FROM worker_answer") == [("awaited",)]
-        assert txn.sql.all("SELECT 1 FROM inbox WHERE state = 'queued'") == []
+        assert txn.sql.fetch_rows("SELECT * FROM open_run") == []
+        assert txn.sql.fetch_rows("SELECT * FROM awaiting") == []
+        assert txn.sql.fetch_rows("SELECT DISTINCT state FROM worker_answer") == [("awaited",)]
+        assert txn.sql.fetch_rows("SELECT 1 FROM inbox WHERE state = 'queued'") == []
     assert tree.root.total.total == sum(node.own.total for node in all_turns(tree.root))
     assert tree.turns == len(all_turns(tree.root))
 

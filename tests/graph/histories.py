@@ -54,7 +54,7 @@ def tell_ledger(ledger: Ledger, *events: tuple[Any, dict[str, Any]]) -> None:
 
     def work(append: Append) -> None:
         name = ledger_stream(append.replica)
-        tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        tip = append.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (name,))
         stream = append.stream(name, bytes(tip[0]).hex() if tip else None)
         for kind, fields in events:
             stream.add(kind, **fields)
@@ -70,7 +70,7 @@ def materialize(ledger: Ledger, turn: str) -> str:
     def work(append: Append) -> None:
         made[:] = [append.ulids.mint()]
         name = ledger_stream(append.replica)
-        tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        tip = append.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (name,))
         place = ExtRef(kind="file", id=append.ledger_contents.put_text("/tmp/transcript.md"))
         append.stream(name, bytes(tip[0]).hex() if tip else None).add(
             SnapshotMaterialized, materialization=made[0], content_ref=place, run=turn

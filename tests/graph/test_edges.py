@@ -80,7 +80,7 @@ def test_a_summary_names_all_turns_that_it_stands_for_and_the_summary_before_it(
 
 def test_one_history_has_every_type_of_node(told: Path) -> None:
     with weft.open(told, read_only=True) as ledger, ledger._store.read() as txn:
-        rows = txn.sql.all("SELECT source, target FROM edge")
+        rows = txn.sql.fetch_rows("SELECT source, target FROM edge")
         nodes = NodeReader(EdgeReader(txn, txn.sql)).nodes(end for row in rows for end in row)
         assert {node.type for node in nodes.values()} == NODE_EVENTS.keys()
         assert [node.name for node in nodes.values() if node.properties.get("missing")] == []
@@ -98,7 +98,7 @@ def kinds_of(path: Path, column: str) -> dict[str, set[str]]:
     """By type of edge the kinds of event that a column names."""
     with weft.open(path, read_only=True) as ledger, ledger._store.read() as txn:
         found: dict[str, set[str]] = {}
-        for type, n in txn.sql.all(f"SELECT type, {column} FROM edge WHERE {column} IS NOT NULL"):
+        for type, n in txn.sql.fetch_rows(f"SELECT type, {column} FROM edge WHERE {column} IS NOT NULL"):
             line = txn.facts.line(n)
             assert line is not None
             found.setdefault(type, set()).add(str(fields_of(n, line)["kind"]))
@@ -149,7 +149,7 @@ def disown(ledger: Ledger, resource: str) -> None:
 
     def work(append: Append) -> None:
         name = resource_stream(resource)
-        tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        tip = append.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (name,))
         stream = append.stream(name, bytes(tip[0]).hex() if tip else None)
         stream.add(ResourceOwned, resource_ref=resource, owner=None, before=None, why=next(iter(OwnershipReason)))
         append.seal()
@@ -250,7 +250,7 @@ def test_a_node_of_every_kind_takes_tags_and_a_vector(
         graph.catch_up()
         with store_of(ledger).read() as txn:
             reader = EdgeReader(txn, txn.sql)
-            keys = {key for row in txn.sql.all("SELECT source, target FROM edge") for key in row}
+            keys = {key for row in txn.sql.fetch_rows("SELECT source, target FROM edge") for key in row}
             names = {
                 key.partition(":")[0]: reader.name_of(key)
                 for key in sorted(keys - {"program:local", "program:imported"})

@@ -118,7 +118,7 @@ def test_an_event_has_the_fields_of_the_schema(told: OpenLedger, kind: str) -> N
 @pytest.mark.parametrize("type", NODE_FIELDS)
 def test_a_node_has_the_fields_of_the_schema(told: OpenLedger, type: str) -> None:
     with told._store.read() as txn:
-        rows = txn.sql.all("SELECT source, target FROM edge")
+        rows = txn.sql.fetch_rows("SELECT source, target FROM edge")
         nodes = NodeReader(EdgeReader(txn, txn.sql)).nodes(end for row in rows for end in row).values()
     filled = {
         name for node in nodes if node.type == type for name, value in node.properties.items() if value is not None
@@ -177,7 +177,7 @@ EDGE_ATTRIBUTES = {
 @pytest.mark.parametrize("type", EDGE_ATTRIBUTES)
 def test_an_edge_has_the_attributes_of_the_schema(told: OpenLedger, type: str) -> None:
     with told._store.read() as txn:
-        sources = {source for (source,) in txn.sql.all("SELECT source FROM edge WHERE type = ?", (type,))}
+        sources = {source for (source,) in txn.sql.fetch_rows("SELECT source FROM edge WHERE type = ?", (type,))}
         reader = EdgeReader(txn, txn.sql)
         rows = [row for source in sources for row in reader.of(source, (EdgeType(type),), "out")]
         attributes = {name: value for row in rows for name, value in reader.to_edge(row).attributes.items()}

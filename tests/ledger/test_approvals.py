@@ -60,7 +60,7 @@ def ended(called: Any, status: ToolCallStatus = ToolCallStatus.OK, **fields: Any
 def status_in_sql(ledger: Ledger) -> str:
     """The status of the only call."""
     with ledger._store.read() as txn:
-        ((status,),) = txn.sql.all("SELECT status FROM tool_calls")
+        ((status,),) = txn.sql.fetch_rows("SELECT status FROM tool_calls")
     return str(status)
 
 
@@ -176,7 +176,7 @@ def test_files_lints_and_strangers_words_stand_with_the_message_that_asked() -> 
         message = next(one for one in ledger.messages(run.id) if one.role == "assistant")
         with store_of(ledger).read() as txn:
             assert load_files(txn, [message.id]) == {message.id: list(files)}
-            assert txn.sql.all("SELECT start_line FROM message_lint WHERE message = ?", (message.id,)) == [(2,)]
+            assert txn.sql.fetch_rows("SELECT start_line FROM message_lint WHERE message = ?", (message.id,)) == [(2,)]
         assert Runs(ledger).is_untrusted(run.id)
         later = ledger.record_turn(session="main", query="q", response="r").id
         assert Runs(ledger).is_untrusted(later)  # whatever comes after it

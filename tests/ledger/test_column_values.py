@@ -85,7 +85,7 @@ def values() -> Iterator[Callable[[str, str], set[str]]]:
 
         def read(table: str, column: str) -> set[str]:
             with ledger._store.read() as txn:
-                return {value for (value,) in txn.sql.all(f"SELECT DISTINCT {column} FROM {table}") if value}
+                return {value for (value,) in txn.sql.fetch_rows(f"SELECT DISTINCT {column} FROM {table}") if value}
 
         yield read
 

@@ -64,7 +64,7 @@ def test_a_compaction_may_be_of_a_type_of_its_own(ledger: Ledger) -> None:
     made = ledger.compactions.record(session="main", summary="s", compaction_type="by_topic/2")
     assert ledger.compactions.get(made.id).compaction_type == "by_topic/2"
     with ledger._store.read() as txn:
-        assert txn.sql.all("SELECT compaction_type FROM compactions") == [("by_topic/2",)]
+        assert txn.sql.fetch_rows("SELECT compaction_type FROM compactions") == [("by_topic/2",)]
     assert problems(ledger) == []
 
 

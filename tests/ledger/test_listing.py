@@ -222,7 +222,7 @@ def test_a_subagent_is_as_far_as_its_newest_turn(ledger: Ledger) -> None:
 
     def status() -> str | None:
         with ledger._store.read() as txn:
-            (shown,) = txn.sql.one("SELECT task_status FROM sessions WHERE label = 'sub'") or ("",)
+            (shown,) = txn.sql.fetch_row("SELECT task_status FROM sessions WHERE label = 'sub'") or ("",)
         (told,) = (session.task_status for session in ledger.sessions() if session.label == "sub")
         assert shown == told == ledger.session("sub").task_status
         return told
@@ -245,7 +245,7 @@ def test_what_a_tool_gave_before_any_answer_is_a_query(ledger: Ledger) -> None:
     answer: list[Any] = [{"role": "assistant", "content": "a"}, {"role": "tool", "content": "43"}, "b"]
     turn = ledger.record_turn(session="main", query=asked, response=answer)
     with ledger._store.read() as txn:
-        (shown,) = txn.sql.one("SELECT query_message_ids FROM turns") or ("",)
+        (shown,) = txn.sql.fetch_row("SELECT query_message_ids FROM turns") or ("",)
     assert orjson.loads(shown) == [message.id for message in ledger.messages(turn.id)[:2]]
 
 

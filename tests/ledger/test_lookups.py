@@ -245,7 +245,7 @@ def test_no_two_threads_have_the_same_key(disk: Ledger, path: Path) -> None:
 
 def aliases(ledger: Ledger) -> list[Any]:
     with ledger._store.read() as txn:
-        return txn.sql.all("SELECT alias FROM alias WHERE session = ?", (1,))
+        return txn.sql.fetch_rows("SELECT alias FROM alias WHERE session = ?", (1,))
 
 
 def node_of_a_message(ledger: Ledger) -> str:
@@ -262,7 +262,7 @@ def similar_messages(ledger: Ledger) -> list[Any]:
 
 def contents_by_reference(ledger: Ledger) -> None:
     with ledger._store.read() as txn:
-        refs = [bytes(ref) for (ref,) in txn.sql.all("SELECT ref FROM content WHERE n IN (1, 2, 3)")]
+        refs = [bytes(ref) for (ref,) in txn.sql.fetch_rows("SELECT ref FROM content WHERE n IN (1, 2, 3)")]
         assert txn.facts.find_contents([*refs, bytes(32)]) == dict(zip(refs, (1, 2, 3), strict=True))
 
 
@@ -393,7 +393,7 @@ def test_no_lookup_scans_a_table_on_sqlite(disk: Ledger, clock: FixedClock, monk
         assert heard, name
         with disk._store.read() as txn:
             for sql, values in heard.items():
-                steps = [str(row[3]) for row in txn.sql.all(f"EXPLAIN QUERY PLAN {sql}", values)]
+                steps = [str(row[3]) for row in txn.sql.fetch_rows(f"EXPLAIN QUERY PLAN {sql}", values)]
                 scans += [(name, step, sql) for step in steps if step.startswith("SCAN") and not is_small(step, sql)]
     assert scans == []
 
@@ -418,7 +418,7 @@ def test_what_waits_for_a_session_is_found_among_all_that_it_was_ever_sent(disk:
 
 def plan_of(ledger: Ledger, sql: str, values: tuple[Any, ...]) -> list[str]:
     with ledger._store.read() as txn:
-        return [str(row[3]) for row in txn.sql.all(f"EXPLAIN QUERY PLAN {sql}", values)]
+        return [str(row[3]) for row in txn.sql.fetch_rows(f"EXPLAIN QUERY PLAN {sql}", values)]
 
 
 def test_who_may_not_read_all_looks_at_sessions_and_at_turns_without_one(

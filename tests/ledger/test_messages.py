@@ -268,7 +268,7 @@ def test_the_context_of_a_message_says_what_was_attached_to_it(ledger: Ledger) -
     attached = [{"path": "c.py", "line_start": 2, "line_end": 5}]
     assert ledger.inbox.get(admitted.message).context == {"workspace": "/w", "attachments": attached}
     with ledger._store.read() as txn:
-        rows = txn.sql.all("SELECT context_json FROM messages WHERE role = 'user' ORDER BY sequence")
+        rows = txn.sql.fetch_rows("SELECT context_json FROM messages WHERE role = 'user' ORDER BY sequence")
     assert [None if text is None else json.loads(text) for (text,) in rows] == wanted
 
 
@@ -318,7 +318,7 @@ def test_the_readable_table_names_the_message_before_each_one(stored: OpenedLedg
     stored.record_turn(session="main", query="j", response="k")
     messages = [message for label in ("main", "other") for message in stored.thread(label).messages]
     with stored._store.read() as txn:
-        parents: dict[str, str | None] = dict(txn.sql.all("SELECT id, parent_message_id FROM messages"))
+        parents: dict[str, str | None] = dict(txn.sql.fetch_rows("SELECT id, parent_message_id FROM messages"))
     assert parents == {message.id: message.parent_id for message in messages}
     assert sum(parent is None for parent in parents.values()) == 1
 
@@ -349,7 +349,9 @@ def test_an_answer_says_which_model_gave_it_whose_it_is_and_why_it_ended(stored:
         said = {m.text: (m.model, m.provider, m.finish_reason) for m in messages if m.role == "assistant"}
         assert said == wanted
     with stored._store.read() as txn:
-        rows = txn.sql.all("SELECT content, model, provider, finish_reason FROM messages WHERE role = 'assistant'")
+        rows = txn.sql.fetch_rows(
+            "SELECT content, model, provider, finish_reason FROM messages WHERE role = 'assistant'"
+        )
     assert {content: tuple(row) for content, *row in rows} == wanted
     assert problems(stored) == []
 

@@ -220,7 +220,7 @@ def test_calls_whose_ids_look_like_our_numbering_stay_apart(ledger: Ledger) -> N
     assert [call.call_id for call in calls] == ALIKE
     assert len({call.id for call in calls}) == len(ALIKE)
     with ledger._store.read() as txn:
-        shown = txn.sql.all("SELECT id FROM tool_calls ORDER BY sequence")
+        shown = txn.sql.fetch_rows("SELECT id FROM tool_calls ORDER BY sequence")
     assert [id for (id,) in shown] == [call.id for call in calls]
 
 

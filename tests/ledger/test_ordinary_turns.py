@@ -238,7 +238,7 @@ def grown(steps: list[Step], seed: int) -> tuple[list[object], dict[str, Any]]:
             clock.tick(k)
         assert problems(ledger) == []
         with ledger._store.read() as txn:
-            return answers, {table: sorted(txn.sql.all(f"SELECT * FROM {table}"), key=repr) for table in TABLES}
+            return answers, {table: sorted(txn.sql.fetch_rows(f"SELECT * FROM {table}"), key=repr) for table in TABLES}
 
 
 @pytest.mark.slow("compares every row of thirty pairs of histories")

@@ -224,7 +224,7 @@ def forge(ledger: Ledger, pick: int) -> None:
     """Other bytes in a content, behind the ledger's back."""
     store = store_of(ledger)
     with store.read() as txn:
-        numbers = [n for (n,) in txn.sql.all("SELECT n FROM content WHERE bytes IS NOT NULL ORDER BY n")]
+        numbers = [n for (n,) in txn.sql.fetch_rows("SELECT n FROM content WHERE bytes IS NOT NULL ORDER BY n")]
     some = {numbers[pick % len(numbers)], numbers[pick // 7 % len(numbers)]}
     for n in some:
         store.write(partial(_forge, n))

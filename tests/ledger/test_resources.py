@@ -136,7 +136,7 @@ def test_places_of_a_history_that_says_one_twice_can_be_made_anew(ledger: Ledger
     first, second = log.declare(new("site")), log.declare(new("elsewhere"))
     log.describe(second.id, new("site"))
     with ledger._store.read() as txn:
-        rows = txn.sql.all("SELECT id, stands FROM resource ORDER BY n", ())
+        rows = txn.sql.fetch_rows("SELECT id, stands FROM resource ORDER BY n", ())
     assert rows == [(first.id, None), (second.id, 1)]
     ledger._store.write(lambda txn: txn.sql.run("UPDATE resource SET stands = NULL, place_digest = NULL"))
     assert log.find_at("directory", "/work/site") is None
@@ -157,8 +157,8 @@ def test_what_is_erased_finds_nothing_any_more(ledger: Ledger) -> None:
     ledger.erasure.erase([declared.place, declared.name, taken.external_ref.id], reason="a test", everywhere=True)
     with ledger._store.read() as txn:
         columns = "SELECT name_digest, place_digest, stands FROM resource"
-        assert txn.sql.all(columns, ()) == [(None, None, None)], "a digest would let a short text be guessed"
-        assert txn.sql.all("SELECT ref_digest FROM resource_snapshot", ()) == [(None,)]
+        assert txn.sql.fetch_rows(columns, ()) == [(None, None, None)], "a digest would let a short text be guessed"
+        assert txn.sql.fetch_rows("SELECT ref_digest FROM resource_snapshot", ()) == [(None,)]
     assert log.find_at("directory", "/work/site") is None
     assert not log.is_held("git", "4b825dc6")
     assert ledger.resources.snapshot(kept.id).state is SnapshotState.OK

@@ -79,9 +79,9 @@ def test_what_an_agent_is_sent_says_who_said_what_and_copies_nothing(people: Cas
     query = people.ledger.messages(waiting.session)[0]
     assert [part.text for part in query.content if isinstance(part, TextPart)] == sent
     with store_of(people.ledger).read() as txn:
-        (count,) = txn.sql.one("SELECT count(*) FROM content WHERE digest = ?", (sha256(said.encode()).digest(),)) or (
-            0,
-        )
+        (count,) = txn.sql.fetch_row(
+            "SELECT count(*) FROM content WHERE digest = ?", (sha256(said.encode()).digest(),)
+        ) or (0,)
     assert count == 1
 
 

@@ -46,7 +46,7 @@ def tables(ledger: Ledger) -> str:
     """Every row of local state and of every view."""
     with ledger._store.read() as txn:
         names = ["local", "watermark", "secret_found", "secret_ignored", "stream_tip", "import_source", "copy_made"]
-        return repr([txn.sql.all(f"SELECT * FROM {name}") for name in names])
+        return repr([txn.sql.fetch_rows(f"SELECT * FROM {name}") for name in names])
 
 
 class OtherRules:
@@ -121,7 +121,7 @@ def test_what_json_wraps_is_found_where_it_stands(ledger: Ledger) -> None:
     secret = only(ledger)
     assert (secret.rules, secret.times) == (("betterleaks.aws-secret-access-key",), 1)
     with ledger._store.read() as txn:
-        assert txn.sql.all("SELECT start FROM secret_found") == [(wrapped.index(words[-41:-1].encode()),)]
+        assert txn.sql.fetch_rows("SELECT start FROM secret_found") == [(wrapped.index(words[-41:-1].encode()),)]
 
 
 def test_a_fingerprint_is_another_in_a_ledger_of_its_own(ledger: Ledger) -> None:
@@ -142,7 +142,7 @@ def test_what_spans_two_rows_of_a_content_is_found(ledger: Ledger) -> None:
     found = only(ledger)
     assert found.times == 3
     with ledger._store.read() as txn:
-        starts = txn.sql.all("SELECT start FROM secret_found ORDER BY start")
+        starts = txn.sql.fetch_rows("SELECT start FROM secret_found ORDER BY start")
     assert starts == [(ROW_BYTES - 39,), (ROW_BYTES - 20,), (ROW_BYTES - 1,)]
 
 
@@ -163,7 +163,7 @@ def test_packed_contents_are_looked_at_too(ledger: Ledger) -> None:
     ledger.record_turn(session="main", query=stored, response="noted")
     ledger.upkeep.pack("main")
     with ledger._store.read() as txn:
-        assert txn.sql.one("SELECT count(*) FROM packed") != (0,)
+        assert txn.sql.fetch_row("SELECT count(*) FROM packed") != (0,)
     assert len(find(ledger).secrets) == 2
 
 
@@ -420,8 +420,8 @@ def test_after_erasing_no_table_of_a_server_holds_what_was_found(
     planted = plant(ledger)
     ledger.erasure.erase(sorted({ref for secret in find(ledger).secrets for ref in secret.contents}), reason=WHY)
     with ledger._store.read() as txn:
-        names = txn.sql.all("SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = current_schema()")
-        rows = [row for (name,) in names for row in txn.sql.all(f'SELECT * FROM "{name}"')]
+        names = txn.sql.fetch_rows("SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = current_schema()")
+        rows = [row for (name,) in names for row in txn.sql.fetch_rows(f'SELECT * FROM "{name}"')]
     kept = b"\n".join(bytes(cell) if isinstance(cell, bytes) else repr(cell).encode() for row in rows for cell in row)
     assert [secret for secret in planted if secret.encode() in kept] == []
     assert find(ledger, anew=True).secrets == ()

@@ -169,19 +169,19 @@ def test_an_upgrade_links_both_sides(disk: Ledger, path: Path, open_ledger: Open
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows every query of a SQLite ledger has answered."""
     answers: list[int] = []
-    one, all_rows = SqliteSql.one, SqliteSql.all
+    fetch_row, fetch_rows = SqliteSql.fetch_row, SqliteSql.fetch_rows
 
-    def count_one(connection: SqliteSql, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+    def count_row(connection: SqliteSql, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         answers.append(1)
-        return one(connection, sql, values)
+        return fetch_row(connection, sql, values)
 
-    def count_all(connection: SqliteSql, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        rows = all_rows(connection, sql, values)
+    def count_rows(connection: SqliteSql, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        rows = fetch_rows(connection, sql, values)
         answers.append(len(rows))
         return rows
 
-    monkeypatch.setattr(SqliteSql, "one", count_one)
-    monkeypatch.setattr(SqliteSql, "all", count_all)
+    monkeypatch.setattr(SqliteSql, "fetch_row", count_row)
+    monkeypatch.setattr(SqliteSql, "fetch_rows", count_rows)
     return answers
 
 

@@ -32,13 +32,13 @@ def text_of(ledger: Ledger, turn: str) -> str:
 
 def aliases(ledger: Ledger) -> dict[str, tuple[str, str]]:
     with ledger._store.read() as txn:
-        rows = txn.sql.all("SELECT alias, session_label, reason FROM session_aliases")
+        rows = txn.sql.fetch_rows("SELECT alias, session_label, reason FROM session_aliases")
     return {alias: (label, reason) for alias, label, reason in rows}
 
 
 def appended(ledger: Ledger) -> int:
     with ledger._store.read() as txn:
-        ((count,),) = txn.sql.all("SELECT count(*) FROM log")
+        ((count,),) = txn.sql.fetch_rows("SELECT count(*) FROM log")
     return int(count)
 
 

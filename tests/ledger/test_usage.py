@@ -650,7 +650,7 @@ def _told(response: CountedResponse) -> tuple[Any, ...]:
 
 def test_responses_of_older_versions_are_looked_for_by_their_ids(disk: Ledger) -> None:
     with disk._store.read() as txn:
-        steps = [str(row[3]) for row in txn.sql.all(f"EXPLAIN QUERY PLAN {STANDING}")]
+        steps = [str(row[3]) for row in txn.sql.fetch_rows(f"EXPLAIN QUERY PLAN {STANDING}")]
     searches = [step for step in steps if "FILTER" not in step]
     assert [step.split()[1] for step in searches] == ["u", "o", "m", "t"]
     assert "native=?" in searches[2]

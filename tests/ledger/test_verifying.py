@@ -171,7 +171,7 @@ def fire(ledger: Ledger, program: str) -> None:
     """What triggers write, in the stream of a program."""
 
     def work(append: Append) -> None:
-        tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (program_stream(program),))
+        tip = append.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (program_stream(program),))
         stream = append.stream(program_stream(program), None if tip is None else bytes(tip[0]).hex())
         stream.add(TriggerFired, occasion="0" * 64, source=MessageSource.CRON)
         stream.add(TriggerMissed, count=2, first=iso_from_ms(NOON), last=iso_from_ms(NOON))

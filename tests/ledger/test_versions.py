@@ -47,7 +47,7 @@ def silent_moves(ledger: Ledger) -> list[Any]:
     """Sessions that stand elsewhere than the last row of their history says, and thread keys that two turns have; by
     the readable views alone."""
     with ledger._store.read() as txn:
-        return [*txn.sql.all(MOVED_SILENTLY), *txn.sql.all(SHARED_KEYS)]
+        return [*txn.sql.fetch_rows(MOVED_SILENTLY), *txn.sql.fetch_rows(SHARED_KEYS)]
 
 
 def test_turns_that_share_only_an_id_are_not_versions(ledger: Ledger) -> None:
@@ -206,7 +206,7 @@ def test_plain_sql_names_the_version_that_stands_in_place_of_each(ledger: Ledger
     for session, texts in {"a": ("one", "x"), "b": ("two", "x"), "c": ("one", "x", "y")}.items():
         take(ledger, session, said("m1", *texts, end=1), file=session)
     with ledger._store.read() as txn:
-        rows = txn.sql.all("SELECT turn_id, current_turn_id FROM turn_versions WHERE native_id = 'm1'")
+        rows = txn.sql.fetch_rows("SELECT turn_id, current_turn_id FROM turn_versions WHERE native_id = 'm1'")
     current: dict[str, str] = dict(rows)
     (old,) = set(current) - {head(ledger, "b"), head(ledger, "c")}
     assert current == {old: head(ledger, "c"), **{head(ledger, name): head(ledger, name) for name in "bc"}}
@@ -219,7 +219,7 @@ def test_plain_sql_names_the_turn_that_took_another_in_and_no_namesake(ledger: L
     take(ledger, "a", said("9", "fix the bug today", "done, all", end=1, names=("1",)), file="a", reread=True)
     new = head(ledger, "a")
     with ledger._store.read() as txn:
-        current: dict[str, str] = dict(txn.sql.all("SELECT turn_id, current_turn_id FROM turn_versions"))
+        current: dict[str, str] = dict(txn.sql.fetch_rows("SELECT turn_id, current_turn_id FROM turn_versions"))
     assert new != old
     assert current == {old: new, new: new, head(ledger, "b"): head(ledger, "b")}
     assert problems(ledger) == []
@@ -240,7 +240,7 @@ def test_one_event_moves_many_sessions_and_their_moves_stay_in_order(ledger: Led
     assert len(late) == 30
     assert ledger.tree.moves_to(new) == late
     with ledger._store.read() as txn:
-        rows = txn.sql.all("SELECT session, k, n, turn FROM history ORDER BY session, k")
+        rows = txn.sql.fetch_rows("SELECT session, k, n, turn FROM history ORDER BY session, k")
     assert all(n > before for _, _, n, turn in rows if turn == new)
     assert rows == sorted(rows, key=lambda row: (row[0], row[2], row[1]))
     assert problems(ledger) == []

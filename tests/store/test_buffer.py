@@ -39,7 +39,7 @@ class Watched:
         return True
 
     def words(self) -> list[Any]:
-        return [word for (word,) in self.sql.all("SELECT word FROM name ORDER BY k")]
+        return [word for (word,) in self.sql.fetch_rows("SELECT word FROM name ORDER BY k")]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_rows_go_down_in_few_statements_whatever_their_number(watched: Watched) 
 
 def test_a_read_finds_every_row_that_was_added(watched: Watched) -> None:
     watched.sql.add(NAME, numbered(3))
-    assert watched.sql.one("SELECT count(*) FROM name") == (3,)
+    assert watched.sql.fetch_row("SELECT count(*) FROM name") == (3,)
     watched.sql.add(NAME, numbered(2, 3))
     assert watched.words() == ["w0", "w1", "w2", "w3", "w4"]
 
@@ -91,7 +91,7 @@ def test_work_that_only_adds_rows_needs_no_savepoint_and_is_undone_by_forgetting
         watched.sql.add(OTHER, [(k,)])
         buffer.keep() if keeps else buffer.undo()
     assert watched.words() == ["w0", "w2"]
-    assert watched.sql.all("SELECT k FROM other") == [(0,), (2,)]
+    assert watched.sql.fetch_rows("SELECT k FROM other") == [(0,), (2,)]
     assert not any("SAVEPOINT" in sql for sql in watched.statements)
 
 
@@ -219,9 +219,9 @@ def fails(txn: WriteTxn) -> None:
 def names(store: Store) -> list[str]:
     with store.read() as txn:
         assert [line.decode() for _, line in txn.facts.lines()] == [
-            name for (name,) in txn.sql.all("SELECT name FROM program ORDER BY name")
+            name for (name,) in txn.sql.fetch_rows("SELECT name FROM program ORDER BY name")
         ]
-        return [name for (name,) in txn.sql.all("SELECT name FROM program ORDER BY name")]
+        return [name for (name,) in txn.sql.fetch_rows("SELECT name FROM program ORDER BY name")]
 
 
 def test_one_that_fails_among_many_leaves_nothing_and_harms_nobody(store: Store) -> None:
@@ -252,7 +252,7 @@ def test_one_whose_row_has_no_form_in_a_table_is_found_among_many(store: Store) 
 
 def test_one_that_reads_sees_the_rows_of_those_before_it_and_its_own(store: Store) -> None:
     def count(txn: WriteTxn) -> Any:
-        return txn.sql.all("SELECT name FROM program ORDER BY name")
+        return txn.sql.fetch_rows("SELECT name FROM program ORDER BY name")
 
     came_to = together(store, [adds("a"), adds("b", then=count), adds("c", then=fails), adds("d", then=count)])
     assert came_to[1] == [("a",), ("b",)]
@@ -272,7 +272,7 @@ def test_many_rows_of_one_piece_of_work_are_written_and_undone_like_few(store: S
     with pytest.raises(Refused):
         store.write(lambda txn: work(txn, fails))
     with store.read() as txn:
-        assert txn.sql.all("SELECT id, kind, name FROM program ORDER BY id") == []
+        assert txn.sql.fetch_rows("SELECT id, kind, name FROM program ORDER BY id") == []
     store.write(work)
     with store.read() as txn:
-        assert txn.sql.all("SELECT id, kind, name FROM program ORDER BY id") == rows
+        assert txn.sql.fetch_rows("SELECT id, kind, name FROM program ORDER BY id") == rows

@@ -301,5 +301,5 @@ def test_a_row_without_a_form_is_found_also_where_rows_are_sent_early() -> None:
         assert isinstance(odd, psycopg.DataError | StoreError)
         assert (sound, large) == (None, None)
         with store.read() as txn:
-            assert txn.sql.all("SELECT name FROM program") == [("sound",)]
+            assert txn.sql.fetch_rows("SELECT name FROM program") == [("sound",)]
         store.close()

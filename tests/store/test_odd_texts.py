@@ -27,11 +27,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 @pytest.mark.parametrize("text", ODD)
 def test_whoever_asks_for_one_is_told_that_there_is_none(store: Store, text: str) -> None:
     with store.read() as txn:
-        assert txn.sql.one(QUESTION, (text,)) == (0,)
-        assert txn.sql.all(QUESTION, (text,)) == [(0,)]
-        assert list(txn.sql.each(QUESTION, (text,))) == [(0,)]
-        assert txn.sql.one(QUESTION, ("replica",)) == (1,)
-    assert store.write(lambda txn: txn.sql.one(QUESTION, (text,)), ahead=[(QUESTION, (text,))]) == (0,)
+        assert txn.sql.fetch_row(QUESTION, (text,)) == (0,)
+        assert txn.sql.fetch_rows(QUESTION, (text,)) == [(0,)]
+        assert list(txn.sql.iterate_rows(QUESTION, (text,))) == [(0,)]
+        assert txn.sql.fetch_row(QUESTION, ("replica",)) == (1,)
+    assert store.write(lambda txn: txn.sql.fetch_row(QUESTION, (text,)), ahead=[(QUESTION, (text,))]) == (0,)
 
 
 @pytest.mark.parametrize("text", ODD[1:])
@@ -41,14 +41,14 @@ def test_on_a_server_one_that_is_written_is_refused_and_costs_no_connection(text
 
     def work(txn: WriteTxn) -> None:
         txn.sql.run("INSERT INTO local(key, value) VALUES (?, ?)", ("odd", text))
-        txn.sql.one("SELECT 1 FROM local")
+        txn.sql.fetch_row("SELECT 1 FROM local")
 
     with pytest.raises(StoreFailed, match="lone surrogate"):
         store.write(work)
     store.write(lambda txn: txn.sql.run("INSERT INTO local(key, value) VALUES (?, ?)", ("even", "x")))
     assert store._write_sql is connection
     with store.read() as txn:
-        assert txn.sql.all("SELECT key FROM local WHERE key IN ('odd', 'even')") == [("even",)]
+        assert txn.sql.fetch_rows("SELECT key FROM local WHERE key IN ('odd', 'even')") == [("even",)]
     store.close()
 
 

@@ -122,16 +122,16 @@ def test_a_snapshot_that_is_not_durable_yet_is_flushed_without_a_reader_of_its_o
 
 def test_rows_that_nobody_reads_to_the_end_disturb_no_later_reader(store: PostgresStore) -> None:
     with store.read() as txn:
-        first, rows = txn.sql, txn.sql.each("SELECT generate_series(1, 1000)")
+        first, rows = txn.sql, txn.sql.iterate_rows("SELECT generate_series(1, 1000)")
         assert next(rows) == (1,)
     with store.read() as txn:
         assert txn.sql is first
-        own = txn.sql.each("SELECT generate_series(1, 1000)")
+        own = txn.sql.iterate_rows("SELECT generate_series(1, 1000)")
         assert next(own) == (1,)
         rows.close()  # type: ignore[attr-defined]
-        assert txn.sql.one("SELECT 2") == (2,)
+        assert txn.sql.fetch_row("SELECT 2") == (2,)
         assert len(list(own)) == 999
-        assert txn.sql.all("SELECT name FROM pg_cursors WHERE name LIKE 'each%'") == []
+        assert txn.sql.fetch_rows("SELECT name FROM pg_cursors WHERE name LIKE 'each%'") == []
 
 
 def test_a_reader_that_is_interrupted_at_its_end_is_lent_no_longer(
@@ -153,7 +153,7 @@ def test_a_reader_that_is_interrupted_at_its_end_is_lent_no_longer(
     monkeypatch.undo()
     assert not store._readers._lent
     with store.read() as txn:
-        assert txn.sql.one("SELECT 2") == (2,)
+        assert txn.sql.fetch_row("SELECT 2") == (2,)
 
 
 # --- statements that wait -------------------------------------------------------------------------------------------
@@ -163,10 +163,10 @@ def test_a_statement_waits_for_the_next_question_and_is_there_then(sql: Postgres
     sql.script("BEGIN")
     sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 1))
     assert sql._later
-    assert sql.all("SELECT name, amount FROM thing") == [("a", 1)]
+    assert sql.fetch_rows("SELECT name, amount FROM thing") == [("a", 1)]
     assert not sql._later
     sql.run("UPDATE thing SET amount = ? WHERE name = ?", (2, "a"))
-    assert list(sql.each("SELECT amount FROM thing")) == [(2,)]
+    assert list(sql.iterate_rows("SELECT amount FROM thing")) == [(2,)]
     sql.run("DELETE FROM thing")
     assert sql.script("SELECT count(*) FROM thing") == [(0,)]
 
@@ -175,10 +175,10 @@ def test_what_was_foreseen_is_forgotten_where_its_table_changes(sql: PostgresSql
     amount, other = ("SELECT amount FROM thing WHERE name = ?", ("a",)), ("SELECT 1", ())
     sql.remember_answers([amount, other], [[(7,)], [(8,)]])
     sql.run("SAVEPOINT job")
-    assert sql.one(*amount) == (7,)
+    assert sql.fetch_row(*amount) == (7,)
     sql.drop()
     sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 1))
-    assert (sql.one(*amount), sql.one(*other)) == ((1,), (8,))
+    assert (sql.fetch_row(*amount), sql.fetch_row(*other)) == ((1,), (8,))
     statements = ("INSERT INTO thing VALUES (1)", "UPDATE thing SET a", "DELETE FROM thing", "RELEASE job")
     assert [changed_table(one) for one in statements] == ["thing", "thing", "thing", None]
 
@@ -188,16 +188,16 @@ def test_what_was_foreseen_is_forgotten_when_its_transaction_ends(sql: PostgresS
     for end in (lambda: sql.conclude(["COMMIT"]), lambda: sql.script("ROLLBACK")):
         sql.script("BEGIN")
         sql.remember_answers([amount], [[(7,)]])
-        assert sql.one(*amount) == (7,)
+        assert sql.fetch_row(*amount) == (7,)
         end()
-        assert sql.one(*amount) is None
+        assert sql.fetch_row(*amount) is None
 
 
 def test_a_refused_statement_is_told_to_whoever_asks_next(sql: PostgresSql) -> None:
     sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 1))
     sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 2))
     with pytest.raises(psycopg.errors.UniqueViolation):
-        sql.one("SELECT 1 FROM thing")
+        sql.fetch_row("SELECT 1 FROM thing")
     sql.buffer.works_done = 1
     sql._later = [("INSERT INTO thing VALUES (?, ?)", ("b", 1), 0), ("INSERT INTO thing VALUES (?, ?)", ("b", 1), 1)]
     with pytest.raises(RowsRefused):
@@ -208,7 +208,7 @@ def test_of_many_statements_only_so_many_wait(sql: PostgresSql) -> None:
     for number in range(1000):
         sql.run("INSERT INTO thing VALUES (?, ?)", (str(number), number))
         assert len(sql._later) < 128
-    assert sql.one("SELECT count(*) FROM thing") == (1000,)
+    assert sql.fetch_row("SELECT count(*) FROM thing") == (1000,)
 
 
 def test_of_large_statements_only_so_many_bytes_wait(sql: PostgresSql) -> None:
@@ -217,7 +217,7 @@ def test_of_large_statements_only_so_many_bytes_wait(sql: PostgresSql) -> None:
         sql.run("INSERT INTO large VALUES (?)", (bytes([number]) * 300_000,))
         assert sum(len(values[0]) for _, values, _ in sql._later) < 1024 * 1024
     assert sql._later
-    assert sql.one("SELECT count(*), sum(length(piece)) FROM large") == (21, 6_300_000)
+    assert sql.fetch_row("SELECT count(*), sum(length(piece)) FROM large") == (21, 6_300_000)
 
 
 def test_a_caller_whose_statement_is_refused_alone_hears_of_it(store: PostgresStore) -> None:
@@ -234,7 +234,7 @@ def test_a_caller_whose_statement_is_refused_alone_hears_of_it(store: PostgresSt
         failed = [future for future in made if future.exception() is not None]
     assert len(failed) == 12
     with store.read() as txn:
-        assert txn.sql.one("SELECT count(*) FROM local WHERE key LIKE 'key%'") == (4,)
+        assert txn.sql.fetch_row("SELECT count(*) FROM local WHERE key LIKE 'key%'") == (4,)
 
 
 def test_a_statement_is_prepared_once_and_stays_so_where_another_is_refused(sql: PostgresSql) -> None:
@@ -244,17 +244,17 @@ def test_a_statement_is_prepared_once_and_stays_so_where_another_is_refused(sql:
     sql.run("INSERT INTO thing VALUES (?, ?)", ("a", 1))
     sql.run("INSERT INTO thing VALUES (?, ?)", ("a", None))
     with pytest.raises(psycopg.errors.UniqueViolation):
-        sql.all("SELECT name FROM thing WHERE amount > ?", (0,))
+        sql.fetch_rows("SELECT name FROM thing WHERE amount > ?", (0,))
     assert prepared() == ["INSERT INTO thing VALUES ($1, $2)"]
     sql.run("INSERT INTO thing VALUES (?, ?)", ("b", 1))
-    assert sql.all("SELECT name FROM thing WHERE amount > ?", (0,)) == [("b",)]
+    assert sql.fetch_rows("SELECT name FROM thing WHERE amount > ?", (0,)) == [("b",)]
     assert len(prepared()) == 2
 
 
 def test_beyond_the_kept_statements_each_is_prepared_anew(sql: PostgresSql, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_connection, "KEPT_STATEMENTS", 2)
     for _ in range(2):
-        assert [sql.one(f"SELECT {number}, ?", ("x",)) for number in range(5)] == [(n, "x") for n in range(5)]
+        assert [sql.fetch_row(f"SELECT {number}, ?", ("x",)) for number in range(5)] == [(n, "x") for n in range(5)]
         together = sql.ask_together([(f"SELECT {number}, ?", ("y",)) for number in range(5)])
         assert together == [[(number, "y")] for number in range(5)]
     assert sql.script("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''") == [(2,)]
@@ -268,20 +268,20 @@ def test_statements_beyond_the_kept_ones_are_not_taken_for_each_other(
     for number in range(3):
         sql.run("INSERT INTO thing VALUES (?, ?)", (f"a{number}", number))
         sql.run("INSERT INTO other VALUES (?, ?)", (f"b{number}", number))
-    assert sql.all("SELECT name FROM thing ORDER BY amount") == [("a0",), ("a1",), ("a2",)]
-    assert sql.all("SELECT name FROM other ORDER BY amount") == [("b0",), ("b1",), ("b2",)]
+    assert sql.fetch_rows("SELECT name FROM thing ORDER BY amount") == [("a0",), ("a1",), ("a2",)]
+    assert sql.fetch_rows("SELECT name FROM other ORDER BY amount") == [("b0",), ("b1",), ("b2",)]
 
 
 def test_values_travel_as_their_columns_have_them(sql: PostgresSql) -> None:
     sql.script("CREATE TEMPORARY TABLE kinds(a BIGINT, b TEXT, c BYTEA, d DOUBLE PRECISION, e BOOLEAN, f BIGINT)")
     for row in ((1, "ä", b"\0\xff", 0.1, True, None), (-(2**63), "", b"", 1e300, False, True)):
         sql.run("INSERT INTO kinds VALUES (?, ?, ?, ?, ?, ?)", row)
-    assert sql.all("SELECT * FROM kinds") == [
+    assert sql.fetch_rows("SELECT * FROM kinds") == [
         (1, "ä", b"\0\xff", 0.1, 1, None),
         (-(2**63), "", b"", 1e300, 0, 1),
     ]
     with pytest.raises(psycopg.DataError, match="no value of a statement: object"):
-        sql.one("SELECT ?", (object(),))
+        sql.fetch_row("SELECT ?", (object(),))
     sql.run("INSERT INTO kinds(b) VALUES (?)", ("a\0b",))
     with pytest.raises(psycopg.DataError, match="NUL"):
         sql.flush()
@@ -293,12 +293,12 @@ def test_values_travel_as_their_columns_have_them(sql: PostgresSql) -> None:
 def test_a_reader_asks_for_local_state_once(store: PostgresStore) -> None:
     question = ("SELECT value FROM local WHERE key = ?", ("note",))
     with store.read() as txn:
-        assert txn.sql.one(*question) is None
+        assert txn.sql.fetch_row(*question) is None
         store.write(lambda write: write.sql.run("INSERT INTO local(key, value) VALUES ('note', '1')"))
-        assert txn.sql.one(*question) is None
+        assert txn.sql.fetch_row(*question) is None
     with store.read() as txn:
-        assert txn.sql.one(*question) == ("1",)
-        assert txn.sql.all(*question) == [("1",)]
+        assert txn.sql.fetch_row(*question) == ("1",)
+        assert txn.sql.fetch_rows(*question) == [("1",)]
 
 
 # --- claims ---------------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_short_words_of_the_surface_are_spelled_out() -> None:
 
 def test_values_come_back_as_sqlite_gives_them(address: str) -> None:
     with weft.open(address) as ledger, ledger._store.read() as txn:
-        row = txn.sql.one("SELECT CAST(? AS BIGINT), CAST(? AS BLOB), CAST(? AS TEXT), 1 = 1, ?, sum(n) FROM"
+        row = txn.sql.fetch_row("SELECT CAST(? AS BIGINT), CAST(? AS BLOB), CAST(? AS TEXT), 1 = 1, ?, sum(n) FROM"
                           " (VALUES (1), (2)) AS v(n)", (2**53, b"\0\xff", "é", None))  # fmt: skip
         assert row == (2**53, b"\0\xff", "é", 1, None, 3)
         assert [type(value) for value in row[:4]] == [int, bytes, str, int]
@@ -181,16 +181,16 @@ def test_a_name_with_a_nul_is_nobody_s(address: str) -> None:
 
 def test_many_rows_are_read_a_few_at_a_time_and_others_in_between(address: str) -> None:
     with weft.open(address) as ledger, ledger._store.read() as txn:
-        rows = txn.sql.each("SELECT n, ? FROM generate_series(1, 5000) n", ("x",))
+        rows = txn.sql.iterate_rows("SELECT n, ? FROM generate_series(1, 5000) n", ("x",))
         found = []
         for n, _ in rows:
             found.append(n)
-            assert txn.sql.one("SELECT 1") == (1,)
+            assert txn.sql.fetch_row("SELECT 1") == (1,)
         assert found == list(range(1, 5001))
-        left = txn.sql.each("SELECT 1 FROM generate_series(1, 5000)")
+        left = txn.sql.iterate_rows("SELECT 1 FROM generate_series(1, 5000)")
         assert next(left) == (1,)
         left.close()  # type: ignore[attr-defined]
-        assert txn.sql.all("SELECT name FROM pg_cursors WHERE name <> ''") == []
+        assert txn.sql.fetch_rows("SELECT name FROM pg_cursors WHERE name <> ''") == []
 
 
 def test_a_failed_question_of_one_caller_harms_none_that_shares_its_commit(address: str) -> None:
@@ -198,7 +198,7 @@ def test_a_failed_question_of_one_caller_harms_none_that_shares_its_commit(addre
     store = PostgresStore(address)
 
     def bad(txn: WriteTxn) -> None:
-        txn.sql.all("SELECT 1 / 0")
+        txn.sql.fetch_rows("SELECT 1 / 0")
 
     def write(k: int) -> None:
         for i in range(10):
@@ -328,7 +328,7 @@ def test_a_later_program_takes_its_steps_once_and_an_earlier_one_is_refused(addr
     later = grown("CREATE TABLE fresh (n INTEGER); INSERT INTO fresh VALUES (1)", "INSERT INTO fresh VALUES (2)")
     with ThreadPoolExecutor(3) as pool:
         for store in pool.map(lambda _: PostgresStore(address, schema=later), range(3)):
-            assert ask(store, lambda facts: facts.sql.all("SELECT n FROM fresh ORDER BY n")) == [(1,), (2,)]
+            assert ask(store, lambda facts: facts.sql.fetch_rows("SELECT n FROM fresh ORDER BY n")) == [(1,), (2,)]
             store.close()
     with pytest.raises(LedgerTooNew):
         append(running, "after")
@@ -411,7 +411,7 @@ def test_a_role_that_would_not_wait_for_the_disk_waits_here(server: Server, addr
     role = f"hasty_{new_name()}"
     execute(address, f"CREATE ROLE {role} SUPERUSER LOGIN", f"ALTER ROLE {role} SET synchronous_commit TO off")
     with weft.open(address.replace("weft@", f"{role}@")) as ledger:
-        found = ledger._store.write(lambda txn: txn.sql.one("SHOW synchronous_commit"))
+        found = ledger._store.write(lambda txn: txn.sql.fetch_row("SHOW synchronous_commit"))
         assert found == ("on",)
     execute(address, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
 

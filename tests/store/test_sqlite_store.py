@@ -163,7 +163,9 @@ def test_a_closed_ledger_is_one_file_that_holds_everything(tmp_path: Path) -> No
 
 def test_every_connection_syncs_every_commit(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "ledger.db")
-    settings = store.write(lambda txn: [txn.sql.one("PRAGMA journal_mode"), txn.sql.one("PRAGMA synchronous")])
+    settings = store.write(
+        lambda txn: [txn.sql.fetch_row("PRAGMA journal_mode"), txn.sql.fetch_row("PRAGMA synchronous")]
+    )
     assert settings == [("wal",), (2,)]
     store.close()
 

@@ -243,7 +243,7 @@ def test_contents_that_others_stored_meanwhile_are_stored_once(addresses: tuple[
         assert verdicts(one)["known"] == 1
         with one._store.read() as txn:
             bytes_of = "SELECT count(*) FROM content WHERE bytes = ?"
-            assert txn.sql.one(bytes_of, (b"a text of both",)) == (1,)
+            assert txn.sql.fetch_row(bytes_of, (b"a text of both",)) == (1,)
         assert list(one.verify()) == []
 
 

@@ -88,7 +88,7 @@ def test_the_latest_sessions_come_first(weft: Shell, home: Path) -> None:
     assert weft("import").code == 0
     with library.open(weft.folder / ".weft" / "ledger.db", read_only=True) as ledger, ledger._store.read() as txn:
         labels = {session.id: session.label for session in ledger.sessions()}
-        arrived = [labels[id] for (id,) in txn.sql.all("SELECT id FROM session ORDER BY n")]
+        arrived = [labels[id] for (id,) in txn.sql.fetch_rows("SELECT id FROM session ORDER BY n")]
     assert len(arrived) == 20
     assert arrived == sorted(arrived, reverse=True)
 

@@ -474,7 +474,7 @@ class MentionSuggester:
 
     def _read_newer_programs(self, txn: ReadTxn) -> None:
         """Take up what became of programs since the last call."""
-        (newest,) = txn.sql.one("SELECT coalesce(max(n), 0) FROM program_history") or (0,)
+        (newest,) = txn.sql.fetch_row("SELECT coalesce(max(n), 0) FROM program_history") or (0,)
         if newest == self._read_up_to:
             return
         changed = _changed_programs(txn.sql, self._read_up_to)
@@ -512,7 +512,7 @@ def _is_offered(sql: Sql, access: Access, participant: Participant) -> bool:
 def _active_names(sql: Sql, participants: Iterable[Participant]) -> list[IndexedName]:
     names = []
     for one in participants:
-        row = sql.one("SELECT max(position) FROM room_message WHERE author = ?", (one.id,))
+        row = sql.fetch_row("SELECT max(position) FROM room_message WHERE author = ?", (one.id,))
         names.append(IndexedName(one.kind, one.node, one.name, 0 if row is None else row[0] or 0))
     return names
 
@@ -532,16 +532,16 @@ def _active_at(sql: Sql, row: ProgramRow) -> int:
     """When an agent last said something in any room, which everybody may know; of people only their rooms know."""
     if row.kind != ProgramKind.AGENT:
         return 0
-    newest = sql.one("SELECT max(posted_at) FROM room_message WHERE node = ?", (row.id,))
+    newest = sql.fetch_row("SELECT max(posted_at) FROM room_message WHERE node = ?", (row.id,))
     return 0 if newest is None else newest[0] or 0
 
 
 def _changed_programs(sql: Sql, since: int) -> set[str]:
-    return {id for (id,) in sql.all("SELECT DISTINCT program FROM program_history WHERE n > ?", (since,))}
+    return {id for (id,) in sql.fetch_rows("SELECT DISTINCT program FROM program_history WHERE n > ?", (since,))}
 
 
 def _all_programs(sql: Sql) -> list[ProgramRow]:
-    rows = sql.all(f"{PROGRAM.select} WHERE kind IN (?, ?) AND deleted = 0", MENTIONED_KINDS)
+    rows = sql.fetch_rows(f"{PROGRAM.select} WHERE kind IN (?, ?) AND deleted = 0", MENTIONED_KINDS)
     return [ProgramRow(*row) for row in rows]
 
 

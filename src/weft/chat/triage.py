@@ -285,7 +285,7 @@ class CandidateReader:
     # --- what agents are compared by -----------------------------------------------------------------------------
 
     def _read_newer_programs(self, txn: ReadTxn, erasures: int) -> None:
-        (newest,) = txn.sql.one("SELECT coalesce(max(n), 0) FROM program_history") or (0,)
+        (newest,) = txn.sql.fetch_row("SELECT coalesce(max(n), 0) FROM program_history") or (0,)
         tags_read = _tag_counts(txn.sql)
         read_up_to, erased = self._read_up_to
         if (newest, erasures, tags_read) == (read_up_to, erased, self._tags_read):
@@ -328,7 +328,7 @@ class CandidateReader:
         one, or the model is not installed."""
         from weft.programs.minilm import NAME
 
-        rows = sql.all(
+        rows = sql.fetch_rows(
             "SELECT v.node, v.floats FROM vector v JOIN program p ON p.id = v.node"
             " WHERE v.model = ? AND p.kind = ? AND p.deleted = 0",
             (NAME, ProgramKind.AGENT.value),
@@ -363,12 +363,12 @@ def description_of(config: Any) -> str:
 
 
 def _room_of(sql: Sql, session: str) -> str | None:
-    row = sql.one("SELECT conversation FROM participant WHERE session = ? ORDER BY n DESC LIMIT 1", (session,))
+    row = sql.fetch_row("SELECT conversation FROM participant WHERE session = ? ORDER BY n DESC LIMIT 1", (session,))
     return None if row is None else str(row[0])
 
 
 def _changed_agents(sql: Sql, since: int) -> set[str]:
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT DISTINCT h.program FROM program_history h JOIN program p ON p.id = h.program"
         " WHERE h.n > ? AND p.kind = ?",
         (since, ProgramKind.AGENT.value),
@@ -378,7 +378,7 @@ def _changed_agents(sql: Sql, since: int) -> set[str]:
 
 def _tag_counts(sql: Sql) -> tuple[Any, ...]:
     """How many tags agents have, and when they got them."""
-    row = sql.one(
+    row = sql.fetch_row(
         "SELECT count(*), max(t.tagged_at), sum(t.tagged_at) FROM program p JOIN node_tag t ON t.node = p.id"
         " WHERE p.kind = ? AND p.deleted = 0",
         (ProgramKind.AGENT.value,),
@@ -387,7 +387,7 @@ def _tag_counts(sql: Sql) -> tuple[Any, ...]:
 
 
 def _tags_of_agents(sql: Sql) -> dict[str, tuple[str, ...]]:
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT t.node, t.tag FROM program p JOIN node_tag t ON t.node = p.id WHERE p.kind = ? AND p.deleted = 0",
         (ProgramKind.AGENT.value,),
     )

@@ -226,7 +226,7 @@ class NodeAccess:
     def producers(self, key: str) -> list[str]:
         """The keys of the events that produced a node, the first one first."""
         query = "SELECT source FROM edge WHERE target = ? AND type = ? ORDER BY id"
-        return [source for (source,) in self._edges.all(query, (key, EdgeType.EVENT_PRODUCES.value))]
+        return [source for (source,) in self._edges.fetch_rows(query, (key, EdgeType.EVENT_PRODUCES.value))]
 
     def _may_see_position(self, conversation: str, position: int) -> bool:
         row = load_conversation(self._txn.sql, conversation)
@@ -240,17 +240,17 @@ class NodeAccess:
         return found is not None and may_use_resource(self._access, self._txn, found, READ_RESOURCE)
 
     def _may_see_snapshot(self, snapshot: str) -> bool:
-        row = self._txn.sql.one("SELECT resource, run FROM resource_snapshot WHERE id = ?", (snapshot,))
+        row = self._txn.sql.fetch_row("SELECT resource, run FROM resource_snapshot WHERE id = ?", (snapshot,))
         if row is None:
             return False
         return self._may_see_resource(row[0]) or (row[1] is not None and self._may_see_run(row[1]))
 
     def _may_see_handle(self, handle: str) -> bool:
-        row = self._txn.sql.one("SELECT resource FROM resource_handle WHERE id = ?", (handle,))
+        row = self._txn.sql.fetch_row("SELECT resource FROM resource_handle WHERE id = ?", (handle,))
         return row is not None and self._may_see_resource(row[0])
 
     def _may_see_policy(self, policy: str) -> bool:
-        row = self._txn.sql.one("SELECT agent FROM policy WHERE id = ?", (policy,))
+        row = self._txn.sql.fetch_row("SELECT agent FROM policy WHERE id = ?", (policy,))
         return row is not None and (row[0] is None or self._may_see_program(row[0]))
 
     # --- events -------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class NodeAccess:
         """What was said, to those who took part then; all else to those who take part now."""
         if isinstance(event, kernel_events.MessagePosted):
             query = "SELECT position FROM room_message WHERE id = ? AND n = ?"
-            row = self._txn.sql.one(query, (event.message, n))
+            row = self._txn.sql.fetch_row(query, (event.message, n))
             return row is not None and self._may_see_position(conversation, row[0])
         events = OwnEvents(self._txn.sql)
         return bool(self._access.ids) and all(
@@ -405,7 +405,7 @@ class EdgeReader:
         counted = 0
         for end in self.keys_of(key):
             values = (end, type.value, high, most - counted)
-            ((found,),) = self._edges.all(f"SELECT count(*) FROM ({edges}) edges", values)
+            ((found,),) = self._edges.fetch_rows(f"SELECT count(*) FROM ({edges}) edges", values)
             counted += found
         return counted
 
@@ -425,7 +425,7 @@ class EdgeReader:
             f" ORDER BY id {order} LIMIT ?"
         )
         while True:
-            rows = self._edges.all(query, (key, type.value, low, high, _PAGE))
+            rows = self._edges.fetch_rows(query, (key, type.value, low, high, _PAGE))
             for row in rows:
                 edge = self._to_row(row)
                 if (self.at is None or self.holds_at(edge, self.at)) and self._may_see(edge):
@@ -555,13 +555,13 @@ def newest_known(txn: ReadTxn, when: int) -> int:
     """The number of the newest event that this ledger had when its clock last showed a time: the last one to arrive at
     that time or an earlier one, 0 where none did. What came before it counts, also if the clock, which was set back
     since, showed a later time then. Looked for from the newest arrival back: clocks may go back, numbers do not."""
-    row = txn.sql.one('SELECT n FROM log WHERE "at" <= ? ORDER BY n DESC LIMIT 1', (when,))
+    row = txn.sql.fetch_row('SELECT n FROM log WHERE "at" <= ? ORDER BY n DESC LIMIT 1', (when,))
     return 0 if row is None else int(row[0])
 
 
 def arrival_of(txn: ReadTxn, n: int) -> int:
     """When an event arrived."""
-    row = txn.sql.one("SELECT at FROM log WHERE n >= ? ORDER BY n LIMIT 1", (n,))
+    row = txn.sql.fetch_row("SELECT at FROM log WHERE n >= ? ORDER BY n LIMIT 1", (n,))
     return 0 if row is None else int(row[0])
 
 

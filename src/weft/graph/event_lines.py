@@ -90,7 +90,7 @@ class EventLines:
         """The contents that an event names and that are here: reference, number, salt and size."""
         for ref in dict.fromkeys(content_refs(event)):
             n = self._txn.facts.find_content(bytes.fromhex(ref))
-            row = n and self._txn.sql.one("SELECT salt, size FROM content WHERE n = ?", (n,))
+            row = n and self._txn.sql.fetch_row("SELECT salt, size FROM content WHERE n = ?", (n,))
             if n and row and row[0]:
                 yield ref, n, bytes(row[0]), row[1]
 

@@ -236,11 +236,11 @@ def find_lasting_id(txn: ReadTxn, name: str, parse_time: ParseTime) -> str | Non
 def kind_of_lasting_id(sql: Sql, id: str) -> str | None:
     """The kind of a node that is no program, session, turn, message or event."""
     for kind, table in _TABLES.items():
-        if sql.one(f"SELECT 1 FROM {table} WHERE id = ?", (id,)) is not None:
+        if sql.fetch_row(f"SELECT 1 FROM {table} WHERE id = ?", (id,)) is not None:
             return kind
     for kind in (edges.HANDLE, edges.MATERIALIZATION) if is_ulid(id) else (edges.URI,):
         key = node_key(kind, id)
-        if sql.one("SELECT 1 FROM edge WHERE source = ? OR target = ? LIMIT 1", (key, key)) is not None:
+        if sql.fetch_row("SELECT 1 FROM edge WHERE source = ? OR target = ? LIMIT 1", (key, key)) is not None:
             return kind
     return None
 
@@ -415,7 +415,7 @@ class Graph(LedgerPart):
     def _ids_in(self, importer: ImportWriter) -> ForeignIds:
         def is_there(query: str, id: str) -> bool:
             with self._store.read() as txn:
-                return txn.sql.one(query, (id,)) is not None
+                return txn.sql.fetch_row(query, (id,)) is not None
 
         return ForeignIds(
             turns={},

@@ -377,7 +377,7 @@ class NodeReader:
                 return resource.declared_at or None, resource.probed_at if is_dead else None
             case kinds.HANDLE:
                 query = "SELECT opened_at, closed_at FROM resource_handle WHERE id = ?"
-                row = self._txn.sql.one(query, (id,))
+                row = self._txn.sql.fetch_row(query, (id,))
                 return (None, None) if row is None else (row[0], row[1])
         return None, None
 
@@ -513,7 +513,7 @@ class NodeReader:
         return "Snapshot", {name: value for name, value in shown.items() if value is not None}
 
     def _handle_properties(self, id: str) -> tuple[str, Properties]:
-        row = self._txn.sql.one(
+        row = self._txn.sql.fetch_row(
             "SELECT resource, provider, provider_id, capabilities, opened_at, closed_at FROM resource_handle"
             " WHERE id = ?",
             (id,),
@@ -533,7 +533,7 @@ class NodeReader:
         return "Handle", shown if closed_at is None else {**shown, "closed_at": iso_from_ms(closed_at)}
 
     def _policy_properties(self, id: str) -> tuple[str, Properties]:
-        if self._txn.sql.one("SELECT 1 FROM policy WHERE id = ?", (id,)) is None:
+        if self._txn.sql.fetch_row("SELECT 1 FROM policy WHERE id = ?", (id,)) is None:
             return "Policy", {"id": id, "missing": True}
         policy = load_policy(self._txn, id)
         shown: Properties = msgspec.to_builtins(policy)
@@ -657,7 +657,7 @@ class GraphQueries:
 
     def _all_resources(self) -> Iterator[str]:
         query = "SELECT id FROM resource WHERE n <= ? AND declared_at <= ? ORDER BY n"
-        for (id,) in self.reader.txn.sql.all(query, (self.reader.newest, self._declared_until)):
+        for (id,) in self.reader.txn.sql.fetch_rows(query, (self.reader.newest, self._declared_until)):
             key = node_key(kinds.RESOURCE, id)
             if self.reader.access.may_see(key):
                 yield key
@@ -671,7 +671,7 @@ class GraphQueries:
         kind, _, id = key.partition(":")
         if kind == kinds.RESOURCE:
             query = "SELECT 1 FROM resource WHERE id = ? AND n <= ? AND declared_at <= ?"
-            if self.reader.txn.sql.one(query, (id, self.reader.newest, self._declared_until)) is not None:
+            if self.reader.txn.sql.fetch_row(query, (id, self.reader.newest, self._declared_until)) is not None:
                 yield key
             return
         self._ensure_kind(key, (kinds.RUN, kinds.SESSION, kinds.PROGRAM), "a turn, a session or an agent has resources")
@@ -704,7 +704,7 @@ class GraphQueries:
             agent = key.partition(":")[2]
         where, values = ("", ()) if agent is None else (" AND agent = ?", (agent,))
         query = f"SELECT id FROM policy WHERE n <= ?{where} ORDER BY n"
-        for (id,) in self.reader.txn.sql.all(query, (self.reader.newest, *values)):
+        for (id,) in self.reader.txn.sql.fetch_rows(query, (self.reader.newest, *values)):
             policy = node_key(kinds.POLICY, id)
             if self.reader.access.may_see(policy):
                 yield policy

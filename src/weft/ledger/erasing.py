@@ -75,19 +75,19 @@ def copies_of_sessions(txn: ReadTxn, sessions: Iterable[str], turns: Iterable[st
 
 def copies_that_need(txn: ReadTxn, refs: set[bytes]) -> Iterator[int]:
     """Numbers of the stretches that were compressed against one of these contents."""
-    for (n,) in txn.sql.all("SELECT DISTINCT content FROM kept ORDER BY content"):
-        row = txn.sql.one("SELECT salt FROM content WHERE n = ?", (n,))
+    for (n,) in txn.sql.fetch_rows("SELECT DISTINCT content FROM kept ORDER BY content"):
+        row = txn.sql.fetch_row("SELECT salt FROM content WHERE n = ?", (n,))
         if row is not None and row[0] and not refs.isdisjoint(_dictionary_references(txn, n)):
             yield n
 
 
 def _dictionary_references(txn: ReadTxn, n: int) -> list[bytes]:
     """The references at the head of a stretch, without reading all of it where that can be."""
-    row = txn.sql.one("SELECT substr(bytes, 1, ?) FROM content WHERE n = ?", (HEAD_BYTES, n))
+    row = txn.sql.fetch_row("SELECT substr(bytes, 1, ?) FROM content WHERE n = ?", (HEAD_BYTES, n))
     head = bytes(row[0]) if row and row[0] is not None else txn.facts.content(n)
     wanted = HEAD_BYTES + REF_BYTES * count_of_references(head)
     if len(head) < wanted and row and row[0] is not None:
-        row = txn.sql.one("SELECT substr(bytes, 1, ?) FROM content WHERE n = ?", (wanted, n))
+        row = txn.sql.fetch_row("SELECT substr(bytes, 1, ?) FROM content WHERE n = ?", (wanted, n))
         head = bytes(row[0]) if row and row[0] is not None else b""
     return references_in(head)
 
@@ -287,7 +287,7 @@ def _shown_elsewhere(txn: ReadTxn, named: Collection[int], replacements: Sequenc
 
 
 def _is_erased(txn: ReadTxn, turn: str) -> bool:
-    return any(counts(txn, n) for (n,) in txn.sql.all("SELECT n FROM erasure WHERE turn = ?", (turn,)))
+    return any(counts(txn, n) for (n,) in txn.sql.fetch_rows("SELECT n FROM erasure WHERE turn = ?", (turn,)))
 
 
 def _is_of_run(txn: ReadTxn, n: int) -> bool:
@@ -302,12 +302,12 @@ def _tagged_nodes(sql: Sql, target: Target) -> TaggedNodes:
     for message, number in rows_in(sql, "SELECT id, turn FROM message WHERE turn IN", list(of_number)):
         nodes[message] = (of_number[number], None)
     nodes |= {session: (None, session) for session in target.sessions}
-    return TaggedNodes(frozenset(node for (node,) in sql.all("SELECT DISTINCT node FROM node_tag")), nodes)
+    return TaggedNodes(frozenset(node for (node,) in sql.fetch_rows("SELECT DISTINCT node FROM node_tag")), nodes)
 
 
 def _untagged_nodes(sql: Sql, uses: ContentUses, going: set[bytes], sizes: dict[bytes, int]) -> Iterator[UntaggedNode]:
     for node, tags in uses.tags.items():
-        has_tags = sql.one("SELECT 1 FROM node_tag WHERE node = ?", (node,)) is not None
+        has_tags = sql.fetch_row("SELECT 1 FROM node_tag WHERE node = ?", (node,)) is not None
         if has_tags and (left := tuple(ref.hex() for ref in tags if ref in sizes and ref not in going)):
             yield UntaggedNode(node=node, tags=left)
 
@@ -358,7 +358,7 @@ def _content_sizes(txn: ReadTxn, refs: Iterable[bytes]) -> tuple[dict[bytes, int
     erased = 0
     for ref in refs:
         n = txn.facts.find_content(ref)
-        row = None if n is None else txn.sql.one("SELECT size, salt FROM content WHERE n = ?", (n,))
+        row = None if n is None else txn.sql.fetch_row("SELECT size, salt FROM content WHERE n = ?", (n,))
         if row is not None and row[1]:
             sizes[ref] = row[0]
         erased += row is not None and not row[1]
@@ -536,8 +536,8 @@ def _write_erasure(store: Store, append: Append, plan: ErasurePlan, reason: str,
 def _names_spawn_calls(append: Append, plan: ErasurePlan) -> bool:
     """Does the id of a call that started a session go? A session's row has it as text."""
     contents = set(numbers_of(ReadTxn(append.sql, append.txn.facts), plan))
-    calls = append.sql.all("SELECT call_id FROM tool_call WHERE spawned IS NOT NULL")
-    calls += append.sql.all("SELECT spawn_call FROM session WHERE spawn_call_name IS NOT NULL")
+    calls = append.sql.fetch_rows("SELECT call_id FROM tool_call WHERE spawned IS NOT NULL")
+    calls += append.sql.fetch_rows("SELECT spawn_call FROM session WHERE spawn_call_name IS NOT NULL")
     return not contents.isdisjoint(number for (number,) in calls)
 
 
@@ -644,7 +644,7 @@ def finish(store: Store, patience: float = 5.0) -> bool:
     """
     with store.read() as txn:
         what = unfinished_erasure(txn.sql)
-        stale = txn.sql.one("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
+        stale = txn.sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
     if what is None:
         return True
     if stale:

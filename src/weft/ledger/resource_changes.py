@@ -109,7 +109,7 @@ from weft.store.sql import Sql
 
 def stream_of_resource(append: Append, id: str) -> EventStream:
     name = resource_stream(id)
-    tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+    tip = append.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (name,))
     return append.stream(name, bytes(tip[0]).hex() if tip else None)
 
 
@@ -287,7 +287,7 @@ def other_keeper(txn: ReadTxn, resource: Resource, session: SessionRow) -> Sessi
 def _kept_at_fork(txn: ReadTxn, branch: SessionRow, origin: str, resource: str) -> bool:
     """Whether a session began as a fork of another one whose plan kept the resource."""
     query = "SELECT n FROM history WHERE session = ? AND why = 'fork' ORDER BY k LIMIT 1"
-    for (n,) in txn.sql.all(query, (branch.n,)):
+    for (n,) in txn.sql.fetch_rows(query, (branch.n,)):
         line = txn.facts.line(n)
         event = None if line is None else decoded(n, line)
         if isinstance(event, AgentForked) and event.to_branch == branch.id and event.from_branch == origin:
@@ -637,7 +637,7 @@ def add_snapshot(
     resource = require_resource(append, name)
     ensure_own_turn(append, run)
     if snapshot is not None:
-        known = append.sql.one(
+        known = append.sql.fetch_row(
             "SELECT state FROM resource_snapshot WHERE id = ? AND resource = ?", (snapshot, resource.id)
         )
         if known is None:
@@ -660,7 +660,7 @@ def ensure_own_turn(append: Append, run: str | None) -> None:
 def add_kept_state(append: Append, state: KeptState, run: str, after: str) -> None:
     """What was kept around a call of a tool, as part of its turn: whoever runs the turn has the right to it. A turn has
     one beginning: another one is left out."""
-    if append.sql.one("SELECT 1 FROM resource WHERE id = ?", (state.resource,)) is None:
+    if append.sql.fetch_row("SELECT 1 FROM resource WHERE id = ?", (state.resource,)) is None:
         return
     if state.is_before and is_begun(append.sql, run, state.resource):
         return
@@ -979,7 +979,7 @@ def last_undone(txn: ReadTxn, session: SessionRow) -> UndoneMove | None:
 def _moves_backwards(txn: ReadTxn, session: SessionRow) -> Iterator[HistoryRow]:
     before = session.moves
     query = f"{HISTORY.select} WHERE session = ? AND k < ? ORDER BY k DESC LIMIT ?"
-    while rows := [HistoryRow(*values) for values in txn.sql.all(query, (session.n, before, _ROWS_AT_ONCE))]:
+    while rows := [HistoryRow(*values) for values in txn.sql.fetch_rows(query, (session.n, before, _ROWS_AT_ONCE))]:
         yield from rows
         before = rows[-1].k
 
@@ -991,7 +991,7 @@ def _event_of(txn: ReadTxn, row: HistoryRow) -> Event | UnknownEvent | None:
 
 def _stood_at(txn: ReadTxn, session: SessionRow, undo: HistoryRow) -> str | None:
     """The event inside its turn that the head stood at before an undo."""
-    row = txn.sql.one("SELECT turn, events FROM history WHERE session = ? AND k = ?", (session.n, undo.k - 1))
+    row = txn.sql.fetch_row("SELECT turn, events FROM history WHERE session = ? AND k = ?", (session.n, undo.k - 1))
     turn = None if row is None or row[1] is None else load_turn(txn.sql, row[0])
     return None if row is None or turn is None else head_event(txn.facts, turn, row[1])
 

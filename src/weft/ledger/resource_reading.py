@@ -259,7 +259,7 @@ def listed_resources(
         conditions.append(("kind = ?", kind.value))
     words = [condition for condition, _ in conditions] + ([] if is_discarded else ["owner IS NOT NULL"])
     where = f" WHERE {' AND '.join(words)}" if words else ""
-    rows = txn.sql.all(f"{_RESOURCE}{where} ORDER BY n", tuple(value for _, value in conditions))
+    rows = txn.sql.fetch_rows(f"{_RESOURCE}{where} ORDER BY n", tuple(value for _, value in conditions))
     found = (to_resource(txn, row) for row in rows)
     return [resource for resource in found if may_read(txn, resource)]
 
@@ -285,11 +285,11 @@ def _readable_resources(txn: ReadTxn, rows: Sequence[Row]) -> list[Resource]:
 
 def rows_of_id(txn: ReadTxn, select: str, column: str, text: str) -> list[Row]:
     """Of the resources or snapshots that an id means, or the end of one."""
-    whole = txn.sql.all(f"{select} WHERE {column} = ?", (text.upper(),))
+    whole = txn.sql.fetch_rows(f"{select} WHERE {column} = ?", (text.upper(),))
     if whole or not END_LETTERS <= len(text) < ULID_LETTERS or not (text.isalnum() and text.isascii()):
         return whole
     end = text.upper()
-    return txn.sql.all(
+    return txn.sql.fetch_rows(
         f"{select} WHERE substr({column}, {ULID_LETTERS - END_LETTERS + 1}) = ? AND {column} LIKE ? LIMIT 3",
         (end[-END_LETTERS:], f"%{end}"),
     )
@@ -299,8 +299,8 @@ def _rows_of_name(txn: ReadTxn, text: str) -> list[Row]:
     """Of the resources with a name or a place."""
     digest = text_digest(text)
     rows = [
-        *txn.sql.all(f"{_RESOURCE} WHERE name_digest = ?", (digest,)),
-        *txn.sql.all(f"{_RESOURCE} WHERE place_digest = ?", (digest,)),
+        *txn.sql.fetch_rows(f"{_RESOURCE} WHERE name_digest = ?", (digest,)),
+        *txn.sql.fetch_rows(f"{_RESOURCE} WHERE place_digest = ?", (digest,)),
     ]
     return sorted({row[0]: row for row in rows}.values(), key=lambda row: row[1])
 
@@ -308,14 +308,14 @@ def _rows_of_name(txn: ReadTxn, text: str) -> list[Row]:
 def free_name(txn: ReadTxn, wanted: str) -> str:
     """This name, or the next with a number, that nothing has which somebody owns."""
     name, number = wanted, 1
-    while txn.sql.one("SELECT 1 FROM resource WHERE name_digest = ? AND owner IS NOT NULL", (text_digest(name),)):
+    while txn.sql.fetch_row("SELECT 1 FROM resource WHERE name_digest = ? AND owner IS NOT NULL", (text_digest(name),)):
         number += 1
         name = f"{wanted}-{number}"
     return name
 
 
 def find_resource(txn: ReadTxn, id: str) -> Resource | None:
-    row = txn.sql.one(f"{_RESOURCE} WHERE id = ?", (id,))
+    row = txn.sql.fetch_row(f"{_RESOURCE} WHERE id = ?", (id,))
     return None if row is None else to_resource(txn, row)
 
 
@@ -323,7 +323,7 @@ def standing_at(txn: ReadTxn, kind: ResourceKind, place: str, machine: str | Non
     """The resource of this ledger that somebody owns at a place of a machine, else one there that is bound to none;
     whoever may read it."""
     for on in dict.fromkeys((machine, None)):
-        row = txn.sql.one(
+        row = txn.sql.fetch_row(
             f"{_RESOURCE} WHERE place_digest = ? AND kind = ? AND COALESCE(machine, '') = ? AND stands = 1",
             (text_digest(place), kind.value, on or ""),
         )
@@ -363,19 +363,19 @@ def owner_of(txn: ReadTxn, kind: str | None, id: str | None) -> Owner | None:
     if kind is None or id is None:
         return None
     if kind == "session":
-        row = txn.sql.one("SELECT label FROM session WHERE id = ?", (id,))
+        row = txn.sql.fetch_row("SELECT label FROM session WHERE id = ?", (id,))
     else:
-        row = txn.sql.one("SELECT name FROM persona WHERE id = ?", (id,)) if kind == "agent" else None
+        row = txn.sql.fetch_row("SELECT name FROM persona WHERE id = ?", (id,)) if kind == "agent" else None
     return Owner(kind, id, None if row is None else row[0])
 
 
 def _resource_parts(txn: ReadTxn, id: str) -> tuple[ResourcePart, ...]:
-    rows = txn.sql.all("SELECT part_ref, part FROM resource_part WHERE resource = ? ORDER BY n, part_ref", (id,))
+    rows = txn.sql.fetch_rows("SELECT part_ref, part FROM resource_part WHERE resource = ? ORDER BY n, part_ref", (id,))
     return tuple(ResourcePart(resource=part, part=SubresourcePart(word)) for part, word in rows)
 
 
 def _resource_uses(txn: ReadTxn, id: str) -> tuple[ResourceUse, ...]:
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT way, user_kind, user_id, mode, since, mount FROM resource_use WHERE resource = ? ORDER BY n", (id,)
     )
     return tuple(
@@ -391,7 +391,7 @@ def _resource_uses(txn: ReadTxn, id: str) -> tuple[ResourceUse, ...]:
 
 
 def _resource_handles(txn: ReadTxn, id: str) -> tuple[ResourceHandle, ...]:
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT id, provider, provider_id, capabilities, opened_at, closed_at FROM resource_handle WHERE resource = ?"
         " AND closed_at IS NULL ORDER BY n",
         (id,),
@@ -447,12 +447,12 @@ def _skipped_paths(txn: ReadTxn, number: int | None) -> list[dict[str, Any]] | N
 
 def listed_snapshots(txn: ReadTxn, resource: str, limit: int = 100) -> list[Snapshot]:
     """Of one resource, the newest first."""
-    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.resource = ? ORDER BY s.n DESC LIMIT ?", (resource, limit))
+    rows = txn.sql.fetch_rows(f"{_SNAPSHOT} WHERE s.resource = ? ORDER BY s.n DESC LIMIT ?", (resource, limit))
     return [to_snapshot(txn, row) for row in rows]
 
 
 def find_snapshot(txn: ReadTxn, id: str) -> Snapshot | None:
-    row = txn.sql.one(f"{_SNAPSHOT} WHERE s.id = ?", (id,))
+    row = txn.sql.fetch_row(f"{_SNAPSHOT} WHERE s.id = ?", (id,))
     return None if row is None else to_snapshot(txn, row)
 
 
@@ -508,7 +508,7 @@ def snapshots_of_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
     row: TurnRow | None = turn
     found: dict[str, Snapshot] = {}
     while row is not None:
-        nearest = txn.sql.all(
+        nearest = txn.sql.fetch_rows(
             "SELECT resource, MAX(depth) FROM resource_snapshot WHERE segment = ? AND depth <= ? AND state = 'ok'"
             " AND before = 0 GROUP BY resource ORDER BY MAX(depth) DESC, resource",
             (row.segment, row.depth),
@@ -516,7 +516,7 @@ def snapshots_of_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
         for resource, depth in nearest:
             if resource not in found:
                 counted = "s.segment = ? AND s.depth = ? AND s.resource = ? AND s.state = 'ok' AND s.before = 0"
-                last = txn.sql.one(
+                last = txn.sql.fetch_row(
                     f"{_SNAPSHOT} WHERE {counted} ORDER BY s.n DESC LIMIT 1", (row.segment, depth, resource)
                 )
                 assert last is not None, "it was found a moment ago"
@@ -527,7 +527,7 @@ def snapshots_of_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
 
 def tried_in(txn: ReadTxn, turn: str) -> list[Snapshot]:
     """Every snapshot that is one of a turn's files, by its id, whatever came of it, the oldest first."""
-    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run = ? AND s.segment IS NOT NULL ORDER BY s.n", (turn,))
+    rows = txn.sql.fetch_rows(f"{_SNAPSHOT} WHERE s.run = ? AND s.segment IS NOT NULL ORDER BY s.n", (turn,))
     found = [to_snapshot(txn, row) for row in rows]
     access = access_of(txn)
     return [one for one in found if _may_read_snapshot(access, txn, one)]
@@ -536,13 +536,13 @@ def tried_in(txn: ReadTxn, turn: str) -> list[Snapshot]:
 def taken_in(txn: ReadTxn, turn: str) -> list[Snapshot]:
     """Every snapshot of a turn, by its id, that holds something, or did: whoever was to throw that away may have died.
     Only those of this ledger's resources."""
-    rows = txn.sql.all(f"{_SNAPSHOT} WHERE s.run = ? AND s.state IN ('ok', 'discarded') ORDER BY s.n", (turn,))
+    rows = txn.sql.fetch_rows(f"{_SNAPSHOT} WHERE s.run = ? AND s.state IN ('ok', 'discarded') ORDER BY s.n", (turn,))
     return [one for one in (to_snapshot(txn, row) for row in rows) if _is_own(txn, one.resource)]
 
 
 def _is_own(txn: ReadTxn, resource: str) -> bool:
     """Whether this ledger declared a resource."""
-    row = txn.sql.one("SELECT n, replica FROM resource WHERE id = ?", (resource,))
+    row = txn.sql.fetch_row("SELECT n, replica FROM resource WHERE id = ?", (resource,))
     return row is not None and is_written_here(txn.sql, row[0], row[1])
 
 
@@ -552,7 +552,7 @@ def kept_beside(txn: ReadTxn, references: Sequence[str]) -> list[Snapshot]:
     rows = [
         row
         for reference in dict.fromkeys(references)
-        for row in txn.sql.all(
+        for row in txn.sql.fetch_rows(
             f"{_SNAPSHOT} WHERE s.ref_digest = ? AND s.state = 'ok' AND s.run IS NULL ORDER BY s.n",
             (text_digest(reference),),
         )
@@ -563,7 +563,7 @@ def kept_beside(txn: ReadTxn, references: Sequence[str]) -> list[Snapshot]:
 def is_held(txn: ReadTxn, kind: str, reference: str) -> bool:
     """Whether a snapshot of this ledger's resources still holds something under an external id, of one kind of
     reference."""
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT resource, ref_kind FROM resource_snapshot WHERE ref_digest = ? AND state = 'ok'",
         (text_digest(reference),),
     )
@@ -572,7 +572,7 @@ def is_held(txn: ReadTxn, kind: str, reference: str) -> bool:
 
 def kept_references(txn: ReadTxn) -> list[KeptReference]:
     """Of every snapshot that holds something, as far as what it was called is not erased; the oldest first."""
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT id, ref_kind, ref, resource FROM resource_snapshot WHERE state = 'ok' AND ref IS NOT NULL ORDER BY n",
         (),
     )
@@ -589,25 +589,25 @@ def is_quiet(txn: ReadTxn) -> bool:
     """Whether nobody records a turn, acts on a resource, or has wished for that: what is kept is named by a snapshot
     then, or by nobody. What is wished for in another ledger is kept there."""
     kinds = (LeaseKind.SESSION, LeaseKind.TURN, LeaseKind.RESOURCE)
-    wanted = txn.sql.all("SELECT resource FROM resource_snapshot WHERE state = 'requested'", ())
+    wanted = txn.sql.fetch_rows("SELECT resource FROM resource_snapshot WHERE state = 'requested'", ())
     return not held_leases(txn.sql, *kinds) and not any(_is_own(txn, resource) for (resource,) in wanted)
 
 
 def replica_of_resource(txn: ReadTxn, resource: str) -> str | None:
     """The ledger that declared it, by its replica id; None where that is this one."""
-    row = txn.sql.one("SELECT n, replica FROM resource WHERE id = ?", (resource,))
+    row = txn.sql.fetch_row("SELECT n, replica FROM resource WHERE id = ?", (resource,))
     return None if row is None or is_written_here(txn.sql, row[0], row[1]) else row[1]
 
 
 def is_kept_in(sql: Sql, turn: str, resource: str) -> bool:
     """Whether a turn kept what a resource was like, or could not."""
-    row = sql.one("SELECT 1 FROM resource_snapshot WHERE run = ? AND resource = ? LIMIT 1", (turn, resource))
+    row = sql.fetch_row("SELECT 1 FROM resource_snapshot WHERE run = ? AND resource = ? LIMIT 1", (turn, resource))
     return row is not None
 
 
 def is_begun(sql: Sql, turn: str, resource: str) -> bool:
     """Whether what a resource was like before a turn changed it is recorded, or that it could not be kept."""
-    row = sql.one(
+    row = sql.fetch_row(
         "SELECT 1 FROM resource_snapshot WHERE run = ? AND resource = ? AND segment IS NOT NULL AND before = 1 LIMIT 1",
         (turn, resource),
     )
@@ -616,7 +616,7 @@ def is_begun(sql: Sql, turn: str, resource: str) -> bool:
 
 def snapshots_before_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
     """What resources were like before a turn changed them: what was kept then, else what the turns before it left."""
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         f"{_SNAPSHOT} WHERE s.run = ? AND s.segment IS NOT NULL AND s.state = 'ok' AND s.before = 1 ORDER BY s.n DESC",
         (turn.id,),
     )
@@ -628,24 +628,26 @@ def snapshots_before_turn(txn: ReadTxn, turn: TurnRow) -> list[Snapshot]:
 
 def _parent_of_segment(txn: ReadTxn, turn: TurnRow) -> TurnRow | None:
     """The turn that the segment of a turn grew from."""
-    row = txn.sql.one("SELECT parent, parent_depth FROM segment WHERE n = ?", (turn.segment,))
+    row = txn.sql.fetch_row("SELECT parent, parent_depth FROM segment WHERE n = ?", (turn.segment,))
     if row is None or row[0] is None:
         return None
-    above = txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", (row[0], row[1]))
+    above = txn.sql.fetch_row("SELECT id FROM turn WHERE segment = ? AND depth = ?", (row[0], row[1]))
     return None if above is None else load_turn(txn.sql, above[0])
 
 
 def pending_snapshots(txn: ReadTxn) -> list[Snapshot]:
     """Wishes of this ledger that nobody has carried out, the oldest first."""
-    rows = txn.sql.all(f"{_SNAPSHOT} JOIN resource r ON r.id = s.resource WHERE s.state = 'requested' ORDER BY s.n", ())
+    rows = txn.sql.fetch_rows(
+        f"{_SNAPSHOT} JOIN resource r ON r.id = s.resource WHERE s.state = 'requested' ORDER BY s.n", ()
+    )
     return [one for one in (to_snapshot(txn, row) for row in rows) if _may_act_on(txn, one.resource)]
 
 
 def pending_restores(txn: ReadTxn) -> list[ResourceRestore]:
-    rows = txn.sql.all(f"{_RESTORE} WHERE outcome IS NULL ORDER BY n", ())
+    rows = txn.sql.fetch_rows(f"{_RESTORE} WHERE outcome IS NULL ORDER BY n", ())
     found = []
     for row in rows:
-        snapshot = txn.sql.one("SELECT resource FROM resource_snapshot WHERE id = ?", (row[1],))
+        snapshot = txn.sql.fetch_row("SELECT resource FROM resource_snapshot WHERE id = ?", (row[1],))
         if snapshot is not None and _may_act_on(txn, snapshot[0]):
             found.append(to_restore(txn, row))
     return found
@@ -662,15 +664,15 @@ def _may_act_on(txn: ReadTxn, id: str) -> bool:
 def is_superseded(txn: ReadTxn, restore: ResourceRestore) -> bool:
     """Whether, since a restore over a resource was wished for, it was given to another, another such wish came, or a
     turn kept what it had made of it."""
-    resource, n, owner = txn.sql.all(
+    resource, n, owner = txn.sql.fetch_rows(
         "SELECT s.resource, r.n, r.owner FROM resource_restore r JOIN resource_snapshot s ON s.id = r.snapshot"
         " WHERE r.id = ?",
         (restore.id,),
     )[0]
-    worked_with = txn.sql.one(
+    worked_with = txn.sql.fetch_row(
         "SELECT 1 FROM resource_snapshot WHERE resource = ? AND n > ? AND run IS NOT NULL LIMIT 1", (resource, n)
     )
-    wished_for = txn.sql.one(
+    wished_for = txn.sql.fetch_row(
         "SELECT 1 FROM resource_restore r JOIN resource_snapshot s ON s.id = r.snapshot WHERE r.n > ?"
         " AND r.new_resource IS NULL AND s.resource = ? LIMIT 1",
         (n, resource),
@@ -681,8 +683,8 @@ def is_superseded(txn: ReadTxn, restore: ResourceRestore) -> bool:
 
 
 def load_restore(txn: ReadTxn, id: str) -> ResourceRestore:
-    row = txn.sql.one(f"{_RESTORE} WHERE id = ?", (id,))
-    snapshot = None if row is None else txn.sql.one(f"{_SNAPSHOT} WHERE s.id = ?", (row[1],))
+    row = txn.sql.fetch_row(f"{_RESTORE} WHERE id = ?", (id,))
+    snapshot = None if row is None else txn.sql.fetch_row(f"{_SNAPSHOT} WHERE s.id = ?", (row[1],))
     may_read = snapshot is not None and _may_read_snapshot(access_of(txn), txn, to_snapshot(txn, snapshot))
     if row is None or not may_read:
         raise NotFound("restore", id, Action.LIST_RESOURCES)

@@ -120,10 +120,12 @@ def person_profile(txn: ReadTxn, name: str) -> PersonProfile:
 
 def last_active(sql: Sql, node: str, *, has_turns: bool = True) -> int | None:
     """When somebody last said something in a conversation, or an agent's newest turn began or ended."""
-    message = sql.one("SELECT posted_at FROM room_message WHERE node = ? ORDER BY posted_at DESC LIMIT 1", (node,))
+    message = sql.fetch_row(
+        "SELECT posted_at FROM room_message WHERE node = ? ORDER BY posted_at DESC LIMIT 1", (node,)
+    )
     turn = None
     if has_turns:
-        turn = sql.one(
+        turn = sql.fetch_row(
             "SELECT coalesce(completed_at, started_at) FROM turn WHERE persona = ? ORDER BY n DESC LIMIT 1", (node,)
         )
     return max((int(row[0]) for row in (message, turn) if row is not None and row[0] is not None), default=None)
@@ -465,7 +467,7 @@ def _fork_room(append: Append, row: ConversationRow, at: int, person: str, title
     id = append.ulids.mint()
     own_title = _title_content(append, id, title)
     if own_title is UNSET and row.title is not None:
-        ref = append.sql.one("SELECT ref FROM content WHERE n = ?", (row.title,))
+        ref = append.sql.fetch_row("SELECT ref FROM content WHERE n = ?", (row.title,))
         own_title = UNSET if ref is None else bytes(ref[0]).hex()
     _begin_conversation(
         append, id, title=own_title, history=RoomHistory(row.history), forked_from=origin.id, at_message=message
@@ -489,7 +491,7 @@ def _message_at(append: Append, row: ConversationRow, at: int) -> tuple[Conversa
         if origin is None:
             break
         row = origin
-    message = append.sql.one("SELECT id FROM room_message WHERE conversation = ? AND position = ?", (row.id, at))
+    message = append.sql.fetch_row("SELECT id FROM room_message WHERE conversation = ? AND position = ?", (row.id, at))
     if message is None:
         raise NotFound("message", str(at), "name a message of the room that you can read")
     return row, message[0]
@@ -517,7 +519,7 @@ def _fork_agent(room: OpenRoom, participant: ParticipantRow, row: ConversationRo
     append = room.append
     agent = load_program(append.sql, participant.node)
     assert agent is not None
-    answer = append.sql.one(
+    answer = append.sql.fetch_row(
         "SELECT m.turn, a.position FROM room_message m LEFT JOIN room_message a ON a.id = m.answers"
         " WHERE m.author = ? AND m.position <= ? AND m.turn IS NOT NULL ORDER BY m.position DESC LIMIT 1",
         (participant.id, at),

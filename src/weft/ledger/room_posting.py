@@ -115,7 +115,7 @@ class OpenRoom:
 
     def stream(self) -> EventStream:
         name = conversation_stream(self.row.id)
-        tip = self.append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        tip = self.append.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (name,))
         return self.append.stream(name, None if tip is None else bytes(tip[0]).hex(), DEFAULT_AGENT)
 
     @property
@@ -263,7 +263,7 @@ class OpenRoom:
 
     def triage_agent(self) -> ProgramRow | None:
         """The system agent that takes what is said to nobody, where it takes part."""
-        rows = self.append.sql.all(
+        rows = self.append.sql.fetch_rows(
             "SELECT p.node FROM participant p JOIN program a ON a.id = p.node"
             " WHERE p.conversation = ? AND a.system_kind = ? AND p.removed_n IS NULL",
             (self.row.id, SystemAgentKind.TRIAGE.value),
@@ -351,13 +351,13 @@ def _is_agents(room: OpenRoom, event: MessagePosted) -> bool:
 
 def _is_first(room: OpenRoom, participant: ParticipantRow) -> bool:
     query = "SELECT 1 FROM room_delivery WHERE session = ? LIMIT 1"
-    return room.append.sql.one(query, (participant.session,)) is None
+    return room.append.sql.fetch_row(query, (participant.session,)) is None
 
 
 def _last_sent(room: OpenRoom, participant: ParticipantRow) -> MessagePosted | None:
     """The newest message of this very conversation that an agent was sent."""
     query = "SELECT n FROM room_message WHERE conversation = ? AND position = ?"
-    row = room.append.sql.one(query, (room.row.id, participant.seen))
+    row = room.append.sql.fetch_row(query, (room.row.id, participant.seen))
     return None if row is None else room.posted(row[0])
 
 
@@ -367,7 +367,7 @@ def _missed_messages(room: OpenRoom, participant: ParticipantRow, position: int,
     numbers: list[int] = []
     places = message_places(room.reading, room.row, participant.seen, position, is_forward=False)
     for conversation, low, high in places:
-        rows = room.append.sql.all(
+        rows = room.append.sql.fetch_rows(
             "SELECT n, replica FROM room_message WHERE conversation = ? AND position > ? AND position < ?"
             " AND (node IS NULL OR node <> ?) ORDER BY position DESC LIMIT ?",
             (conversation, low, high, participant.node, most - len(numbers)),
@@ -383,7 +383,7 @@ def _missed_messages(room: OpenRoom, participant: ParticipantRow, position: int,
 
 
 def _position_of(room: OpenRoom, n: int) -> int:
-    row = room.append.sql.one("SELECT position FROM room_message WHERE id = ?", (room.posted(n).message,))
+    row = room.append.sql.fetch_row("SELECT position FROM room_message WHERE id = ?", (room.posted(n).message,))
     return 0 if row is None else int(row[0])
 
 
@@ -415,7 +415,7 @@ def cancel_deliveries(append: Append, session: str | None) -> None:
     row = None if session is None else append.view.find_session_id(session)
     if row is None:
         return
-    messages = append.sql.all(
+    messages = append.sql.fetch_rows(
         "SELECT i.message FROM inbox i JOIN room_delivery d ON d.message = i.message"
         " WHERE i.session = ? AND i.state = ? ORDER BY i.n",
         (row.n, InboxState.QUEUED.value),
@@ -429,7 +429,9 @@ def cancel_deliveries(append: Append, session: str | None) -> None:
 def cancel_deliveries_to(append: Append, agent: str) -> None:
     """The same in every conversation that an agent takes part in, because it was deleted."""
     own = OwnEvents(append.sql)
-    rows = append.sql.all("SELECT session, n, replica FROM participant WHERE node = ? AND removed_n IS NULL", (agent,))
+    rows = append.sql.fetch_rows(
+        "SELECT session, n, replica FROM participant WHERE node = ? AND removed_n IS NULL", (agent,)
+    )
     for session, n, replica in rows:
         if own.has(n, replica):
             cancel_deliveries(append, session)
@@ -799,7 +801,7 @@ def _may_interrupt(room: OpenRoom, agent: ProgramRow, session: SessionRow, princ
     if not others:
         return True
     query = "SELECT n FROM inbox WHERE session = ? AND state IN (?, ?)"
-    rows = append.sql.all(query, (session.n, InboxState.QUEUED.value, InboxState.TAKEN.value))
+    rows = append.sql.fetch_rows(query, (session.n, InboxState.QUEUED.value, InboxState.TAKEN.value))
     events = (admission_event(append.txn.facts, n) for (n,) in rows)
     return all(
         others <= {event.actor, *(() if event.on_behalf_of is UNSET else event.on_behalf_of)} for event in events
@@ -808,13 +810,13 @@ def _may_interrupt(room: OpenRoom, agent: ProgramRow, session: SessionRow, princ
 
 def _is_delivered(append: Append, message: str, session: str) -> bool:
     query = "SELECT 1 FROM room_delivery WHERE posted = ? AND session = ?"
-    return append.sql.one(query, (message, session)) is not None
+    return append.sql.fetch_row(query, (message, session)) is not None
 
 
 def _limit_reached(append: Append, message: RoomPost, limits: RoomLimits) -> str | None:
     if message.hops >= limits.hops:
         return f"Agents have answered each other {message.hops} times: nobody is asked further until a person speaks."
-    (count,) = append.sql.one("SELECT count(*) FROM room_delivery WHERE root = ?", (message.root,)) or (0,)
+    (count,) = append.sql.fetch_row("SELECT count(*) FROM room_delivery WHERE root = ?", (message.root,)) or (0,)
     if count >= limits.deliveries:
         return f"One message has reached agents {count} times: nobody is asked further until a person speaks."
     return None
@@ -941,7 +943,7 @@ def _answered_messages(append: Append, messages: Sequence[str]) -> list[PostedRo
     """The messages of the conversation behind messages of the inbox, in order."""
     rows = []
     for message in messages:
-        row = append.sql.one(
+        row = append.sql.fetch_row(
             "SELECT m.id, m.position, m.n, m.root, m.hops FROM room_delivery d JOIN room_message m ON m.id = d.posted"
             " WHERE d.message = ?",
             (message,),

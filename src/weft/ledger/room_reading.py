@@ -95,7 +95,7 @@ def _to_room(txn: ReadTxn, row: ConversationRow, ranges: Ranges, own: OwnEvents)
     reader = reader_of(txn)
     unread, mentions = _unread_counts(txn, row, ranges, reader)
     end = _reading_end(txn, row)
-    (count,) = txn.sql.one(
+    (count,) = txn.sql.fetch_row(
         "SELECT count(*) FROM participant WHERE conversation = ? AND n <= ? AND (removed_n IS NULL OR removed_n > ?)",
         (row.id, end, end),
     ) or (0,)
@@ -127,7 +127,7 @@ def reader_of(txn: ReadTxn) -> str:
 
 
 def read_position(txn: ReadTxn, conversation: str, node: str) -> int:
-    row = txn.sql.one("SELECT position FROM room_read WHERE conversation = ? AND node = ?", (conversation, node))
+    row = txn.sql.fetch_row("SELECT position FROM room_read WHERE conversation = ? AND node = ?", (conversation, node))
     return 0 if row is None else int(row[0])
 
 
@@ -137,12 +137,12 @@ def _unread_counts(txn: ReadTxn, row: ConversationRow, ranges: Ranges, reader: s
     unread = mentions = 0
     for low, high in ranges:
         bounds = (row.id, max(low, since), min(high, row.position))
-        (count,) = txn.sql.one(
+        (count,) = txn.sql.fetch_row(
             "SELECT count(*) FROM (SELECT 1 FROM room_message WHERE conversation = ? AND position > ? AND position <= ?"
             " AND kind = 'participant' AND (node IS NULL OR node <> ?) LIMIT ?) unread",
             (*bounds, reader, MOST_UNREAD),
         ) or (0,)
-        (mention_count,) = txn.sql.one(
+        (mention_count,) = txn.sql.fetch_row(
             "SELECT count(*) FROM mention WHERE conversation = ? AND position > ? AND position <= ? AND node = ?",
             (*bounds, reader),
         ) or (0,)
@@ -193,7 +193,7 @@ def _to_participant(
     status = ParticipantStatus.INACTIVE
     if row.session is not None:
         own, values = own_inbox or ("1 = 0", ())
-        session_row = txn.sql.one(
+        session_row = txn.sql.fetch_row(
             "SELECT s.label, EXISTS (SELECT 1 FROM inbox i WHERE i.session = s.n AND i.state IN ('queued', 'taken')"
             f" AND {own}) FROM session s WHERE s.id = ?",
             (*values, row.session),
@@ -224,7 +224,7 @@ def _to_participant(
 
 def _is_abandoned(txn: ReadTxn, session: str | None) -> bool:
     """Whether a turn of a session, by its id, can go on, and the process that ran it is certainly gone."""
-    turn = txn.sql.one(
+    turn = txn.sql.fetch_row(
         "SELECT o.turn FROM open_run o JOIN session s ON s.n = o.session WHERE s.id = ? AND o.state = ?",
         (session, OpenRunState.RUNNING.value),
     )
@@ -275,7 +275,7 @@ def _rows_between(
     rows: list[tuple[Any, ...]] = []
     order = "ASC" if is_forward else "DESC"
     for since, until in ranges if is_forward else ranges[::-1]:
-        message_rows = txn.sql.all(
+        message_rows = txn.sql.fetch_rows(
             f"{_MESSAGE} FROM room_message WHERE conversation = ? AND position > ? AND position < ?"
             f" ORDER BY position {order} LIMIT ?",
             (conversation, max(low, since), min(high, until + 1), limit - len(rows)),
@@ -355,7 +355,7 @@ def pending_answers(txn: ReadTxn, name: str, root: str | None) -> list[ReachedAg
 
 def reached_agents(sql: Sql, joins: str, where: str, values: tuple[Any, ...]) -> tuple[ReachedAgent, ...]:
     """The agents behind some deliveries: `d` is the delivery, `s` the session that it went to."""
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT s.persona, coalesce((SELECT name FROM program a WHERE a.id = s.persona), s.persona), d.message,"
         f" s.label, s.id FROM room_delivery d JOIN session s ON s.id = d.session {joins} WHERE {where}",
         values,
@@ -380,7 +380,7 @@ def listed_invitations(txn: ReadTxn, name: str | None) -> list[Invitation]:
     query = (
         "SELECT conversation, node, n, replica, message, state, invited_by, invited_at FROM invitation WHERE state = ?"
     )
-    rows = txn.sql.all(f"{query} ORDER BY n", (InvitationState.OPEN.value,))
+    rows = txn.sql.fetch_rows(f"{query} ORDER BY n", (InvitationState.OPEN.value,))
     only = None if name is None else find_conversation(txn, access, name)[0].id
     if not may_read_rooms(access):
         return []
@@ -516,7 +516,7 @@ def _present_memberships(txn: ReadTxn, conversation: str) -> tuple[str, ...]:
 
 
 def _open_answers(txn: ReadTxn, row: ConversationRow) -> list[OpenAnswer]:
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT DISTINCT p.id, p.node, coalesce(a.name, p.node), s.id, i.turn FROM participant p"
         " JOIN session s ON s.id = p.session JOIN inbox i ON i.session = s.n AND i.state = 'taken'"
         " JOIN room_delivery d ON d.message = i.message LEFT JOIN program a ON a.id = p.node"
@@ -538,12 +538,12 @@ def _open_answers(txn: ReadTxn, row: ConversationRow) -> list[OpenAnswer]:
 
 def _open_requests(txn: ReadTxn, turn: str) -> tuple[str, ...]:
     query = "SELECT request FROM approval WHERE turn = ? AND state = ? ORDER BY n"
-    return tuple(request for (request,) in txn.sql.all(query, (turn, ApprovalState.OPEN.value)))
+    return tuple(request for (request,) in txn.sql.fetch_rows(query, (turn, ApprovalState.OPEN.value)))
 
 
 def _participant_sessions(txn: ReadTxn, row: ConversationRow) -> list[str]:
     query = "SELECT session FROM participant WHERE conversation = ? AND session IS NOT NULL AND removed_n IS NULL"
-    return [session for (session,) in txn.sql.all(query, (row.id,))]
+    return [session for (session,) in txn.sql.fetch_rows(query, (row.id,))]
 
 
 # --- Messages of conversations by their words: those that whoever asks may read, each once.
@@ -636,7 +636,7 @@ def _message_chunks(
         if position is not None and stretch.room.n == room_number:
             high = min(high, position - 1)
         while high > stretch.low:
-            rows = txn.sql.all(
+            rows = txn.sql.fetch_rows(
                 "SELECT position, id, n, replica, node, posted_at FROM room_message WHERE conversation = ?"
                 " AND position > ? AND position <= ? AND kind = 'participant' ORDER BY position DESC LIMIT ?",
                 (stretch.conversation, stretch.low, high, ROWS_AT_ONCE),
@@ -716,7 +716,7 @@ def posted_messages(txn: ReadTxn, hits: Sequence[Hit]) -> tuple[str | None, ...]
     posted = "SELECT turn, id FROM room_message WHERE author = ? AND turn IS NOT NULL"
     answers: dict[str, str] = {}
     for (author,) in rows_in(txn.sql, authors, queries):
-        answers |= {responses[turn]: id for turn, id in txn.sql.all(posted, (author,)) if turn in responses}
+        answers |= {responses[turn]: id for turn, id in txn.sql.fetch_rows(posted, (author,)) if turn in responses}
     return tuple(
         None
         if hit.message_id is None or hit.tool_call_id is not None

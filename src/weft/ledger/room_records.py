@@ -288,7 +288,7 @@ class ParticipantRow(Struct, gc=False):
 
 
 def load_conversation(sql: Sql, id: str) -> ConversationRow | None:
-    row = sql.one(f"{_CONVERSATION} WHERE id = ?", (id,))
+    row = sql.fetch_row(f"{_CONVERSATION} WHERE id = ?", (id,))
     return None if row is None else ConversationRow(*row)
 
 
@@ -296,7 +296,9 @@ def all_conversations(sql: Sql, status: str | None) -> Iterator[ConversationRow]
     """Those where somebody spoke last come first."""
     where = "" if status is None else " WHERE status = ?"
     values = () if status is None else (status,)
-    rows = sql.all(f"{_CONVERSATION}{where} ORDER BY coalesce(last_message_at, created_at) DESC, id DESC", values)
+    rows = sql.fetch_rows(
+        f"{_CONVERSATION}{where} ORDER BY coalesce(last_message_at, created_at) DESC, id DESC", values
+    )
     return (ConversationRow(*row) for row in rows)
 
 
@@ -305,7 +307,7 @@ def conversations_of(txn: ReadTxn, access: Access, own: OwnEvents) -> list[Conve
     if not may_read_rooms(access):
         return []
     query = "SELECT DISTINCT conversation FROM participant WHERE node = ?"
-    ids = [{id for (id,) in txn.sql.all(query, (node,))} for node in access.ids]
+    ids = [{id for (id,) in txn.sql.fetch_rows(query, (node,))} for node in access.ids]
     rows = (load_conversation(txn.sql, id) for id in (set.intersection(*ids) if ids else ()))
     return [
         as_left(txn, access, row, own)
@@ -316,13 +318,13 @@ def conversations_of(txn: ReadTxn, access: Access, own: OwnEvents) -> list[Conve
 
 def participants_of(sql: Sql, conversation: str, own: OwnEvents) -> list[ParticipantRow]:
     """Everybody who takes or took part, by what this ledger wrote; whoever came first stands first."""
-    rows = sql.all(f"{_PARTICIPANT} WHERE conversation = ? ORDER BY n, id", (conversation,))
+    rows = sql.fetch_rows(f"{_PARTICIPANT} WHERE conversation = ? ORDER BY n, id", (conversation,))
     return [row for row in map(_participant_row, rows) if own.has(row.n, row.replica)]
 
 
 def memberships(sql: Sql, conversation: str, node: str, own: OwnEvents) -> list[ParticipantRow]:
     """When somebody takes and took part, the newest last."""
-    rows = sql.all(f"{_PARTICIPANT} WHERE conversation = ? AND node = ? ORDER BY n", (conversation, node))
+    rows = sql.fetch_rows(f"{_PARTICIPANT} WHERE conversation = ? AND node = ? ORDER BY n", (conversation, node))
     return [row for row in map(_participant_row, rows) if own.has(row.n, row.replica)]
 
 
@@ -334,7 +336,7 @@ def present(sql: Sql, conversation: str, node: str, own: OwnEvents) -> Participa
 
 def participant_of_session(sql: Sql, session: str, own: OwnEvents) -> ParticipantRow | None:
     """The agent that answers in a session of a conversation."""
-    rows = sql.all(*participant_question(session))
+    rows = sql.fetch_rows(*participant_question(session))
     return next((row for row in map(_participant_row, rows) if own.has(row.n, row.replica)), None)
 
 
@@ -344,7 +346,7 @@ def participant_question(session: str) -> Question:
 
 
 def load_participant(sql: Sql, id: str) -> ParticipantRow | None:
-    row = sql.one(f"{_PARTICIPANT} WHERE id = ?", (id,))
+    row = sql.fetch_row(f"{_PARTICIPANT} WHERE id = ?", (id,))
     return None if row is None else _participant_row(row)
 
 
@@ -397,7 +399,7 @@ def as_left(txn: ReadTxn, access: Access, row: ConversationRow, own: OwnEvents) 
     ends = [one.until for one in ended_memberships(txn.sql, access, row, own) if one.until is not None]
     if not ends:
         return row
-    last = txn.sql.one(
+    last = txn.sql.fetch_row(
         "SELECT posted_at FROM room_message WHERE conversation = ? AND position <= ? AND kind = 'participant'"
         " ORDER BY position DESC LIMIT 1",
         (row.id, min(ends)),
@@ -420,9 +422,9 @@ def _title_at(txn: ReadTxn, row: ConversationRow, position: int) -> int | None:
     """The number of the title that a conversation had at a position. A notice follows each change of it."""
     query = "SELECT n FROM room_message WHERE conversation = ? AND notice = ? AND position"
     values = (row.id, RoomNotice.RETITLED.value, position)
-    if txn.sql.one(f"{query} > ? LIMIT 1", values) is None:
+    if txn.sql.fetch_row(f"{query} > ? LIMIT 1", values) is None:
         return row.title
-    notice = txn.sql.one(f"{query} <= ? ORDER BY position DESC LIMIT 1", values)
+    notice = txn.sql.fetch_row(f"{query} <= ? ORDER BY position DESC LIMIT 1", values)
     n = row.n if notice is None else int(notice[0]) - 1
     line = txn.facts.line(n)
     event = None if line is None else decoded(n, line)
@@ -471,7 +473,7 @@ def _was_member(sql: Sql, access: Access, row: ConversationRow, own: OwnEvents) 
 
 def has_open_invitation(sql: Sql, conversation: str, node: str) -> bool:
     query = "SELECT 1 FROM invitation WHERE conversation = ? AND node = ? AND state = ?"
-    return sql.one(query, (conversation, node, InvitationState.OPEN.value)) is not None
+    return sql.fetch_row(query, (conversation, node, InvitationState.OPEN.value)) is not None
 
 
 def set_read_position(sql: Sql, conversation: str, node: str, position: int) -> None:
@@ -487,9 +489,9 @@ def ids_named(sql: Sql, name: str) -> list[str]:
     """Of all conversations that a name may mean, whoever may read them: by id, by title, by the end of an id."""
     if is_ulid(name.upper()):
         return [name.upper()]
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT c.id FROM lookup_text l JOIN conversation c ON c.title = l.content WHERE l.text = ?", (name,)
     )
     if not rows and is_ulid_ending(name):
-        rows = sql.all("SELECT id FROM conversation WHERE id LIKE ? LIMIT 10", (f"%{name.upper()}",))
+        rows = sql.fetch_rows("SELECT id FROM conversation WHERE id LIKE ? LIMIT 10", (f"%{name.upper()}",))
     return [id for (id,) in rows]

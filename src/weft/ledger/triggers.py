@@ -209,7 +209,7 @@ class TriggerCauses:
 
     def note_last_firing(self, trigger: str, n: int) -> None:
         """Count the last firing of a trigger before an event as a cause."""
-        row = self._sql.one(
+        row = self._sql.fetch_row(
             f"SELECT f.hops FROM trigger_firing f WHERE f.trigger_id = ? AND f.n < ? AND {self._is_own}"
             " ORDER BY f.n DESC LIMIT 1",
             (trigger, n, *self._own_values),
@@ -219,7 +219,7 @@ class TriggerCauses:
 
     def _note_firing(self, column: str, id: object) -> bool:
         """Whether a firing of this ledger sent or posted this."""
-        row = self._sql.one(
+        row = self._sql.fetch_row(
             f"SELECT max(f.hops) FROM trigger_firing f WHERE f.{column} = ? AND {self._is_own}",
             (id, *self._own_values),
         )
@@ -229,8 +229,10 @@ class TriggerCauses:
         return True
 
     def _follow_turn(self, turn: str) -> None:
-        self._messages += [message for (message,) in self._sql.all("SELECT message FROM inbox WHERE turn = ?", (turn,))]
-        row = self._sql.one("SELECT s.id FROM turn t JOIN session s ON s.n = t.session WHERE t.id = ?", (turn,))
+        self._messages += [
+            message for (message,) in self._sql.fetch_rows("SELECT message FROM inbox WHERE turn = ?", (turn,))
+        ]
+        row = self._sql.fetch_row("SELECT s.id FROM turn t JOIN session s ON s.n = t.session WHERE t.id = ?", (turn,))
         if row is not None:
             self._follow_spawner(row[0])
 
@@ -239,10 +241,10 @@ class TriggerCauses:
         or to the turn of a worker whose answer it brings."""
         if self._note_firing("message", message):
             return
-        delivery = self._sql.one("SELECT root FROM room_delivery WHERE message = ?", (message,))
+        delivery = self._sql.fetch_row("SELECT root FROM room_delivery WHERE message = ?", (message,))
         if delivery is not None:
             self._note_firing("posted", delivery[0])
-        row = self._sql.one(
+        row = self._sql.fetch_row(
             "SELECT i.n, s.id FROM inbox i JOIN session s ON s.n = i.session WHERE i.message = ?", (message,)
         )
         if row is None:
@@ -253,7 +255,7 @@ class TriggerCauses:
             self._turns.append(worker)
 
     def _follow_spawner(self, session: str) -> None:
-        spawner = self._sql.one("SELECT parent_turn FROM worker WHERE session = ?", (session,))
+        spawner = self._sql.fetch_row("SELECT parent_turn FROM worker WHERE session = ?", (session,))
         if spawner is not None:
             self._turns.append(spawner[0])
 
@@ -275,11 +277,11 @@ def place_of(txn: ReadTxn, n: int, fields: dict[str, Any]) -> EventPlace:
     kind, _, id = str(fields.get("stream", "")).partition(":")
     sql, causes = txn.sql, TriggerCauses(txn)
     if kind == "run":
-        row = sql.one("SELECT s.label FROM turn t LEFT JOIN session s ON s.n = t.session WHERE t.id = ?", (id,))
+        row = sql.fetch_row("SELECT s.label FROM turn t LEFT JOIN session s ON s.n = t.session WHERE t.id = ?", (id,))
         hops = causes.hops(turns=[id])
         return EventPlace(cause=id, turn=id, session=None if row is None else row[0], hops=hops)
     if kind == "session":
-        row = sql.one("SELECT label FROM session WHERE id = ?", (id,))
+        row = sql.fetch_row("SELECT label FROM session WHERE id = ?", (id,))
         return EventPlace(cause=id, session=None if row is None else row[0], hops=_hops_in_session(txn, id, fields))
     if kind == "conversation":
         room = load_conversation(sql, id)
@@ -298,8 +300,8 @@ def _hops_of_program(txn: ReadTxn, n: int, program: str, fields: dict[str, Any])
     turns: list[str] = []
     for agent in dict.fromkeys((fields.get("actor"), *(fields.get("on_behalf_of") or ()))):
         if isinstance(agent, str) and agent != DEFAULT_AGENT:
-            turns += [turn for (turn,) in sql.all(_OPEN_TURNS, (agent, n))]
-            turns += [turn for (turn,) in sql.all(_LAST_TURN, (agent, n))]
+            turns += [turn for (turn,) in sql.fetch_rows(_OPEN_TURNS, (agent, n))]
+            turns += [turn for (turn,) in sql.fetch_rows(_LAST_TURN, (agent, n))]
     if fields.get("kind") == "trigger_paused":
         causes.note_last_firing(program, n)
     return causes.hops(turns=turns)
@@ -311,13 +313,13 @@ def _hops_in_session(txn: ReadTxn, session: str, fields: dict[str, Any]) -> int:
     message, turn = fields.get("message"), fields.get("turn")
     messages, turns = [message], [turn]
     if message is None and turn is None:
-        rows = txn.sql.all(
+        rows = txn.sql.fetch_rows(
             "SELECT i.message FROM inbox i JOIN session s ON s.n = i.session WHERE s.id = ? ORDER BY i.n LIMIT 1",
             (session,),
         )
         messages = [row[0] for row in rows]
-        turns = [row[0] for row in txn.sql.all("SELECT head FROM session WHERE id = ?", (session,))]
-        turns += [row[0] for row in txn.sql.all("SELECT parent_turn FROM worker WHERE session = ?", (session,))]
+        turns = [row[0] for row in txn.sql.fetch_rows("SELECT head FROM session WHERE id = ?", (session,))]
+        turns += [row[0] for row in txn.sql.fetch_rows("SELECT parent_turn FROM worker WHERE session = ?", (session,))]
     return TriggerCauses(txn).hops(turns=turns, messages=messages)
 
 
@@ -333,7 +335,7 @@ def may_read_cause(txn: ReadTxn, cause: str) -> bool:
         return access.may_read(session)
     if program is not None:
         return access.may_read_program(program)
-    message = sql.one("SELECT conversation, position FROM room_message WHERE id = ?", (cause,))
+    message = sql.fetch_row("SELECT conversation, position FROM room_message WHERE id = ?", (cause,))
     room = load_conversation(sql, cause if message is None else message[0])
     ranges = () if room is None else readable_ranges(sql, access, room, OwnEvents(sql))
     return bool(ranges) if message is None else any(low < message[1] <= high for low, high in ranges)
@@ -367,7 +369,7 @@ def _firing_of_row(txn: ReadTxn, trigger: str, row: tuple[Any, ...]) -> Firing:
 
 
 def find_firing(txn: ReadTxn, trigger: str, occasion: str) -> Firing | None:
-    row = txn.sql.one(f"{_FIRING} WHERE f.trigger_id = ? AND f.occasion = ?", (trigger, occasion))
+    row = txn.sql.fetch_row(f"{_FIRING} WHERE f.trigger_id = ? AND f.occasion = ?", (trigger, occasion))
     return None if row is None else _firing_of_row(txn, trigger, row)
 
 
@@ -375,13 +377,13 @@ def listed_firings(txn: ReadTxn, trigger: str, limit: int) -> list[Firing]:
     """What a trigger did here, the newest first."""
     is_own, values = OwnEvents(txn.sql).condition("f")
     query = f"{_FIRING} WHERE f.trigger_id = ? AND {is_own} ORDER BY f.n DESC LIMIT ?"
-    return [_firing_of_row(txn, trigger, row) for row in txn.sql.all(query, (trigger, *values, limit))]
+    return [_firing_of_row(txn, trigger, row) for row in txn.sql.fetch_rows(query, (trigger, *values, limit))]
 
 
 def listed_gaps(txn: ReadTxn, trigger: str, limit: int) -> list[MissedTimes]:
     """Times that it missed here, the newest first."""
     is_own, values = OwnEvents(txn.sql).condition("g")
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         f"SELECT g.count, g.first, g.last, g.reason, g.noted_at FROM trigger_gap g WHERE g.trigger_id = ? AND {is_own}"
         " ORDER BY g.n DESC LIMIT ?",
         (trigger, *values, limit),
@@ -404,13 +406,13 @@ def unrecorded_times(sql: Sql, trigger: str, since_n: int, times: Sequence[int])
     them since an event."""
     own, span = OwnEvents(sql), (trigger, since_n, times[0], times[-1])
     is_own, values = own.condition("g")
-    gaps = sql.all(
+    gaps = sql.fetch_rows(
         "SELECT g.first, g.last FROM trigger_gap g WHERE g.trigger_id = ? AND g.n > ? AND g.last >= ? AND g.first <= ?"
         f" AND {is_own}",
         (*span, *values),
     )
     is_own, values = own.condition("f")
-    fired = sql.all(
+    fired = sql.fetch_rows(
         "SELECT f.due FROM trigger_firing f WHERE f.trigger_id = ? AND f.n > ? AND f.due >= ? AND f.due <= ?"
         f" AND f.source = 'cron' AND {is_own}",
         (*span, *values),
@@ -423,7 +425,7 @@ def errors_in_a_row(sql: Sql, trigger: str, since_n: int, most: int) -> int:
     """How many of the last firings failed since an event, at most so many: by themselves, or since nobody could answer
     their message."""
     is_own, values = OwnEvents(sql).condition("f")
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT f.error_code, i.state FROM trigger_firing f LEFT JOIN inbox i ON i.message = f.message"
         f" WHERE f.trigger_id = ? AND f.n > ? AND {is_own} ORDER BY f.n DESC LIMIT ?",
         (trigger, since_n, *values, most),
@@ -439,7 +441,7 @@ def errors_in_a_row(sql: Sql, trigger: str, since_n: int, most: int) -> int:
 def caused_firings(sql: Sql, trigger: str, since_ms: int) -> int:
     """How often a trigger fired since a time for what triggers caused."""
     is_own, values = OwnEvents(sql).condition("f")
-    row = sql.one(
+    row = sql.fetch_row(
         f"SELECT count(*) FROM trigger_firing f WHERE f.trigger_id = ? AND f.hops > 0 AND f.fired_at > ? AND {is_own}",
         (trigger, since_ms, *values),
     )
@@ -454,7 +456,7 @@ def trigger_standing(txn: ReadTxn, row: ProgramRow) -> TriggerStanding | None:
     since_n = since_ms = 0
     principals: dict[str, None] = {}
     owner = ""
-    for n, version, at, kind, config in txn.sql.all(query, (row.id,)):
+    for n, version, at, kind, config in txn.sql.fetch_rows(query, (row.id,)):
         is_configuration = config is not None
         if not is_configuration and kind != "trigger_resumed":
             continue
@@ -481,18 +483,18 @@ def trigger_standing(txn: ReadTxn, row: ProgramRow) -> TriggerStanding | None:
 
 
 def load_cursor(sql: Sql, trigger: str) -> TriggerCursor | None:
-    row = sql.one("SELECT version, position, state FROM trigger_cursor WHERE trigger_id = ?", (trigger,))
+    row = sql.fetch_row("SELECT version, position, state FROM trigger_cursor WHERE trigger_id = ?", (trigger,))
     return None if row is None else TriggerCursor(*row)
 
 
 def load_cursors(sql: Sql) -> dict[str, TriggerCursor]:
-    rows = sql.all("SELECT trigger_id, version, position, state FROM trigger_cursor")
+    rows = sql.fetch_rows("SELECT trigger_id, version, position, state FROM trigger_cursor")
     return {trigger: TriggerCursor(version, position, state) for trigger, version, position, state in rows}
 
 
 def last_changes(sql: Sql) -> tuple[tuple[str, int], ...]:
     """Active triggers, each with the number of the last event about it."""
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT p.id, (SELECT max(h.n) FROM program_history h WHERE h.program = p.id) FROM program p"
         " WHERE p.kind = 'trigger' AND p.deleted = 0 AND p.state = 'active' ORDER BY p.id"
     )
@@ -576,7 +578,7 @@ def _own_occasion(append: Append, trigger: str, digest: str) -> tuple[str, bool]
     firing took is passed over: the next one is computed from it."""
     own = OwnEvents(append.sql)
     while True:
-        row = append.sql.one(
+        row = append.sql.fetch_row(
             "SELECT n, replica FROM trigger_firing WHERE trigger_id = ? AND occasion = ?", (trigger, digest)
         )
         if row is None:
@@ -640,7 +642,7 @@ def _post_message(append: Append, row: ProgramRow, new: NewFiring, target: RoomT
     room = OpenRoom.named(append, target.room)
     room.ensure_open()
     room.ensure_member("room:post", "post to the room")
-    agent = append.sql.one(
+    agent = append.sql.fetch_row(
         "SELECT id FROM program WHERE (name = ? OR id = ?) AND kind = 'agent' AND deleted = 0",
         (target.agent, target.agent),
     )
@@ -694,7 +696,7 @@ def _add_trigger_event(append: Append, row: ProgramRow, principals: tuple[str, .
 
 def _trigger_stream(append: Append, row: ProgramRow) -> EventStream:
     name = program_stream(row.id)
-    tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+    tip = append.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (name,))
     return append.stream(name, bytes(tip[0]).hex() if tip else None, row.id)
 
 

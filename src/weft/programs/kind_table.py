@@ -520,7 +520,7 @@ def _ids_ending(writer: ProgramWriter, end: str) -> list[Row]:
     """Of at most two requests: whole ids, or the last letters of one. A sign of SQL's patterns is no letter."""
     if not is_ulid_ending(end):
         return []
-    return writer.sql.all("SELECT id FROM human_request WHERE id LIKE ? LIMIT 2", (f"%{end.upper()}",))
+    return writer.sql.fetch_rows("SELECT id FROM human_request WHERE id LIKE ? LIMIT 2", (f"%{end.upper()}",))
 
 
 # --- Information: facts, schemas, workflows and patterns, held against a schema before anybody uses them.
@@ -545,7 +545,7 @@ def ensure_valid(writer: ProgramWriter, row: ProgramRow) -> dict[str, Any]:
 def _schema_content(writer: ProgramWriter, schema: ProgramRow, version: int) -> Any:
     if not is_counted(writer.reading, schema.id, version):
         raise only_foreign(schema)
-    content = writer.sql.one(
+    content = writer.sql.fetch_row(
         "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
         (schema.id, version),
     )

@@ -154,7 +154,7 @@ def node_of(sql: Sql, node: str) -> Node:
         return Node(id=node, kind="session", name=row.label, there=row.status != "deleted")
     if row is not None:
         return Node(id=node, kind="program", name=row.name, there=not row.deleted)
-    if sql.one("SELECT 1 FROM turn WHERE id = ?", (node,)) is not None:
+    if sql.fetch_row("SELECT 1 FROM turn WHERE id = ?", (node,)) is not None:
         return Node(id=node, kind="turn", name=node)
     from weft.graph.graph import kind_of_lasting_id
 
@@ -213,12 +213,12 @@ def tags_of(sql: Sql, node: str) -> list[str]:
 
 
 def _own_tags(sql: Sql, node: str) -> list[str]:
-    return [tag for (tag,) in sql.all("SELECT tag FROM node_tag WHERE node = ? ORDER BY tag", (node,))]
+    return [tag for (tag,) in sql.fetch_rows("SELECT tag FROM node_tag WHERE node = ? ORDER BY tag", (node,))]
 
 
 def _turn_versions(sql: Sql, node: str) -> list[str]:
     """The node, and every other version of it if it is an imported turn."""
-    others = sql.all(
+    others = sql.fetch_rows(
         "SELECT id FROM turn WHERE native = (SELECT native FROM turn WHERE id = ?) AND id <> ?", (node, node)
     )
     return [node, *(id for (id,) in others)]
@@ -226,7 +226,7 @@ def _turn_versions(sql: Sql, node: str) -> list[str]:
 
 def _current_version(sql: Sql, node: str) -> str:
     """The version that stands in a turn's place; anything else is its own."""
-    row = sql.one(f"{_SAME_NATIVE} AND current = 1", (node,))
+    row = sql.fetch_row(f"{_SAME_NATIVE} AND current = 1", (node,))
     return node if row is None else str(row[0])
 
 
@@ -236,7 +236,7 @@ def nodes_with(txn: ReadTxn, tags: Iterable[str]) -> list[TaggedNode]:
     nodes: set[str] | None = None
     for tag in checked_tags(tags):
         with_tag = {
-            _current_version(sql, node) for (node,) in sql.all("SELECT node FROM node_tag WHERE tag = ?", (tag,))
+            _current_version(sql, node) for (node,) in sql.fetch_rows("SELECT node FROM node_tag WHERE tag = ?", (tag,))
         }
         nodes = with_tag if nodes is None else nodes & with_tag
     tagged = (_tagged_node(sql, node_of(sql, node)) for node in sorted(nodes or ()) if _is_readable(txn, node))
@@ -285,7 +285,7 @@ def to_program(txn: ReadTxn, row: ProgramRow | SessionRow, version: int | None =
 
 
 def _config_of_version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
-    entry = txn.sql.one(
+    entry = txn.sql.fetch_row(
         "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
         (program, version),
     )
@@ -370,12 +370,12 @@ def list_programs(
         where = "kind = ?" if kind else "kind <> ?"
         hidden = "" if deleted else " AND deleted = 0"
         name = kind.name if kind else ""
-        rows = txn.sql.all(f"{PROGRAM.select} WHERE {where}{hidden} ORDER BY kind, name, id", (name,))
+        rows = txn.sql.fetch_rows(f"{PROGRAM.select} WHERE {where}{hidden} ORDER BY kind, name, id", (name,))
         may_read_program = access_of(txn).may_read_program
         programs += [_of_row(txn, row) for row in (ProgramRow(*row) for row in rows) if may_read_program(row)]
     if kind in (None, SESSION):
         hidden = "" if deleted else " WHERE status <> 'deleted'"
-        rows = txn.sql.all(f"{SESSION_TABLE.select}{hidden} ORDER BY label, n")
+        rows = txn.sql.fetch_rows(f"{SESSION_TABLE.select}{hidden} ORDER BY label, n")
         may_read = access_of(txn).may_read
         programs += [_of_session(txn, row) for row in (SessionRow(*row) for row in rows) if may_read(row)]
     return [program for program in programs if not states or program.state in states]
@@ -383,7 +383,7 @@ def list_programs(
 
 def history(txn: ReadTxn, row: ProgramRow | SessionRow) -> list[ProgramChange]:
     """Newest first."""
-    rows = txn.sql.all(f"{PROGRAM_HISTORY.select} WHERE program = ? ORDER BY n DESC", (row.id,))
+    rows = txn.sql.fetch_rows(f"{PROGRAM_HISTORY.select} WHERE program = ? ORDER BY n DESC", (row.id,))
     entries = [HistoryEntry(*row) for row in rows]
     names = agent_names(txn.sql, (entry.actor for entry in entries))
     return [_program_change(txn, entry, names) for entry in entries]
@@ -407,7 +407,7 @@ def _program_change(txn: ReadTxn, entry: HistoryEntry, names: Mapping[str, str])
 
 def checks_of(txn: ReadTxn, task: ProgramRow) -> list[RecordedVerdict]:
     """Every verdict, the oldest first."""
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT criterion, type, passed, observed, version, at, n FROM task_check WHERE task = ? ORDER BY n", (task.id,)
     )
     return [
@@ -433,7 +433,7 @@ def _judged_turn(txn: ReadTxn, n: int) -> str | None:
 def requests(txn: ReadTxn, human: ProgramRow | None, status: str | None) -> list[PersonRequest]:
     """The oldest first."""
     where, values = (" WHERE human = ?", (human.id,)) if human else ("", ())
-    rows = txn.sql.all(f"{REQUEST.select}{where} ORDER BY asked_at, id", values)
+    rows = txn.sql.fetch_rows(f"{REQUEST.select}{where} ORDER BY asked_at, id", values)
     asked = (to_request(txn, row) for row in (RequestRow(*row) for row in rows) if may_read_request(txn, row))
     return [request for request in asked if status is None or request.status == status]
 

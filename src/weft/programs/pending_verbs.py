@@ -36,7 +36,9 @@ LEAST_LETTERS = 4
 
 def waiting_programs(txn: ReadTxn) -> Iterator[PendingItem]:
     """By arrival."""
-    rows = txn.sql.all("SELECT max(n) AS n FROM program_history WHERE config IS NOT NULL GROUP BY program ORDER BY n")
+    rows = txn.sql.fetch_rows(
+        "SELECT max(n) AS n FROM program_history WHERE config IS NOT NULL GROUP BY program ORDER BY n"
+    )
     for (n,) in rows:
         event = authored_event(txn, n)
         if event is not None and not event.counts and not event.is_refused:
@@ -46,7 +48,7 @@ def waiting_programs(txn: ReadTxn) -> Iterator[PendingItem]:
 
 
 def waiting_answers(txn: ReadTxn) -> Iterator[PendingItem]:
-    rows = txn.sql.all(f"{REQUEST.select} WHERE status IN ('approved', 'rejected') ORDER BY asked_at, id")
+    rows = txn.sql.fetch_rows(f"{REQUEST.select} WHERE status IN ('approved', 'rejected') ORDER BY asked_at, id")
     for row in rows:
         _, foreign = counted_request(txn, RequestRow(*row))
         if foreign is not None and not foreign.event.is_refused:
@@ -76,7 +78,7 @@ def erasure_item(txn: ReadTxn, tombstone: Tombstone) -> PendingItem | None:
 
 def program_item(txn: ReadTxn, event: AuthoredEvent) -> PendingItem | None:
     """None where it brings no configuration, or where its program is deleted."""
-    entry = txn.sql.one("SELECT program, version, config, at, actor FROM program_history WHERE n = ?", (event.n,))
+    entry = txn.sql.fetch_row("SELECT program, version, config, at, actor FROM program_history WHERE n = ?", (event.n,))
     if entry is None or entry[2] is None:
         return None
     node, version, config, at, actor = entry
@@ -104,7 +106,7 @@ def program_item(txn: ReadTxn, event: AuthoredEvent) -> PendingItem | None:
 
 def answer_item(txn: ReadTxn, event: AuthoredEvent) -> PendingItem | None:
     request = load_request(txn.sql, str(event.fields.get("request")))
-    entry = txn.sql.one("SELECT kind, at, actor FROM program_history WHERE n = ?", (event.n,))
+    entry = txn.sql.fetch_row("SELECT kind, at, actor FROM program_history WHERE n = ?", (event.n,))
     if request is None or entry is None or entry[0] not in STATUS_OF:
         return None
     kind, at, actor = entry
@@ -143,14 +145,14 @@ def decided_items(txn: ReadTxn, tombstones: dict[int, Tombstone]) -> Iterator[Pe
 def came_from(txn: ReadTxn, item: PendingItem, replica: str) -> bool:
     """Whether this replica wrote it, or brought it here."""
     brought = "SELECT 1 FROM came_from WHERE replica = ? AND first <= ? AND last >= ?"
-    return item.replica == replica or txn.sql.one(brought, (replica, item.number, item.number)) is not None
+    return item.replica == replica or txn.sql.fetch_row(brought, (replica, item.number, item.number)) is not None
 
 
 def replica_named(txn: ReadTxn, text: str, items: Iterable[PendingItem]) -> str:
     """A replica that something came from, or that wrote one of these, by its id or the end of it."""
     if not isinstance(text, str) or len(text) < LEAST_LETTERS:
         raise InvalidInput(f"replica is {quoted(text)}", f"give its id, or at least {LEAST_LETTERS} letters of its end")
-    replicas = {str(id) for (id,) in txn.sql.all("SELECT replica FROM peer UNION SELECT replica FROM came_from")}
+    replicas = {str(id) for (id,) in txn.sql.fetch_rows("SELECT replica FROM peer UNION SELECT replica FROM came_from")}
     replicas |= {item.replica for item in items if item.replica is not None}
     ids = sorted(id for id in replicas if id.endswith(text.upper()))
     if len(ids) > 1:

@@ -154,7 +154,7 @@ def revert_program(
     writer: ProgramWriter, row: ProgramRow, version: int, *, expected: int | None, reason: str | None
 ) -> ProgramRow:
     """The configuration of an earlier version again, as a new one."""
-    entry = writer.sql.one(
+    entry = writer.sql.fetch_row(
         "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL", (row.id, version)
     )
     if entry is None:
@@ -575,7 +575,7 @@ def _apply_session(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgr
 
 def _prune_programs(writer: ProgramWriter, names: set[str]) -> list[PlannedProgram]:
     """Programs that earlier files brought and these do not have; those that name others go first."""
-    rows = writer.sql.all(f"{PROGRAM.select} WHERE applied = 1 AND deleted = 0 ORDER BY kind, name")
+    rows = writer.sql.fetch_rows(f"{PROGRAM.select} WHERE applied = 1 AND deleted = 0 ORDER BY kind, name")
     doomed = {row.name: row for row in (ProgramRow(*row) for row in rows) if row.name not in names}
     plan: list[PlannedProgram] = []
     while doomed:

@@ -545,7 +545,7 @@ def counted_request(txn: ReadTxn, row: RequestRow) -> tuple[RequestRow, ForeignA
     """The request as it stands here, and what others say was answered where it is open here."""
     if row.status not in STATUS_OF.values():
         return row, None
-    answers = txn.sql.all(
+    answers = txn.sql.fetch_rows(
         "SELECT n, kind, at, actor, reason FROM program_history"
         " WHERE program = ? AND kind IN ('human_approved', 'human_rejected') ORDER BY n",
         (row.human,),

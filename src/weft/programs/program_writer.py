@@ -98,13 +98,13 @@ def unvouched_names(
 def _has_other_writers(txn: ReadTxn, program: str) -> bool:
     """Whether anybody but the ledger's owner configured it. In a ledger of one person nothing more is read."""
     query = "SELECT 1 FROM program_history WHERE program = ? AND config IS NOT NULL AND actor <> ? LIMIT 1"
-    return txn.sql.one(query, (program, DEFAULT_AGENT)) is not None
+    return txn.sql.fetch_row(query, (program, DEFAULT_AGENT)) is not None
 
 
 def _counted_versions(txn: ReadTxn, program: str, newest: int | None = None) -> Iterator[WrittenVersion]:
     """The newest first, from a version on."""
     query = "SELECT n, config, version FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
-    for n, config, version in txn.sql.all(query, (program,)):
+    for n, config, version in txn.sql.fetch_rows(query, (program,)):
         if newest is not None and version > newest:
             continue
         event = authored_event(txn, n)
@@ -173,7 +173,7 @@ def _tasks_of(txn: ReadTxn, session: str) -> Iterator[str]:
         "SELECT h.n FROM session s JOIN program_history h ON h.program = s.persona"
         " WHERE s.id = ? AND h.kind = 'agent_task_assigned' ORDER BY h.n DESC"
     )
-    for (n,) in txn.sql.all(query, (session,)):
+    for (n,) in txn.sql.fetch_rows(query, (session,)):
         event = authored_event(txn, n)
         if event is not None and event.counts and event.fields.get("session") == session:
             yield str(event.fields["task"])
@@ -189,7 +189,7 @@ def may_pass_on(
         return True
     with store_of(ledger).read() as txn:
         writers = [] if session is None else [_session_makers(txn, session)]
-        if txn.sql.one("SELECT 1 FROM inbox WHERE turn = ? LIMIT 1", (turn,)) is None:
+        if txn.sql.fetch_row("SELECT 1 FROM inbox WHERE turn = ? LIMIT 1", (turn,)) is None:
             writers.append(_turn_recorders(txn, turn))
         return all(_may_name(txn, ids, name) for ids in writers for name in names)
 
@@ -256,7 +256,7 @@ NO_VERSION = CountedVersion(0, None, 0)
 
 
 def counted_version(txn: ReadTxn, program: str) -> CountedVersion:
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT n, config, version FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC",
         (program,),
     )
@@ -271,7 +271,7 @@ def counted_version(txn: ReadTxn, program: str) -> CountedVersion:
 
 def is_counted(txn: ReadTxn, program: str, version: int) -> bool:
     """Whether this very version of a configuration was written or taken over here."""
-    entry = txn.sql.one(
+    entry = txn.sql.fetch_row(
         "SELECT max(n) FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
         (program, version),
     )
@@ -280,7 +280,7 @@ def is_counted(txn: ReadTxn, program: str, version: int) -> bool:
 
 def newest_counts(txn: ReadTxn, program: str, kind: str) -> bool:
     """Whether the newest event of this kind in a program's history was written or taken over here."""
-    entry = txn.sql.one("SELECT max(n) FROM program_history WHERE program = ? AND kind = ?", (program, kind))
+    entry = txn.sql.fetch_row("SELECT max(n) FROM program_history WHERE program = ? AND kind = ?", (program, kind))
     return entry is not None and entry[0] is not None and counts(txn, entry[0])
 
 
@@ -289,7 +289,7 @@ def counted_session_model(txn: ReadTxn, session: SessionRow) -> str | None:
     if session.model is None and session.config is None:
         return None
     kinds = ", ".join("?" * len(SESSION_MODEL_KINDS))
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         f"SELECT n FROM program_history WHERE program = ? AND kind IN ({kinds}) ORDER BY n DESC",
         (session.id, *SESSION_MODEL_KINDS),
     )
@@ -322,7 +322,7 @@ def counted_references(txn: ReadTxn, program: ProgramRow, field: str) -> list[st
     if event is not None:
         return sorted(referred_by(event, field))
     query = "SELECT target FROM program_reference WHERE program = ? AND field = ? ORDER BY target"
-    return [target for (target,) in txn.sql.all(query, (program.id, field))]
+    return [target for (target,) in txn.sql.fetch_rows(query, (program.id, field))]
 
 
 def taking_over(program: Program | ProgramRow) -> Advice:
@@ -426,7 +426,7 @@ class ProgramWriter:
     def earlier_configs(self, program: str) -> Iterator[Any]:
         """Every version of a configuration that is recorded here, whoever wrote it, the newest first."""
         query = "SELECT config FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
-        for (config,) in self.sql.all(query, (program,)):
+        for (config,) in self.sql.fetch_rows(query, (program,)):
             yield json_of(self.reading, config)
 
     def version_of(self, row: ProgramRow | SessionRow) -> int:
@@ -564,7 +564,7 @@ class ProgramWriter:
         return self._event_stream(ledger_stream(self.append.replica))
 
     def _event_stream(self, name: str) -> EventStream:
-        tip = self.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        tip = self.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (name,))
         return self.append.stream(name, bytes(tip[0]).hex() if tip else None, self.actor)
 
     def add(self, row: ProgramRow, kind: type[Event], **fields: Any) -> ProgramRow:
@@ -639,7 +639,7 @@ class ProgramWriter:
 
     def users_of(self, row: ProgramRow) -> list[str]:
         """Living programs that name this one and still need it. What only another ledger configured needs nothing."""
-        found = self.sql.all(
+        found = self.sql.fetch_rows(
             "SELECT p.id, p.name FROM program_reference r JOIN program p ON p.id = r.program WHERE r.target = ?"
             " AND r.field <> 'source' AND p.deleted = 0 AND p.state NOT IN ('completed', 'failed') ORDER BY p.name",
             (row.id,),

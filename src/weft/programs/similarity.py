@@ -423,7 +423,9 @@ class Similarity(ProgramsBase):
         """The nodes nearest to one that has a vector."""
         with self._reading() as txn:
             node = find_node(txn, name)
-            row = txn.sql.one("SELECT floats FROM vector WHERE model = ? AND node = ?", (self._embedder.name, node))
+            row = txn.sql.fetch_row(
+                "SELECT floats FROM vector WHERE model = ? AND node = ?", (self._embedder.name, node)
+            )
         if row is None:
             raise NotFound("vector", name, Action.EMBED_NODE.of(node=name))
         return self._with_sessions(
@@ -520,7 +522,7 @@ class Similarity(ProgramsBase):
         scores = dict(near)
         marks = ", ".join("?" * len(scores))
         query = f"SELECT n, node FROM vector WHERE n IN ({marks})"
-        nodes: dict[int, str] = dict(txn.sql.all(query, tuple(scores))) if scores else {}
+        nodes: dict[int, str] = dict(txn.sql.fetch_rows(query, tuple(scores))) if scores else {}
         scored = [(node_of(txn.sql, nodes[n]), score) for n, score in scores.items() if n in nodes and nodes[n] != but]
         return [Similar(node=node, score=score) for node, score in scored if kind in (None, node.kind) and node.there]
 
@@ -533,9 +535,9 @@ class Similarity(ProgramsBase):
         if self._space is None:
             self._space = VectorIndex(dimensions, near_file(self.ledger.path, model), self._few)
         elif gone != self._gone:
-            self._space.keep([n for (n,) in sql.all("SELECT n FROM vector WHERE model = ?", (model,))])
+            self._space.keep([n for (n,) in sql.fetch_rows("SELECT n FROM vector WHERE model = ?", (model,))])
         self._gone = gone
-        while fresh := sql.all(FRESH, (self._space.last, model, VECTORS_PER_READ)):
+        while fresh := sql.fetch_rows(FRESH, (self._space.last, model, VECTORS_PER_READ)):
             self._space.add([n for n, _ in fresh], _vectors_of_bytes([floats for _, floats in fresh], dimensions))
         return self._space
 
@@ -556,7 +558,7 @@ class Similarity(ProgramsBase):
             writer.ensure_allowed("node")
             which = "model = ?" if node is None else "model = ? AND node = ?"
             values = (self._embedder.name,) if node is None else (self._embedder.name, node)
-            (count,) = writer.sql.one(f"SELECT count(*) FROM vector WHERE {which}", values) or (0,)
+            (count,) = writer.sql.fetch_row(f"SELECT count(*) FROM vector WHERE {which}", values) or (0,)
             writer.sql.run(f"DELETE FROM vector WHERE {which}", values)
             note_gone(writer.sql)
             return str(count)
@@ -574,7 +576,7 @@ def count_vectors(ledger: Ledger, current: str) -> list[ModelCount]:
     """For each model: how many nodes of which kinds. `current` is the one in use."""
     writer_of(ledger).ensure_whole(READ_LEDGER)
     with store_of(ledger).read() as txn:
-        rows = txn.sql.all(
+        rows = txn.sql.fetch_rows(
             "SELECT model, min(dimensions), count(*), sum(length(floats)), max(embedded_at) FROM vector"
             " GROUP BY model ORDER BY model"
         )
@@ -600,13 +602,13 @@ def _vectors_of_bytes(stored: Sequence[Any], dimensions: int) -> Any:
 
 
 def _stored_size(sql: Sql, model: str) -> int:
-    row = sql.one("SELECT dimensions FROM vector WHERE model = ? LIMIT 1", (model,))
+    row = sql.fetch_row("SELECT dimensions FROM vector WHERE model = ? LIMIT 1", (model,))
     return 0 if row is None else int(row[0])
 
 
 def _refuse_other_size(sql: Sql, model: str, dimensions: int) -> None:
     """All that are kept of one model have one size: any of them tells it."""
-    row = sql.one("SELECT dimensions FROM vector WHERE model = ? LIMIT 1", (model,))
+    row = sql.fetch_row("SELECT dimensions FROM vector WHERE model = ? LIMIT 1", (model,))
     if row is not None and row[0] != dimensions:
         raise NotApplicable(
             f"vectors of {model} here have {row[0]} dimensions, not {dimensions}",
@@ -633,20 +635,20 @@ def _nodes_without_vector(sql: Sql, kind: str, model: str, limit: int | None) ->
         raise InvalidInput(f"kind is {quoted(kind)}", f"one of {', '.join(_ALL)}")
     lacks = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.model = ? AND v.node = t.id)"
     query = _ALL[kind].format(lacks=lacks) + ("" if limit is None else " LIMIT ?")
-    return [id for (id,) in sql.all(query, (model,) if limit is None else (model, limit))]
+    return [id for (id,) in sql.fetch_rows(query, (model,) if limit is None else (model, limit))]
 
 
 def _embedded_nodes(sql: Sql, model: str, nodes: Sequence[str]) -> set[str]:
     marks = ", ".join("?" * len(nodes))
     query = f"SELECT node FROM vector WHERE model = ? AND node IN ({marks})"
-    return {node for (node,) in sql.all(query, (model, *nodes))} if nodes else set()
+    return {node for (node,) in sql.fetch_rows(query, (model, *nodes))} if nodes else set()
 
 
 def _counts_by_kind(sql: Sql, model: str) -> dict[str, int]:
     """The four kinds of nodes are tables of the same names."""
     counts: dict[str, int] = {}
     for kind in _ALL:
-        row = sql.one(f"SELECT count(*) FROM vector v JOIN {kind} t ON t.id = v.node WHERE v.model = ?", (model,))
+        row = sql.fetch_row(f"SELECT count(*) FROM vector v JOIN {kind} t ON t.id = v.node WHERE v.model = ?", (model,))
         if row is not None and row[0]:
             counts[kind] = row[0]
     return counts

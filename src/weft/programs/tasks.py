@@ -355,7 +355,7 @@ def _principal_kind(name: str) -> PrincipalKind:
 
 
 def _counted_assignment(txn: ReadTxn, agent: ProgramRow) -> TaskAssignment | None:
-    entry = txn.sql.one(
+    entry = txn.sql.fetch_row(
         "SELECT n, at FROM program_history WHERE program = ? AND kind = 'agent_task_assigned' ORDER BY n DESC LIMIT 1",
         (agent.id,),
     )
@@ -369,7 +369,7 @@ def _counted_assignment(txn: ReadTxn, agent: ProgramRow) -> TaskAssignment | Non
 def agents_at_work(ledger: Ledger) -> list[str]:
     """The ids of the agents that have a task."""
     with store_of(ledger).read() as txn:
-        rows = txn.sql.all(
+        rows = txn.sql.fetch_rows(
             "SELECT id FROM program WHERE kind = ? AND deleted = 0 AND task IS NOT NULL ORDER BY updated_at, id",
             (ProgramKind.AGENT.value,),
         )
@@ -522,7 +522,7 @@ def complete_task(writer: ProgramWriter, row: ProgramRow, answer: str | None) ->
     result = {} if answer is None else {"result": writer.append.put_text(answer, "answer")}
     row = writer.step(row, "complete", TaskCompleted, **result)
     query = "SELECT program FROM program_reference WHERE target = ? AND field = 'dependency' ORDER BY program"
-    for (task,) in writer.sql.all(query, (row.id,)):
+    for (task,) in writer.sql.fetch_rows(query, (row.id,)):
         waiting = load_program(writer.sql, task)
         if waiting is not None and not waiting.deleted:
             settle_blocked(writer, waiting)

@@ -144,7 +144,7 @@ class PackReader:
 
     def slice(self, content: int, idx: int) -> bytes | None:
         """None where these bytes lie in no pack."""
-        row = self._sql.one("SELECT pack, start, size FROM packed WHERE content = ? AND idx = ?", (content, idx))
+        row = self._sql.fetch_row("SELECT pack, start, size FROM packed WHERE content = ? AND idx = ?", (content, idx))
         if row is None:
             return None
         pack, start, size = row
@@ -159,7 +159,7 @@ class PackReader:
         return pack_bytes
 
     def _unpack(self, pack: int) -> bytes:
-        row = self._sql.one("SELECT size, bytes FROM pack WHERE n = ?", (pack,))
+        row = self._sql.fetch_row("SELECT size, bytes FROM pack WHERE n = ?", (pack,))
         if row is None:
             raise FactDamaged("pack", str(pack), "it is not here")
         try:
@@ -182,7 +182,7 @@ def write_pack(sql: Sql, slices: Sequence[ContentSlice]) -> int:
     """One pack of these slices; returns its compressed size. Their own bytes are still where they were."""
     frame = pack_frame(slices)
     size = sum(len(piece.data) for piece in slices)
-    (last,) = sql.one("SELECT max(n) FROM pack") or (None,)
+    (last,) = sql.fetch_row("SELECT max(n) FROM pack") or (None,)
     n, start = (last or 0) + 1, 0
     sql.run("INSERT INTO pack(n, size, bytes) VALUES (?, ?, ?)", (n, size, frame))
     for piece in slices:
@@ -208,10 +208,12 @@ def is_packing_worthwhile(slices: Iterable[ContentSlice]) -> bool:
 def drop_from_packs(sql: Sql, contents: Sequence[int]) -> int:
     """Take these contents out of their packs; every pack that held one is written anew without it. Returns how many."""
     dropped = set(contents)
-    touched = sorted({pack for n in contents for (pack,) in sql.all("SELECT pack FROM packed WHERE content = ?", (n,))})
+    touched = sorted(
+        {pack for n in contents for (pack,) in sql.fetch_rows("SELECT pack FROM packed WHERE content = ?", (n,))}
+    )
     for pack in touched:
         pack_bytes = PackReader(sql).unpacked(pack)
-        rows = sql.all("SELECT content, idx, start, size FROM packed WHERE pack = ? ORDER BY start", (pack,))
+        rows = sql.fetch_rows("SELECT content, idx, start, size FROM packed WHERE pack = ? ORDER BY start", (pack,))
         remaining = [
             ContentSlice(n, idx, pack_bytes[start : start + size]) for n, idx, start, size in rows if n not in dropped
         ]
@@ -241,7 +243,7 @@ def erase_content_rows(sql: Sql, numbers: Sequence[int], key_bytes: int) -> None
     """Nothing but number, scope and reference stays of these contents."""
     drop_from_packs(sql, numbers)
     for n in numbers:
-        row = sql.one("SELECT scope, digest FROM content WHERE n = ?", (n,))
+        row = sql.fetch_row("SELECT scope, digest FROM content WHERE n = ?", (n,))
         if row is not None and row[1]:
             key = bytes(row[1])[:key_bytes]
             sql.run("DELETE FROM lookup_bytes WHERE scope = ? AND key = ? AND n = ?", (row[0], key, n))
@@ -256,7 +258,7 @@ def erase_content_rows(sql: Sql, numbers: Sequence[int], key_bytes: int) -> None
 
 
 def is_erased_content(sql: Sql, n: int) -> bool:
-    row = sql.one("SELECT salt FROM content WHERE n = ?", (n,))
+    row = sql.fetch_row("SELECT salt FROM content WHERE n = ?", (n,))
     return row is not None and not row[0]
 
 
@@ -273,7 +275,7 @@ def note_erasing(sql: Sql, n: int) -> None:
 
 def unfinished_erasure(sql: Sql) -> str | None:
     """What the last erasure left to be done, if anything."""
-    row = sql.one("SELECT value FROM local WHERE key = ?", (UNFINISHED,))
+    row = sql.fetch_row("SELECT value FROM local WHERE key = ?", (UNFINISHED,))
     return str(row[0]) if row else None
 
 
@@ -338,7 +340,7 @@ class FactReader(Struct, eq=False, dict=True):
         return PackReader(self.sql)
 
     def tip(self) -> LogTip:
-        row = self.sql.one("SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1")
+        row = self.sql.fetch_row("SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1")
         if row is None:
             return LogTip(0, GENESIS)
         n, chain, contents = row
@@ -347,12 +349,12 @@ class FactReader(Struct, eq=False, dict=True):
         return LogTip(n, blob(chain), contents)
 
     def chain_at(self, n: int) -> bytes | None:
-        row = self.sql.one("SELECT chain FROM log WHERE n = ?", (n,))
+        row = self.sql.fetch_row("SELECT chain FROM log WHERE n = ?", (n,))
         return blob(row[0]) if row else None
 
     def log(self, after: int = 0, limit: int = 512) -> list[LogRow]:
         """Up to `limit` rows whose last event arrived after `after`."""
-        rows = self.sql.all(
+        rows = self.sql.fetch_rows(
             "SELECT n, count, at, chain, events FROM log WHERE n > ? ORDER BY n LIMIT ?", (after, limit)
         )
         refuse_disorder("log", after, rows)
@@ -399,7 +401,7 @@ class FactReader(Struct, eq=False, dict=True):
 
     def _event_candidates(self, key: bytes) -> list[int]:
         low, high = key.ljust(KEY_BYTES, b"\0"), key.ljust(KEY_BYTES, b"\xff")
-        rows = self.sql.all("SELECT n FROM lookup_event WHERE key BETWEEN ? AND ?", (low, high))
+        rows = self.sql.fetch_rows("SELECT n FROM lookup_event WHERE key BETWEEN ? AND ?", (low, high))
         tail = [n for n, line in self.lines(self.watermark("lookup_event")) if sha256(line).digest().startswith(key)]
         return [n for (n,) in rows] + tail
 
@@ -411,18 +413,18 @@ class FactReader(Struct, eq=False, dict=True):
 
     def contents_at(self, n: int) -> int:
         """The highest content number that an event up to here may refer to."""
-        row = self.sql.one("SELECT contents FROM log WHERE n = ?", (n,))
+        row = self.sql.fetch_row("SELECT contents FROM log WHERE n = ?", (n,))
         return int(row[0]) if row else 0
 
     def refs(self, after: int, upto: int) -> Iterator[tuple[int, bytes]]:
         """The references of contents by number; what a damaged row has in its place is none."""
-        rows = self.sql.all("SELECT n, ref FROM content WHERE n > ? AND n <= ? ORDER BY n", (after, upto))
+        rows = self.sql.fetch_rows("SELECT n, ref FROM content WHERE n > ? AND n <= ? ORDER BY n", (after, upto))
         return ((n, bytes(ref)) for n, ref in rows if isinstance(ref, bytes | bytearray | memoryview))
 
     def find_content(self, ref: bytes) -> int | None:
         """The number of a content. Those that no lookup table has yet are looked through from the newest on: whoever
         asks for one of them mostly has just written it."""
-        row = self.sql.one(_FIND_CONTENT, (ref[:KEY_BYTES], ref, ref))
+        row = self.sql.fetch_row(_FIND_CONTENT, (ref[:KEY_BYTES], ref, ref))
         return int(row[0]) if row and row[0] is not None else None
 
     def find_contents(self, refs: Iterable[bytes]) -> dict[bytes, int]:
@@ -437,12 +439,12 @@ class FactReader(Struct, eq=False, dict=True):
     def find_bytes(self, scope: int, data: bytes) -> list[int]:
         """The contents of a scope that hold exactly these bytes."""
         digest = sha256(data).digest()
-        rows = self.sql.all(
+        rows = self.sql.fetch_rows(
             "SELECT c.n FROM lookup_bytes l JOIN content c ON c.n = l.n"
             " WHERE l.scope = ? AND l.key = ? AND c.digest = ?",
             (scope, digest[:KEY_BYTES], digest),
         )
-        rows += self.sql.all(
+        rows += self.sql.fetch_rows(
             "SELECT n FROM content WHERE n > ? AND scope = ? AND digest = ?",
             (self.watermark("lookup_content"), scope, digest),
         )
@@ -483,7 +485,7 @@ class FactReader(Struct, eq=False, dict=True):
         ordered = sorted({n for n in numbers if n})
         for start in range(0, len(ordered), CONTENTS_PER_READ):
             batch = ordered[start : start + CONTENTS_PER_READ]
-            rows = self.sql.all(
+            rows = self.sql.fetch_rows(
                 f"SELECT n, ref, salt, bytes FROM content WHERE n IN ({', '.join('?' * len(batch))})"
                 " AND bytes IS NOT NULL",
                 batch,
@@ -504,12 +506,12 @@ class FactReader(Struct, eq=False, dict=True):
         return first_bytes
 
     def content_row(self, n: int) -> ContentRow | None:
-        row = self.sql.one("SELECT ref, salt, size, bytes FROM content WHERE n = ?", (n,))
+        row = self.sql.fetch_row("SELECT ref, salt, size, bytes FROM content WHERE n = ?", (n,))
         if row is None:
             return None
         ref, salt, size, data = row
         if data is None:
-            parts = self.sql.all("SELECT bytes FROM content_part WHERE content = ? ORDER BY idx", (n,))
+            parts = self.sql.fetch_rows("SELECT bytes FROM content_part WHERE content = ? ORDER BY idx", (n,))
             data = (
                 b"".join(blob(part) for (part,) in parts) if parts or size == 0 else self._content_from_packs(n, size)
             )
@@ -521,11 +523,11 @@ class FactReader(Struct, eq=False, dict=True):
         return b"".join(part for part in slices if part is not None) if any(slices) else None
 
     def content_size(self, n: int) -> int:
-        row = self.sql.one("SELECT size FROM content WHERE n = ?", (n,))
+        row = self.sql.fetch_row("SELECT size FROM content WHERE n = ?", (n,))
         return int(row[0]) if row else 0
 
     def content_head(self, n: int) -> ContentHead:
-        row = self.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
+        row = self.sql.fetch_row("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
         if row is None:
             raise ContentMissing(f"number {n}")
         if not row[1]:
@@ -534,9 +536,9 @@ class FactReader(Struct, eq=False, dict=True):
 
     def content_piece(self, head: ContentHead, idx: int) -> bytes:
         """One row's worth of a content, not yet checked against its reference."""
-        row = self.sql.one("SELECT bytes FROM content_part WHERE content = ? AND idx = ?", (head.n, idx))
+        row = self.sql.fetch_row("SELECT bytes FROM content_part WHERE content = ? AND idx = ?", (head.n, idx))
         if row is None and head.size <= ROW_BYTES:
-            row = self.sql.one("SELECT bytes FROM content WHERE n = ?", (head.n,))
+            row = self.sql.fetch_row("SELECT bytes FROM content WHERE n = ?", (head.n,))
             if row == (None,) and head.size == 0:
                 return b""
         data = self._packs.slice(head.n, idx) if row is None or row[0] is None else row[0]
@@ -546,7 +548,7 @@ class FactReader(Struct, eq=False, dict=True):
 
     def _missing_error(self, head: ContentHead) -> ContentGone | ContentMissing:
         """Why there are no bytes: they may have been erased since their head was read."""
-        row = self.sql.one("SELECT salt FROM content WHERE n = ?", (head.n,))
+        row = self.sql.fetch_row("SELECT salt FROM content WHERE n = ?", (head.n,))
         return ContentMissing(head.ref.hex()) if row is None or row[0] else ContentGone(head.ref.hex())
 
     def stream_content(self, n: int) -> Iterator[bytes]:
@@ -570,7 +572,7 @@ def checked_pieces(head: ContentHead, read_piece: Callable[[int], bytes]) -> Ite
 
 def local_value(sql: Sql, key: str) -> str:
     """A piece of local state that every ledger has from its first moment."""
-    row = sql.one("SELECT value FROM local WHERE key = ?", (key,))
+    row = sql.fetch_row("SELECT value FROM local WHERE key = ?", (key,))
     if row is None:
         raise Damaged(f"the ledger lost its {key}")
     return str(row[0])
@@ -616,7 +618,7 @@ class RecentContents:
             self.erasures = erasures
         if self.seen < 0:
             self.seen = self.filled = watermark_of(sql, "lookup_content")
-        self.learn(sql.all(NEWER_CONTENTS, (self.seen,)))
+        self.learn(sql.fetch_rows(NEWER_CONTENTS, (self.seen,)))
 
     def learn(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """The answer to `NEWER_CONTENTS`."""
@@ -638,7 +640,7 @@ class RecentContents:
     def ask(self, sql: Sql, keys: Iterable[Key]) -> None:
         """One question to the view for many contents that will be put."""
         unknown_keys = self.unknown(keys)
-        self.answered(unknown_keys, [sql.all(*question) for question in questions_about(unknown_keys)])
+        self.answered(unknown_keys, [sql.fetch_rows(*question) for question in questions_about(unknown_keys)])
 
     def unknown(self, keys: Iterable[Key]) -> list[Key]:
         return [key for key in keys if key not in self.by_key and key not in self.asked]
@@ -743,7 +745,7 @@ class FactWriter(FactReader, kw_only=True, eq=False, dict=True):
         unknown_keys = [key for key in keys if key not in fresh and key not in by_key and key not in asked]
         asked.update(dict.fromkeys(unknown_keys))
         for batch in batches_of_few_sizes(unknown_keys):
-            for ref, n in self.sql.all(_named_among(len(batch)), tuple(ref[:KEY_BYTES] for _, ref in batch)):
+            for ref, n in self.sql.fetch_rows(_named_among(len(batch)), tuple(ref[:KEY_BYTES] for _, ref in batch)):
                 key = (scope, bytes(ref))
                 if key in asked:
                     asked[key] = StoredContentRow(n, key[1])

@@ -116,12 +116,12 @@ NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE 
 
 
 def is_copy(sql: Sql) -> bool:
-    return sql.one("SELECT 1 FROM local WHERE key = ?", (COPIED_NOTE,)) is not None
+    return sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (COPIED_NOTE,)) is not None
 
 
 def is_unfinished(sql: Sql) -> bool:
     """Whether facts of another ledger are still being copied here, or the copying was cut short."""
-    return sql.one("SELECT 1 FROM local WHERE key = ?", (COPYING,)) is not None
+    return sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (COPYING,)) is not None
 
 
 def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:
@@ -137,7 +137,7 @@ def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:
 
 def _forget_refusals(sql: Sql) -> None:
     """What was refused under the former name may have a place under the new one: peers are read from the beginning."""
-    if sql.one("SELECT 1 FROM local WHERE key LIKE ? LIMIT 1", (f"{REFUSED_EVENT}%",)) is not None:
+    if sql.fetch_row("SELECT 1 FROM local WHERE key LIKE ? LIMIT 1", (f"{REFUSED_EVENT}%",)) is not None:
         for begin in (REFUSED_EVENT, REFUSED_NAME):
             sql.run("DELETE FROM local WHERE key LIKE ?", (f"{begin}%",))
         sql.run("DELETE FROM peer")
@@ -174,7 +174,7 @@ OWN_NAMES: Question = (
 def own_names(sql: Sql) -> dict[str, int | None]:
     """The name that this ledger goes by, then those that it gave up, each with the last event of this log that was
     acknowledged under it; None: it still goes by that name."""
-    rows = sql.all(*OWN_NAMES)
+    rows = sql.fetch_rows(*OWN_NAMES)
     names_in_use: dict[str, int | None] = {str(value): None for key, value in rows if key == "replica"}
     return names_in_use | {name: int(value) for key, value in rows if (name := str(key).removeprefix(FORMER)) != key}
 
@@ -207,7 +207,7 @@ class OwnEvents:
 
 
 def _local_number(sql: Sql, key: str) -> int:
-    row = sql.one("SELECT value FROM local WHERE key = ?", (key,))
+    row = sql.fetch_row("SELECT value FROM local WHERE key = ?", (key,))
     return int(row[0]) if row else 0
 
 
@@ -261,7 +261,7 @@ def is_written_here(sql: Sql, n: int, replica: object) -> bool:
 
 
 def _is_noted(sql: Sql, key: str) -> bool:
-    return sql.one("SELECT 1 FROM local WHERE key = ?", (key,)) is not None
+    return sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (key,)) is not None
 
 
 def note_taken(sql: Sql, id: str, at_ms: int) -> None:
@@ -283,7 +283,9 @@ def release(sql: Sql, id: str) -> None:
 
 def decided_events(sql: Sql) -> list[tuple[str, bool]]:
     """The ids of events that somebody here took over (True) or refused (False)."""
-    rows = sql.all("SELECT key FROM local WHERE key LIKE ? OR key LIKE ? ORDER BY key", (f"{TAKEN}%", f"{DECLINED}%"))
+    rows = sql.fetch_rows(
+        "SELECT key FROM local WHERE key LIKE ? OR key LIKE ? ORDER BY key", (f"{TAKEN}%", f"{DECLINED}%")
+    )
     return [(key.partition(":")[2], key.startswith(TAKEN)) for (key,) in rows]
 
 
@@ -677,7 +679,7 @@ class StoredTrust:
         if token is None:
             return True
         with self._ledger.read() as txn:
-            return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (TOKEN + token,)) is not None
+            return txn.sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (TOKEN + token,)) is not None
 
     def note_replica(self, former: str | None) -> None:
         """The ledger was opened. One that goes by another name since this very opening, or that was noted before its

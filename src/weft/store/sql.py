@@ -29,13 +29,13 @@ Question = tuple[str, tuple[Any, ...]]
 class Sql(Protocol):
     """One open transaction of a backend."""
 
-    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+    def fetch_row(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
         """The first row, or None."""
 
-    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+    def fetch_rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Every row."""
 
-    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Every row, one at a time; other questions may be asked in between."""
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
@@ -56,7 +56,7 @@ def rows_in(sql: Sql, query: str, keys: Iterable[Any]) -> Iterator[Row]:
     unique_keys = list(dict.fromkeys(keys))
     for start in range(0, len(unique_keys), KEYS_PER_QUESTION):
         batch = unique_keys[start : start + KEYS_PER_QUESTION]
-        yield from sql.all(f"{query} ({', '.join('?' * len(batch))})", batch)
+        yield from sql.fetch_rows(f"{query} ({', '.join('?' * len(batch))})", batch)
 
 
 def rows_wanted(sql: Sql, columns: Sequence[str], query: str, keys: Iterable[Row]) -> Iterator[Row]:
@@ -66,12 +66,12 @@ def rows_wanted(sql: Sql, columns: Sequence[str], query: str, keys: Iterable[Row
     for start in range(0, len(unique_keys), KEYS_PER_QUESTION):
         batch = unique_keys[start : start + KEYS_PER_QUESTION]
         table = f"WITH wanted({', '.join(columns)}) AS (VALUES {', '.join([key] * len(batch))})"
-        yield from sql.all(f"{table} {query}", list(chain.from_iterable(batch)))
+        yield from sql.fetch_rows(f"{table} {query}", list(chain.from_iterable(batch)))
 
 
 def watermark_of(sql: Sql, view: str) -> int:
     """How far a lagging view is filled."""
-    row = sql.one("SELECT n FROM watermark WHERE view = ?", (view,))
+    row = sql.fetch_row("SELECT n FROM watermark WHERE view = ?", (view,))
     return int(row[0]) if row else 0
 
 

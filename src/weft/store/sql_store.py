@@ -551,7 +551,7 @@ class SqlStore:
     def _introduce(self, sql: Sql) -> None:
         """A new ledger gets its replica id and its import secret. Its views will be computed by the present rules."""
         values = [("replica", self._mint()), ("import_secret", self._random_bytes(32).hex())]
-        if sql.one("SELECT 1 FROM log LIMIT 1") is None:
+        if sql.fetch_row("SELECT 1 FROM log LIMIT 1") is None:
             values.append((VIEW_RULES, CURRENT_VIEW_RULES))
         for key, value in values:
             sql.run("INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING", (key, value))
@@ -613,7 +613,7 @@ class LookupView:
 
     def _advance_contents(self) -> bool:
         mark = self.facts.watermark("lookup_content")
-        row = self.sql.one(_LAST_OF_BATCH, (mark, BATCH))
+        row = self.sql.fetch_row(_LAST_OF_BATCH, (mark, BATCH))
         last, amount = row or (None, 0)
         if not amount:
             return False

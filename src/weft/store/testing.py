@@ -202,10 +202,10 @@ class ErasingContract:
                 with store.read() as txn:
                     assert txn.facts.find_content(stored.ref) == stored.n
                     columns = "ref, salt, digest, size, shown, bytes"
-                    row = txn.sql.one(f"SELECT {columns} FROM content WHERE n = ?", (stored.n,))
+                    row = txn.sql.fetch_row(f"SELECT {columns} FROM content WHERE n = ?", (stored.n,))
                     assert row == (stored.ref, b"", b"", 0, ERASED, None)
                     for table, column in (("content_part", "content"), ("lookup_bytes", "n"), ("packed", "content")):
-                        assert txn.sql.one(f"SELECT 1 FROM {table} WHERE {column} = ?", (stored.n,)) is None
+                        assert txn.sql.fetch_row(f"SELECT 1 FROM {table} WHERE {column} = ?", (stored.n,)) is None
 
     def test_equal_bytes_after_an_erasure_are_another_content(self, tmp_path: Path) -> None:
         with self.store(tmp_path) as store:
@@ -269,7 +269,9 @@ class ErasingContract:
             _pack(store, {stored.n: b"text" * 50})
             store.write(lambda txn: drop_from_packs(txn.sql, [stored.n]))
             with store.read() as txn:
-                assert txn.sql.all("SELECT n FROM pack") == txn.sql.all("SELECT content FROM packed") == []
+                assert (
+                    txn.sql.fetch_rows("SELECT n FROM pack") == txn.sql.fetch_rows("SELECT content FROM packed") == []
+                )
 
     def test_a_rewritten_store_holds_the_same(self, tmp_path: Path) -> None:
         with self.store(tmp_path) as store:
@@ -509,7 +511,7 @@ class StoreContract(WordIndexContract, ErasingContract):
             with refuses(StoreError):
                 store.write(lambda txn: txn.sql.run("INSERT INTO nowhere VALUES (1)"))
             with refuses(StoreError), store.read() as txn:
-                txn.sql.all("SELECT * FROM nowhere")
+                txn.sql.fetch_rows("SELECT * FROM nowhere")
             assert append(store, "a") == 1
 
     def test_a_minted_id_that_is_taken_is_a_collision(self, tmp_path: Path) -> None:
@@ -521,7 +523,7 @@ class StoreContract(WordIndexContract, ErasingContract):
             with refuses(IdCollision):
                 store.write(lambda txn: add(txn, "second"))
             with store.read() as txn:
-                assert txn.sql.all("SELECT name FROM program") == [("first",)]
+                assert txn.sql.fetch_rows("SELECT name FROM program") == [("first",)]
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -678,7 +680,7 @@ class StoreContract(WordIndexContract, ErasingContract):
 
     def _lookup_rows(self, store: Store) -> list[int]:
         with store.read() as txn:
-            counts = [txn.sql.one(f"SELECT count(*) FROM {table}") for table in LOOKUPS]
+            counts = [txn.sql.fetch_row(f"SELECT count(*) FROM {table}") for table in LOOKUPS]
         return [row[0] for row in counts if row is not None]
 
     # --- keeping ------------------------------------------------------------------------------------------------
@@ -722,10 +724,10 @@ class StoreContract(WordIndexContract, ErasingContract):
             with store.scratch() as scratch, store.scratch() as another:
                 assert FactReader(scratch).tip().n == 0
                 scratch.run("INSERT INTO local(key, value) VALUES ('k', 'scratch')")
-                assert another.one("SELECT count(*) FROM local WHERE key = 'k'") == (0,)
+                assert another.fetch_row("SELECT count(*) FROM local WHERE key = 'k'") == (0,)
                 append(store, "b")
             with store.read() as txn:
-                assert txn.sql.one("SELECT count(*) FROM local WHERE key = 'k'") == (0,)
+                assert txn.sql.fetch_row("SELECT count(*) FROM local WHERE key = 'k'") == (0,)
             assert_sound(store)
 
     def test_closing_twice_is_harmless_and_using_a_closed_store_is_refused(self, tmp_path: Path) -> None:

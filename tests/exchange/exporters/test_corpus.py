@@ -44,7 +44,7 @@ def test_all_origins_in_one_ledger_leave_it_sound_and_bring_nothing_a_second_tim
     assert {turn.origin for turn in imported.log()} <= set(ORIGINS)
     assert list(imported.verify()) == []
     with imported._store.read() as txn:
-        assert txn.sql.all(MOVED_SILENTLY) == txn.sql.all(SHARED_KEYS) == []
+        assert txn.sql.fetch_rows(MOVED_SILENTLY) == txn.sql.fetch_rows(SHARED_KEYS) == []
     before = imported.upkeep.stats()
     again = take(imported, *sample_of_all())
     for origin in ORIGINS:

@@ -90,7 +90,7 @@ def cloned(source: Ledger, place: Path, *, secret: bool = True) -> Iterator[Ledg
 
 def rows(ledger: Ledger, query: str) -> list[Any]:
     with store_of(ledger).read() as txn:
-        return list(txn.sql.all(query))
+        return list(txn.sql.fetch_rows(query))
 
 
 def answers(ledger: Ledger) -> dict[str, Any]:

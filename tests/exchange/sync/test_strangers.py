@@ -195,7 +195,7 @@ def test_a_content_that_comes_twice(busy: Ledger) -> None:
         grow(donor, "main", "hello")
         batch = lines(donor)
         with store_of(donor).read() as txn:
-            rows = txn.sql.all("SELECT ref, salt, bytes FROM content")
+            rows = txn.sql.fetch_rows("SELECT ref, salt, bytes FROM content")
     needed = [ref for ref in mentioned(batch) if ref in {bytes(row[0]) for row in rows}]
     twice = [record(needed.index(bytes(ref)), bytes(data), bytes(salt)) for ref, salt, data in rows[:1]] * 2
     refused(

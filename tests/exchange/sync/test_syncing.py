@@ -313,7 +313,7 @@ def test_the_secret_is_in_no_frame_of_a_pull_and_a_server_may_keep_it(here: Ledg
     rich_import(there)
     _, wire = pull(here, there)
     with store_of(there).read() as txn:
-        (secret,) = txn.sql.one("SELECT value FROM local WHERE key = 'import_secret'") or ("",)
+        (secret,) = txn.sql.fetch_row("SELECT value FROM local WHERE key = 'import_secret'") or ("",)
     assert not any(secret.encode() in frame.body for frame in wire.heard)
     with pytest.raises(NotApplicable, match="does not share"):
         over_wire(here, there, lambda asking: asking.sharing(), FOREVER, ServePermissions(shares_secret=False))

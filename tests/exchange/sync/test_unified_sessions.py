@@ -24,7 +24,8 @@ def targets(ledger: Ledger) -> list[str]:
 def reasons(ledger: Ledger) -> set[tuple[str, str, str]]:
     with ledger._store.read() as txn:
         return {
-            (row[0], row[1], row[2]) for row in txn.sql.all("SELECT alias, session_label, reason FROM session_aliases")
+            (row[0], row[1], row[2])
+            for row in txn.sql.fetch_rows("SELECT alias, session_label, reason FROM session_aliases")
         }
 
 

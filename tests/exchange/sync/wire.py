@@ -91,24 +91,24 @@ def events(ledger: Ledger) -> set[bytes]:
 
 def contents(ledger: Ledger) -> set[bytes]:
     with store_of(ledger).read() as txn:
-        return {bytes(ref) for (ref,) in txn.sql.all("SELECT ref FROM content WHERE length(salt) > 0")}
+        return {bytes(ref) for (ref,) in txn.sql.fetch_rows("SELECT ref FROM content WHERE length(salt) > 0")}
 
 
 def husks(ledger: Ledger) -> set[bytes]:
     with store_of(ledger).read() as txn:
-        return {bytes(ref) for (ref,) in txn.sql.all("SELECT ref FROM content WHERE length(salt) = 0")}
+        return {bytes(ref) for (ref,) in txn.sql.fetch_rows("SELECT ref FROM content WHERE length(salt) = 0")}
 
 
 def digests(ledger: Ledger) -> dict[str, str]:
     with store_of(ledger).read() as txn:
-        return {turn: bytes(last).hex() for turn, last in txn.sql.all("SELECT id, last_event FROM turn")}
+        return {turn: bytes(last).hex() for turn, last in txn.sql.fetch_rows("SELECT id, last_event FROM turn")}
 
 
 def tips(ledger: Ledger) -> set[tuple[str, bytes]]:
     """The ends of every branch of every session, its own among them."""
     with store_of(ledger).read() as txn:
-        own = txn.sql.all("SELECT id, last_event FROM session")
-        others = txn.sql.all("SELECT s.id, b.tip FROM branch b JOIN session s ON s.n = b.session")
+        own = txn.sql.fetch_rows("SELECT id, last_event FROM session")
+        others = txn.sql.fetch_rows("SELECT s.id, b.tip FROM branch b JOIN session s ON s.n = b.session")
     return {(session, bytes(tip)) for session, tip in [*own, *others]}
 
 

@@ -257,7 +257,7 @@ def test_new_vectors_are_found_before_the_index_takes_them_in(disk: Ledger) -> N
 def test_a_search_reads_new_vectors_by_their_numbers_and_no_others(disk: Ledger) -> None:
     Similarity(disk, Words()).embed(disk.record_turn(session="main", query="cats").id)
     with store_of(disk).read() as txn:
-        plan = txn.sql.all(f"EXPLAIN QUERY PLAN {FRESH}", (0, "words", 1))
+        plan = txn.sql.fetch_rows(f"EXPLAIN QUERY PLAN {FRESH}", (0, "words", 1))
     assert [step for *_, step in plan] == ["SEARCH vector USING INTEGER PRIMARY KEY (rowid>?)"]
 
 

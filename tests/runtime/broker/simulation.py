@@ -161,7 +161,7 @@ def text_of(message: Any) -> str:
 
 def owner_of_session(ledger: Ledger, session: str) -> str | None:
     with ledger._store.read() as txn:
-        row = txn.sql.one("SELECT owner FROM lease WHERE kind = 'session' AND key = ?", (session,))
+        row = txn.sql.fetch_row("SELECT owner FROM lease WHERE kind = 'session' AND key = ?", (session,))
     return None if row is None else str(row[0])
 
 

@@ -50,8 +50,8 @@ def session_events(schedule: Schedule) -> dict[str, SessionEvents]:
     sessions: dict[str, SessionEvents] = {}
     with schedule.ledgers[-1]._store.read() as txn:
         for id in dict.fromkeys(message.session for message in schedule.admitted.values()):
-            row = txn.sql.one("SELECT label, head FROM session WHERE id = ?", (id,))
-            turns = txn.sql.all(
+            row = txn.sql.fetch_row("SELECT label, head FROM session WHERE id = ?", (id,))
+            turns = txn.sql.fetch_rows(
                 "SELECT t.id, t.parent, t.status FROM turn t JOIN session s ON s.n = t.session WHERE s.id = ?"
                 " ORDER BY t.n",
                 (id,),

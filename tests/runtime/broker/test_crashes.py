@@ -35,7 +35,7 @@ class Standing:
 
 def standing_of(ledger: Ledger) -> Standing:
     with ledger._store.read() as txn:
-        turn = txn.sql.one("SELECT id FROM turn")
+        turn = txn.sql.fetch_row("SELECT id FROM turn")
     run = Run("").apply(Runs(ledger).events(str(turn[0])) if turn else [])
     answers = sum(request.is_answered for request in run.requests)
     return Standing(answers, [call.tool for call in run.calls.values() if call.outcome is not None])
@@ -59,8 +59,8 @@ def check(ledger: Ledger, message: str, folder: Path, server: ToolServer, at: St
     settled = ledger.inbox.get(message)
     assert settled.state == {"completed": "answered", "failed": "dead"}[ends]
     with ledger._store.read() as txn:
-        assert txn.sql.all("SELECT id, status FROM turn") == [(settled.turn, ends)]
-        assert txn.sql.all("SELECT turn FROM open_run") == []
+        assert txn.sql.fetch_rows("SELECT id, status FROM turn") == [(settled.turn, ends)]
+        assert txn.sql.fetch_rows("SELECT turn FROM open_run") == []
     assert ledger.session("main").head == (settled.turn if ends == "completed" else None)
     assert ledger.inbox.list() == []
     run = Run("").apply(Runs(ledger).events(settled.turn or ""))

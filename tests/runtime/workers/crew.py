@@ -121,7 +121,7 @@ class Crew:
 
     def sql(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         with self.ledger.sync._store.read() as txn:
-            return txn.sql.all(query, tuple(values))
+            return txn.sql.fetch_rows(query, tuple(values))
 
     def turns(self, session: str) -> list[Turn]:
         """The turns that a session made."""

@@ -225,7 +225,7 @@ class Withholding:
         if event.get("kind") != "message_admitted" or not path.startswith("parts"):
             return False
         query = "SELECT turn FROM inbox WHERE message = ? AND turn IS NOT NULL"
-        row = self._facts.txn.sql.one(query, (event.get("message"),))
+        row = self._facts.txn.sql.fetch_row(query, (event.get("message"),))
         return row is not None and self._facts.contains_whole(row[0])
 
     def _resolve(self, ledger: LedgerBase, name: str) -> None:

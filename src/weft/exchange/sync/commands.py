@@ -406,7 +406,9 @@ class SyncClient:
 def imports_of(store: Store) -> ImportsOffer:
     fingerprint = sha256(SECRET_DOMAIN + import_secret(store)).hexdigest()
     with store.read() as txn:
-        imported = any(txn.sql.one(f"SELECT 1 FROM {table} LIMIT 1") for table in ("import_source", "import_name"))
+        imported = any(
+            txn.sql.fetch_row(f"SELECT 1 FROM {table} LIMIT 1") for table in ("import_source", "import_name")
+        )
     return ImportsOffer(fingerprint=fingerprint, imported=imported)
 
 
@@ -560,7 +562,7 @@ class FileClone:
         if log.tip.n:
             note_range(sql, source, 1, log.tip.n)
             note_taken(sql, source, BatchEnd(n=log.tip.n, chain=log.tip.chain.hex()), now)
-        count, size = sql.one("SELECT count(*), coalesce(sum(size), 0) FROM content") or (0, 0)
+        count, size = sql.fetch_row("SELECT count(*), coalesce(sum(size), 0) FROM content") or (0, 0)
         self._facts = CopiedFacts(events=log.tip.n, contents=count, event_bytes=log.bytes, content_bytes=size)
 
 

@@ -78,13 +78,13 @@ class Remote(Struct, frozen=True, kw_only=True):
 
 def remembered(sql: Sql, replica: str) -> KnownLog:
     """The last proven place in that peer's log."""
-    row = sql.one(_PEER, (replica,))
+    row = sql.fetch_row(_PEER, (replica,))
     return KnownLog(n=row[0], chain=bytes(row[1]).hex()) if row and row[0] else KnownLog()
 
 
 def cursor(sql: Sql, replica: str, *, empty: bool) -> ReceiverReady:
     place = remembered(sql, replica)
-    is_whole = sql.one("SELECT 1 FROM local WHERE key = ?", (_WHOLE + replica,)) is not None
+    is_whole = sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (_WHOLE + replica,)) is not None
     return ReceiverReady(after=place.n, chain=place.chain, empty=empty, whole=is_whole)
 
 
@@ -113,7 +113,7 @@ def note_unproven(sql: Sql, replica: str, is_unproven: bool) -> None:
 
 def is_disputed(sql: Sql, replica: str, claim: KnownLog) -> bool:
     """Whether that peer said before that it remembers this of our log, which does not hold it."""
-    row = sql.one("SELECT value FROM local WHERE key = ?", (_DISPUTED + replica,))
+    row = sql.fetch_row("SELECT value FROM local WHERE key = ?", (_DISPUTED + replica,))
     return row is not None and row[0] == f"{claim.n}:{claim.chain}"
 
 
@@ -130,7 +130,7 @@ def drop_memory(sql: Sql, replica: str) -> None:
 
 
 def forget_peer(sql: Sql, replica: str) -> None:
-    if sql.one("SELECT 1 FROM peer WHERE replica = ?", (replica,)) is None:
+    if sql.fetch_row("SELECT 1 FROM peer WHERE replica = ?", (replica,)) is None:
         raise NotFound("other replica", replica, Action.FIND_REFUSED_REPLICA)
     drop_memory(sql, replica)
     sql.run("DELETE FROM peer WHERE replica = ?", (replica,))
@@ -138,7 +138,7 @@ def forget_peer(sql: Sql, replica: str) -> None:
 
 def note_range(sql: Sql, replica: str, first: int, last: int) -> None:
     """These events came from that peer; a range that goes on where the last one ended is one with it."""
-    row = sql.one("SELECT first, last FROM came_from WHERE replica = ? ORDER BY first DESC LIMIT 1", (replica,))
+    row = sql.fetch_row("SELECT first, last FROM came_from WHERE replica = ? ORDER BY first DESC LIMIT 1", (replica,))
     if row is not None and row[1] + 1 == first:
         sql.run("UPDATE came_from SET last = ? WHERE replica = ? AND first = ?", (last, replica, row[0]))
     else:
@@ -147,13 +147,15 @@ def note_range(sql: Sql, replica: str, first: int, last: int) -> None:
 
 def event_ranges_from(sql: Sql, replica: str, after: int) -> list[EventRange]:
     """Ranges of our log beyond `after` that came from that peer."""
-    rows = sql.all("SELECT first, last FROM came_from WHERE replica = ? AND last > ? ORDER BY first", (replica, after))
+    rows = sql.fetch_rows(
+        "SELECT first, last FROM came_from WHERE replica = ? AND last > ? ORDER BY first", (replica, after)
+    )
     return [(first, last) for first, last in rows]
 
 
 def held_by(sql: Sql, replica: str, after: int) -> list[EventRange]:
     """Those of them that the log of that peer is proven to hold."""
-    rows = sql.all("SELECT key, value FROM local WHERE key LIKE ?", (f"{UNPROVEN}{replica}:%",))
+    rows = sql.fetch_rows("SELECT key, value FROM local WHERE key LIKE ?", (f"{UNPROVEN}{replica}:%",))
     doubted = sorted((int(key.rpartition(":")[2]), int(last)) for key, last in rows)
     return list(_without(event_ranges_from(sql, replica, after), doubted))
 
@@ -182,11 +184,11 @@ def _without(event_ranges: list[EventRange], doubted: list[EventRange]) -> Itera
 
 
 def load_remotes(sql: Sql) -> list[Remote]:
-    return [_remote(row) for row in sql.all(f"{_REMOTE} ORDER BY name LIMIT ?", (MOST_REMOTES,))]
+    return [_remote(row) for row in sql.fetch_rows(f"{_REMOTE} ORDER BY name LIMIT ?", (MOST_REMOTES,))]
 
 
 def load_remote(sql: Sql, name: str) -> Remote:
-    row = sql.one(f"{_REMOTE} WHERE name = ?", (name,))
+    row = sql.fetch_row(f"{_REMOTE} WHERE name = ?", (name,))
     if row is None:
         raise NotFound("remote", name, Action.LIST_REMOTES)
     return _remote(row)
@@ -207,7 +209,7 @@ def note_remote(sql: Sql, remote: Remote) -> None:
     name = checked_label(remote.name, "remote's name")
     if name != remote.name or len(name) > NAME_LENGTH or not name.replace("-", "").replace("_", "").isalnum():
         raise InvalidInput(f"a remote called {quoted(remote.name)}", "use letters, digits, - and _")
-    if sql.one("SELECT 1 FROM remote WHERE name = ?", (remote.name,)) is not None:
+    if sql.fetch_row("SELECT 1 FROM remote WHERE name = ?", (remote.name,)) is not None:
         raise LabelTaken(remote.name, "a remote")
     sql.run(
         "INSERT INTO remote(name, address, sessions, shares_imports, added_at) VALUES (?, ?, ?, ?, ?)",
@@ -383,7 +385,7 @@ def _turns(txn: ReadTxn, rows: list[SessionRow], sessions: set[str], places: Thr
     """Every turn that a session has made or stood at, on any branch."""
     turn_ids: set[str] = set()
     for row in rows:
-        own_turns = {turn for (turn,) in txn.sql.all("SELECT id FROM turn WHERE session = ?", (row.n,))}
+        own_turns = {turn for (turn,) in txn.sql.fetch_rows("SELECT id FROM turn WHERE session = ?", (row.n,))}
         turn_ids |= own_turns
         for turn in own_turns:
             places.add(turn)
@@ -641,7 +643,7 @@ class LedgerSink:
 
     def lacking(self) -> list[bytes]:
         with self._store.read() as txn:
-            rows = txn.sql.all(
+            rows = txn.sql.fetch_rows(
                 "SELECT key FROM local WHERE key LIKE ? ORDER BY key LIMIT ?", (f"{LACKS}%", MOST_LACKING)
             )
         return [bytes.fromhex(key.removeprefix(LACKS)) for (key,) in rows]
@@ -746,7 +748,7 @@ def _ids_not_from(txn: ReadTxn, peer: str, n: int) -> Iterator[bytes]:
 
 def _number_of(txn: ReadTxn, event: bytes) -> int | None:
     """The arrival number of an event that is here."""
-    for (n,) in txn.sql.all("SELECT n FROM lookup_event WHERE key = ?", (event[:KEY_BYTES],)):
+    for (n,) in txn.sql.fetch_rows("SELECT n FROM lookup_event WHERE key = ?", (event[:KEY_BYTES],)):
         line = txn.facts.line(n)
         if line is not None and sha256(line).digest() == event:
             return int(n)

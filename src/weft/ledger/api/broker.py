@@ -191,7 +191,7 @@ class Runs:
         """How many turns have not ended, whichever ledger records them; those of other tools are not counted."""
         with self._store.read() as txn:
             condition = "status NOT IN ('completed', 'failed') AND origin IS NULL"
-            row: tuple[int] | None = txn.sql.one(f"SELECT count(*) FROM turn WHERE {condition}")
+            row: tuple[int] | None = txn.sql.fetch_row(f"SELECT count(*) FROM turn WHERE {condition}")
         return row[0] if row else 0
 
     def standing(self, session: str, most: int = QUEUE_SHOWN) -> SessionStanding:
@@ -230,7 +230,7 @@ class Runs:
     def newest_sessions(self, beginning: str, limit: int) -> list[str]:
         """The ids of the newest sessions whose labels begin so and that stand at a turn."""
         with self._store.read() as txn:
-            rows = txn.sql.all(
+            rows = txn.sql.fetch_rows(
                 "SELECT id FROM session WHERE substr(label, 1, ?) = ? AND head IS NOT NULL ORDER BY n DESC LIMIT ?",
                 (len(beginning), beginning, limit),
             )
@@ -244,7 +244,7 @@ class Runs:
             if row is None or row.config is None:
                 return False
             query = "SELECT n, config FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
-            configs = (config for n, config in txn.sql.all(query, (row.id,)) if counts(txn, n))
+            configs = (config for n, config in txn.sql.fetch_rows(query, (row.id,)) if counts(txn, n))
             config = json_of(txn, next(configs, None))
         return isinstance(config, dict) and isinstance(config.get("workspace"), str)
 
@@ -359,7 +359,9 @@ class Runs:
         """The turn that the thread of a turn begins with: the same for all that was forked from it."""
         with self._store.read() as txn:
             row = load_turn(txn.sql, turn)
-            first = row and txn.sql.one("SELECT id FROM turn WHERE segment = ? ORDER BY depth LIMIT 1", (row.root,))
+            first = row and txn.sql.fetch_row(
+                "SELECT id FROM turn WHERE segment = ? ORDER BY depth LIMIT 1", (row.root,)
+            )
             if not first:
                 raise NotFound("turn", turn)
             return str(first[0])

@@ -336,7 +336,7 @@ class Imports(LedgerPart):
         They are no facts: they have no id, and go once they are turns or their source is gone."""
         with self._store.read() as txn:
             session_id = None if session is None else require(txn, session).id
-            if txn.sql.one("SELECT 1 FROM provisional LIMIT 1") is None:  # mostly: then nothing need be loaded
+            if txn.sql.fetch_row("SELECT 1 FROM provisional LIMIT 1") is None:  # mostly: then nothing need be loaded
                 return []
             from weft.ledger.imports import provisional_turns
 

@@ -490,7 +490,7 @@ class LookupVerbs(SearchVerbs):
 
 def _calls_of_message(txn: ReadTxn, message: str) -> Iterator[tuple[Position, ToolCall]]:
     """A message's id lies just behind its turn's."""
-    row = txn.sql.one(f"{TURN.select} WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
+    row = txn.sql.fetch_row(f"{TURN.select} WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
     turn = TurnRow(*row) if row else None
     calls = calls_of(txn, turn) if turn and access_of(txn).may_read_turn(turn) else []
     return (((call_row.turn, call_row.seq), call) for call_row, call in calls if call.message_id == message)
@@ -498,7 +498,7 @@ def _calls_of_message(txn: ReadTxn, message: str) -> Iterator[tuple[Position, To
 
 def _calls_that_spawned(txn: ReadTxn, session: int) -> Iterator[tuple[Position, ToolCall]]:
     query = "SELECT turn, seq FROM tool_call WHERE spawned IS NOT NULL AND spawned = ? ORDER BY turn, seq"
-    for n, seq in txn.sql.all(query, (session,)):
+    for n, seq in txn.sql.fetch_rows(query, (session,)):
         turn = load_turn_number(txn.sql, n)
         calls = calls_of(txn, turn) if turn and access_of(txn).may_read_turn(turn) else []
         yield from (((n, seq), call) for row, call in calls if row.seq == seq)
@@ -546,7 +546,7 @@ class Tree(LedgerPart):
         with self._store.read() as txn:
             rows = [self._resolve(txn, name).turn for name in (left, right)]
             common = common_depth(*(ranges_to(txn.sql, row.segment, row.depth) for row in rows))
-            found = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
+            found = common and txn.sql.fetch_row("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
             return str(found[0]) if found else None
 
     def turns(self, turn: str) -> list[Turn]:

@@ -146,7 +146,7 @@ def _admit_message(
 
 def refuse_worker(append: Append, session: SessionRow) -> None:
     """A worker's session takes messages of its spawner alone."""
-    if append.sql.one("SELECT 1 FROM worker WHERE session = ?", (session.id,)) is not None:
+    if append.sql.fetch_row("SELECT 1 FROM worker WHERE session = ?", (session.id,)) is not None:
         raise NotApplicable(f"session {session.label!r} is a worker's: it answers whoever spawned it", "fork it")
 
 
@@ -213,7 +213,7 @@ def _add_event(
 def _posted_message(append: Append, message: str | None) -> str | UnsetType:
     """The message of a conversation that an agent was sent with a message of an inbox: its answer goes there."""
     query = "SELECT posted FROM room_delivery WHERE message = ?"
-    row = None if message is None else append.sql.one(query, (message,))
+    row = None if message is None else append.sql.fetch_row(query, (message,))
     return UNSET if row is None else str(row[0])
 
 
@@ -222,7 +222,7 @@ def _earlier_admission(append: Append, again: str | None) -> MessageAdmitted | N
     if again is None or not append.access.is_unlimited:
         return None
     query = "SELECT i.n, d.posted FROM inbox i LEFT JOIN room_delivery d ON d.message = i.message WHERE i.message = ?"
-    row = append.sql.one(query, (again,))
+    row = append.sql.fetch_row(query, (again,))
     event = None if row is None else admission_event(append.txn.facts, row[0])
     if row is None or event is None or (row[1] is None and event.trigger is UNSET):
         return None
@@ -336,7 +336,7 @@ def _session_of_agent(append: Append, name: str) -> SessionRow:
 
 def _task_session(append: Append, name: str) -> SessionRow | None:
     """The session of the task that an agent works on."""
-    row = append.sql.one(
+    row = append.sql.fetch_row(
         "SELECT session FROM program"
         " WHERE (name = ? AND deleted = 0 OR id = ?) AND kind = 'agent' AND task IS NOT NULL",
         (name, name),
@@ -349,7 +349,7 @@ def _task_session(append: Append, name: str) -> SessionRow | None:
 
 def _session_at(append: Append, turn: TurnRow, persona: str | None) -> tuple[SessionRow, bool]:
     """The session whose head this turn is, where it is that of exactly one; else a new one that begins there."""
-    rows = append.sql.all(
+    rows = append.sql.fetch_rows(
         "SELECT id FROM session WHERE n IN (SELECT session FROM history WHERE turn = ?) AND head = ?"
         " AND head_events IS NULL AND status = 'active' AND lifecycle <> 'completed' LIMIT 2",
         (turn.id, turn.id),
@@ -380,10 +380,14 @@ def ensure_room(append: Append, session: SessionRow, limits: QueueLimits) -> Non
     """Refuse a message where too many wait. What waits in the ledger that this one is a copy of takes no room here."""
     after = last_copied_event(append.sql)
     queued = "SELECT 1 FROM inbox WHERE state = 'queued' AND n > ?"
-    (waiting,) = append.sql.one(f"SELECT count(*) FROM ({queued} AND session = ?) waiting", (after, session.n)) or (0,)
+    (waiting,) = append.sql.fetch_row(
+        f"SELECT count(*) FROM ({queued} AND session = ?) waiting", (after, session.n)
+    ) or (0,)
     if waiting >= limits.session:
         raise InboxFull(f"{waiting} messages wait in session {session.label!r}")
-    (all_waiting,) = append.sql.one(f"SELECT count(*) FROM ({queued} LIMIT ?) waiting", (after, limits.ledger)) or (0,)
+    (all_waiting,) = append.sql.fetch_row(
+        f"SELECT count(*) FROM ({queued} LIMIT ?) waiting", (after, limits.ledger)
+    ) or (0,)
     if all_waiting >= limits.ledger:
         raise InboxFull(f"{all_waiting} messages wait in this ledger")
 
@@ -393,7 +397,7 @@ def cancel(writer: LedgerWriter, message: str, reason: str | None, on_cancelled:
     the same transaction."""
 
     def work(append: Append) -> None:
-        row = append.sql.one(
+        row = append.sql.fetch_row(
             "SELECT i.state, s.id FROM inbox i JOIN session s ON s.n = i.session WHERE i.message = ?", (message,)
         )
         if row is None:
@@ -468,7 +472,7 @@ def interrupt_answer(writer: LedgerWriter, message: str, reason: InterruptionRea
     of its session: it is over, and what runs there now answers somebody else."""
 
     def work(append: Append) -> bool:
-        row = append.sql.one(
+        row = append.sql.fetch_row(
             "SELECT i.turn, s.id FROM inbox i JOIN session s ON s.n = i.session WHERE i.message = ?", (message,)
         )
         if row is None:
@@ -583,7 +587,7 @@ def _ensure_failed(turn: TurnRow) -> None:
 
 def _ensure_not_waiting(append: Append, turn: TurnRow) -> None:
     condition, values = own_queue(append.sql, "i")
-    row = append.sql.one(
+    row = append.sql.fetch_row(
         "SELECT i.message FROM inbox i JOIN inbox dead ON dead.message = i.again"
         f" WHERE dead.turn = ? AND i.state IN ('queued', 'taken') AND {condition} LIMIT 1",
         (turn.id, *values),
@@ -611,7 +615,7 @@ def _is_next(append: Append, session: SessionRow, failed: TurnRow) -> bool:
         return False
     condition, values = own_queue(append.sql, "i")
     waiting = f"SELECT 1 FROM inbox i WHERE i.session = ? AND i.state IN ('queued', 'taken') AND {condition}"
-    if append.sql.one(waiting, (session.n, *values)):
+    if append.sql.fetch_row(waiting, (session.n, *values)):
         return False
     turn: TurnRow | None = failed
     while turn is not None and turn.status == "failed":

@@ -395,7 +395,7 @@ QUEUE_SHOWN = 256
 
 
 def load_message(txn: ReadTxn, message: str) -> InboxMessage:
-    row = txn.sql.one(f"{_SELECT} WHERE i.message = ?", (message,))
+    row = txn.sql.fetch_row(f"{_SELECT} WHERE i.message = ?", (message,))
     if row is None:
         raise NotFound("message", message, Action.LIST_INBOX)
     return _to_message(txn, row)
@@ -403,7 +403,7 @@ def load_message(txn: ReadTxn, message: str) -> InboxMessage:
 
 def message_state(txn: ReadTxn, message: str) -> tuple[str, bool]:
     """The state of a message, and whether it waits for another ledger's brokers."""
-    row = txn.sql.one("SELECT state, n, replica FROM inbox WHERE message = ?", (message,))
+    row = txn.sql.fetch_row("SELECT state, n, replica FROM inbox WHERE message = ?", (message,))
     if row is None:
         raise NotFound("message", message, Action.LIST_INBOX)
     state, n, replica = row
@@ -412,7 +412,7 @@ def message_state(txn: ReadTxn, message: str) -> tuple[str, bool]:
 
 def answering_turn(txn: ReadTxn, message: str) -> str | None:
     """The turn that took a message; None where none did."""
-    row = txn.sql.one("SELECT turn FROM inbox WHERE message = ?", (message,))
+    row = txn.sql.fetch_row("SELECT turn FROM inbox WHERE message = ?", (message,))
     return None if row is None else row[0]
 
 
@@ -423,20 +423,20 @@ def queued_messages(txn: ReadTxn, session: int, most: int) -> list[InboxMessage]
     messages: list[InboxMessage] = []
     after = last_copied_event(txn.sql)
     for replica, last in own_names(txn.sql).items():
-        interrupting = txn.sql.one(
+        interrupting = txn.sql.fetch_row(
             "SELECT 1 FROM inbox"
             " WHERE session = ? AND state = 'queued' AND mode = 'interrupt' AND replica = ? AND n > ?",
             (session, replica, after),
         )
         limit = "" if interrupting else f" LIMIT {most}"  # an interrupting message takes all with it
-        rows = txn.sql.all(query + limit, (session, replica, after))
+        rows = txn.sql.fetch_rows(query + limit, (session, replica, after))
         messages += [_to_message(txn, row) for row in rows if last is None or row[1] <= last]
     return sorted(messages, key=lambda message: (-message.priority, message.n))
 
 
 def taken_messages(txn: ReadTxn, turn: str) -> list[InboxMessage]:
     """What a turn was begun for or took up, in order of arrival."""
-    return [_to_message(txn, row) for row in txn.sql.all(f"{_SELECT} WHERE i.turn = ? ORDER BY i.n", (turn,))]
+    return [_to_message(txn, row) for row in txn.sql.fetch_rows(f"{_SELECT} WHERE i.turn = ? ORDER BY i.n", (turn,))]
 
 
 def listed_messages(
@@ -446,7 +446,9 @@ def listed_messages(
     marks = ", ".join("?" * len(states))
     where = f"i.state IN ({marks}) AND i.n > ?" + (" AND i.session = ?" if session is not None else "")
     values = (*states, after, *(() if session is None else (session,)), limit)
-    return [_to_message(txn, row) for row in txn.sql.all(f"{_SELECT} WHERE {where} ORDER BY i.n LIMIT ?", values)]
+    return [
+        _to_message(txn, row) for row in txn.sql.fetch_rows(f"{_SELECT} WHERE {where} ORDER BY i.n LIMIT ?", values)
+    ]
 
 
 def admission_event(facts: FactReader, n: int) -> MessageAdmitted:
@@ -460,7 +462,7 @@ def admission_event(facts: FactReader, n: int) -> MessageAdmitted:
 
 def ensure_works_for(txn: ReadTxn, agent: str, message: str) -> None:
     """Refuse an agent that does not work for everybody in whose name a message was sent, as one that does not exist."""
-    row, admitted = load_program(txn.sql, agent), txn.sql.one("SELECT n FROM inbox WHERE message = ?", (message,))
+    row, admitted = load_program(txn.sql, agent), txn.sql.fetch_row("SELECT n FROM inbox WHERE message = ?", (message,))
     if row is None or admitted is None:
         return
     event = admission_event(txn.facts, admitted[0])
@@ -554,7 +556,7 @@ def own_run(sql: Sql, session: int) -> tuple[Any, ...] | None:
     """The turn that a broker of this ledger has open in a session: its id, state and time limit, why it is to stop,
     and the arrival number of the event that began it."""
     condition, values = own_queue(sql, "o")
-    return sql.one(
+    return sql.fetch_row(
         f"SELECT {_RUN} FROM open_run o JOIN turn t ON t.id = o.turn WHERE o.session = ? AND {condition}",
         (session, *values),
     )
@@ -575,7 +577,7 @@ def standing(txn: ReadTxn, session: str, is_stale: Callable[[Lease], bool], most
     if row is None:
         raise NotFound("session", session, Action.LIST_SESSIONS)
     condition, values = own_queue(txn.sql, "o")
-    found = txn.sql.one(
+    found = txn.sql.fetch_row(
         f"SELECT (SELECT max(n) FROM erasure), (SELECT max(n) FROM substitution), {_RUN}, {_LEASE} FROM session s"
         f" LEFT JOIN open_run o ON o.session = s.n AND {condition} LEFT JOIN turn t ON t.id = o.turn"
         " LEFT JOIN lease l ON l.kind = ? AND l.key = s.id WHERE s.n = ?",
@@ -628,7 +630,7 @@ def _waiting_turns(
 ) -> list[WaitingSession]:
     own_runs, run_values = own_queue(txn.sql, "o")
     own_messages, message_values = own_queue(txn.sql, "i")
-    runs = txn.sql.all(
+    runs = txn.sql.fetch_rows(
         f"SELECT s.id, o.turn, t.n, {_LEASE} FROM open_run o"
         " JOIN session s ON s.n = o.session JOIN turn t ON t.id = o.turn"
         " LEFT JOIN lease l ON l.kind = ? AND l.key = s.id"
@@ -655,7 +657,7 @@ def _waiting_queues(
     own_runs, run_values = own_queue(txn.sql, "o")
     waiting: list[WaitingSession] = []
     for replica, last in own_names(txn.sql).items():
-        queues = txn.sql.all(
+        queues = txn.sql.fetch_rows(
             f"SELECT s.id, q.priority, q.n, q.amount, {_LEASE} FROM"
             " (SELECT session, max(priority) AS priority, min(n) AS n, count(*) AS amount FROM inbox"
             " WHERE state = 'queued' AND replica = ? AND n > ? GROUP BY session) q"
@@ -686,7 +688,7 @@ def _is_held(turn: str, columns: Sequence[Any], is_stale: Callable[[Lease], bool
 
 def is_left(txn: ReadTxn, turn: str, is_stale: Callable[[Lease], bool]) -> bool:
     """Whether a broker's turn could go on, and nobody who is alive works on it."""
-    lease = txn.sql.one(
+    lease = txn.sql.fetch_row(
         f"SELECT {_LEASE} FROM open_run o JOIN session s ON s.n = o.session"
         " LEFT JOIN lease l ON l.kind = ? AND l.key = s.id WHERE o.turn = ? AND o.state = 'running'",
         (LeaseKind.SESSION.value, turn),
@@ -698,7 +700,7 @@ def sessions_to_attend(txn: ReadTxn, sessions: Sequence[str]) -> list[str]:
     """Those of the sessions, by their ids, where a message wants to enter or to interrupt the open turn, or somebody
     asked for it to be cut short."""
     marks = ", ".join("?" * len(sessions))
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         f"SELECT s.id FROM session s WHERE s.id IN ({marks}) AND ("
         "EXISTS (SELECT 1 FROM inbox i WHERE i.session = s.n AND i.state = 'queued'"
         " AND i.mode IN ('interrupt', 'steer'))"
@@ -717,7 +719,7 @@ def _run_is_own(txn: ReadTxn, n: int) -> bool:
 def next_due(txn: ReadTxn) -> int | None:
     """When the next parked turn can go on by itself."""
     condition, values = own_queue(txn.sql, "o")
-    row = txn.sql.one(
+    row = txn.sql.fetch_row(
         f"SELECT min(o.until) FROM open_run o WHERE o.state = 'parked' AND o.until IS NOT NULL AND {condition}",
         values,
     )

@@ -84,7 +84,7 @@ _QUEUED = "SELECT n, session FROM inbox WHERE message = ? AND state = 'queued'"
 
 def queued_at(append: Append, message: str) -> tuple[int, int] | None:
     """The arrival number of a message that waits, and the number of its session."""
-    row = append.sql.one(_QUEUED, (message,))
+    row = append.sql.fetch_row(_QUEUED, (message,))
     return None if row is None else (int(row[0]), int(row[1]))
 
 
@@ -549,7 +549,7 @@ class _RunBatch:
 
     def ended_run(self) -> EndedRun:
         assert self.finished is not None
-        rows = self._append.sql.all("SELECT message FROM inbox WHERE turn = ? ORDER BY n", (self._turn.id,))
+        rows = self._append.sql.fetch_rows("SELECT message FROM inbox WHERE turn = ? ORDER BY n", (self._turn.id,))
         turn, error = self._append.view.turn(self._turn.id), self.finished.error
         session = None if turn.session is None else self._append.view.session_of_number(turn.session)
         assert session is not None, "a broker's turn has a session"
@@ -565,7 +565,7 @@ class _RunBatch:
 
     def _kill_waiting_messages(self, session: SessionRow, turn: TurnRow) -> None:
         append = self._append
-        rows = append.sql.all(
+        rows = append.sql.fetch_rows(
             "SELECT message FROM inbox WHERE turn = ? AND state = ? ORDER BY n", (turn.id, InboxState.DEAD.value)
         )
         _add_dead(append, session.id, [str(message) for (message,) in rows], None)  # the turn tells why
@@ -588,7 +588,7 @@ def bury(writer: LedgerWriter, messages: Sequence[str], error: NewError, at_end:
 
     def work(append: Append) -> None:
         for message in messages:
-            row = append.sql.one(
+            row = append.sql.fetch_row(
                 "SELECT s.id FROM inbox i JOIN session s ON s.n = i.session WHERE i.message = ? AND i.state = 'queued'",
                 (message,),
             )

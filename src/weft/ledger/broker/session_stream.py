@@ -61,7 +61,7 @@ def keep_partial(writer: LedgerWriter, turn: str, partial: PartialReply) -> None
 
 
 def load_partial(txn: ReadTxn, turn: str) -> PartialReply | None:
-    row = txn.sql.one("SELECT attempt, text, thinking FROM partial_reply WHERE turn = ?", (turn,))
+    row = txn.sql.fetch_row("SELECT attempt, text, thinking FROM partial_reply WHERE turn = ?", (turn,))
     return None if row is None else PartialReply(*row)
 
 
@@ -514,7 +514,7 @@ def sessions_with_news(txn: ReadTxn, after: int, sessions: TurnSessions) -> tupl
 
 def _turn_at(sql: Sql, session: int, n: int) -> TurnRow | None:
     """The last turn of a session that had begun when event `n` arrived."""
-    row = sql.one(f"{TURN.select} WHERE session = ? AND n <= ? ORDER BY n DESC LIMIT 1", (session, n))
+    row = sql.fetch_row(f"{TURN.select} WHERE session = ? AND n <= ? ORDER BY n DESC LIMIT 1", (session, n))
     return TurnRow(*row) if row else None
 
 

@@ -88,7 +88,7 @@ class WorkerSession(Struct, frozen=True, kw_only=True):
 
 def find_worker(txn: ReadTxn, session: str) -> WorkerSession | None:
     """A worker of this ledger, by its session's id."""
-    row = txn.sql.one(
+    row = txn.sql.fetch_row(
         "SELECT s.label, w.parent_session, w.depth, w.constraints, s.n, w.n, w.replica"
         " FROM worker w JOIN session s ON s.id = w.session WHERE w.session = ?",
         (session,),
@@ -142,7 +142,7 @@ def _status(worker: WorkerSession, status: str | None) -> str:
 
 def workers_of_session(txn: ReadTxn, session: str) -> list[WorkerSession]:
     """The workers that turns of a session spawned, in their order."""
-    rows = txn.sql.all("SELECT session FROM worker WHERE parent_session = ? ORDER BY n", (session,))
+    rows = txn.sql.fetch_rows("SELECT session FROM worker WHERE parent_session = ? ORDER BY n", (session,))
     workers = (find_worker(txn, str(worker)) for (worker,) in rows)
     return [worker for worker in workers if worker is not None]
 
@@ -152,7 +152,7 @@ def workers_below(sql: Sql, sessions: Sequence[str]) -> set[str]:
     below: set[str] = set()
     above, own = [*sessions], OwnEvents(sql)
     while above:
-        rows = sql.all("SELECT session, n, replica FROM worker WHERE parent_session = ?", (above.pop(),))
+        rows = sql.fetch_rows("SELECT session, n, replica FROM worker WHERE parent_session = ?", (above.pop(),))
         fresh = {str(session) for session, n, replica in rows if own.has(n, replica)} - below
         below |= fresh
         above += fresh
@@ -164,7 +164,7 @@ def top_session(sql: Sql, session: str) -> str:
     other session, itself."""
     own = OwnEvents(sql)
     query = "SELECT parent_session, n, replica FROM worker WHERE session = ?"
-    while (row := sql.one(query, (session,))) is not None and own.has(row[1], row[2]):
+    while (row := sql.fetch_row(query, (session,))) is not None and own.has(row[1], row[2]):
         session = str(row[0])
     return session
 
@@ -172,7 +172,7 @@ def top_session(sql: Sql, session: str) -> str:
 def work_turns(sql: Sql, session: str, after: int) -> list[str]:
     """The turns that took messages which a session got behind an arrival number, and those of all workers below it that
     began behind it."""
-    asked = sql.all(
+    asked = sql.fetch_rows(
         "SELECT DISTINCT i.turn FROM inbox i JOIN session s ON s.n = i.session"
         " WHERE s.id = ? AND i.n > ? AND i.turn IS NOT NULL",
         (session, after),
@@ -189,7 +189,7 @@ def is_idle(sql: Sql, session: int) -> bool:
         return False
     own, values = own_queue(sql, "i")
     query = f"SELECT 1 FROM inbox i WHERE i.session = ? AND i.state = 'queued' AND {own} LIMIT 1"
-    return sql.one(query, (session, *values)) is None
+    return sql.fetch_row(query, (session, *values)) is None
 
 
 def have_answered(workers: Sequence[WorkerSession], *, is_any: bool) -> bool:
@@ -200,7 +200,7 @@ def have_answered(workers: Sequence[WorkerSession], *, is_any: bool) -> bool:
 
 
 def ready_answers(sql: Sql, session: str) -> list[str]:
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT turn FROM worker_answer WHERE worker = ? AND state = ? ORDER BY n",
         (session, WorkerAnswerState.READY.value),
     )
@@ -254,7 +254,7 @@ def spawn(writer: LedgerWriter, new: NewWorker, limits: QueueLimits) -> str:
 def _workers_of_turn(append: Append, turn: str) -> list[tuple[str, str]]:
     """The workers that a turn of this ledger spawned: their sessions, each with the event of its call."""
     own = OwnEvents(append.sql)
-    rows = append.sql.all("SELECT session, call, n, replica FROM worker WHERE parent_turn = ?", (turn,))
+    rows = append.sql.fetch_rows("SELECT session, call, n, replica FROM worker WHERE parent_turn = ?", (turn,))
     return [(str(session), str(call)) for session, call, n, replica in rows if own.has(n, replica)]
 
 
@@ -263,13 +263,13 @@ def _add_worker(append: Append, new: NewWorker) -> SessionRow:
     parent = None if turn.session is None else append.view.session_of_number(turn.session)
     if parent is None or turn.closed:
         raise NotApplicable(f"turn {new.turn} is over", "only an open turn spawns workers")
-    (depth,) = append.sql.one("SELECT depth FROM worker WHERE session = ?", (parent.id,)) or (0,)
+    (depth,) = append.sql.fetch_row("SELECT depth FROM worker WHERE session = ?", (parent.id,)) or (0,)
     if depth >= MAX_WORKER_DEPTH:
         raise NotApplicable(f"workers spawn workers {MAX_WORKER_DEPTH} deep at most", "do it yourself")
     count = len(_workers_of_turn(append, turn.id))
     if count >= MAX_WORKERS:
         raise NotApplicable(f"this turn has spawned {count} workers", f"{MAX_WORKERS} are the most")
-    (earlier,) = append.sql.one("SELECT count(*) FROM worker WHERE parent_session = ?", (parent.id,)) or (0,)
+    (earlier,) = append.sql.fetch_row("SELECT count(*) FROM worker WHERE parent_session = ?", (parent.id,)) or (0,)
     contents = append.ledger_contents
     label = _free_label(append, checked_label(f"worker:{parent.label}:{new.name or earlier + 1}", "worker's label"))
     with append.in_name_of(_session_makers(append, parent)):
@@ -366,8 +366,8 @@ def _ensure_tasks_left(append: Append, worker: SessionRow) -> None:
     own = f"replica IN ({', '.join('?' * len(names))})"
     number = append.view.session(top).n
     query = f"SELECT max(n) FROM inbox WHERE session = ? AND coalesce(source, '') <> ? AND {own}"
-    (since,) = sql.one(query, (number, MessageSource.AGENT.value, *names)) or (None,)
-    (count,) = sql.one(
+    (since,) = sql.fetch_row(query, (number, MessageSource.AGENT.value, *names)) or (None,)
+    (count,) = sql.fetch_row(
         f"WITH RECURSIVE below(id) AS (SELECT session FROM worker WHERE parent_session = ? AND {own}"
         f" UNION SELECT w.session FROM worker w JOIN below b ON w.parent_session = b.id WHERE w.{own})"
         " SELECT count(*) FROM below b CROSS JOIN session s CROSS JOIN inbox i"  # in this order: few sessions are below
@@ -403,7 +403,10 @@ def worker_reply(txn: ReadTxn, answer: str) -> WorkerReply:
     """What a worker answered: by its turn, or by the message that no turn answered."""
     row = load_turn(txn.sql, answer)
     if row is None:
-        number, error = txn.sql.one("SELECT session, error FROM inbox WHERE message = ?", (answer,)) or (None, None)
+        number, error = txn.sql.fetch_row("SELECT session, error FROM inbox WHERE message = ?", (answer,)) or (
+            None,
+            None,
+        )
         reason = None if error is None else text_of(txn, error)
         why = reason or _why_ended(load_session_number(txn.sql, number)) or "its message was cancelled"
         return WorkerReply(id=answer, status="not_begun", error=why, is_untrusted=reason is not None)
@@ -436,7 +439,7 @@ def settle_workers(append: Append, run: EndedRun) -> None:
 
 def _settle_own_workers(append: Append, run: EndedRun, turn: str) -> None:
     own = OwnEvents(append.sql)
-    rows = append.sql.all(_OWN_WORKERS, (run.session,))
+    rows = append.sql.fetch_rows(_OWN_WORKERS, (run.session,))
     for id, spawner, n, replica in rows:
         if own.has(n, replica):
             session = append.view.session(str(id))
@@ -454,7 +457,7 @@ def _is_cut(turn: TurnRow) -> bool:
 def end_worker(append: Append, session: SessionRow) -> None:
     """A session is archived or deleted. Where it is a worker's, nobody would answer what waits there: that is
     cancelled, its turn is cut short, and its spawner hears of it."""
-    row = append.sql.one("SELECT n, replica FROM worker WHERE session = ?", (session.id,))
+    row = append.sql.fetch_row("SELECT n, replica FROM worker WHERE session = ?", (session.id,))
     if row is None or not OwnEvents(append.sql).has(*row) or is_idle(append.sql, session.n):
         return
     _cancel_worker(append, session, "its session was put away")
@@ -463,7 +466,7 @@ def end_worker(append: Append, session: SessionRow) -> None:
 
 def _cancel_worker(append: Append, session: SessionRow, why: str) -> None:
     """Take what waits out of a worker's inbox, and have its open turn cut short; its own workers follow at its end."""
-    rows = append.sql.all(
+    rows = append.sql.fetch_rows(
         "SELECT message FROM inbox WHERE session = ? AND state = ? ORDER BY n", (session.n, InboxState.QUEUED.value)
     )
     with append.by_the_ledger():
@@ -478,7 +481,7 @@ def _cancel_worker(append: Append, session: SessionRow, why: str) -> None:
 def notify_spawner(append: Append, session: str, fresh: Sequence[RecordedEvent] = ()) -> None:
     """A worker's turn is over, or a message of its was cancelled: wake the call that waits for it, or send its answers
     where no turn is open that could wait. `fresh` are the events that this transaction added to the turn."""
-    row = append.sql.one(_SPAWNER, (session,))
+    row = append.sql.fetch_row(_SPAWNER, (session,))
     if row is None or not OwnEvents(append.sql).has(row[2], row[3]):
         return
     parent = append.view.session(row[0])
@@ -486,7 +489,7 @@ def notify_spawner(append: Append, session: str, fresh: Sequence[RecordedEvent] 
         if not _is_cut(append.view.turn(row[1])):
             _send_answers(append, append.view.session(session), parent, fresh)
         return
-    calls = append.sql.all("SELECT DISTINCT turn, call FROM awaiting WHERE worker = ?", (session,))
+    calls = append.sql.fetch_rows("SELECT DISTINCT turn, call FROM awaiting WHERE worker = ?", (session,))
     with append.by_the_ledger():
         for id, call in calls:
             _wake_turn(append, append.view.turn(id), call)
@@ -503,7 +506,7 @@ def answers_for(append: Append, workers: Sequence[str], *, is_any: bool) -> tupl
 
 def _wake_turn(append: Append, turn: TurnRow, call: str) -> None:
     """Let a parked turn go on, where the workers have answered that one of its calls waits for."""
-    rows = append.sql.all(
+    rows = append.sql.fetch_rows(
         "SELECT worker, is_any FROM awaiting WHERE turn = ? AND call = ? ORDER BY worker", (turn.id, call)
     )
     answers = answers_for(append, [str(worker) for worker, _ in rows], is_any=bool(rows[0][1]))

@@ -94,7 +94,7 @@ def note_replaced(append: Append, counts: ImportCounts, *, landed: str, is_new: 
             session = None if old.session is None else append.view.session_of_number(old.session)
             label = "" if session is None else session.label
             counts.replaced_in = {**counts.replaced_in, label: counts.replaced_in.get(label, 0) + 1}
-            is_counted = append.sql.one("SELECT 1 FROM superseded WHERE turn = ? LIMIT 1", (old.id,)) is not None
+            is_counted = append.sql.fetch_row("SELECT 1 FROM superseded WHERE turn = ? LIMIT 1", (old.id,)) is not None
             counts.superseded += old.id != landed and not is_counted
 
 
@@ -103,7 +103,7 @@ def _first_turns_like(append: Append, turn: TurnRow) -> Iterator[TurnRow]:
     if turn.parent is not None or not (turn.native and turn.current):
         return
     query = "SELECT id FROM turn WHERE native = ? AND id <> ? AND session = ? AND parent IS NULL AND current = 1"
-    rows = append.sql.all(f"{query} ORDER BY id", (turn.native, turn.id, turn.session))
+    rows = append.sql.fetch_rows(f"{query} ORDER BY id", (turn.native, turn.id, turn.session))
     if rows:
         append.view.flush(keep=True)
     opening = TurnWords(append.sql, turn).opening if rows else frozenset[int]()
@@ -120,7 +120,9 @@ def _is_hidden(append: Append, old: TurnRow, new: TurnRow) -> bool:
 def has_other_files(append: Append, session: int, file: str) -> bool:
     """Several may give themselves out as one session, such as fragments of it."""
     known = append.number(append.put_text(file))
-    return append.sql.one("SELECT 1 FROM kept WHERE session = ? AND file <> ? LIMIT 1", (session, known)) is not None
+    return (
+        append.sql.fetch_row("SELECT 1 FROM kept WHERE session = ? AND file <> ? LIMIT 1", (session, known)) is not None
+    )
 
 
 def is_shown_from(append: Append, row: TurnRow, file: str) -> bool:
@@ -421,7 +423,7 @@ class ImportWriter:
         def run(append: Append) -> int:
             self._fresh, self._fresh_words = set(), {}
             self._refuse_told_meanwhile(append)
-            self._has_erasures = append.sql.one("SELECT 1 FROM erasure LIMIT 1") is not None
+            self._has_erasures = append.sql.fetch_row("SELECT 1 FROM erasure LIMIT 1") is not None
             work(append)
             append.seal()
             self._sources.note(append.txn)
@@ -697,7 +699,7 @@ class ImportWriter:
         """Turns with the same native id that are here already."""
         n = append.number(append.put_text(turn.key))
         append.view.flush(keep=True)
-        ids = append.sql.all("SELECT id FROM turn WHERE native = ?", (n,))
+        ids = append.sql.fetch_rows("SELECT id FROM turn WHERE native = ?", (n,))
         return [append.view.turn(id) for (id,) in ids]
 
     def _outdated_turns(
@@ -709,7 +711,7 @@ class ImportWriter:
         keys = sorted(self._names.keys_of(turn))
         candidates = {row.id: row for row in self._turns_of_native_id(append, turn)}
         for key in keys:
-            for (id,) in append.sql.all(NAMED, (key,)):
+            for (id,) in append.sql.fetch_rows(NAMED, (key,)):
                 if id not in candidates and (row := append.view.find_turn(id)) is not None:
                     candidates[id] = row
         shown = {at.id for at in landed}
@@ -764,7 +766,7 @@ class ImportWriter:
         for id in [at.id for at in task.landed if at.outdated and not at.erased]:
             if append.view.turn(id).current:
                 continue
-            versions = append.sql.all("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (id,))
+            versions = append.sql.fetch_rows("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (id,))
             rows = (append.view.find_turn(by) for (by,) in versions if by not in shown)
             rivals = [row for row in rows if row is not None and (row.session, row.origin) == (session, self.origin)]
             self._supersede_turns(append, rivals, id, task.counts, back=True)
@@ -782,7 +784,7 @@ class ImportWriter:
         key = event[:KEY_BYTES]
         if key in self._written or key in self._fresh:
             return True
-        for (n,) in append.sql.all("SELECT n FROM lookup_event WHERE key = ?", (key,)):
+        for (n,) in append.sql.fetch_rows("SELECT n FROM lookup_event WHERE key = ?", (key,)):
             if append.txn.facts.event_id(n) == event:
                 return True
         return False

@@ -187,9 +187,9 @@ def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[SourceRange]:
     query = 'SELECT file, start, "end", content FROM kept'
     session = session_named(txn, session_or_file)
     if session is not None:
-        rows = txn.sql.all(f"{query} WHERE session = ? ORDER BY n", (session.n,))
+        rows = txn.sql.fetch_rows(f"{query} WHERE session = ? ORDER BY n", (session.n,))
     else:
-        rows = [row for row in txn.sql.all(f"{query} ORDER BY n") if text_of(txn, row[0]) == session_or_file]
+        rows = [row for row in txn.sql.fetch_rows(f"{query} ORDER BY n") if text_of(txn, row[0]) == session_or_file]
     return [_source_range(txn, *row) for row in rows]
 
 
@@ -204,7 +204,7 @@ def _source_range(txn: ReadTxn, file: int | None, start: int, end: int, content:
 def was_erased(sql: Sql, session: int) -> bool:
     """Has this session lost a stretch of its source? Then nothing of it is kept again: it would bring that back."""
     query = "SELECT 1 FROM kept k JOIN content c ON c.n = k.content WHERE k.session = ? AND length(c.salt) = 0"
-    return sql.one(f"{query} LIMIT 1", (session,)) is not None
+    return sql.fetch_row(f"{query} LIMIT 1", (session,)) is not None
 
 
 def is_erased_here(sql: Sql, what: str, name: str) -> bool:
@@ -213,12 +213,12 @@ def is_erased_here(sql: Sql, what: str, name: str) -> bool:
         "SELECT 1 FROM erasure e JOIN lookup_content l ON l.key = substr(e.ref, 1, 8)"
         f" JOIN content c ON c.n = l.n AND c.ref = e.ref WHERE e.{what} = ? AND length(c.salt) = 0 LIMIT 1"
     )
-    return sql.one(query, (name,)) is not None
+    return sql.fetch_row(query, (name,)) is not None
 
 
 def erased_contents(txn: WriteTxn, secret: ImportSecret) -> Callable[[bytes], bool]:
     """Which bytes are those of an erased content of this origin."""
-    if txn.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+    if txn.sql.fetch_row("SELECT 1 FROM erasure LIMIT 1") is None:
         return lambda _: False
 
     def is_erased(data: bytes) -> bool:
@@ -230,7 +230,9 @@ def erased_contents(txn: WriteTxn, secret: ImportSecret) -> Callable[[bytes], bo
 
 def is_kept(txn: WriteTxn, place: tuple[int | None, int, int, int], piece: bytes) -> bool:
     """Were these bytes kept before: of this session and file (by their numbers), from here to there?"""
-    rows = txn.sql.all('SELECT content FROM kept WHERE session = ? AND file = ? AND start = ? AND "end" = ?', place)
+    rows = txn.sql.fetch_rows(
+        'SELECT content FROM kept WHERE session = ? AND file = ? AND start = ? AND "end" = ?', place
+    )
     try:
         return any(unpacked(txn, content) == piece for (content,) in rows)
     except (Damaged, ContentGone):
@@ -387,20 +389,20 @@ def drop_tails(sql: Sql, source: str, but: int | None = None) -> None:
 
 
 def sources_with_tails(sql: Sql) -> list[str]:
-    return [name for (name,) in sql.all("SELECT DISTINCT source FROM provisional ORDER BY source")]
+    return [name for (name,) in sql.fetch_rows("SELECT DISTINCT source FROM provisional ORDER BY source")]
 
 
 def count_provisional(sql: Sql) -> int:
     """How many turns are still being written, and so are in no list of turns, no search and no sum."""
-    (count,) = sql.one("SELECT count(*) FROM provisional") or (0,)
+    (count,) = sql.fetch_row("SELECT count(*) FROM provisional") or (0,)
     return int(count)
 
 
 def provisional_turns(txn: ReadTxn, session_id: str | None) -> list[ProvisionalTurn]:
     if session_id is None:
-        rows = txn.sql.all(f"{_COLUMNS} {_ORDER}")
+        rows = txn.sql.fetch_rows(f"{_COLUMNS} {_ORDER}")
     else:
-        rows = txn.sql.all(f"{_COLUMNS} WHERE session = ? {_ORDER}", (session_id,))
+        rows = txn.sql.fetch_rows(f"{_COLUMNS} WHERE session = ? {_ORDER}", (session_id,))
     access = access_of(txn)
     if not access.is_unlimited:
         rows = [row for row in rows if access.readable(load_session(txn.sql, row[1])) is not None]
@@ -435,7 +437,7 @@ def adopt_secret(store: Store, secret: bytes) -> None:
         if local_value(txn.sql, KEY) == secret.hex():
             return
         used = ("import_source", "import_name", "link WHERE why = 'resumed'")
-        if any(txn.sql.one(f"SELECT 1 FROM {table} LIMIT 1") for table in used):
+        if any(txn.sql.fetch_row(f"SELECT 1 FROM {table} LIMIT 1") for table in used):
             raise NotApplicable(
                 f"{store.path} has imports under a secret of its own", "share it before the first import"
             )
@@ -481,7 +483,7 @@ class ReadSources:
     def last_read(self, name: str) -> ImportSource | None:
         """A source as it was when it was last read to its end, by whichever importer."""
         with self._writer.store.read() as txn:
-            row = txn.sql.one(
+            row = txn.sql.fetch_row(
                 "SELECT size, stamp, digest, mapping, open, kept, read_at FROM import_source WHERE name IN (?, ?)",
                 (name, self._secret.reference(text_bytes(name)).hex()),
             )
@@ -650,13 +652,15 @@ class ResumedTurns:
     def find(self, sql: Sql, find_turn: FindTurn, grows_from: str | None, source: str) -> TurnRow | None:
         """The turn that these records were written from, by this mapping or an older one."""
         if self._any is None:
-            self._any = sql.one("SELECT 1 FROM link WHERE why = 'resumed' LIMIT 1") is not None
+            self._any = sql.fetch_row("SELECT 1 FROM link WHERE why = 'resumed' LIMIT 1") is not None
         if not self._any:
             return None
         origin, number = self.mapping.rpartition("/")[0], mapping_number(self.mapping)
         for older in range(number, 0, -1):
             child = imported_turn_id(grows_from, f"{origin}/{older}", source)
-            rows = sql.all("SELECT parent FROM link WHERE child = ? AND why = 'resumed' ORDER BY parent", (child,))
+            rows = sql.fetch_rows(
+                "SELECT parent FROM link WHERE child = ? AND why = 'resumed' ORDER BY parent", (child,)
+            )
             found = [row for (parent,) in rows if (row := find_turn(parent)) is not None]
             if found:
                 return min(found, key=lambda row: (-row.current, row.id))
@@ -727,11 +731,11 @@ class NativeNames:
 
     def waiting(self, sql: Sql) -> list[tuple[str, bytes, str, str | None]]:
         """Links whose other end may have come: the child, the key that it wants, why, and a session."""
-        return [(child, bytes(wants), why, session) for child, wants, why, session in sql.all(_WAITING)]
+        return [(child, bytes(wants), why, session) for child, wants, why, session in sql.fetch_rows(_WAITING)]
 
     def parent_of(self, append: Append, child: str, wants: bytes, session: str | None) -> TurnRow | None:
         """The turn that a link leads to."""
-        found = append.sql.all(NAMED, (wants,))
+        found = append.sql.fetch_rows(NAMED, (wants,))
         parents = [row for (id,) in found if id != child and (row := append.view.find_turn(id)) is not None]
         if not parents and session is not None:
             parents = last_before(append, session, child)
@@ -768,7 +772,7 @@ def last_before(append: Append, session: str, child: str) -> list[TurnRow]:
     if row is None:
         return []
     latest = MAX_INTEGER if begun.synthesised else begun.started_at
-    found = append.sql.one(
+    found = append.sql.fetch_row(
         "SELECT id FROM turn WHERE session = ? AND id <> ? AND current = 1 AND started_at <= ?"
         " ORDER BY started_at DESC, depth DESC, id LIMIT 1",
         (row.n, child, latest),

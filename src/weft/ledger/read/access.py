@@ -78,7 +78,7 @@ def prompt_of(txn: ReadTxn, session: SessionRow) -> Message | None:
 def _configuration_history(txn: ReadTxn, program: str) -> list[tuple[int, int]]:
     """Numbers of the events that configured a program and of the configurations, the newest first."""
     query = "SELECT n, config FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
-    return [(n, config) for n, config in txn.sql.all(query, (program,))]
+    return [(n, config) for n, config in txn.sql.fetch_rows(query, (program,))]
 
 
 # --- Which agents are system agents here: those that this ledger made itself.
@@ -88,7 +88,7 @@ def system_kind_of(txn: ReadTxn, program: ProgramRow | None) -> str | None:
     """What a system agent of this ledger is for; None for every other program."""
     if program is None or program.system_kind is None:
         return None
-    first = txn.sql.one("SELECT min(n) FROM program_history WHERE program = ?", (program.id,))
+    first = txn.sql.fetch_row("SELECT min(n) FROM program_history WHERE program = ?", (program.id,))
     if first is None or first[0] is None:
         return None
     event = authored_event(txn, first[0])
@@ -98,7 +98,7 @@ def system_kind_of(txn: ReadTxn, program: ProgramRow | None) -> str | None:
 def find_system_agent(txn: ReadTxn, kind: SystemAgentKind) -> ProgramRow | None:
     """The first system agent of a kind that this ledger made."""
     query = f"{PROGRAM.select} WHERE system_kind = ? AND deleted = 0 ORDER BY created_at, id"
-    rows = (ProgramRow(*row) for row in txn.sql.all(query, (kind.value,)))
+    rows = (ProgramRow(*row) for row in txn.sql.fetch_rows(query, (kind.value,)))
     return next((row for row in rows if system_kind_of(txn, row) is not None), None)
 
 
@@ -119,7 +119,7 @@ def is_private(txn: ReadTxn, program: ProgramRow) -> bool:
 
 def creators_of(txn: ReadTxn, program: ProgramRow) -> frozenset[str]:
     """The ids of whoever created a program, and on whose behalf."""
-    first = txn.sql.one("SELECT min(n) FROM program_history WHERE program = ?", (program.id,))
+    first = txn.sql.fetch_row("SELECT min(n) FROM program_history WHERE program = ?", (program.id,))
     event = None if first is None or first[0] is None else authored_event(txn, first[0])
     if event is None:  # it is being written right now
         return frozenset((program.created_by,))
@@ -128,14 +128,14 @@ def creators_of(txn: ReadTxn, program: ProgramRow) -> frozenset[str]:
 
 def is_being_created(txn: ReadTxn, program: ProgramRow) -> bool:
     """Whether the event that creates a program is being written right now."""
-    first = txn.sql.one("SELECT min(n) FROM program_history WHERE program = ?", (program.id,))
+    first = txn.sql.fetch_row("SELECT min(n) FROM program_history WHERE program = ?", (program.id,))
     return first is None or first[0] is None or authored_event(txn, first[0]) is None
 
 
 def shared_with(txn: ReadTxn, agent: str) -> tuple[str, ...]:
     """The ids of those that an agent was shared with, in that order. What another ledger shared or unshared does not
     count, so the events are read and not the view, which has the newest of all."""
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT n FROM program_history WHERE program = ? AND kind IN (?, ?) ORDER BY n", (agent, SHARED, UNSHARED)
     )
     principals: dict[str, None] = {}
@@ -246,7 +246,7 @@ class Access:
         if self.is_unlimited:
             return True
         if turn not in self._prompts:
-            row = self._sql.one("SELECT persona FROM turn WHERE n = ?", (turn,))
+            row = self._sql.fetch_row("SELECT persona FROM turn WHERE n = ?", (turn,))
             agent = None if row is None else load_program(self._sql, row[0])
             self._prompts[turn] = agent is None or self.may_read_program(agent)
         return self._prompts[turn]
@@ -255,7 +255,7 @@ class Access:
         """Whether a message of a turn that can be read can be read itself."""
         if self.may_read_prompt(turn):
             return True
-        row = self._sql.one("SELECT role FROM message WHERE turn = ? AND seq = ?", (turn, sequence))
+        row = self._sql.fetch_row("SELECT role FROM message WHERE turn = ? AND seq = ?", (turn, sequence))
         return row is None or row[0] != "system"
 
     # --- programs and the ledger --------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ class Access:
     def _first_event(self, session: SessionRow) -> Event | None:
         """Back from the first movement of its head, which is never far from its creation; from its last event where
         its head has not moved."""
-        moved = self._sql.one("SELECT n FROM history WHERE session = ? ORDER BY k LIMIT 1", (session.n,))
+        moved = self._sql.fetch_row("SELECT n FROM history WHERE session = ? ORDER BY k LIMIT 1", (session.n,))
         stored = load_session(self._sql, session.id)
         if stored is None:
             return None
@@ -471,14 +471,14 @@ class Access:
         """How deep in each segment the threads go that can be read: those that sessions stand or once stood on, and
         those of turns without a session."""
         places: set[SegmentDepth] = set()
-        numbers = [n for (n,) in self._sql.all("SELECT n FROM session") if self.session_of_number(n) is not None]
+        numbers = [n for (n,) in self._sql.fetch_rows("SELECT n FROM session") if self.session_of_number(n) is not None]
         for n in numbers:
             row = self._sessions[n]
             if row is not None and row.head_segment is not None and row.head_depth is not None:
                 places.add((row.head_segment, row.head_depth))
         departed = rows_in(self._sql, "SELECT segment, depth FROM departure WHERE session IN", numbers)
         places.update((segment, depth) for segment, depth in departed)
-        for values in self._sql.all(f"{TURN.select} WHERE session IS NULL"):
+        for values in self._sql.fetch_rows(f"{TURN.select} WHERE session IS NULL"):
             turn = TurnRow(*values)
             if self.may_change_turn(READ_SESSION, turn):
                 places.add((turn.segment, turn.depth))
@@ -499,7 +499,7 @@ class Access:
             if depth <= reach.get(segment, 0):
                 continue
             reach[segment] = depth
-            row = self._sql.one("SELECT base, parent, parent_depth FROM segment WHERE n = ?", (segment,))
+            row = self._sql.fetch_row("SELECT base, parent, parent_depth FROM segment WHERE n = ?", (segment,))
             if row is not None and row[1] is not None:
                 waiting.append((row[1], row[2]))
             elif row is not None and (segment, row[0]) in links:
@@ -525,7 +525,7 @@ def principal_id(sql: Sql, principal: Principal) -> str:
         return session.id
     query, name = "SELECT id, kind FROM program WHERE deleted = 0 AND", normal_form(principal.id)
     # by the name first; in two queries, since SQLite reads the whole table where one asks for either
-    row = sql.one(f"{query} name = ?", (name,)) or sql.one(f"{query} id = ?", (name,))
+    row = sql.fetch_row(f"{query} name = ?", (name,)) or sql.fetch_row(f"{query} id = ?", (name,))
     if row is None or row[1] not in _KINDS.get(principal.kind, ()):
         raise _unknown_principal(principal)
     return str(row[0])

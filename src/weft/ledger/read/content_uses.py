@@ -334,7 +334,7 @@ def _message_contents(txn: ReadTxn, name: str) -> list[bytes] | None:
     contents."""
     if not is_ulid(name.upper()) or not access_of(txn).may_whole(READ_LEDGER):
         return None
-    row = txn.sql.one("SELECT n FROM room_message WHERE id = ?", (name.upper(),))
+    row = txn.sql.fetch_row("SELECT n FROM room_message WHERE id = ?", (name.upper(),))
     line = None if row is None else txn.facts.line(row[0])
     event = None if row is None or line is None else decoded(row[0], line)
     if not isinstance(event, MessagePosted):
@@ -350,12 +350,12 @@ def _is_content(txn: ReadTxn, name: str) -> bool:
 def _add_tree(txn: ReadTxn, target: Target, root: int) -> None:
     """What can be read of a tree."""
     sql, access = txn.sql, access_of(txn)
-    rows = sql.all(
+    rows = sql.fetch_rows(
         f"{TURN.select} WHERE segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n",
         (root,),
     )
     target.turns |= {row.id: row for row in (TurnRow(*row) for row in rows) if access.may_read_turn(row)}
-    standing = sql.all(
+    standing = sql.fetch_rows(
         f"{SESSION.select} WHERE head_segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n", (root,)
     )
     target.sessions |= {row.id: row for row in (SessionRow(*row) for row in standing) if access.may_read(row)}
@@ -365,10 +365,13 @@ def _add_own_turns(txn: ReadTxn, target: Target, session: SessionRow, named: set
     """What a session made, and the thread that it stands on; but for turns that another session's thread contains.
     Sessions that cannot be read hold turns, too, and are not named."""
     sql, access = txn.sql, access_of(txn)
-    rows = {row.id: row for row in (TurnRow(*row) for row in sql.all(f"{TURN.select} WHERE session = ?", (session.n,)))}
+    rows = {
+        row.id: row
+        for row in (TurnRow(*row) for row in sql.fetch_rows(f"{TURN.select} WHERE session = ?", (session.n,)))
+    }
     if session.head_segment is not None and session.head_depth is not None:
         for part in ranges_to(sql, session.head_segment, session.head_depth):
-            found = sql.all(
+            found = sql.fetch_rows(
                 f"{TURN.select} WHERE segment = ? AND depth BETWEEN ? AND ?", (part.segment, part.low, part.high)
             )
             rows |= {row.id: row for row in (TurnRow(*row) for row in found)}
@@ -433,12 +436,12 @@ class Tombstone(Struct, frozen=True, kw_only=True):
 
 def tombstones(txn: ReadTxn) -> list[Tombstone]:
     """The newest first."""
-    return _read_tombstones(txn, txn.sql.all(f"{_COLUMNS} ORDER BY e.n DESC"))
+    return _read_tombstones(txn, txn.sql.fetch_rows(f"{_COLUMNS} ORDER BY e.n DESC"))
 
 
 def pending(txn: ReadTxn) -> list[Tombstone]:
     """Tombstones that came from elsewhere, of contents that are still here; not those that somebody here refused."""
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         f"{_COLUMNS} JOIN lookup_content l ON l.key = substr(e.ref, 1, 8) JOIN content c ON c.n = l.n"
         " WHERE c.ref = e.ref AND length(c.salt) > 0 ORDER BY e.n"
     )

@@ -163,7 +163,7 @@ _STATE = (
 
 
 def load_state(sql: Sql) -> LedgerState:
-    row = sql.one(_STATE, (ERASING, VIEWS_MENDED))
+    row = sql.fetch_row(_STATE, (ERASING, VIEWS_MENDED))
     if row is None:
         return LedgerState(0, GENESIS, 0, 0)
     n, chain, erasures, mended = row
@@ -587,8 +587,8 @@ class PlainReader:
     def _read_blocks(self, places: list[Place]) -> dict[Place, TurnBlock]:
         """Blocks that no later turn will belong to are kept."""
         span = (self._segment, places[0][0], places[-1][1])
-        turns, messages, calls = (self._sql.all(query, span) for query in (_TURNS, _MESSAGES, _CALLS))
-        rows = TurnRows(turns, messages, calls, {depth for (depth,) in self._sql.all(_SUBSTITUTED, span)})
+        turns, messages, calls = (self._sql.fetch_rows(query, span) for query in (_TURNS, _MESSAGES, _CALLS))
+        rows = TurnRows(turns, messages, calls, {depth for (depth,) in self._sql.fetch_rows(_SUBSTITUTED, span)})
         blocks = {place: rows.read_block(place[1]) for place in places}
         if self._memory is not None and self._state is not None:
             full = {place: block for place, block in blocks.items() if place[1] % BLOCK == BLOCK - 1}

@@ -410,7 +410,7 @@ def check_input(txn: ReadTxn, sent: RequestInput) -> None:
 
 def _can_be_sent(txn: ReadTxn, id: str) -> bool:
     """A message, or a compaction that stands for its summary."""
-    if txn.sql.one("SELECT 1 FROM compaction WHERE turn = ?", (id,)) is not None:
+    if txn.sql.fetch_row("SELECT 1 FROM compaction WHERE turn = ?", (id,)) is not None:
         return True
     return is_message(txn.sql, id)
 
@@ -461,7 +461,7 @@ def _messages_by_id(txn: ReadTxn, ids: Sequence[str]) -> dict[str, Message]:
     for id in ids:
         if id in found:
             continue
-        compaction = txn.sql.one("SELECT summary FROM compaction WHERE turn = ?", (id,))
+        compaction = txn.sql.fetch_row("SELECT summary FROM compaction WHERE turn = ?", (id,))
         if compaction is not None:
             found[id] = summary_message(txn, id, compaction[0])
             continue
@@ -485,7 +485,7 @@ def find_message(txn: ReadTxn, message: str) -> Message | None:
 def _neighbour_messages(txn: ReadTxn, message: str, more: int = 0, until: int | None = None) -> list[Message]:
     """All messages of its turn, and of so many turns that follow. A message's id lies just behind its turn's, so the
     turn before it in id order is the one to ask."""
-    row = txn.sql.one("SELECT id, segment, depth FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
+    row = txn.sql.fetch_row("SELECT id, segment, depth FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
     return [] if row is None else messages_between(txn, row[1], row[2], row[2] + more, until)
 
 
@@ -751,10 +751,10 @@ def _earlier_system(
     """The system prompt in effect, where the last turn that brought one was summarised away."""
     for part in reversed(ranges):
         last = min(part.high, start - 1)
-        system_row = txn.sql.one("SELECT system FROM turn WHERE segment = ? AND depth = ?", (part.segment, last))
+        system_row = txn.sql.fetch_row("SELECT system FROM turn WHERE segment = ? AND depth = ?", (part.segment, last))
         if system_row is not None and system_row[0] is None:
             return []
-        row = txn.sql.one(
+        row = txn.sql.fetch_row(
             "SELECT t.depth, t.persona FROM turn t JOIN message m ON m.turn = t.n"
             " WHERE t.segment = ? AND t.depth BETWEEN ? AND ? AND m.seq = 0 AND m.role = 'system'"
             " ORDER BY t.depth DESC LIMIT 1",
@@ -771,7 +771,7 @@ def _first_shown_depth(txn: ReadTxn, compaction: str | None) -> tuple[int, list[
     sliding window leaves out is told by nothing."""
     if compaction is None:
         return 1, []
-    row = txn.sql.one("SELECT summary, through, first_kept FROM compaction WHERE turn = ?", (compaction,))
+    row = txn.sql.fetch_row("SELECT summary, through, first_kept FROM compaction WHERE turn = ?", (compaction,))
     if row is None:
         raise NotFound("compaction", compaction)
     summary, through, first_kept = row
@@ -814,14 +814,14 @@ def compactions_of(txn: ReadTxn, head: TurnRow, events: int | None = None) -> li
             "SELECT t.id FROM segment s JOIN turn t ON t.segment = s.n AND t.depth = s.base"
             " WHERE s.parent = ? AND s.parent_depth BETWEEN ? AND ? AND t.type = ?"
         )
-        ids |= {id for query in (on_thread, beside) for (id,) in txn.sql.all(query, place)}
+        ids |= {id for query in (on_thread, beside) for (id,) in txn.sql.fetch_rows(query, place)}
     may_read = access_of(txn).may_read_turn
     turns = [turn for id in ids if (turn := load_turn(txn.sql, id)) is not None and may_read(turn)]
     return [turn.id for turn in sorted(turns, key=lambda turn: turn.n)]
 
 
 def load_compaction(txn: ReadTxn, turn: str) -> Compaction:
-    row = txn.sql.one(
+    row = txn.sql.fetch_row(
         "SELECT turn, summary, through, first_kept, turns_summarized, type, model, provider, tokens_before,"
         " tokens_after, summary_tokens, summarization_input_tokens, summarization_output_tokens, duration_ms,"
         ' "trigger", metadata FROM compaction WHERE turn = ?',
@@ -899,7 +899,7 @@ class _VoucherReader:
         self._txn = txn
         self._strangers: dict[str, frozenset[Voucher]] = {}
         self._persons = {
-            id for (id,) in txn.sql.all("SELECT id FROM program WHERE kind = ?", (ProgramKind.HUMAN.value,))
+            id for (id,) in txn.sql.fetch_rows("SELECT id FROM program WHERE kind = ?", (ProgramKind.HUMAN.value,))
         }
 
     def of_part(self, message: Message, part: Part) -> tuple[Voucher, ...]:
@@ -952,7 +952,7 @@ class _VoucherReader:
 
     def _tool_name(self, turn: TurnRow, part: Part) -> str:
         call = part.tool_call_id if isinstance(part, ToolResultPart) else ""
-        rows = self._txn.sql.all("SELECT tool, call_id FROM tool_call WHERE turn = ? ORDER BY seq", (turn.n,))
+        rows = self._txn.sql.fetch_rows("SELECT tool, call_id FROM tool_call WHERE turn = ? ORDER BY seq", (turn.n,))
         return next((tool for tool, number in rows if self._txn.facts.text(number) == call), "")
 
     def _vouchers_of_compacted(self, compaction: TurnRow) -> set[Voucher]:
@@ -963,7 +963,7 @@ class _VoucherReader:
         """Everybody who vouches for what a turn was picked from, or for the branch that it summarises."""
         query = "SELECT parent, why FROM link WHERE child = ? AND why IN (?, ?) ORDER BY parent"
         vouchers: set[Voucher] = set()
-        for parent, why in self._txn.sql.all(query, (turn.id, *(reason.value for reason in _COPIES))):
+        for parent, why in self._txn.sql.fetch_rows(query, (turn.id, *(reason.value for reason in _COPIES))):
             source = load_turn(self._txn.sql, parent)
             if source is None:
                 vouchers.add(Voucher(VoucherKind.UNKNOWN, parent))
@@ -982,7 +982,7 @@ class _VoucherReader:
                     Voucher(VoucherKind.AGENT, turn.persona),
                 }
                 if turn.calls and turn.origin is None:
-                    rows = self._txn.sql.all("SELECT DISTINCT tool FROM tool_call WHERE turn = ?", (turn.n,))
+                    rows = self._txn.sql.fetch_rows("SELECT DISTINCT tool FROM tool_call WHERE turn = ?", (turn.n,))
                     vouchers |= {Voucher(VoucherKind.TOOL, tool) for (tool,) in rows}
         return vouchers
 

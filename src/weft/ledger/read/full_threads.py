@@ -98,7 +98,7 @@ def _extend_reach(reach: dict[int, SegmentRange], part: SegmentRange) -> None:
 
 def _add_tree(sql: Sql, root: int, reach: dict[int, SegmentRange], above: dict[int, SegmentRange]) -> None:
     """Every segment of a tree as far as its turns are current, or as current ones go on from them."""
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT s.n, s.base, s.parent, s.parent_depth, s.parent_events,"
         " (SELECT max(t.depth) FROM turn t WHERE t.segment = s.n AND t.current = 1)"
         " FROM segment s WHERE s.root = ? ORDER BY s.n DESC",
@@ -138,7 +138,7 @@ def _numbered_ranges(sql: Sql, reach: dict[int, SegmentRange], above: dict[int, 
 def _turn_range(sql: Sql, part: SegmentRange, before: SegmentRange | None, numbers: dict[int, int]) -> TurnRange:
     first, last = (_turn_at(sql, part.segment, depth) for depth in (part.low, part.high))
     leaves = None if before is None else _turn_at(sql, before.segment, before.high)
-    why = sql.one("SELECT why FROM link WHERE child = ? AND parent = ? AND why <> 'subagent'", (first, leaves))
+    why = sql.fetch_row("SELECT why FROM link WHERE child = ? AND parent = ? AND why <> 'subagent'", (first, leaves))
     return TurnRange(
         number=numbers[part.segment],
         segment=part.segment,
@@ -156,7 +156,7 @@ def _turn_range(sql: Sql, part: SegmentRange, before: SegmentRange | None, numbe
 
 
 def _turn_at(sql: Sql, segment: int, depth: int) -> str:
-    row = sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", (segment, depth))
+    row = sql.fetch_row("SELECT id FROM turn WHERE segment = ? AND depth = ?", (segment, depth))
     if row is None:
         raise Damaged(f"segment {segment} has no turn at depth {depth}", Action.VERIFY_AND_REBUILD)
     return str(row[0])
@@ -279,14 +279,14 @@ class FullThreads:
             for strand in self._strands:
                 place = (strand.segment, strand.low, strand.high)
                 inside = "t.segment = ? AND t.depth BETWEEN ? AND ?"
-                spans += txn.sql.all(
+                spans += txn.sql.fetch_rows(
                     "SELECT min(t.started_at), max(coalesce(t.completed_at, t.started_at)) FROM turn t"
                     f" WHERE {inside} AND coalesce(t.synthesised, 0) = 0",
                     place,
                 )
                 sessions |= {
                     str(id)
-                    for (id,) in txn.sql.all(
+                    for (id,) in txn.sql.fetch_rows(
                         f"SELECT DISTINCT x.id FROM turn t JOIN session x ON x.n = t.session WHERE {inside}", place
                     )
                 }
@@ -366,7 +366,7 @@ def _compaction_summary(txn: ReadTxn, row: TurnRow, shown: int | None) -> Compac
         found = (recorded.event for recorded in islice(run_events(txn.facts, row), shown))
         if not any(isinstance(event, CompactionRecorded) for event in found):
             return None
-    recorded = txn.sql.one("SELECT 1 FROM compaction WHERE turn = ?", (row.id,))
+    recorded = txn.sql.fetch_row("SELECT 1 FROM compaction WHERE turn = ?", (row.id,))
     return None if recorded is None else load_compaction(txn, row.id)
 
 
@@ -402,7 +402,7 @@ def _branch_points(
 
 def _leaving_branches(sql: Sql, part: SegmentRange, depths: Mapping[str, int], ends: bool) -> Iterator[_Leaving]:
     """Other segments, chains that name a turn, and what comes after the last turn of a strand."""
-    for row in sql.all(
+    for row in sql.fetch_rows(
         "SELECT s.parent_depth, t.id, x.label, s.parent_events FROM segment s"
         " JOIN turn t ON t.segment = s.n AND t.depth = s.base LEFT JOIN session x ON x.n = t.session"
         " WHERE s.parent = ? AND s.parent_depth BETWEEN ? AND ? AND t.current = 1 ORDER BY s.parent_depth, t.n",
@@ -414,7 +414,7 @@ def _leaving_branches(sql: Sql, part: SegmentRange, depths: Mapping[str, int], e
             "SELECT t.depth - 1, t.id, x.label FROM turn t LEFT JOIN session x ON x.n = t.session"
             " WHERE t.segment = ? AND t.depth = ? AND t.current = 1"
         )
-        yield from (_Leaving(*row) for row in sql.all(after, (part.segment, part.high + 1)))
+        yield from (_Leaving(*row) for row in sql.fetch_rows(after, (part.segment, part.high + 1)))
     linked = rows_in(
         sql,
         "SELECT l.parent, t.id, x.label, l.why FROM link l JOIN turn t ON t.id = l.child AND t.current = 1"
@@ -428,7 +428,7 @@ def _leaving_branches(sql: Sql, part: SegmentRange, depths: Mapping[str, int], e
 def _reply_fields(txn: ReadTxn, part: SegmentRange) -> dict[str, dict[str, Any]]:
     """What views know of the answers in a range, by message."""
     counts = ", ".join(f"m.{count}" for count in TOKENS)
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         f"SELECT m.id, m.provider, {counts} FROM turn t JOIN message m ON m.turn = t.n WHERE t.segment = ?"
         f" AND t.depth BETWEEN ? AND ? AND m.role = 'assistant' AND (m.provider IS NOT NULL"
         f" OR coalesce({counts}) IS NOT NULL)",

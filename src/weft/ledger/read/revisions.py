@@ -175,7 +175,7 @@ def _head_revision(txn: ReadTxn, session: SessionRow) -> Revision:
 
 def _is_undone(txn: ReadTxn, session: SessionRow) -> bool:
     """Whether the last move of a session was an undo, made here, that can be taken back."""
-    row = txn.sql.one("SELECT n FROM history WHERE session = ? AND k = ?", (session.n, session.moves - 1))
+    row = txn.sql.fetch_row("SELECT n FROM history WHERE session = ? AND k = ?", (session.n, session.moves - 1))
     line = None if row is None else txn.facts.line(row[0])
     if row is None or line is None:
         return False
@@ -216,7 +216,7 @@ def moves_in_words(session: SessionRow) -> str:
 
 
 def _at_depth(txn: ReadTxn, session: SessionRow, depth: int, name: str) -> TurnRow:
-    row = txn.sql.one(
+    row = txn.sql.fetch_row(
         "SELECT turn FROM history WHERE session = ? AND depth = ? AND why = 'turn' ORDER BY k DESC LIMIT 1",
         (session.n, depth),
     )
@@ -229,7 +229,7 @@ def _turn_ancestor(txn: ReadTxn, turn: TurnRow, steps: int, name: str) -> TurnRo
     depth = turn.depth - steps
     for part in ranges_to(txn.sql, turn.segment, turn.depth):
         if part.low <= depth <= part.high:
-            row = txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", (part.segment, depth))
+            row = txn.sql.fetch_row("SELECT id FROM turn WHERE segment = ? AND depth = ?", (part.segment, depth))
             if row is not None:
                 return _turn_row(txn, row[0])
     raise NotFound("turn", name, f"that thread has {turn.depth} turn{'' if turn.depth == 1 else 's'}")
@@ -273,7 +273,7 @@ def _turns_by_part(txn: ReadTxn, text: str) -> dict[str, Revision]:
 def _by_suffix(txn: ReadTxn, text: str) -> dict[str, Revision]:
     """Turns whose ids end so, a few of them."""
     access = access_of(txn)
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT id FROM turn WHERE id LIKE ? LIMIT ?", (f"%{text.upper()}", SHOWN if access.is_unlimited else FAR)
     )
     turns = (_turn_row(txn, id) for (id,) in rows)

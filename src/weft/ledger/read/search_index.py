@@ -354,7 +354,7 @@ def _find_none(source: EntrySource) -> None:
 
 def _has_erasures(txn: Txn) -> bool:
     """Then a content may be gone since its words were prepared."""
-    return txn.sql.one("SELECT 1 FROM erasure LIMIT 1") is not None
+    return txn.sql.fetch_row("SELECT 1 FROM erasure LIMIT 1") is not None
 
 
 def _file_paths(txn: Txn, messages: Iterable[str]) -> dict[str, list[int]]:
@@ -536,7 +536,7 @@ def index_turns(
     if old:
         index.drop(old)
         txn.sql.run_many("DELETE FROM passage WHERE n = ?", ((n,) for n in old))
-    (highest,) = txn.sql.one("SELECT max(n) FROM passage") or (0,)
+    (highest,) = txn.sql.fetch_row("SELECT max(n) FROM passage") or (0,)
     n = max(highest or 0, *old, 0)
     made = passages_of(txn, turns, prepared)
     while some := list(islice(made, TOGETHER)):
@@ -557,7 +557,7 @@ def forget_passages(store: Store, txn: WriteTxn, forgotten: ErasedContents) -> N
 
 def note_changes(txn: WriteTxn, mark: int, touching: TouchedTurns) -> None:
     """Events that moved heads by the turn they moved them to, and when sessions changed last."""
-    moves = txn.sql.all(_MOVES, (mark, touching.until))
+    moves = txn.sql.fetch_rows(_MOVES, (mark, touching.until))
     txn.sql.add(_ARRIVAL, sorted(moves))
     changed = rows_in(txn.sql, "SELECT n, updated_at FROM session WHERE id IN", touching.sessions)
     txn.sql.add(_CHANGE, list(changed))
@@ -642,13 +642,15 @@ def problems(txn: Txn, index: WordIndex) -> Iterator[tuple[str, str]]:
     checked = _check_passages(txn, behind)
     for turn in checked.wrong:
         yield "passage", f"those of turn {turn} are not what its messages say"
-    known = {n for (n,) in txn.sql.each("SELECT n FROM passage")}
+    known = {n for (n,) in txn.sql.iterate_rows("SELECT n FROM passage")}
     counted = known - _passage_numbers(txn.sql, behind)
     held, strange, pairs = PairSum(), False, index.pairs()
     while part := list(islice(pairs, PAIRS)):
         held.add([pair for pair in part if pair[1] in counted])
         strange = strange or not known.issuperset(n for _, n in part)
-    orphans = txn.sql.one("SELECT count(*) FROM passage p LEFT JOIN turn t ON t.n = p.turn WHERE t.n IS NULL") or (0,)
+    orphans = txn.sql.fetch_row(
+        "SELECT count(*) FROM passage p LEFT JOIN turn t ON t.n = p.turn WHERE t.n IS NULL"
+    ) or (0,)
     if orphans[0]:
         yield "passage", f"{orphans[0]} belong to no turn"
     if strange or held != checked.words:
@@ -657,28 +659,28 @@ def problems(txn: Txn, index: WordIndex) -> Iterator[tuple[str, str]]:
 
 def _check_changes(sql: Sql, mark: int, rest: TouchedTurns) -> Iterator[tuple[str, str]]:
     """Moves up to the watermark, and sessions that nothing was said about since."""
-    (stored,) = sql.one("SELECT count(*) FROM arrival") or (0,)
+    (stored,) = sql.fetch_row("SELECT count(*) FROM arrival") or (0,)
     joined = "SELECT DISTINCT t.n AS turn, h.n AS move FROM history h JOIN turn t ON t.id = h.turn WHERE h.n <= ?"
-    (moves,) = sql.one(f"SELECT count(*) FROM ({joined}) m", (mark,)) or (0,)
+    (moves,) = sql.fetch_row(f"SELECT count(*) FROM ({joined}) m", (mark,)) or (0,)
     found = f"({joined}) m JOIN arrival a ON a.turn = m.turn AND a.move = m.move"
-    (right,) = sql.one(f"SELECT count(*) FROM {found}", (mark,)) or (0,)
+    (right,) = sql.fetch_row(f"SELECT count(*) FROM {found}", (mark,)) or (0,)
     if not stored == moves == right:
         yield "arrival", f"finds {right} moves, not {moves}"
-    changed_at: dict[int, int] = dict(sql.all("SELECT session, at FROM session_change"))
-    now = {n: (id, at) for n, id, at in sql.all("SELECT n, id, updated_at FROM session")}
+    changed_at: dict[int, int] = dict(sql.fetch_rows("SELECT session, at FROM session_change"))
+    now = {n: (id, at) for n, id, at in sql.fetch_rows("SELECT n, id, updated_at FROM session")}
     wrong = [n for n, (id, at) in now.items() if id not in rest.sessions and changed_at.get(n) != at]
     if wrong or changed_at.keys() - now.keys():
         yield "session_change", f"is wrong about {len(wrong) or 'strange'} sessions"
 
 
 def _passage_numbers(sql: Sql, turns: set[int]) -> set[int]:
-    return {n for turn in turns for (n,) in sql.all("SELECT n FROM passage WHERE turn = ?", (turn,))}
+    return {n for turn in turns for (n,) in sql.fetch_rows("SELECT n FROM passage WHERE turn = ?", (turn,))}
 
 
 def _check_passages(txn: Txn, behind: set[int]) -> CheckedSearch:
     checked, after = CheckedSearch(), 0
     query = f"{TURN.select} WHERE n > ? ORDER BY n LIMIT {CHECKED_TURNS}"
-    while found := txn.sql.all(query, (after,)):
+    while found := txn.sql.fetch_rows(query, (after,)):
         rows = [TurnRow(*row) for row in found]
         refuse_disorder("turn", after, [(row.n,) for row in rows])
         after = rows[-1].n
@@ -690,7 +692,9 @@ def _check_passages(txn: Txn, behind: set[int]) -> CheckedSearch:
 
 def _stored_passages(sql: Sql, low: int, high: int) -> dict[int, list[Stored]]:
     found: dict[int, list[Stored]] = {}
-    rows = sql.all("SELECT turn, n, first, last, at FROM passage WHERE turn BETWEEN ? AND ? ORDER BY n", (low, high))
+    rows = sql.fetch_rows(
+        "SELECT turn, n, first, last, at FROM passage WHERE turn BETWEEN ? AND ? ORDER BY n", (low, high)
+    )
     for turn, *rest in rows:
         found.setdefault(turn, []).append((rest[0], rest[1], rest[2], rest[3]))
     return found
@@ -736,7 +740,7 @@ VECTOR = Insert("vector", VectorRow.__struct_fields__)
 def put_vector(sql: Sql, row: VectorRow) -> None:
     """In the place of the one that this node had from the same model."""
     which = "FROM vector WHERE model = ? AND node = ?"
-    if sql.one(f"SELECT 1 {which}", (row.model, row.node)) is not None:
+    if sql.fetch_row(f"SELECT 1 {which}", (row.model, row.node)) is not None:
         sql.run(f"DELETE {which}", (row.model, row.node))
         note_gone(sql)
     sql.add(VECTOR, [astuple(row)])
@@ -753,7 +757,7 @@ def note_gone(sql: Sql) -> None:
 
 def vectors_gone(sql: Sql) -> str:
     """How often vectors were taken away; the same as before: none since then."""
-    row = sql.one("SELECT value FROM local WHERE key = ?", (GONE,))
+    row = sql.fetch_row("SELECT value FROM local WHERE key = ?", (GONE,))
     return str(row[0]) if row else ""
 
 

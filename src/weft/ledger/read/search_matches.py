@@ -332,7 +332,7 @@ class SearchFilter:
             if entry.call is not None:
                 texts = entry.texts(self._txn.facts)
                 return any(place is EntryPlace.ARGUMENTS and holds(phrase, text) for place, text in texts)
-            rows = self._txn.sql.all("SELECT path FROM message_file WHERE message = ?", (entry.message,))
+            rows = self._txn.sql.fetch_rows("SELECT path FROM message_file WHERE message = ?", (entry.message,))
             return any(holds(phrase, known_text(self._txn.facts, n)) for (n,) in rows)
 
         self._judges.append(judge)
@@ -737,7 +737,7 @@ class SearchFinder:
         since = -MAX_INTEGER if self._filters.since is None else self._filters.since
         newer = "ORDER BY p.at DESC, p.turn DESC, p.first DESC, p.n DESC"
         query = f"{_ROWS} (p.at, p.turn, p.first, p.n) < (?, ?, ?, ?) AND p.at >= ? {newer} LIMIT ?"
-        return self._txn.sql.all(query, (*place, since, limit))
+        return self._txn.sql.fetch_rows(query, (*place, since, limit))
 
     def _matching_rows(self, question: Question, rows: list[Row]) -> Iterator[CandidatePassage]:
         """Those of a stretch of time that the index knows to fit."""
@@ -848,7 +848,7 @@ def named_sessions(txn: ReadTxn, query: SearchQuery, filters: MatchFilters, proj
 
 
 def _latest_sessions(txn: ReadTxn) -> Iterable[SessionRow]:
-    rows = (SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC"))
+    rows = (SessionRow(*row) for row in txn.sql.fetch_rows(f"{SESSION.select} ORDER BY updated_at DESC, n DESC"))
     return filter(access_of(txn).may_read, rows)
 
 

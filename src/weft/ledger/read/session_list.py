@@ -103,7 +103,7 @@ class SessionTimes:
         if row.origin is not None:
             return self._imported_changed_at(row, last)
         query = "SELECT since, n FROM history WHERE session = ? AND n <= ? ORDER BY k DESC LIMIT 1"
-        moved_at, moved = self._txn.sql.one(query, (row.n, self.arrival)) or (row.created_at, 0)
+        moved_at, moved = self._txn.sql.fetch_row(query, (row.n, self.arrival)) or (row.created_at, 0)
         return max([int(moved_at), *self._event_times(last, moved)])
 
     def _imported_changed_at(self, row: SessionRow, last: str) -> int:
@@ -113,7 +113,7 @@ class SessionTimes:
             "SELECT h.changed_at, t.synthesised FROM history h JOIN turn t ON t.id = h.turn"
             " WHERE h.session = ? AND h.n <= ? ORDER BY h.k"
         )
-        moves = self._txn.sql.all(query, (row.n, self.arrival))
+        moves = self._txn.sql.fetch_rows(query, (row.n, self.arrival))
         times = list(self._event_times(last, 0))[:-1]
         return max([*times, *(at for at, is_arrival in moves if is_arrival == 0)], default=row.created_at)
 
@@ -445,7 +445,9 @@ class ListReader:
         since = None if wanted.since is None else self._parse_time(wanted.since, now=request.now)
         with self._store.read() as txn:
             start, projects = request.begin(txn.facts.tip().n, self._now()), Projects(txn, self._repository_of)
-            found = [SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC")]
+            found = [
+                SessionRow(*row) for row in txn.sql.fetch_rows(f"{SESSION.select} ORDER BY updated_at DESC, n DESC")
+            ]
             rows = list(filter(access_of(txn).may_read, found))
             places = _positions_by_session(rows, SessionTimes(txn, start.arrival))
             fit = [row for row in rows if row.n in places and _session_fits(row, wanted, since)]
@@ -464,7 +466,7 @@ class ListReader:
     def short_labels(self) -> dict[str, str]:
         """By label what listings show of every session that is not deleted."""
         with self._store.read() as txn:
-            rows = (SessionRow(*row) for row in txn.sql.all(SESSION.select))
+            rows = (SessionRow(*row) for row in txn.sql.fetch_rows(SESSION.select))
             return shown_labels(txn.sql, filter(access_of(txn).may_read, rows))
 
     def subjects(self, turns: Sequence[str]) -> dict[str, str]:
@@ -493,7 +495,7 @@ class ListReader:
         )
         found: dict[str, list[tuple[str, str]]] = {}
         with self._store.read() as txn:
-            links = txn.sql.all(query)
+            links = txn.sql.fetch_rows(query)
             turns = set(_readable_turns(txn, {turn for child, _, parent in links for turn in (child, parent)}))
             for child, why, parent in links:
                 if {child, parent} <= turns:
@@ -559,8 +561,10 @@ def _with_turns(txn: ReadTxn, rows: list[SessionRow]) -> list[SessionRow]:
     """Without imported sessions of which nothing is a turn, nor will be one soon: state that a tool saved, or a file
     that somebody opened and left; and without those that agents of a room have answered nothing in. Another one that is
     made here is listed before its first turn, too."""
-    begun = {session for (session,) in txn.sql.all("SELECT DISTINCT session FROM provisional")}
-    of_rooms = {session for (session,) in txn.sql.all("SELECT session FROM participant WHERE session IS NOT NULL")}
+    begun = {session for (session,) in txn.sql.fetch_rows("SELECT DISTINCT session FROM provisional")}
+    of_rooms = {
+        session for (session,) in txn.sql.fetch_rows("SELECT session FROM participant WHERE session IS NOT NULL")
+    }
 
     def is_shown(row: SessionRow) -> bool:
         return row.head is not None or row.id in begun or (row.origin is None and row.id not in of_rooms)
@@ -836,10 +840,10 @@ def turns_before(sql: Sql, place: Position, limit: int, fits: str = "", values: 
     AND. Two statements, each of which an index leads to its first row: many turns may have one time."""
     at, n = place
     query = f"{TURN.select} WHERE {fits}listed_at = ? AND n < ? ORDER BY n DESC LIMIT ?"
-    rows = sql.all(query, (*values, at, n, limit))
+    rows = sql.fetch_rows(query, (*values, at, n, limit))
     if len(rows) < limit:
         query = f"{TURN.select} WHERE {fits}listed_at < ? ORDER BY listed_at DESC, n DESC LIMIT ?"
-        rows = [*rows, *sql.all(query, (*values, at, limit - len(rows)))]
+        rows = [*rows, *sql.fetch_rows(query, (*values, at, limit - len(rows)))]
     return [TurnRow(*row) for row in rows]
 
 
@@ -926,7 +930,7 @@ def touches(txn: ReadTxn, path: str) -> list[Touch]:
 
 def _names_of_file(txn: ReadTxn, wanted: WantedPath) -> Iterator[tuple[int, str]]:
     """The contents that can be a name of the file. A ledger has far fewer names of files than notes of them."""
-    numbers = [n for (n,) in txn.sql.all("SELECT DISTINCT path FROM message_file")]
+    numbers = [n for (n,) in txn.sql.fetch_rows("SELECT DISTINCT path FROM message_file")]
     txn.facts.hold(numbers)
     for n in numbers:
         name = text_of(txn, n) or ""

@@ -212,7 +212,10 @@ def _beginning_so(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -
         return []
     first = text.partition("/")[0]
     low = first if len(first) >= SHORTEST else text
-    rows = (SessionRow(*row) for row in sql.all(f"{SESSION.select} WHERE label >= ? AND label < ?", (low, low + LAST)))
+    rows = (
+        SessionRow(*row)
+        for row in sql.fetch_rows(f"{SESSION.select} WHERE label >= ? AND label < ?", (low, low + LAST))
+    )
     return [row for row in rows if may_read(row)]
 
 
@@ -230,7 +233,7 @@ def missing_session(
 ) -> NotFound:
     """The error of a name that no session has: it says that one was deleted, or names sessions that are nearly called
     so, of those that can be read."""
-    deleted = sql.all(f"{SESSION.select} WHERE label = ? AND status = 'deleted'", (normal_form(name),))
+    deleted = sql.fetch_rows(f"{SESSION.select} WHERE label = ? AND status = 'deleted'", (normal_form(name),))
     if any(may_read(SessionRow(*row)) for row in deleted):
         return NotFound(what, name, Action.RESTORE_SESSION.of(session=name))
     near = _near_labels(sql, normal_form(name), may_read)
@@ -243,7 +246,7 @@ def _near_labels(sql: Sql, name: str, may_read: Callable[[SessionRow], bool]) ->
     from difflib import get_close_matches
 
     newest = f"{SESSION.select} WHERE status <> 'deleted' ORDER BY n DESC LIMIT ?"
-    rows = (SessionRow(*row) for row in sql.all(newest, (MOST_COMPARED,)))
+    rows = (SessionRow(*row) for row in sql.fetch_rows(newest, (MOST_COMPARED,)))
     labels = [row.label for row in rows if may_read(row)]
     begun = [label for label in labels if name and label.startswith(name)]
     return list(dict.fromkeys([*begun[:MOST_NEAR], *get_close_matches(name, labels, MOST_NEAR)]))[:MOST_NEAR]
@@ -271,7 +274,7 @@ def shown_labels(sql: Sql, sessions: Iterable[SessionRow]) -> dict[str, str]:
     any other as it is."""
     rows = [row for row in sessions if row.status != "deleted"]
     numbers = {row.n for row in rows}
-    aliases = [alias for alias, session in sql.all("SELECT alias, session FROM alias") if session in numbers]
+    aliases = [alias for alias, session in sql.fetch_rows("SELECT alias, session FROM alias") if session in numbers]
     short = short_labels([*(row.label for row in rows), *aliases])
     return {row.label: short[row.label] if row.origin else row.label for row in rows}
 
@@ -343,7 +346,7 @@ def head_event(facts: FactReader, turn: Any, events: int | None) -> str | None:
 
 def reflog(txn: ReadTxn, row: SessionRow, limit: int | None, skip: int = 0) -> list[HeadMove]:
     """Newest first; number 0 is the present head."""
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         f"{HISTORY.select} WHERE session = ? AND k <= ? ORDER BY k DESC LIMIT ?",
         (row.n, row.moves - 1 - skip, row.moves if limit is None else limit),
     )
@@ -369,12 +372,12 @@ def head_at(sql: Sql, session: SessionRow, when: int) -> tuple[str | None, int |
     low, high = 0, session.moves
     while low < high:
         middle = (low + high) // 2
-        found = sql.one("SELECT since FROM history WHERE session = ? AND k = ?", (session.n, middle))
+        found = sql.fetch_row("SELECT since FROM history WHERE session = ? AND k = ?", (session.n, middle))
         if found is not None and found[0] <= when:
             low = middle + 1
         else:
             high = middle
-    row = sql.one("SELECT turn, events FROM history WHERE session = ? AND k = ?", (session.n, low - 1))
+    row = sql.fetch_row("SELECT turn, events FROM history WHERE session = ? AND k = ?", (session.n, low - 1))
     return (row[0], row[1]) if row else None
 
 
@@ -483,9 +486,9 @@ def sessions_containing(txn: ReadTxn, segment: int, depth: int) -> list[SessionR
         if place in seen:
             continue
         seen.add(place)
-        numbers.update(n for (n,) in txn.sql.all(_STOOD_BELOW, place))
+        numbers.update(n for (n,) in txn.sql.fetch_rows(_STOOD_BELOW, place))
         if links:
-            below: dict[int, int] = dict(txn.sql.all(f"{_BELOW} SELECT segment, depth FROM below", place))
+            below: dict[int, int] = dict(txn.sql.fetch_rows(f"{_BELOW} SELECT segment, depth FROM below", place))
             waiting += [child for child, (above, at) in links.items() if above in below and at >= below[above]]
     found = [session_of_number(txn, n) for n in sorted(numbers)]
     return [row for row in found if row is not None]
@@ -515,7 +518,7 @@ _ALIASES = (
 def load_aliases(txn: ReadTxn, session: int | None = None) -> list[SessionAlias]:
     """Other names of one session, or of all that can be read, in the order of the names."""
     which, values = ("", ()) if session is None else (" AND a.session = ?", (session,))
-    rows, access = txn.sql.all(f"{_ALIASES}{which} ORDER BY a.alias", values), access_of(txn)
+    rows, access = txn.sql.fetch_rows(f"{_ALIASES}{which} ORDER BY a.alias", values), access_of(txn)
     return [
         SessionAlias(alias=alias, session=label, session_id=id, reason=reason)
         for alias, label, id, reason, n in rows
@@ -526,7 +529,7 @@ def load_aliases(txn: ReadTxn, session: int | None = None) -> list[SessionAlias]
 def load_branches(txn: ReadTxn, session: int | None = None) -> list[Branch]:
     """Other replicas' branches, of one session or of all that can be read; the newest first."""
     where, values = ("", ()) if session is None else (" WHERE b.session = ?", (session,))
-    rows, access = txn.sql.all(f"{_COLUMNS}{where} ORDER BY b.n DESC", values), access_of(txn)
+    rows, access = txn.sql.fetch_rows(f"{_COLUMNS}{where} ORDER BY b.n DESC", values), access_of(txn)
     return [_branch_of_row(row) for row in rows if access.is_unlimited or access.session_of_number(row[-1]) is not None]
 
 
@@ -655,7 +658,7 @@ class Projects:
     @cached_property
     def folders(self) -> list[str]:
         """Every folder that a turn or a session worked in."""
-        rows = self._txn.sql.all(_FOLDERS)
+        rows = self._txn.sql.fetch_rows(_FOLDERS)
         self._txn.facts.hold(workspace for (workspace,) in rows)
         return [folder for (workspace,) in rows if (folder := text_of(self._txn, workspace))]
 
@@ -724,7 +727,7 @@ class Projects:
         read."""
         pairs: list[tuple[int, int]] = []
         sessions: Counter[int] = Counter()
-        rows = (SessionRow(*row) for row in self._txn.sql.all(_NOTED))
+        rows = (SessionRow(*row) for row in self._txn.sql.fetch_rows(_NOTED))
         for row in filter(access_of(self._txn).may_read, rows):
             if row.workspace is not None and row.metadata is not None and sessions[row.workspace] < SESSIONS_LOOKED_AT:
                 sessions[row.workspace] += 1

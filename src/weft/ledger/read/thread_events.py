@@ -29,13 +29,13 @@ def conversation_events(txn: ReadTxn, conversations: Sequence[str]) -> set[int]:
     """The arrival numbers of their events."""
     numbers: set[int] = set()
     for id in conversations:
-        tip = txn.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (conversation_stream(id),))
+        tip = txn.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (conversation_stream(id),))
         numbers |= _conversation_chain(txn, id, None if tip is None else bytes(tip[0]))
-        row = txn.sql.one("SELECT forked_from, forked_at FROM conversation WHERE id = ?", (id,))
+        row = txn.sql.fetch_row("SELECT forked_from, forked_at FROM conversation WHERE id = ?", (id,))
         while row is not None and row[0] is not None:
             origin, position = row
             numbers |= _chain_to_message(txn, origin, position)
-            row = txn.sql.one("SELECT forked_from, forked_at FROM conversation WHERE id = ?", (origin,))
+            row = txn.sql.fetch_row("SELECT forked_from, forked_at FROM conversation WHERE id = ?", (origin,))
     return numbers
 
 
@@ -52,7 +52,7 @@ def participants_in(txn: ReadTxn, conversations: Sequence[str]) -> set[str]:
 
 def _chain_to_message(txn: ReadTxn, conversation: str, position: int) -> set[int]:
     query = "SELECT n FROM room_message WHERE conversation = ? AND position <= ? ORDER BY position DESC LIMIT 1"
-    row = txn.sql.one(query, (conversation, position))
+    row = txn.sql.fetch_row(query, (conversation, position))
     line = None if row is None else txn.facts.line(row[0])
     if row is None or line is None:
         return set()
@@ -147,7 +147,7 @@ class ThreadFacts:
 
     def contains(self, turn: object) -> bool:
         """Is this turn in one of the threads, whole or in part?"""
-        row = self.txn.sql.one("SELECT segment, depth FROM turn WHERE id = ?", (turn,)) if turn else None
+        row = self.txn.sql.fetch_row("SELECT segment, depth FROM turn WHERE id = ?", (turn,)) if turn else None
         part = self._ranges.get(row[0]) if row else None
         return part is not None and row is not None and part.low <= row[1] <= part.high
 
@@ -161,7 +161,7 @@ class ThreadFacts:
 
     def tombstones(self, ref: str) -> list[bytes]:
         """The events that say that a content was erased."""
-        rows = self.txn.sql.all("SELECT n FROM erasure WHERE ref = ? ORDER BY n", (bytes.fromhex(ref),))
+        rows = self.txn.sql.fetch_rows("SELECT n FROM erasure WHERE ref = ? ORDER BY n", (bytes.fromhex(ref),))
         lines = (self.txn.facts.line(n) for (n,) in rows)
         return [line for line in lines if line is not None]
 
@@ -182,7 +182,7 @@ class ThreadFacts:
 
     def _made_agents(self) -> Iterator[int]:
         query = "SELECT n FROM program_history WHERE program = ? ORDER BY n LIMIT 1"
-        found = (self.txn.sql.one(query, (agent,)) for agent in self._agents)
+        found = (self.txn.sql.fetch_row(query, (agent,)) for agent in self._agents)
         return (row[0] for row in found if row is not None)
 
     def _session_events(self, session: str) -> Iterator[int]:
@@ -199,7 +199,7 @@ class ThreadFacts:
 
     def _last_event(self, session: str) -> bytes | None:
         """The end of the session's stream, or where it first moves to a turn of another thread."""
-        row = self.txn.sql.one("SELECT n, last_event FROM session WHERE id = ?", (session,))
+        row = self.txn.sql.fetch_row("SELECT n, last_event FROM session WHERE id = ?", (session,))
         if row is None:
             return None
         away = self._first_move_away(row[0])
@@ -210,20 +210,20 @@ class ThreadFacts:
 
     def _first_move_away(self, session: int) -> int | None:
         query = "SELECT n, segment, depth, k FROM history WHERE session = ? AND k > ? ORDER BY k LIMIT ?"
-        moves = self.txn.sql.all(query, (session, -1, CHUNK))
+        moves = self.txn.sql.fetch_rows(query, (session, -1, CHUNK))
         while moves:
             for n, segment, depth, _ in moves:
                 part = self._ranges.get(segment)
                 if segment is not None and (part is None or not part.low <= depth <= part.high):
                     return int(n)
-            moves = self.txn.sql.all(query, (session, moves[-1][3], CHUNK))
+            moves = self.txn.sql.fetch_rows(query, (session, moves[-1][3], CHUNK))
         return None
 
     def _runs_in_range(self, part: SegmentRange) -> Iterator[_Run]:
         query = f"SELECT n, id, events, depth FROM turn WHERE {_IN_RANGE} ORDER BY depth"
         for low in range(part.low, part.high + 1, CHUNK):
             high = min(low + CHUNK - 1, part.high)
-            for n, turn, events, depth in self.txn.sql.all(query, (part.segment, low, high)):
+            for n, turn, events, depth in self.txn.sql.fetch_rows(query, (part.segment, low, high)):
                 cut = part.events if depth == part.high else None
                 yield _Run(n, f"run:{turn}", events if cut is None else cut)
 
@@ -271,7 +271,7 @@ class ThreadFacts:
     def _each_range(self, columns: str, more: str = "") -> Iterator[tuple[Any, ...]]:
         for part in self._ranges.values():
             place = (part.segment, part.low, part.high)
-            yield from self.txn.sql.all(f"SELECT DISTINCT {columns} FROM turn WHERE {_IN_RANGE} {more}", place)
+            yield from self.txn.sql.fetch_rows(f"SELECT DISTINCT {columns} FROM turn WHERE {_IN_RANGE} {more}", place)
 
     def _made_by(self) -> list[str]:
         numbers = {n for (n,) in self._each_range("session", "AND session IS NOT NULL")}
@@ -309,7 +309,7 @@ class ThreadFacts:
             " WHERE t.segment = ? AND t.depth BETWEEN ? AND ? AND c.result_position < 0"
         )
         for part in self._ranges.values():
-            for position, depth in self.txn.sql.all(query, (part.segment, part.low, part.high)):
+            for position, depth in self.txn.sql.fetch_rows(query, (part.segment, part.low, part.high)):
                 if depth < part.high or part.events is None:
                     yield -position
 
@@ -320,7 +320,7 @@ class ThreadFacts:
             " JOIN substitution s ON s.turn = t.n WHERE t.segment = ? AND t.depth BETWEEN ? AND ?"
         )
         for part in self._ranges.values():
-            for n, original, original_n, replacement_n, depth in self.txn.sql.all(
+            for n, original, original_n, replacement_n, depth in self.txn.sql.fetch_rows(
                 query, (part.segment, part.low, part.high)
             ):
                 if depth == part.high and part.events is not None:
@@ -341,7 +341,7 @@ class ThreadFacts:
     def _cut_turns(self) -> set[str]:
         cut = [part for part in self._ranges.values() if part.events is not None]
         query = "SELECT id FROM turn WHERE segment = ? AND depth = ?"
-        return {self.txn.sql.all(query, (part.segment, part.high))[0][0] for part in cut}
+        return {self.txn.sql.fetch_rows(query, (part.segment, part.high))[0][0] for part in cut}
 
 
 def _event_before(line: bytes) -> bytes | None:

@@ -148,7 +148,7 @@ def _led_by_value(txn: ReadTxn, index: WordIndex, wanted: TurnsWanted) -> Iterab
         value = getattr(wanted, column)
         if value not in (None, common):
             query = f"{TURN.select} WHERE {column} <> '{common}' AND {column} = ?"
-            return [TurnRow(*row) for row in txn.sql.all(query, (value,))]
+            return [TurnRow(*row) for row in txn.sql.fetch_rows(query, (value,))]
     return _ends(txn.sql) if wanted.has_children is False else None
 
 
@@ -161,7 +161,7 @@ def _ends(sql: Sql) -> Iterator[TurnRow]:
         f" WHERE s.n < ? ORDER BY s.n DESC LIMIT {CHUNK}"
     )
     before = MAX_INTEGER
-    while rows := sql.all(query, (before,)):
+    while rows := sql.fetch_rows(query, (before,)):
         yield from (TurnRow(*row[1:]) for row in rows)
         refuse_standstill("segment", before, rows[-1][0])
         before = rows[-1][0]
@@ -196,11 +196,11 @@ def _fits(txn: ReadTxn, row: TurnRow, wanted: TurnsWanted) -> bool:
 
 
 def has_children(sql: Sql, row: TurnRow) -> bool:
-    following = sql.one("SELECT 1 FROM turn WHERE segment = ? AND depth = ?", (row.segment, row.depth + 1))
+    following = sql.fetch_row("SELECT 1 FROM turn WHERE segment = ? AND depth = ?", (row.segment, row.depth + 1))
     if following is not None:
         return True
     forked = "SELECT 1 FROM segment WHERE parent = ? AND parent_depth = ?"
-    return sql.one(forked, (row.segment, row.depth)) is not None
+    return sql.fetch_row(forked, (row.segment, row.depth)) is not None
 
 
 def find_entries(
@@ -240,19 +240,19 @@ def _sessions(txn: ReadTxn, wanted: SessionsWanted) -> Iterable[SessionRow]:
         return routed_sessions(txn, wanted.routing_key)
     if wanted.parent is not None:
         query = f"{SESSION.select} WHERE parent_session IS NOT NULL AND parent_session = ?"
-        return (SessionRow(*row) for row in sql.all(query, (wanted.parent,)))
+        return (SessionRow(*row) for row in sql.fetch_rows(query, (wanted.parent,)))
     if wanted.since is not None:
         return _changed_since(txn, wanted.since)
     if wanted.persona is not None:
-        return (SessionRow(*row) for row in sql.all(f"{SESSION.select} WHERE persona = ?", (wanted.persona,)))
+        return (SessionRow(*row) for row in sql.fetch_rows(f"{SESSION.select} WHERE persona = ?", (wanted.persona,)))
     if wanted.origin == HERE:
-        return (SessionRow(*row) for row in sql.all(f"{SESSION.select} WHERE origin IS NULL"))
-    return (SessionRow(*row) for row in sql.all(f"{SESSION.select} WHERE origin = ?", (wanted.origin,)))
+        return (SessionRow(*row) for row in sql.fetch_rows(f"{SESSION.select} WHERE origin IS NULL"))
+    return (SessionRow(*row) for row in sql.fetch_rows(f"{SESSION.select} WHERE origin = ?", (wanted.origin,)))
 
 
 def _changed_since(txn: ReadTxn, since: int) -> list[SessionRow]:
     """By the view of changes; of sessions that it has not caught up with, by what they say themselves."""
-    numbers = {n for (n,) in txn.sql.all("SELECT session FROM session_change WHERE at >= ?", (since,))}
+    numbers = {n for (n,) in txn.sql.fetch_rows("SELECT session FROM session_change WHERE at >= ?", (since,))}
     late = touched(txn.facts, txn.facts.watermark(VIEW)).sessions
     rows = [SessionRow(*row) for row in rows_in(txn.sql, f"{SESSION.select} WHERE n IN", numbers)]
     rows += [SessionRow(*row) for row in rows_in(txn.sql, f"{SESSION.select} WHERE id IN", late)]
@@ -271,9 +271,9 @@ def _session_fits(txn: ReadTxn, row: SessionRow, wanted: SessionsWanted) -> bool
 
 def moves_to(txn: ReadTxn, turn: TurnRow) -> list[HistoryRow]:
     """Every movement of a head to this very turn, in order."""
-    found = {move for (move,) in txn.sql.all("SELECT move FROM arrival WHERE turn = ?", (turn.n,))}
+    found = {move for (move,) in txn.sql.fetch_rows("SELECT move FROM arrival WHERE turn = ?", (turn.n,))}
     late = "SELECT n FROM history WHERE n > ? AND turn = ?"
-    found |= {n for (n,) in txn.sql.all(late, (txn.facts.watermark(VIEW), turn.id))}
+    found |= {n for (n,) in txn.sql.fetch_rows(late, (txn.facts.watermark(VIEW), turn.id))}
     rows = [HistoryRow(*row) for row in rows_in(txn.sql, f"{HISTORY.select} WHERE n IN", found)]
     return sorted((row for row in rows if row.turn == turn.id), key=lambda row: (row.n, row.session, row.k))
 
@@ -290,7 +290,7 @@ def latest_sessions(txn: ReadTxn, times: SessionTimes, before: Position, chunk: 
     before = before or NEWEST
     mark = txn.facts.watermark(VIEW)
     if chunk is None or txn.facts.tip().n - mark > LATE_EVENTS:
-        return iter(in_order((SessionRow(*row) for row in txn.sql.all(SESSION.select)), times, before))
+        return iter(in_order((SessionRow(*row) for row in txn.sql.fetch_rows(SESSION.select)), times, before))
     changed = SessionChanges(txn.facts, mark).ids | times.changes.ids
     rows = [SessionRow(*row) for row in rows_in(txn.sql, f"{SESSION.select} WHERE id IN", changed)]
     numbers = {row.n for row in rows}
@@ -312,7 +312,7 @@ def _position(placed: Placed) -> Position:
 def _by_change(txn: ReadTxn, before: Position, without: set[int], chunk: int) -> Iterator[Placed]:
     """As the view of changes has them, without those that it has not caught up with."""
     query = "SELECT at, session FROM session_change WHERE (at, session) < (?, ?) ORDER BY at DESC, session DESC LIMIT ?"
-    while places := [(at, n) for at, n in txn.sql.all(query, (*before, chunk))]:
+    while places := [(at, n) for at, n in txn.sql.fetch_rows(query, (*before, chunk))]:
         wanted = [n for _, n in places if n not in without]
         rows = {row[0]: SessionRow(*row) for row in rows_in(txn.sql, f"{SESSION.select} WHERE n IN", wanted)}
         yield from ((place, rows[place[1]]) for place in places if place[1] in rows)
@@ -619,7 +619,7 @@ class RelatedPassages:
         return round(len(typed) / max(highest - oldest + 1, 1) * highest), oldest
 
     def _highest(self) -> int:
-        (highest,) = self._txn.sql.one("SELECT max(n) FROM passage") or (0,)
+        (highest,) = self._txn.sql.fetch_row("SELECT max(n) FROM passage") or (0,)
         return highest or 0
 
     def _oldest_readable(self) -> int:

@@ -191,7 +191,7 @@ class _Numbers:
 def substitutions_between(txn: ReadTxn, segment: int, low: int, high: int, until: int | None = None) -> Substitutions:
     """Those of a range of one segment; with `until` as they were at that arrival number."""
     query = f"SELECT {_COLUMNS} FROM substitution WHERE turn IN ({_SPAN})"
-    return Substitutions(txn, txn.sql.all(query, (segment, low, high)), until)
+    return Substitutions(txn, txn.sql.fetch_rows(query, (segment, low, high)), until)
 
 
 def substitutions_in(txn: ReadTxn, turns: Iterable[int], until: int | None = None) -> Substitutions:
@@ -202,7 +202,7 @@ def substitutions_in(txn: ReadTxn, turns: Iterable[int], until: int | None = Non
 def shown_events(txn: ReadTxn, turn: int) -> dict[str, Event | UnknownEvent]:
     """By the id of each event of a turn that was substituted, the event that is shown in its place now."""
     query = f"SELECT {_COLUMNS} FROM substitution WHERE turn = ? ORDER BY n"
-    last = {change.original: change for change in map(_to_change, txn.sql.all(query, (turn,)))}
+    last = {change.original: change for change in map(_to_change, txn.sql.fetch_rows(query, (turn,)))}
     shown = {change.original.hex(): change.replacement_n for change in last.values() if not change.is_undone}
     return {original: decoded(n, _event_line(txn, n)) for original, n in shown.items()}
 
@@ -216,7 +216,7 @@ def _event_line(txn: ReadTxn, n: int) -> bytes:
 
 def change_to(txn: ReadTxn, replacement: str) -> SubstitutionRow | None:
     """The first substitution that put an event in the place of another one."""
-    row = txn.sql.one(
+    row = txn.sql.fetch_row(
         f"SELECT {_COLUMNS} FROM substitution WHERE replacement = ? AND original <> replacement ORDER BY n LIMIT 1",
         (bytes.fromhex(replacement),),
     )
@@ -250,7 +250,7 @@ class PlacedMessage(Struct, frozen=True):
 
 def messages_between(txn: ReadTxn, segment: int, low: int, high: int, until: int | None = None) -> list[Message]:
     """The messages of a range of one segment; with `until` as they were shown at that arrival number."""
-    rows = txn.sql.all(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high))
+    rows = txn.sql.fetch_rows(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high))
     return to_messages(txn, rows, substitutions_between(txn, segment, low, high, until))
 
 
@@ -266,7 +266,7 @@ def placed_messages(
     """One turn's messages with their positions; with `events` only what so many of its events brought, with `until` as
     they were shown at that arrival number."""
     which = _MAIN if main_only else ""
-    rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", (segment, depth, depth))
+    rows = txn.sql.fetch_rows(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", (segment, depth, depth))
     rows = [row for row in rows if events is None or row[0] < events]
     messages = to_messages(txn, [row[1:] for row in rows], substitutions_between(txn, segment, depth, depth, until))
     return [PlacedMessage(row[0], message) for row, message in zip(rows, messages, strict=True)]
@@ -296,7 +296,7 @@ def to_messages(txn: ReadTxn, rows: Iterable[Sequence[Any]], substitutions: Subs
 
 def _to_message(txn: ReadTxn, turn: int, seq: int, substitutions: Substitutions) -> Message:
     """A message with several parts, with a large text, with more beside it, or that was substituted."""
-    row = txn.sql.one(f"{MESSAGE.select} WHERE turn = ? AND seq = ?", (turn, seq))
+    row = txn.sql.fetch_row(f"{MESSAGE.select} WHERE turn = ? AND seq = ?", (turn, seq))
     assert row is not None, "it was read in this very snapshot"
     m = MessageRow(*row)
     substituted = substitutions.message(m) if substitutions else UNSET
@@ -316,7 +316,9 @@ def _injected_context(txn: ReadTxn, m: MessageRow) -> Any:
     """What was injected beside a message: one value, or one made of pieces."""
     if m.context != IN_PIECES:
         return json_of(txn, m.context)
-    rows = txn.sql.all("SELECT name, listed, content FROM message_context WHERE message = ? ORDER BY idx", (m.id,))
+    rows = txn.sql.fetch_rows(
+        "SELECT name, listed, content FROM message_context WHERE message = ? ORDER BY idx", (m.id,)
+    )
     made: dict[str, Any] = {}
     for name, listed, content in rows:
         key, value = name_of(txn, name) or "", json_of(txn, content)
@@ -373,7 +375,7 @@ def _last_messages_before(txn: ReadTxn, turns: set[str]) -> dict[str, str]:
         further: dict[str, set[str]] = {}
         for turn, parent, count, events, n in rows_in(txn.sql, _PARENTS, waiting):
             if events is not None:
-                shown = txn.sql.one("SELECT count(*) FROM message WHERE turn = ? AND position < ?", (n, events))
+                shown = txn.sql.fetch_row("SELECT count(*) FROM message WHERE turn = ? AND position < ?", (n, events))
                 count = shown[0] if shown else 0
             if count:
                 last |= dict.fromkeys(waiting[turn], offset(parent, count))
@@ -414,7 +416,7 @@ def calls_of(
 ) -> list[tuple[CallRow, ToolCall]]:
     """The turn's tool calls in order; those that its first `events` events left open appear as interrupted. With
     `until` their results as they were shown at that arrival number."""
-    rows = [CallRow(*row) for row in txn.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))]
+    rows = [CallRow(*row) for row in txn.sql.fetch_rows(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))]
     substitutions = substitutions_in(txn, [turn.n], until) if rows else None
     shown = [row for row in rows if events is None or row.position < events]
     return [_shown_call(txn, turn, row, substitutions, events, None) for row in shown]
@@ -451,8 +453,10 @@ def read_leaves(
         return
     span = (turns[0].segment, turns[0].depth, turns[-1].depth)
     which = _MAIN if main_only else ""
-    rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", span)
-    calls = [CallRow(*row) for row in txn.sql.all(f"{CALL.select} WHERE turn IN ({_SPAN}) ORDER BY turn, seq", span)]
+    rows = txn.sql.fetch_rows(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", span)
+    calls = [
+        CallRow(*row) for row in txn.sql.fetch_rows(f"{CALL.select} WHERE turn IN ({_SPAN}) ORDER BY turn, seq", span)
+    ]
     substitutions = substitutions_between(txn, *span, arrived)
     txn.facts.hold(n for call in calls for n in (call.call_id, call.params, call.result, call.error) if n)
     messages_by = _by_turn(rows, lambda row: int(row[6]))
@@ -553,7 +557,7 @@ class StoredTurns:
 
     def has_children(self, turn: str) -> bool:
         with self._store.read() as txn:
-            return bool(txn.sql.all(_CHILDREN, (self._row(txn, turn).n,)))
+            return bool(txn.sql.fetch_rows(_CHILDREN, (self._row(txn, turn).n,)))
 
     def query_messages(self, turn: str) -> tuple[Message, ...]:
         """Messages of users and systems, and those of tools that come before the first answer and the first call."""
@@ -561,7 +565,7 @@ class StoredTurns:
             row = self._row(txn, turn)
             placed = placed_messages(txn, row.segment, row.depth)
             answers = [message.position for message in placed if message.message.role == "assistant"]
-            calls = [int(position) for (position,) in txn.sql.all(_CALL_POSITIONS, (row.n,))]
+            calls = [int(position) for (position,) in txn.sql.fetch_rows(_CALL_POSITIONS, (row.n,))]
             first = min([*answers, *calls], default=row.events)
             asked = [
                 message.message
@@ -723,7 +727,7 @@ def ranges_to(
     """The thread that ends at this turn, from its root on; `across` links to other chains, if wanted."""
     found: list[SegmentRange] = []
     while True:
-        row = sql.one("SELECT base, parent, parent_depth, parent_events FROM segment WHERE n = ?", (segment,))
+        row = sql.fetch_row("SELECT base, parent, parent_depth, parent_events FROM segment WHERE n = ?", (segment,))
         if row is None:
             raise Damaged(f"segment {segment} is not among the views", Action.VERIFY_AND_REBUILD)
         base, parent, parent_depth, parent_events = row
@@ -747,7 +751,7 @@ def _ensure_ends(sql: Sql, segment: int, low: int, high: int) -> None:
 
 def _linked_parent(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None:
     """Where the thread goes on that an imported root was continued or forked from."""
-    row = sql.one(
+    row = sql.fetch_row(
         "SELECT p.segment, p.depth FROM turn t JOIN link l ON l.child = t.id JOIN turn p ON p.id = l.parent"
         f" WHERE t.segment = ? AND t.depth = ? AND {GOES_ON} ORDER BY {WHERE_FIRST} LIMIT 1",
         (segment, depth),
@@ -758,7 +762,7 @@ def _linked_parent(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None
 def turns_in(sql: Sql, part: SegmentRange) -> Iterator[TurnRow]:
     for low in range(part.low, part.high + 1, CHUNK):
         high = min(low + CHUNK - 1, part.high)
-        rows = sql.all(
+        rows = sql.fetch_rows(
             f"{TURN.select} WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth", (part.segment, low, high)
         )
         yield from (TurnRow(*row) for row in rows)
@@ -834,7 +838,7 @@ class Thread:
     def thread_key(self) -> str | None:
         """Its address, `LABEL#DEPTH` of the session that made its last turn; None where that names another turn."""
         with self._store.read() as txn:
-            row = txn.sql.one(_THREAD_KEY, (self._row.depth, self._row.session, self._row.id))
+            row = txn.sql.fetch_row(_THREAD_KEY, (self._row.depth, self._row.session, self._row.id))
             return None if row is None else str(row[0])
 
     @property
@@ -903,7 +907,7 @@ class Thread:
         for part in self._thread_ranges():
             for low in range(part.low, part.high + 1, CHUNK):
                 with self._store.read() as txn:
-                    rows = txn.sql.all(
+                    rows = txn.sql.fetch_rows(
                         "SELECT id FROM turn WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth",
                         (part.segment, low, min(low + CHUNK - 1, part.high)),
                     )
@@ -959,7 +963,7 @@ def diff(txn: ReadTxn, left: TurnRow, right: TurnRow) -> ThreadDiff:
     ours, theirs = (ranges_to(txn.sql, row.segment, row.depth) for row in (left, right))
     common = common_depth(ours, theirs)
     depth = common[1] if common else 0
-    found = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
+    found = common and txn.sql.fetch_row("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
     return ThreadDiff(
         found[0] if found else None,
         tuple(to_turns(txn, beyond(txn.sql, ours, depth))),
@@ -969,7 +973,7 @@ def diff(txn: ReadTxn, left: TurnRow, right: TurnRow) -> ThreadDiff:
 
 def children(sql: Sql, turn: TurnRow) -> list[TurnRow]:
     """In order of arrival."""
-    rows = sql.all(
+    rows = sql.fetch_rows(
         f"{TURN.select} WHERE segment = ? AND depth = ? UNION ALL SELECT {_turn_columns('c')} FROM segment s"
         " JOIN turn c ON c.segment = s.n AND c.depth = s.base WHERE s.parent = ? AND s.parent_depth = ? ORDER BY n",
         (turn.segment, turn.depth + 1, turn.segment, turn.depth),
@@ -979,7 +983,7 @@ def children(sql: Sql, turn: TurnRow) -> list[TurnRow]:
 
 def heads_without_children(sql: Sql) -> list[TurnRow]:
     """Turns that nobody has completed a child of: the tips of the tree, labelled or not."""
-    rows = sql.all(
+    rows = sql.fetch_rows(
         f"SELECT {_turn_columns('t')} FROM turn t WHERE t.current = 1 AND NOT EXISTS ("
         "SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1 AND c.status = 'completed')"
         " AND NOT EXISTS (SELECT 1 FROM segment s"
@@ -991,7 +995,7 @@ def heads_without_children(sql: Sql) -> list[TurnRow]:
 
 def tree_rows(sql: Sql, turn: TurnRow) -> list[TurnRow]:
     """Every turn of the tree that this one belongs to, parents before children."""
-    rows = sql.all(
+    rows = sql.fetch_rows(
         f"SELECT {_turn_columns('t')} FROM segment s JOIN turn t ON t.segment = s.n"
         " WHERE s.root = (SELECT root FROM segment WHERE n = ?) ORDER BY t.n",
         (turn.segment,),

@@ -526,7 +526,7 @@ def actor_id(txn: ReadTxn, name: str) -> str:
     known = agent_id(txn.sql, wanted)
     if known is not None:
         return known
-    if wanted in ("local", "imported") or txn.sql.one("SELECT 1 FROM turn WHERE persona = ? LIMIT 1", (wanted,)):
+    if wanted in ("local", "imported") or txn.sql.fetch_row("SELECT 1 FROM turn WHERE persona = ? LIMIT 1", (wanted,)):
         return wanted
     raise NotFound("agent", wanted, Action.LIST_PERSONAS)
 
@@ -610,7 +610,7 @@ def _audited_turns(txn: ReadTxn, scope: AuditScope, after: int) -> list[TurnRow]
         where.append("started_at >= ?")
         values.append(scope.since)
     query = f"{TURN.select} WHERE {' AND '.join(where)} ORDER BY n LIMIT {CHUNK}"
-    return [TurnRow(*row) for row in txn.sql.all(query, values)]
+    return [TurnRow(*row) for row in txn.sql.fetch_rows(query, values)]
 
 
 class GrantUse:
@@ -797,14 +797,14 @@ class TurnAudit:
         row, tally = self._row, self._reading.tally
         if not row.calls or row.origin is not None:
             return
-        for tool, server, is_malformed in self._txn.sql.all(_REFUSED, (row.id, row.n, row.id, row.id)):
+        for tool, server, is_malformed in self._txn.sql.fetch_rows(_REFUSED, (row.id, row.n, row.id, row.id)):
             use = ToolUse(name_of(self._txn, tool) or "", name_of(self._txn, server), None)
             if self._reading.scope.wants_tool(*use.names):
                 tally.refused += 1
                 tally.malformed += bool(is_malformed)
 
     def _call_rows(self) -> list[tuple[Any, ...]]:
-        return self._txn.sql.all(_CALLS, (self._row.n, self._row.id, self._row.id))
+        return self._txn.sql.fetch_rows(_CALLS, (self._row.n, self._row.id, self._row.id))
 
     def uses(self) -> Iterator[str]:
         """The rights that its calls made use of."""

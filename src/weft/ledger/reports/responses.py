@@ -48,7 +48,7 @@ class CoverageTree:
     """Every segment and what it grew from."""
 
     def __init__(self, sql: Sql) -> None:
-        rows = sql.all("SELECT n, parent, parent_depth, parent_events FROM segment ORDER BY n DESC")
+        rows = sql.fetch_rows("SELECT n, parent, parent_depth, parent_events FROM segment ORDER BY n DESC")
         self.grown: dict[int, ThreadOrigin | None] = {
             n: None if parent is None else ThreadOrigin(parent, (depth, WHOLE if events is None else events))
             for n, parent, depth, events in rows
@@ -65,7 +65,7 @@ class CoverageTree:
 
 def links(sql: Sql) -> dict[int, ThreadOrigin]:
     """By the segment of a root: what it was continued or forked from in another chain."""
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT t.segment, p.segment, p.depth FROM link l JOIN turn t ON t.id = l.child JOIN turn p ON p.id = l.parent"
         " WHERE l.why IN ('continuation', 'fork') AND t.parent IS NULL ORDER BY t.segment, p.current DESC, p.id"
     )
@@ -76,7 +76,7 @@ def links(sql: Sql) -> dict[int, ThreadOrigin]:
 
 
 def heads(sql: Sql, where: str, values: tuple[object, ...] = ()) -> list[SessionHead]:
-    rows = sql.all(
+    rows = sql.fetch_rows(
         f"SELECT n, head_segment, head_depth, head_events FROM session WHERE head IS NOT NULL AND ({where})", values
     )
     return [SessionHead(n, segment, (depth, WHOLE if events is None else events)) for n, segment, depth, events in rows]
@@ -226,13 +226,13 @@ def reported(sql: Sql, segment: int | None = None) -> Iterator[ReportedUsage]:
     """Every row in the order of segments and depths, turns that another version stands for among them; or those of one
     segment."""
     after, end = ((0, 0), (MAX_INTEGER, 0)) if segment is None else ((segment, 0), (segment, MAX_INTEGER))
-    while turns := sql.all(
+    while turns := sql.fetch_rows(
         f"{_TURN} WHERE (segment, depth) > (?, ?) AND (segment, depth) <= (?, ?)"
         f" AND {_IS_REPORTED} ORDER BY segment, depth LIMIT {PAGE}",
         (*after, *end),
     ):
         last = (turns[-1][0], turns[-1][1])
-        messages = sql.all(
+        messages = sql.fetch_rows(
             f"{_MESSAGE} WHERE (t.segment, t.depth) > (?, ?) AND (t.segment, t.depth) <= (?, ?)"
             f" AND {HAS_NUMBERS} ORDER BY t.segment, t.depth, m.seq",
             (*after, *last),
@@ -288,7 +288,7 @@ _REPEATED = (
 
 def repeated(sql: Sql) -> set[int]:
     """The ids of responses that lie in more than one place."""
-    return {native for (native,) in sql.all(_REPEATED)}
+    return {native for (native,) in sql.fetch_rows(_REPEATED)}
 
 
 def reported_elsewhere(sql: Sql, natives: Set[int], turns: Set[str]) -> Iterator[ReportedUsage]:
@@ -299,7 +299,7 @@ def reported_elsewhere(sql: Sql, natives: Set[int], turns: Set[str]) -> Iterator
         f"SELECT m.native, t.id FROM message m JOIN turn t ON t.n = m.turn WHERE m.native IN ({_REPEATED})"
         " OR (m.native > 0 AND t.current = 0) ORDER BY t.n, m.seq"
     )
-    found = [turn for native, turn in sql.all(copied) if native in natives and turn not in turns]
+    found = [turn for native, turn in sql.fetch_rows(copied) if native in natives and turn not in turns]
     yield from (row for row in reported_in(sql, found) if row.native in natives)
 
 
@@ -313,7 +313,7 @@ STANDING = (
 
 def standing(sql: Sql) -> dict[int, tuple[int, Place]]:
     """Where responses lie in current turns that another version of their turn reports on, perhaps it alone."""
-    rows = sql.all(STANDING)
+    rows = sql.fetch_rows(STANDING)
     return {native: (segment, (depth, position)) for native, segment, depth, position in sorted(rows, reverse=True)}
 
 
@@ -442,7 +442,7 @@ class TotalTable(Struct, frozen=True, dict=True):
         names = {write_name(name): name for cells in additions for name in cells}
         rows = rows_in(sql, f"SELECT name, n FROM {self.kind}_total WHERE name IN", names)
         numbers = {names[text]: int(n) for text, n in rows}
-        (highest,) = sql.one(f"SELECT max(n) FROM {self.kind}_total") or (0,)
+        (highest,) = sql.fetch_row(f"SELECT max(n) FROM {self.kind}_total") or (0,)
         for name in names.values():
             if name not in numbers:
                 highest = numbers[name] = (highest or 0) + 1
@@ -485,10 +485,10 @@ class TotalTable(Struct, frozen=True, dict=True):
     def _cell_totals(self, sql: Sql, slots: Slots) -> dict[int, UsageCell]:
         query = f"SELECT n, name, {self._value_columns} FROM {self.kind}_total"
         if slots == ALL_SLOTS:
-            rows = sql.all(query)
+            rows = sql.fetch_rows(query)
         else:
             low, high = (-MAX_INTEGER if slots[0] is None else slots[0], MAX_INTEGER if slots[1] is None else slots[1])
-            rows = sql.all(f"{query} WHERE slot >= ? AND slot < ?", (low, high))
+            rows = sql.fetch_rows(f"{query} WHERE slot >= ? AND slot < ?", (low, high))
         return {n: UsageCell(read_name(name), tuple(values)) for n, name, *values in rows}
 
     def _entries_of(self, sql: Sql, owners: Iterable[int]) -> dict[int, dict[int, Values]]:

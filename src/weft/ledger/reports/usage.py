@@ -323,7 +323,7 @@ def _chosen_sessions(txn: ReadTxn, only: UsageChoice) -> set[int] | None:
         return chosen
     id = find_conversation(txn, access_of(txn), checked_text(room, "room"))[0].id
     query = "SELECT s.n FROM participant p JOIN session s ON s.id = p.session WHERE p.conversation = ?"
-    of_room = {n for (n,) in txn.sql.all(query, (id,))}
+    of_room = {n for (n,) in txn.sql.fetch_rows(query, (id,))}
     return of_room if chosen is None else of_room & chosen
 
 
@@ -610,7 +610,7 @@ class _TurnTree:
     def turns(self) -> dict[int, list[Row]]:
         """Of all sessions that a turn started: a session's turns are not indexed, so they are read at once."""
         found: dict[int, list[Row]] = defaultdict(list)
-        for n, id, status in self._sql.all(
+        for n, id, status in self._sql.fetch_rows(
             "SELECT session, id, status FROM turn WHERE session IN"
             " (SELECT n FROM session WHERE parent_turn IS NOT NULL) ORDER BY n"
         ):
@@ -818,7 +818,7 @@ class _Reading:
         self._txn, self._projects, self._totals, self._is_told = txn, projects, totals, is_told
         self._is_of_all_time = since is None and until is None
         self._since, self._until = since, until
-        rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
+        rows = [SessionRow(*row) for row in txn.sql.fetch_rows(SESSION.select)]
         self._sessions = {row.n: row for row in rows}
         self._short = shown_labels(txn.sql, rows) if is_told else {}
         self._folders: dict[int | None, str] = {None: NONE}
@@ -865,7 +865,7 @@ class _Reading:
     def _work_cells(self) -> Iterator[tuple[WorkCell, Values]]:
         """Turns of the period, those of a cell that lies in it as a whole together."""
         cells = () if self._totals is None else self._totals.work(self._since, self._until)
-        rows = (row for span in self._spans_read_by_turn() for row in self._txn.sql.each(_TURNS, span))
+        rows = (row for span in self._spans_read_by_turn() for row in self._txn.sql.iterate_rows(_TURNS, span))
         turns = (item for additions in work_of(rows).values() for item in additions.items())
         for cell, values in chain(cells, ((WorkCell(*name), values) for name, values in turns)):
             if self._is_of_all_time or not cell.is_undated:
@@ -917,7 +917,7 @@ class _Reading:
             if self._is_of_all_time or not cell.is_undated:
                 written[cell.session, cell.workspace, cell.path] += changes
         for span in self._spans_read_by_turn():
-            for session, workspace, path, changes in self._txn.sql.all(_WRITTEN, (*span, self._is_of_all_time)):
+            for session, workspace, path, changes in self._txn.sql.fetch_rows(_WRITTEN, (*span, self._is_of_all_time)):
                 written[session, workspace, path] += changes
         return written
 

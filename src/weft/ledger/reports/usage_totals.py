@@ -468,7 +468,7 @@ _StoredState = tuple[int, int, int, int | None, int]
 
 def load_state(sql: Sql) -> TotalsState | None:
     """None where there is none or nobody can read it: everything is counted anew then."""
-    row = sql.one("SELECT value FROM local WHERE key = ?", (USAGE_TOTALS,))
+    row = sql.fetch_row("SELECT value FROM local WHERE key = ?", (USAGE_TOTALS,))
     try:
         return None if row is None else TotalsState(*msgspec.json.decode(row[0], type=_StoredState))
     except (msgspec.DecodeError, TypeError):  # damaged, or no text
@@ -483,7 +483,7 @@ def _store_state(sql: Sql, state: TotalsState) -> None:
 
 
 def state_now(txn: Txn) -> TotalsState:
-    mended = txn.sql.one("SELECT value FROM local WHERE key = ?", (VIEWS_MENDED,))
+    mended = txn.sql.fetch_row("SELECT value FROM local WHERE key = ?", (VIEWS_MENDED,))
     return TotalsState(_RULES, txn.facts.watermark(ERASING), 0 if mended is None else int(mended[0]))
 
 
@@ -529,7 +529,7 @@ class LateTurns:
         query = "SELECT id FROM turn WHERE segment = ? AND depth <= ? AND session = ? AND n <= ?"
         for n in self.sessions:
             for segment, depth in stored_threads(self._sql, n).items():
-                self.turns |= {id for (id,) in self._sql.all(query, (segment, depth, n, self.mark))}
+                self.turns |= {id for (id,) in self._sql.fetch_rows(query, (segment, depth, n, self.mark))}
 
     def _cut_segments(self) -> None:
         """Where a thread leaves a segment now, what follows is another piece of it than what lies before."""
@@ -538,18 +538,20 @@ class LateTurns:
             if self.cuts.has(segment, place):
                 continue
             end = self.cuts.end(segment, place)
-            self.turns |= {id for (id,) in self._sql.all(query, (segment, place[0], WHOLE if end is None else end[0]))}
+            self.turns |= {
+                id for (id,) in self._sql.fetch_rows(query, (segment, place[0], WHOLE if end is None else end[0]))
+            }
             self.cuts.add(segment, place)
             self.new_cuts.append((segment, place))
 
     def _take_changed_ages(self) -> None:
         """Where a shared response counts depends on which session is the oldest."""
-        changed = self._sql.one(
+        changed = self._sql.fetch_row(
             "SELECT 1 FROM usage_session u JOIN session s ON s.n = u.session WHERE s.created_at <> u.created_at LIMIT 1"
         )
         if changed is None:
             return
-        shared = [-owner for (owner,) in self._sql.all("SELECT DISTINCT owner FROM usage_entry WHERE owner < 0")]
+        shared = [-owner for (owner,) in self._sql.fetch_rows("SELECT DISTINCT owner FROM usage_entry WHERE owner < 0")]
         holding = rows_in(self._sql, "SELECT turn FROM response_turn WHERE native IN", shared)
         self.turns |= {id for (id,) in rows_in(self._sql, "SELECT id FROM turn WHERE n IN", {n for (n,) in holding})}
 
@@ -568,7 +570,7 @@ class LateTurns:
 def needed_cuts(sql: Sql) -> Iterator[tuple[int, Place]]:
     """The places within segments where threads leave them."""
     for query in (_INNER_LEAVINGS, _INNER_HEADS):
-        for segment, depth, events in sql.all(query):
+        for segment, depth, events in sql.fetch_rows(query):
             yield segment, (depth + 1, 0) if events is None else (depth, events)
     for leaving in links(sql).values():
         yield leaving.segment, (leaving.place[0] + 1, 0)
@@ -587,7 +589,7 @@ _INNER_HEADS = (
 
 
 def load_cuts(sql: Sql) -> Iterator[tuple[int, Place]]:
-    for segment, depth, events in sql.all("SELECT segment, depth, events FROM usage_cut"):
+    for segment, depth, events in sql.fetch_rows("SELECT segment, depth, events FROM usage_cut"):
         yield segment, (depth, events)
 
 
@@ -670,7 +672,7 @@ def forget_totals(sql: Sql) -> None:
 
 def _go_on_anew(txn: WriteTxn, state: TotalsState, begun: int) -> bool:
     query = f"SELECT n, id FROM turn WHERE n > ? AND n <= ? ORDER BY n LIMIT {TURNS_AT_ONCE}"
-    rows = txn.sql.all(query, (state.last_turn, begun))
+    rows = txn.sql.fetch_rows(query, (state.last_turn, begun))
     _store_turns(txn, (id for _, id in rows), SegmentCuts(load_cuts(txn.sql)))
     if len(rows) == TURNS_AT_ONCE:
         _store_state(txn.sql, TotalsState(state.rules, state.erasures, state.mended, begun, rows[-1][0]))
@@ -860,7 +862,7 @@ def _expected_totals(txn: ReadTxn, totals: UsageTotals) -> Iterator[tuple[TotalT
     yield RESPONSES, responses
     work, files, after = CellValues(), CellValues(), 0
     while turns := [
-        n for (n,) in txn.sql.all(f"SELECT n FROM turn WHERE n > ? ORDER BY n LIMIT {TURNS_AT_ONCE}", (after,))
+        n for (n,) in txn.sql.fetch_rows(f"SELECT n FROM turn WHERE n > ? ORDER BY n LIMIT {TURNS_AT_ONCE}", (after,))
     ]:
         after = turns[-1]
         for table, cells, additions in zip((WORK, FILES), (work, files), counter.work_of(turns), strict=True):
@@ -891,11 +893,13 @@ def _adds_up(sql: Sql, table: TotalTable) -> bool:
     total, entry = table.tables
     columns = ", ".join(table.columns)
     cells: dict[int, Values] = {}
-    for n, *values in sql.each(f"SELECT cell, {columns} FROM {entry} ORDER BY owner, cell"):
+    for n, *values in sql.iterate_rows(f"SELECT cell, {columns} FROM {entry} ORDER BY owner, cell"):
         cells[n] = table.join(cells[n], tuple(values)) if n in cells else tuple(values)
-    return cells == {n: tuple(values) for n, *values in sql.each(f"SELECT n, {columns} FROM {total}")}
+    return cells == {n: tuple(values) for n, *values in sql.iterate_rows(f"SELECT n, {columns} FROM {total}")}
 
 
 def _count_misplaced(sql: Sql, table: TotalTable) -> int:
     """How many stored cells a period would not find, or take for its own, as their slot is not that of their name."""
-    return sum(slot != read_name(name)[0] for slot, name in sql.each(f"SELECT slot, name FROM {table.tables[0]}"))
+    return sum(
+        slot != read_name(name)[0] for slot, name in sql.iterate_rows(f"SELECT slot, name FROM {table.tables[0]}")
+    )

@@ -98,7 +98,7 @@ def find_names(txn: ReadTxn, scanner: SecretScanner, key: bytes) -> list[NamedSe
             rule=trace.rule,
             shown=trace.shown,
             what=f"{table} {column}",
-            turns=tuple(str(id) for id, *_ in txn.sql.all(_TURNS[table].format(column), (value,))),
+            turns=tuple(str(id) for id, *_ in txn.sql.fetch_rows(_TURNS[table].format(column), (value,))),
         )
         for table, columns in _COLUMNS.items()
         for column in columns
@@ -110,7 +110,7 @@ def find_names(txn: ReadTxn, scanner: SecretScanner, key: bytes) -> list[NamedSe
 def _names_in_column(sql: Sql, table: str, column: str) -> Iterator[tuple[str, str]]:
     """Values of a column and the names in each. One that begins with # is the number of a content."""
     query = f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL AND substr({column}, 1, 1) <> '#'"
-    for (value,) in sql.all(query):
+    for (value,) in sql.fetch_rows(query):
         names = [str(value)] if column != "tools" else [name for name in loads(value) if isinstance(name, str)]
         for name in names:
             if not name.startswith("#"):
@@ -118,7 +118,7 @@ def _names_in_column(sql: Sql, table: str, column: str) -> Iterator[tuple[str, s
 
 
 def fingerprints_found(sql: Sql) -> set[str]:
-    row = sql.one("SELECT value FROM local WHERE key = ?", (FOUND,))
+    row = sql.fetch_row("SELECT value FROM local WHERE key = ?", (FOUND,))
     return set(str(row[0]).split()) if row else set()
 
 
@@ -220,7 +220,7 @@ class PlaceFinder:
             line = None if called is None else self._txn.facts.line(called)
             kind, _, name = stream_of(called, line).partition(":") if called and line else ("", "", "")
         elif kind == "ledger" and isinstance(event, HistoryAppend | ModelResponse | Substitution):
-            shown = self._txn.sql.one(_SHOWING, (n, n))
+            shown = self._txn.sql.fetch_row(_SHOWING, (n, n))
             return (None if shown is None else shown[0]), None
         return (name if kind == "run" else None), (name if kind == "session" else None)
 
@@ -287,7 +287,7 @@ def find_again(store: Store, scanner: SecretScanner, beginnings: Sequence[str], 
     while values:
         with store.read() as txn:
             numbers = next_contents(txn.sql, mark)
-            (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+            (last,) = txn.sql.fetch_row("SELECT max(n) FROM content") or (0,)
             occurrences = [(n, trace) for n, _ in numbers for trace in _occurrences_in(txn, n, values)]
             known = set(
                 rows_in(
@@ -307,7 +307,7 @@ def find_again(store: Store, scanner: SecretScanner, beginnings: Sequence[str], 
 def _known_values(store: Store, scanner: SecretScanner, beginnings: Sequence[str]) -> Values:
     key, values = import_secret(store), {}
     with store.read() as txn:
-        rows = txn.sql.all(f"{_HOLDING} (SELECT fingerprint FROM secret_ignored) ORDER BY content", (AGAIN,))
+        rows = txn.sql.fetch_rows(f"{_HOLDING} (SELECT fingerprint FROM secret_ignored) ORDER BY content", (AGAIN,))
         wanted = {mark for _, mark in rows if not beginnings or mark.startswith(tuple(beginnings))}
         for n in dict.fromkeys(n for n, mark in rows if mark in wanted):
             for window in windows_of(txn, n):
@@ -400,7 +400,7 @@ def ensure_answerable(txn: ReadTxn, wanted: SecretsWanted) -> None:
 
 
 def ignored_fingerprints(txn: ReadTxn) -> set[str]:
-    return {mark for (mark,) in txn.sql.all(_IGNORED)}
+    return {mark for (mark,) in txn.sql.fetch_rows(_IGNORED)}
 
 
 def make_report(
@@ -448,7 +448,7 @@ def make_report(
 
 
 def _stored_findings(sql: Sql) -> list[FoundSecret]:
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT c.ref, f.content, f.start, f.rule, f.fingerprint, f.shown FROM secret_found f"
         " JOIN content c ON c.n = f.content ORDER BY f.content, f.start, f.rule"
     )
@@ -491,7 +491,7 @@ def _owner_filter(txn: ReadTxn, wanted: SecretsWanted, projects: Projects) -> Ca
     if wanted.origin is not None:
         judges.append(_from_origin(checked_text(wanted.origin, "origin")))
     if wanted.project is not None:
-        rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
+        rows = [SessionRow(*row) for row in txn.sql.fetch_rows(SESSION.select)]
         of_it = {row.id for row in of_project(txn, rows, checked_text(wanted.project, "project"), projects)}
         judges.append(lambda spot: spot.session is not None and spot.session.id in of_it)
     if wanted.since is not None:
@@ -533,7 +533,7 @@ def full(sql: Sql, beginning: str) -> str:
     """The fingerprint that begins so, among those found or ignored."""
     digits = _checked_digits(beginning)
     query = f"SELECT fingerprint FROM secret_found UNION {_IGNORED}"
-    marks = {str(mark) for (mark,) in sql.all(query)} | fingerprints_found(sql)
+    marks = {str(mark) for (mark,) in sql.fetch_rows(query)} | fingerprints_found(sql)
     known = sorted(mark for mark in marks if mark.startswith(digits))
     if not known:
         raise NotFound("secret with fingerprint", digits, Action.LIST_SECRETS)

@@ -368,7 +368,7 @@ def _look_at_next(store: Store, scanner: SecretScanner, key: bytes) -> ScanPart 
         numbers = next_contents(txn.sql, mark)
         if not numbers:
             return None
-        (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+        (last,) = txn.sql.fetch_row("SELECT max(n) FROM content") or (0,)
         found = [(n, trace) for n, _ in numbers for trace in _content_traces(txn, n, scanner, key)]
     return ScanPart(mark, numbers[-1][0], last, len(numbers), sum(size for _, size in numbers), found)
 
@@ -381,13 +381,13 @@ def _begin_scan(sql: Sql, rules: str) -> None:
 
 
 def _rules_in_use(sql: Sql) -> str | None:
-    row = sql.one("SELECT value FROM local WHERE key = ?", (RULES_KEY,))
+    row = sql.fetch_row("SELECT value FROM local WHERE key = ?", (RULES_KEY,))
     return str(row[0]) if row else None
 
 
 def next_contents(sql: Sql, mark: int) -> list[tuple[int, int]]:
     """Numbers and sizes of some contents beyond the mark; at least one, where there is any."""
-    rows = sql.all("SELECT n, size FROM content WHERE n > ? ORDER BY n LIMIT ?", (mark, BATCH_ROWS))
+    rows = sql.fetch_rows("SELECT n, size FROM content WHERE n > ? ORDER BY n LIMIT ?", (mark, BATCH_ROWS))
     refuse_disorder("content", mark, rows)
     chosen: list[tuple[int, int]] = []
     size = 0

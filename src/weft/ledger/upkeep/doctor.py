@@ -56,9 +56,9 @@ _BY_STATUS = "SELECT status, count(*) FROM turn WHERE current = 1 GROUP BY statu
 def collect(txn: ReadTxn, replica: str) -> dict[str, Any]:
     found: dict[str, Any] = {"replica": replica, "events": txn.facts.tip().n}
     for name, sql in _COUNTS.items():
-        row = txn.sql.one(sql)
+        row = txn.sql.fetch_row(sql)
         found[name] = row[0] if row else 0
-    found["turns_by_status"] = dict(txn.sql.all(_BY_STATUS))
+    found["turns_by_status"] = dict(txn.sql.fetch_rows(_BY_STATUS))
     found["log"] = txn.facts.tip().chain.hex()
     return found
 
@@ -125,7 +125,7 @@ def _newest_facts(store: Store) -> Iterator[Diagnosis]:
     """The end of the log against its chain, and contents from all over it against their references."""
     with store.read() as txn:
         end = txn.facts.tip().n
-        start = txn.sql.one("SELECT n FROM log ORDER BY n DESC LIMIT 1 OFFSET ?", (NEWEST_ROWS,))
+        start = txn.sql.fetch_row("SELECT n FROM log ORDER BY n DESC LIMIT 1 OFFSET ?", (NEWEST_ROWS,))
         recorded_after(txn.facts, 0 if start is None else int(start[0]), NEWEST_ROWS + 1)
         wrong = list(islice(_wrong_contents(txn), SHOWN))
     for ref in wrong:
@@ -137,10 +137,10 @@ def _newest_facts(store: Store) -> Iterator[Diagnosis]:
 
 
 def _wrong_contents(txn: ReadTxn) -> Iterator[str]:
-    (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+    (last,) = txn.sql.fetch_row("SELECT max(n) FROM content") or (0,)
     step = max(1, (last or 0) // SAMPLED)
     for n in range(last or 0, 0, -step):
-        row = txn.sql.one("SELECT ref, salt, bytes FROM content WHERE n = ? AND bytes IS NOT NULL", (n,))
+        row = txn.sql.fetch_row("SELECT ref, salt, bytes FROM content WHERE n = ? AND bytes IS NOT NULL", (n,))
         if row is not None and content_ref(row[1], row[2]) != row[0]:
             yield bytes(row[0]).hex()
 
@@ -148,7 +148,7 @@ def _wrong_contents(txn: ReadTxn) -> Iterator[str]:
 def _newest_views(store: Store) -> Iterator[Diagnosis]:
     """Whether turns and sessions know of the newest events about them."""
     with store.read() as txn:
-        rows = txn.sql.all("SELECT n, count, events FROM log ORDER BY n DESC LIMIT ?", (NEWEST_ROWS,))
+        rows = txn.sql.fetch_rows("SELECT n, count, events FROM log ORDER BY n DESC LIMIT ?", (NEWEST_ROWS,))
         last: dict[str, bytes] = {}
         for n, count, events in reversed(rows):
             for number, line in enumerate(bytes(events).split(b"\n"), n - count + 1):
@@ -169,24 +169,24 @@ def _knows_stream(txn: ReadTxn, stream: str, digest: bytes) -> bool:
         return True
     table = {"run": "turn", "session": "session"}.get(kind)
     if table is None:
-        row = txn.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (stream,))
+        row = txn.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (stream,))
     else:
-        row = txn.sql.one(f"SELECT last_event FROM {table} WHERE id = ?", (name,))
+        row = txn.sql.fetch_row(f"SELECT last_event FROM {table} WHERE id = ?", (name,))
     return row is not None and (bytes(row[0]) == digest or (kind == "session" and _ends_branch(txn, digest)))
 
 
 def _ends_branch(txn: ReadTxn, digest: bytes) -> bool:
     """Another replica moved the session last: its branch is known, and this ledger's label does not follow it."""
-    return txn.sql.one("SELECT 1 FROM branch WHERE tip = ?", (digest,)) is not None
+    return txn.sql.fetch_row("SELECT 1 FROM branch WHERE tip = ?", (digest,)) is not None
 
 
 def _examine_watermarks(store: Store) -> Iterator[Diagnosis]:
     """How far each lagging view has come. Some count contents; how far the search for secrets went is no view, and
     nobody waits for it."""
     with store.read() as txn:
-        (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+        (last,) = txn.sql.fetch_row("SELECT max(n) FROM content") or (0,)
         ends = {"events": txn.facts.tip().n, "contents": last or 0}
-        marks: dict[str, int] = dict(txn.sql.all("SELECT view, n FROM watermark WHERE view <> ?", (ERASING,)))
+        marks: dict[str, int] = dict(txn.sql.fetch_rows("SELECT view, n FROM watermark WHERE view <> ?", (ERASING,)))
     beyond = False
     for view, mark in sorted(marks.items()):
         counted = "contents" if view in OF_CONTENTS else "events"
@@ -209,14 +209,14 @@ def _examine_writers(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
         leases = held_leases(txn.sql, LeaseKind.SESSION, LeaseKind.TURN)
         labels: dict[str, str] = dict(  # of the sessions whose turns brokers go on with
-            txn.sql.all(
+            txn.sql.fetch_rows(
                 "SELECT t.id, s.label FROM open_run o JOIN turn t ON t.id = o.turn JOIN session s ON s.n = o.session"
                 " WHERE t.n > ?",
                 (last_copied_event(txn.sql),),
             )
         )
         leased = {lease.purpose for lease in leases}
-        unfinished = txn.sql.all(
+        unfinished = txn.sql.fetch_rows(
             "SELECT id FROM turn WHERE status NOT IN ('completed', 'failed') AND origin IS NULL ORDER BY n LIMIT ?",
             (len(leased) + SHOWN,),
         )
@@ -241,7 +241,9 @@ def _examine_writers(store: Store) -> Iterator[Diagnosis]:
 def _examine_agents(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
         leases = held_leases(txn.sql, LeaseKind.AGENT)[:SHOWN]
-        names = {lease.key: txn.sql.one("SELECT name FROM program WHERE id = ?", (lease.key,)) for lease in leases}
+        names = {
+            lease.key: txn.sql.fetch_row("SELECT name FROM program WHERE id = ?", (lease.key,)) for lease in leases
+        }
     for lease in leases:
         row = names[lease.key]
         name = lease.key if row is None else row[0]
@@ -259,7 +261,7 @@ def _process_number(owner: str) -> str:
 def _examine_sources(store: Store) -> Iterator[Diagnosis]:
     shrunk = gone = seen = 0
     with store.read() as txn:
-        for name, size, stamp in txn.sql.each("SELECT name, size, stamp FROM import_source"):
+        for name, size, stamp in txn.sql.iterate_rows("SELECT name, size, stamp FROM import_source"):
             if is_digest(name):  # its name was erased
                 continue
             file, seen = Path(name), seen + 1
@@ -269,7 +271,7 @@ def _examine_sources(store: Store) -> Iterator[Diagnosis]:
                 gone += 1
             else:  # the size and time of a source of several files are of all of them; a file as old as that is whole
                 shrunk += status.st_size < size and status.st_mtime_ns > stamp
-        (waiting,) = txn.sql.one("SELECT count(*) FROM import_wait") or (0,)
+        (waiting,) = txn.sql.fetch_row("SELECT count(*) FROM import_wait") or (0,)
     if shrunk:
         why = "they were rewritten since they were imported; what was imported stays"
         yield note("imports", f"{shrunk} of {seen} sources are shorter than they were", why, Action.IMPORT_AGAIN)
@@ -286,8 +288,8 @@ def _examine_sources(store: Store) -> Iterator[Diagnosis]:
 def _examine_clocks(store: Store) -> Iterator[Diagnosis]:
     now = store.now_ms()
     with store.read() as txn:
-        arrived = txn.sql.one("SELECT max(at) FROM (SELECT at FROM log ORDER BY n DESC LIMIT 1000) AS newest")
-        turns = txn.sql.one("SELECT count(*), max(listed_at) FROM turn WHERE listed_at > ?", (now + DAY_MS,))
+        arrived = txn.sql.fetch_row("SELECT max(at) FROM (SELECT at FROM log ORDER BY n DESC LIMIT 1000) AS newest")
+        turns = txn.sql.fetch_row("SELECT count(*), max(listed_at) FROM turn WHERE listed_at > ?", (now + DAY_MS,))
     if arrived and arrived[0] and arrived[0] > now + DAY_MS:
         why = "the clock was ahead then, or is behind now; order does not come from clocks, shown times do"
         yield warning("clock", f"events arrived at {iso_from_ms(arrived[0])}", why, "set the clock right")
@@ -300,8 +302,8 @@ def _examine_clocks(store: Store) -> Iterator[Diagnosis]:
 
 def _examine_names(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
-        keys = {key for (key,) in txn.sql.all("SELECT key FROM local WHERE key NOT LIKE ?", (LACKS + "%",))}
-        (lacking,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
+        keys = {key for (key,) in txn.sql.fetch_rows("SELECT key FROM local WHERE key NOT LIKE ?", (LACKS + "%",))}
+        (lacking,) = txn.sql.fetch_row("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
         is_by_rules = follows_view_rules(txn.sql)
     if not is_by_rules:
         why = "opening the ledger for writing makes them anew, unless facts are damaged"

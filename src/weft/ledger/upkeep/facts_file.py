@@ -94,7 +94,7 @@ def goes_on_here(sql: Sql, turn: TurnRow, event: Event | UnknownEvent) -> bool:
     open is its origin's. Answers to questions are taken: they count where they were asked alone."""
     if turn.inbox is None or turn.n <= last_copied_event(sql) or isinstance(event, ANSWERS):
         return False
-    row = sql.one("SELECT replica FROM open_run WHERE turn = ?", (turn.id,))
+    row = sql.fetch_row("SELECT replica FROM open_run WHERE turn = ?", (turn.id,))
     return row is not None and row[0] in own_names(sql)
 
 
@@ -125,12 +125,12 @@ def _check_end(view: Projector, turn: TurnRow, event: RunFinished) -> None:
 
 
 def _has_compaction(view: Projector, turn: TurnRow) -> bool:
-    return view.sql.one("SELECT 1 FROM compaction WHERE turn = ?", (turn.id,)) is not None
+    return view.sql.fetch_row("SELECT 1 FROM compaction WHERE turn = ?", (turn.id,)) is not None
 
 
 def _has_open_calls(view: Projector, turn: TurnRow) -> bool:
     """As the rows of this turn are, or will be once they are written."""
-    stored = view.sql.all("SELECT event, outcome FROM tool_call WHERE turn = ?", (turn.n,))
+    stored = view.sql.fetch_rows("SELECT event, outcome FROM tool_call WHERE turn = ?", (turn.n,))
     outcomes = {bytes(event): outcome for event, outcome in stored}
     for row in view.calls.values():
         if row.turn == turn.n:
@@ -157,7 +157,7 @@ class RefusedEvents:
 
     def __init__(self, sql: Sql, peer: str) -> None:
         self._sql, self._peer = sql, peer
-        self._has_any = sql.one("SELECT 1 FROM local WHERE key LIKE ? LIMIT 1", (f"{EVENT}%",)) is not None
+        self._has_any = sql.fetch_row("SELECT 1 FROM local WHERE key LIKE ? LIMIT 1", (f"{EVENT}%",)) is not None
         self.reasons: list[str] = []
         """Why events were refused now that do not merely build on refused ones."""
         self.count = 0
@@ -190,12 +190,12 @@ def refused_among(sql: Sql, ids: Iterable[bytes]) -> set[bytes]:
 
 def count_refused(sql: Sql, replica: str) -> int:
     """How many events that this replica told were refused."""
-    row = sql.one("SELECT count(*) FROM local WHERE key LIKE ? AND value = ?", (f"{EVENT}%", replica))
+    row = sql.fetch_row("SELECT count(*) FROM local WHERE key LIKE ? AND value = ?", (f"{EVENT}%", replica))
     return int(row[0]) if row else 0
 
 
 def load_refused(sql: Sql) -> list[RefusedEvent]:
-    rows = sql.all("SELECT key, value FROM local WHERE key LIKE ? ORDER BY key", (f"{EVENT}%",))
+    rows = sql.fetch_rows("SELECT key, value FROM local WHERE key LIKE ? ORDER BY key", (f"{EVENT}%",))
     return [RefusedEvent(key.removeprefix(EVENT), peer) for key, peer in rows]
 
 
@@ -225,10 +225,10 @@ def export_lines(store: Store, progress: Progress | None = None) -> Iterator[byt
     report = progress or _no_progress
     with store.read() as txn:
         facts, after, done = txn.facts, 0, 0
-        (contents,) = txn.sql.one("SELECT count(*) FROM content WHERE length(salt) > 0") or (0,)
+        (contents,) = txn.sql.fetch_row("SELECT count(*) FROM content WHERE length(salt) > 0") or (0,)
         total = contents + facts.tip().n
         query = "SELECT n FROM content WHERE n > ? AND length(salt) > 0 ORDER BY n LIMIT 512"
-        while numbers := txn.sql.all(query, (after,)):
+        while numbers := txn.sql.fetch_rows(query, (after,)):
             for (n,) in numbers:
                 yield from content_lines(facts, n)
             after, done = numbers[-1][0], done + len(numbers)
@@ -274,7 +274,7 @@ def event_line(line: bytes) -> bytes:
 
 
 def content_lines(facts: FactReader, n: int) -> Iterator[bytes]:
-    row = facts.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
+    row = facts.sql.fetch_row("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
     if row is None:
         raise FactDamaged("content", str(n), "its row was here a moment ago and is not found by its number")
     name = {"ref": bytes(row[0]).hex(), "salt": bytes(row[1]).hex()}
@@ -347,7 +347,7 @@ def import_lines(
 def views_are_stale(store: Store) -> bool:
     """Has a content come after an event that names it? The rebuild that the views then wait for takes the mark away."""
     with store.read() as txn:
-        return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
+        return txn.sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
 
 
 def take_batch(
@@ -525,7 +525,7 @@ class _Batch:
     def _recent_contents(self) -> dict[str, int]:
         """What came since the lookup views were brought up to date, a moment ago."""
         mark = self.facts.watermark("lookup_content")
-        rows = self.txn.sql.all("SELECT n, ref FROM content WHERE n > ?", (mark,))
+        rows = self.txn.sql.fetch_rows("SELECT n, ref FROM content WHERE n > ?", (mark,))
         return {bytes(ref).hex(): n for n, ref in rows}
 
     def take(self, batch: list[tuple[int, Fact]]) -> ImportedFacts:
@@ -546,7 +546,7 @@ class _Batch:
             return
         self._numbers[ref] = n = self._put_content(fact)
         self.contents += 1
-        if ref in self._lacking or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
+        if ref in self._lacking or self.txn.sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
             self._note_stale(ref, n)
 
     def _put_content(self, fact: NewContent | NewLargeContent) -> int:
@@ -561,7 +561,7 @@ class _Batch:
     def _put_erased(self, ref: str) -> None:
         """A content that was erased elsewhere and never came here: events that name it find that it is gone."""
         self._numbers[ref] = n = self.facts.put_erased(bytes.fromhex(ref)).n
-        if ref in self._lacking or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
+        if ref in self._lacking or self.txn.sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
             self._note_stale(ref, n)
 
     def _note_stale(self, ref: str, n: int) -> None:
@@ -610,7 +610,7 @@ class _Batch:
         """The stream that holds this event; None when it is not here."""
         if event in self._recent:
             return self._recent[event]
-        for (n,) in self.txn.sql.all("SELECT n FROM lookup_event WHERE key = ?", (event[:KEY_BYTES],)):
+        for (n,) in self.txn.sql.fetch_rows("SELECT n FROM lookup_event WHERE key = ?", (event[:KEY_BYTES],)):
             line = self.facts.line(n)
             if line is not None and sha256(line).digest() == event:
                 return stream_of(n, line)
@@ -701,8 +701,8 @@ class _Batch:
         if kind == "session":
             return self._view.session_number(name) is None
         stream = f"{kind}:{name}"
-        begun = self.txn.sql.one("SELECT 1 FROM stream_tip WHERE stream = ?", (stream,)) is not None
-        return not begun or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (EXCERPT + stream,)) is not None
+        begun = self.txn.sql.fetch_row("SELECT 1 FROM stream_tip WHERE stream = ?", (stream,)) is not None
+        return not begun or self.txn.sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (EXCERPT + stream,)) is not None
 
     def _adopt_contents(self, event: Event | UnknownEvent) -> None:
         """Contents of a run belong to its tree, where later equal bytes will find them."""
@@ -712,7 +712,7 @@ class _Batch:
         turn = self._view.turn(event.stream[4:])
         self.facts.flush()
         for n in numbers:
-            row = self.txn.sql.one("SELECT digest FROM content WHERE n = ? AND scope = ?", (n, LEDGER_SCOPE))
+            row = self.txn.sql.fetch_row("SELECT digest FROM content WHERE n = ? AND scope = ?", (n, LEDGER_SCOPE))
             if row is not None:
                 self.txn.sql.run("UPDATE content SET scope = ? WHERE n = ?", (turn.root, n))
                 self.txn.sql.run(
@@ -738,7 +738,7 @@ class _Batch:
         known = self._numbers.get(ref)
         if known is None:
             key = bytes.fromhex(ref)
-            row = self.txn.sql.one(
+            row = self.txn.sql.fetch_row(
                 "SELECT c.n FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key = ? AND c.ref = ?",
                 (key[:KEY_BYTES], key),
             )

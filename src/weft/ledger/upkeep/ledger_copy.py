@@ -111,7 +111,7 @@ def remembered(store: Store, path: Path, kind: str) -> Iterator[None]:
 
 def note_copy(path: str, kind: str, txn: WriteTxn) -> None:
     """There is a copy of all that is here now."""
-    (last,) = txn.sql.one("SELECT max(n) FROM content") or (None,)
+    (last,) = txn.sql.fetch_row("SELECT max(n) FROM content") or (None,)
     txn.sql.run(
         "INSERT INTO copy_made(path, kind, made_at, contents) VALUES (?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET"
         " kind = excluded.kind, made_at = excluded.made_at, contents = excluded.contents",
@@ -142,7 +142,9 @@ def place_of(store: Store) -> str:
 def known_copies(store: Store, txn: ReadTxn, first: int) -> Iterator[KnownCopy]:
     """Copies that were made here since content number `first` was, whether they still lie there or not; and what lies
     beside the ledger."""
-    made = txn.sql.all("SELECT path, kind, made_at FROM copy_made WHERE contents >= ? ORDER BY made_at, path", (first,))
+    made = txn.sql.fetch_rows(
+        "SELECT path, kind, made_at FROM copy_made WHERE contents >= ? ORDER BY made_at, path", (first,)
+    )
     here = place_of(store)
     for path, kind, made_at in made:
         if path == here:  # a copy brings along what its origin knew of it
@@ -240,11 +242,11 @@ class CopyRun:
         """Mark the target, if it is empty or was marked by an earlier run with the same source."""
         with self._target.read() as txn:
             tip = txn.facts.tip()
-            marked = txn.sql.one("SELECT value FROM local WHERE key = ?", (COPYING,))
-            is_empty = tip.n == 0 and txn.sql.one("SELECT 1 FROM content LIMIT 1") is None
+            marked = txn.sql.fetch_row("SELECT value FROM local WHERE key = ?", (COPYING,))
+            is_empty = tip.n == 0 and txn.sql.fetch_row("SELECT 1 FROM content LIMIT 1") is None
         with self._source.read() as txn:
             is_ours = tip.n == 0 or txn.facts.chain_at(tip.n) == tip.chain
-            former = txn.sql.all("SELECT key, value FROM local WHERE key LIKE ?", (f"{FORMER}%",))
+            former = txn.sql.fetch_rows("SELECT key, value FROM local WHERE key LIKE ?", (f"{FORMER}%",))
         if self._source.replica == self._target.replica:
             raise NotApplicable(f"{self._target.path} is the ledger itself", "copy to a new place")
         if marked is None and not is_empty:
@@ -279,11 +281,11 @@ class CopyRun:
         """As many contents as fit into a transaction, and the rows that need no others; those that no row has named
         yet come in the end."""
         with self._source.read() as txn:
-            found = txn.sql.all(_LOG, (done, end, BATCH_ROWS))
+            found = txn.sql.fetch_rows(_LOG, (done, end, BATCH_ROWS))
             until = found[-1][5] if found else last
             contents: list[Row] = []
             weight, reached = 0, until
-            for row in txn.sql.each(_CONTENTS, (taken, until)):
+            for row in txn.sql.iterate_rows(_CONTENTS, (taken, until)):
                 row = _unpacked_row(txn, row)
                 contents.append(row)
                 weight += len(row[7] or b"")
@@ -315,7 +317,7 @@ class CopyRun:
         """A large content, 1 MiB at a time; one whose bytes are gone in the source is taken over without them."""
         with self._source.read() as source:
             head = source.facts.content_head(row[0])
-            if source.sql.one(_HAS_PARTS, (head.n, head.n)) is None:
+            if source.sql.fetch_row(_HAS_PARTS, (head.n, head.n)) is None:
                 return
             for idx, piece in enumerate(checked_pieces(head, partial(source.facts.content_piece, head))):
                 txn.sql.run("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", (head.n, idx, piece))
@@ -327,7 +329,7 @@ class CopyRun:
             where = "" if after is None else f"WHERE ({names}) > ({marks})"
             query = f"SELECT {names}, t.* FROM {table} t {where} ORDER BY {names} LIMIT ?"
             with self._source.read() as txn:
-                rows = txn.sql.all(query, (*(after or ()), LOCAL_ROWS))
+                rows = txn.sql.fetch_rows(query, (*(after or ()), LOCAL_ROWS))
             if not rows:
                 return
             self._target.write(partial(_insert_rows, table, names, [row[len(key) :] for row in rows]))
@@ -340,7 +342,7 @@ class CopyRun:
         if self._late:
             rebuild(self._target, silent)
         with self._source.read() as txn:
-            kept = txn.sql.all(
+            kept = txn.sql.fetch_rows(
                 "SELECT key, value FROM local WHERE key = ? OR key LIKE 'rollback:%'"
                 + " OR key LIKE ?" * len(_COPIED_KEYS),
                 (IMPORT_SECRET, *(f"{begin}%" for begin in _COPIED_KEYS)),
@@ -354,14 +356,14 @@ class CopyRun:
         for key, value in kept:
             _note_local(key, value, txn)
         for lease in leases:
-            if txn.sql.one("SELECT 1 FROM turn WHERE id = ?", (lease.purpose,)) is not None:
+            if txn.sql.fetch_row("SELECT 1 FROM turn WHERE id = ?", (lease.purpose,)) is not None:
                 txn.sql.run(_LEASE, (lease.kind, lease.key, NOBODY, lease.epoch, lease.purpose))
         _note_local(COPY_END, str(txn.facts.tip().n), txn)
         txn.sql.run("DELETE FROM local WHERE key = ?", (COPYING,))
 
     def answer(self) -> CopyResult:
         with self._target.read() as txn:
-            (contents,) = txn.sql.one("SELECT count(*) FROM content") or (0,)
+            (contents,) = txn.sql.fetch_row("SELECT count(*) FROM content") or (0,)
             return CopyResult(txn.facts.tip().n, int(contents), self._target.replica, self._target.path)
 
 
@@ -398,14 +400,18 @@ def _note_names(source: str, names: list[Row], txn: WriteTxn) -> None:
 
 
 def _last_content(facts: FactReader) -> int:
-    (last,) = facts.sql.one("SELECT max(n) FROM content") or (0,)
+    (last,) = facts.sql.fetch_row("SELECT max(n) FROM content") or (0,)
     return int(last or 0)
 
 
 def _unpacked_row(txn: ReadTxn, row: Row) -> Row:
     """A content that lies in a pack, with its bytes in its own row, if they fit there."""
     n, *between, size, shown, data = row
-    if data is not None or size > ROW_BYTES or txn.sql.one("SELECT 1 FROM packed WHERE content = ?", (n,)) is None:
+    if (
+        data is not None
+        or size > ROW_BYTES
+        or txn.sql.fetch_row("SELECT 1 FROM packed WHERE content = ?", (n,)) is None
+    ):
         return row
     return (n, *between, size, shown, txn.facts.content(n))
 
@@ -486,7 +492,7 @@ def salvage(finds: ProvedFacts, store: Store, unplaced: Path, progress: Progress
     _keep_authority(finds, store)
     left = _write_unplaced(finds, unplaced)
     with store.read() as txn:
-        (missing,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
+        (missing,) = txn.sql.fetch_row("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
     return SalvageResult(
         events=placing.events,
         contents=placing.contents,
@@ -670,12 +676,12 @@ class ReadLog(Struct, frozen=True):
 
 def may_become_clone(sql: Sql) -> bool:
     """As far as tables tell; `read_log` looks at the events."""
-    local = {str(key): value for key, value in sql.all("SELECT key, value FROM local")}
+    local = {str(key): value for key, value in sql.fetch_rows("SELECT key, value FROM local")}
     if local.get(VIEW_RULES) != CURRENT_VIEW_RULES:
         return False
     if not all(key in PLAIN_KEYS or key.startswith(PLAIN_PREFIXES) for key in local):
         return False
-    return all(sql.one(f"SELECT 1 FROM {table} LIMIT 1") is None for table in OWN_WORD_TABLES)
+    return all(sql.fetch_row(f"SELECT 1 FROM {table} LIMIT 1") is None for table in OWN_WORD_TABLES)
 
 
 def read_log(facts: FactReader, replica: str, progress: Progress) -> ReadLog | None:

@@ -93,7 +93,7 @@ def _read_only(store: Store, work: Work) -> Counted:
 
 def _root_numbers(txn: ReadTxn, names: Sequence[str], before: int | None, resolve: Resolve) -> list[int]:
     chosen = {_root_of_name(txn, name, resolve) for name in names}
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT root, max(COALESCE(completed_at, started_at)),"
         " sum(CASE WHEN status IN ('completed', 'failed') THEN 0 ELSE 1 END) FROM turn GROUP BY root ORDER BY root"
     )
@@ -121,14 +121,14 @@ def _find_cold(txn: ReadTxn, roots: Sequence[int], report: Report) -> ColdConten
     uses = find_uses(txn.facts, streams, (), False, report)
     alone = [n for ref in uses.inside if ref not in uses.outside and (n := txn.facts.find_content(ref)) is not None]
     rows = rows_in(txn.sql, f"SELECT n FROM content WHERE length(salt) > 0 AND size >= {LEAST} AND n IN", alone)
-    done = {n for (n,) in txn.sql.all("SELECT DISTINCT content FROM packed")}
+    done = {n for (n,) in txn.sql.fetch_rows("SELECT DISTINCT content FROM packed")}
     return ColdContents(len(roots), sorted(n for (n,) in rows if n not in done), len(uses.outside))
 
 
 def _streams_of_trees(txn: ReadTxn, roots: Sequence[int]) -> dict[str, About]:
     """What tells of the turns of these trees."""
     query = "SELECT id FROM turn WHERE segment IN (SELECT n FROM segment WHERE root = ?)"
-    turns = [id for root in roots for (id,) in txn.sql.all(query, (root,))]
+    turns = [id for root in roots for (id,) in txn.sql.fetch_rows(query, (root,))]
     return {f"{kind}:{turn}": (turn, None) for turn in turns for kind in ("run", "import")}
 
 
@@ -168,8 +168,8 @@ def _worthwhile_packs(facts: FactReader, numbers: Sequence[int]) -> Iterator[lis
 
 def _unpacked_contents(facts: FactReader, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     for n in numbers:
-        row = facts.sql.one("SELECT size FROM content WHERE n = ? AND length(salt) > 0", (n,))
-        if row is not None and facts.sql.one("SELECT 1 FROM packed WHERE content = ?", (n,)) is None:
+        row = facts.sql.fetch_row("SELECT size FROM content WHERE n = ? AND length(salt) > 0", (n,))
+        if row is not None and facts.sql.fetch_row("SELECT 1 FROM packed WHERE content = ?", (n,)) is None:
             yield n, row[0]
 
 
@@ -209,7 +209,7 @@ def _pack_some(numbers: Sequence[int], txn: ReadTxn | WriteTxn) -> Counted:
 
 def _ensure_whole(txn: ReadTxn | WriteTxn, n: int) -> None:
     """Before its own bytes go: all of them lie in packs."""
-    row = txn.sql.one("SELECT c.ref, c.size - (SELECT sum(size) FROM packed WHERE content = c.n) FROM content c"
+    row = txn.sql.fetch_row("SELECT c.ref, c.size - (SELECT sum(size) FROM packed WHERE content = c.n) FROM content c"
                       " WHERE c.n = ?", (n,))  # fmt: skip
     if row is None or row[1] != 0:
         raise FactDamaged("content", str(n), "its parts are not as long as it should be")
@@ -220,7 +220,7 @@ def unpack(store: Store, names: Sequence[str], resolve: Resolve, report: Report)
     store.catch_up()
     with store.read() as txn:
         roots = _root_numbers(txn, names, None, resolve)
-        wanted = {n for (n,) in txn.sql.all("SELECT DISTINCT content FROM packed")}
+        wanted = {n for (n,) in txn.sql.fetch_rows("SELECT DISTINCT content FROM packed")}
         if names:
             wanted &= _contents_of(txn, roots, report)
     contents = size = packed = done = 0
@@ -243,7 +243,7 @@ def _unpack_some(numbers: Sequence[int], txn: WriteTxn) -> Counted:
     before = _size_of_packs(txn)
     contents = size = 0
     for n in numbers:
-        if txn.sql.one("SELECT 1 FROM packed WHERE content = ?", (n,)) is None:
+        if txn.sql.fetch_row("SELECT 1 FROM packed WHERE content = ?", (n,)) is None:
             continue
         pieces = list(txn.facts.stream_content(n))
         if len(pieces) == 1 and len(pieces[0]) <= ROW_BYTES:
@@ -257,5 +257,5 @@ def _unpack_some(numbers: Sequence[int], txn: WriteTxn) -> Counted:
 
 
 def _size_of_packs(txn: WriteTxn) -> int:
-    (size,) = txn.sql.one("SELECT COALESCE(sum(length(bytes)), 0) FROM pack") or (0,)
+    (size,) = txn.sql.fetch_row("SELECT COALESCE(sum(length(bytes)), 0) FROM pack") or (0,)
     return int(size)

@@ -197,7 +197,7 @@ class FreshViews:
         """As the views were when the event with this number had just come, the last one of a row of the log. Views that
         lag are left out; who this ledger is, is taken along."""
         known = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-        self.sql.run_many(known, txn.sql.all("SELECT key, value FROM local"))
+        self.sql.run_many(known, txn.sql.fetch_rows("SELECT key, value FROM local"))
         while self.done < last and self._apply_next_rows(txn.facts, last):
             pass
 
@@ -306,7 +306,7 @@ def _some_rows(sql: Sql, table: str, key: tuple[str, ...], after: Key | None) ->
     names, width = ", ".join(key), len(key)
     where = "" if after is None else f"WHERE ({names}) > ({', '.join('?' * width)})"
     query = f"SELECT {names}, t.* FROM {table} t {where} ORDER BY {names} LIMIT ?"
-    return [(row[:width], row[width:]) for row in sql.all(query, (*(after or ()), COMPARED_ROWS))]
+    return [(row[:width], row[width:]) for row in sql.fetch_rows(query, (*(after or ()), COMPARED_ROWS))]
 
 
 _FINDS = (
@@ -342,7 +342,7 @@ def _fold_lookups(store: Store, mark: int, progress: Progress) -> tuple[int, int
     after: Key | None = (b"", 0)
     while after is not None:
         with store.read() as txn:
-            rows = txn.sql.all(
+            rows = txn.sql.fetch_rows(
                 "SELECT key, n FROM lookup_event WHERE (key, n) > (?, ?) ORDER BY key, n LIMIT ?",
                 (*after, COMPARED_ROWS),
             )
@@ -380,7 +380,7 @@ def _count_contents(store: Store, table: str, matches: str, which: str) -> tuple
     """How many contents the table finds rightly, how many it should, and how many rows it has."""
     right = expected = after = 0
     with store.read() as txn:
-        (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+        (last,) = txn.sql.fetch_row("SELECT max(n) FROM content") or (0,)
         mark = min(txn.facts.watermark("lookup_content"), last or 0)
     while after < mark:
         upto = min(after + COMPARED_ROWS, mark)
@@ -397,7 +397,7 @@ def _count_contents(store: Store, table: str, matches: str, which: str) -> tuple
 
 
 def _count_rows(txn: ReadTxn | WriteTxn, what: str, *values: int) -> int:
-    (found,) = txn.sql.one(f"SELECT count(*) FROM {what}", values) or (0,)
+    (found,) = txn.sql.fetch_row(f"SELECT count(*) FROM {what}", values) or (0,)
     return int(found)
 
 
@@ -411,7 +411,7 @@ def rebuild(store: Store, progress: Progress) -> int:
     changed = _renew_lookups(store, progress)
     store.catch_up()
     with store.read() as txn:
-        stale = txn.sql.one("SELECT value FROM local WHERE key = ?", (VIEWS_STALE,))
+        stale = txn.sql.fetch_row("SELECT value FROM local WHERE key = ?", (VIEWS_STALE,))
     with store.scratch() as scratch:
         fresh = FreshViews(scratch)
         fresh.compute(store, progress)
@@ -447,7 +447,7 @@ def _prove_log(store: Store, progress: Progress) -> None:
 
 def follows_view_rules(sql: Sql) -> bool:
     query = "SELECT 1 FROM local WHERE key = ? AND value = ?"
-    return sql.one(query, (VIEW_RULES, CURRENT_VIEW_RULES)) is not None
+    return sql.fetch_row(query, (VIEW_RULES, CURRENT_VIEW_RULES)) is not None
 
 
 def _note_rebuilt(stale: Row | None, txn: WriteTxn) -> None:
@@ -533,7 +533,7 @@ def _mend_everything(fresh: FreshViews, txn: WriteTxn) -> int:
 
 
 def _note_mended(sql: Sql) -> None:
-    row = sql.one("SELECT value FROM local WHERE key = ?", (VIEWS_MENDED,))
+    row = sql.fetch_row("SELECT value FROM local WHERE key = ?", (VIEWS_MENDED,))
     sql.run(
         "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         (VIEWS_MENDED, str(int(row[0]) + 1 if row else 1)),
@@ -664,7 +664,7 @@ def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
     after, more, erased = 0, True, dict[int, bytes]()
     while more:
         with store.read() as txn:
-            (end,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+            (end,) = txn.sql.fetch_row("SELECT max(n) FROM content") or (0,)
             found, last = _verify_some_contents(txn, after, erased)
         more, after = last > after, last
         progress("contents", after, max(end or 0, after))
@@ -682,7 +682,7 @@ def _verify_some_contents(txn: ReadTxn, after: int, erased: dict[int, bytes]) ->
     found: list[Problem] = []
     weight = 0
     query = "SELECT n, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? ORDER BY n LIMIT ?"
-    for row in txn.sql.each(query, (after, VERIFIED_ROWS)):
+    for row in txn.sql.iterate_rows(query, (after, VERIFIED_ROWS)):
         after, weight = row[0], weight + row[4]
         wrong = list(_verify_content(txn, *row))
         if not row[2] and not wrong:
@@ -710,7 +710,7 @@ def _verify_content(
 
 def _is_buried(txn: ReadTxn, ref: bytes) -> bool:
     """Does an event of the log say that it was erased? The view tells where to look; where it does not, all is read."""
-    numbers = [n for (n,) in txn.sql.all("SELECT n FROM erasure WHERE ref = ?", (ref,))]
+    numbers = [n for (n,) in txn.sql.fetch_rows("SELECT n FROM erasure WHERE ref = ?", (ref,))]
     lines = (line for n in numbers if (line := txn.facts.line(n)) is not None)
     if any(_is_tombstone(line, ref) for line in lines):
         return True
@@ -729,7 +729,7 @@ def _verify_erased(txn: ReadTxn, n: int, ref: bytes, left: tuple[Any, ...]) -> I
     if not _is_buried(txn, ref):
         yield Problem("content", ref.hex(), "its bytes and salt are gone, and no tombstone says that it was erased")
     parts = ("content_part", "packed")
-    found = [table for table in parts if txn.sql.one(f"SELECT 1 FROM {table} WHERE content = ?", (n,))]
+    found = [table for table in parts if txn.sql.fetch_row(f"SELECT 1 FROM {table} WHERE content = ?", (n,))]
     if found or left != (b"", 0, ERASED, None):
         yield Problem("content", ref.hex(), STILL_HERE)
 
@@ -743,7 +743,7 @@ def _verify_erased_lookups(store: Store, erased: dict[int, bytes]) -> Iterator[P
     after: tuple[int, bytes, int] | None = (-MAX_INTEGER, b"", 0)
     while after is not None:
         with store.read() as txn:
-            rows = txn.sql.all(query, after)
+            rows = txn.sql.fetch_rows(query, after)
         after = (rows[-1][0], bytes(rows[-1][1]), rows[-1][2]) if len(rows) == VERIFIED_ROWS else None
         store.pause_reading()
         yield from (Problem("content", erased[n].hex(), STILL_HERE) for _, _, n in rows if n in erased)
@@ -752,15 +752,15 @@ def _verify_erased_lookups(store: Store, erased: dict[int, bytes]) -> Iterator[P
 def _verify_packs(txn: ReadTxn) -> Iterator[Problem]:
     """Every pack holds something, and nothing lies both in one and in a row of its own. What packs hold was checked
     with the contents."""
-    for (n,) in txn.sql.all("SELECT n FROM pack WHERE n NOT IN (SELECT pack FROM packed) ORDER BY n"):
+    for (n,) in txn.sql.fetch_rows("SELECT n FROM pack WHERE n NOT IN (SELECT pack FROM packed) ORDER BY n"):
         yield Problem("pack", str(n), "holds nothing that anybody knows of")
     doubled = (
         "SELECT DISTINCT c.ref FROM packed p JOIN content c ON c.n = p.content WHERE c.bytes IS NOT NULL"
         " OR EXISTS (SELECT 1 FROM content_part t WHERE t.content = c.n)"
     )
-    for (ref,) in txn.sql.all(doubled):
+    for (ref,) in txn.sql.fetch_rows(doubled):
         yield Problem("content", bytes(ref).hex(), "lies in a pack and in a row of its own")
-    for (n,) in txn.sql.all("SELECT DISTINCT content FROM packed WHERE content NOT IN (SELECT n FROM content)"):
+    for (n,) in txn.sql.fetch_rows("SELECT DISTINCT content FROM packed WHERE content NOT IN (SELECT n FROM content)"):
         yield Problem("pack", f"content {n}", "holds a content that is not there")
 
 
@@ -778,7 +778,7 @@ def verify_receipt(store: Store, receipt: Receipt) -> Iterator[Problem]:
     with store.read() as txn:
         end, chain = txn.facts.tip().n, txn.facts.chain_at(receipt.n)
         digest = txn.facts.find_event(bytes.fromhex(receipt.digest))
-        former = txn.sql.one("SELECT value FROM local WHERE key = ?", (FORMER + receipt.replica,))
+        former = txn.sql.fetch_row("SELECT value FROM local WHERE key = ?", (FORMER + receipt.replica,))
     where = f"{receipt.replica}/{receipt.n}"
     if receipt.replica != store.replica and former is None:
         yield Problem("receipt", where, f"this ledger is replica {store.replica}")
@@ -834,7 +834,7 @@ def _verify_against_fresh(store: Store, progress: Progress, checks: Sequence[Vie
 def _verify_lost(store: Store, lost: dict[str, int]) -> list[Problem]:
     """Contents that events name and that are not here, unless their events came without them."""
     with store.read() as txn:
-        lacking = {ref for ref in lost if txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,))}
+        lacking = {ref for ref in lost if txn.sql.fetch_row("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,))}
     named = [(ref, n) for ref, n in lost.items() if ref not in lacking]
     return [Problem("content", ref, f"event {n} refers to it and it is not here") for ref, n in named]
 

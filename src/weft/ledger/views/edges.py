@@ -918,7 +918,7 @@ class GraphState:
         count = self._memory.runs.get(run, 0 if is_first else None)
         if count is None:
             self.flush()
-            row = self._sql.one(
+            row = self._sql.fetch_row(
                 "SELECT attributes FROM edge WHERE source = ? AND type = ? ORDER BY id DESC LIMIT 1",
                 (f"run:{run}", EdgeType.RUN_HAS_EVENT.value),
             )
@@ -929,7 +929,7 @@ class GraphState:
     def standing(self, type: EdgeType, *, source: str | None = None, target: str | None = None) -> list[StandingEdge]:
         self.flush()
         column, end = ("source", source) if target is None else ("target", target)
-        rows = self._sql.all(
+        rows = self._sql.fetch_rows(
             f"SELECT id, source, target, attributes FROM edge WHERE {column} = ? AND type = ? AND closed IS NULL"
             " ORDER BY id DESC",
             (end, type.value),
@@ -940,16 +940,20 @@ class GraphState:
         self.flush()
         column, end = ("source", source) if target is None else ("target", target)
         query = f"SELECT 1 FROM edge WHERE {column} = ? AND type = ? LIMIT 1"
-        return self._sql.one(query, (end, type.value)) is not None
+        return self._sql.fetch_row(query, (end, type.value)) is not None
 
     def agent_of(self, session: str) -> str | None:
         owners = self.standing(EdgeType.AGENT_HAS_SESSION, target=f"session:{session}")
         return owners[-1].source.partition(":")[2] if owners else None
 
     def summarized_with(self, compaction: str, through: str) -> list[str]:
-        row = self._views.one("SELECT compaction, origin FROM turn WHERE id = ?", (compaction,))
+        row = self._views.fetch_row("SELECT compaction, origin FROM turn WHERE id = ?", (compaction,))
         earlier, origin = (None, None) if row is None else row
-        row = None if earlier is None else self._views.one("SELECT through FROM compaction WHERE turn = ?", (earlier,))
+        row = (
+            None
+            if earlier is None
+            else self._views.fetch_row("SELECT through FROM compaction WHERE turn = ?", (earlier,))
+        )
         covered = None if row is None else row[0]
         runs: list[str] = []
         turn = None if through == covered else self._parent_of(through)
@@ -963,11 +967,11 @@ class GraphState:
         return runs + self._summary_events(earlier)
 
     def _parent_of(self, turn: str) -> str | None:
-        row = self._views.one("SELECT parent FROM turn WHERE id = ?", (turn,))
+        row = self._views.fetch_row("SELECT parent FROM turn WHERE id = ?", (turn,))
         return None if row is None else row[0]
 
     def _is_compaction(self, turn: str) -> bool:
-        return self._views.one("SELECT 1 FROM turn WHERE id = ? AND type = 'compaction'", (turn,)) is not None
+        return self._views.fetch_row("SELECT 1 FROM turn WHERE id = ? AND type = 'compaction'", (turn,)) is not None
 
     def _summary_events(self, compaction: str | None) -> list[str]:
         """The event that recorded a compaction, if it came before."""
@@ -982,31 +986,33 @@ class GraphState:
 
     def is_imported(self, session: str) -> bool:
         query = "SELECT 1 FROM session WHERE id = ? AND origin IS NOT NULL AND replica IS NULL"
-        return self._views.one(query, (session,)) is not None
+        return self._views.fetch_row(query, (session,)) is not None
 
     def counts_for_program(self) -> bool:
-        return self._views.one("SELECT 1 FROM program_history WHERE n = ?", (self.n,)) is not None
+        return self._views.fetch_row("SELECT 1 FROM program_history WHERE n = ?", (self.n,)) is not None
 
     def may_describe(self, resource: str, event: Event) -> bool:
-        row = self._views.one("SELECT n, replica FROM resource WHERE id = ? AND n < ?", (resource, self.n))
+        row = self._views.fetch_row("SELECT n, replica FROM resource WHERE id = ? AND n < ?", (resource, self.n))
         if row is None:
             return False
         return not self._own.has(row[0], row[1]) or self._own.has(self.n, plain(event.replica))
 
     def resource_of_snapshot(self, snapshot: str) -> str | None:
-        row = self._views.one("SELECT resource FROM resource_snapshot WHERE id = ? AND n <= ?", (snapshot, self.n))
+        row = self._views.fetch_row(
+            "SELECT resource FROM resource_snapshot WHERE id = ? AND n <= ?", (snapshot, self.n)
+        )
         return None if row is None else str(row[0])
 
     def is_restored(self, restore: str) -> bool:
-        row = self._views.one("SELECT outcome FROM resource_restore WHERE id = ?", (restore,))
+        row = self._views.fetch_row("SELECT outcome FROM resource_restore WHERE id = ?", (restore,))
         return row is not None and row[0] == RestoreOutcome.OK.value
 
     def may_decide_on(self, policy: str, event: Event, digest: object) -> bool:
-        row = self._views.one("SELECT replica, digest FROM policy WHERE id = ? AND n < ?", (policy, self.n))
+        row = self._views.fetch_row("SELECT replica, digest FROM policy WHERE id = ? AND n < ?", (policy, self.n))
         return row is not None and row[0] == plain(event.replica) and (digest is UNSET or digest == row[1])
 
     def policies_beside(self, policy: str) -> list[str]:
-        rows = self._views.all(
+        rows = self._views.fetch_rows(
             "SELECT other.id FROM policy JOIN policy other ON coalesce(other.agent, '') = coalesce(policy.agent, '')"
             " AND other.replica = policy.replica WHERE policy.id = ? ORDER BY other.n",
             (policy,),
@@ -1014,7 +1020,7 @@ class GraphState:
         return [id for (id,) in rows]
 
     def agent_of_policy(self, policy: str) -> str | None:
-        row = self._views.one("SELECT agent FROM policy WHERE id = ?", (policy,))
+        row = self._views.fetch_row("SELECT agent FROM policy WHERE id = ?", (policy,))
         return None if row is None else row[0]
 
 

@@ -44,7 +44,7 @@ def _conversation_of(event: events.ConversationEvent) -> str:
 
 def _counts_for_conversation(view: Projector, moment: EventMoment, conversation: str, event: Event) -> bool:
     """Whether an event comes from the ledger that the conversation belongs to."""
-    row = view.sql.one("SELECT n, replica FROM conversation WHERE id = ?", (conversation,))
+    row = view.sql.fetch_row("SELECT n, replica FROM conversation WHERE id = ?", (conversation,))
     if row is None:
         return False
     own, replica = view.own_events, plain(event.replica)
@@ -99,7 +99,7 @@ def _fork_place(view: Projector, event: events.ConversationCreated) -> tuple[str
     the conversation that is named, is no place: so every chain of forks leads to older conversations and ends."""
     if event.forked_from is UNSET or event.at_message is UNSET:
         return None, 0
-    row = view.sql.one(
+    row = view.sql.fetch_row(
         "SELECT position FROM room_message WHERE id = ? AND conversation = ?", (event.at_message, event.forked_from)
     )
     return (None, 0) if row is None else (event.forked_from, int(row[0]))
@@ -127,7 +127,7 @@ def _set_status(view: Projector, event: events.ConversationEvent, status: RoomSt
 
 
 def _last_position(view: Projector, conversation: str) -> int | None:
-    row = view.sql.one("SELECT position FROM conversation WHERE id = ?", (conversation,))
+    row = view.sql.fetch_row("SELECT position FROM conversation WHERE id = ?", (conversation,))
     return None if row is None else int(row[0])
 
 
@@ -207,11 +207,11 @@ def _close_invitation(view: Projector, conversation: str, node: str, state: Invi
 def _message_posted(view: Projector, moment: EventMoment, event: events.MessagePosted) -> None:
     conversation = _conversation_of(event)
     before = _last_position(view, conversation)
-    if before is None or view.sql.one("SELECT 1 FROM room_message WHERE id = ?", (event.message,)) is not None:
+    if before is None or view.sql.fetch_row("SELECT 1 FROM room_message WHERE id = ?", (event.message,)) is not None:
         return
     position = before + 1
     author = plain(event.author)
-    node = None if author is None else view.sql.one("SELECT node FROM participant WHERE id = ?", (author,))
+    node = None if author is None else view.sql.fetch_row("SELECT node FROM participant WHERE id = ?", (author,))
     view.sql.run(
         "INSERT INTO room_message(conversation, position, id, n, replica, kind, author, node, notice, root, hops,"
         " answers, turn, posted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -248,7 +248,7 @@ def _message_posted(view: Projector, moment: EventMoment, event: events.MessageP
 def deliver(view: Projector, moment: EventMoment, session: str, event: MessageAdmitted) -> None:
     """A message of a conversation entered the inbox of an agent's session there: for the first time, or once more in a
     copy of the ledger where it waited. From then on the agent knows the conversation up to that message."""
-    posted = view.sql.one("SELECT root, position, conversation FROM room_message WHERE id = ?", (event.posted,))
+    posted = view.sql.fetch_row("SELECT root, position, conversation FROM room_message WHERE id = ?", (event.posted,))
     if posted is None or not _counts_for_conversation(view, moment, posted[2], event):
         return
     view.sql.run(
@@ -272,7 +272,7 @@ def add_worker(view: Projector, moment: EventMoment, session: SessionRow, event:
     if session.parent_turn is None or session.parent_session is None:
         return
     assert event.spawned_by is not UNSET, "only such sessions are a worker's"
-    above = view.sql.one("SELECT depth FROM worker WHERE session = ?", (session.parent_session,))
+    above = view.sql.fetch_row("SELECT depth FROM worker WHERE session = ?", (session.parent_session,))
     view.sql.run(
         "INSERT INTO worker(session, n, replica, parent_session, parent_turn, call, depth, role, constraints)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -292,7 +292,7 @@ def add_worker(view: Projector, moment: EventMoment, session: SessionRow, event:
 
 def _may_answer(view: Projector, moment: EventMoment, worker: str, event: Event) -> bool:
     """Whether a session is a worker's, and the event comes from the ledger whose worker it is."""
-    row = view.sql.one("SELECT n, replica FROM worker WHERE session = ?", (worker,))
+    row = view.sql.fetch_row("SELECT n, replica FROM worker WHERE session = ?", (worker,))
     return row is not None and view.may_change(moment, event, row)
 
 
@@ -327,7 +327,7 @@ def mark_answers(
 ) -> None:
     """An event brings these answers to the spawner, by the word of the ledger whose workers gave them."""
     for turn in turns:
-        row = view.sql.one("SELECT worker FROM worker_answer WHERE turn = ?", (turn,))
+        row = view.sql.fetch_row("SELECT worker FROM worker_answer WHERE turn = ?", (turn,))
         if row is not None and _may_answer(view, moment, row[0], event):
             view.sql.run(
                 "UPDATE worker_answer SET state = ? WHERE turn = ? AND state = ?",
@@ -436,7 +436,7 @@ def admission_question(message: str) -> Question:
 
 def _may_change(view: Projector, moment: EventMoment, event: Event, message: str) -> bool:
     """What was admitted here is taken, cancelled, buried and sent again here alone."""
-    row = view.sql.one(*admission_question(message))
+    row = view.sql.fetch_row(*admission_question(message))
     return row is None or view.may_change(moment, event, row)
 
 
@@ -474,7 +474,7 @@ def _run_parked(view: Projector, moment: EventMoment, event: own.RunParked) -> N
     row: TurnRow = moment.row
     if row.inbox is None:
         return
-    if view.sql.one("SELECT 1 FROM approval WHERE turn = ? AND answer IS NOT NULL AND used = 0", (row.id,)):
+    if view.sql.fetch_row("SELECT 1 FROM approval WHERE turn = ? AND answer IS NOT NULL AND used = 0", (row.id,)):
         return  # somebody answered meanwhile
     note_awaited(view, moment, row, event)
     row.inbox = PARKED
@@ -521,7 +521,7 @@ def _tool_decided(view: Projector, moment: EventMoment, event: events.ToolDecide
         return
     request = None
     if event.grant is not UNSET:
-        found = view.sql.one(
+        found = view.sql.fetch_row(
             "SELECT request FROM approval WHERE answer = ? AND turn = ?", (event.grant.event_id, row.id)
         )
         request = found[0] if found else None
@@ -578,7 +578,7 @@ def _approval_requested(view: Projector, moment: EventMoment, event: events.Appr
 
 def _is_of_its_ledger(view: Projector, row: TurnRow, event: Event) -> bool:
     """Whether the ledger that runs the turn wrote this. What another one adds to its stream changes nothing."""
-    run = view.sql.one("SELECT replica FROM open_run WHERE turn = ?", (row.id,))
+    run = view.sql.fetch_row("SELECT replica FROM open_run WHERE turn = ?", (row.id,))
     return run is not None and run[0] == plain(event.replica)
 
 
@@ -597,7 +597,9 @@ def _answer_approval(
 ) -> None:
     row: TurnRow = moment.row
     request = event.request.event_id
-    asked = view.sql.one("SELECT replica, bound, state FROM approval WHERE request = ? AND turn = ?", (request, row.id))
+    asked = view.sql.fetch_row(
+        "SELECT replica, bound, state FROM approval WHERE request = ? AND turn = ?", (request, row.id)
+    )
     if asked is None or asked[0] != plain(event.replica) or asked[2] != OPEN:
         return
     scope = None

@@ -101,7 +101,7 @@ def _create_program(view: Projector, moment: EventMoment, event: Any) -> None:
 def _free_name(view: Projector, program: str, ref: str) -> str:
     text = view.contents.content_text(view.contents.number(ref)) or program
     name = visible_form(text[:LABEL_LIMIT])
-    while view.sql.one("SELECT 1 FROM program WHERE name = ? AND deleted = 0", (name,)) is not None:
+    while view.sql.fetch_row("SELECT 1 FROM program WHERE name = ? AND deleted = 0", (name,)) is not None:
         name = f"{name} ({program})"
     return name
 
@@ -409,7 +409,7 @@ def _policy_rolled_back(view: Projector, moment: EventMoment, event: approvals.P
 
 def _is_own(view: Projector, event: Event, policy: str, digest: object = UNSET) -> bool:
     """Whether the replica that proposed it decides, and means the source that was proposed."""
-    row = view.sql.one("SELECT replica, digest FROM policy WHERE id = ?", (policy,))
+    row = view.sql.fetch_row("SELECT replica, digest FROM policy WHERE id = ?", (policy,))
     return row is not None and row[0] == plain(event.replica) and (digest is UNSET or digest == row[1])
 
 
@@ -511,7 +511,7 @@ def owner_columns(owner: ResourceScope | UnsetType | None) -> tuple[str | None, 
 def _may_describe(view: Projector, moment: EventMoment, event: Event, resource: str) -> bool:
     """Whether the resource is known, and the event comes from the ledger that declared it: of what another ledger
     declared, a third one tells nothing."""
-    row = view.sql.one("SELECT n, replica FROM resource WHERE id = ?", (resource,))
+    row = view.sql.fetch_row("SELECT n, replica FROM resource WHERE id = ?", (resource,))
     if row is None:
         return False
     is_own = view.own_events.has(row[0], row[1])
@@ -531,7 +531,7 @@ def _content_digest(view: Projector, content: int | None) -> str | None:
 
 def _place_of(view: Projector, resource: str) -> Place | None:
     """Where a resource is; None: that is not known, or erased."""
-    row = view.sql.one("SELECT place_digest, kind, COALESCE(machine, '') FROM resource WHERE id = ?", (resource,))
+    row = view.sql.fetch_row("SELECT place_digest, kind, COALESCE(machine, '') FROM resource WHERE id = ?", (resource,))
     return None if row is None or row[0] is None else (row[0], row[1], row[2])
 
 
@@ -540,7 +540,7 @@ def _settle_place(view: Projector, place: Place | None) -> None:
     if place is None:
         return
     there = "place_digest = ? AND kind = ? AND COALESCE(machine, '') = ?"
-    owned = view.sql.all(
+    owned = view.sql.fetch_rows(
         f"SELECT id, n, replica FROM resource WHERE {there} AND owner IS NOT NULL ORDER BY n DESC", place
     )
     newest = next((id for id, n, replica in owned if view.own_events.has(n, replica)), "")
@@ -574,7 +574,7 @@ def _resource_declared(view: Projector, moment: EventMoment, event: ledger_event
         _content_digest(view, name),
         _content_digest(view, place),
     )
-    if view.sql.one("SELECT 1 FROM resource WHERE id = ?", (resource,)) is None:
+    if view.sql.fetch_row("SELECT 1 FROM resource WHERE id = ?", (resource,)) is None:
         view.sql.run(
             "INSERT INTO resource(id, n, replica, kind, name, place, capabilities, imperative, made, scope_agent,"
             " scope_run, scope_session, metadata, machine, name_digest, place_digest, liveness, declared_by,"
@@ -816,7 +816,7 @@ def _snapshot_discarded(view: Projector, moment: EventMoment, event: ledger_even
 
 
 def _may_restore(view: Projector, moment: EventMoment, event: Event, snapshot: str) -> bool:
-    row = view.sql.one("SELECT resource FROM resource_snapshot WHERE id = ?", (snapshot,))
+    row = view.sql.fetch_row("SELECT resource FROM resource_snapshot WHERE id = ?", (snapshot,))
     return row is not None and _may_describe(view, moment, event, row[0])
 
 

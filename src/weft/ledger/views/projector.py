@@ -211,7 +211,7 @@ class Projector:
     def call(self, turn: TurnRow, event_id: bytes) -> CallRow | None:
         row = self.calls.get(event_id)
         if row is None:
-            found = self.sql.one(f"{CALL.select} WHERE turn = ? AND event = ?", (turn.n, event_id))
+            found = self.sql.fetch_row(f"{CALL.select} WHERE turn = ? AND event = ?", (turn.n, event_id))
             if found is not None:
                 row = self.calls[event_id] = CallRow(*found)
         return row
@@ -233,7 +233,7 @@ class Projector:
         if fresh and (fresh[0].turn, fresh[0].seq) == (turn.n, 0):
             return fresh
         self.flush(keep=True)
-        found = self.sql.all(f"{MESSAGE.select} WHERE turn = ? ORDER BY seq", (turn.n,))
+        found = self.sql.fetch_rows(f"{MESSAGE.select} WHERE turn = ? ORDER BY seq", (turn.n,))
         rows = [MessageRow(*row) for row in found]
         self.changed_messages += rows
         return rows
@@ -244,7 +244,7 @@ class Projector:
         if fresh and (fresh[0].turn, fresh[0].seq) == (turn.n, 0):
             return fresh
         self.flush_calls()
-        found = self.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
+        found = self.sql.fetch_rows(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
         rows = [self.calls.setdefault(call.event, call) for call in (CallRow(*row) for row in found)]
         return rows
 

@@ -61,7 +61,7 @@ _SELECT = f"SELECT {', '.join(LEASE_COLUMNS)} FROM lease"
 
 def find_lease(sql: Sql, kind: LeaseKind, key: str) -> Lease | None:
     """The lease as it is, held or released; None where it was never taken."""
-    row = sql.one(*lease_question(kind, key))
+    row = sql.fetch_row(*lease_question(kind, key))
     return None if row is None else Lease(*row)
 
 
@@ -73,7 +73,7 @@ def lease_question(kind: LeaseKind, key: str) -> Question:
 def held_leases(sql: Sql, *kinds: LeaseKind) -> list[Lease]:
     """Every lease of these kinds that somebody holds; of all kinds where none is named."""
     wanted = [kind.value for kind in kinds or LeaseKind]
-    rows = sql.all(
+    rows = sql.fetch_rows(
         f"{_SELECT} WHERE purpose IS NOT NULL AND kind IN ({', '.join('?' * len(wanted))}) ORDER BY kind, key", wanted
     )
     return [Lease(*row) for row in rows]
@@ -363,7 +363,7 @@ NAMED_PERSONAS = Insert("persona", ("id", "name"), ("id",), ("name",))
 
 
 def load_turn(sql: Sql, turn: str) -> TurnRow | None:
-    row = sql.one(*turn_question(turn))
+    row = sql.fetch_row(*turn_question(turn))
     return TurnRow(*row) if row else None
 
 
@@ -373,7 +373,7 @@ def turn_question(turn: str) -> Question:
 
 
 def load_turn_number(sql: Sql, n: int) -> TurnRow | None:
-    row = sql.one(f"{TURN.select} WHERE n = ?", (n,))
+    row = sql.fetch_row(f"{TURN.select} WHERE n = ?", (n,))
     return TurnRow(*row) if row else None
 
 
@@ -397,7 +397,7 @@ _TURNS_OF_WANTED = (
 
 
 def load_session(sql: Sql, session: str) -> SessionRow | None:
-    row = sql.one(*session_question(session))
+    row = sql.fetch_row(*session_question(session))
     return SessionRow(*row) if row else None
 
 
@@ -407,7 +407,7 @@ def session_question(session: str) -> Question:
 
 
 def load_session_number(sql: Sql, n: int) -> SessionRow | None:
-    row = sql.one(*session_number_question(n))
+    row = sql.fetch_row(*session_number_question(n))
     return SessionRow(*row) if row else None
 
 
@@ -428,10 +428,10 @@ def find_session(sql: Sql, name: str) -> SessionRow | None:
 
 
 def _find_session(sql: Sql, name: str) -> SessionRow | None:
-    row = sql.one(f"{SESSION.select} WHERE label = ? AND status <> 'deleted'", (name,))
+    row = sql.fetch_row(f"{SESSION.select} WHERE label = ? AND status <> 'deleted'", (name,))
     if row is None:
-        target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))
-        row = sql.one(f"{SESSION.select} WHERE n = ? AND status <> 'deleted'", target) if target else None
+        target = sql.fetch_row("SELECT session FROM alias WHERE alias = ?", (name,))
+        row = sql.fetch_row(f"{SESSION.select} WHERE n = ? AND status <> 'deleted'", target) if target else None
     return SessionRow(*row) if row else None
 
 
@@ -512,10 +512,10 @@ def find_standing(sql: Sql, name: str) -> SessionTip | None:
 
 
 def _find_standing(sql: Sql, name: str) -> SessionTip | None:
-    row = sql.one(*standing_question(name))
+    row = sql.fetch_row(*standing_question(name))
     if row is None:
-        target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))
-        row = sql.one(_BY_NUMBER, target) if target else None
+        target = sql.fetch_row("SELECT session FROM alias WHERE alias = ?", (name,))
+        row = sql.fetch_row(_BY_NUMBER, target) if target else None
     if row is None:
         return None
     session, rest = row[: len(SESSION.columns)], row[len(SESSION.columns) :]
@@ -569,7 +569,7 @@ class RowMemory:
 
 
 def has_turn_at(sql: Sql, segment: int, depth: int) -> bool:
-    return sql.one("SELECT 1 FROM turn WHERE segment = ? AND depth = ?", (segment, depth)) is not None
+    return sql.fetch_row("SELECT 1 FROM turn WHERE segment = ? AND depth = ?", (segment, depth)) is not None
 
 
 SegmentDepth = tuple[int, int]
@@ -581,7 +581,7 @@ WHERE_FIRST = "p.current DESC, p.id"
 
 def crossings(sql: Sql) -> dict[SegmentDepth, SegmentDepth]:
     """Every root whose thread goes on across a link, with the turn where it does."""
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT t.segment, t.depth, p.segment, p.depth FROM link l"  # first: most roots have none
         " CROSS JOIN turn t CROSS JOIN segment s CROSS JOIN turn p"
         " WHERE t.id = l.child AND s.n = t.segment AND s.base = t.depth AND s.parent IS NULL AND p.id = l.parent"
@@ -658,14 +658,14 @@ REQUEST = ViewTable("human_request", RequestRow, ("id",))
 
 
 def load_program(sql: Sql, program: str) -> ProgramRow | None:
-    row = sql.one(f"{PROGRAM.select} WHERE id = ?", (program,))
+    row = sql.fetch_row(f"{PROGRAM.select} WHERE id = ?", (program,))
     return ProgramRow(*row) if row else None
 
 
 def find_program(sql: Sql, name: str) -> ProgramRow | None:
     """By the name of a living one, then by id."""
     name = normal_form(name)
-    row = sql.one(f"{PROGRAM.select} WHERE name = ? AND deleted = 0", (name,))
+    row = sql.fetch_row(f"{PROGRAM.select} WHERE name = ? AND deleted = 0", (name,))
     return ProgramRow(*row) if row else load_program(sql, name)
 
 
@@ -673,7 +673,7 @@ def agent_id(sql: Sql, name: str) -> str | None:
     """The id of a program that can act, by name or id; of a name that only deleted ones had, the last of these."""
     name = normal_form(name)
     kinds = [facts.name for facts in PROGRAM_KINDS.values() if facts.acts]
-    row = sql.one(
+    row = sql.fetch_row(
         f"SELECT id FROM program WHERE (name = ? OR id = ?) AND kind IN ({', '.join('?' * len(kinds))})"
         " ORDER BY deleted, updated_at DESC, id DESC LIMIT 1",
         (name, name, *kinds),
@@ -682,7 +682,7 @@ def agent_id(sql: Sql, name: str) -> str | None:
 
 
 def load_request(sql: Sql, request: str) -> RequestRow | None:
-    row = sql.one(f"{REQUEST.select} WHERE id = ?", (request,))
+    row = sql.fetch_row(f"{REQUEST.select} WHERE id = ?", (request,))
     return RequestRow(*row) if row else None
 
 
@@ -835,8 +835,8 @@ def remainder_of(facts: FactReader, n: int) -> int | None:
 def _named_remainder(facts: FactReader, n: int) -> int | None:
     """By the newest tombstone that names one. Only the word of this ledger counts: another one could name whatever it
     knows the reference of, or put words into a message."""
-    row = facts.sql.one("SELECT ref FROM content WHERE n = ?", (n,))
-    tombstones = [] if row is None else facts.sql.all("SELECT n FROM erasure WHERE ref = ? ORDER BY n DESC", row)
+    row = facts.sql.fetch_row("SELECT ref FROM content WHERE n = ?", (n,))
+    tombstones = [] if row is None else facts.sql.fetch_rows("SELECT n FROM erasure WHERE ref = ? ORDER BY n DESC", row)
     for (number,) in tombstones:
         event = authored_event(ReadTxn(facts.sql, facts), number)
         if event is not None and event.is_own and isinstance(ref := event.fields.get("remainder"), str):

@@ -98,7 +98,7 @@ def link_named_call(view: Projector, session: SessionRow) -> None:
     elif parent is not None:
         turn, call_id = _place_in_session(view, parent, session.spawn_call)
     if turn is not None and call_id is not None:
-        rows = view.sql.all(f"{CALL.select} WHERE turn = ? AND call_id = ? ORDER BY seq", (turn.n, call_id))
+        rows = view.sql.fetch_rows(f"{CALL.select} WHERE turn = ? AND call_id = ? ORDER BY seq", (turn.n, call_id))
         _join_call(view, session, turn, _first_free([CallRow(*row) for row in rows]))
     if parent is not None:
         mark_parent(view, parent)
@@ -129,10 +129,12 @@ def _waiting_for(view: Projector, call_id: int, turn: str, column: str, key: str
     found by the content's number among those of the parent."""
     text = view.contents.content_text(call_id)
     if text is None:
-        rows = view.sql.all(_WAITING.format(_NAMES_CONTENT, column), (call_id, turn, key))
+        rows = view.sql.fetch_rows(_WAITING.format(_NAMES_CONTENT, column), (call_id, turn, key))
         return [view.session(id) for (id,) in rows]
     by_name = _WAITING.format(_NAMES_TEXT, f"COALESCE({column}, '')")  # the name's index is the narrow one
-    children = [view.session(id) for (id,) in view.sql.all(by_name, (view.contents.readable_text(call_id), turn, key))]
+    children = [
+        view.session(id) for (id,) in view.sql.fetch_rows(by_name, (view.contents.readable_text(call_id), turn, key))
+    ]
     return [child for child in children if _is_named(view, call_id, text, child.spawn_call)]
 
 
@@ -151,7 +153,9 @@ def link_result(view: Projector, turn: TurnRow, call: CallRow, child: str, repli
 def join_started(view: Projector, turn: TurnRow) -> None:
     """A turn belongs to another session now, or lies in one more: the sessions that its calls name look at it again."""
     if turn.calls:
-        for (child,) in view.sql.all("SELECT DISTINCT child FROM spawn WHERE turn = ? ORDER BY child", (turn.id,)):
+        for (child,) in view.sql.fetch_rows(
+            "SELECT DISTINCT child FROM spawn WHERE turn = ? ORDER BY child", (turn.id,)
+        ):
             join_spawn(view, child)
 
 
@@ -166,7 +170,7 @@ def join_spawn(view: Projector, child: str) -> None:
     """A session and the calls that name it find each other, as far as its own record agrees; the first call is its
     parent."""
     session = view.find_session_id(child)
-    places = view.sql.all("SELECT turn, seq FROM spawn WHERE child = ? ORDER BY turn, seq", (child,))
+    places = view.sql.fetch_rows("SELECT turn, seq FROM spawn WHERE child = ? ORDER BY turn, seq", (child,))
     if session is None or not places:
         return
     turns = [(view.turn(id), seq) for id, seq in places]
@@ -208,12 +212,12 @@ def threads_of(view: Projector, session: SessionRow) -> dict[int, int]:
 def stored_threads(sql: Sql, session: int) -> dict[int, int]:
     """The same of the rows as they are stored."""
     reached: dict[int, int] = {}
-    places = [(int(segment), int(depth)) for segment, depth in sql.all(_STOOD, (session,))]
+    places = [(int(segment), int(depth)) for segment, depth in sql.fetch_rows(_STOOD, (session,))]
     for segment, depth in places:  # grows on the way
         if depth <= reached.get(segment, -1):
             continue
         reached[segment] = depth
-        above = sql.one("SELECT parent, parent_depth FROM segment WHERE n = ?", (segment,))
+        above = sql.fetch_row("SELECT parent, parent_depth FROM segment WHERE n = ?", (segment,))
         if above is not None and above[0] is not None:
             places.append((above[0], above[1]))
     return reached
@@ -300,7 +304,7 @@ def _place_of_call(view: Projector, query: str, values: tuple[int, ...], name: i
     """The first row of a query for turns and their calls' ids, newest first, whose id has this name."""
     text = view.contents.content_text(name)
     for limit, offset in ((_NEWEST_CALLS, 0), (_ALL_CALLS, _NEWEST_CALLS)):
-        rows = view.sql.all(query, (*values, limit, offset))
+        rows = view.sql.fetch_rows(query, (*values, limit, offset))
         place = next((row for row in rows if _is_named(view, name, text, row[1])), None)
         if place is not None or len(rows) < limit:
             return None if place is None else (place[0], place[1])
@@ -319,7 +323,7 @@ def set_aside(view: Projector, moment: EventMoment, event: Event | UnknownEvent)
     """Any event of a branch that is not followed moves that branch on, or begins one."""
     session: SessionRow = moment.row
     before = bytes.fromhex(event.prev or "")
-    known = view.sql.one(
+    known = view.sql.fetch_row(
         "SELECT head, head_segment, head_depth, head_events FROM branch WHERE session = ? AND tip = ?",
         (session.n, before),
     )
@@ -427,7 +431,7 @@ def _typed_label(view: Projector, ref: str) -> str | None:
 @begins(own.SessionCreated, "session:")
 def _session_created(view: Projector, moment: EventMoment, event: own.SessionCreated) -> None:
     session, is_imported = event.stream[8:], event.origin is not UNSET and event.replica is UNSET
-    (highest,) = view.sql.one("SELECT max(n) FROM session") or (0,)
+    (highest,) = view.sql.fetch_row("SELECT max(n) FROM session") or (0,)
     when = UNDATED if is_imported else moment.when  # of an imported one only its source knows
     view.add_session(
         SessionRow(
@@ -472,11 +476,11 @@ def _session_created(view: Projector, moment: EventMoment, event: own.SessionCre
 def _link_earlier(view: Projector, session: SessionRow, *, is_imported: bool) -> None:
     """What came before this session may name it: subagents as their parent, calls as what they started."""
     children = "SELECT 1 FROM session WHERE parent_session = ? AND spawn_call IS NOT NULL"
-    if view.sql.one(children, (session.id,)) is not None or any(
+    if view.sql.fetch_row(children, (session.id,)) is not None or any(
         row.parent_session == session.id and row.spawn_call is not None for row in view.new_sessions
     ):
         mark_parent(view, session)
-    if is_imported and view.sql.one("SELECT 1 FROM spawn WHERE child = ?", (session.id,)) is not None:
+    if is_imported and view.sql.fetch_row("SELECT 1 FROM spawn WHERE child = ?", (session.id,)) is not None:
         join_spawn(view, session.id)
 
 
@@ -493,7 +497,7 @@ def _label_taken(view: Projector, label: str, session: str) -> bool:
     """Does it lead to another session, by label or by alias?"""
     fresh = any(row.label == label and row.id != session for row in view.new_sessions)
     labels = "SELECT 1 FROM session WHERE label = ? AND status <> 'deleted' AND id <> ?"
-    return fresh or view.sql.one(labels, (label, session)) is not None or _alias_taken(view, label, session)
+    return fresh or view.sql.fetch_row(labels, (label, session)) is not None or _alias_taken(view, label, session)
 
 
 def _alias_taken(view: Projector, alias: str, session: str) -> bool:
@@ -502,7 +506,7 @@ def _alias_taken(view: Projector, alias: str, session: str) -> bool:
 
 def _other_holder(view: Projector, alias: str, session: str) -> tuple[int, str] | None:
     """The number of another session that an alias leads to, and the reason of the alias."""
-    row = view.sql.one(
+    row = view.sql.fetch_row(
         "SELECT a.session, a.reason FROM alias a JOIN session s ON s.n = a.session"
         " WHERE a.alias = ? AND s.status <> 'deleted' AND s.id <> ?",
         (alias, session),
@@ -588,7 +592,7 @@ def _rewrite_thread_keys(view: Projector, session: SessionRow, label: str) -> No
     of_label = "DELETE FROM thread_key WHERE key >= ? AND key < ? AND session = ?"
     view.sql.run(of_label, (f"{label}#", f"{label}$", session.n))  # `$` is the letter after `#`
     if session.status != SessionStatus.DELETED:
-        turns = view.sql.all(_LAST_TURNS, (session.n, session.n))
+        turns = view.sql.fetch_rows(_LAST_TURNS, (session.n, session.n))
         view.sql.add(THREAD_KEYS, [(f"{session.label}#{depth}", session.n, turn) for depth, turn in turns])
 
 
@@ -604,7 +608,7 @@ def _goes_on(view: Projector, session: SessionRow, turn: TurnRow | None, events:
     """Does the thread hold, at its new place, what it held so far and more? Then a choice made for it still fits."""
     if turn is None or turn.id == session.head:
         return turn is not None and events == session.head_events
-    row = view.sql.one("SELECT parent_events FROM segment WHERE n = ? AND base = ?", (turn.segment, turn.depth))
+    row = view.sql.fetch_row("SELECT parent_events FROM segment WHERE n = ? AND base = ?", (turn.segment, turn.depth))
     return turn.parent == session.head and (row[0] if row else None) == session.head_events
 
 
@@ -738,7 +742,7 @@ def versions_of(view: Projector, turn: TurnRow) -> list[TurnRow]:
         return [turn]
     if any(row.native == turn.native for row in view.new_turns if row is not turn):
         view.flush(keep=True)
-    stored = view.sql.all("SELECT id FROM turn WHERE native = ? AND id <> ?", (turn.native, turn.id))
+    stored = view.sql.fetch_rows("SELECT id FROM turn WHERE native = ? AND id <> ?", (turn.native, turn.id))
     namesakes = [row for row in (view.turn(id) for (id,) in stored) if row.closed]
     if not namesakes:
         return [turn]
@@ -785,14 +789,14 @@ class TurnWords:
         """The texts of its prompt; of a turn without one those of its first message that says something, else the
         arguments of its first call. 0 stands for what is not here."""
         for condition in ("role = 'user' AND ", ""):
-            message = self._sql.one(
+            message = self._sql.fetch_row(
                 f"SELECT text, parts FROM message WHERE turn = ? AND {condition}(text IS NOT NULL OR parts <> '[]')"
                 " ORDER BY seq LIMIT 1",
                 (self._row.n,),
             )
             if message is not None:
                 return _content_numbers(*message, texts=True) or _content_numbers(*message)
-        call = self._sql.one("SELECT params FROM tool_call WHERE turn = ? ORDER BY seq LIMIT 1", (self._row.n,))
+        call = self._sql.fetch_row("SELECT params FROM tool_call WHERE turn = ? ORDER BY seq LIMIT 1", (self._row.n,))
         return frozenset(call or ())
 
     @cached_property
@@ -810,12 +814,14 @@ class TurnWords:
 
     @cached_property
     def _message_rows(self) -> list[tuple[str, int | None, str | None]]:
-        rows = self._sql.all("SELECT role, text, parts FROM message WHERE turn = ? ORDER BY seq", (self._row.n,))
+        rows = self._sql.fetch_rows("SELECT role, text, parts FROM message WHERE turn = ? ORDER BY seq", (self._row.n,))
         return [(role, text, parts) for role, text, parts in rows]
 
     @cached_property
     def _argument_contents(self) -> frozenset[int]:
-        return frozenset(n for (n,) in self._sql.all("SELECT params FROM tool_call WHERE turn = ?", (self._row.n,)))
+        return frozenset(
+            n for (n,) in self._sql.fetch_rows("SELECT params FROM tool_call WHERE turn = ?", (self._row.n,))
+        )
 
     def _of_messages(self, messages: Iterable[tuple[str, int | None, str | None]]) -> frozenset[int]:
         return frozenset(n for _, text, parts in messages for n in _content_numbers(text, parts))
@@ -844,7 +850,7 @@ def _choose_current(
     """One version is current and the successor of the others. Where other turns took all of them in, none is current,
     and the successor of each is the turn with the smallest id among those that took it in."""
     ids = {row.id for row in versions}
-    pairs = [tuple(row) for id in sorted(ids) for row in view.sql.all(_REPLACED, (id,))]
+    pairs = [tuple(row) for id in sorted(ids) for row in view.sql.fetch_rows(_REPLACED, (id,))]
     taken_in: dict[str, str] = {}
     for turn, by, round in pairs:
         if by not in ids and _is_taken_in(view, turn, by, round):
@@ -912,7 +918,7 @@ def _is_taken_in(view: Projector, turn: str, by: str, round: int) -> bool:
 def stands_for(sql: Sql, turn: str, by: str, round: int) -> bool:
     """Of two turns that took in each other the last one to do so stands; where two ledgers read a source in another
     order, the one with the smaller id."""
-    back = sql.one("SELECT round FROM superseded WHERE turn = ? AND by = ?", (by, turn))
+    back = sql.fetch_row("SELECT round FROM superseded WHERE turn = ? AND by = ?", (by, turn))
     return is_last(turn, by, round, None if back is None else back[0])
 
 
@@ -930,7 +936,7 @@ def _move_sessions(view: Projector, moment: EventMoment, old: TurnRow, new: Turn
     """Sessions that stood on the old version stand on the new one; nothing was said in between."""
     standing = [row for row in (*view.new_sessions, *view.changed_sessions.values()) if row.head == old.id]
     pending = {row.id for row in view.changed_sessions.values()} | {row.id for row in view.new_sessions}
-    rows = view.sql.all(f"{SESSION.select} WHERE head_segment = ? AND head = ?", (old.segment, old.id))
+    rows = view.sql.fetch_rows(f"{SESSION.select} WHERE head_segment = ? AND head = ?", (old.segment, old.id))
     stored = (SessionRow(*row) for row in rows)
     standing += [view.memory.sessions.setdefault(row.id, row) for row in stored if row.id not in pending]
     for session in sorted({row.id: row for row in standing}.values(), key=lambda row: row.n):

@@ -86,7 +86,7 @@ def take_threads(view: Projector, session: SessionRow, threads: Sequence[tuple[i
     if session.reach is None or session.head is None:
         return
     for segment, depth in threads:
-        for (id,) in view.sql.all(_OF_OTHERS, (segment, depth, session.n, session.origin)):
+        for (id,) in view.sql.fetch_rows(_OF_OTHERS, (segment, depth, session.n, session.origin)):
             take_turn(view, session, view.turn(id))
 
 
@@ -107,7 +107,7 @@ def list_at(view: Projector, turn: TurnRow, when: int) -> None:
     if has_grown:
         view.flush(keep=True)
     for parent in above:  # grows on the way
-        for (id,) in view.sql.all("SELECT id FROM turn WHERE parent = ? AND listed_at < ?", (parent.id, when)):
+        for (id,) in view.sql.fetch_rows("SELECT id FROM turn WHERE parent = ? AND listed_at < ?", (parent.id, when)):
             child = view.turn(id)
             child.listed_at = when
             view.changed_turns[child.id] = child
@@ -118,7 +118,7 @@ def list_undated_threads(view: Projector, session: SessionRow, threads: Sequence
     """When the session began has become known: so its turns without a time are listed anew, from the first one on."""
     view.flush(keep=True)
     for segment, depth in threads:
-        for (id,) in view.sql.all(_UNDATED, (segment, depth, session.n)):
+        for (id,) in view.sql.fetch_rows(_UNDATED, (segment, depth, session.n)):
             list_undated(view, session, view.turn(id))
 
 
@@ -518,11 +518,13 @@ def _carry_on(view: Projector, turn: TurnRow, change: int) -> None:
         "UPDATE turn SET tokens_before = tokens_before + ? WHERE segment = ? AND depth > ?",
         (change, turn.segment, turn.depth),
     )
-    segments = view.sql.all("SELECT n FROM segment WHERE parent = ? AND parent_depth >= ?", (turn.segment, turn.depth))
+    segments = view.sql.fetch_rows(
+        "SELECT n FROM segment WHERE parent = ? AND parent_depth >= ?", (turn.segment, turn.depth)
+    )
     while segments:
         (segment,) = segments.pop()
         view.sql.run("UPDATE turn SET tokens_before = tokens_before + ? WHERE segment = ?", (change, segment))
-        segments += view.sql.all("SELECT n FROM segment WHERE parent = ?", (segment,))
+        segments += view.sql.fetch_rows("SELECT n FROM segment WHERE parent = ?", (segment,))
 
 
 def _see_calls(view: Projector, turn: TurnRow, event: own.Sighting, leads: bool) -> None:

@@ -158,7 +158,7 @@ def _segment_place(view: Projector, parent: TurnRow | None, event: dag.RunStarte
 
 
 def _next_segment(view: Projector) -> int:
-    (highest,) = view.sql.one("SELECT max(n) FROM segment") or (0,)
+    (highest,) = view.sql.fetch_row("SELECT max(n) FROM segment") or (0,)
     return (highest or 0) + 1
 
 
@@ -401,7 +401,7 @@ def _repeat_count(view: Projector, turn: TurnRow, call_id: int) -> int:
     place, fresh = (turn.n, call_id), view.new_calls[-turn.calls :] if turn.calls else []
     if not turn.calls or (fresh and (fresh[0].turn, fresh[0].seq) == (turn.n, 0)):
         return view.repeats[place]
-    stored = view.sql.one("SELECT count(*) FROM tool_call WHERE turn = ? AND call_id = ?", place)
+    stored = view.sql.fetch_row("SELECT count(*) FROM tool_call WHERE turn = ? AND call_id = ?", place)
     return (stored[0] if stored else 0) + view.repeats[place]
 
 
@@ -454,7 +454,7 @@ def _tool_result(view: Projector, moment: EventMoment, event: dag.ToolResult) ->
 def distrust(view: Projector, turn: TurnRow) -> None:
     """Mark a turn that ended, and those that follow it: they began before the words came, and theirs will follow."""
     view.flush(keep=True)
-    rows = view.sql.all(
+    rows = view.sql.fetch_rows(
         "WITH RECURSIVE below(segment, depth) AS ("
         "SELECT CAST(? AS bigint), CAST(? AS bigint) UNION ALL SELECT s.n, s.base FROM below b"
         " JOIN segment s ON s.parent = b.segment AND s.parent_depth >= b.depth"
@@ -511,7 +511,7 @@ def _run_finished(view: Projector, moment: EventMoment, event: dag.RunFinished) 
 def _compaction_recorded(view: Projector, moment: EventMoment, event: own.CompactionRecorded) -> None:
     """A turn has one; another one changes nothing."""
     row: TurnRow = moment.row
-    if view.sql.one("SELECT 1 FROM compaction WHERE turn = ?", (row.id,)) is not None:
+    if view.sql.fetch_row("SELECT 1 FROM compaction WHERE turn = ?", (row.id,)) is not None:
         return
     view.sql.run(
         "INSERT INTO compaction(turn, segment, depth, summary, through, first_kept, turns_summarized, type, model,"
@@ -743,7 +743,7 @@ def load(txn: ReadTxn, message: str) -> list[Codeblock]:
     """A message's blocks, exact: from the view, or from the newest events where the view lags behind. Of one that was
     substituted, those of the message that is shown in its place."""
     facts, message = txn.facts, _shown_message(txn, message)
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT language, content, start, length, path, line_start, line_end FROM codeblock"
         " WHERE message = ? ORDER BY idx",
         (message,),
@@ -755,10 +755,12 @@ def load(txn: ReadTxn, message: str) -> list[Codeblock]:
 
 
 def _shown_message(txn: ReadTxn, message: str) -> str:
-    turn = txn.sql.one("SELECT n FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))  # its id lies behind it
-    place = turn and txn.sql.one("SELECT turn, seq FROM message WHERE turn = ? AND id = ?", (*turn, message))
+    turn = txn.sql.fetch_row(
+        "SELECT n FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (message,)
+    )  # its id lies behind it
+    place = turn and txn.sql.fetch_row("SELECT turn, seq FROM message WHERE turn = ? AND id = ?", (*turn, message))
     query = "SELECT n, replacement_n FROM substitution WHERE turn = ? AND place = 'message' AND seq = ?"
-    rows = [] if place is None else txn.sql.all(query, place)
+    rows = [] if place is None else txn.sql.fetch_rows(query, place)
     replacement = max(rows)[1] if rows else None
     line = None if replacement is None else txn.facts.line(replacement)
     shown = None if replacement is None or line is None else _message_in(replacement, line)

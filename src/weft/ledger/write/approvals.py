@@ -47,7 +47,7 @@ def is_beside_agent(sql: Sql, session: int | None, node: str, *, since: int | No
     if session is None:
         return False
     session = _spawner_session(sql, session)
-    rows = sql.all(
+    rows = sql.fetch_rows(
         "SELECT p.n, p.replica FROM session s JOIN participant a ON a.session = s.id"
         " JOIN participant p ON p.conversation = a.conversation AND p.node = ?"
         " JOIN conversation c ON c.id = a.conversation"
@@ -65,7 +65,7 @@ def _spawner_session(sql: Sql, session: int) -> int:
         " JOIN session p ON p.id = w.parent_session WHERE s.n = ?"
     )
     own = OwnEvents(sql)
-    while (row := sql.one(query, (session,))) is not None and own.has(row[1], row[2]) and row[0] < session:
+    while (row := sql.fetch_row(query, (session,))) is not None and own.has(row[1], row[2]) and row[0] < session:
         session = int(row[0])
     return session
 
@@ -193,7 +193,7 @@ def digest_of_source(source: str) -> str:
 def listed_policies(txn: ReadTxn, states: Sequence[str] = ()) -> list[Policy]:
     """Policies in these states, or all; the oldest first."""
     where = f" WHERE y.state IN ({', '.join('?' * len(states))})" if states else ""
-    rows = txn.sql.all(f"{_POLICY_SELECT}{where} ORDER BY y.n", tuple(states))
+    rows = txn.sql.fetch_rows(f"{_POLICY_SELECT}{where} ORDER BY y.n", tuple(states))
     return [_to_policy(txn, row) for row in rows if _may_read_policy(txn, row[3])]
 
 
@@ -206,7 +206,7 @@ def _may_read_policy(txn: ReadTxn, agent: str | None) -> bool:
 def active_policy(txn: ReadTxn, agent: str | None) -> Policy | None:
     """The policy in force for an agent, by its id, or the one for all agents."""
     condition = "y.agent IS NULL" if agent is None else "y.agent = ?"
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         f"{_POLICY_SELECT} WHERE y.state = ? AND {condition} ORDER BY y.decided_n DESC",
         (PolicyState.ACTIVE.value, *(() if agent is None else (agent,))),
     )
@@ -217,7 +217,7 @@ def load_policy(txn: ReadTxn, name: str) -> Policy:
     """By its id or the end of it, else the newest of its name."""
     text, rows = name_in_address(name.strip()), list[Row]()
     if is_ulid_ending(text):
-        rows = txn.sql.all(f"{_POLICY_SELECT} WHERE y.id LIKE ? ORDER BY y.n LIMIT 3", (f"%{text.upper()}",))
+        rows = txn.sql.fetch_rows(f"{_POLICY_SELECT} WHERE y.id LIKE ? ORDER BY y.n LIMIT 3", (f"%{text.upper()}",))
     rows = [row for row in rows if _may_read_policy(txn, row[3])]
     if len(rows) > 1:
         raise AmbiguousName(name, [row[0] for row in rows])
@@ -347,7 +347,7 @@ def _reason_content(append: Append, text: str | None) -> Any:
 
 
 def _agent_id(append: Append, name: str) -> str:
-    row = append.sql.one(
+    row = append.sql.fetch_row(
         "SELECT id FROM program WHERE kind = ? AND deleted = 0 AND (name = ? OR id = ?)",
         (ProgramKind.AGENT.value, name, name),
     )
@@ -413,7 +413,7 @@ def listed_approvals(
     query = f"{_REQUEST_SELECT} WHERE {where} ORDER BY a.n LIMIT ?"
     approvals: list[Approval] = []
     while len(approvals) < limit:
-        rows = txn.sql.all(query, (*states, after, *(() if session is None else (session,)), limit))
+        rows = txn.sql.fetch_rows(query, (*states, after, *(() if session is None else (session,)), limit))
         readable = (_to_approval(txn, row) for row in rows if _may_read_request(txn, row))
         approvals += islice(readable, limit - len(approvals))
         if len(rows) < limit:
@@ -427,7 +427,7 @@ def load_approval(txn: ReadTxn, name: str) -> Approval:
     text = name.strip().lower()
     rows = []
     if len(text) >= SHORTEST_ID and all(letter in "0123456789abcdef" for letter in text):
-        rows = txn.sql.all(f"{_REQUEST_SELECT} WHERE a.request LIKE ? ORDER BY a.n LIMIT 3", (f"{text}%",))
+        rows = txn.sql.fetch_rows(f"{_REQUEST_SELECT} WHERE a.request LIKE ? ORDER BY a.n LIMIT 3", (f"{text}%",))
     approvals = [_to_approval(txn, row) for row in rows if _may_read_request(txn, row)]
     if not approvals:
         raise NotFound("approval", name, Action.LIST_APPROVALS)
@@ -438,7 +438,7 @@ def load_approval(txn: ReadTxn, name: str) -> Approval:
 
 def decisions_of(txn: ReadTxn, turn: str) -> list[CallDecision]:
     """What was decided about the calls of a turn, in order."""
-    rows = txn.sql.all(_DECISIONS, (turn,))
+    rows = txn.sql.fetch_rows(_DECISIONS, (turn,))
     return [
         CallDecision(
             n=n,
@@ -459,7 +459,7 @@ def decisions_of(txn: ReadTxn, turn: str) -> list[CallDecision]:
 
 def session_grants(txn: ReadTxn, session: str) -> list[Approval]:
     """What people allowed for the rest of a session, by its id."""
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         f"{_REQUEST_SELECT} WHERE s.id = ? AND a.scope = ? AND a.state = ?",
         (session, GrantScope.SESSION.value, ApprovalState.GRANTED.value),
     )
@@ -508,7 +508,7 @@ def _ensure_open(append: Append, approval: Approval, bound: str | None) -> None:
         raise NotApplicable(f"approval {short} has expired", Action.LIST_APPROVALS)
     if bound is not None and bound != approval.bound:
         raise NotApplicable(f"approval {short} is for another call than the one that was shown", "look at it again")
-    row = append.sql.one("SELECT n, replica FROM approval WHERE request = ?", (approval.id,))
+    row = append.sql.fetch_row("SELECT n, replica FROM approval WHERE request = ?", (approval.id,))
     if row is None or not is_written_here(append.sql, row[0], row[1]):
         raise NotApplicable(f"approval {short} was asked for in another ledger", "answer it there")
 

@@ -166,7 +166,7 @@ def _thread_ranges(txn: ReadTxn, session: SessionRow) -> list[SegmentRange]:
 def _turns_extent(txn: ReadTxn, ranges: list[SegmentRange]) -> tuple[int, int | None, int | None]:
     """How many turns, when the first began and when the last ended; of imported turns without a time only how many."""
     rows = [
-        txn.sql.one(
+        txn.sql.fetch_row(
             "SELECT count(*), min(CASE WHEN started_at <> ? THEN started_at END),"
             " max(CASE WHEN started_at <> ? THEN COALESCE(completed_at, started_at) END)"
             " FROM turn WHERE segment = ? AND depth BETWEEN ? AND ?",
@@ -184,7 +184,7 @@ def _latest_turns(txn: ReadTxn, ranges: list[SegmentRange]) -> list[str]:
     """Ids of the latest turns, the oldest of them first."""
     turns: list[str] = []
     for part in reversed(ranges):
-        rows = txn.sql.all(
+        rows = txn.sql.fetch_rows(
             "SELECT id FROM turn WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth DESC LIMIT ?",
             (part.segment, part.low, part.high, TOPICS - len(turns)),
         )
@@ -196,7 +196,7 @@ def _latest_turns(txn: ReadTxn, ranges: list[SegmentRange]) -> list[str]:
 
 def _unanswered_questions(txn: ReadTxn, session: SessionRow) -> Iterator[str]:
     """The last question: of a turn that failed after the head, else of a head without a response."""
-    row = txn.sql.one(
+    row = txn.sql.fetch_row(
         "SELECT id FROM turn WHERE session = ? AND status <> 'completed' AND current = 1 AND n > COALESCE("
         "(SELECT h.n FROM history h WHERE h.session = ? ORDER BY h.k DESC LIMIT 1), 0) ORDER BY n DESC LIMIT 1",
         (session.n, session.n),
@@ -213,12 +213,12 @@ def _has_open_question(txn: ReadTxn, turn: TurnRow) -> bool:
     if turn.response is not None or turn.type != TurnType.NORMAL:
         return False
     links = "SELECT 1 FROM link WHERE child = ? AND why = ?"
-    return txn.sql.one(links, (turn.id, LinkReason.SUMMARY)) is None
+    return txn.sql.fetch_row(links, (turn.id, LinkReason.SUMMARY)) is None
 
 
 def _open_tasks(txn: ReadTxn, session: SessionRow, access: Access) -> Iterator[str]:
     """Tasks that an agent works on in this session."""
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT DISTINCT task FROM program WHERE session = ? AND deleted = 0 AND task IS NOT NULL ORDER BY task",
         (session.id,),
     )
@@ -230,7 +230,9 @@ def _open_tasks(txn: ReadTxn, session: SessionRow, access: Access) -> Iterator[s
 
 def _unfinished_subagents(txn: ReadTxn, session: SessionRow, access: Access) -> Iterator[str]:
     """Subagents of this session that have not finished."""
-    rows = txn.sql.all(f"{SESSION.select} WHERE parent_session = ? AND status = 'active' ORDER BY n", (session.id,))
+    rows = txn.sql.fetch_rows(
+        f"{SESSION.select} WHERE parent_session = ? AND status = 'active' ORDER BY n", (session.id,)
+    )
     subagents = to_sessions(txn, [row for row in (SessionRow(*values) for values in rows) if access.may_read(row)])
     is_open = (TaskStatus.PENDING.value, TaskStatus.RUNNING.value)
     for subagent in [subagent for subagent in subagents if subagent.task_status in is_open][-TOPICS:]:
@@ -402,7 +404,7 @@ class TurnPick:
 
     def _call_row(self, id: str) -> CallRow:
         sql = self._turn_events.append.sql
-        row = sql.one(f"{CALL.select} WHERE turn = ? AND event = ?", (self.source.n, bytes.fromhex(id)))
+        row = sql.fetch_row(f"{CALL.select} WHERE turn = ? AND event = ?", (self.source.n, bytes.fromhex(id)))
         assert row is not None, "every call of a run has a row"
         return CallRow(*row)
 
@@ -441,7 +443,7 @@ def _error_code(code: str | None) -> str:
 
 
 def _content_reference(sql: Sql, n: int) -> str:
-    row = sql.one("SELECT ref FROM content WHERE n = ?", (n,))
+    row = sql.fetch_row("SELECT ref FROM content WHERE n = ?", (n,))
     assert row is not None, "a call's contents have rows"
     return bytes(row[0]).hex()
 
@@ -465,7 +467,7 @@ def _link_turn(turn_events: TurnEvents, source: str, why: LinkReason) -> None:
 
 def provenance(txn: ReadTxn, turn: TurnRow) -> list[Provenance]:
     """What a turn was made from, then what was made from it."""
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         "SELECT child, parent, why FROM link WHERE (child = ? OR parent = ?) AND why IN (?, ?)"
         " ORDER BY child, parent, why",
         (turn.id, turn.id, *_MERGES),
@@ -479,7 +481,7 @@ def _provenance_of(txn: ReadTxn, child: str, parent: str, why: str) -> Provenanc
     if turn is None or source is None or not all(map(access_of(txn).may_read_turn, (turn, source))):
         return None
     common = common_depth(*(ranges_to(txn.sql, row.segment, row.depth) for row in (turn, source)))
-    row = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
+    row = common and txn.sql.fetch_row("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
     return Provenance(why=why, turn_id=child, source_id=parent, left_id=row[0] if row else None)
 
 
@@ -675,7 +677,7 @@ def _ensure_two(append: Append, gone: SessionRow, target: SessionRow) -> None:
 
 def _session_names(append: Append, session: SessionRow) -> tuple[str, ...]:
     """Every name that leads to a session: its label, its aliases, and its routing key if no other session has it."""
-    rows = append.sql.all("SELECT alias FROM alias WHERE session = ? ORDER BY alias", (session.n,))
+    rows = append.sql.fetch_rows("SELECT alias FROM alias WHERE session = ? ORDER BY alias", (session.n,))
     names = [session.label, *(row[0] for row in rows if row[0] != session.label)]
     key = None if session.routing is None else append.txn.facts.text(session.routing)
     if key is not None and key not in names and cleaned_label(key) == key and find_by_name(append.view, key) is None:
@@ -735,5 +737,5 @@ def _former_names(append: Append, session: SessionRow) -> dict[str, AliasReason]
 def _merged_into(append: Append, alias: str, session: SessionRow) -> SessionRow | None:
     """The other session that an alias leads to since a merge."""
     rows = "SELECT session FROM alias WHERE alias = ? AND reason = ? AND session <> ?"
-    row = append.sql.one(rows, (alias, AliasReason.IDENTITY_MERGE, session.n))
+    row = append.sql.fetch_row(rows, (alias, AliasReason.IDENTITY_MERGE, session.n))
     return None if row is None else append.view.session_of_number(row[0])

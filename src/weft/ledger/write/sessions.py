@@ -315,7 +315,7 @@ def choose_sessions(
     elif names:
         rows = [require(txn, name) for name in names]
     else:
-        found = txn.sql.all(f"{SESSION.select} WHERE status = ? ORDER BY n", (status,))
+        found = txn.sql.fetch_rows(f"{SESSION.select} WHERE status = ? ORDER BY n", (status,))
         rows = [SessionRow(*row) for row in found]
     rows = list(filter(access_of(txn).may_read, rows))
     chosen = {row.id: row for row in rows if before is None or row.updated_at < before}
@@ -327,7 +327,7 @@ def _of_tree(txn: ReadTxn, name: str, resolve: Resolve) -> list[SessionRow]:
     if session is not None and session.head is None:
         return [session]
     root = resolve(txn, name if session is None or session.head is None else session.head).turn.root
-    rows = txn.sql.all(
+    rows = txn.sql.fetch_rows(
         f"{SESSION.select} WHERE head_segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n", (root,)
     )
     return [SessionRow(*row) for row in rows]
@@ -520,7 +520,7 @@ def choose_compaction(writer: LedgerWriter, session: str, compaction: str | None
 
 def _belongs_to_thread(append: Append, compaction: TurnRow, head: TurnRow, events: int | None) -> bool:
     """Does the thread hold what was compacted, and of the last turn summarised just as many events?"""
-    row = append.sql.one("SELECT through FROM compaction WHERE turn = ?", (compaction.id,))
+    row = append.sql.fetch_row("SELECT through FROM compaction WHERE turn = ?", (compaction.id,))
     base = load_parent(append, compaction.parent or "")
     if row is None or not lies_on(append.sql, base, head):
         return False

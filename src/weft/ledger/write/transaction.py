@@ -402,7 +402,7 @@ class Append:
         name = normal_form(checked_length(name, "agent's name"))
         if visible_form(name) != name:
             raise InvalidInput(f"an agent's name is {quoted(name)}", "write it in visible letters of one script")
-        program_row = self.sql.one(
+        program_row = self.sql.fetch_row(
             "SELECT id, kind FROM program WHERE (name = ? AND deleted = 0) OR id = ?", (name, name)
         )
         if program_row is not None:
@@ -427,7 +427,7 @@ class Append:
     def ledger_stream(self, actor: str = DEFAULT_AGENT) -> EventStream:
         """The end of the ledger's own stream: what concerns no turn, or a turn after its end."""
         name = ledger_stream(self.replica)
-        tip = self.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        tip = self.sql.fetch_row("SELECT last FROM stream_tip WHERE stream = ?", (name,))
         return self.stream(name, bytes(tip[0]).hex() if tip else None, actor)
 
     @property
@@ -701,7 +701,7 @@ def find_answer(sql: Sql, command: KeyedCommand | None) -> CommandAnswer | None:
     """What this command answered before. Raises KeyTaken where its key came with another request."""
     if command is None:
         return None
-    row = sql.one("SELECT command, request, node, details FROM command_done WHERE key = ?", (command.key_digest,))
+    row = sql.fetch_row("SELECT command, request, node, details FROM command_done WHERE key = ?", (command.key_digest,))
     if row is None:
         return None
     name, request, node, details = row

@@ -631,7 +631,9 @@ def fail_abandoned(append: Append, turn: TurnRow, reason: InterruptionReason, me
 
 
 def open_calls(append: Append, turn: TurnRow) -> tuple[str, ...]:
-    rows = append.sql.all("SELECT event FROM tool_call WHERE turn = ? AND outcome IS NULL ORDER BY seq", (turn.n,))
+    rows = append.sql.fetch_rows(
+        "SELECT event FROM tool_call WHERE turn = ? AND outcome IS NULL ORDER BY seq", (turn.n,)
+    )
     return tuple(bytes(event).hex() for (event,) in rows)
 
 
@@ -753,7 +755,7 @@ def _failed_after(append: Append, session: SessionRow, parent: str | UnsetType |
 
 def grew_at(sql: Sql, turn: TurnRow) -> int | None:
     """After how many of its parent's events a turn begins; None: after all of them."""
-    row = sql.one("SELECT parent_events FROM segment WHERE n = ? AND base = ?", (turn.segment, turn.depth))
+    row = sql.fetch_row("SELECT parent_events FROM segment WHERE n = ? AND base = ?", (turn.segment, turn.depth))
     return row[0] if row else None
 
 
@@ -790,7 +792,7 @@ def _content_scope(append: Append, parent: TurnRow | None) -> int:
 
 
 def _next_scope(sql: Sql) -> int:
-    (highest,) = sql.one("SELECT max(n) FROM segment") or (0,)
+    (highest,) = sql.fetch_row("SELECT max(n) FROM segment") or (0,)
     return (highest or 0) + 1
 
 

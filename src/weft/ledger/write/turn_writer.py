@@ -547,7 +547,7 @@ def _ensure_parked(append: Append, turn: TurnRow) -> None:
 def _open_call(append: Append, turn: TurnRow, call_id: str) -> tuple[CallRow, str]:
     """By our own id, which names one call, or by the provider's, which may name several: the first that waits.
     Returns the provider's id beside it."""
-    rows = append.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
+    rows = append.sql.fetch_rows(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
     pairs = ((call, append.txn.facts.text(call.call_id)) for call in (CallRow(*row) for row in rows))
     calls = [(call, native) for call, native in pairs if native is not None]
     ours = [pair for pair in calls if call_id in _call_spellings(turn, *pair)]
@@ -616,7 +616,7 @@ def substitute(
                 reason=why,
             )
         append.seal()
-        if append.sql.one("SELECT 1 FROM vector LIMIT 1") is not None:
+        if append.sql.fetch_row("SELECT 1 FROM vector LIMIT 1") is not None:
             forget_turns(append.sql, [place.turn.id])
         return shown
 
@@ -766,7 +766,7 @@ def _ensure_readable(append: Append, place: SubstitutedPlace) -> None:
 
 def _call_of(append: Append, turn: TurnRow, result: ToolResult) -> CallRow:
     event = bytes.fromhex(result.call.event_id)
-    row = append.sql.one(f"{CALL.select} WHERE turn = ? AND event = ?", (turn.n, event))
+    row = append.sql.fetch_row(f"{CALL.select} WHERE turn = ? AND event = ?", (turn.n, event))
     if row is None:
         raise NotFound("tool call", result.call.event_id)
     return CallRow(*row)

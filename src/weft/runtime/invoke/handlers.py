@@ -563,7 +563,7 @@ class MentionNotices:
     def _new_mentions(self) -> tuple[int, list[NewMention]]:
         with store_of(self._ledger).read() as txn:
             own, tip = OwnEvents(txn.sql), txn.facts.tip().n
-            rows = txn.sql.all(
+            rows = txn.sql.fetch_rows(
                 "SELECT r.n, r.replica, m.node, m.conversation, m.position FROM room_message r"
                 " JOIN mention m ON m.conversation = r.conversation AND m.position = r.position"
                 " JOIN program p ON p.id = m.node"

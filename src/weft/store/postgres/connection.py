@@ -576,11 +576,11 @@ class PostgresSql:
             raise
         return [self._statements.rows(result) for result in results[len(later) :]]
 
-    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        rows = self.all(sql, values)
+    def fetch_row(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        rows = self.fetch_rows(sql, values)
         return rows[0] if rows else None
 
-    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+    def fetch_rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of_statement(sql)):
             self.buffer.write_rows()
         question = (sql, tuple(values))
@@ -617,13 +617,13 @@ class PostgresSql:
         self._checked_answers.clear()
         return self._statements.call(call, values)
 
-    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """A few rows are here at a time, however many there are, and fewer where they are large."""
         if self.buffer.waiting:
             self.buffer.write_rows()
         self.flush()
         self._cursors += 1
-        name, cursor = f"each_{self._cursors}", self.connection.cursor()
+        name, cursor = f"rows_{self._cursors}", self.connection.cursor()
         cursor.execute(
             f"DECLARE {name} NO SCROLL CURSOR FOR ".encode() + translate(sql), askable(values), prepare=False
         )

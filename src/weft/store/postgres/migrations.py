@@ -70,7 +70,7 @@ SELECT kind, name::text FROM object
 
 def check_objects(sql: PostgresSql, address: PostgresAddress, schema: Schema, number: int, own: str) -> None:
     """Refuse a ledger of this number in whose schema lies what Weft did not make. `own` made what only servers have."""
-    unknown = set(sql.all(_OBJECTS, (address.ledger,))) - _expected_objects(schema, number, own)
+    unknown = set(sql.fetch_rows(_OBJECTS, (address.ledger,))) - _expected_objects(schema, number, own)
     if unknown:
         titles = [f"{kind} {name[:NAME_CHARACTERS]!r}" for kind, name in sorted(unknown)]
         raise UnknownObjects(address.shown, titles, Action.REMOVE_OBJECTS)
@@ -149,12 +149,12 @@ def in_postgres(step: str) -> str:
 def schema_number(sql: PostgresSql, address: PostgresAddress) -> int | None:
     """The ledger's schema number; 0 where the schema is empty, None where there is none; else it is no ledger."""
     may_look = "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = ?"
-    row = sql.one(may_look, (address.ledger,))
+    row = sql.fetch_row(may_look, (address.ledger,))
     if row is None:
         return None
     if not row[0]:  # the server then says of its tables that they do not exist
         raise StoreFailed(f"{address.shown}: permission denied for schema {address.ledger}", GRANT)
-    things = sql.all(
+    things = sql.fetch_rows(
         "SELECT relname FROM pg_catalog.pg_class WHERE relnamespace = (SELECT oid FROM pg_catalog.pg_namespace"
         " WHERE nspname = ?)",
         (address.ledger,),
@@ -163,7 +163,7 @@ def schema_number(sql: PostgresSql, address: PostgresAddress) -> int | None:
         return 0
     if (MARK,) not in things:
         raise NotALedger(address.shown, f"the schema {address.ledger} is another program's")
-    row = sql.one(f"SELECT number FROM {MARK}")
+    row = sql.fetch_row(f"SELECT number FROM {MARK}")
     return int(row[0]) if row else 0
 
 
@@ -184,7 +184,7 @@ def migrate(sql: PostgresSql, address: PostgresAddress, schema: Schema) -> None:
     check_objects(sql, address, schema, number, OWN)
     if number == schema.number:
         return
-    for (view,) in sql.all("SELECT viewname FROM pg_catalog.pg_views WHERE schemaname = ?", (address.ledger,)):
+    for (view,) in sql.fetch_rows("SELECT viewname FROM pg_catalog.pg_views WHERE schemaname = ?", (address.ledger,)):
         sql.script(f"DROP VIEW IF EXISTS {quoted(view)} CASCADE")  # others go with it
     for step in schema.migrations:
         if step.number > number:
@@ -229,7 +229,7 @@ def missing_parts(sql: PostgresSql, address: PostgresAddress) -> list[str]:
     if schema_number(sql, address) != sqlite_schema().number:
         return []
     expected = {part for part in parts_of(sqlite_schema()) if _NOT_HERE.fullmatch(part) is None}
-    there = {part for (part,) in sql.all(_PARTS, (address.ledger,))}
+    there = {part for (part,) in sql.fetch_rows(_PARTS, (address.ledger,))}
     return [f"{part} is missing" for part in sorted(expected - there)]
 
 
@@ -237,14 +237,14 @@ def find_damage(sql: PostgresSql, address: PostgresAddress) -> list[str]:
     """Every row of every table is read, so that a page that is not what was written fails; where the `amcheck`
     extension is installed, every index that it knows is held against its table as well."""
     damage = missing_parts(sql, address)
-    for table, _ in sql.all(_RELATIONS, (address.ledger, "r")):
+    for table, _ in sql.fetch_rows(_RELATIONS, (address.ledger, "r")):
         damage += _try(sql, table, f"SELECT count(*) FROM {quoted(table)} t WHERE t::text IS NULL")
-    amcheck = sql.one(
+    amcheck = sql.fetch_row(
         "SELECT n.nspname FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace"
         " WHERE e.extname = 'amcheck'"
     )
     if amcheck is not None:
-        for index, oid in sql.all(_RELATIONS, (address.ledger, "i")):
+        for index, oid in sql.fetch_rows(_RELATIONS, (address.ledger, "i")):
             damage += _try(sql, index, f"SELECT {quoted(amcheck[0])}.bt_index_check({oid}::regclass, true)")
     return damage
 
@@ -299,7 +299,7 @@ def rewrite_tables(sql: PostgresSql, address: PostgresAddress, patience: float) 
     sql.script(f"SET lock_timeout TO '{max(1, int(patience * 1000))}ms'")
     try:
         sql.script(f"SELECT pg_advisory_lock({address.lock})")
-        for (table,) in sql.all(_MAY_HOLD_BYTES, (address.ledger, address.ledger)):
+        for (table,) in sql.fetch_rows(_MAY_HOLD_BYTES, (address.ledger, address.ledger)):
             sql.script(f'VACUUM (FULL, ANALYZE) "{table}"')
         _forget_the_emptied(sql, address)
         sql.script("VACUUM (FULL) pg_catalog.pg_statistic")
@@ -312,8 +312,8 @@ def _forget_the_emptied(sql: PostgresSql, address: PostgresAddress) -> None:
     """Of a table without rows the planner learns nothing, and remembers what it knew."""
     if sql.connection.info.server_version < CAN_FORGET_STATISTICS:
         return
-    for table, column in sql.all(_EMPTY_BUT_KNOWN, (address.ledger,)):
-        sql.all("SELECT pg_clear_attribute_stats(?, ?, ?, false)", (address.ledger, table, column))
+    for table, column in sql.fetch_rows(_EMPTY_BUT_KNOWN, (address.ledger,)):
+        sql.fetch_rows("SELECT pg_clear_attribute_stats(?, ?, ?, false)", (address.ledger, table, column))
 
 
 # --- A backup of a PostgreSQL ledger is a ledger file: every table of one snapshot, row by row, in a SQLite database.
@@ -349,7 +349,7 @@ def write_copy(
 
 def _copy_words(sql: PostgresSql, into: apsw.Connection) -> None:
     """The index of words is each engine's own; its words are the same."""
-    rows = sql.each("SELECT n, array_to_string(tsvector_to_array(words), ' ') FROM word")
+    rows = sql.iterate_rows("SELECT n, array_to_string(tsvector_to_array(words), ' ') FROM word")
     index = FtsIndex(SqliteSql(into))
     while some := list(islice(rows, AT_ONCE)):
         with into:
@@ -358,13 +358,13 @@ def _copy_words(sql: PostgresSql, into: apsw.Connection) -> None:
 
 def _copy_tables(sql: PostgresSql, into: apsw.Connection, progress: Progress | None) -> None:
     tables = [name for (name,) in into.execute(_TABLES)]
-    counts = {name: (sql.one(f"SELECT count(*) FROM {name}") or (0,))[0] for name in tables}
+    counts = {name: (sql.fetch_row(f"SELECT count(*) FROM {name}") or (0,))[0] for name in tables}
     done, total = 0, sum(counts.values())
     for name in tables:
         columns = [f'"{row[1]}"' for row in into.execute(f"PRAGMA table_info({name})")]
         names = ", ".join(columns)
         insert = f"INSERT INTO {name}({names}) VALUES ({', '.join('?' * len(columns))})"
-        rows = sql.each(f"SELECT {names} FROM {name}")
+        rows = sql.iterate_rows(f"SELECT {names} FROM {name}")
         while some := list(islice(rows, AT_ONCE)):
             with into:
                 into.executemany(insert, some)

@@ -76,7 +76,7 @@ class GinIndex:
         self._sql.run_many("DELETE FROM word WHERE n = ?", [(n,) for n in passages])
 
     def match(self, question: Question, limit: int, low: int | None = None, high: int | None = None) -> list[int]:
-        rows = self._sql.all(
+        rows = self._sql.fetch_rows(
             "SELECT n FROM word WHERE words @@ CAST(? AS tsquery) AND n BETWEEN ? AND ? LIMIT ?",
             (spelled(question), 0 if low is None else low, LAST_NUMBER if high is None else high, limit),
         )
@@ -84,14 +84,14 @@ class GinIndex:
 
     def ranked(self, question: Question, limit: int) -> list[int]:
         """Fewer words beside those looked for are better: that is all that is known without their places."""
-        rows = self._sql.all(
+        rows = self._sql.fetch_rows(
             "SELECT n FROM word WHERE words @@ CAST(? AS tsquery) ORDER BY length(words), n DESC LIMIT ?",
             (spelled(question), limit),
         )
         return [n for (n,) in rows]
 
     def pairs(self) -> Iterator[tuple[str, int]]:
-        rows = self._sql.each("SELECT w.lexeme, n FROM word, unnest(tsvector_to_array(words)) AS w(lexeme)")
+        rows = self._sql.iterate_rows("SELECT w.lexeme, n FROM word, unnest(tsvector_to_array(words)) AS w(lexeme)")
         return cast("Iterator[tuple[str, int]]", rows)
 
     def purge(self) -> None:
@@ -423,7 +423,7 @@ class PostgresStore(SqlStore):
     def _settle_name(self, sql: PostgresSql) -> None:
         """A ledger that was copied together with its name goes on under another one."""
         place = _database_place(sql, self.address.ledger)
-        known = sql.one("SELECT value FROM local WHERE key = ?", (PLACE,))
+        known = sql.fetch_row("SELECT value FROM local WHERE key = ?", (PLACE,))
         if is_copy(sql) or (known is not None and known != (place,)):
             was, self.replica = self.replica, self._mint()
             self.former = was
@@ -598,11 +598,11 @@ class PostgresStore(SqlStore):
         sql = connect(self.address, WRITER_IDLE)
         try:
             if not (patient and trace.had_lock):
-                ended = sql.all(_END_BACKEND, (LOCK_SECONDS * 1_000, trace.backend))
+                ended = sql.fetch_rows(_END_BACKEND, (LOCK_SECONDS * 1_000, trace.backend))
                 if not all(is_over for (is_over,) in ended):
                     raise psycopg.OperationalError("the server has not ended a connection whose client is gone")
             sql.script(f"SET lock_timeout TO '{LOCK_SECONDS}s'; {self._begin}")
-            row = sql.one(*trace.question)
+            row = sql.fetch_row(*trace.question)
             sql.script(f"ROLLBACK; {FLUSH}")
             return row
         finally:
@@ -787,7 +787,7 @@ class PostgresStore(SqlStore):
 
     def disk_bytes(self) -> int:
         with self._snapshot() as sql:
-            row = sql.one(
+            row = sql.fetch_row(
                 "SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class WHERE relkind = 'r'"
                 " AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = ?)",
                 (self.address.ledger,),
@@ -831,7 +831,7 @@ class PostgresStore(SqlStore):
 
 
 def _database_place(sql: PostgresSql, ledger: str) -> str:
-    row = sql.one(
+    row = sql.fetch_row(
         "SELECT c.system_identifier || '/' || d.oid || '/' || n.oid FROM pg_control_system() c, pg_database d,"
         " pg_namespace n WHERE d.datname = current_database() AND n.nspname = ?",
         (ledger,),

@@ -80,16 +80,16 @@ class ProvisionalSql:
         self.rows: dict[str, list[Row]] = {}
         self.is_unusual = False
 
-    def one(self, sql: str, values: Sequence[Any] = ()) -> Row:
+    def fetch_row(self, sql: str, values: Sequence[Any] = ()) -> Row:
         if (sql, tuple(values)) != self._question:
             self._refuse(sql)
         return self._answer
 
-    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        return [self.one(sql, values)]
+    def fetch_rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        return [self.fetch_row(sql, values)]
 
-    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-        yield self.one(sql, values)
+    def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        yield self.fetch_row(sql, values)
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self._refuse(sql)

@@ -164,7 +164,7 @@ class SqliteSql:
         self._execute = connection.execute
         self._execute_many = connection.executemany
 
-    def one(self, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+    def fetch_row(self, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of_statement(sql)):
             self.buffer.write_rows()
         try:
@@ -172,9 +172,9 @@ class SqliteSql:
         except UnicodeDecodeError as error:
             raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
         except UnicodeEncodeError:
-            return self.one(sql, askable(values))
+            return self.fetch_row(sql, askable(values))
 
-    def all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def fetch_rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of_statement(sql)):
             self.buffer.write_rows()
         try:
@@ -182,9 +182,9 @@ class SqliteSql:
         except UnicodeDecodeError as error:
             raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
         except UnicodeEncodeError:
-            return self.all(sql, askable(values))
+            return self.fetch_rows(sql, askable(values))
 
-    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+    def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         if self.buffer.waiting:
             self.buffer.write_rows()
         try:
@@ -192,7 +192,7 @@ class SqliteSql:
         except UnicodeDecodeError as error:
             raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
         except UnicodeEncodeError:
-            yield from self.each(sql, askable(values))
+            yield from self.iterate_rows(sql, askable(values))
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self.buffer.before_statement()
@@ -498,8 +498,10 @@ def explain(sql: Sql, path: str, accident: BaseException) -> Damaged | None:
 
 def find_misfit(sql: Sql) -> str | None:
     """Table and column of the first value that does not fit."""
-    for (table,) in sql.all(_TABLES):
-        columns = sql.all("SELECT name, type, \"notnull\" OR pk FROM pragma_table_info(?) WHERE type <> ''", (table,))
+    for (table,) in sql.fetch_rows(_TABLES):
+        columns = sql.fetch_rows(
+            "SELECT name, type, \"notnull\" OR pk FROM pragma_table_info(?) WHERE type <> ''", (table,)
+        )
         if not columns:
             continue
         cases = " ".join(
@@ -507,7 +509,7 @@ def find_misfit(sql: Sql) -> str | None:
             for name, kind, required in columns
         )
         misfits = f"SELECT CASE {cases} END AS misfit FROM {quoted(table)}"
-        row = sql.one(f"SELECT misfit FROM ({misfits}) WHERE misfit IS NOT NULL")
+        row = sql.fetch_row(f"SELECT misfit FROM ({misfits}) WHERE misfit IS NOT NULL")
         if row is not None:
             return f"{table}.{row[0]}"
     return None
@@ -534,20 +536,20 @@ class FtsIndex:
         self._sql.run_many("DELETE FROM word WHERE rowid = ?", ((n,) for n in passages))
 
     def match(self, question: Question, limit: int, low: int | None = None, high: int | None = None) -> list[int]:
-        rows = self._sql.all(
+        rows = self._sql.fetch_rows(
             "SELECT rowid FROM word WHERE word MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?",
             (spelled(question), 0 if low is None else low, LAST_NUMBER if high is None else high, limit),
         )
         return [n for (n,) in rows]
 
     def ranked(self, question: Question, limit: int) -> list[int]:
-        rows = self._sql.all(
+        rows = self._sql.fetch_rows(
             "SELECT rowid FROM word WHERE word MATCH ? ORDER BY rank LIMIT ?", (spelled(question), limit)
         )
         return [n for (n,) in rows]
 
     def pairs(self) -> Iterator[tuple[str, int]]:
-        return cast("Iterator[tuple[str, int]]", self._sql.each("SELECT term, doc FROM word_pair"))
+        return cast("Iterator[tuple[str, int]]", self._sql.iterate_rows("SELECT term, doc FROM word_pair"))
 
     def purge(self) -> None:
         """Everything goes into one new segment, without what was dropped."""
@@ -556,7 +558,7 @@ class FtsIndex:
     def look_again(self) -> None:
         """Before the engine checks itself: FTS5 remembers the shape of its index until it is asked something, and a
         check by what another connection has changed since would find fault with what is sound."""
-        self._sql.one("SELECT rowid FROM word LIMIT 1")
+        self._sql.fetch_row("SELECT rowid FROM word LIMIT 1")
 
     def clear(self) -> None:
         self._sql.run("INSERT INTO word(word) VALUES ('delete-all')")

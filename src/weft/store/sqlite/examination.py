@@ -151,7 +151,7 @@ class ExaminedStore(SqliteBase):
     def check_quickly(self) -> list[str]:
         with self.read() as txn:
             missing = missing_parts(self.connection, self._schema)
-            return [*missing, *(text for (text,) in txn.sql.all("PRAGMA quick_check(20)") if text != "ok")]
+            return [*missing, *(text for (text,) in txn.sql.fetch_rows("PRAGMA quick_check(20)") if text != "ok")]
 
     def backup(
         self, target: Path, progress: Progress | None = None, beside: Callable[[], object] | None = None

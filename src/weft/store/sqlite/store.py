@@ -186,7 +186,7 @@ class SqliteBase(SqlStore):
             missing = missing_parts(txn.sql.connection, self._schema)
             if not missing:
                 FtsIndex(txn.sql).look_again()
-            found = txn.sql.all("PRAGMA integrity_check")
+            found = txn.sql.fetch_rows("PRAGMA integrity_check")
         return [*missing, *(text for (text,) in found if text != "ok")]
 
     def rewrite(self, patience: float = PATIENCE) -> bool:
@@ -477,7 +477,7 @@ class SqliteStore(SqliteBase):
     ) -> None:
         ensure_free(target)
         with self._snapshot() as sql:
-            sql.one("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
+            sql.fetch_row("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
             write_copy(sql.connection, target, progress, beside)
 
     def clone(
@@ -497,7 +497,7 @@ class SqliteStore(SqliteBase):
         try:
             with lock, self._snapshot() as sql:
                 ensure_free(target)
-                sql.one("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
+                sql.fetch_row("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
                 write_clone(sql, self._file, target, check, change, place, progress)
         finally:
             lock.close()
