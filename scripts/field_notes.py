@@ -44,13 +44,14 @@ COLUMNS: dict[str, dict[str, str | None]] = {
 
 
 def field_notes(record: type[Struct]) -> dict[str, str]:
-    """By field, in words that hold of its JSON form."""
+    """By key of its JSON form, in words that hold of that."""
     notes = {field: note for field in record.__struct_fields__ if (note := _column_note(record.__name__, field))}
     for base in reversed(record.__mro__):
         file = getattr(sys.modules[base.__module__], "__file__", None)
         if issubclass(base, Struct) and file is not None and file.endswith(".py"):
             notes |= _notes_in(file).get(base.__qualname__, {})
-    return notes
+    keys = dict(zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True))
+    return {keys.get(field, field): note for field, note in notes.items()}
 
 
 def _column_note(record: str, field: str) -> str | None:

@@ -40,7 +40,7 @@ def _allowing_for_the_session(weft: Shell) -> Iterator[None]:  # noqa: F811
         seen = 0
         while not is_over.is_set():
             for approval in ledger.approvals.list():
-                ledger.approvals.grant(approval.id, bound=approval.bound, scope="session")
+                ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest, scope="session")
             Runs(ledger).wait_for_news(seen, LOOK_SECONDS)
             seen = ledger.newest()
 

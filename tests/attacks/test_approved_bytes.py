@@ -209,11 +209,11 @@ def test_no_other_call_works_in_the_folder_while_an_approved_one_runs(
         change = {"path": "lib.sh", "content": "echo evil\n"}
         plan = await shell.plan({"cmd": "sh build.sh"}, APPROVED)
         other = await write.plan(change, UNASKED)
-        running = asyncio.ensure_future(gate.perform("shell", {"cmd": "sh build.sh"}, APPROVED, plan.bound))
+        running = asyncio.ensure_future(gate.perform("shell", {"cmd": "sh build.sh"}, APPROVED, plan.plan_digest))
         while not (folder / "started").exists():
             assert not running.done()
             await asyncio.sleep(0)
-        writing = asyncio.ensure_future(gate.perform("write", change, UNASKED, other.bound))
+        writing = asyncio.ensure_future(gate.perform("write", change, UNASKED, other.plan_digest))
         waiting = asyncio.ensure_future(waits.wait())
         await asyncio.wait({writing, waiting}, return_when=asyncio.FIRST_COMPLETED)
         (folder / "go").touch()
@@ -263,7 +263,7 @@ def test_the_answer_of_a_person_is_what_has_files_held(folder: Path) -> None:
             await gated.serve(message)
             for approval in ledger.approvals.list():
                 assert re.search(r"build.sh: sha256 \w+, held (.|\n)*not what they call", approval.shown or "")
-                ledger.approvals.grant(approval.id, bound=approval.bound)
+                ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest)
                 await gated.serve(message)
 
     run(body(Decision.ASK))

@@ -267,7 +267,7 @@ def test_what_changed_after_the_grant_is_refused_and_recorded(world: World, case
         message = approving.bench.admit()
         await approving.serve(message)
         (approval,) = world.ledger.approvals.list()
-        world.ledger.approvals.grant(approval.id, bound=approval.bound)
+        world.ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest)
         case.change(world)
         before = files(world)
         await approving.serve(message)
@@ -292,18 +292,18 @@ def test_what_changed_between_decision_and_execution_does_not_run(world: World, 
         gate = Approving(world, case).gate
         context = ToolCallContext(turn="turn", call="call", acting=ACTING)
         plan = await world.tools[case.tool].plan(case.arguments, context)
-        answer = CallAnswer(event="grant", is_granted=True, bound=plan.bound)
+        answer = CallAnswer(event="grant", is_granted=True, plan_digest=plan.plan_digest)
         verdict = await gate.decide(case.tool, case.arguments, context, answer)
-        assert (verdict.decision, verdict.bound) == (Decision.ALLOW, plan.bound)
+        assert (verdict.decision, verdict.plan_digest) == (Decision.ALLOW, plan.plan_digest)
         case.change(world)
         if verdict.plan is not None and world.changes:
-            assert (await gate.perform(case.tool, case.arguments, context, plan.bound, verdict.plan)) is not None
+            assert (await gate.perform(case.tool, case.arguments, context, plan.plan_digest, verdict.plan)) is not None
             assert all("theirs" not in str(one) and "evil" not in str(one) for one in [*files(world).values()])
             assert world.ran in ([], [("export default (i) => i * 2", 1)])
             return
         before = files(world)
         with pytest.raises(ToolFailure):
-            await gate.perform(case.tool, case.arguments, context, plan.bound, verdict.plan)
+            await gate.perform(case.tool, case.arguments, context, plan.plan_digest, verdict.plan)
         assert (world.ran, files(world)) == ([], before)
 
     run(body())
@@ -316,18 +316,18 @@ def test_a_grant_runs_what_was_shown_once_and_is_not_used_again(world: World, ca
         message = approving.bench.admit()
         await approving.serve(message)
         (approval,) = world.ledger.approvals.list()
-        world.ledger.approvals.grant(approval.id, bound=approval.bound)
+        world.ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest)
         await approving.serve(message)
         assert len(world.ran) + (files(world) != before) == 1
         with pytest.raises(NotApplicable):
-            world.ledger.approvals.grant(approval.id, bound=approval.bound)
+            world.ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest)
         again = Approving(world, case)
         second = again.bench.admit("once more")
         await again.serve(second)
         assert [decision for decision, _ in again.decisions(second)] in (["ask"], ["deny_continue"])
         assert len(world.ran) + (files(world) != before) == 1
         foreign = world.ledger.approvals.list(states=["granted"])[0]
-        stale = CallAnswer(event=foreign.id, is_granted=True, bound=foreign.bound)
+        stale = CallAnswer(event=foreign.id, is_granted=True, plan_digest=foreign.plan_digest)
         other = next(one for one in EACH_TOOL if one.tool not in (case.tool, "edit"))
         context = ToolCallContext(turn="turn", call="call", acting=ACTING)
         verdict = await again.gate.decide(other.tool, other.arguments, context, stale)

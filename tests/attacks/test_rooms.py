@@ -371,11 +371,11 @@ def test_whoever_came_late_is_not_told_what_agents_asked_before(people: Cast) ->
     (reached,) = alice.rooms.post(room, f"{people.mention('helper')} look").reached
     turn = begin(ledger, reached)
     (call,) = called(turn, "shell")
-    ask = ToolDecision(call=call.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound=BOUND)
-    request = ApprovalAsked(call=call.id, bound=BOUND, shown="cat secret-plan")
+    ask = ToolDecision(call=call.id, decision=Decision.ASK, by=DecisionSource.POLICY, plan_digest=BOUND)
+    request = ApprovalAsked(call=call.id, plan_digest=BOUND, shown="cat secret-plan")
     asked = turn.record([ask, request, ParkedRun(calls=(call.id,))]).events[1].id
     assert [one.id for one in people.ledger_of("carol").approvals.list()] == [asked]
-    ledger.approvals.grant(asked, bound=BOUND)
+    ledger.approvals.grant(asked, plan_digest=BOUND)
     alice.rooms.invite(room, "bob")
     states = ("open", "granted", "denied", "void")
     assert [one.shown for one in people.ledger_of("carol").approvals.list(states=states)] == ["cat secret-plan"]

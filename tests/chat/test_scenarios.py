@@ -296,7 +296,7 @@ async def asks_a_person(scene: Scene) -> None:
     assert (door.ran, scene.said("bob", "doors", "Porter")) == ([], [])
     assert bob.rooms.participants("doors")[-1].status == "thinking"
     (request,) = scene.ledger.sync.approvals.list(states=("open",))
-    scene.ledger.sync.approvals.grant(request.id, bound=request.bound)
+    scene.ledger.sync.approvals.grant(request.id, plan_digest=request.plan_digest)
     broker.wake()
     await answered
     assert (door.ran, scene.said("bob", "doors", "Porter")) == (["quiet"], ["It is open."])

@@ -46,8 +46,10 @@ def asking(ledger: Ledger, session: str = "main", *, expires: int | None = None)
     answer = ModelAnswered(request=asked.id, correlation=correlation, message=said)
     call = ToolAsked(name="shell", arguments={"cmd": "ls"}, call_id="c1", correlation=correlation)
     (*_, called) = run.record([answer, call]).events
-    ask = ToolDecision(call=called.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound=BOUND, rationale="new")
-    request = ApprovalAsked(call=called.id, bound=BOUND, shown="ls", rationale="new", expires=expires)
+    ask = ToolDecision(
+        call=called.id, decision=Decision.ASK, by=DecisionSource.POLICY, plan_digest=BOUND, rationale="new"
+    )
+    request = ApprovalAsked(call=called.id, plan_digest=BOUND, shown="ls", rationale="new", expires=expires)
     events = run.record([ask, request, ParkedRun(calls=(called.id,))]).events
     return run, called, events[1].id
 
@@ -69,9 +71,9 @@ def test_a_request_is_listed_and_answered_once_and_the_turn_comes_back(ledger: L
     assert status_in_sql(ledger) == ledger.tool_calls(run.id)[0].status == "pending"
     (approval,) = ledger.approvals.list()
     assert (approval.id, approval.tool, approval.arguments) == (request, "shell", {"cmd": "ls"})
-    assert (approval.bound, approval.shown, approval.rationale, approval.session) == (BOUND, "ls", "new", "main")
+    assert (approval.plan_digest, approval.shown, approval.rationale, approval.session) == (BOUND, "ls", "new", "main")
     assert Runs(ledger).waiting() == []
-    granted = ledger.approvals.grant(request[:8], bound=BOUND, reason="it only lists")
+    granted = ledger.approvals.grant(request[:8], plan_digest=BOUND, reason="it only lists")
     assert (granted.state, granted.is_used, granted.scope) == ("granted", False, "once")
     assert granted.reason == "it only lists"
     assert [one.turn for one in Runs(ledger).waiting()] == [run.id]
@@ -81,7 +83,7 @@ def test_a_request_is_listed_and_answered_once_and_the_turn_comes_back(ledger: L
     writer = Runs(ledger).adopt(run.id)
     assert writer is not None
     grant = ledger.events(run.id)[-1].id
-    use = ToolDecision(call=called.id, decision=Decision.ALLOW, by=DecisionSource.GRANT, bound=BOUND, grant=grant)
+    use = ToolDecision(call=called.id, decision=Decision.ALLOW, by=DecisionSource.GRANT, plan_digest=BOUND, grant=grant)
     writer.record([use])
     assert status_in_sql(ledger) == ledger.tool_calls(run.id)[0].status == "running"
     writer.record([ended(called, result="x"), FinishedRun()])
@@ -108,7 +110,7 @@ def test_what_is_late_or_means_something_else_is_refused() -> None:
     with weft.open(":memory:") as ledger:
         _, _, request = asking(ledger)
         with pytest.raises(NotApplicable, match="another call"):
-            ledger.approvals.grant(request, bound="cd" * 32)
+            ledger.approvals.grant(request, plan_digest="cd" * 32)
         _, _, expired = asking(ledger, "other", expires=1)
         with pytest.raises(NotApplicable, match="expired"):
             ledger.approvals.grant(expired)
@@ -299,7 +301,9 @@ def test_the_audit_counts_no_call_that_never_ran() -> None:
         writer = Runs(ledger).adopt(run.id)
         assert writer is not None
         grant = ledger.events(run.id)[-1].id
-        use = ToolDecision(call=called.id, decision=Decision.ALLOW, by=DecisionSource.GRANT, bound=BOUND, grant=grant)
+        use = ToolDecision(
+            call=called.id, decision=Decision.ALLOW, by=DecisionSource.GRANT, plan_digest=BOUND, grant=grant
+        )
         writer.record([use, ended(called, result="x"), FinishedRun()])
         assert [one.allow for one in ledger.audit.suggest()] == [("shell(ls)",)]
 

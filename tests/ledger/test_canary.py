@@ -107,7 +107,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "inbox.send_again": {"content": "key", "refused": "message", "local": "limits"},
     "inbox.interrupt": {"refused": "session reason"},
     "inbox.retry": {"content": "key", "refused": "turn", "local": "afresh limits"},
-    "approvals.grant": {"content": "reason", "refused": "approval bound scope"},
+    "approvals.grant": {"content": "reason", "refused": "approval plan_digest scope"},
     "approvals.deny": {"content": "reason", "refused": "approval abort"},
     "policies.propose": {"content": "name source docstring notes", "refused": "agent tests"},
     "policies.activate": {"content": "notes", "refused": "policy digest tests"},

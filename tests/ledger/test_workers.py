@@ -344,8 +344,10 @@ def test_people_in_a_room_see_what_the_workers_of_its_agents_ask_for(ledger: Led
     call = ToolAsked(name="spawn", arguments={}, call_id="c", correlation=correlation_of(asked))
     worker = spawned(ledger, run, run.record([answer, call]).events[-1])
     below, (shell,) = calling(ledger, worker.label, "shell")
-    decision = ToolDecision(call=shell.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound="0" * 64)
-    below.record([decision, ApprovalAsked(call=shell.id, bound="0" * 64, shown="ls"), ParkedRun(calls=(shell.id,))])
+    decision = ToolDecision(call=shell.id, decision=Decision.ASK, by=DecisionSource.POLICY, plan_digest="0" * 64)
+    below.record(
+        [decision, ApprovalAsked(call=shell.id, plan_digest="0" * 64, shown="ls"), ParkedRun(calls=(shell.id,))]
+    )
     assert [one.session for one in ledger.acting_as("ann").approvals.list()] == [worker.label]
     assert ledger.acting_as("carl").approvals.list() == []
     with pytest.raises(NotFound):

@@ -50,7 +50,7 @@ def test_what_waits_is_listed_shown_granted_and_denied(weft: Shell) -> None:
         assert [row[0], row[1], row[3], row[4], row[7]] == [first.id[:12], "open", "main", "light", "because"]
         assert "weft approve ID" in listed.err
         assert [one["id"] for one in weft.json("approvals", "--session", "main")] == [first.id, second.id]
-        assert weft.json("approvals", first.id[:8])["bound"] == first.bound
+        assert weft.json("approvals", first.id[:8])["bound"] == first.plan_digest
         assert weft("approvals", first.id, "--all").code == 2
         shown = weft("approve", first.id[:12], "--reason", "it is dark", "--yes")
         assert (shown.code, "  | switch quiet" in shown.out) == (0, True), shown.err
@@ -138,11 +138,11 @@ def test_what_is_displayed_decodes_to_exactly_the_bound_bytes(weft: Shell) -> No
         approvals = ledger.approvals.list()
     for approval in approvals:
         shown = weft("approvals", approval.id[:12]).out
-        assert sha256(displayed(shown)).hexdigest() == approval.bound
+        assert sha256(displayed(shown)).hexdigest() == approval.plan_digest
         assert all(line.isprintable() for line in shown.split("\n"))
         assert not any(sign in shown for sign in "\u200b\u200d\u034f\ufe0f\u3164\u00a0\u2066\u202e")
         headings = [line for line in shown.split("\n") if line.startswith(EXACTLY)]
-        assert headings == [f"{EXACTLY} (sha256 {approval.bound})"]
+        assert headings == [f"{EXACTLY} (sha256 {approval.plan_digest})"]
 
 
 def test_a_yes_for_the_session_and_a_no_that_ends_the_turn(weft: Shell) -> None:

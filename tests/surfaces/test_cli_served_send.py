@@ -369,8 +369,10 @@ def test_a_message_whose_worker_waits_for_a_person_is_left_to_whoever_can_ask_on
     with opened(weft) as ledger:
         _, (worker,), _ = with_workers(ledger, 1)
         below, (shell,) = calling(ledger, worker.label, "shell")
-        decision = ToolDecision(call=shell.id, decision=Decision.ASK, by=DecisionSource.POLICY, bound="0" * 64)
-        below.record([decision, ApprovalAsked(call=shell.id, bound="0" * 64, shown="ls"), ParkedRun(calls=(shell.id,))])
+        decision = ToolDecision(call=shell.id, decision=Decision.ASK, by=DecisionSource.POLICY, plan_digest="0" * 64)
+        below.record(
+            [decision, ApprovalAsked(call=shell.id, plan_digest="0" * 64, shown="ls"), ParkedRun(calls=(shell.id,))]
+        )
         Runs(ledger).announce_broker()
         (message,) = ledger.inbox.list(session="main")
         assert await_served(ledger, message.id, message.session_id) is None

@@ -232,7 +232,7 @@ def test_a_run_keeps_the_files_of_its_turns_unless_they_are_not_wanted(weft: She
     def grant(ledger: Ledger) -> None:
         wait_until(ledger, lambda: bool(ledger.approvals.list(states=("open",))))
         (request,) = ledger.approvals.list(states=("open",))
-        ledger.approvals.grant(request.id, bound=request.bound)
+        ledger.approvals.grant(request.id, plan_digest=request.plan_digest)
 
     with serving(calling("write", path="new.txt", content="x\n"), chat()) as server:
         stock(weft, server.url)
@@ -256,7 +256,7 @@ def test_a_run_waits_for_a_person_and_ends_as_they_say(weft: Shell) -> None:
         wait_until(ledger, lambda: bool(ledger.approvals.list(states=("open",))))
         (request,) = ledger.approvals.list(states=("open",))
         if granted:
-            ledger.approvals.grant(request.id, bound=request.bound)
+            ledger.approvals.grant(request.id, plan_digest=request.plan_digest)
         else:
             ledger.approvals.deny(request.id, abort=True, reason="not now")
 

@@ -232,7 +232,7 @@ def test_without_a_callback_the_turn_stays_parked_until_a_person_answers(path: P
         assert error.approval in error.hint
         assert ledger.turn(error.turn).status == "streaming"
         approval = ledger.approvals.get(error.approval)
-        ledger.approvals.grant(approval.id, bound=approval.bound)
+        ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest)
         with ledger.broker():
             answered = next(item for item in ledger.follow("met:main", after="0") if isinstance(item, weft.TurnEnded))
         assert answered.exit == "success"
@@ -245,7 +245,7 @@ def test_another_process_leaves_a_turn_whose_function_it_has_not(path: Path) -> 
             ledger.send("Book it", agent="met", tools=[book])
         with weft.open(path) as ledger:  # as another process has it: no function was given here
             approval = ledger.approvals.get(raised.value.approval)
-            ledger.approvals.grant(approval.id, bound=approval.bound)
+            ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest)
             left: list[str] = []
             with ledger.broker(on_error=lambda _, error: left.append(str(error))):
                 assert not Runs(ledger).wait_for_news(ledger.newest(), 2.0)

@@ -1212,11 +1212,13 @@ class AsyncApprovals(crossing.Mirror[Approvals]):
         return await self._run(partial(self._sync.list, session=session, states=states, limit=limit, after=after))
 
     async def grant(
-        self, approval: str, *, bound: str | None = None, scope: str = "once", reason: str | None = None
+        self, approval: str, *, plan_digest: str | None = None, scope: str = "once", reason: str | None = None
     ) -> Approval:
-        """Allow the call, once. `bound` is the hash that was shown: another one is refused. With the scope `session`
-        the same use of the tool needs no answer for the rest of the session. Only people answer."""
-        return await self._run(partial(self._sync.grant, approval=approval, bound=bound, scope=scope, reason=reason))
+        """Allow the call, once. `plan_digest` is the hash that was shown: another one is refused. With the scope
+        `session` the same use of the tool needs no answer for the rest of the session. Only people answer."""
+        return await self._run(
+            partial(self._sync.grant, approval=approval, plan_digest=plan_digest, scope=scope, reason=reason)
+        )
 
     async def deny(self, approval: str, *, abort: bool = False, reason: str | None = None) -> Approval:
         """Refuse the call. The model is told so and goes on; with `abort` its turn ends. Only people answer."""

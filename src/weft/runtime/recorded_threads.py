@@ -347,7 +347,7 @@ class RecordedFirstGate:
             return Verdict(
                 decision=Decision.ALLOW,
                 by=DecisionSource.PERMISSION,
-                bound=self._plan_digest(tool, arguments),
+                plan_digest=self._digest_of_call(tool, arguments),
                 rationale="its recorded result is used; nothing runs",
             )
         return await self._gate.decide(tool, arguments, context, answer)
@@ -360,14 +360,16 @@ class RecordedFirstGate:
         """See `Gate`."""
         await self._gate.recorded(kept)
 
-    async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
+    async def perform(
+        self, tool: str, arguments: Any, context: ToolCallContext, plan_digest: str, plan: Any = None
+    ) -> Any:
         """See `Gate`."""
-        if bound == self._plan_digest(tool, arguments):
+        if plan_digest == self._digest_of_call(tool, arguments):
             return self._results.take(tool, arguments)
-        return await self._gate.perform(tool, arguments, context, bound, plan)
+        return await self._gate.perform(tool, arguments, context, plan_digest, plan)
 
-    def _plan_digest(self, tool: str, arguments: Any) -> str:
-        return CallPlan(tool=tool, exact={RECORDED: argument_fields(arguments)}).bound
+    def _digest_of_call(self, tool: str, arguments: Any) -> str:
+        return CallPlan(tool=tool, exact={RECORDED: argument_fields(arguments)}).plan_digest
 
 
 def recorded_specs(ledger: Ledger, thread: RecordedThread) -> tuple[ToolSpec, ...]:

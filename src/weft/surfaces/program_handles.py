@@ -525,7 +525,7 @@ class MessageSending:
         reason = BY_A_PROGRAM if answer.reason is None else f"{BY_A_PROGRAM}: {answer.reason}"
         try:
             if answer.is_granted:
-                approvals.grant(approval.id, bound=approval.bound, scope=answer.scope, reason=reason)
+                approvals.grant(approval.id, plan_digest=approval.plan_digest, scope=answer.scope, reason=reason)
             else:
                 approvals.deny(approval.id, abort=answer.abort, reason=reason)
         except NotApplicable:

@@ -48,7 +48,7 @@ class Editing(Gated):
     def grant_next(self) -> str:
         """Grant the one request that is open, and say what it shows of the change."""
         (request,) = self.ledger.approvals.list(states=("open",))
-        self.ledger.approvals.grant(request.id, bound=request.bound)
+        self.ledger.approvals.grant(request.id, plan_digest=request.plan_digest)
         lines = (request.shown or "").partition("\n\n")[0].splitlines()
         return " ".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
 

@@ -218,7 +218,7 @@ def test_a_person_is_asked_and_the_call_runs_once_after_their_yes(ledger: Ledger
         assert gated.tools["light"].ran == []
         asked_at = clock.now_ms()
         clock.tick(3_600_000)
-        ledger.approvals.grant(approval.id, bound=approval.bound)
+        ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest)
         await gated.serve(message)  # another broker
         (call,) = ledger.tool_calls("main")
         assert call.completed_at is not None
@@ -363,7 +363,7 @@ def test_an_answer_that_comes_before_the_turn_is_parked_is_taken_up(ledger: Ledg
         message = gated.bench.admit()
         await gated.serve(message)
         (request,) = ledger.approvals.list(states=("open",))
-        ledger.approvals.grant(request.id, bound=request.bound)
+        ledger.approvals.grant(request.id, plan_digest=request.plan_digest)
         events = gated.bench.runs.events(ledger.inbox.get(message).turn or "")
         late = sorted(events, key=lambda one: isinstance(one.event, RunParked))
         assert isinstance(late[-1].event, RunParked)

@@ -197,7 +197,7 @@ def test_a_message_that_steers_a_turn_of_the_work_does_not_change_what_the_turn_
         def is_over(watched: Programs) -> bool:
             for request in ledger.approvals.list(states=("open",)):
                 ledger.inbox.admit("Be quick", session=session, mode="steer")  # the turn is parked: it enters that
-                ledger.approvals.grant(request.id, bound=request.bound)
+                ledger.approvals.grant(request.id, plan_digest=request.plan_digest)
             return are_over("ada-task")(watched)
 
         await serve_until_over(ledger, server.url, Doom(), is_over, does_grant=False)
@@ -294,7 +294,7 @@ def test_time_in_which_a_turn_waits_for_a_person_is_not_spent(path: Path, tmp_pa
             for request in ledger.approvals.list(states=("open",)):
                 if Runs(ledger).standing(session).is_parked:
                     clock.more_ms = 3_600_000
-                    ledger.approvals.grant(request.id, bound=request.bound)
+                    ledger.approvals.grant(request.id, plan_digest=request.plan_digest)
             facts = WorkReader(watched).facts("ada")
             if facts is not None:
                 seconds.append(facts.seconds)

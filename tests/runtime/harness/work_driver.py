@@ -109,7 +109,7 @@ async def serve_until_over(
 
     def grant() -> None:
         for request in ledger.approvals.list(states=("open",)) if does_grant else ():
-            ledger.approvals.grant(request.id, bound=request.bound)
+            ledger.approvals.grant(request.id, plan_digest=request.plan_digest)
         broker.wake()
 
     async with Inference(policy=RetryPolicy(attempts=1)) as inference:

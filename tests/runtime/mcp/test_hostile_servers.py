@@ -188,7 +188,7 @@ def test_a_plan_of_another_tool_or_server_is_not_performed() -> None:
                 other = msgspec.structs.replace(plan, exact={**plan.exact, field: "0" * 64})
                 with pytest.raises(ToolFailure, match="not defined as it was approved"):
                     await tool.perform(other, CALL)
-                assert other.bound != plan.bound
+                assert other.plan_digest != plan.plan_digest
             with pytest.raises(ToolFailure):
                 await tool.perform(msgspec.structs.replace(plan, tool="other/more"), CALL)
             assert (await tool.perform(plan, CALL)).result == "hello"

@@ -112,7 +112,7 @@ async def work(
         async def granted() -> None:
             for request in ledger.approvals.list(states=("open",)):
                 scope = "session" if request.tool == "shell" else "once"
-                ledger.approvals.grant(request.id, bound=request.bound, scope=scope)
+                ledger.approvals.grant(request.id, plan_digest=request.plan_digest, scope=scope)
             broker.wake()
 
         granting.append(asyncio.ensure_future(granted()))

@@ -245,11 +245,11 @@ def test_a_call_does_not_run_once_the_trust_is_revoked_between_its_decision_and_
             verdict = await gate.decide("write", arguments, context, None)
             assert verdict.decision is Decision.ALLOW
             if not is_revoked:
-                await gate.perform("write", arguments, context, str(verdict.bound))
+                await gate.perform("write", arguments, context, str(verdict.plan_digest))
                 continue
             trusted.clear()
             with pytest.raises(ToolFailure, match="trusted for work no longer"):
-                await gate.perform("write", arguments, context, str(verdict.bound))
+                await gate.perform("write", arguments, context, str(verdict.plan_digest))
             assert (await gate.decide("write", arguments, context, None)).decision is Decision.ASK
 
     asyncio.run(run())
@@ -277,15 +277,15 @@ def test_nor_where_another_broker_repeats_it_after_a_crash(tmp_path: Path, rest:
         arguments = {"path": "one.txt", "content": "x"}
         verdict = await before.decide("write", arguments, context, None)
         assert verdict.decision is Decision.ALLOW
-        await gate().perform("write", arguments, context, str(verdict.bound), verdict.plan)
+        await gate().perform("write", arguments, context, str(verdict.plan_digest), verdict.plan)
         (tmp_path / "one.txt").unlink()
         trusted.clear()
         after = gate()
         if rest is Decision.ALLOW:
-            await after.perform("write", arguments, context, str(verdict.bound), verdict.plan)
+            await after.perform("write", arguments, context, str(verdict.plan_digest), verdict.plan)
             return
         with pytest.raises(ToolFailure, match="trusted for work no longer"):
-            await after.perform("write", arguments, context, str(verdict.bound), verdict.plan)
+            await after.perform("write", arguments, context, str(verdict.plan_digest), verdict.plan)
 
     asyncio.run(run())
     assert (tmp_path / "one.txt").exists() is (rest is Decision.ALLOW)

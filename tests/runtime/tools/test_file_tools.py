@@ -156,7 +156,7 @@ def test_each_field_of_a_plan_is_bound(place: Path, workspace: WorkspaceFolder) 
     ]
     (place / "a.txt").write_text("aq")
     plans.append(plan(tool, path="a.txt", old_text="a", new_text="b"))
-    assert len({planned.bound for planned in plans}) == len(plans)
+    assert len({planned.plan_digest for planned in plans}) == len(plans)
 
 
 def test_a_plan_performed_again_after_a_crash_does_nothing_more(place: Path, workspace: WorkspaceFolder) -> None:

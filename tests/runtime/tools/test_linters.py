@@ -83,7 +83,7 @@ def test_the_commands_belong_to_the_plan_and_a_name_is_no_option(place: Path, wo
     assert planned.exact["linters"] == [
         {"command": ["check", "--file=./--config=evil.py", "--strict"], "format": "lines"}
     ]
-    assert planned.bound != plan(WriteTool(workspace), path="--config=evil.py", content="x").bound
+    assert planned.plan_digest != plan(WriteTool(workspace), path="--config=evil.py", content="x").plan_digest
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,10 @@ def test_the_plan_holds_everything_that_decides_what_runs(tmp_path: Path) -> Non
         {"cmd": "sh  build.sh"}, {"cmd": ["sh", "build.sh"]}, {"cmd": "sh build.sh", "env": {"A": "1"}},
         {"cmd": "sh build.sh", "cwd": "sub"}, {"cmd": "sh build.sh", "timeout_ms": 1},
     ]  # fmt: skip
-    bounds = {plan(tmp_path, other).bound for other in others} | {plan(tmp_path, others[0], profile="read-only").bound}
-    assert len(bounds | {told.bound}) == 7
+    bounds = {plan(tmp_path, other).plan_digest for other in others} | {
+        plan(tmp_path, others[0], profile="read-only").plan_digest
+    }
+    assert len(bounds | {told.plan_digest}) == 7
 
 
 def test_whoever_approves_is_told_of_files_that_run_by_themselves(tmp_path: Path) -> None:

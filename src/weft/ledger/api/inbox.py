@@ -229,16 +229,16 @@ class Approvals(LedgerPart):
 
     @requires("approval:answer")
     def grant(
-        self, approval: str, *, bound: str | None = None, scope: str = "once", reason: str | None = None
+        self, approval: str, *, plan_digest: str | None = None, scope: str = "once", reason: str | None = None
     ) -> Approval:
-        """Allow the call, once. `bound` is the hash that was shown: another one is refused. With the scope `session`
-        the same use of the tool needs no answer for the rest of the session. Only people answer."""
+        """Allow the call, once. `plan_digest` is the hash that was shown: another one is refused. With the scope
+        `session` the same use of the tool needs no answer for the rest of the session. Only people answer."""
         self._ledger.trust.ensure("take an approval")
         id = answer_approval(
             self._writer,
             self.get(approval).id,
             is_granted=True,
-            bound=None if bound is None else checked_text(bound, "bound"),
+            plan_digest=None if plan_digest is None else checked_text(plan_digest, "plan_digest"),
             scope=checked_member(GrantScope, scope, "scope"),
             reason=None if reason is None else checked_text(reason, "reason"),
         )

@@ -255,7 +255,7 @@ class ToolDecision(Struct, frozen=True, kw_only=True):
     call: str
     decision: Decision
     by: DecisionSource
-    bound: str | None = None
+    plan_digest: str | None = None
     policy: str | None = None
     grant: str | None = None
     rationale: str | None = None
@@ -268,7 +268,7 @@ class ApprovalAsked(Struct, frozen=True, kw_only=True):
     """The request that a person allows a call; `shown` is all that they are shown of it."""
 
     call: str
-    bound: str
+    plan_digest: str
     shown: str
     subjects: tuple[str, ...] | None = None
     rationale: str | None = None

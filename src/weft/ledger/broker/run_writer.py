@@ -480,7 +480,7 @@ class _RunBatch:
             call=EventRef(entry.call),
             decision=entry.decision,
             by=entry.by,
-            bound=UNSET if entry.bound is None else entry.bound,
+            bound=UNSET if entry.plan_digest is None else entry.plan_digest,
             policy=UNSET if entry.policy is None else entry.policy,
             grant=UNSET if entry.grant is None else EventRef(entry.grant),
             rationale=UNSET if entry.rationale is None else text(entry.rationale, "rationale"),
@@ -493,7 +493,7 @@ class _RunBatch:
         self._events.run.add(
             ApprovalRequested,
             call=EventRef(entry.call),
-            bound=entry.bound,
+            bound=entry.plan_digest,
             rationale=UNSET if entry.rationale is None else text(entry.rationale, "rationale"),
             shown=text(entry.shown, "shown"),
             subjects=self._events.contents.put_json(entry.subjects, "subjects"),

@@ -73,7 +73,7 @@ def _spawner_session(sql: Sql, session: int) -> int:
 # --- What is told of decisions, requests to people and approval policies.
 
 
-class Approval(Struct, frozen=True, kw_only=True):
+class Approval(Struct, frozen=True, kw_only=True, rename={"plan_digest": "bound"}):
     """A request that a person allows a tool call, and what became of it."""
 
     id: str
@@ -85,7 +85,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     """The event that asks for the call."""
     tool: str
     arguments: Any = None
-    bound: str
+    plan_digest: str
     """The hash of exactly what would run."""
     shown: str | None
     """All that a person is shown of it; None where it was erased."""
@@ -103,7 +103,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
-class CallDecision(Struct, frozen=True, kw_only=True):
+class CallDecision(Struct, frozen=True, kw_only=True, rename={"plan_digest": "bound"}):
     """What was decided about a tool call, and by what."""
 
     n: int
@@ -112,7 +112,7 @@ class CallDecision(Struct, frozen=True, kw_only=True):
     tool: str
     decision: str
     by: str
-    bound: str | None
+    plan_digest: str | None
     policy: str | None
     approval: str | None
     rationale: str | None
@@ -447,13 +447,13 @@ def decisions_of(txn: ReadTxn, turn: str) -> list[CallDecision]:
             tool=name_of(txn, tool) or "",
             decision=decision,
             by=source,
-            bound=bound,
+            plan_digest=plan_digest,
             policy=policy,
             approval=approval,
             rationale=text_of(txn, rationale),
             decided_at=at,
         )
-        for n, of, call, tool, decision, source, bound, policy, approval, rationale, at in rows
+        for n, of, call, tool, decision, source, plan_digest, policy, approval, rationale, at in rows
     ]
 
 
@@ -471,7 +471,7 @@ def answer_approval(
     name: str,
     *,
     is_granted: bool,
-    bound: str | None = None,
+    plan_digest: str | None = None,
     scope: GrantScope = GrantScope.ONCE,
     abort: bool = False,
     reason: str | None = None,
@@ -485,12 +485,12 @@ def answer_approval(
         person = ensure_person(append, APPROVE, what)
         if not append.access.permits(APPROVE):
             raise append.refusal(APPROVE, what)
-        _ensure_open(append, approval, bound)
+        _ensure_open(append, approval, plan_digest)
         stream = stream_of_person(append, f"run:{turn.id}", turn.digest, person)
         words = UNSET if reason is None else append.contents_of(turn.root).put_text(reason, "reason")
         request = EventRef(approval.id)
         if is_granted:
-            stream.add(ApprovalGranted, request=request, bound=approval.bound, reason=words, scope=scope)
+            stream.add(ApprovalGranted, request=request, bound=approval.plan_digest, reason=words, scope=scope)
         else:
             stream.add(ApprovalDenied, request=request, abort=abort, reason=words)
         append.seal()
@@ -499,14 +499,14 @@ def answer_approval(
     return writer.write(work)
 
 
-def _ensure_open(append: Append, approval: Approval, bound: str | None) -> None:
+def _ensure_open(append: Append, approval: Approval, plan_digest: str | None) -> None:
     """Late, doubled and foreign answers are refused, and so is one that means another call than the one that waits."""
     short = approval.id[:12]
     if approval.state != ApprovalState.OPEN:
         raise NotApplicable(f"approval {short} is {approval.state} already", Action.LIST_APPROVALS)
     if approval.expires_at is not None and append.now_ms >= approval.expires_at:
         raise NotApplicable(f"approval {short} has expired", Action.LIST_APPROVALS)
-    if bound is not None and bound != approval.bound:
+    if plan_digest is not None and plan_digest != approval.plan_digest:
         raise NotApplicable(f"approval {short} is for another call than the one that was shown", "look at it again")
     row = append.sql.fetch_row("SELECT n, replica FROM approval WHERE request = ?", (approval.id,))
     if row is None or not is_written_here(append.sql, row[0], row[1]):
@@ -527,7 +527,7 @@ def _may_read_request(txn: ReadTxn, request: Sequence[Any]) -> bool:
 
 
 def _to_approval(txn: ReadTxn, row: Sequence[Any]) -> Approval:
-    (request, n, turn, label, agent, persona, call, tool, params, bound, shown, rationale) = row[:12]
+    (request, n, turn, label, agent, persona, call, tool, params, plan_digest, shown, rationale) = row[:12]
     (state, used, at, expires, by, answered_at, scope, reason, _, answered_by, subjects) = row[12:]
     listed = json_of(txn, subjects)
     return Approval(
@@ -539,7 +539,7 @@ def _to_approval(txn: ReadTxn, row: Sequence[Any]) -> Approval:
         call=bytes(call).hex(),
         tool=name_of(txn, tool) or "",
         arguments=json_of(txn, params),
-        bound=bound,
+        plan_digest=plan_digest,
         shown=text_of(txn, shown),
         rationale=text_of(txn, rationale),
         subjects=tuple(map(str, listed)) if isinstance(listed, list) else None,

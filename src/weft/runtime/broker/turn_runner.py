@@ -287,7 +287,7 @@ class ToolCalls:
         acting, is_approved = self._plan.acting, call.is_approved
         context = ToolCallContext(turn=run.turn, call=call.event, acting=acting, is_approved=is_approved)
         if self._plan.gate is not None:
-            return await self._plan.gate.perform(call.tool, arguments, context, call.bound or "", plan)
+            return await self._plan.gate.perform(call.tool, arguments, context, call.plan_digest or "", plan)
         tool = self._plan.tools.get(call.tool)
         if tool is None:
             raise unknown_tool(call.tool)

@@ -123,7 +123,7 @@ class RunCall(Struct):
     parked_until: int | None = None
     """When a parked call is given up, in Unix milliseconds; None: never."""
     decision: Decision | None = None
-    bound: str | None = None
+    plan_digest: str | None = None
     """The hash of what was decided on: what runs must have the same."""
     plan: str | None = None
     rationale: str | None = None
@@ -355,14 +355,14 @@ class Run:
             return
         call.decision, call.answer, call.needs_repeat = event.decision, None, False
         call.is_approved = event.decision is Decision.ALLOW and event.by is DecisionSource.GRANT
-        call.bound = None if event.bound is UNSET else event.bound
+        call.plan_digest = None if event.bound is UNSET else event.bound
         call.plan = None if event.plan is UNSET else event.plan
         call.rationale = None if event.rationale is UNSET else event.rationale
 
     def _ask_person(self, id: str, event: ApprovalRequested) -> None:
         call = self.calls.get(event.call.event_id)
         if call is not None:
-            call.request, call.bound, call.is_parked = id, event.bound, True
+            call.request, call.plan_digest, call.is_parked = id, event.bound, True
             call.parked_until = None if event.expires is UNSET else ms_from_iso(event.expires)
             self._asked_by = event.replica
 
@@ -374,10 +374,10 @@ class Run:
         reason = None if event.reason is UNSET else event.reason
         if isinstance(event, ApprovalDenied):
             call.answer = CallAnswer(
-                event=id, is_granted=False, bound=call.bound or "", abort=event.abort, reason=reason
+                event=id, is_granted=False, plan_digest=call.plan_digest or "", abort=event.abort, reason=reason
             )
-        elif event.bound == call.bound:
-            call.answer = CallAnswer(event=id, is_granted=True, bound=event.bound, reason=reason)
+        elif event.bound == call.plan_digest:
+            call.answer = CallAnswer(event=id, is_granted=True, plan_digest=event.bound, reason=reason)
         else:
             return
         call.is_parked = self.is_parked = False
@@ -681,7 +681,7 @@ def decided(call: RunCall, verdict: Verdict) -> list[Entry]:
         call=call.event,
         decision=verdict.decision,
         by=verdict.by,
-        bound=verdict.bound,
+        plan_digest=verdict.plan_digest,
         policy=verdict.policy,
         grant=verdict.grant,
         rationale=verdict.rationale,
@@ -690,10 +690,10 @@ def decided(call: RunCall, verdict: Verdict) -> list[Entry]:
     )
     if verdict.decision is not Decision.ASK:
         return [decision]
-    assert verdict.bound is not None, "a person is asked about exactly what would run"
+    assert verdict.plan_digest is not None, "a person is asked about exactly what would run"
     request = ApprovalAsked(
         call=call.event,
-        bound=verdict.bound,
+        plan_digest=verdict.plan_digest,
         shown=verdict.shown,
         subjects=verdict.subjects,
         rationale=verdict.rationale,

@@ -249,7 +249,7 @@ class ToolGate:
         """What a call would do, or why that cannot be told."""
         try:
             plan = await self._plan_call(tool, arguments, context)
-            return plan if plan.bound else ""  # what has no canonical form has no hash
+            return plan if plan.plan_digest else ""  # what has no canonical form has no hash
         except (ToolFailure, WeftError) as error:
             return str(error)
         except Exception as error:  # a defect of a tool, such as of an MCP server: nothing of it may run
@@ -266,11 +266,11 @@ class ToolGate:
             return None
 
     async def perform(
-        self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None
+        self, tool: str, arguments: Any, context: ToolCallContext, plan_digest: str, plan: Any = None
     ) -> ToolOutput | LaterResult:
         """See `Gate`."""
         planned = await self._plan_call(tool, arguments, context) if plan is None else msgspec.convert(plan, CallPlan)
-        if planned.bound != bound:
+        if planned.plan_digest != plan_digest:
             raise ToolFailure("changed", f"what {planned.tool} would do now is not what was decided on: call it again")
         if not is_permitted(planned, context.acting):
             raise ToolFailure("denied", _not_permitted(planned))
@@ -326,7 +326,7 @@ class ToolGate:
             return Verdict(
                 decision=policy_decision.decision,
                 by=DecisionSource.POLICY,
-                bound=plan.bound,
+                plan_digest=plan.plan_digest,
                 policy=policy_decision.policy,
                 rationale=policy_decision.rationale,
             )
@@ -430,7 +430,7 @@ class ToolGate:
         return Verdict(
             decision=Decision.ALLOW,
             by=by,
-            bound=plan.bound,
+            plan_digest=plan.plan_digest,
             policy=policy,
             rationale=rationale,
             plan=self._recorded_plan(tool, plan),
@@ -458,7 +458,7 @@ class ToolGate:
         return Verdict(
             decision=Decision.ASK,
             by=by,
-            bound=plan.bound,
+            plan_digest=plan.plan_digest,
             policy=policy,
             rationale=rationale,
             shown=shown,
@@ -517,7 +517,7 @@ def _refused_verdict(
     return Verdict(
         decision=Decision.DENY_CONTINUE,
         by=by,
-        bound=None if plan is None else plan.bound,
+        plan_digest=None if plan is None else plan.plan_digest,
         rationale=rationale,
         grant=None if answer is None else answer.event,
     )
@@ -527,7 +527,7 @@ def _denied_verdict(answer: CallAnswer) -> Verdict:
     return Verdict(
         decision=Decision.DENY_ABORT if answer.abort else Decision.DENY_CONTINUE,
         by=DecisionSource.GRANT,
-        bound=answer.bound,
+        plan_digest=answer.plan_digest,
         grant=answer.event,
         rationale="a person refused it" + (f": {answer.reason}" if answer.reason else ""),
     )
@@ -535,11 +535,15 @@ def _denied_verdict(answer: CallAnswer) -> Verdict:
 
 def _granted_verdict(plan: CallPlan, answer: CallAnswer, recorded: Any) -> Verdict:
     """A grant is used up, whatever comes of it; it allows exactly what was shown."""
-    if plan.bound != answer.bound:
+    if plan.plan_digest != answer.plan_digest:
         why = "what it would do now is not what a person approved: call it again"
         return _refused_verdict(DecisionSource.GRANT, why, plan, answer)
     return Verdict(
-        decision=Decision.ALLOW, by=DecisionSource.GRANT, bound=plan.bound, grant=answer.event, plan=recorded
+        decision=Decision.ALLOW,
+        by=DecisionSource.GRANT,
+        plan_digest=plan.plan_digest,
+        grant=answer.event,
+        plan=recorded,
     )
 
 
@@ -594,11 +598,13 @@ class ObservedGate:
         """See `Gate`."""
         await self._gate.recorded(kept)
 
-    async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
+    async def perform(
+        self, tool: str, arguments: Any, context: ToolCallContext, plan_digest: str, plan: Any = None
+    ) -> Any:
         """See `Gate`."""
         about = call_subject(arguments)
         try:
-            output = await self._gate.perform(tool, arguments, context, bound, plan)
+            output = await self._gate.perform(tool, arguments, context, plan_digest, plan)
         except Exception as error:  # whatever it is, it is told of and goes on its way
             code = error.code if isinstance(error, ToolFailure) else error_code(error)
             self._on_call(ObservedCall(tool=tool, about=about, outcome=code, message=str(error)))

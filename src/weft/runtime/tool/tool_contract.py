@@ -142,11 +142,11 @@ class LaterResult(Struct, frozen=True, kw_only=True):
 
 
 class CallAnswer(Struct, frozen=True, kw_only=True):
-    """What a person answered who was asked about a call; `bound` is the hash of what they were shown."""
+    """What a person answered who was asked about a call; `plan_digest` is the hash of what they were shown."""
 
     event: str
     is_granted: bool
-    bound: str
+    plan_digest: str
     abort: bool = False
     reason: str | None = None
 
@@ -161,7 +161,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     decision: Decision
     by: DecisionSource
-    bound: str | None = None
+    plan_digest: str | None = None
     policy: str | None = None
     rationale: str | None = None
     grant: str | None = None
@@ -184,7 +184,9 @@ class Gate(Protocol):
         """What no two calls may have at once, such as the file that they change; None where nothing is. Calls of one
         answer with one key are decided on and run one after another, in their order. It never raises."""
 
-    async def perform(self, tool: str, arguments: Any, context: ToolCallContext, bound: str, plan: Any = None) -> Any:
+    async def perform(
+        self, tool: str, arguments: Any, context: ToolCallContext, plan_digest: str, plan: Any = None
+    ) -> Any:
         """Run a call, if what would run is what was decided on. `plan` is what was recorded of that: it is carried out
         as it is, once more after a crash."""
 
@@ -334,7 +336,7 @@ class CallPlan(Struct, frozen=True, kw_only=True):
     """The names in `exact` of what may be otherwise in the same use of the tool, once that is allowed for a session."""
 
     @property
-    def bound(self) -> str:
+    def plan_digest(self) -> str:
         """The hash of exactly what will run."""
         return hashlib.sha256(dumps({"tool": self.tool, "exact": self.exact})).hexdigest()
 

@@ -320,12 +320,13 @@ ADVICE_KEYS = {"mend": "text", "action": "text: a code", "arguments": "object of
 def _plain_keys(record: type[Struct], hidden: frozenset[str]) -> dict[str, str]:
     tag, flat = record.__struct_config__.tag, forms.FLAT.get(record.__name__)
     listed = {} if tag is None else {"type": f"`{tag}`"}
+    keys_of_fields = dict(zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True))
     for field, annotation in field_types(record).items():
         if field == flat:
             part = spread(record)
             listed |= {"…": "a number or a text each, by what it counts"} if part is None else keys(part)
         elif field not in hidden:
-            listed[field] = type_words(annotation, is_time=forms.is_time(field))
+            listed[keys_of_fields[field]] = type_words(annotation, is_time=forms.is_time(field))
     return listed
 
 

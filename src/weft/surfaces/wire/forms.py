@@ -115,16 +115,16 @@ def _fields(record: Struct) -> dict[str, Any]:
     kind = type(record).__name__
     tag, flat, hidden = record.__struct_config__.tag, FLAT.get(kind), HIDDEN.get(kind, ())
     fields: dict[str, Any] = {} if tag is None else {"type": tag}
-    for field in record.__struct_fields__:
+    for field, key in zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True):
         value = getattr(record, field)
         if value is UNSET or field in hidden:
             continue
         if field == flat:
             fields |= form(value)
         elif isinstance(value, int) and is_time(field):
-            fields[field] = iso_from_ms(value)
+            fields[key] = iso_from_ms(value)
         else:
-            fields[field] = form(value)
+            fields[key] = form(value)
     return fields | {name: form(of(record)) for name, of in BEYOND_FIELDS.get(kind, {}).items()}
 
 

@@ -111,7 +111,7 @@ class ApprovedTools(Struct, frozen=True, kw_only=True):
 # --- The JSON form of a command that ran in the sandbox.
 
 
-class SandboxRun(Struct, frozen=True, kw_only=True):
+class SandboxRun(Struct, frozen=True, kw_only=True, rename={"plan_digest": "bound"}):
     """`sandbox run`: what was executed, under which profile, and what came of it as the tool `shell` tells it. `error`
     is set where a limit ended the command. `toolchains` are those of the home folder that it was shown, and
     `hidden_programs` those to which the workspace leads and that it was not."""
@@ -120,7 +120,7 @@ class SandboxRun(Struct, frozen=True, kw_only=True):
     cwd: str
     profile: str
     granted_by: str | None
-    bound: str
+    plan_digest: str
     files: Mapping[str, str]
     result: Mapping[str, Any]
     error: str | None

@@ -91,7 +91,7 @@ def exact_document(approval: Approval) -> str:
     """The JSON document that the approval is bound to, as it was recorded. Raises NotApplicable where it is not what
     would run."""
     document = (approval.shown or "").rpartition("\n\n")[2]
-    if sha256(document.encode()).hexdigest() != approval.bound:
+    if sha256(document.encode()).hexdigest() != approval.plan_digest:
         raise NotApplicable(f"what approval {short_id(approval)} would run cannot be shown", "reject it")
     return document
 
@@ -129,7 +129,11 @@ def call_lines(approval: Approval) -> list[Line]:
         return [[Span(f"  {error}", "bad")]]
     readable = (approval.shown or "").rpartition("\n\n")[0]
     lines: list[Line] = [[Span(_READ, "dim"), line] for line in exact_lines(readable)] if readable else []
-    return [*lines, [Span(f"{EXACTLY} (sha256 {approval.bound})", "dim")], [_EXACT, Span(exact_json(document), "code")]]
+    return [
+        *lines,
+        [Span(f"{EXACTLY} (sha256 {approval.plan_digest})", "dim")],
+        [_EXACT, Span(exact_json(document), "code")],
+    ]
 
 
 # --- Tool calls that wait for a person, among what else people are asked.
@@ -254,7 +258,9 @@ def answer_shown(ledger: Ledger, approval: Approval, answer: ApprovalAnswer) -> 
 
     exact_document(approval)
     proposals = rule_proposals(ledger, approval) if answer.scope == "rule" else []
-    granted = ledger.approvals.grant(approval.id, bound=approval.bound, scope=answer.scope, reason=answer.reason)
+    granted = ledger.approvals.grant(
+        approval.id, plan_digest=approval.plan_digest, scope=answer.scope, reason=answer.reason
+    )
     policies = propose_rules(ledger, approval, proposals)
     return AnsweredApproval(approval=granted, proposed=tuple(policy.id for policy in policies))
 

@@ -134,7 +134,7 @@ def _sandbox_run(plan: CallPlan, result: dict[str, Any], error: str | None) -> S
         cwd=exact["cwd"],
         profile=exact["profile"],
         granted_by=exact["granted_by"],
-        bound=plan.bound,
+        plan_digest=plan.plan_digest,
         files=exact["files"],
         result=result,
         error=error,
