@@ -38,6 +38,13 @@ def test_a_fork_is_one_small_append_whatever_the_depth(ledger: Ledger) -> None:
     assert ledger.upkeep.stats()["contents"] == 20 + 3  # what was said, and three labels
 
 
+def test_a_fork_that_nobody_names_gets_a_label(ledger: Ledger) -> None:
+    turns = grow(ledger, "main", "a", "b")
+    labels = [ledger.fork(turns[0]).label for _ in range(2)]
+    assert len({"main", *labels}) == 3
+    assert [ledger.session(label).head for label in labels] == [turns[0]] * 2
+
+
 def test_a_fork_goes_its_own_way(ledger: Ledger) -> None:
     turns = grow(ledger, "main", "a", "b", "c")
     session = ledger.fork(turns[1], label="alt")

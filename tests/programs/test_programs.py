@@ -31,6 +31,22 @@ def kinds(programs: Programs, name: str) -> list[str]:
     return [change.kind for change in reversed(programs.history(name))]
 
 
+def test_a_program_is_ensured_once_and_configured_where_it_is_otherwise(programs: Programs) -> None:
+    provider = {"providerType": "openai-compatible", "baseUrl": "https://one.example", "apiKey": "${ONE_KEY}"}
+    made = programs.ensure("provider", "one", provider)
+    programs.ensure("agent", "met", {"identity": {"soul": "You are Met."}})
+    newest = programs.ledger.newest()
+    assert programs.ensure("provider", "one", provider).version == made.version
+    programs.ensure("agent", "met", {"identity": {"soul": "You are Met."}})
+    assert programs.ledger.newest() == newest
+    changed = programs.ensure("provider", "one", {**provider, "baseUrl": "https://two.example"})
+    assert (changed.id, changed.config["baseUrl"]) == (made.id, "https://two.example")
+    with pytest.raises(LabelTaken):
+        programs.ensure("model", "one", {"provider": "one", "modelId": "m-1"})
+    programs.delete("one")
+    assert programs.ensure("provider", "one", provider).id != made.id
+
+
 def test_a_program_is_told_in_one_shape(programs: Programs) -> None:
     shape = programs.get("cf-gateway").shape()
     assert {name: shape[name] for name in ("id", "type", "programType", "lifecycle", "config")} == {

@@ -4,7 +4,6 @@ own callback in the place of a person. Against a scripted server."""
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from tests.runtime.scripted import HANG, Script, Scripted, chat, chat_saying
 from tests.surfaces.serving import serving
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.api import Runs
-
-PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
-PROGRAM = re.compile(r"^<!-- program -->\n+```python\n(.*?)^```$", re.M | re.S)
 
 
 @pytest.fixture(autouse=True)
@@ -439,18 +435,3 @@ def test_a_context_is_given_in_the_form_of_each_provider(path: Path) -> None:
         assert google["contents"][1]["parts"] == [{"functionCall": {"name": "weather", "args": {"city": "Bergen"}}}]
         response = {"name": "weather", "response": {"output": "rain in Bergen"}}
         assert google["contents"][2]["parts"] == [{"functionResponse": response}]
-
-
-def test_the_program_of_the_page_runs(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (program,) = PROGRAM.findall(PAGE)
-    report = chat_saying({"content": '{"city": "Bergen", "degrees": 9}'})
-    done = chat_saying({"content": "It is booked."})
-    with serving(calling("weather"), chat(), report, calling("book", id="call-2"), done) as server:
-        monkeypatch.setenv("MODEL_URL", server.url)
-        monkeypatch.setenv("MODEL_KEY", CANARY)
-        exec(compile(program, "docs/python.md", "exec"), {"__name__": "__main__"})
-        shown = capsys.readouterr().out
-        assert "It is booked.\n Report(city='Bergen', degrees=9) 50" in shown
-        assert [request.headers["authorization"] for request in server.received] == [f"Bearer {CANARY}"] * 5

@@ -379,8 +379,11 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         """What lists of sessions and turns show, read a few statements at a time."""
         return AsyncListReader(await self._run(self._sync.listing), self._pool)
 
-    async def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
-        """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
+    async def fork(
+        self, at: str, *, label: str | None = None, session: str | None = None, persona: str | None = None
+    ) -> Session:
+        """A new session whose head stands at a turn, at an event inside one, or wherever a name leads; without a label
+        it gets one."""
         return await self._run(partial(self._sync.fork, at=at, label=label, session=session, persona=persona))
 
     async def move_head(

@@ -284,6 +284,11 @@ class AsyncPrograms(crossing.Mirror[Programs]):
             partial(self._sync.create, kind=kind, name=name, config=config, draft=draft, tagged=tagged, key=key)
         )
 
+    async def ensure(self, kind: str, name: str, config: dict[str, Any], *, key: str | None = None) -> Program:
+        """A program as it is said here: made where none has the name, configured where it is otherwise. Nothing is
+        recorded where it is so already."""
+        return await self._run(partial(self._sync.ensure, kind=kind, name=name, config=config, key=key))
+
     async def create_session(
         self,
         label: str | None = None,

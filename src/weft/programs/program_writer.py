@@ -360,8 +360,8 @@ class MachineFacts(Protocol):
 
 
 _VERBS_OF_RIGHTS = {
-    "configure": "create create_session configure change publish deprecate delete revert validate activate archive "
-    "set_presence step_session apply share_agent unshare_agent step_trigger",
+    "configure": "create ensure create_session configure change publish deprecate delete revert validate activate "
+    "archive set_presence step_session apply share_agent unshare_agent step_trigger",
     "assign": "assign assign_task step_agent hold_agent renew_agent release_agent fail_agent save_checkpoint give_up "
     "stop_work start_task complete_task fail_task",
     "approve": "approve reject",

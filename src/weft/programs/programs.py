@@ -28,7 +28,7 @@ from weft.ledger.api import (
 )
 from weft.ledger.arguments import checked_count, checked_flag, checked_list, checked_names, checked_record, checked_text
 from weft.ledger.read.access import access_of
-from weft.ledger.views.rows import ProgramRow, SessionRow, load_request
+from weft.ledger.views.rows import ProgramRow, SessionRow, find_program, load_request
 from weft.ledger.write.turn_events import end_lease, free_epoch, release, take
 from weft.programs import kind_table, program_changes, tasks, triggers
 from weft.programs.kind_table import checked_kind, kind_of_row
@@ -63,6 +63,7 @@ from weft.programs.program_records import (
     ProgramChange,
     RecordedVerdict,
     TaggedNode,
+    checked_name,
     differences,
     merged,
 )
@@ -103,6 +104,19 @@ class ProgramVerbs(ProgramsBase):
             return row
 
         return self._change("create", work, key, kind, name, config, draft, list(tagged))
+
+    def ensure(self, kind: str, name: str, config: dict[str, Any], *, key: str | None = None) -> Program:
+        """A program as it is said here: made where none has the name, configured where it is otherwise. Nothing is
+        recorded where it is so already."""
+        kind_row = checked_kind(kind)
+
+        def work(writer: ProgramWriter) -> Any:
+            row = find_program(writer.sql, checked_name(name))
+            if row is None or row.deleted or row.kind != kind_row.name or row.version == 0:
+                return program_changes.create_program(writer, kind_row, name, config)
+            return program_changes.configure_program(writer, writer.require(row.id), config, given=config)
+
+        return self._change("ensure", work, key, kind, name, config)
 
     def create_session(
         self,

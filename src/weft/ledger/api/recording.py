@@ -480,8 +480,11 @@ class SessionVerbs(LedgerBase):
         return ListReader(self._store, self._since, self._clock.now_ms, self._repository_of)
 
     @requires("session:create")
-    def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
-        """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
+    def fork(
+        self, at: str, *, label: str | None = None, session: str | None = None, persona: str | None = None
+    ) -> Session:
+        """A new session whose head stands at a turn, at an event inside one, or wherever a name leads; without a label
+        it gets one."""
         point = self.point(at)
         session_id = write_sessions.fork(
             self._writer, point.turn_id, point.event_id, label, session or point.session, persona

@@ -29,7 +29,7 @@ from weft.ledger.broker.inbox import (
 from weft.ledger.model import DEFAULT_AGENT, FileNote, Message, NewMessage
 from weft.ledger.views.rows import SessionRow, TurnRow, agent_id, find_by_name
 from weft.ledger.write.record_turn import weigh
-from weft.ledger.write.sessions import stream_of
+from weft.ledger.write.sessions import new_fork_label, stream_of
 from weft.ledger.write.transaction import (
     MESSAGE_ROOM,
     Append,
@@ -363,7 +363,7 @@ def _session_at(append: Append, turn: TurnRow, persona: str | None) -> tuple[Ses
 def fork_at(append: Append, turn: TurnRow, persona: str | None = None, label: str | None = None) -> SessionRow:
     """A new session that begins at a turn. With a label it is the ledger's own."""
     actor = None if label is None else DEFAULT_AGENT
-    label = label or f"fork-{append.ulids.mint().lower()}"
+    label = label or new_fork_label(append)
     branch = None if turn.session is None else append.view.session_of_number(turn.session)
     session = create_session(append, label, persona=persona or turn.persona, actor=actor)
     append.stream(session_stream(session.id), bytes(session.last_event).hex(), session.persona).add(

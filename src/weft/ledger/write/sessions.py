@@ -117,19 +117,26 @@ def _detail_fields(append: Append, details: SessionDetails) -> dict[str, Any]:
 
 
 def fork(
-    writer: LedgerWriter, turn: str, event: str | None, label: str, source: str | None, persona: str | None
+    writer: LedgerWriter, turn: str, event: str | None, label: str | None, source: str | None, persona: str | None
 ) -> str:
-    """A new session whose head stands at a turn, or at an event inside one. Returns the session's id.
+    """A new session whose head stands at a turn, or at an event inside one; without a label it gets one. Returns the
+    session's id.
 
     It comes from `source`, or from the session that made the turn.
     """
 
     def work(append: Append) -> str:
-        session = begin_fork(append, NewFork(turn=turn, event=event, label=label, source=source, persona=persona)).add()
+        name = new_fork_label(append) if label is None else label
+        session = begin_fork(append, NewFork(turn=turn, event=event, label=name, source=source, persona=persona)).add()
         append.seal()
         return session
 
     return writer.write(work)
+
+
+def new_fork_label(append: Append) -> str:
+    """The label of a fork that nobody named."""
+    return f"fork-{append.ulids.mint().lower()}"
 
 
 class NewFork(Struct, frozen=True, kw_only=True):
