@@ -15,15 +15,15 @@ from benchmarks.workload import Turn
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.runtime.broker.broker import OutgoingMessage, send
 from weft.runtime.egress.execution_context import context_for
-from weft.runtime.inference.dialects.openai import ChatSpeaker
+from weft.runtime.inference.dialects.openai import ChatClient
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import ModelSettings, ProviderKind, ProviderSettings
 from weft.runtime.tool.tool_contract import FunctionTool, tools_of
 
 PERSON = Principal(PrincipalKind.HUMAN, "benchmark")
-_LAYER, _REQUEST = ChatSpeaker, "ask"
+_LAYER, _REQUEST = ChatClient, "ask"
 """Where Weft hands a request to its dialect."""
-_MODEL_REQUEST = ChatSpeaker.ask
+_MODEL_REQUEST = ChatClient.ask
 SERVED_LEDGER = "broker"
 
 

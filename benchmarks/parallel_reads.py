@@ -121,7 +121,7 @@ class ToolTurns:
         """In a session of its own, so that the context does not grow."""
         self._count += 1
         admission = self._ledger.inbox.admit("read them", session=f"{self._name}-{self._count}")
-        await self._broker.answered(admission.message, admission.session_id)
+        await self._broker.wait_for_answer(admission.message, admission.session_id)
 
     def check(self) -> None:
         """All calls of the last turn succeeded."""

@@ -27,7 +27,7 @@ METHODS = {STARTING: ("subprocess_exec", "subprocess_shell"), CONNECTING: ("crea
 """The same, of an event loop."""
 MAY_START = {
     "weft/runtime/sandbox/processes.py": "the one place for commands that run to their end, and for servers of our own",
-    "weft/runtime/sandbox/git_program.py": "programs of the machine that one thread writes to and reads from",
+    "weft/runtime/sandbox/own_git.py": "programs of the machine that one thread writes to and reads from",
     "weft/runtime/policies/harness.py": "the server in the sandbox that runs a policy, a process for each decision",
     "weft/exchange/sync/commands.py": "the other end of a sync, by the command or the ssh that the user names",
     "weft/exchange/importing/reading_ahead.py": "the worker of an import: this program's own code, which ends with it",
@@ -47,7 +47,7 @@ MAY_CONNECT = {
 SANDBOX = "weft.runtime.sandbox."
 RUNNING = frozenset(
     SANDBOX + name
-    for name in "processes.run_process processes.ProcessRun processes.LineProcess git_program.PipedProcess "
+    for name in "processes.run_process processes.ProcessRun processes.LineProcess own_git.PipedProcess "
     "processes.ServerProcess".split()
 )
 """What starts a process of the machine: all that is not the sandbox's says why it needs none."""

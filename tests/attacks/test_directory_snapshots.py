@@ -21,7 +21,7 @@ from weft.runtime.folder_snapshots.file_store import FileStore
 from weft.runtime.folder_snapshots.folder_scan import write_snapshot
 from weft.runtime.folder_snapshots.snapshot_changes import FolderRestoring
 from weft.runtime.folder_snapshots.snapshot_objects import BLOB, TREE, Manifest, ObjectWriter, SnapshotLimit
-from weft.runtime.sandbox.git_program import find_git, opened_repository
+from weft.runtime.sandbox.own_git import find_git, opened_repository
 
 Forge = Callable[[ObjectWriter, bytes], bytes]
 

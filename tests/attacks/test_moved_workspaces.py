@@ -21,7 +21,7 @@ from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.confinement import ConfinedRun
 from weft.runtime.sandbox.processes import Ending, ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
-from weft.runtime.sandbox.remembered_places import WorkspaceTurn
+from weft.runtime.sandbox.remembered_places import WorkspaceLock
 from weft.runtime.sandbox.sandbox_plan import PersonFolders
 
 CANARY = b"canary-3fd0"
@@ -272,9 +272,9 @@ def test_a_command_is_cleaned_also_where_another_start_does_not_come_to_its_end(
 HOLDER = """
 import sys
 from pathlib import Path
-from weft.runtime.sandbox.remembered_places import WorkspaceTurn
-turn = WorkspaceTurn(Path(sys.argv[1]), Path(sys.argv[2]), can_write=True)
-turn.begin()
+from weft.runtime.sandbox.remembered_places import WorkspaceLock
+lock = WorkspaceLock(Path(sys.argv[1]), Path(sys.argv[2]), can_write=True)
+lock.acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -327,11 +327,11 @@ def test_what_is_missing_is_looked_for_twice_and_waited_for_once(
     run(workspace, "true")
     waits: list[float] = []
     looks: list[str] = []
-    wait, look = WorkspaceTurn.wait_to_be_alone, sandbox_plan.plan_sandbox
+    wait, look = WorkspaceLock.wait_to_be_alone, sandbox_plan.plan_sandbox
 
-    def waited(turn: WorkspaceTurn, seconds: float) -> None:
+    def waited(lock: WorkspaceLock, seconds: float) -> None:
         waits.append(seconds)
-        wait(turn, seconds)
+        wait(lock, seconds)
 
     def looked(*words: Any) -> Any:
         looks.append("looked")
@@ -340,7 +340,7 @@ def test_what_is_missing_is_looked_for_twice_and_waited_for_once(
     with beside(lambda: run(upper, WAIT)) as running:
         while not marker.exists() and running.is_alive():
             running.join(0.01)
-        monkeypatch.setattr(WorkspaceTurn, "wait_to_be_alone", waited)
+        monkeypatch.setattr(WorkspaceLock, "wait_to_be_alone", waited)
         monkeypatch.setattr(bubblewrap, "plan_sandbox", looked)
         try:
             (workspace / "api").rename(ahead)
@@ -359,13 +359,13 @@ def test_a_command_starts_as_soon_as_the_one_ended_that_could_have_moved_what_is
     monkeypatch.setattr(bubblewrap, "_ENDING_SECONDS", 60.0)
     workspace, marker = upper / "sub", upper / "started"
     run(workspace, "true")
-    wait = WorkspaceTurn.wait_to_be_alone
+    wait = WorkspaceLock.wait_to_be_alone
 
-    def ended_meanwhile(turn: WorkspaceTurn, seconds: float) -> None:
+    def ended_meanwhile(lock: WorkspaceLock, seconds: float) -> None:
         marker.unlink()
-        wait(turn, seconds)
+        wait(lock, seconds)
 
-    monkeypatch.setattr(WorkspaceTurn, "wait_to_be_alone", ended_meanwhile)
+    monkeypatch.setattr(WorkspaceLock, "wait_to_be_alone", ended_meanwhile)
     with beside(lambda: run(upper, WAIT)) as running:
         while not marker.exists() and running.is_alive():
             running.join(0.01)

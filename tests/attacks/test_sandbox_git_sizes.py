@@ -19,7 +19,7 @@ from tests.attacks.test_folders_for_work import (
 from tests.runtime.sandbox.repositories import make_repository
 from tests.surfaces.shell import Shell
 from weft.kernel.errors import StoreFailed
-from weft.runtime.sandbox.git_program import MOST_MEMORY_BYTES, find_git, opened_repository
+from weft.runtime.sandbox.own_git import MOST_MEMORY_BYTES, find_git, opened_repository
 
 ON_DISK = True  # no sandbox takes a workspace in memory
 NAME = "ab" * 20

@@ -20,7 +20,7 @@ import pytest
 from tests.runtime.resources.directories.folders import write
 from weft.kernel.errors import Damaged, StoreFailed, WeftError
 from weft.runtime.folder_snapshots.file_store import FileStore
-from weft.runtime.sandbox.git_program import Git, PipedProcess
+from weft.runtime.sandbox.own_git import Git, PipedProcess
 
 MORE_FILES_THAN_ONE_BY_ONE = 120
 """So many new files at once, and git is asked which of them it lacks: one that may fetch would fetch them."""

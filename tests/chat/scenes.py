@@ -80,7 +80,7 @@ class Scene:
         """Have everybody whom a message reached answer it, one after another."""
         broker = broker or self.broker()
         for reached in posted.reached:
-            await broker.answered(reached.message, reached.session_id)
+            await broker.wait_for_answer(reached.message, reached.session_id)
 
     def said(self, reader: str, room: str, author: str) -> list[str]:
         return [message.text for message in self.messages(reader, room) if message.author_name == author]

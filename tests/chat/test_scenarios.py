@@ -183,7 +183,7 @@ async def private_agent(scene: Scene) -> None:
     (waiting,) = bob.rooms.post("shared", f"{scene.mention('AgentB')} again").reached
     Programs(alice).unshare_agent("AgentB", "bob")
     asked = len(scene.requests("AgentB"))
-    await scene.broker().answered(waiting.message, waiting.session_id)
+    await scene.broker().wait_for_answer(waiting.message, waiting.session_id)
     assert (len(scene.requests("AgentB")), scene.ledger.sync.inbox.get(waiting.message).state) == (asked, "dead")
 
 
@@ -223,7 +223,7 @@ async def several_at_once(scene: Scene) -> None:
     posted = alice.rooms.post("at once", " ".join(map(scene.mention, names)))
     assert len({one.session_id for one in posted.reached}) == len(names)
     broker = scene.broker()
-    await asyncio.gather(*(broker.answered(one.message, one.session_id) for one in posted.reached))
+    await asyncio.gather(*(broker.wait_for_answer(one.message, one.session_id) for one in posted.reached))
     assert [scene.said("alice", "at once", name) for name in names] == [["Here."]] * len(names)
     answers = [one for one in scene.messages("alice", "at once") if one.meta.get("answers") == posted.message]
     assert len({one.meta["turn"] for one in answers}) == len(names)
@@ -236,7 +236,7 @@ def test_what_a_model_is_sent_is_recorded_and_goes_on_from_one_message_to_the_ne
             alice, bob = scene.as_("alice"), scene.as_("bob")
             alice.rooms.create("plans", agents=["AgentA"], people=["bob"])
             (reached,) = alice.rooms.post("plans", f"{scene.mention('AgentA')} one").reached
-            await scene.broker().answered(reached.message, reached.session_id)
+            await scene.broker().wait_for_answer(reached.message, reached.session_id)
             bob.rooms.post("plans", f"{scene.mention('alice')} between")
             await scene.settle(bob.rooms.post("plans", f"{scene.mention('AgentA')} two"))
             first, second = scene.requests("AgentA")
@@ -291,7 +291,7 @@ async def asks_a_person(scene: Scene) -> None:
     bob.rooms.create("doors")
     (reached,) = bob.rooms.post("doors", f"{scene.mention('Porter')} open the door").reached
     broker = scene.broker()
-    answered = asyncio.ensure_future(broker.answered(reached.message, reached.session_id))
+    answered = asyncio.ensure_future(broker.wait_for_answer(reached.message, reached.session_id))
     await asked.wait()
     assert (door.ran, scene.said("bob", "doors", "Porter")) == ([], [])
     assert bob.rooms.participants("doors")[-1].status == "thinking"
@@ -315,7 +315,7 @@ def test_a_budget_holds_in_a_room_and_is_told_there(tmp_path: Path) -> None:
             alice = scene.as_("alice")
             alice.rooms.create("plans")
             (reached,) = alice.rooms.post("plans", f"{scene.mention('AgentA')} hello").reached
-            await scene.broker().answered(reached.message, reached.session_id)
+            await scene.broker().wait_for_answer(reached.message, reached.session_id)
             assert scene.requests("AgentA") == []
             notice = scene.messages("alice", "plans")[-1]
             assert (notice.kind, notice.notice) == ("system", "error")
@@ -342,7 +342,7 @@ def test_queue_modes_hold_in_a_room(tmp_path: Path) -> None:
             await scene.server.hanging.wait()
             (second,) = alice.rooms.post("plans", f"{mention} stop", mode="interrupt").reached
             broker.wake()
-            await broker.answered(second.message, second.session_id)
+            await broker.wait_for_answer(second.message, second.session_id)
             broker.drain()
             await serving
             assert scene.said("alice", "plans", "AgentA")[-1] == "Interrupted."
@@ -384,7 +384,7 @@ def test_a_steering_message_enters_the_turn_that_runs(tmp_path: Path) -> None:
             await asked.wait()
             (second,) = alice.rooms.post("plans", f"{mention} turn left", mode="steer").reached
             broker.wake()
-            await broker.answered(second.message, second.session_id)
+            await broker.wait_for_answer(second.message, second.session_id)
             broker.drain()
             await serving
             inbox = scene.ledger.sync.inbox

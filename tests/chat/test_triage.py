@@ -62,7 +62,7 @@ class TriageBench(Struct, frozen=True):
         posted = await self.bench.shop.across(lambda: self.people.ledger_of(name).rooms.post(self.room, text))
         (triage,) = posted.reached
         assert triage.name == "triage"
-        await self.broker.answered(triage.message, triage.session_id)
+        await self.broker.wait_for_answer(triage.message, triage.session_id)
         return await self.bench.shop.across(lambda: self.ledger.rooms.pending(self.room, posted.message))
 
     async def names(self, text: str, name: str = "alice") -> list[str]:

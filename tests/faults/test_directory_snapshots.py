@@ -21,7 +21,7 @@ from weft.kernel.errors import StoreFailed
 from weft.runtime.folder_snapshots.file_store import FileStore
 from weft.runtime.folder_snapshots.folder_scan import LEFTOVER
 from weft.runtime.folder_snapshots.snapshot_objects import SkipReason
-from weft.runtime.sandbox.git_program import find_git
+from weft.runtime.sandbox.own_git import find_git
 
 NOBODY = 65534
 ROOT = Path(__file__).parents[2]

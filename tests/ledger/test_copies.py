@@ -145,7 +145,7 @@ def test_a_key_from_before_the_copy_gives_the_receipt_and_no_answer(ledger: Ledg
         assert again.message == sent.message
         broker = Broker(copy, InlineCrossing())
         with pytest.raises(NotApplicable, match="waits in another ledger"):
-            asyncio.run(broker.answered(again.message, again.session_id))
+            asyncio.run(broker.wait_for_answer(again.message, again.session_id))
 
 
 def test_a_lost_disk_is_replaced_by_its_backup(disk: Ledger, open_ledger: OpenLedger, tmp_path: Path) -> None:

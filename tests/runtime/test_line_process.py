@@ -63,7 +63,7 @@ def test_one_that_writes_more_than_it_was_asked_for_is_killed(is_request: bool) 
         while await process.line() is not None:
             lines += 1
         assert lines < 10
-        assert (await process.ended()).ending is Ending.TOO_MUCH_OUTPUT
+        assert (await process.wait_for_end()).ending is Ending.TOO_MUCH_OUTPUT
 
     run(work)
 
@@ -75,7 +75,7 @@ def test_answers_that_are_no_requests_give_it_no_room() -> None:
             process.write(b"x" * 100, is_request=False)
             if await process.line() is None:
                 break
-        assert (await process.ended()).ending is Ending.TOO_MUCH_OUTPUT
+        assert (await process.wait_for_end()).ending is Ending.TOO_MUCH_OUTPUT
 
     run(work)
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_started_is_said() -> None:
         process = LineProcess(["/no/such/program"], environment={}, folder=Path("/"))
         assert await process.line() is None
         with pytest.raises(StoreFailed, match="could not be started"):
-            await process.ended()
+            await process.wait_for_end()
         with pytest.raises(InvalidInput):
             LineProcess(["a\0b"], environment={}, folder=Path("/"))
         process = start("import sys; sys.stdin.close(); import time; time.sleep(3600)", output=100)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weft.kernel.errors import StoreFailed
-from weft.runtime.sandbox.git_program import PipedProcess
+from weft.runtime.sandbox.own_git import PipedProcess
 
 MIB = 1024 * 1024
 

@@ -159,7 +159,7 @@ def test_a_turn_that_was_asked_to_stop_is_cut_by_whoever_goes_on_with_it(path: P
 
         message = await bench.shop.across(begin)
         broker = Broker(ledger, bench.shop.ledger.crossing, planner_of(bench))
-        end = await broker.answered(message, standing_of(bench, "talk").id)
+        end = await broker.wait_for_answer(message, standing_of(bench, "talk").id)
         assert end is not None
         assert str(end.cut) == "canceled"
         assert bench.server.received == []

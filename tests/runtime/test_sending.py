@@ -338,7 +338,7 @@ def test_cancelling_completes_the_turn_with_what_had_come_and_frees_the_session(
 def test_whoever_leaves_when_their_answer_is_there_cuts_no_other_turn_short(path: Path) -> None:
     async def body(bench: SendBench) -> None:
         shared = broker_of(bench.ledger)
-        inner, is_answered, may_end = shared.answered, asyncio.Event(), asyncio.Event()
+        inner, is_answered, may_end = shared.wait_for_answer, asyncio.Event(), asyncio.Event()
 
         async def answered_late(*arguments: Any) -> Any:
             end = await inner(*arguments)
@@ -346,10 +346,10 @@ def test_whoever_leaves_when_their_answer_is_there_cuts_no_other_turn_short(path
             await may_end.wait()
             return end
 
-        shared.answered = answered_late  # type: ignore[method-assign, assignment]
+        shared.wait_for_answer = answered_late  # type: ignore[method-assign, assignment]
         leaving = asyncio.ensure_future(bench.send("one"))
         await is_answered.wait()
-        shared.answered = inner  # type: ignore[method-assign]
+        shared.wait_for_answer = inner  # type: ignore[method-assign]
         other = asyncio.ensure_future(bench.send("two"))
         while len(bench.server.received) < 2:
             await asyncio.sleep(0.01)

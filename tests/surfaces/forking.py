@@ -51,7 +51,7 @@ MODULES = (
     "weft.runtime.replies",
     "weft.surfaces.opening",
     "weft.runtime.inference.attempt",
-    "weft.runtime.inference.dialects.speakers",
+    "weft.runtime.inference.dialects.model_clients",
     "weft.runtime.inference.dialects.openai",
     "rich.console",
 )

@@ -55,7 +55,7 @@ from weft.ledger.room_records import (
 )
 from weft.ledger.views.rows import ProgramRow, find_program, load_program, text_of
 from weft.ledger.write.approvals import ensure_person
-from weft.ledger.write.transaction import Append, CommandAnswer, LedgerWriter, keyed_command, once
+from weft.ledger.write.transaction import Append, CommandAnswer, LedgerWriter, keyed_command, run_once
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
@@ -178,7 +178,7 @@ def create(writer: LedgerWriter, new: NewRoom, *, key: str | None) -> str:
     command = keyed_command("create_room", key, [new], writer.authority)
 
     def work(append: Append) -> str:
-        answer = once(append, command, lambda: CommandAnswer(_create_room(append, new)))
+        answer = run_once(append, command, lambda: CommandAnswer(_create_room(append, new)))
         append.seal()
         return answer.node
 

@@ -73,7 +73,7 @@ from weft.ledger.room_records import (
 from weft.ledger.views.rows import ProgramRow, SessionRow, find_program, load_program, text_of
 from weft.ledger.write.record_turn import weigh
 from weft.ledger.write.sessions import stream_of
-from weft.ledger.write.transaction import Append, CommandAnswer, EventStream, LedgerWriter, keyed_command, once
+from weft.ledger.write.transaction import Append, CommandAnswer, EventStream, LedgerWriter, keyed_command, run_once
 from weft.ledger.write.turn_events import TurnEvents, create_session
 from weft.store.port import ReadTxn
 from weft.store.replicas import OwnEvents
@@ -496,7 +496,7 @@ def post(
     def work(append: Append) -> PostedMessage:
         room = OpenRoom.named(append, conversation)
         reach = MessageReach.nobody()
-        answer = once(append, command, lambda: _post_message(room, id, new, limits, reach))
+        answer = run_once(append, command, lambda: _post_message(room, id, new, limits, reach))
         append.seal()
         return _posted_outcome(append, answer, reach, room)
 

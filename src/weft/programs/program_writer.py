@@ -47,7 +47,7 @@ from weft.ledger.views.rows import (
     load_turn,
 )
 from weft.ledger.write.sessions import stream_of
-from weft.ledger.write.transaction import Append, CommandAnswer, EventStream, LedgerWriter, keyed_command, once
+from weft.ledger.write.transaction import Append, CommandAnswer, EventStream, LedgerWriter, keyed_command, run_once
 from weft.programs.config_fields import FOLDER, MachineField, MachineName, MachineSort, NamedProgram, names_in
 from weft.programs.program_records import Program, UnvouchedName, is_address, is_same, parse_address
 from weft.store.port import ReadTxn
@@ -685,4 +685,4 @@ def perform(
         append.seal()
         return CommandAnswer(program)
 
-    return writer.write(lambda append: once(append, command, lambda: write(append))).node
+    return writer.write(lambda append: run_once(append, command, lambda: write(append))).node

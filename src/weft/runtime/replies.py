@@ -208,7 +208,7 @@ def await_served(ledger: Ledger, message: str, session: str, answer: FollowedAns
         newest = ledger.newest()  # before anything is read: what comes after it is waited for
         state, is_elsewhere = runs.message_state(message)
         if answer is not None:
-            answer.tell_news()
+            answer.deliver_news()
         if state not in (InboxState.QUEUED, InboxState.TAKEN):
             return load_reply(ledger, ledger.inbox.get(message))
         if state == InboxState.QUEUED and (is_elsewhere or clock.monotonic() >= until):
@@ -256,20 +256,20 @@ class FollowedAnswer:
         self._turn: str | None = None
         self._attempt = 1
 
-    def tell_news(self) -> None:
+    def deliver_news(self) -> None:
         """What there is by now, where nobody else tells it."""
         while (items := self._stream.read()) is not None:
             for item in items:
-                self.tell(item)
+                self.deliver(item)
         for item in self._stream.read_partial():
-            self.tell(item)
+            self.deliver(item)
 
-    def tell_rest(self) -> None:
+    def deliver_rest(self) -> None:
         """What there is beyond what others told."""
         self._stream = SessionStream(store_of(self._ledger), self.session, self.position)
-        self.tell_news()
+        self.deliver_news()
 
-    def tell(self, item: StreamItem) -> None:
+    def deliver(self, item: StreamItem) -> None:
         self.position = item.position
         match item:
             case MessageAdded(message=self._message):

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 
 def _as_provider_takes(dialect: str, messages: Sequence[Message]) -> Any:
-    from weft.runtime.inference.dialects.speakers import written_for
+    from weft.runtime.inference.dialects.model_clients import written_for
     from weft.runtime.inference.model_requests import Dialect
 
     return written_for(Dialect(dialect), messages)

@@ -104,7 +104,7 @@ class Bench:
 
     async def answered(self, message: str, broker: Broker | None = None) -> Any:
         session = self.ledger.inbox.get(message).session_id
-        return await (broker or self.broker()).answered(message, session)
+        return await (broker or self.broker()).wait_for_answer(message, session)
 
     def events(self, message: str) -> list[RecordedEvent]:
         return self.runs.events(self.ledger.inbox.get(message).turn or "")

@@ -111,7 +111,7 @@ async def answer(ledger: Ledger, url: str, folder: Path, doom: Doom) -> str:
 
         broker = Broker(ledger, crossing, plan)
         admission = await crossing.run(lambda: ledger.inbox.admit("Use all three", session="main", key="once"))
-        await broker.answered(admission.message, admission.session_id)
+        await broker.wait_for_answer(admission.message, admission.session_id)
         return admission.message
 
 

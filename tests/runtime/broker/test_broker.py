@@ -232,7 +232,7 @@ def test_a_message_that_nobody_here_can_answer_is_taken_back_after_a_while(ledge
 
         broker = bench.broker(planner)
         with pytest.raises(NotApplicable, match=f"message {message} .* nobody in this process") as raised:
-            await broker.answered(message, ledger.inbox.get(message).session_id, 2)
+            await broker.wait_for_answer(message, ledger.inbox.get(message).session_id, 2)
         assert raised.value.advice == Action.SERVE_MESSAGE.of(message=message)
         assert bench.state(message)[0] == "cancelled"
 
@@ -260,7 +260,7 @@ def test_a_turn_that_nobody_here_can_go_on_with_stays_open_and_is_named(ledger: 
             clock.tick(1000)
 
         with pytest.raises(NotApplicable, match=f"turn {ledger.inbox.get(first).turn} .* nobody in this") as raised:
-            await bench.broker(planner).answered(message, ledger.inbox.get(message).session_id, 2)
+            await bench.broker(planner).wait_for_answer(message, ledger.inbox.get(message).session_id, 2)
         assert raised.value.advice == Action.SERVE_TURN.of(session="main")
         assert (bench.state(first)[0], bench.state(message)[0]) == ("taken", "cancelled")
         await bench.answered(first)
@@ -284,7 +284,7 @@ def test_the_time_that_others_are_waited_for_begins_after_each_turn(ledger: Ledg
             return work
 
         broker._serve_once = serve_once  # type: ignore[method-assign]
-        await broker.answered(message, ledger.inbox.get(message).session_id, 2)
+        await broker.wait_for_answer(message, ledger.inbox.get(message).session_id, 2)
         assert bench.state(message) == ("answered", None)
 
     run(body())
@@ -502,9 +502,9 @@ def test_what_a_sender_knew_of_a_message_goes_with_its_settling(ledger: Ledger, 
         for message in (settled, busy):
             broker.expect(message, SenderContext())
         ledger.inbox.cancel(settled)
-        assert await broker.answered(settled, session) is None
+        assert await broker.wait_for_answer(settled, session) is None
         with ledger.begin_turn(session="main"), pytest.raises(SessionBusy):
-            await broker.answered(busy, session, 0)
+            await broker.wait_for_answer(busy, session, 0)
         assert broker._awaited.sendings((settled, busy)) == []
 
     run(body())

@@ -17,7 +17,7 @@ from weft.kernel.clock import FixedClock
 from weft.ledger.api import Ledger
 from weft.ledger.read.contexts import InputChain
 from weft.runtime.inference.dialects.dialect_port import WireConversation
-from weft.runtime.inference.dialects.speakers import KeptConversations
+from weft.runtime.inference.dialects.model_clients import KeptConversations
 from weft.runtime.inference.model_requests import ConversationBeginning, Dialect, InferenceRequest
 from weft.runtime.replies import Reply
 from weft.runtime.tool.tool_contract import FunctionTool, tools_of

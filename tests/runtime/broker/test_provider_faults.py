@@ -77,7 +77,7 @@ async def answer_three(
             if times == 0 or fault.script == [REFUSE]:
                 await server.heal() if messages else None
             admission = ledger.inbox.admit("Use all three", session=session)
-            await broker.answered(admission.message, admission.session_id)
+            await broker.wait_for_answer(admission.message, admission.session_id)
             messages.append(ledger.inbox.get(admission.message))
         return messages
 

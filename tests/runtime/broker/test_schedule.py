@@ -62,7 +62,7 @@ def test_brokers_of_which_others_were_quicker_try_at_times_of_their_own() -> Non
     schedules = [SessionSchedule(f"broker {number}", 64) for number in range(8)]
     for schedule in schedules:
         for _ in range(6):
-            schedule.lose("taken", NOW, 250)
+            schedule.postpone_taken("taken", NOW, 250)
         assert chosen(schedule, waiting("free")) == []
     times = [first_try(schedule) for schedule in schedules]
     assert len(set(times)) == len(schedules)
@@ -88,7 +88,7 @@ def test_whoever_served_a_session_last_goes_before_the_others() -> None:
 def test_serving_its_own_sessions_makes_a_broker_no_bolder_about_those_of_others() -> None:
     schedule, others = SessionSchedule("a", 64), waiting("others", served_by="b")
     for _ in range(6):
-        schedule.lose("others", NOW, 250)
+        schedule.postpone_taken("others", NOW, 250)
     now = NOW + 10_000
     for _ in range(20):
         assert chosen(schedule, waiting("own", served_by="a"), now=now) == ["own"]

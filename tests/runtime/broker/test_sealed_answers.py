@@ -39,7 +39,7 @@ from weft.ledger.model import (
     sealed_metadata,
 )
 from weft.runtime.broker.broker import OutgoingMessage, send
-from weft.runtime.inference.dialects.speakers import conversation_in
+from weft.runtime.inference.dialects.model_clients import conversation_in
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import Dialect, RetryPolicy
 

@@ -163,26 +163,26 @@ def test_the_call_with_which_an_answer_breaks_off_is_closed_and_the_others_run(h
 
 def test_a_lost_request_is_asked_again_and_the_first_marked_as_interrupted(history: History) -> None:
     request = history.request()
-    assert next_steps(history.run().lose(), START_MS) == (AskModel(2, request, CRASH),)
+    assert next_steps(history.run().mark_lost(), START_MS) == (AskModel(2, request, CRASH),)
     restart = InterruptionReason.SYSTEM_RESTART
-    assert next_steps(history.run().lose(restart), START_MS) == (AskModel(2, request, restart),)
+    assert next_steps(history.run().mark_lost(restart), START_MS) == (AskModel(2, request, restart),)
     history.interrupted(SHUTDOWN, request)
-    assert next_steps(history.run().lose(), START_MS) == (AskModel(2),)
+    assert next_steps(history.run().mark_lost(), START_MS) == (AskModel(2),)
 
 
 def test_an_answered_request_is_never_lost(history: History) -> None:
     history.request()
     history.answer()
-    assert next_steps(history.run().lose(), START_MS) == (FinishTurn(),)
+    assert next_steps(history.run().mark_lost(), START_MS) == (FinishTurn(),)
 
 
 def test_a_request_that_is_lost_again_and_again_fails_the_turn(history: History) -> None:
     for attempt in range(1, MAX_LOSSES):
         request = history.request(attempt)
-        assert next_steps(history.run().lose(), START_MS) == (AskModel(attempt + 1, request, CRASH),)
+        assert next_steps(history.run().mark_lost(), START_MS) == (AskModel(attempt + 1, request, CRASH),)
         history.interrupted(CRASH, request)
     request = history.request(MAX_LOSSES)
-    (step,) = next_steps(history.run().lose(), START_MS)
+    (step,) = next_steps(history.run().mark_lost(), START_MS)
     assert isinstance(step, FailTurn)
     assert (step.code, step.discard, step.reason) == ("lost_too_often", request, CRASH)
 
@@ -193,7 +193,7 @@ def test_attempts_that_a_provider_failed_and_orderly_shutdowns_are_not_counted_a
         if attempt % 2:
             history.interrupted(SHUTDOWN, request)
     request = history.request(8)
-    assert next_steps(history.run().lose(), START_MS) == (AskModel(9, request, CRASH),)
+    assert next_steps(history.run().mark_lost(), START_MS) == (AskModel(9, request, CRASH),)
 
 
 def test_losses_are_counted_anew_after_an_answer(history: History) -> None:
@@ -203,7 +203,7 @@ def test_losses_are_counted_anew_after_an_answer(history: History) -> None:
     history.answer("a")
     history.result(history.call("a"))
     request = history.request()
-    assert next_steps(history.run().lose(), START_MS) == (AskModel(2, request, CRASH),)
+    assert next_steps(history.run().mark_lost(), START_MS) == (AskModel(2, request, CRASH),)
 
 
 def test_a_turn_that_asks_too_often_fails(history: History) -> None:
@@ -222,7 +222,7 @@ def test_a_lost_tool_runs_again_where_it_is_idempotent_and_is_interrupted_elsewh
     history.answer("reads", "writes", "done")
     reads, writes, done = (history.call(tool) for tool in ("reads", "writes", "done"))
     history.result(done)
-    steps = next_steps(history.run(idempotent=frozenset({"reads", "done"})).lose(), START_MS)
+    steps = next_steps(history.run(idempotent=frozenset({"reads", "done"})).mark_lost(), START_MS)
     assert steps[0] == RunAgain(reads)
     assert isinstance(steps[1], CloseCall)
     assert (steps[1].call, steps[1].status, steps[1].code) == (writes, ToolCallStatus.INTERRUPTED, "crash")
@@ -247,12 +247,12 @@ def test_a_parked_turn_waits_for_its_time_and_its_calls_are_not_lost(history: Hi
     history.answer("asks")
     asks = history.call("asks")
     history.parked(asks, until_ms=START_MS + 5000)
-    assert next_steps(history.run().lose(), START_MS + 4999) == ()
-    (step,) = next_steps(history.run().lose(), START_MS + 5000)
+    assert next_steps(history.run().mark_lost(), START_MS + 4999) == ()
+    (step,) = next_steps(history.run().mark_lost(), START_MS + 5000)
     assert isinstance(step, CloseCall)
     assert (step.call, step.status) == (asks, ToolCallStatus.TIMEOUT)
     history.result(asks)
-    assert next_steps(history.run().lose(), START_MS) == (AskModel(),)
+    assert next_steps(history.run().mark_lost(), START_MS) == (AskModel(),)
 
 
 def test_a_turn_that_is_parked_again_keeps_its_time(history: History) -> None:
@@ -261,7 +261,7 @@ def test_a_turn_that_is_parked_again_keeps_its_time(history: History) -> None:
     first, second = history.call("asks"), history.call("asks")
     history.parked(first, second, until_ms=START_MS + 5000)
     history.result(first)
-    run = history.run().lose()
+    run = history.run().mark_lost()
     assert next_steps(run, START_MS) == (ParkRun((second,)),)
     assert run.parked_until == START_MS + 5000
 
@@ -274,12 +274,12 @@ def test_every_parked_call_has_a_time_limit_of_its_own(history: History) -> None
     history.parked(second, until_ms=START_MS + 5000)
     history.parked(third)
     assert history.run().parked_until == START_MS + 1000
-    assert next_steps(history.run().lose(), START_MS + 999) == ()
-    (step,) = next_steps(history.run().lose(), START_MS + 1000)
+    assert next_steps(history.run().mark_lost(), START_MS + 999) == ()
+    (step,) = next_steps(history.run().mark_lost(), START_MS + 1000)
     assert isinstance(step, CloseCall)
     assert (step.call, step.status) == (first, ToolCallStatus.TIMEOUT)
     history.result(first)
-    run = history.run().lose()
+    run = history.run().mark_lost()
     assert next_steps(run, START_MS + 1000) == (ParkRun((second, third)),)
     assert run.parked_until == START_MS + 5000
     closed = next_steps(run, START_MS + 9000)
@@ -309,7 +309,7 @@ def test_a_deadline_counts_from_the_begin_of_the_turn_whoever_runs_it(history: H
     history.request()
     assert next_steps(history.run(deadline_seconds=1), START_MS + 999) == ()
     assert next_steps(history.run(deadline_seconds=1), START_MS + 1000) == (CutRun(InterruptionReason.TIMEOUT, ()),)
-    assert next_steps(history.run(deadline_seconds=1).lose(), START_MS + 1000) == (
+    assert next_steps(history.run(deadline_seconds=1).mark_lost(), START_MS + 1000) == (
         CutRun(InterruptionReason.TIMEOUT, ()),
     )
 
@@ -351,5 +351,5 @@ def test_the_same_events_give_the_same_steps_however_they_are_read(history: Hist
     piecewise = Run(TURN)
     for recorded in history.recorded:
         piecewise = piecewise.copy().apply([recorded])
-    assert next_steps(whole.lose(), START_MS) == next_steps(piecewise.lose(), START_MS)
+    assert next_steps(whole.mark_lost(), START_MS) == next_steps(piecewise.mark_lost(), START_MS)
     assert whole.refs_since_request() == piecewise.refs_since_request()

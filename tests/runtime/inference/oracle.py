@@ -18,8 +18,8 @@ from weft.kernel.errors import WeftError
 from weft.kernel.events import Usage
 from weft.ledger.model import Message, NewMessage, Part
 from weft.runtime.inference.dialects.dialect_port import AnswerMeter, ModelQuestion, usage_of
+from weft.runtime.inference.dialects.model_clients import conversation_in, model_client
 from weft.runtime.inference.dialects.server_answers import failure_of
-from weft.runtime.inference.dialects.speakers import conversation_in, speaker
 from weft.runtime.inference.model_requests import Dialect, ModelParameters, ModelRoute, ToolSpec
 from weft.runtime.replies import TokenKind
 
@@ -67,7 +67,7 @@ class Asking(Struct, frozen=True, kw_only=True):
         route = ModelRoute(dialect=self.dialect, url=URL, model=self.model, keys=(), compatible=self.compatible)
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(respond)) as client:
             try:
-                answer = await speaker(route, client).ask(
+                answer = await model_client(route, client).ask(
                     question,
                     (lambda kind, text: pieces.append(shown_piece(kind, text))) if streamed else None,
                     AnswerMeter(),

@@ -11,7 +11,7 @@ from tests.runtime.inference.asking import ask, provider
 from tests.runtime.scripted import CLOSE, STREAM_HEAD, Step, chat, chat_saying, chunk, events
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage, ReasoningPart, TextPart, ToolResultPart
-from weft.runtime.inference.dialects.speakers import conversation_in
+from weft.runtime.inference.dialects.model_clients import conversation_in
 from weft.runtime.inference.model_requests import Dialect, ModelSettings, route_of
 
 CALL = {

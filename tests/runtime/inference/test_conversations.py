@@ -13,7 +13,7 @@ from weft.kernel.errors import InvalidInput
 from weft.ledger.model import ImagePart, NewMessage, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.inference import inference
 from weft.runtime.inference.dialects.dialect_port import WireMessages
-from weft.runtime.inference.dialects.speakers import KeptConversations
+from weft.runtime.inference.dialects.model_clients import KeptConversations
 from weft.runtime.inference.model_requests import Dialect
 
 SYSTEM = NewMessage(role=MessageRole.SYSTEM, content="Be brief")

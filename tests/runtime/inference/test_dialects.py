@@ -26,9 +26,9 @@ from weft.kernel.errors import (
 )
 from weft.ledger.model import ImagePart, NewMessage, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.runtime.inference.dialects import server_answers
+from weft.runtime.inference.dialects.model_clients import conversation_in
 from weft.runtime.inference.dialects.openai import _split_thinking, openai_tool
 from weft.runtime.inference.dialects.server_answers import EventReader, ServerEvent
-from weft.runtime.inference.dialects.speakers import conversation_in
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import (
     Dialect,
@@ -136,7 +136,7 @@ SPEAKERS = [(dialect, name, compatible) for dialect in OWN for name in NAMES[dia
 def test_parameters_and_thinking_are_sent_as_the_oracle_sends_them(
     dialect: Dialect, name: str, compatible: bool
 ) -> None:
-    from weft.runtime.inference.dialects.speakers import facts_of, taken_parameters
+    from weft.runtime.inference.dialects.model_clients import facts_of, taken_parameters
     from weft.runtime.inference.model_requests import ModelRoute
 
     everything = ModelParameters(

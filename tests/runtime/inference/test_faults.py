@@ -39,7 +39,7 @@ from weft.kernel.errors import (
     RequestRefused,
 )
 from weft.ledger.reports.prices import PriceTable, TokenPrice
-from weft.runtime.inference.dialects import speakers
+from weft.runtime.inference.dialects import model_clients
 from weft.runtime.inference.dialects.server_answers import failure_of
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import MILLION, InferenceRequest, ModelSettings, ProviderKind, RequestBudget
@@ -406,7 +406,7 @@ def test_money_that_others_spent_meanwhile_is_known_before_each_request(monkeypa
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_without_end_is_cut_off(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speakers, "MOST_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr(model_clients, "MOST_ANSWER_BYTES", 100_000)
     line: list[bytes | str] = [STREAM_HEAD, b"data: " + b"x" * 100_000, HANG]
     endless = line if stream else chat(service_tier="x" * 100_000)
     error = ask(endless, stream=stream, budget=RequestBudget(seconds=30)).error

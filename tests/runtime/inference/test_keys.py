@@ -19,7 +19,7 @@ from weft.runtime.broker.broker import OutgoingMessage, send
 from weft.runtime.egress.connections import Connections
 from weft.runtime.egress.credentials import Credential, Keyring, Secret
 from weft.runtime.egress.execution_context import ExecutionContext, context_for
-from weft.runtime.inference.dialects import speakers as speakers_module
+from weft.runtime.inference.dialects import model_clients
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import (
     InferenceRequest,
@@ -146,20 +146,20 @@ def test_a_key_of_a_gateway_that_was_changed_is_withheld(tmp_path: Path) -> None
 def test_those_who_ask_through_one_inference_are_each_sent_with_their_own_key_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    speakers: list[Any] = []
+    clients: list[Any] = []
 
     def counted(*of: Any) -> Any:
-        speakers.append(of)
+        clients.append(of)
         return made(*of)
 
-    made = speakers_module.speaker
-    monkeypatch.setattr(speakers_module, "speaker", counted)
+    made = model_clients.model_client
+    monkeypatch.setattr(model_clients, "model_client", counted)
 
     async def body() -> list[str]:
         async with scripted(chat()) as server, Inference() as inference:
             question = InferenceRequest(model=model(server.url), messages=HI)
             await asyncio.gather(*(inference.infer(question, context=person(server.url, key)) for key in ("a", "b")))
-            assert len(speakers) == 2  # one request at a time has each of them
+            assert len(clients) == 2  # one request at a time has each of them
             for key in ("c", "d"):
                 await inference.infer(question, context=person(server.url, key))
             return [received.headers["authorization"] for received in server.received]
@@ -167,7 +167,7 @@ def test_those_who_ask_through_one_inference_are_each_sent_with_their_own_key_al
     keys = asyncio.run(body())
     assert sorted(keys[:2]) == ["Bearer a", "Bearer b"]
     assert keys[2:] == ["Bearer c", "Bearer d"]
-    assert len(speakers) == 2  # and they are used again
+    assert len(clients) == 2  # and they are used again
 
 
 def test_a_kept_client_that_nobody_was_lent_sends_nothing() -> None:

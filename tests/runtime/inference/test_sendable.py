@@ -11,7 +11,7 @@ import pytest
 from tests.runtime.inference.asking import ask, provider
 from tests.runtime.scripted import failure
 from weft.runtime.assembly.configuration_layers import PARAMETER_NAMES
-from weft.runtime.inference.dialects.speakers import taken_parameters
+from weft.runtime.inference.dialects.model_clients import taken_parameters
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import (
     Dialect,

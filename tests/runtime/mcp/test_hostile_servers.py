@@ -73,7 +73,7 @@ def test_a_call_that_never_ends_is_ended_by_its_time_and_its_process_killed() ->
             with pytest.raises(ToolFailure, match=r"did not answer in 0\.2 s") as raised:
                 await called(tools, "other/say", text="hello")
             assert raised.value.code == "timed_out"
-            await connection.ended()
+            await connection.wait_for_end()
 
     run(work)
 
@@ -90,7 +90,7 @@ def test_a_cancelled_call_ends_its_process() -> None:
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            await connection.ended()
+            await connection.wait_for_end()
 
     run(work)
 

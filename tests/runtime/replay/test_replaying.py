@@ -327,7 +327,7 @@ def test_no_other_broker_answers_what_a_replay_asks(tmp_path: Path) -> None:
         other = ledger.sync.inbox.admit("Read a", session="other")
         broker = Broker(ledger.sync, ledger.crossing, plan_of_others)
         serving = asyncio.ensure_future(broker.serve())
-        await broker.answered(other.message, other.session_id)
+        await broker.wait_for_answer(other.message, other.session_id)
         broker.drain()
         await serving
         assert planned == ["other"]
@@ -348,7 +348,7 @@ def test_a_replayed_turn_that_was_left_open_fails_with_a_word(tmp_path: Path) ->
         mine.drain(0)
         await serving
         other = Broker(ledger.sync, ledger.crossing, bench.plan)
-        end = await other.answered(asked.message, asked.session_id)
+        end = await other.wait_for_answer(asked.message, asked.session_id)
         assert end is not None
         assert "whoever replayed this turn is gone" in str(end.error)
 

@@ -138,7 +138,7 @@ async def work(
                 lambda: ledger.inbox.admit("Mend it", session="main", persona="coder", key=key)
             )
             grant()
-            await broker.answered(admission.message, admission.session_id)
+            await broker.wait_for_answer(admission.message, admission.session_id)
             return admission.message
         finally:
             await toolbox.aclose()

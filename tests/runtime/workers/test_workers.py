@@ -62,7 +62,7 @@ def test_a_process_that_only_sends_serves_the_workers_of_what_it_sends(tmp_path:
             crew.boss()
             crew.answers(leading)
             message = crew.send("compare colours")
-            await crew.broker().answered(message, crew.ledger.sync.inbox.get(message).session_id)
+            await crew.broker().wait_for_answer(message, crew.ledger.sync.inbox.get(message).session_id)
             assert crew.answer_to(message).count("done: task") == 3
 
     asyncio.run(asyncio.wait_for(body(), 60))

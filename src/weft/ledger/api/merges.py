@@ -44,9 +44,9 @@ from weft.ledger.write.transaction import (
     CommandAnswer,
     LeasePatience,
     keyed_command,
-    once,
     reads_whole,
     requires,
+    run_once,
 )
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class Merges(LedgerPart):
                 append.seal()
                 return CommandAnswer(ids.turn, encode(ids).decode())
 
-            return once(append, command, once_work)
+            return run_once(append, command, once_work)
 
         patience = LeasePatience(self._writer, 0, self._ttl)
         answer = patience.keep_trying(lambda: self._writer.write(work))
@@ -283,7 +283,9 @@ class Merges(LedgerPart):
         command = keyed_command(why, key, [target, sources, text], self._writer.authority)
 
         def work(append: Append) -> CommandAnswer:
-            return once(append, command, lambda: _turns_answer(merge(append, target, expected, patience, key, writers)))
+            return run_once(
+                append, command, lambda: _turns_answer(merge(append, target, expected, patience, key, writers))
+            )
 
         answer = patience.keep_trying(lambda: self._writer.write(work))
         return [self._reader.turn(id) for id in decode(answer.details or "", type=list[str])]

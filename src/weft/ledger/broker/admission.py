@@ -37,7 +37,7 @@ from weft.ledger.write.transaction import (
     ContentWriter,
     LedgerWriter,
     keyed_command,
-    once,
+    run_once,
 )
 from weft.ledger.write.turn_events import (
     MAIN_KEY,
@@ -105,7 +105,7 @@ def admit(writer: LedgerWriter, new: NewAdmission, *, key: str | None, limits: Q
         writer.put_large(weight.large, scope_of(message))
 
     def work(append: Append) -> Admission:
-        answer = once(append, command, partial(_admit_message, append, message, new, key, limits))
+        answer = run_once(append, command, partial(_admit_message, append, message, new, key, limits))
         append.seal()
         return admission_of(append, answer)
 
@@ -526,7 +526,7 @@ def retry(
             writer.put_large(large, scope_of(id))
 
     def work(append: Append) -> Admission:
-        answer = once(append, command, partial(_admit_retry, append, retried, ids, outgoing, key, limits))
+        answer = run_once(append, command, partial(_admit_retry, append, retried, ids, outgoing, key, limits))
         append.seal()
         return admission_of(append, answer)
 

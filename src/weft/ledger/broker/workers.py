@@ -49,7 +49,7 @@ from weft.ledger.views.rows import (
     text_of,
 )
 from weft.ledger.write.sessions import stream_of
-from weft.ledger.write.transaction import MESSAGE_ROOM, Append, CommandAnswer, LedgerWriter, keyed_command, once
+from weft.ledger.write.transaction import MESSAGE_ROOM, Append, CommandAnswer, LedgerWriter, keyed_command, run_once
 from weft.ledger.write.turn_events import TurnEvents, create_session
 from weft.store.port import ReadTxn
 from weft.store.replicas import OwnEvents, own_names
@@ -324,7 +324,7 @@ def send_to_worker(writer: LedgerWriter, turn: str, session: str, text: str, cal
         return CommandAnswer(_add_message(append, worker, text, turn_senders(append, turn), limits, turn=turn))
 
     def work(append: Append) -> None:
-        once(append, command, partial(send, append))
+        run_once(append, command, partial(send, append))
         append.seal()
 
     writer.write(work)

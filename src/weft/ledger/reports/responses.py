@@ -317,7 +317,7 @@ def standing(sql: Sql) -> dict[int, tuple[int, Place]]:
     return {native: (segment, (depth, position)) for native, segment, depth, position in sorted(rows, reverse=True)}
 
 
-def once(
+def count_responses(
     rows: Iterable[ReportedUsage],
     repeated: set[int],
     standing: dict[int, tuple[int, Place]],

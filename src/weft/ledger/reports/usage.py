@@ -48,8 +48,8 @@ from weft.ledger.reports.responses import (
     ThreadCount,
     ThreadReach,
     Values,
+    count_responses,
     heads,
-    once,
     repeated,
     reported,
     reported_elsewhere,
@@ -367,7 +367,7 @@ class UsageSurvey:
 
     def responses(self) -> Iterator[CountedResponse]:
         sql = self.txn.sql
-        return once(reported(sql), repeated(sql), standing(sql), self.names.age)
+        return count_responses(reported(sql), repeated(sql), standing(sql), self.names.age)
 
     def responses_of(
         self, rows: Sequence[ReportedUsage], is_inside: Callable[[int, Place], bool] | None = None
@@ -380,7 +380,7 @@ class UsageSurvey:
         natives = {row.native for row in rows if row.native is not None and row.native in several}
         if is_inside is not None:
             natives |= {native for native, place in stands.items() if is_inside(*place)}
-        return once([*rows, *reported_elsewhere(sql, natives, turns)], copied, stands, self.names.age)
+        return count_responses([*rows, *reported_elsewhere(sql, natives, turns)], copied, stands, self.names.age)
 
     def counted(self, since: int | None, until: int | None) -> Iterator[CountedUsage]:
         """Everything of a period that counts, in the sum of all or for each thread, from totals where they are there.

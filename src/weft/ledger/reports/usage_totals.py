@@ -32,8 +32,8 @@ from weft.ledger.reports.responses import (
     TotalTable,
     TurnPlace,
     Values,
+    count_responses,
     links,
-    once,
     read_name,
     repeated,
     reported,
@@ -180,7 +180,7 @@ def _counted_row(
 def scanned(sql: Sql, age_of: Callable[[int | None], SessionAge]) -> Iterator[CountedUsage]:
     """Everything that counts, from the rows of all turns and messages."""
     rows: list[CountedUsage] = []
-    for response in once(
+    for response in count_responses(
         reported(sql), repeated(sql), standing(sql), age_of, lambda row: rows.append(counted_row(row))
     ):
         yield from rows
@@ -351,7 +351,7 @@ class TurnCounter:
         """These shared responses."""
         ids = self._turn_ids({turn for turns in holdings.values() for turn in turns})
         rows = (row for row in reported_in(self._sql, ids.values()) if row.native in holdings)
-        return once(rows, set(holdings), self._standing_places(holdings), self.age_of)
+        return count_responses(rows, set(holdings), self._standing_places(holdings), self.age_of)
 
     def _standing_places(self, holdings: Holdings) -> dict[int, tuple[int, Place]]:
         """Where responses lie in current turns that other versions of these report on, as `responses.standing` says."""

@@ -343,7 +343,7 @@ def changes(before: StateBefore, event: Event | UnknownEvent) -> Iterator[Change
         yield from applied(before, event)
 
 
-def once(
+def edge_opened_once(
     before: StateBefore, type: EdgeType, source: str, target: str, attributes: Attributes | None = None
 ) -> list[Change]:
     """An edge that several events may tell of, opened by the first."""
@@ -426,7 +426,9 @@ def _tool_result(before: StateBefore, event: kernel_events.ToolResult) -> Iterat
     for turn in dict.fromkeys(event.awaited or ()):
         yield EdgeOpened(EdgeType.DERIVED_FROM, result, f"run:{turn}")
     if event.spawned is not UNSET:
-        yield from once(before, EdgeType.FORKED_FROM, f"session:{event.spawned}", before.event(event.call.event_id))
+        yield from edge_opened_once(
+            before, EdgeType.FORKED_FROM, f"session:{event.spawned}", before.event(event.call.event_id)
+        )
 
 
 @rule(kernel_events.McpResourceUpdated)
@@ -522,15 +524,15 @@ def _sighting_edges(before: StateBefore, event: ledger_events.Sighting) -> Itera
     if event.turn is UNSET:
         if event.parent is not UNSET:
             agent = before.agent_of(event.parent) or before.agent_of(event.session) or event.actor
-            yield from once(before, EdgeType.SPAWNED_FROM, session, f"program:{agent}")
-            yield from once(before, EdgeType.FORKED_FROM, session, f"session:{event.parent}")
+            yield from edge_opened_once(before, EdgeType.SPAWNED_FROM, session, f"program:{agent}")
+            yield from edge_opened_once(before, EdgeType.FORKED_FROM, session, f"session:{event.parent}")
         return
     run = f"run:{event.turn}"
     if all(edge.source != session for edge in before.standing(EdgeType.SESSION_HAS_RUN, target=run)):
         yield EdgeOpened(EdgeType.SESSION_HAS_RUN, session, run)
     for call in event.calls or ():
         if call.spawned is not UNSET:
-            yield from once(before, EdgeType.FORKED_FROM, f"session:{call.spawned}", run)
+            yield from edge_opened_once(before, EdgeType.FORKED_FROM, f"session:{call.spawned}", run)
 
 
 @rule(ledger_events.MessageAdmitted)

@@ -65,7 +65,7 @@ from weft.ledger.write.transaction import (
     LedgerWriter,
     find_answer,
     keyed_command,
-    once,
+    run_once,
 )
 from weft.ledger.write.turn_events import (
     MAIN_LIST,
@@ -822,7 +822,7 @@ def _write_once(
     return (
         write()
         if command is None
-        else _recorded_answer(append.sql, once(append, command, lambda: _answer_of_turn(write())))
+        else _recorded_answer(append.sql, run_once(append, command, lambda: _answer_of_turn(write())))
     )
 
 

@@ -710,7 +710,7 @@ def find_answer(sql: Sql, command: KeyedCommand | None) -> CommandAnswer | None:
     return CommandAnswer(node, details)
 
 
-def once(append: Append, command: KeyedCommand | None, work: Callable[[], CommandAnswer]) -> CommandAnswer:
+def run_once(append: Append, command: KeyedCommand | None, work: Callable[[], CommandAnswer]) -> CommandAnswer:
     """Do the work, unless this command was done before: then answer what it answered, and write nothing."""
     answer = find_answer(append.sql, command)
     if answer is not None:

@@ -193,7 +193,7 @@ def _known_parameters(config: dict[str, Any]) -> ModelParameters:
 
 def ensure_thinking(model: ModelSettings) -> None:
     """Refuse a way to think that a model cannot be told. Raises InvalidConfig."""
-    from weft.runtime.inference.dialects.speakers import thinking_fault
+    from weft.runtime.inference.dialects.model_clients import thinking_fault
 
     for situation, parameters in {"": model.parameters, **model.situations}.items():
         thinking = parameters.thinking
@@ -213,7 +213,7 @@ def ensure_thinking(model: ModelSettings) -> None:
 
 def ensure_response_schema(model: ModelSettings) -> None:
     """Refuse a schema of answers that a model cannot be given. Raises InvalidConfig."""
-    from weft.runtime.inference.dialects.speakers import response_schema_fault
+    from weft.runtime.inference.dialects.model_clients import response_schema_fault
 
     for situation, parameters in {"": model.parameters, **model.situations}.items():
         if parameters.response_schema and (fault := response_schema_fault(model)) is not None:

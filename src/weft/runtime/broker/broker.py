@@ -243,7 +243,7 @@ class Broker:
         self._wake.set()
         self._stir.set()
 
-    async def answered(self, message: str, session: str, wait: float | None = None) -> TurnEnd | None:
+    async def wait_for_answer(self, message: str, session: str, wait: float | None = None) -> TurnEnd | None:
         """Serve one session until this message is settled; None where another broker settled it. Raises SessionBusy,
         and takes the message back, where others hold the session for longer than `wait` seconds."""
         until = None if wait is None else self._clock.monotonic() + wait
@@ -339,7 +339,7 @@ class Broker:
         runner.interrupt(reason)
         return True
 
-    async def parked(self, session: str) -> None:
+    async def wait_until_parked(self, session: str) -> None:
         """Once this broker runs no turn in a session, as where the turn is parked."""
         while session in self._runners and (task := self._working.get(session)) is not None:
             await asyncio.wait({task})
@@ -444,7 +444,7 @@ class Broker:
                 try:
                     await runner.renew()
                 except LeaseLost as error:
-                    runner.lose(error)
+                    runner.abort(error)
                 except StoreError:  # not now; the lease lives on for a while
                     continue
 
@@ -507,7 +507,7 @@ class Broker:
         if is_interrupted(standing):
             runner.interrupt(InterruptionReason.CANCELED)
         if runner.awaits_answers:
-            runner.hear(await self._crossing.run(partial(self._runs.events, runner.turn)))
+            runner.notify(await self._crossing.run(partial(self._runs.events, runner.turn)))
         steers = {one.id: as_new_message(one) for one in steering(standing)}
         if steers:
             runner.steer(steers)
@@ -698,7 +698,7 @@ async def await_turn(
 ) -> TurnEnd | None:
     """Serve the session until the message is settled; None where another process settled it. Whoever is cancelled has
     the turn end with what it has. `unless`: see `answer_admitted`."""
-    serving = asyncio.ensure_future(broker.answered(admission.message, admission.session_id, wait))
+    serving = asyncio.ensure_future(broker.wait_for_answer(admission.message, admission.session_id, wait))
     awaited: set[asyncio.Future[Any]] = {serving} if unless is None else {serving, unless}
     try:
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
@@ -713,7 +713,7 @@ async def await_turn(
 
 async def _until_parked(broker: Broker, admission: Admission, serving: asyncio.Future[TurnEnd | None]) -> None:
     """Wait until nothing of the turn is under way here, and serve the message no more."""
-    parking = asyncio.ensure_future(broker.parked(admission.session_id))
+    parking = asyncio.ensure_future(broker.wait_until_parked(admission.session_id))
     awaited: set[asyncio.Future[Any]] = {parking, serving}
     try:
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)

@@ -53,7 +53,7 @@ from weft.runtime.answer_streams import TurnText, hub_of
 from weft.runtime.assembly.system_prompts import changed_prompt, workers_note
 from weft.runtime.broker.turn_plans import Planner, RequestFitting, SenderContext, TurnPlan, complete_setting, is_replay
 from weft.runtime.broker.turn_runner import TurnRunner
-from weft.runtime.broker.turn_state import Run, TurnEnd, ended
+from weft.runtime.broker.turn_state import Run, TurnEnd, call_end_entry
 from weft.runtime.inference.model_requests import ModelConversation, estimated_tokens
 from weft.runtime.ledger_port import Executor
 from weft.runtime.tool.recorded_results import ResultSecrets
@@ -122,7 +122,7 @@ class SessionSchedule:
             self._window_ms = self._window_ms * 3 // 4
         self._together = min(self._together + 1, BEGINNING_TOGETHER)
 
-    def lose(self, session: str, now: int, ms: int) -> None:
+    def postpone_taken(self, session: str, now: int, ms: int) -> None:
         """Somebody else has a session: it is looked at again after so many milliseconds, and later where others are
         quicker again and again."""
         self._from_others.discard(session)
@@ -572,7 +572,7 @@ class SessionTurns:
                 self._schedule.postpone(session, now + ms)
                 self._tell_left(error)
             else:
-                self._schedule.lose(session, now, ms)
+                self._schedule.postpone_taken(session, now, ms)
             return ServedSession(busy=error)
         except StoreError:
             raise
@@ -632,10 +632,10 @@ class SessionTurns:
     async def _fail(self, writer: RunWriter, fault: NewError) -> None:
         """End a turn that nobody can go on with."""
         events = await self._crossing.run(partial(self._runs.events, writer.id))
-        run = Run(writer.id).apply(events).lose(writer.lost_because)
+        run = Run(writer.id).apply(events).mark_lost(writer.lost_because)
         request, because = run.last_request, writer.lost_because
         lost = NewError(code=because.value, message="nobody can go on with the turn")
-        entries: list[Entry] = [ended(call, ToolCallStatus.INTERRUPTED, error=lost) for call in run.open_calls]
+        entries: list[Entry] = [call_end_entry(call, ToolCallStatus.INTERRUPTED, error=lost) for call in run.open_calls]
         entries += [RunInterruption(because, (call.event,), goes_on=True) for call in run.open_calls]
         if request is not None and request.is_open:
             entries.append(RunInterruption(because, (request.event,)))
@@ -734,7 +734,7 @@ class SessionTurns:
         if writer is None:
             return None
         events = await self._crossing.run(partial(self._runs.events, turn))
-        run = Run(turn).apply(events).lose(writer.lost_because)
+        run = Run(turn).apply(events).mark_lost(writer.lost_because)
         messages = [await self._crossing.run(partial(self._ledger.inbox.get, one)) for one in run.taken]
         try:
             plan = await self._plan(standing, messages)

@@ -77,11 +77,11 @@ from weft.runtime.broker.turn_state import (
     StartTools,
     Step,
     TurnEnd,
-    answered,
-    decided,
-    ended,
+    answer_entry,
+    call_end_entry,
+    decision_entries,
     next_steps,
-    parked,
+    parking_entries,
     spec_fields,
     status_of_cut,
 )
@@ -129,12 +129,12 @@ class ToolCalls:
         runs: Runs,
         crossing: Executor,
         plan: TurnPlan,
-        lose: Callable[[WeftError], None],
+        abort: Callable[[WeftError], None],
         secrets: ResultSecrets,
     ) -> None:
-        """`lose` is called where the ledger cannot be read: the call did not run, and whoever goes on with the turn
+        """`abort` is called where the ledger cannot be read: the call did not run, and whoever goes on with the turn
         says so. `secrets` takes out of results what no model is sent."""
-        self._runs, self._crossing, self._plan, self._lose, self._secrets = runs, crossing, plan, lose, secrets
+        self._runs, self._crossing, self._plan, self._abort, self._secrets = runs, crossing, plan, abort, secrets
         self._deciding: dict[str, asyncio.Task[Verdict]] = {}
         self._running: dict[str, asyncio.Task[Any]] = {}
         self._reading: asyncio.Task[dict[str, _Recorded]] | None = None
@@ -179,7 +179,7 @@ class ToolCalls:
     async def _decided_at_once(self, call: ToolUsePart, turn: str) -> Verdict | None:
         """None where that has to wait: the call is recorded first, and decided on when it may be."""
         try:
-            return await self._decided(call.name, call.input, turn, "")
+            return await self._decide_safely(call.name, call.input, turn, "")
         except NotYet:
             return None
 
@@ -219,7 +219,7 @@ class ToolCalls:
         self._kept |= {id(state): state for state in verdict.kept}
         if verdict.rationale is not None:
             self.rationales[call.event] = verdict.rationale
-        return decided(call, verdict)
+        return decision_entries(call, verdict)
 
     def start(self, run: Run) -> None:
         """Start what is recorded as intended and not under way."""
@@ -244,11 +244,11 @@ class ToolCalls:
             answer = replace(answer, reason=reason)
         while True:
             try:
-                return await self._decided(call.tool, arguments, run.turn, call.event, answer)
+                return await self._decide_safely(call.tool, arguments, run.turn, call.event, answer)
             except NotYet:
                 await asyncio.sleep(BUSY_SECONDS)
 
-    async def _decided(
+    async def _decide_safely(
         self, tool: str, arguments: Any, turn: str, event: str, answer: CallAnswer | None = None
     ) -> Verdict:
         gate = self._plan.gate
@@ -302,7 +302,7 @@ class ToolCalls:
         try:
             return await self._crossing.run(call)
         except StoreError as error:
-            self._lose(error)
+            self._abort(error)
             raise
 
     def _read_plan(self, call: RunCall) -> Any:
@@ -361,14 +361,14 @@ class ToolCalls:
             self._results[call.event] = ToolResultPart(name, words, is_error=True)
             kept = error.kept if isinstance(error, ToolFailure) else ()
             is_untrusted = self._plan.gate is not None
-            return ended(call, _status(error), error=fault, is_untrusted=is_untrusted, kept=kept, sent=sent)
+            return call_end_entry(call, _status(error), error=fault, is_untrusted=is_untrusted, kept=kept, sent=sent)
         result = task.result()
         if isinstance(result, LaterResult):
             self.later[call.event] = result
             call.is_parked = True
             return None
         self._results[call.event] = ToolResultPart(name, result.result if sent is None else sent.value)
-        return ended(call, ToolCallStatus.OK, output=result, sent=sent)
+        return call_end_entry(call, ToolCallStatus.OK, output=result, sent=sent)
 
     async def stop(self) -> None:
         tasks = self.tasks if self._reading is None else [*self.tasks, self._reading]
@@ -427,7 +427,7 @@ class TurnRunner:
         self._writer: RunWriter | None = None
         self._wake = asyncio.Event()
         self._model: asyncio.Task[Reply | ShortenedContext] | None = None
-        self._tools = ToolCalls(runs, crossing, plan, self.lose, secrets)
+        self._tools = ToolCalls(runs, crossing, plan, self.abort, secrets)
         self._calls: tuple[ToolUsePart, ...] = ()
         self._performed: set[str] = set()
         self._asks_next = False
@@ -466,13 +466,13 @@ class TurnRunner:
         """Whether it waits for a person or for workers while something else is under way."""
         return any(call.is_parked for call in self._run.open_calls)
 
-    def hear(self, events: Sequence[RecordedEvent]) -> None:
+    def notify(self, events: Sequence[RecordedEvent]) -> None:
         """Take up what people and workers answered meanwhile."""
-        if self._run.hear(events):
+        if self._run.apply_answers(events):
             self._tools.resume(self._run)
             self._wake.set()
 
-    def lose(self, error: WeftError) -> None:
+    def abort(self, error: WeftError) -> None:
         """Another broker has the session, or the ledger cannot be reached: stop, and write nothing more."""
         self._lost = error
         self._wake.set()
@@ -553,7 +553,7 @@ class TurnRunner:
         writer = self._writer
         if writer is None or writer.is_over:
             return
-        run = self._run.copy().lose(InterruptionReason.SHUTDOWN)
+        run = self._run.copy().mark_lost(InterruptionReason.SHUTDOWN)
         entries: list[Entry] = []
         if run.last_request is not None and run.last_request.is_lost:
             entries += self._broken_answer(run.last_request)
@@ -561,7 +561,7 @@ class TurnRunner:
         for call in run.open_calls:
             if call.needs_repeat and call.tool not in run.idempotent:
                 error = NewError(code=InterruptionReason.SHUTDOWN.value, message="whoever ran it was shut down")
-                entries.append(ended(call, ToolCallStatus.INTERRUPTED, error=error))
+                entries.append(call_end_entry(call, ToolCallStatus.INTERRUPTED, error=error))
                 entries.append(RunInterruption(InterruptionReason.SHUTDOWN, (call.event,), goes_on=True))
         if entries:
             await self._crossing.run(lambda: writer.record(entries))
@@ -665,11 +665,11 @@ class TurnRunner:
             case CloseCall():
                 self.messages = None  # the outcome is told as the ledger tells it
                 error = NewError(code=step.code, message=step.why or self._why_refused(run.calls[step.call]))
-                entries = (ended(run.calls[step.call], step.status, error=error),)
+                entries = (call_end_entry(run.calls[step.call], step.status, error=error),)
                 if step.status is ToolCallStatus.INTERRUPTED:
                     entries = (*entries, RunInterruption(run.lost_because, (step.call,), goes_on=True))
             case ParkRun():
-                entries = parked(run, step, self._tools.later)
+                entries = parking_entries(run, step, self._tools.later)
             case CutRun():
                 entries = self._cut_entries(run, step)
             case FinishTurn():
@@ -765,7 +765,7 @@ class TurnRunner:
                 entries.append(RunInterruption(step.reason, (request.event,)))
         error = NewError(code=step.reason.value, message="the turn was cut short")
         status = status_of_cut(step.reason)
-        closed = [ended(run.calls[call], status, error=error) for call in step.calls]
+        closed = [call_end_entry(run.calls[call], status, error=error) for call in step.calls]
         return [*entries, *closed, RunInterruption(step.reason, step.calls), FinishedRun()]
 
     def _partial_answer(self, request: str, correlation: str, finish: str) -> ModelAnswered:
@@ -938,7 +938,7 @@ class TurnRunner:
             self.fitting.count(reply.usage, answer)
             if self.messages is not None:
                 self.messages.append(answer)
-            return (answered(reply, request.event, request.correlation),)
+            return (answer_entry(reply, request.event, request.correlation),)
         if isinstance(error, LeaseLost | StoreError):  # this broker's own trouble, not the provider's
             raise error
         return self._failed(error, request)
@@ -951,7 +951,7 @@ class TurnRunner:
         is_ours = isinstance(error, WeftError)
         fault = NewError(code=error_code(error), message=str(error) if is_ours else "not weft's own error")
         if isinstance(error, ReplyUnfit) and isinstance(error.reply, Reply):  # whole, and paid for
-            answer = answered(error.reply, request.event, request.correlation)
+            answer = answer_entry(error.reply, request.event, request.correlation)
             return [answer, FinishedRun(exit=RunExit.ERROR, error=fault)]
         if self._partial:
             partial = [self._partial_answer(request.event, request.correlation, BROKEN_OFF)]

@@ -264,7 +264,7 @@ class Run:
             self._apply(recorded.id, recorded.event)
         return self
 
-    def lose(self, because: InterruptionReason = InterruptionReason.CRASH) -> Run:
+    def mark_lost(self, because: InterruptionReason = InterruptionReason.CRASH) -> Run:
         """Whoever performed what is open now is gone."""
         self.lost_because = because
         if self.last_request is not None:
@@ -302,13 +302,13 @@ class Run:
     def _apply_decision(self, id: str, event: Event) -> None:
         match event:
             case WorkersAnswered():
-                self._hear_workers(event)
+                self._apply_worker_answers(event)
             case ToolDecided():
                 self._decide(event)
             case ApprovalRequested():
                 self._ask_person(id, event)
             case ApprovalGranted() | ApprovalDenied():
-                self._hear(id, event)
+                self._apply_answer(id, event)
             case _:
                 pass
 
@@ -366,7 +366,7 @@ class Run:
             call.parked_until = None if event.expires is UNSET else ms_from_iso(event.expires)
             self._asked_by = event.replica
 
-    def _hear(self, id: str, event: ApprovalGranted | ApprovalDenied) -> None:
+    def _apply_answer(self, id: str, event: ApprovalGranted | ApprovalDenied) -> None:
         """The first answer counts, if the ledger that asked wrote it, for exactly what was shown."""
         call = next((one for one in self.open_calls if one.request == event.request.event_id), None)
         if call is None or call.answer is not None or not call.is_parked or event.replica != self._asked_by:
@@ -382,21 +382,21 @@ class Run:
             return
         call.is_parked = self.is_parked = False
 
-    def _hear_workers(self, event: WorkersAnswered) -> None:
+    def _apply_worker_answers(self, event: WorkersAnswered) -> None:
         """A call that waited for workers is performed once more: it brings their answers."""
         call = self.calls.get(event.call.event_id)
         if call is not None and call.outcome is None and call.is_parked:
             call.is_parked = self.is_parked = False
             call.needs_repeat = True
 
-    def hear(self, events: Iterable[RecordedEvent]) -> bool:
+    def apply_answers(self, events: Iterable[RecordedEvent]) -> bool:
         """Take answers up that people or workers gave while the turn was worked on; whether there was one."""
         before = [call.event for call in self.open_calls if call.is_parked]
         for one in events:
             if isinstance(one.event, ApprovalGranted | ApprovalDenied):
-                self._hear(one.id, one.event)
+                self._apply_answer(one.id, one.event)
             elif isinstance(one.event, WorkersAnswered):
-                self._hear_workers(one.event)
+                self._apply_worker_answers(one.event)
         return before != [call.event for call in self.open_calls if call.is_parked]
 
     def _interrupt(self, event: Interruption) -> None:
@@ -614,7 +614,7 @@ class TurnEnd(Struct, frozen=True, kw_only=True):
     cut: InterruptionReason | None = None
 
 
-def answered(reply: Reply, request: str, correlation: str) -> ModelAnswered:
+def answer_entry(reply: Reply, request: str, correlation: str) -> ModelAnswered:
     facts = {"request_id": reply.request_id, "latency_ms": reply.latency_ms, "situation": reply.situation}
     facts |= {"model_id": reply.model_id, "provider": reply.provider, "usage_fault": reply.usage_fault or None}
     message = NewMessage(
@@ -634,7 +634,7 @@ def answered(reply: Reply, request: str, correlation: str) -> ModelAnswered:
     )
 
 
-def ended(
+def call_end_entry(
     call: RunCall,
     status: ToolCallStatus,
     *,
@@ -675,7 +675,7 @@ def status_of_cut(reason: InterruptionReason) -> ToolCallStatus:
     return _STATUS_OF_CUT.get(reason, ToolCallStatus.INTERRUPTED)
 
 
-def decided(call: RunCall, verdict: Verdict) -> list[Entry]:
+def decision_entries(call: RunCall, verdict: Verdict) -> list[Entry]:
     """What is recorded of a decision; where a person is to be asked, the request with it."""
     decision = ToolDecision(
         call=call.event,
@@ -702,7 +702,7 @@ def decided(call: RunCall, verdict: Verdict) -> list[Entry]:
     return [decision, request]
 
 
-def parked(run: Run, step: ParkRun, later: Mapping[str, LaterResult]) -> list[ParkedRun]:
+def parking_entries(run: Run, step: ParkRun, later: Mapping[str, LaterResult]) -> list[ParkedRun]:
     """Calls with the same time limit are parked together; each that waits for workers by itself."""
     by_limit: dict[int | None, list[str]] = {}
     entries: list[ParkedRun] = []

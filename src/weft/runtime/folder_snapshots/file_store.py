@@ -55,7 +55,8 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
 )
 from weft.runtime.folder_snapshots.whole_folders import GitChange, IsWithheld, WholeFolders
 from weft.runtime.opened_folders import Identity
-from weft.runtime.sandbox.git_program import (
+from weft.runtime.sandbox.git_repositories import GitFolder
+from weft.runtime.sandbox.own_git import (
     CONFIGURATION,
     HEAD,
     Git,
@@ -65,7 +66,6 @@ from weft.runtime.sandbox.git_program import (
     is_object_id,
     opened_repository,
 )
-from weft.runtime.sandbox.git_repositories import GitFolder
 from weft.store.private_files import make_folder
 
 # --- Removes snapshots so that their bytes are gone, packs what is kept, checks it, and hands it to another store.

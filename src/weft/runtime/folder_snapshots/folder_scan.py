@@ -59,7 +59,7 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
     usual_mode,
 )
 from weft.runtime.opened_folders import READ_FLAGS, READ_FOLDER_FLAGS, Identity, open_beneath
-from weft.runtime.sandbox.git_program import Git, ended_well
+from weft.runtime.sandbox.own_git import Git, ended_well
 
 # --- Looks through a folder for what a snapshot holds, and reads what is new or has changed.
 

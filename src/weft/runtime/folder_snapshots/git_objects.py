@@ -32,8 +32,8 @@ from weft.kernel.errors import Damaged, LimitExceeded, Unsupported
 from weft.runtime.folder_snapshots.folder_scan import open_real_folder
 from weft.runtime.folder_snapshots.snapshot_objects import BLOB, GIB, MIB, ObjectReader, ObjectWriter, locked
 from weft.runtime.opened_folders import READ_FLAGS, READ_FOLDER_FLAGS, open_beneath
-from weft.runtime.sandbox.git_program import Git, ended_well, opened_repository
 from weft.runtime.sandbox.git_repositories import GitFolder
+from weft.runtime.sandbox.own_git import Git, ended_well, opened_repository
 from weft.store.private_files import make_folder, new_file
 
 MOST_OBJECT_BYTES = 2 * GIB

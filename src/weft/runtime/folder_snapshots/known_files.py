@@ -29,7 +29,7 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
     joined,
 )
 from weft.runtime.opened_folders import READ_FLAGS
-from weft.runtime.sandbox.git_program import Git
+from weft.runtime.sandbox.own_git import Git
 from weft.store.private_files import aside_of, new_file, open_aside
 
 # --- What was seen of a folder when its last snapshot was taken: so that the next one reads only what has changed.

@@ -49,7 +49,7 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
 )
 from weft.runtime.ledger_port import ensure_held
 from weft.runtime.opened_folders import READ_FLAGS, exchange_names
-from weft.runtime.sandbox.git_program import Git
+from weft.runtime.sandbox.own_git import Git
 
 # --- Reads stored snapshots, and finds what differs between two of them.
 

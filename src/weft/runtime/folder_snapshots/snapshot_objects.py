@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from weft.kernel.clock import Clock
 from weft.kernel.errors import Damaged, InUse, LimitExceeded, NotFound
-from weft.runtime.sandbox.git_program import Git, ended_well
+from weft.runtime.sandbox.own_git import Git, ended_well
 from weft.store.private_files import PRIVATE_FILE
 
 # --- What a file store is asked for and answers: snapshots, changes between them, what a restore did, what a merge

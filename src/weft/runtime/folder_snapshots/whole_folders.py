@@ -73,9 +73,9 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
     tree_bytes,
 )
 from weft.runtime.opened_folders import READ_FOLDER_FLAGS, Identity, open_beneath
-from weft.runtime.sandbox.git_program import Git, ended_well, opened_repository
 from weft.runtime.sandbox.git_repositories import GitFolder
 from weft.runtime.sandbox.hidden_places import FETCHED_FOLDERS, LEDGER_FOLDER
+from weft.runtime.sandbox.own_git import Git, ended_well, opened_repository
 
 # --- The files of a workspace that some program runs by itself, whatever it ignores: what they were like when a
 # whole snapshot was taken, and which are others now. Rules of what is ignored decide what is kept as files. A command

@@ -31,15 +31,15 @@ from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.dialects.dialect_port import (
     AnswerMeter,
     ModelAnswer,
+    ModelClient,
     ModelQuestion,
     OnPiece,
-    Speaker,
     is_paused,
     pause_metadata,
     usage_of,
 )
+from weft.runtime.inference.dialects.model_clients import KeptConversations, ModelClientPool, response_schema_fault
 from weft.runtime.inference.dialects.server_answers import failure_of
-from weft.runtime.inference.dialects.speakers import KeptConversations, SpeakerPool, response_schema_fault
 from weft.runtime.inference.model_requests import (
     Dialect,
     InferenceRequest,
@@ -92,29 +92,29 @@ class PendingQuestion:
 
 
 async def ask(
-    asked: PendingQuestion, context: ExecutionContext, speakers: SpeakerPool, conversations: KeptConversations
+    asked: PendingQuestion, context: ExecutionContext, clients: ModelClientPool, conversations: KeptConversations
 ) -> Reply:
     """Put the question. Whatever is raised is of our tree, and carries what had come of the reply."""
     asked.begun = asked.clock.monotonic()
     headers = await _headers(asked, context)
     asked.streams = {kind: StreamedText(asked.traces) for kind in TokenKind}
-    with speakers.lent(asked.route, asked.model.provider, headers) as (speaker, asked.seen):
-        return await _answered(asked, speaker, conversations)
+    with clients.lent(asked.route, asked.model.provider, headers) as (model_client, asked.seen):
+        return await _answered(asked, model_client, conversations)
 
 
 async def count(
-    asked: PendingQuestion, context: ExecutionContext, speakers: SpeakerPool, conversations: KeptConversations
+    asked: PendingQuestion, context: ExecutionContext, clients: ModelClientPool, conversations: KeptConversations
 ) -> int:
     """How many tokens the provider counts in the question, which it is not asked. Whatever is raised is of our tree."""
     headers = await _headers(asked, context)
-    with speakers.lent(asked.route, asked.model.provider, headers) as (speaker, asked.seen):
-        return await _counted(asked, speaker, conversations)
+    with clients.lent(asked.route, asked.model.provider, headers) as (model_client, asked.seen):
+        return await _counted(asked, model_client, conversations)
 
 
-async def _counted(asked: PendingQuestion, speaker: Speaker, conversations: KeptConversations) -> int:
+async def _counted(asked: PendingQuestion, model_client: ModelClient, conversations: KeptConversations) -> int:
     question = _question(asked, conversations)
     try:
-        return await speaker.count(question)
+        return await model_client.count(question)
     except Exception as error:  # whatever the libraries raise becomes an error that says who must act
         failed = _with_details(asked, failure_of(error, asked.model.provider.id, asked.keys))
     raise failed  # out here, so that theirs, which quotes what was sent, does not hang on it
@@ -156,12 +156,12 @@ def _question(asked: PendingQuestion, conversations: KeptConversations) -> Model
     )
 
 
-async def _answered(asked: PendingQuestion, speaker: Speaker, conversations: KeptConversations) -> Reply:
+async def _answered(asked: PendingQuestion, model_client: ModelClient, conversations: KeptConversations) -> Reply:
     question = _question(asked, conversations)
     failed: BaseException
     try:
         on_piece = None if asked.on_token is None else _emitting(asked)
-        answer = await speaker.ask(question, on_piece, asked.meter)
+        answer = await model_client.ask(question, on_piece, asked.meter)
         for kind, stream_text in asked.streams.items():
             _emit_token(asked, kind, stream_text.end())
         return _reply(asked, answer)

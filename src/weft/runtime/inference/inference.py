@@ -28,7 +28,7 @@ from weft.kernel.events import Usage
 from weft.ledger.api import PriceTable, TokenPrice
 from weft.runtime.egress.execution_context import ExecutionContext, current_context
 from weft.runtime.inference.dialects.dialect_port import AnswerMeter
-from weft.runtime.inference.dialects.speakers import embedded_parameters, taken_parameters, thinking_fault
+from weft.runtime.inference.dialects.model_clients import embedded_parameters, taken_parameters, thinking_fault
 from weft.runtime.inference.local_models import ModelFolder
 from weft.runtime.inference.model_requests import (
     AskAgain,
@@ -56,7 +56,7 @@ from weft.runtime.replies import Attempt, FinishReason, Reply
 if TYPE_CHECKING:
     from weft.runtime.egress.connections import Connections
     from weft.runtime.inference.attempt import PendingQuestion
-    from weft.runtime.inference.dialects.speakers import KeptConversations, SpeakerPool
+    from weft.runtime.inference.dialects.model_clients import KeptConversations, ModelClientPool
     from weft.runtime.inference.local_models import LocalModel
     from weft.runtime.replies import OnToken
 
@@ -94,7 +94,7 @@ class Inference:
         self._on_retry, self._on_note = on_retry, on_note
         self._models = models or ModelFolder(None)
         self._connections: Connections | None = None
-        self._speakers: SpeakerPool | None = None
+        self._clients: ModelClientPool | None = None
         self._conversations: KeptConversations | None = None
         self._local: dict[str, LocalModel] = {}
         self._starting = asyncio.Lock()
@@ -107,7 +107,7 @@ class Inference:
 
     async def aclose(self) -> None:
         """Close every connection and stop the embedded models."""
-        connections, self._connections, self._speakers = self._connections, None, None
+        connections, self._connections, self._clients = self._connections, None, None
         local, self._local = self._local, {}
         try:
             if connections is not None:
@@ -125,15 +125,17 @@ class Inference:
             self._connections = Connections()
         return self._connections
 
-    def _kept_speakers(self) -> SpeakerPool:
-        if self._speakers is None:
-            speakers: SpeakerPool = _loaded("weft.runtime.inference.dialects.speakers").SpeakerPool(self.connections)
-            self._speakers = speakers
-        return self._speakers
+    def _kept_clients(self) -> ModelClientPool:
+        if self._clients is None:
+            clients: ModelClientPool = _loaded("weft.runtime.inference.dialects.model_clients").ModelClientPool(
+                self.connections
+            )
+            self._clients = clients
+        return self._clients
 
     def _kept_conversations(self) -> KeptConversations:
         if self._conversations is None:
-            kept: KeptConversations = _loaded("weft.runtime.inference.dialects.speakers").KeptConversations()
+            kept: KeptConversations = _loaded("weft.runtime.inference.dialects.model_clients").KeptConversations()
             self._conversations = kept
         return self._conversations
 
@@ -169,7 +171,7 @@ class Inference:
             cost = cost_of(reply.usage, self._price(asked.model, reply.model, prompt_tokens(reply.usage)))
             budget.pay(cost)
             fault = _schema_fault(reply, asked.parameters)
-            reply = replace(reply, cost=cost, attempts=tried.ended(asked, "" if fault is None else ReplyUnfit.code))
+            reply = replace(reply, cost=cost, attempts=tried.note_end(asked, "" if fault is None else ReplyUnfit.code))
             if fault is None:
                 return reply
             unfit = ReplyUnfit(f"{asked.model.provider.id}: {fault}")
@@ -192,9 +194,11 @@ class Inference:
             known = request.situation is None or request.situation in model.situations
             wanted = model.in_situation(request.situation if known else None, request.parameters)
             parameters = self.sendable(model, wanted)
-            asked = _asking().PendingQuestion(request, model, route, parameters, 1, None, self._clock)
+            asked = _attempt_module().PendingQuestion(request, model, route, parameters, 1, None, self._clock)
             async with asyncio.timeout(COUNT_SECONDS):
-                tokens: int = await _asking().count(asked, acting, self._kept_speakers(), self._kept_conversations())
+                tokens: int = await _attempt_module().count(
+                    asked, acting, self._kept_clients(), self._kept_conversations()
+                )
         except TimeoutError:
             return TokenCount(tokens=estimate, why=f"{model.provider.id} did not count within {COUNT_SECONDS} seconds")
         except WeftError as error:
@@ -261,7 +265,7 @@ class Inference:
             prompt = estimated_tokens(request.messages)
             parameters = budget.within(parameters, self._price(model, model.name, prompt), prompt, model.id)
         route = await self._route(model)
-        made: PendingQuestion = _asking().PendingQuestion(
+        made: PendingQuestion = _attempt_module().PendingQuestion(
             request,
             model,
             route,
@@ -278,7 +282,9 @@ class Inference:
         left = None if until is None else max(0.0, until - self._clock.monotonic())
         try:
             async with asyncio.timeout(left):
-                reply: Reply = await _asking().ask(asked, acting, self._kept_speakers(), self._kept_conversations())
+                reply: Reply = await _attempt_module().ask(
+                    asked, acting, self._kept_clients(), self._kept_conversations()
+                )
                 return reply
         except TimeoutError:
             raise _spent(asked) from None
@@ -287,8 +293,8 @@ class Inference:
         self, error: WeftError, tried: _Tries, asked: PendingQuestion, acting: ExecutionContext, until: float | None
     ) -> None:
         """Wait, or go to the next model, or ask without what was sealed, or raise what stands."""
-        tried.ended(asked, error.code)
-        if _asking().are_seals_refused(asked, error):
+        tried.note_end(asked, error.code)
+        if _attempt_module().are_seals_refused(asked, error):
             tried.without_seals = True
             self._report_retry(error, tried, 0.0)
             return
@@ -302,7 +308,7 @@ class Inference:
         )
         match step:
             case AskAgain(wait):
-                tried.waited(wait)
+                tried.note_wait(wait)
                 self._report_retry(error, tried, wait)
                 await self._sleep(wait)
             case NextModel():
@@ -359,7 +365,7 @@ class _Tries:
     def next_model(self) -> None:
         self._at, self.of_model, self.without_seals = self._at + 1, 0, False
 
-    def ended(self, asked: PendingQuestion, error: str) -> tuple[Attempt, ...]:
+    def note_end(self, asked: PendingQuestion, error: str) -> tuple[Attempt, ...]:
         self.of_model += 1
         self.attempts.append(
             Attempt(
@@ -372,7 +378,7 @@ class _Tries:
         )
         return tuple(self.attempts)
 
-    def waited(self, seconds: float) -> None:
+    def note_wait(self, seconds: float) -> None:
         self.attempts[-1] = replace(self.attempts[-1], waited_ms=round(seconds * 1000))
 
 
@@ -402,7 +408,7 @@ def _spent(asked: PendingQuestion) -> OutsideError:
     return error
 
 
-def _asking() -> ModuleType:
+def _attempt_module() -> ModuleType:
     return _loaded("weft.runtime.inference.attempt")
 
 

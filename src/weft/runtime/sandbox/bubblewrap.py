@@ -328,7 +328,7 @@ class SandboxGuard:
         notes = None
         if person.command_notes is not None and place is not None:
             notes = CommandNotes(person.command_notes)
-        remembered = None if place is None else self._begin_turn(place, notes)
+        remembered = None if place is None else self._lock_workspace(place, notes)
         plan = self.plan = plan_sandbox(self._protected, surroundings, place, self._view, remembered)
         self._enters_fetched = remembered is None
         if self._memory is not None:
@@ -366,18 +366,18 @@ class SandboxGuard:
             descriptors=run.before_start(),
         )
 
-    def _begin_turn(self, place: str, notes: CommandNotes | None) -> Collection[RememberedPlace] | None:
+    def _lock_workspace(self, place: str, notes: CommandNotes | None) -> Collection[RememberedPlace] | None:
         """Look at the workspace, and hold what must stay while the command runs; what is remembered of it.
 
-        The order of what is held: the turn comes first, and nobody who holds anything else waits for a turn. Without it
-        another command could be between its own look and its mounts. The view of git, the logs of ledgers and the note
-        are taken while it is held. The turn is given back when the program may run, the others at its end. For the
-        cleaning at the end it is waited for again while those are held: none of them keeps a start from its turn's end,
+        The order of what is held: the lock on starts comes first, and nobody who holds anything else waits for it.
+        Without it another command could be between its own look and its mounts. The view of git, the logs of ledgers
+        and the note are taken while it is held. It is released when the program may run, the others at the end. For
+        the cleaning at the end it is waited for again while those are held: none of them keeps a start from its end,
         and that wait is short."""
         person, is_read_only = self._surroundings.get("person", NO_FOLDERS), self._surroundings.get("read_only", False)
         self._memory = self._memory or memory_of(person.covered_places, Path(place), can_write=not is_read_only)
         if self._memory is not None:
-            self._memory.turn.begin()
+            self._memory.lock.acquire()
         running_since = None
         if notes is not None:
             commands = notes.clean_up(place)
@@ -397,7 +397,7 @@ class SandboxGuard:
         if self._place is not None and not self.run.has_started_program and self._starts < STARTS:
             raise StartAgain("bubblewrap could not make it")  # the last one says itself why
         if self._memory is not None:
-            self._memory.turn.end_start()
+            self._memory.lock.release_start()
 
     def ensure_unchanged(self, first_process: int) -> None:
         """Raises StartAgain unless the workspace is the folder that was meant, and what is hidden in it is hidden."""
@@ -435,13 +435,13 @@ class SandboxGuard:
         it ahead of the search. Where the person removed it, that command is killed, and the next look is alone. Raises
         StoreFailed where the next look misses the same: no further one would tell more."""
         absent = [place for place in plan.absent if not (place.came_beside or place.is_elsewhere)]
-        if not absent or memory.turn.is_alone:
+        if not absent or memory.lock.is_alone:
             return
         why = f"{absent[0].text}, which is hidden from commands, is not found, and another command that runs could have"
         if frozenset(absent) == self._absent_before:
             raise StoreFailed(f"{why} moved it", "put it back, or run this again when the other command has ended")
         self._absent_before = frozenset(absent)
-        memory.turn.wait_to_be_alone(_ENDING_SECONDS)
+        memory.lock.wait_to_be_alone(_ENDING_SECONDS)
         raise StartAgain(f"{why} moved it")
 
     def _watched_places(self) -> Iterator[str]:
@@ -486,8 +486,8 @@ class SandboxGuard:
                 ending = Ending.UNCOVERED
             if self.run is not None:
                 try:
-                    turn = None if self._memory is None else self._memory.turn
-                    ending = self.run.after_end(ending, None if turn is None else turn.begin_cleaning)
+                    lock = None if self._memory is None else self._memory.lock
+                    ending = self.run.after_end(ending, None if lock is None else lock.acquire_for_cleaning)
                 finally:  # what was found is cleaned, whatever became of the rest
                     self._disarm_repositories(self.run)
             is_whole = self.run is None or not any(found.missed for found in self.run.leftovers.values())

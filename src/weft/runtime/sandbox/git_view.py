@@ -61,7 +61,7 @@ from weft.runtime.sandbox.git_settings import (
 from weft.runtime.sandbox.profiles import Mount, empty_folder, file_of, is_beneath, read_only, writable
 
 if TYPE_CHECKING:
-    from weft.runtime.sandbox.git_program import SubfolderTree
+    from weft.runtime.sandbox.own_git import SubfolderTree
 
 
 # --- What of git's folders a command in the sandbox is shown, so that it can work with git and set up nothing there.
@@ -444,7 +444,7 @@ class GitGuard:
                 self._add_subfolder(entry)
 
     def _add_subfolder(self, repository: str) -> None:
-        from weft.runtime.sandbox.git_program import SubfolderTree  # it starts git, which few workspaces need
+        from weft.runtime.sandbox.own_git import SubfolderTree  # it starts git, which few workspaces need
 
         self._inspect(repository)
         try:

@@ -29,7 +29,7 @@ from weft.kernel.errors import CredentialMissing, InvalidInput, StoreFailed
 from weft.runtime.egress.credentials import RunCommand, Variable
 from weft.runtime.sandbox.git_settings import GitLeftovers
 
-# --- The one place where commands of tools are started; our own git is started by `git_program`.
+# --- The one place where commands of tools are started; our own git is started by `own_git`.
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -475,7 +475,7 @@ class LineProcess:
             self._run.release(len(line))
         return line
 
-    async def ended(self) -> ProcessOutcome:
+    async def wait_for_end(self) -> ProcessOutcome:
         """Wait until nothing of it is left. Raises StoreFailed where it could not be started."""
         return await asyncio.shield(self._outcome)
 

@@ -1,4 +1,4 @@
-"""What was hidden in a workspace at earlier commands, and whose turn it is to make a sandbox there.
+"""What was hidden in a workspace at earlier commands, and the lock under which a sandbox is made there.
 
 A command cannot take what was covered out of the next one's look. Sandboxes are made one after the
 other in a workspace, above it and below it, also between processes.
@@ -35,8 +35,9 @@ _STARTING, _RUNNING, _RUNNING_BELOW = "starting", "running", "below"
 _REGISTER = "register"
 
 
-class WorkspaceTurn:
-    """The turn of one command. `workspace` has no links on its way. Close it when the command has ended."""
+class WorkspaceLock:
+    """What one command holds of a workspace: the right to start, and that it runs. `workspace` has no links on its way.
+    Close it when the command has ended."""
 
     def __init__(self, folder: Path, workspace: Path, *, can_write: bool) -> None:
         """Raises OSError where nothing can be locked."""
@@ -48,7 +49,7 @@ class WorkspaceTurn:
         self.is_alone = False
         """Whether no other command runs that can write here, in a workspace above or in one below."""
 
-    def begin(self) -> None:
+    def acquire(self) -> None:
         """Waits until no other command is being started in this workspace, above or below it. Raises StoreFailed where
         that takes too long."""
         if not self._has_start_locks(LONGEST_WAIT_SECONDS):
@@ -79,20 +80,20 @@ class WorkspaceTurn:
                 _pause()
         return True
 
-    def begin_cleaning(self) -> None:
+    def acquire_for_cleaning(self) -> None:
         """When the command has ended: waits until no other one is being started, whose look and mounts the cleaning
         would come between. Not for ever, for what is left must be taken away: that start then looks again itself."""
-        if self._start_locks:  # it was not started, and still has its turn
+        if self._start_locks:  # it was not started, and still holds them
             return
         try:
-            has_turn = self._has_start_locks(LONGEST_CLEANING_WAIT_SECONDS)
+            has_locks = self._has_start_locks(LONGEST_CLEANING_WAIT_SECONDS)
         except StoreFailed:  # the folder of the locks was removed, or no descriptor is left
-            has_turn = False
-        if not has_turn:
+            has_locks = False
+        if not has_locks:
             _close_all(self._start_locks)
 
     def wait_to_be_alone(self, seconds: float) -> None:
-        """Waits at most so long for the others that run, and leaves the turn to their cleaning. This command does not
+        """Waits at most so long for the others that run, and leaves the lock to their cleaning. This command does not
         run: its start begins anew."""
         self.close()
         deadline = time.monotonic() + seconds
@@ -102,7 +103,7 @@ class WorkspaceTurn:
                     return
             _pause()
 
-    def end_start(self) -> None:
+    def release_start(self) -> None:
         """The command is about to run: others may start."""
         _close_all(self._start_locks)
 
@@ -225,12 +226,12 @@ class PlaceMemory:
         _ensure_folder(f"{self._folder}/{self._key}")
         for key in self._above:
             _ensure_file(f"{folder}/{key}/{_BELOW}", self._key)
-        self.turn = WorkspaceTurn(folder, workspace, can_write=can_write)
+        self.lock = WorkspaceLock(folder, workspace, can_write=can_write)
         self._known = _Memory(workspace=b"", places=())
         self._stamps: dict[str, str] = {}
 
     def load(self) -> tuple[RememberedPlace, ...]:
-        """What was covered; of one who has the turn. Raises StoreFailed where that cannot be known."""
+        """What was covered; of one who holds the lock. Raises StoreFailed where that cannot be known."""
         self._known = self._read(self._key) or _Memory(workspace=os.fsencode(self._workspace), places=())
         places = list(self._known.places)
         for key, above in self._above.items():
@@ -296,7 +297,7 @@ class PlaceMemory:
         """Before the command runs. `absent` was remembered and is nowhere now: it is forgotten where nobody else's
         command can have it."""
         places, looked_for = set(covered), {**self._known.looked_for, **self._stamps}
-        if not self.turn.is_alone:
+        if not self.lock.is_alone:
             looked_for = dict(self._known.looked_for)
             before = {_name_and_number(place) for place in self._known.places if not place.came_beside}
             places = {structs.replace(place, came_beside=_name_and_number(place) not in before) for place in places}
@@ -332,12 +333,12 @@ class PlaceMemory:
             os.close(descriptor)
 
     def close(self) -> None:
-        self.turn.close()
+        self.lock.close()
 
 
 def remembered_files(folder: Path, workspace: Path) -> frozenset[int]:
     """The numbers of the files that were covered in a workspace, or in one above or below it. `workspace` has no links
-    on its way. The notes are read without its turn: each is replaced as a whole. Raises OSError or DecodeError where
+    on its way. The notes are read without its lock: each is replaced as a whole. Raises OSError or DecodeError where
     they cannot be read."""
     key = _key(workspace)
     below = folder / key / _BELOW

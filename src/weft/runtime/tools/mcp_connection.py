@@ -232,7 +232,7 @@ class ServerLink:
                         self.fault = f"it wrote more than {MOST_MESSAGES} messages unasked"
                         return
                     await to_session.send(SessionMessage(message))
-                outcome = await process.ended()
+                outcome = await process.wait_for_end()
                 self.fault = self.fault or await self._why_ended(settings, outcome)
 
         async def write() -> None:
@@ -549,7 +549,7 @@ class McpConnection:
         self._link.is_abandoned = True
         self.retire()
 
-    async def ended(self) -> None:
+    async def wait_for_end(self) -> None:
         """Wait until nothing of the connection is left."""
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -561,7 +561,7 @@ class McpConnection:
             return
         if not self._ready.done():
             self._task.cancel()
-        await self.ended()
+        await self.wait_for_end()
 
     @property
     def _named(self) -> str:

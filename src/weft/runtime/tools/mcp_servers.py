@@ -335,7 +335,7 @@ class McpServers:
         connection = self.open_connections.pop(name, None)
         if connection is not None:
             connection.retire()
-            task = asyncio.create_task(connection.ended())
+            task = asyncio.create_task(connection.wait_for_end())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

@@ -20,7 +20,7 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
     SnapshotLimit,
     readable_path,
 )
-from weft.runtime.sandbox.git_program import find_git
+from weft.runtime.sandbox.own_git import find_git
 
 ODD_NAMES = (
     b"new\nline",

@@ -197,7 +197,7 @@ def _block(content: str | ImageData) -> dict[str, Any]:
     return {"source": {"data": content.base64, "media_type": content.media_type, "type": "base64"}, "type": "image"}
 
 
-class MessagesSpeaker:
+class MessagesClient:
     """Asks one model for messages."""
 
     def __init__(self, client: Client, url: str, facts: ModelFacts) -> None:

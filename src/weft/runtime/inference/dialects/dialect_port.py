@@ -155,7 +155,7 @@ class AnswerMeter:
             self._on_usage(self.usage)
 
 
-class Speaker(Protocol):
+class ModelClient(Protocol):
     """Puts questions to one model at one URL, in one dialect. With `on_piece` the answer is streamed."""
 
     async def ask(self, question: ModelQuestion, on_piece: OnPiece | None, meter: AnswerMeter) -> ModelAnswer: ...

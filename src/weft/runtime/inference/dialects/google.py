@@ -148,7 +148,7 @@ def _content(content: str | ImageData) -> m.UserContent:
     return m.BinaryContent(base64.b64decode(content.base64), media_type=content.media_type)
 
 
-class GoogleSpeaker:
+class GoogleClient:
     """Asks one model of Google's."""
 
     def __init__(self, client: Client, route: ModelRoute) -> None:

@@ -283,7 +283,7 @@ def _result_text(result: ShownResult) -> tuple[str, list[dict[str, Any]]]:
     return json_text([shown, *names]), parts
 
 
-class ChatSpeaker:
+class ChatClient:
     """Asks one model for chat completions."""
 
     def __init__(self, client: Client, url: str, facts: ModelFacts) -> None:
@@ -687,7 +687,7 @@ def _input_part(content: str | ImageData) -> dict[str, Any]:
     return {"image_url": content.url, "type": "input_image", "detail": "auto"}
 
 
-class ResponsesSpeaker:
+class ResponsesClient:
     """Asks one model for responses."""
 
     def __init__(self, client: Client, url: str, facts: ModelFacts) -> None:

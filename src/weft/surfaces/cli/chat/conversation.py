@@ -316,7 +316,7 @@ class Conversation:
             planner = turn_planner(
                 self._programs,
                 self._mirror,
-                self._asking(),
+                self._ready_inference(),
                 variable=self._variable,
                 person=self._person,
                 equip=self._tools,
@@ -350,7 +350,7 @@ class Conversation:
             loop.remove_signal_handler(signal.SIGINT)
         return None if task.cancelled() else task.result()
 
-    def _asking(self) -> Inference:
+    def _ready_inference(self) -> Inference:
         if self._inference is None:
             models = model_folder(self._variable)
             self._inference = Inference(on_retry=self._retried, on_note=self._noted, models=models)
@@ -363,7 +363,7 @@ class Conversation:
             mirror,
             self._programs,
             mirror.crossing,
-            self._asking(),
+            self._ready_inference(),
             variable=self._variable,
             runner=command_runner(self.ledger),
             context=self._person(),

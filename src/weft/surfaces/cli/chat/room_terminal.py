@@ -104,7 +104,7 @@ class RoomTerminal:
 
     async def _hear_all(self) -> None:
         while True:
-            await self._talk.hear(await self._submitted_lines.get())
+            await self._talk.handle_input(await self._submitted_lines.get())
             if self._talk.is_over:
                 self._over.set()
 
@@ -219,7 +219,7 @@ async def run_piped(call: Call, access: BrokerAccess, mirror: AsyncLedger, room:
             line = await asyncio.to_thread(sys.stdin.readline)
             if not line:
                 break
-            await talk.hear(line.rstrip("\n"))
+            await talk.handle_input(line.rstrip("\n"))
             await talk.settled()
         if following.done():
             following.result()
@@ -326,7 +326,7 @@ class RoomTalk:
 
     # --- what is said --------------------------------------------------------------------------------------------
 
-    async def hear(self, text: str) -> None:
+    async def handle_input(self, text: str) -> None:
         """Post a message and begin to have it answered, or do what a command says."""
         try:
             if self._access.prompts.take(text):

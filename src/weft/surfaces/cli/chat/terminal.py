@@ -92,7 +92,7 @@ class Terminal:
             try:
                 for admission in self._talk.unanswered_steering():
                     self._answered(partial(self._talk.answer, admission))
-                self._hear(self._read())
+                self._handle_input(self._read())
             except EOFError:
                 click.echo()
                 return
@@ -102,7 +102,7 @@ class Terminal:
                 for line in failure(error):
                     self._call.screen.show(*line)
 
-    def _hear(self, lines: list[str]) -> None:
+    def _handle_input(self, lines: list[str]) -> None:
         match read_typed(lines):
             case TypedMessage(text):
                 self._answer(text)
@@ -167,7 +167,7 @@ class Terminal:
         return f"\001\033[1;36m\002{name}\001\033[0m\002 "
 
     def _answer(self, text: str) -> None:
-        self._answered(lambda hear: self._talk.say(text, hear))
+        self._answered(lambda on_token: self._talk.say(text, on_token))
 
     def _answered(self, ask: Callable[[OnToken], TurnReply | None]) -> None:
         """Show an answer as it comes, then what it was made of."""
@@ -176,7 +176,7 @@ class Terminal:
         with AnswerDisplay(self._console, waiting) as shown:
             self._shown = shown
 
-            def hear(token: ReplyToken) -> None:
+            def on_token(token: ReplyToken) -> None:
                 if token.kind is not TokenKind.TEXT:
                     shown.think()
                     return
@@ -184,20 +184,20 @@ class Terminal:
                 is_other, new = repeated.add(token)
                 if is_other and has_begun:
                     shown.begin_anew()
-                shown.hear(new)
+                shown.add_text(new)
 
             self._talk.on_retry = lambda *failed: shown.note(retry_words(*failed))
             self._talk.on_note = shown.note
             try:
                 with self._answering_calls(shown):
-                    sent = ask(hear)
+                    sent = ask(on_token)
             finally:
                 self._shown = None
             if sent is not None and (other := repeated.end()):
                 shown.begin_anew()
-                shown.hear(other)
+                shown.add_text(other)
             if sent is not None and not repeated.shown:  # another process answered
-                shown.hear(sent.reply.text)
+                shown.add_text(sent.reply.text)
         if sent is not None:
             self._call.screen.show(Span(footer(sent), "dim"))
             note_turn(self._call, turn_notes_of(self._call, self._talk.ledger, [sent.turn.id]))
@@ -241,7 +241,7 @@ class Terminal:
             for line in harmless(one.asked[:LONGEST_RECALL]).split("\n"):
                 self._call.screen.show(Span("> ", "user"), line)
             with AnswerDisplay(self._console, "") as shown:
-                shown.hear(one.answered[:LONGEST_RECALL])
+                shown.add_text(one.answered[:LONGEST_RECALL])
         if exchanges:
             self._call.screen.show()
         self._remember([one.asked for one in self._talk.exchanges(REMEMBERED)])
@@ -307,7 +307,7 @@ class Terminal:
     def _steer(self, text: str) -> None:
         if not text:
             raise NotApplicable("say what the turn is to know", "/steer TEXT")
-        self._answered(lambda hear: self._talk.steer(text, hear))
+        self._answered(lambda on_token: self._talk.steer(text, on_token))
 
     def _compact(self, focus: str) -> None:
         from weft.surfaces.cli.sessions.recording import make_compaction
@@ -457,7 +457,7 @@ class AnswerDisplay:
         elif had_shown:
             self.note("(that broke off; here is another answer)")
 
-    def hear(self, piece: str) -> None:
+    def add_text(self, piece: str) -> None:
         self._open += piece
         settled, self._open = split_blocks(self._open)
         self._keep(settled)

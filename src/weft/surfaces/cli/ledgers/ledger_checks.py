@@ -73,7 +73,7 @@ def absent_snapshots(ledger: Ledger, snapshots: Sequence[Snapshot]) -> list[str]
 
 def examine_git() -> Diagnosis:
     """Which git keeps the files of turns."""
-    from weft.runtime.sandbox.git_program import dotted, find_git, git_version
+    from weft.runtime.sandbox.own_git import dotted, find_git, git_version
 
     try:
         program = find_git(path=os.environ.get("PATH", ""))

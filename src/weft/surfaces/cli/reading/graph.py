@@ -86,7 +86,7 @@ def _pictures(function: F) -> F:
 
 
 @contextmanager
-def _asking(call: Call) -> Iterator[Graph]:
+def _current_graph(call: Call) -> Iterator[Graph]:
     """The graph, brought up to date first; where nothing can be written, it is made for this question alone."""
     from weft.graph.graph import Graph
 
@@ -135,7 +135,7 @@ def node(call: Call, node: str, known_at: str | None) -> None:
     NODE is a turn (main~1), an event by the beginning of its id, or KIND:NAME, such as session:main,
     program:researcher, resource:folder, policy:careful. What other commands show is taken too.
     """
-    with _asking(call) as graph:
+    with _current_graph(call) as graph:
         found = graph.node(node, known_at=known_at)
     if call.json:
         call.document(found)
@@ -168,7 +168,7 @@ def neighbours(
     weft graph neighbours main --type EVENT_PRODUCES
     weft graph neighbours resource:folder --at yesterday
     """
-    with _asking(call) as graph:
+    with _current_graph(call) as graph:
         found = graph.neighbours(node, types, direction=direction, at=at, known_at=known_at, limit=limit)
     if _drawn(call, dot, svg, [found.node, *found.nodes.values()], found.edges):
         return
@@ -208,7 +208,7 @@ def path(
     An edge costs 1, and more where it is one of many: the agent of a thousand turns is far from each of them. The ways
     that cost least are shown.
     """
-    with _asking(call) as graph:
+    with _current_graph(call) as graph:
         found = graph.path(start, end, types, at=at, known_at=known_at, limit=limit, longest=longest)
     if _drawn(call, dot, svg, found.nodes.values(), [edge for path in found.paths for edge in path.edges]):
         return
@@ -230,7 +230,7 @@ def path(
 @_pictures
 def history(call: Call, run: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
     """List the events of a turn in order."""
-    with _asking(call) as graph:
+    with _current_graph(call) as graph:
         found = graph.history(run, known_at=known_at, limit=limit)
         if dot or svg:
             edges = graph.neighbours(run, ["RUN_HAS_EVENT"], known_at=known_at, limit=limit).edges
@@ -251,7 +251,7 @@ def history(call: Call, run: str, known_at: str | None, limit: int, dot: bool, s
 @_pictures
 def lineage(call: Call, node: str, at: str | None, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
     """Show what a node was derived from, step by step."""
-    with _asking(call) as graph:
+    with _current_graph(call) as graph:
         found = graph.lineage(node, at=at, known_at=known_at, limit=limit)
     if _drawn(call, dot, svg, found.nodes.values(), found.edges):
         return
@@ -270,7 +270,7 @@ def lineage(call: Call, node: str, at: str | None, known_at: str | None, limit: 
 @_pictures
 def calls(call: Call, node: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
     """List the tool calls of a turn or of an answer, each with its results."""
-    with _asking(call) as graph:
+    with _current_graph(call) as graph:
         found = graph.calls(node, known_at=known_at, limit=limit)
         if dot or svg:
             around = [graph.neighbours(pair.call.name, _OF_CALLS, known_at=known_at) for pair in found]
@@ -296,7 +296,7 @@ def resources(
 
     NODE is a resource, or a turn, a session or an agent whose resources are meant; without it, all of them.
     """
-    with _asking(call) as graph:
+    with _current_graph(call) as graph:
         found = graph.resources(node, at=at, known_at=known_at, limit=limit)
         nodes = {state.resource.name: state.resource for state in found}
         edges = [edge for state in found for edge in (*state.attached, *state.mounted, *state.parts)]
@@ -326,7 +326,7 @@ def policies(
 
     NODE is a policy, or an agent whose policies are meant; without it, all of them.
     """
-    with _asking(call) as graph:
+    with _current_graph(call) as graph:
         found = graph.policies(node, at=at, known_at=known_at, limit=limit)
         if dot or svg:
             nodes = [step.policy for step in found] + [graph.node(step.edge.source) for step in found]
@@ -345,7 +345,7 @@ def policies(
 @_pictures
 def ancestry(call: Call, node: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
     """Show what a session was forked from or started by, back to the first session."""
-    with _asking(call) as graph:
+    with _current_graph(call) as graph:
         found = graph.ancestry(node, known_at=known_at, limit=limit)
     if _drawn(call, dot, svg, found.nodes.values(), [step.edge for step in found.steps]):
         return

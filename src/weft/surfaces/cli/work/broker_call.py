@@ -388,7 +388,7 @@ async def _followed(access: BrokerAccess, waiting: WaitingMessage | None) -> Asy
 
     async def follow() -> None:
         async for item in access.mirror.follow(answer.session, after=answer.position):
-            answer.tell(item)
+            answer.deliver(item)
 
     following = asyncio.ensure_future(follow())
     try:
@@ -396,7 +396,7 @@ async def _followed(access: BrokerAccess, waiting: WaitingMessage | None) -> Asy
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)  # what it did not tell is told now
-        await access.mirror.crossing.run(answer.tell_rest)
+        await access.mirror.crossing.run(answer.deliver_rest)
 
 
 @asynccontextmanager

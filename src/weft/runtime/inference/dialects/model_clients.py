@@ -19,9 +19,9 @@ from weft.ledger.model import Message, NewMessage, ToolUsePart
 from weft.runtime.inference.dialects.dialect_port import (
     LEAST_BUDGET,
     AnswerContent,
+    ModelClient,
     ModelFacts,
     ShownResult,
-    Speaker,
     UserContent,
     WireConversation,
     WireMessages,
@@ -53,24 +53,24 @@ if TYPE_CHECKING:
 
 # --- What speaks to a provider, by the dialect of its route, kept between requests.
 
-MAX_IDLE_SPEAKERS = 64
+MAX_IDLE_CLIENTS = 64
 MOST_ANSWER_BYTES = 128 * 1024 * 1024
 """A longer answer is cut off, and so is a compressed one, whose few bytes may become any number: whole answers are held
 in memory. Each token of a stream comes with some hundred bytes around it."""
 
 
-class SpeakerPool:
-    """Speakers, kept between requests. Each is used by one request at a time, with its keys alone."""
+class ModelClientPool:
+    """Clients, kept between requests. Each is used by one request at a time, with its keys alone."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._idle: dict[tuple[object, ...], list[tuple[Speaker, KeptClient]]] = {}
+        self._idle: dict[tuple[object, ...], list[tuple[ModelClient, KeptClient]]] = {}
         self._idle_amount = 0
 
     @contextmanager
     def lent(
         self, route: ModelRoute, provider: ProviderSettings, keys: Mapping[str, Secret]
-    ) -> Iterator[tuple[Speaker, SeenAnswer]]:
+    ) -> Iterator[tuple[ModelClient, SeenAnswer]]:
         """What speaks this route's dialect, and what it will have seen. It is kept for the next request where this one
         raises nothing."""
         rules = provider.rules
@@ -81,35 +81,35 @@ class SpeakerPool:
             model, client = idle.pop()
         else:
             client = self._connections.kept_client(route.url, rules, most_bytes=MOST_ANSWER_BYTES)
-            model = speaker(route, client.client)
+            model = model_client(route, client.client)
         try:
             yield model, client.lend(keys)
         finally:
             client.take_back()
-        if self._idle_amount >= MAX_IDLE_SPEAKERS:
+        if self._idle_amount >= MAX_IDLE_CLIENTS:
             self._idle, self._idle_amount = {}, 0
         self._idle.setdefault(place, []).append((model, client))
         self._idle_amount += 1
 
 
-def speaker(route: ModelRoute, client: Client) -> Speaker:
+def model_client(route: ModelRoute, client: Client) -> ModelClient:
     """What speaks this route's dialect over this client. Each dialect is loaded when it is first spoken."""
     match route.dialect:
         case Dialect.ANTHROPIC:
-            from weft.runtime.inference.dialects.anthropic_messages import MessagesSpeaker
+            from weft.runtime.inference.dialects.anthropic_messages import MessagesClient
 
-            return MessagesSpeaker(client, route.url, facts_of(route))
+            return MessagesClient(client, route.url, facts_of(route))
         case Dialect.GOOGLE:
-            google: Speaker = _google_module().GoogleSpeaker(client, route)
+            google: ModelClient = _google_module().GoogleClient(client, route)
             return google
         case Dialect.OPENAI_CHAT:
-            from weft.runtime.inference.dialects.openai import ChatSpeaker
+            from weft.runtime.inference.dialects.openai import ChatClient
 
-            return ChatSpeaker(client, route.url, facts_of(route))
+            return ChatClient(client, route.url, facts_of(route))
         case Dialect.OPENAI_RESPONSES:
-            from weft.runtime.inference.dialects.openai import ResponsesSpeaker
+            from weft.runtime.inference.dialects.openai import ResponsesClient
 
-            return ResponsesSpeaker(client, route.url, facts_of(route))
+            return ResponsesClient(client, route.url, facts_of(route))
 
 
 def conversation_in(dialect: Dialect, *, images: bool, vendor: str = "") -> WireConversation:
