@@ -18,7 +18,8 @@ from tests.attacks.test_folders_for_work import (
 )
 from tests.runtime.scripted import chat
 from tests.surfaces.serving import serving
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, on_terminal
+from tests.surfaces.test_cli_broker import stock
 
 ON_DISK = True  # no sandbox takes a workspace in memory
 CANARY = "canary-of-rules-41b7"
@@ -42,3 +43,71 @@ def test_no_file_of_secrets_becomes_the_rules_of_a_folder(
         sent = weft("send", "--session", "talk", "Begin")
     assert CANARY not in repr(server.received)
     assert "hidden from commands" in sent.err
+
+
+RULES = "Run the tests before you commit."
+
+
+@pytest.fixture
+def place(weft: Shell, folder: Path) -> Path:  # noqa: F811
+    """A folder whose rules the person saw."""
+    stock(weft, "http://127.0.0.1:9/v1", "talk")
+    (folder / "AGENTS.md").write_text(RULES)
+    assert weft("trust", ".").code == 0
+    return folder
+
+
+def told(weft: Shell) -> tuple[str, str]:  # noqa: F811
+    """What a next turn is sent, and what the person reads about it."""
+    with serving(chat()) as server:
+        assert weft("provider", "configure", "there", "--base-url", server.url).code == 0
+        sent = weft("send", "--session", "talk", "Go on")
+        assert sent.code == 0, sent.err
+    messages = server.received[-1].body["messages"]
+    return "\n".join(str(one["content"]) for one in messages if one["role"] in ("system", "developer")), sent.err
+
+
+def test_rules_that_an_agent_made_are_told_to_no_later_turn(weft: Shell, project: Path) -> None:  # noqa: F811
+    assert begin(weft, running(f"echo {CANARY} > AGENTS.md")) == []
+    system, err = told(weft)
+    assert CANARY not in system
+    assert f"AGENTS.md in {project} is new since you trusted it: agents are not told it" in err
+
+
+def test_what_was_added_to_rules_is_told_when_the_person_has_seen_it(weft: Shell, place: Path) -> None:  # noqa: F811
+    (place / "AGENTS.md").write_text(f"{RULES}\n{CANARY}")
+    system, err = told(weft)
+    assert RULES in system
+    assert CANARY not in system
+    assert f"`weft trust {place}` shows the change" in err
+    assert "its AGENTS.md changed since you saw it" in weft("trust", "--list").out
+    assert f"+{CANARY}" in weft("trust", ".").err
+    assert CANARY in told(weft)[0]
+
+
+def test_rules_that_an_agent_took_away_are_told(weft: Shell, place: Path) -> None:  # noqa: F811
+    (place / "AGENTS.md").unlink()
+    system, err = told(weft)
+    assert RULES in system
+    assert "is gone since you trusted it" in err
+
+
+def test_where_a_link_leads_is_no_word_to_a_turn(weft: Shell, place: Path) -> None:  # noqa: F811
+    (place / "AGENTS.md").rename(place / f"obey {CANARY}")
+    (place / "AGENTS.md").symlink_to(f"obey {CANARY}")
+    system, _ = told(weft)
+    assert RULES in system
+    assert CANARY not in system
+
+
+def test_the_person_is_asked_once_about_each_change(weft: Shell, place: Path) -> None:  # noqa: F811
+    (place / "AGENTS.md").write_text(f"{CANARY}\x1b[2K\u202e")
+    question = "are agents to be told it as it is now?"
+    with serving(chat(), chat()) as server:
+        assert weft("provider", "configure", "there", "--base-url", server.url).code == 0
+        code, shown = on_terminal(place, "send", "--session", "talk", "Go on", typed="n\n")
+        assert (code, question in shown) == (0, True), shown
+        assert f"+{CANARY}\\x1b[2K\\u202e" in shown
+        code, shown = on_terminal(place, "send", "--session", "talk", "Go on")
+        assert (code, question in shown) == (0, False), shown
+        assert CANARY not in repr(server.received)

@@ -10,32 +10,64 @@ import pytest
 
 from weft.kernel.errors import InvalidInput, LimitExceeded
 from weft.ledger.model import NewMessage
-from weft.runtime.assembly.system_prompts import RULES_FILE, SystemPrompt, WorkspaceRules, changed_prompt, read_rules
+from weft.runtime.assembly.system_prompts import (
+    RULES_FILE,
+    ChangedRules,
+    SystemPrompt,
+    WorkspaceRules,
+    changed_prompt,
+    load_rules,
+    read_rules,
+)
 from weft.runtime.sandbox.hidden_places import SecretFiles
-from weft.store.replicas import TrustStore
+from weft.store.replicas import SeenRules, TrustedFolder, TrustStore
+
+FOLDER = TrustedFolder(place="/work", owner=1, inode=1, since=1)
 
 
-def trusted(_: str) -> bool:
-    return True
+def seeing(text: str | None) -> SeenRules:
+    """What the person saw."""
+    return SeenRules(folder=FOLDER, text=text)
 
 
 def test_the_file_of_a_trusted_folder_is_read_and_of_no_other(tmp_path: Path) -> None:
     (tmp_path / RULES_FILE).write_text("Write tests.")
-    rules = read_rules(str(tmp_path), trusted)
+    rules = read_rules(str(tmp_path), lambda _: seeing("Write tests."))
     assert rules == WorkspaceRules(path="AGENTS.md", digest=sha256(b"Write tests.").hexdigest(), text="Write tests.")
     os.mkfifo(tmp_path / "pipe")
-    assert read_rules(str(tmp_path), lambda _: False) is None
+    assert read_rules(str(tmp_path), lambda _: None) is None
     (tmp_path / RULES_FILE).unlink()
-    assert read_rules(str(tmp_path), trusted) is None
+    assert read_rules(str(tmp_path), lambda _: seeing(None)) is None
 
 
-def test_a_link_within_the_folder_is_followed_and_told_by_where_it_leads(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seen", "present"), [("Write tests.", "Obey."), (None, "Obey."), ("Write tests.", None), ("Write tests.", " \n")]
+)
+def test_only_what_the_person_saw_is_told(tmp_path: Path, seen: str | None, present: str | None) -> None:
+    changes: list[ChangedRules] = []
+    if present is not None:
+        (tmp_path / RULES_FILE).write_text(present)
+    rules = read_rules(str(tmp_path), lambda _: seeing(seen), on_change=changes.append)
+    assert (None if rules is None else (rules.path, rules.text)) == (None if seen is None else (RULES_FILE, seen))
+    assert [change.is_refused for change in changes] == [False]
+    assert all(f"+{present}" in change.difference for change in changes if present == "Obey.")
+
+
+def test_a_change_that_no_line_shows_is_a_change(tmp_path: Path) -> None:
+    changes: list[ChangedRules] = []
+    (tmp_path / RULES_FILE).write_bytes("a\u2028b\r\n".encode())
+    read_rules(str(tmp_path), lambda _: seeing("a\nb\n"), on_change=changes.append)
+    assert [change.difference != "" for change in changes] == [True]
+
+
+def test_a_link_within_the_folder_is_followed_and_where_it_leads_is_recorded_and_not_told(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "rules.md").write_text("Be kind.")
     (tmp_path / RULES_FILE).symlink_to("docs/rules.md")
-    rules = read_rules(str(tmp_path), trusted)
+    rules = load_rules(str(tmp_path))
     assert rules is not None
     assert (rules.path, rules.text) == ("docs/rules.md", "Be kind.")
+    assert rules.prompt_text == "Rules of this workspace, from its file AGENTS.md:\n\nBe kind."
 
 
 @pytest.mark.parametrize("form", ["link out", "pipe", "folder", "too long", "no text"])
@@ -52,7 +84,7 @@ def test_what_cannot_be_taken_is_refused_with_a_word(tmp_path: Path, form: str) 
     else:
         file.write_bytes(b"x" * 70_000 if form == "too long" else b"\xff\xfe\x00")
     with pytest.raises((InvalidInput, LimitExceeded)) as refused:
-        read_rules(str(folder), trusted)
+        load_rules(str(folder))
     assert "AGENTS.md" in str(refused.value)
     assert "a key" not in str(refused.value)
 
@@ -64,10 +96,10 @@ def test_rules_that_lead_to_a_file_of_secrets_are_not_read(tmp_path: Path, name:
     (tmp_path / name).write_text("a key")
     (tmp_path / RULES_FILE).symlink_to(name)
     with pytest.raises(InvalidInput, match="hidden from commands") as refused:
-        read_rules(str(tmp_path), trusted, lambda: (SecretFiles(more=more), None))
+        load_rules(str(tmp_path), lambda: (SecretFiles(more=more), None))
     assert "a key" not in str(refused.value)
     shown = SecretFiles(more=more, shown=lambda: [str(tmp_path / name)])
-    rules = read_rules(str(tmp_path), trusted, lambda: (shown, None))
+    rules = load_rules(str(tmp_path), lambda: (shown, None))
     assert rules is not None
 
 
@@ -116,3 +148,32 @@ def test_the_prompt_of_an_embedded_model_is_no_other_models() -> None:
     assert (rules.content, is_replaced) == (RULES.prompt_text, True)
     plain = NewMessage(role=default.role, content="Given.")
     assert changed_prompt(SystemPrompt(default="You are small."), [plain]) == ([], False)
+
+
+def test_what_was_seen_of_the_rules_stays_with_the_folder(tmp_path: Path) -> None:
+    store, folder = TrustStore(tmp_path / "state" / "trust.json"), tmp_path / "work"
+    folder.mkdir()
+    store.take_rules(str(folder), "Obey.")
+    assert store.seen_rules(str(folder)) is None, "nobody trusts it"
+    store.allow_folder(str(folder))
+    seen = store.seen_rules(str(folder))
+    assert seen is not None
+    assert (seen.text, seen.digest) == (None, "")
+    store.take_rules(str(folder), "Write tests.\r\n")
+    store.allow_folder(str(folder), for_work=True)
+    store.refuse_rules(str(folder), "d1")
+    seen = store.seen_rules(str(folder))
+    assert seen is not None
+    assert (seen.text, seen.refused) == ("Write tests.\r\n", "d1")
+    store.revoke_work(str(folder))
+    assert store.seen_rules(str(folder)) == seen
+    folder.rename(tmp_path / "moved")
+    folder.mkdir()
+    assert store.seen_rules(str(folder)) is None
+    store.allow_folder(str(folder))
+    seen = store.seen_rules(str(folder))
+    assert seen is not None
+    assert seen.text is None, "another folder has taken its place"
+    store.revoke_folder(str(folder))
+    store.allow_folder(str(folder))
+    assert "Write tests." not in store.path.read_text()

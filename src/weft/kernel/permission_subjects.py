@@ -487,12 +487,13 @@ _FILES_OF_RUNNER = {
     ),
     "coding agents, when they start there": (
         ".claude/ .cursor/ .codex/ .gemini/ .qwen/ .kiro/ .amazonq/ .windsurf/ .trae/ .roo/ .continue/ .opencode/ "
-        ".factory/ .junie/ .augment/ .goose/ .copilot/ .github/hooks/ .pi/ .agents/ .mcp.json mcp.json opencode.json "
-        "opencode.jsonc crush.json .crush.json .aider.conf.yml"
+        ".factory/ .junie/ .augment/ .goose/ .copilot/ .github/hooks/ .pi/ .agents/ .tabnine/ .mcp.json mcp.json "
+        "opencode.json opencode.jsonc crush.json .crush.json .aider.conf.yml"
     ),
     "coding agents, which take it for instructions": (
-        "agents.md agents.override.md claude.md claude.local.md gemini.md qwen.md copilot-instructions.md "
-        "*.instructions.md .cursorrules .windsurfrules .clinerules .clinerules/ .roorules .goosehints .rules"
+        "agents.md agents.override.md agent.md claude.md claude.local.md gemini.md qwen.md warp.md crush.md "
+        "crush.local.md replit.md copilot-instructions.md *.instructions.md .cursorrules .windsurfrules .clinerules "
+        ".clinerules/ .roorules .goosehints .augment-guidelines .rules"
     ),
     "the tool that makes containers, when they are built": (
         "dockerfile dockerfile.* *.dockerfile containerfile containerfile.* compose.yml compose.yaml compose.*.yml "

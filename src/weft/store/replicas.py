@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -343,6 +344,26 @@ class ShownFile(Struct, frozen=True, kw_only=True):
     """From the folder on."""
 
 
+class SeenRules(Struct, frozen=True, kw_only=True):
+    """The rules of a folder as the person saw them when they trusted them. Other words that stand there are nobody's:
+    an agent may have written them."""
+
+    folder: TrustedFolder
+    text: str | None = None
+    """None: there were none."""
+    refused: str | None = None
+    """The digest of later ones that the person said no to, empty for none: they are not asked about these again."""
+
+    @property
+    def digest(self) -> str:
+        return rules_digest(self.text)
+
+
+def rules_digest(text: str | None) -> str:
+    """Of the bytes of rules; empty where there are none."""
+    return "" if text is None else sha256(text.encode()).hexdigest()
+
+
 class _TrustFile(Struct, frozen=True, kw_only=True):
     version: int = 1
     ledgers: tuple[TrustedLedger, ...] = ()
@@ -351,6 +372,7 @@ class _TrustFile(Struct, frozen=True, kw_only=True):
     """Those that the person does not trust for work, by an answer or by revoking it: they are not asked again, and what
     lies in one is trusted no more by a folder that it lies in itself."""
     shown: tuple[ShownFile, ...] = ()
+    rules: tuple[SeenRules, ...] = ()
 
 
 def identity_of(path: str, replica: str | None) -> LedgerIdentity:
@@ -516,6 +538,32 @@ class TrustStore:
             )
         return folder
 
+    def seen_rules(self, path: str) -> SeenRules | None:
+        """What the person has seen of the rules of this very folder. None: they do not trust it."""
+        place, trusted = os.path.realpath(path), self._load_file()
+        folder = next((folder for folder in trusted.folders if folder.place == place and _is_there(folder)), None)
+        if folder is None:
+            return None
+        seen = (seen for seen in trusted.rules if _is_same_folder(seen.folder, folder))
+        return next(seen, SeenRules(folder=folder))
+
+    def take_rules(self, path: str, text: str | None) -> None:
+        """Note that the person saw these rules of a folder that they trust, and that agents are to be told them."""
+        self._change_rules(path, lambda seen: replace(seen, text=text, refused=None))
+
+    def refuse_rules(self, path: str, digest: str) -> None:
+        """Note that the person said no to the rules of this digest: those that they saw before stay theirs."""
+        self._change_rules(path, lambda seen: replace(seen, refused=digest))
+
+    def _change_rules(self, path: str, change: Callable[[SeenRules], SeenRules]) -> None:
+        with self._file_locked():
+            seen = self.seen_rules(path)
+            if seen is not None:
+                trusted = self._load_file()
+                others = (other for other in trusted.rules if other.folder.place != seen.folder.place)
+                rules = sorted([*others, change(seen)], key=lambda known: known.folder.place)
+                self._write_file(replace(trusted, rules=tuple(rules)))
+
     def is_trusted_for_work(self, path: str) -> bool:
         """Whether a folder is one that was trusted for work, or lies in one. A link in it leads elsewhere, and what
         belongs to another user now is not trusted. It is looked up anew each time: trust may have been revoked."""
@@ -566,7 +614,8 @@ class TrustStore:
             revoked = next((folder for folder in trusted.folders if folder.place == place), None)
             if revoked is None:
                 return False
-            changed = replace(trusted, folders=_with_folder(trusted.folders, place))
+            rules = tuple(seen for seen in trusted.rules if seen.folder.place != place)
+            changed = replace(trusted, folders=_with_folder(trusted.folders, place), rules=rules)
             self._write_file(self._without_grants_from_above(changed, place) if revoked.is_for_work else changed)
         return True
 

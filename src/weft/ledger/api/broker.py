@@ -236,17 +236,18 @@ class Runs:
             )
         return [str(id) for (id,) in rows]
 
-    def has_configured_folder(self, session: str) -> bool:
-        """Whether the configuration of a session that counts here names the folder that it works in. False of one that
-        is not there yet."""
+    def configured_folder(self, session: str) -> str | None:
+        """The folder that the configuration of a session that counts here names. None also of one that is not there
+        yet."""
         with self._store.read() as txn:
             row = session_named(txn, session)
             if row is None or row.config is None:
-                return False
+                return None
             query = "SELECT n, config FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
             configs = (config for n, config in txn.sql.fetch_rows(query, (row.id,)) if counts(txn, n))
             config = json_of(txn, next(configs, None))
-        return isinstance(config, dict) and isinstance(config.get("workspace"), str)
+        folder = config.get("workspace") if isinstance(config, dict) else None
+        return folder if isinstance(folder, str) else None
 
     def session_grants(self, session: str) -> list[Approval]:
         """What people allowed for the rest of a session, by its id."""

@@ -1,12 +1,13 @@
 """The system prompt of a request, and behind it the rules of the workspace; and what a manager is told of its workers.
 
 The prompt is the agent's own, the one in effect, or what an embedded model is told by default. The
-rules are the file AGENTS.md of a folder that a person trusted.
+rules are the file AGENTS.md of a folder that a person trusted, in the words that the person saw.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from weft.ledger.model import Message, NewMessage, Part, TextPart
 from weft.runtime.sandbox.hidden_places import HiddenFiles, SecretFiles
 from weft.runtime.tool.tool_contract import ToolFailure
 from weft.runtime.tool.workspace import WorkspaceFolder
+from weft.store.replicas import SeenRules, rules_digest
 
 # --- The system prompt of a request: the agent's own, or the one in effect, or what an embedded model is told by
 # default; behind it the rules of the workspace.
@@ -40,7 +42,8 @@ class WorkspaceRules(Struct, frozen=True, kw_only=True):
 
     @property
     def prompt_text(self) -> str:
-        return f"Rules of this workspace, from its file {self.path}:\n\n{self.text}"
+        """Without the path: where a link leads is chosen by whoever makes it, also an agent."""
+        return f"Rules of this workspace, from its file {RULES_FILE}:\n\n{self.text}"
 
 
 class SystemPrompt(Struct, frozen=True, kw_only=True):
@@ -121,20 +124,68 @@ def is_default_prompt(message: Message | NewMessage | None) -> bool:
 
 RULES_FILE = "AGENTS.md"
 RULES_LIMITS = ReadLimits(held_bytes=64 * KIB, advice=f"shorten {RULES_FILE}: it is sent with every request")
-IsTrusted = Callable[[str], bool]
-"""Whether a person trusted a folder."""
+SeenRulesOf = Callable[[str], SeenRules | None]
+"""What the person has seen of the rules of a folder; None where they do not trust it."""
 RulesOf = Callable[[str], WorkspaceRules | None]
 """The rules of a folder, by its path."""
+LooksForHidden = Callable[[], tuple[SecretFiles, Path | None]]
+"""Which files the person has hidden from commands, and where it is noted what was."""
+
+
+class ChangedRules(Struct, frozen=True, kw_only=True):
+    """The rules of a folder that are not those that the person saw when they trusted it."""
+
+    seen: SeenRules
+    present: str | None
+    """What stands there; None: nothing."""
+
+    @property
+    def digest(self) -> str:
+        return rules_digest(self.present)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the person said no to them."""
+        return self.seen.refused == self.digest
+
+    @property
+    def difference(self) -> str:
+        """The lines that differ. Whoever shows them escapes what a terminal would obey."""
+        before, after = ([] if text is None else text.split("\n") for text in (self.seen.text, self.present))
+        return "\n".join(unified_diff(before, after, "seen", "now", n=2, lineterm=""))
 
 
 def read_rules(
-    folder: str, is_trusted: IsTrusted, hidden_files: Callable[[], tuple[SecretFiles, Path | None]] | None = None
+    folder: str,
+    seen_rules: SeenRulesOf,
+    hidden_files: LooksForHidden | None = None,
+    on_change: Callable[[ChangedRules], None] | None = None,
 ) -> WorkspaceRules | None:
-    """The rules of this folder; None where it has none, or is not trusted. Raises InvalidInput or LimitExceeded where
-    the file cannot be taken. `hidden_files`: which files the person has hidden from commands, and where it is noted
-    what was; the rules are none of these, for a command could make a link to one."""
-    if not is_trusted(folder):
+    """The rules of this folder that its agents are told; None where it has none, or is not trusted. They are the words
+    that the person saw: where others stand there now, which an agent may have written, `on_change` is called. Raises
+    what `load_rules` raises."""
+    seen = seen_rules(folder)
+    if seen is None:
         return None
+    present = load_rules(folder, hidden_files)
+    change = changed_rules(seen, present)
+    if change is None:
+        return present
+    if on_change is not None:
+        on_change(change)
+    return None if seen.text is None else WorkspaceRules(path=RULES_FILE, digest=seen.digest, text=seen.text)
+
+
+def changed_rules(seen: SeenRules, present: WorkspaceRules | None) -> ChangedRules | None:
+    """None: they are what the person saw."""
+    text = None if present is None else present.text
+    return None if text == seen.text else ChangedRules(seen=seen, present=text)
+
+
+def load_rules(folder: str, hidden_files: LooksForHidden | None = None) -> WorkspaceRules | None:
+    """What stands in the file of a folder, whoever wrote it; None where nothing does. Raises InvalidInput or
+    LimitExceeded where the file cannot be taken. The rules are no hidden file, for a command could make a link to
+    one."""
     workspace = WorkspaceFolder(Path(folder), limits=RULES_LIMITS)
     try:
         path = workspace.resolve(RULES_FILE)

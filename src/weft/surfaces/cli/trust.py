@@ -54,9 +54,18 @@ def workspace_for(ledger: Ledger, session: str | None) -> str | None:
     work there, wherever a message is sent from, and whatever was restored for it."""
     from weft.ledger.api import Runs
 
-    if session is not None and Runs(ledger).has_configured_folder(session):
+    if session is not None and Runs(ledger).configured_folder(session) is not None:
         return None
     return copied_workspace(ledger, session) or workspace_of(None)
+
+
+def turn_folder(ledger: Ledger, session: str | None) -> str | None:
+    """Where turns work that begin with a message from here: the folder that the session is configured for, else the one
+    that the message is sent from."""
+    from weft.ledger.api import Runs
+
+    configured = None if session is None else Runs(ledger).configured_folder(session)
+    return configured or workspace_for(ledger, session)
 
 
 def copied_workspace(ledger: Ledger, session: str | None) -> str | None:

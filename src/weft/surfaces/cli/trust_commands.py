@@ -23,12 +23,14 @@ from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.trust import allowed_lines, describe_trust, is_granted
 from weft.surfaces.cli.user_files import complete_keys, find_ledger, key_ring, new_passphrase
 from weft.surfaces.cli.work.sandbox_access import is_plainly_seen
+from weft.surfaces.plain_text import safe_lines
 from weft.surfaces.wire.answers import RevokedFolder, RevokedTrust, ShownSecret
 from weft.surfaces.wire.exchange_answers import DeletedKey, KeyForm, Removed
 
 if TYPE_CHECKING:
     from weft.kernel.authority import Principal, Rights
     from weft.ledger.api import Ledger
+    from weft.runtime.assembly.system_prompts import ChangedRules
     from weft.runtime.egress.context_tokens import TokenContent
     from weft.store.replicas import StoredTrust, TrustedFolder, TrustedLedger
     from weft.surfaces.wire.answers import TokenForm
@@ -59,7 +61,8 @@ def trust_command(
     and replica, or by server, database, schema and replica. What takes the place of a trusted ledger is not trusted.
 
     With FOLDER: its file AGENTS.md is read into the system prompt of messages that are sent from there. The file of a
-    folder that is not trusted is never read.
+    folder that is not trusted is never read. Where the file changed since, agents are told what it said before, until
+    you allow the change: at a terminal you are asked when you send a message, and this command shows it.
 
     With FOLDER --work: in turns that you begin there, or in a folder in it, agents change files and run commands in
     the sandbox without asking, where no network is granted and `weft undo` can take it back, the git repository too.
@@ -138,11 +141,65 @@ def _trust_folder(call: Call, folder: str, *, work: bool, revoke: bool) -> None:
         what = " is trusted for work: agents change files and run commands in the sandbox there without asking"
         call.answer(allow_work(call, folder), [Span(place, "heading"), what])
         return
-    trusted = call.trust_store.allow_folder(folder)
+    trusted = _allow_folder(call, folder)
     call.answer(
         trusted, [Span(place, "heading"), " is trusted: agents are told its AGENTS.md in messages sent from there"]
     )
     call.note(undo("trust", place, "--revoke"))
+
+
+def _allow_folder(call: Call, folder: str, *, for_work: bool = False) -> TrustedFolder:
+    """Trust a folder, with the rules that stand there now. Where the person trusted others there, they see what
+    changed, and at a terminal they are asked about that alone."""
+    from weft.kernel.errors import LimitExceeded
+    from weft.runtime.assembly.system_prompts import load_rules
+    from weft.surfaces.cli.work.sandbox_access import hidden_files, rules_change
+
+    store = call.trust_store
+    was_trusted = store.is_folder_trusted(folder)
+    trusted = store.allow_folder(folder, for_work=for_work)
+    try:
+        if not was_trusted:
+            rules = load_rules(folder, hidden_files)
+            store.take_rules(folder, None if rules is None else rules.text)
+        elif (change := rules_change(folder)) is not None:
+            _show_change(call, change)
+            _take_or_refuse(call, change, is_taken=not is_person_there(call) or is_granted(RULES_QUESTION))
+    except (InvalidInput, LimitExceeded) as error:  # as each message that is sent from there will say
+        call.note(Span(str(error), "warn"))
+    return trusted
+
+
+def ask_about_rules(call: Call, folder: str | None) -> None:
+    """Where the rules of a folder that the person trusts are not those that they saw, show them the change and ask,
+    once. Where nobody can be asked, agents are told what the person saw, and whoever plans the turn says so."""
+    from weft.surfaces.cli.work.sandbox_access import rules_change
+
+    if folder is None or call.quiet or not is_person_there(call):
+        return
+    change = rules_change(folder)
+    if change is not None and not change.is_refused:
+        _show_change(call, change)
+        _take_or_refuse(call, change, is_taken=is_granted(RULES_QUESTION))
+
+
+def _show_change(call: Call, change: ChangedRules) -> None:
+    from weft.surfaces.cli.work.sandbox_access import changed_rules_words
+
+    call.note(changed_rules_words(change))
+    for line in safe_lines(change.difference):
+        call.note(f"  {line}")
+
+
+def _take_or_refuse(call: Call, change: ChangedRules, *, is_taken: bool) -> None:
+    """Of the very words that were shown."""
+    place = change.seen.folder.place
+    if is_taken:
+        call.trust_store.take_rules(place, change.present)
+        call.note("agents are told it as it is now" if change.present is not None else "agents are told no rules there")
+        return
+    call.trust_store.refuse_rules(place, change.digest)
+    call.note("agents are told what you saw before, if anything")
 
 
 def _revoke_work(call: Call, folder: str) -> None:
@@ -201,12 +258,25 @@ def _list(call: Call) -> None:
         call.screen.show(Span(known.identity.place, "heading"), f"  {known.how}{_change(call, known)}")
     for folder in folders:
         is_same = call.trust_store.is_folder_trusted(folder.place)
-        change = "" if is_same else ", gone, or another folder is there now: not trusted"
+        change = _rules_state(folder.place) if is_same else ", gone, or another folder is there now: not trusted"
         call.screen.show(Span(folder.place, "heading"), f"  folder{', for work' if folder.is_for_work else ''}{change}")
     for file in shown:
         call.screen.show(Span(os.path.join(file.folder, file.path), "heading"), "  seen by commands")
     if not ledgers and not folders:
         call.note("you trust no ledger yet: `weft init` makes one")
+
+
+RULES_QUESTION = "are agents to be told it as it is now?"
+
+
+def _rules_state(folder: str) -> str:
+    from weft.kernel.errors import LimitExceeded
+    from weft.surfaces.cli.work.sandbox_access import rules_change
+
+    try:
+        return "" if rules_change(folder) is None else ", its AGENTS.md changed since you saw it"
+    except (InvalidInput, LimitExceeded):
+        return ", its AGENTS.md cannot be read"
 
 
 # --- Folders that the person at the terminal trusts for work, and the question about one that they do not trust yet.
@@ -225,7 +295,7 @@ def allow_work(call: Call, folder: str) -> TrustedFolder:
     place, home = os.path.realpath(folder), os.path.realpath(os.path.expanduser("~"))
     if place == home or home.startswith(f"{place.rstrip('/')}/"):
         raise InvalidInput(f"{place} holds your whole home folder", "trust the folder of a project for work")
-    trusted = call.trust_store.allow_folder(folder, for_work=True)
+    trusted = _allow_folder(call, folder, for_work=True)
     call.note(undo("trust", place, "--work", "--revoke"))
     return trusted
 

@@ -35,6 +35,8 @@ from weft.surfaces.cli.chat.typed_input import (
 from weft.surfaces.cli.command_line import OK, UNFINISHED
 from weft.surfaces.cli.programs.program_call import RepeatedText, retry_words
 from weft.surfaces.cli.screen import Line, Span, plain_line
+from weft.surfaces.cli.trust import turn_folder
+from weft.surfaces.cli.trust_commands import ask_about_rules
 from weft.surfaces.cli.turn_files import note_turn, turn_notes_of
 from weft.surfaces.cli.turn_lists import short
 from weft.surfaces.cli.work.turn_tools import NO, YES, TypedAhead, descriptor_of
@@ -167,6 +169,7 @@ class Terminal:
         return f"\001\033[1;36m\002{name}\001\033[0m\002 "
 
     def _answer(self, text: str) -> None:
+        ask_about_rules(self._call, turn_folder(self._talk.ledger, self._talk.label))
         self._answered(lambda on_token: self._talk.say(text, on_token))
 
     def _answered(self, ask: Callable[[OnToken], TurnReply | None]) -> None:

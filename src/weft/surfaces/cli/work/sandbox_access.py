@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted, quoted
-from weft.kernel.typed_names import Site
+from weft.kernel.typed_names import Site, shell_word
 from weft.surfaces.cli.trust import trust_store
 from weft.surfaces.cli.user_files import (
     SERVER,
@@ -31,7 +31,7 @@ from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.runtime.assembly.system_prompts import RulesOf
+    from weft.runtime.assembly.system_prompts import ChangedRules, RulesOf
     from weft.runtime.resources.controller import ResourceController
     from weft.runtime.resources.drivers import Drivers
     from weft.runtime.resources.kept_files import KeptFiles
@@ -50,6 +50,7 @@ SANDBOX_CACHES = "sandbox"
 """The folder of the user's caches in which package caches of sandboxed commands lie."""
 SANDBOX_PLACES = "sandbox"
 """The folder of the user's state in which it is noted what was covered in workspaces."""
+_announced_rules: set[tuple[str, str, str]] = set()
 
 
 class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +121,36 @@ def trusted_rules() -> RulesOf:
     """Reads the rules of folders that this person trusts, and of no other."""
     from weft.runtime.assembly.system_prompts import read_rules
 
-    return partial(read_rules, is_trusted=trust_store().is_folder_trusted, hidden_files=hidden_files)
+    return partial(
+        read_rules, seen_rules=trust_store().seen_rules, hidden_files=hidden_files, on_change=_announce_rules
+    )
+
+
+def _announce_rules(change: ChangedRules) -> None:
+    """Once in a process: a broker plans many turns in one folder."""
+    place, key = change.seen.folder.place, (change.seen.folder.place, change.seen.digest, change.digest)
+    if key in _announced_rules:
+        return
+    _announced_rules.add(key)
+    import click
+
+    click.echo(f"{changed_rules_words(change)}; `weft trust {shell_word(safe(place))}` shows the change", err=True)
+
+
+def rules_change(folder: str) -> ChangedRules | None:
+    """How the rules of a folder that this person trusts differ from those that they saw; None where they do not, and of
+    any other folder. Raises InvalidInput or LimitExceeded where they cannot be read."""
+    from weft.runtime.assembly.system_prompts import changed_rules, load_rules
+
+    seen = trust_store().seen_rules(folder)
+    return None if seen is None else changed_rules(seen, load_rules(folder, hidden_files))
+
+
+def changed_rules_words(change: ChangedRules) -> str:
+    """What became of the rules of a folder, and what agents are told meanwhile."""
+    what = "is gone" if change.present is None else "is new" if change.seen.text is None else "changed"
+    told = "not told it" if change.seen.text is None else "told what it said before"
+    return f"AGENTS.md in {safe(change.seen.folder.place)} {what} since you trusted it: agents are {told}"
 
 
 def hidden_files() -> tuple[SecretFiles, Path]:

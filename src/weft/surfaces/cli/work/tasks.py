@@ -323,7 +323,7 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
     from weft.kernel.errors import InvalidInput
     from weft.runtime.agent_work import progress_of
     from weft.surfaces.cli.trust import workspace_of
-    from weft.surfaces.cli.trust_commands import ask_about_work
+    from weft.surfaces.cli.trust_commands import ask_about_rules, ask_about_work
 
     if request.words is not None and not request.words.strip():
         raise InvalidInput("the message is empty", "give a text, or pipe one in with -")
@@ -334,6 +334,7 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
         return work_exit_code(recorded.task_state)
     if workspace is not None:
         ask_about_work(call, workspace)
+        ask_about_rules(call, workspace)
     try:
         run, work, notes = with_broker(call, partial(_worked, call, request, workspace, view), view.observe)
     finally:
