@@ -169,7 +169,7 @@ def test_a_message_that_no_model_can_answer_names_the_commands_that_give_it_one(
     for target, give in (
         (("--session", "plans"), "`weft session configure plans --model NAME`"),
         (("--session", "chat"), "`weft session configure chat --model NAME`"),
-        (("--persona", "ada"), "`weft agent configure ada --model NAME`"),
+        (("--agent", "ada"), "`weft agent configure ada --model NAME`"),
     ):
         sent = weft("send", *target, "What is the capital of France?")
         assert (sent.code, sent.out) == (4, ""), sent.err
@@ -177,7 +177,7 @@ def test_a_message_that_no_model_can_answer_names_the_commands_that_give_it_one(
         assert give in sent.err
     mistyped = weft("agent", "configure", "ada", "--model", "fsat")
     assert mistyped.code != 0
-    assert weft("send", "--persona", "ada", "Hello").code == 4
+    assert weft("send", "--agent", "ada", "Hello").code == 4
     assert weft("send", "--model", "fsat", "Hello").code == 3
     assert "did you mean local?" in weft("send", "--model", "loca", "Hello").err
     assert weft("agent", "run", "ada", "Say hello").code == 4
@@ -191,7 +191,7 @@ def test_the_model_that_an_agent_or_a_session_names_as_fallback_answers_in_place
     with serving(failure(429, "come back tomorrow", retry_after="86400"), chat()) as server:
         stock(weft, server.url, "talk")
         weft.json("agent", "create", "ada", "--model", "fast")
-        name, target = ("ada", "--persona") if kind == "agent" else ("talk", "--session")
+        name, target = ("ada", "--agent") if kind == "agent" else ("talk", "--session")
         unknown = weft(kind, "configure", name, "--set", "fallback=@(gone)")
         assert (unknown.code, "there is no program @(gone)" in unknown.err) == (5, True), unknown.err
         weft.json(kind, "configure", name, "--set", "fallback=@(slow)")
@@ -235,7 +235,7 @@ def test_what_waits_is_listed_cancelled_and_answered_by_a_broker(weft: Shell) ->
         weft.json("agent", "create", "ada", "--model", "slow", "--set", "identity.soul=You are Ada.")
         first = weft.json("send", "--session", "talk", "one", "--no-wait", "--set", "topP=0.5")
         second = weft.json("send", "--session", "talk", "two", "--no-wait", "--priority", "5")
-        third = weft("send", "--persona", "ada", "three", "--no-wait")
+        third = weft("send", "--agent", "ada", "three", "--no-wait")
         assert (first["state"], first["turn"]) == ("queued", None)
         assert third.out.endswith(" waits in new session ada:main\n")
         assert "`weft broker` runs one" in third.err

@@ -80,8 +80,8 @@ def test_every_option_has_help(path: str) -> None:
     assert all(param.help for param in named_command.params if isinstance(param, click.Option))
 
 
-ONE_SPELLING = {"--workspace", "--folder", "--seconds", "--silence", "--call-seconds", "--timeout-ms"}
-"""Spellings that gave way to another one: --in and --timeout."""
+ONE_SPELLING = {"--workspace", "--folder", "--seconds", "--silence", "--call-seconds", "--timeout-ms", "--persona"}
+"""Spellings that gave way to another one: --in, --timeout and --agent."""
 
 
 @pytest.mark.parametrize("path", [*SUMMARIES, *VERBS])
@@ -110,6 +110,8 @@ def has_untold_default(option: click.Option) -> bool:
         (("export", "main", "--as", "markdown"), ("export", "main", "--format", "markdown")),
         (("resume", "main", "--as", "emacs"), ("resume", "main", "--tool", "emacs")),
         (("send", "x", "--workspace", "nowhere"), ("send", "x", "--in", "nowhere")),
+        (("send", "x", "--persona", "nobody"), ("send", "x", "--agent", "nobody")),
+        (("fork", "main", "b", "--persona", "r", "--dry-run"), ("fork", "main", "b", "--agent", "r", "--dry-run")),
         (("pull", "nowhere", "--silence", "5"), ("pull", "nowhere", "--timeout", "5")),
         (("sandbox", "run", "--timeout-ms", "9000", "echo", "x"), ("sandbox", "run", "--timeout", "9", "echo", "x")),
         (("resource", "exec", "x", "--seconds", "5", "ls"), ("resource", "exec", "x", "--timeout", "5", "ls")),

@@ -79,7 +79,7 @@ def test_a_session_is_made_for_an_agent_that_answers_in_it(weft: Shell) -> None:
     with serving(chat()) as server:
         stock(weft, server.url)
         weft.json("agent", "create", "ada", "--model", "slow", "--set", "identity.soul=You are Ada.")
-        sent = weft.json("send", "--session", "plans", "--persona", "ada", "Begin")
+        sent = weft.json("send", "--session", "plans", "--agent", "ada", "Begin")
         assert server.received[0].body["messages"][0] == {"role": "system", "content": "You are Ada."}
     assert sent["session"] == "plans"
     assert weft.json("show", sent["turn"])["effective_config"]["chain"] == ["human:tester", "agent:ada"]
@@ -136,7 +136,7 @@ def test_a_message_to_an_agent_that_works_on_a_task_goes_to_the_session_of_the_t
         monkeypatch.setenv("WEFT_LEDGER", shared_server().address())
     weft("init")
     weft.json("agent", "create", "bobbot", "--prompt", "You are Bob.")
-    targets = (("--persona", "bobbot"), ("--session", "persona:bobbot"))
+    targets = (("--agent", "bobbot"), ("--session", "persona:bobbot"))
 
     def reached() -> list[str]:
         return [weft.json("send", *target, "Hello", "--no-wait")["session"] for target in targets]
@@ -146,7 +146,7 @@ def test_a_message_to_an_agent_that_works_on_a_task_goes_to_the_session_of_the_t
     assigned = weft.json("agent", "assign", "bobbot", "task-write")
     task_session = weft.json("program", "get", "bobbot")["config"]["currentSession"]
     assert reached() == [task_session] * 2, assigned
-    told = weft("send", "--persona", "bobbot", "Hello", "--no-wait").err
+    told = weft("send", "--agent", "bobbot", "Hello", "--no-wait").err
     assert "bobbot works there; `--session bobbot:main` is its main session" in told
     assert weft.json("send", "--session", "bobbot:main", "Hello", "--no-wait")["session"] == "bobbot:main"
 
@@ -158,7 +158,7 @@ def test_a_session_that_was_named_and_not_there_is_said_to_be_made(weft: Shell) 
         left = weft("send", "--session", "tlak", "Begin", "--no-wait")
         assert "waits in new session tlak" in left.out
         weft("agent", "create", "ada", "--model", "slow")
-        made = weft("send", "--session", "plans", "--persona", "ada", "Begin")
+        made = weft("send", "--session", "plans", "--agent", "ada", "Begin")
         assert made.code == 0, made.err
         assert "there was no session of that name: made plans" in made.err
 
@@ -182,7 +182,7 @@ def test_a_text_goes_to_the_thread_that_it_belongs_to(weft: Shell) -> None:
         elsewhere = weft.json("send", "--smart", "--session", "rest", "calibrate a spectrometer", "--model", "fast")
         assert (elsewhere["session"], elsewhere["route"]["smart"]["fallback"]) == ("rest", "rest")
         assert len(server.received) == 3
-    assert weft("send", "--smart", "--persona", "ada", "x").code == 2
+    assert weft("send", "--smart", "--agent", "ada", "x").code == 2
 
 
 def test_messages_that_wait_are_collected_interrupt_and_steer(weft: Shell) -> None:

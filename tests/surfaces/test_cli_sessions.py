@@ -88,7 +88,7 @@ def test_a_compaction_is_shown_up_to_an_event_too(weft: Shell, turns: list[str],
 
 def test_a_fork_keeps_its_persona_or_takes_another(weft: Shell, turns: list[str]) -> None:
     assert weft.json("fork", "main", "a")["persona_id"] == "local"
-    assert weft.json("fork", "main", "b", "--persona", "reviewer")["persona_id"] == "reviewer"
+    assert weft.json("fork", "main", "b", "--agent", "reviewer")["persona_id"] == "reviewer"
 
 
 def test_a_fork_wants_one_free_label(weft: Shell, turns: list[str]) -> None:

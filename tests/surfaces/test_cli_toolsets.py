@@ -129,7 +129,7 @@ def test_an_agent_without_a_toolset_has_the_tools_that_it_lists_and_no_others(we
         assert "what the agent itself lists" in weft("tools", "--agent", "ada").err
         shown: list[str] = []
         with beside(weft, approving(shown)):
-            answer = weft("send", "--persona", "ada", "Double it")
+            answer = weft("send", "--agent", "ada", "Double it")
         sent = {"turn": weft.json("log", "-n", "1")[0]["id"]}
         assert (answer.out, "tool code/double ok, allowed by a person" in answer.err) == (
             "Hello there\n",
@@ -141,7 +141,7 @@ def test_an_agent_without_a_toolset_has_the_tools_that_it_lists_and_no_others(we
         assert "42" in json.dumps(server.received[1].body["messages"][-1])
         turn = weft.json("show", sent["turn"])
         assert (turn["tools_available"], turn["toolset_name"]) == (["code/double"], None)
-        assert weft.json("send", "--persona", "ada", "Nothing", "--deny", "code/*")["text"] == "Hello there"
+        assert weft.json("send", "--agent", "ada", "Nothing", "--deny", "code/*")["text"] == "Hello there"
         assert "tools" not in server.received[2].body
     assert weft("verify").code == 0
 

@@ -41,7 +41,7 @@ def test_three_workers_compare_their_answers(weft: Shell) -> None:
         stock(weft, server.url)
         assert weft("apply", str(EXAMPLE)).code == 0
         weft.json("agent", "configure", "chair", "--model", "fast")
-        answer = weft("send", "--persona", "chair", QUESTION)
+        answer = weft("send", "--agent", "chair", QUESTION)
         assert answer.code == 0, answer.err
         assert answer.out == "; ".join(f"worker:chair:main:{name}: {text}" for name, text in SAID.items()) + "\n"
         offered = [set(Asked(one.body).tools) for one in server.received]

@@ -66,7 +66,14 @@ if TYPE_CHECKING:
 @arguments.rev()
 @click.argument("label", required=False)
 @click.option("--label", "named", metavar="LABEL", help="The new session's label, instead of the argument.")
-@click.option("--persona", metavar="NAME", help="The agent that the new session belongs to.")
+@click.option(
+    "--agent",
+    "persona",
+    cls=arguments.RenamedOption,
+    old=("--persona",),
+    metavar="NAME",
+    help="The agent that the new session belongs to.",
+)
 @click.option(
     "--files",
     type=click.Choice([mode.value for mode in VolumeMode]),

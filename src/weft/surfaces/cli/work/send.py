@@ -29,7 +29,10 @@ MODES = ("followup", "collect", "interrupt", "steer")
 @click.argument("text")
 @arguments.session_option("To this session, made if there is none. Default: main.")
 @click.option(
-    "--persona",
+    "--agent",
+    "persona",
+    cls=arguments.RenamedOption,
+    old=("--persona",),
     metavar="AGENT",
     shell_complete=complete_programs("agent"),
     help="To this agent: where it works, else its main session.",
@@ -71,7 +74,7 @@ def send_command(
     """Send a message to a session, an agent or a turn; show the answer.
 
     TEXT is read from standard input where it is -. It is written to an inbox before anything is asked: if this process
-    dies, any broker goes on. With --session and --persona a session is made for that agent.
+    dies, any broker goes on. With --session and --agent a session is made for that agent.
 
     Exit codes: 0 answered; 8 the turn failed outside, such as at the model; 4 it was refused, a denied tool call ended
     it, or somebody else cut it short; 130 Ctrl-C. While a person is asked it waits. `weft help exit-codes` has all.
@@ -90,14 +93,14 @@ def send_command(
 
     \b
     weft send "What did we decide?"
-    weft send --session plans --persona ada "Begin" --no-wait
+    weft send --session plans --agent ada "Begin" --no-wait
     weft send --thread main~2 "What if we had not?"
     """
     from weft.surfaces.cli.trust import workspace_for, workspace_of
     from weft.surfaces.cli.work.broker_call import message_with
 
     if (thread and (session or smart)) or (smart and persona):
-        raise click.UsageError("name one target: --session, --persona, --thread or --smart")
+        raise click.UsageError("name one target: --session, --agent, --thread or --smart")
     words = _words_of(text)
     overrides = _overrides(options)
     folder = None if workspace is None else workspace_of(workspace)
