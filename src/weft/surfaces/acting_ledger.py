@@ -86,7 +86,7 @@ class ToolAccess:
         from weft.surfaces.cli.credentials import load_mcp_servers
 
         if self._toolbox is None:
-            kept, runner = load_resource_settings().snapshots, command_runner(self._ledger)
+            limits, runner = load_resource_settings().snapshots, command_runner(self._ledger)
             servers = McpServers(
                 load_mcp_servers,
                 acting=self._person(),
@@ -101,7 +101,7 @@ class ToolAccess:
                 runner,
                 servers=servers,
                 settings=ToolboxSettings(
-                    files=directory_driver(self._ledger, kept, runner.protected.secrets) if kept.turns else None,
+                    files=directory_driver(self._ledger, limits, runner.protected.secrets) if limits.turns else None,
                     is_trusted_for_work=trust_store().is_trusted_for_work,
                 ),
                 functions=self._functions,
@@ -212,7 +212,7 @@ class ActingLedger:
 async def _leave_plain(_: TurnPlan, configuration: TurnConfiguration, __: SessionStanding) -> None:
     """Leaves a planned turn without tools."""
     if configuration.functions:
-        raise FunctionElsewhere([one.name for one in configuration.functions])
+        raise FunctionElsewhere([function.name for function in configuration.functions])
 
 
 # --- What comes of a message that a program sends.

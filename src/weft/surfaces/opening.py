@@ -491,8 +491,8 @@ def salvage(
     from weft.store.sqlite.salvage import SalvagedFacts
 
     files = [
-        checked_file(each, "file", Action.COPY_UNREADABLE_SERVER)
-        for each in (damaged, *checked_paths(others, "others"))
+        checked_file(path, "file", Action.COPY_UNREADABLE_SERVER)
+        for path in (damaged, *checked_paths(others, "others"))
     ]
     target = checked_file(new, "new", Action.COPY_UNREADABLE_SERVER)
     for file in files:
@@ -532,14 +532,14 @@ def _undisturbed(file: Path, look: Callable[[bool], Generator[Diagnosis, None, N
 
     diagnoses, before = list[Diagnosis](), mark_of(file)
     with closing(look(False)) as looked:
-        for one in looked:
-            if one.grade in (DiagnosisSeverity.ERROR, DiagnosisSeverity.WARNING) and mark_of(file) != before:
+        for diagnosis in looked:
+            if diagnosis.grade in (DiagnosisSeverity.ERROR, DiagnosisSeverity.WARNING) and mark_of(file) != before:
                 break
-            diagnoses.append(one)
-            yield one
+            diagnoses.append(diagnosis)
+            yield diagnosis
         else:
             return
-    yield from (one for one in look(True) if one not in diagnoses)
+    yield from (diagnosis for diagnosis in look(True) if diagnosis not in diagnoses)
 
 
 def _examine_file(file: Path, clock: Clock, full: bool, in_use: bool) -> Generator[Diagnosis, None, None]:

@@ -242,9 +242,9 @@ def programs_message(
         raise InvalidInput("the message is empty", "give a text")
     texts = {"session": session, "agent": agent, "thread": thread, "model": model, "situation": situation}
     texts |= {"thinking": thinking, "toolset": toolset, "sandbox": sandbox, "workspace": workspace}
-    for name, given in texts.items():
-        if given is not None:
-            checked_text(given, name)
+    for name, value in texts.items():
+        if value is not None:
+            checked_text(value, name)
     if (thread and (session or smart)) or (smart and agent):
         raise InvalidInput("a message has one target", "name one: session=, agent=, thread= or smart=True")
     if approve is not None and not callable(approve):
@@ -489,9 +489,9 @@ class MessageSending:
         if turn is None:
             return []
         return [
-            one
-            for one in self._runs.open_requests(admission.session_id)
-            if one.id not in self._handled and (one.turn == turn or one.session != admission.session)
+            request
+            for request in self._runs.open_requests(admission.session_id)
+            if request.id not in self._handled and (request.turn == turn or request.session != admission.session)
         ]
 
     async def _ask(self, approval: Approval) -> None:
@@ -656,8 +656,8 @@ class Invoker:
 
     async def _leave_acting(self) -> None:
         acting, self._acting = self._acting, {}
-        for one in acting.values():
-            await one.aclose()
+        for acting_ledger in acting.values():
+            await acting_ledger.aclose()
 
     message = staticmethod(programs_message)
 

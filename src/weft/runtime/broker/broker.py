@@ -457,7 +457,7 @@ class Broker:
             self._start(session)
         for session_id in look.to_attend:
             await self._attend(session_id)
-        brokers = {one.served_by for one in look.waiting if one.served_by is not None} | {self._runs.owner}
+        brokers = {waiting.served_by for waiting in look.waiting if waiting.served_by is not None} | {self._runs.owner}
         self._pause_seconds = min(len(brokers) * NEWS_PAUSE_SECONDS, NEWS_SECONDS)
         return self._schedule.seconds_to_wait(look.next_due, self._clock.now_ms())
 
@@ -508,7 +508,7 @@ class Broker:
             runner.interrupt(InterruptionReason.CANCELED)
         if runner.awaits_answers:
             runner.notify(await self._crossing.run(partial(self._runs.events, runner.turn)))
-        steers = {one.id: as_new_message(one) for one in steering(standing)}
+        steers = {message.id: as_new_message(message) for message in steering(standing)}
         if steers:
             runner.steer(steers)
 

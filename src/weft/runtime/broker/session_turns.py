@@ -143,17 +143,20 @@ class SessionSchedule:
         """The sessions to begin with now. `working`: those that this broker works on; `unleft`: those whose turn it
         holds and does not work on."""
         self._not_before = {session: until for session, until in self._not_before.items() if until > now}
-        others = [one for one in waiting if one.session not in working and one.session not in self._not_before]
-        free = [one for one in others if not one.is_held or one.session in unleft]
+        others = [
+            session for session in waiting if session.session not in working and session.session not in self._not_before
+        ]
+        free = [session for session in others if not session.is_held or session.session in unleft]
         ready_at = self._ready_times(free, now)
         ready = sorted(
-            (one for one in free if ready_at[one.session] <= now), key=lambda one: (*self._urgency(one), one.oldest)
+            (session for session in free if ready_at[session.session] <= now),
+            key=lambda session: (*self._urgency(session), session.oldest),
         )
         del ready[max(0, self._capacity - len(working)) :]
-        ready.sort(key=lambda one: (*self._urgency(one), self._own_order(one)))
+        ready.sort(key=lambda session: (*self._urgency(session), self._own_order(session)))
         beginning = sum(now - started < BEGINNING_MS for started in self._started_at.values())
         chosen = ready[: max(0, self._together - beginning)]
-        self._from_others |= {one.session for one in chosen if one.served_by != self._owner}
+        self._from_others |= {session.session for session in chosen if session.served_by != self._owner}
         times = [at for at in ready_at.values() if at > now]
         if len(chosen) < len(ready) or len(free) < len(others):
             times.append(now + HELD_MS)
@@ -167,8 +170,8 @@ class SessionSchedule:
         return max(0.01, min(until - now, LONGEST_WAIT_MS) / 1000)
 
     def _ready_times(self, free: Sequence[WaitingSession], now: int) -> dict[str, int]:
-        self._free_since = {one.session: (one.oldest, self._since(one, now)) for one in free}
-        return {one.session: self._free_since[one.session][1] + self._delay(one) for one in free}
+        self._free_since = {session.session: (session.oldest, self._since(session, now)) for session in free}
+        return {session.session: self._free_since[session.session][1] + self._delay(session) for session in free}
 
     def _since(self, waiting: WaitingSession, now: int) -> int:
         oldest, since = self._free_since.get(waiting.session, (None, now))
@@ -315,7 +318,7 @@ class AwaitedMessages:
 
     def is_alone(self, message: str, session: str) -> bool:
         """Whether no other message of the session is awaited."""
-        return all(one == message for one, place in self._sessions.items() if place == session)
+        return all(other == message for other, place in self._sessions.items() if place == session)
 
     def remove(self, message: str) -> None:
         self._sessions.pop(message, None)
@@ -375,9 +378,9 @@ class SessionContexts:
 
     def tokens(self, standing: SessionStanding) -> int | None:
         """What the session's last request and its answer took; None where that is not known here, or was cut."""
-        kept = self._kept.get(standing.id)
-        is_whole = kept is not None and kept.key == _key(standing) and kept.cut.is_empty
-        return kept.tokens if kept is not None and is_whole else None
+        remembered = self._kept.get(standing.id)
+        is_whole = remembered is not None and remembered.key == _key(standing) and remembered.cut.is_empty
+        return remembered.tokens if remembered is not None and is_whole else None
 
     async def assemble(
         self, runner: TurnRunner, plan: TurnPlan, standing: SessionStanding, messages: Sequence[InboxMessage]
@@ -407,16 +410,16 @@ class SessionContexts:
         self, fitting: RequestFitting, plan: TurnPlan, standing: SessionStanding, query: Sequence[NewMessage]
     ) -> _Before | None:
         """As the last turn left it; only what is new is measured."""
-        kept = self._kept.pop(standing.id, None)
-        if kept is None or kept.key != _key(standing) or plan.parent is not None or plan.is_root:
+        remembered = self._kept.pop(standing.id, None)
+        if remembered is None or remembered.key != _key(standing) or plan.parent is not None or plan.is_root:
             return None
-        brought, is_replaced = changed_prompt(plan.prompt, kept.messages)
-        fitting.compaction, fitting.cut, fitting.tokens = standing.compaction, kept.cut, kept.size
+        brought, is_replaced = changed_prompt(plan.prompt, remembered.messages)
+        fitting.compaction, fitting.cut, fitting.tokens = standing.compaction, remembered.cut, remembered.size
         fitting.add([*brought, *query])
         if not is_replaced:
-            return _Before(brought, kept.messages, kept.chain)
-        chain = None if kept.chain is None else kept.chain.part(1)
-        return _Before(brought, ModelConversation(kept.messages[1:]), chain)
+            return _Before(brought, remembered.messages, remembered.chain)
+        chain = None if remembered.chain is None else remembered.chain.part(1)
+        return _Before(brought, ModelConversation(remembered.messages[1:]), chain)
 
     async def _read_before(
         self, fitting: RequestFitting, plan: TurnPlan, standing: SessionStanding, query: Sequence[NewMessage]
@@ -602,7 +605,7 @@ class SessionTurns:
             self._claimed[waiting.session] = (waiting.oldest, since)
             if len(self._claimed) > REMEMBERED_CLAIMS:  # of sessions that nobody asked for again
                 self._claimed = {
-                    session: found for session, found in self._claimed.items() if now - found[1] < 2 * CLAIM_SECONDS
+                    session: claim for session, claim in self._claimed.items() if now - claim[1] < 2 * CLAIM_SECONDS
                 }
             if now - since < CLAIM_SECONDS:
                 raise
@@ -735,7 +738,7 @@ class SessionTurns:
             return None
         events = await self._crossing.run(partial(self._runs.events, turn))
         run = Run(turn).apply(events).mark_lost(writer.lost_because)
-        messages = [await self._crossing.run(partial(self._ledger.inbox.get, one)) for one in run.taken]
+        messages = [await self._crossing.run(partial(self._ledger.inbox.get, message)) for message in run.taken]
         try:
             plan = await self._plan(standing, messages)
         except FunctionElsewhere as elsewhere:

@@ -169,7 +169,7 @@ class ToolCalls:
         gate = self._plan.gate
         if gate is None or len(calls) > MAX_CALLS:
             return
-        keys = tuple([await gate.exclusive_key(one.name, one.input) for one in calls])
+        keys = tuple([await gate.exclusive_key(call.name, call.input) for call in calls])
         places = [place for place, key in enumerate(keys) if key is None or key not in keys[:place]]
         places = [place for place in places if not (is_cut and place == len(calls) - 1)]
         decided = (self._decided_at_once(calls[place], turn) for place in places)
@@ -211,9 +211,9 @@ class ToolCalls:
 
     async def settle(self, *, is_over: bool = False) -> None:
         """All that was told so far is recorded; where the turn is over, nothing more will be."""
-        kept, self._kept = list(self._kept.values()), {}
-        if self._plan.gate is not None and (kept or is_over):
-            await self._plan.gate.recorded(None if is_over else kept)
+        states, self._kept = list(self._kept.values()), {}
+        if self._plan.gate is not None and (states or is_over):
+            await self._plan.gate.recorded(None if is_over else states)
 
     def _verdict_entries(self, call: RunCall, verdict: Verdict) -> list[Entry]:
         self._kept |= {id(state): state for state in verdict.kept}
@@ -359,9 +359,9 @@ class ToolCalls:
             fault = _fault(error)
             words = fault.message if sent is None else sent.value
             self._results[call.event] = ToolResultPart(name, words, is_error=True)
-            kept = error.kept if isinstance(error, ToolFailure) else ()
+            states = error.kept if isinstance(error, ToolFailure) else ()
             is_untrusted = self._plan.gate is not None
-            return call_end_entry(call, _status(error), error=fault, is_untrusted=is_untrusted, kept=kept, sent=sent)
+            return call_end_entry(call, _status(error), error=fault, is_untrusted=is_untrusted, kept=states, sent=sent)
         result = task.result()
         if isinstance(result, LaterResult):
             self.later[call.event] = result
@@ -532,9 +532,9 @@ class TurnRunner:
         last = record.events[-1].event if record.events else None
         failed = isinstance(last, RunFinished) and last.exit is not RunExit.SUCCESS
         cuts = [
-            one.event.reason
-            for one in record.events
-            if isinstance(one.event, Interruption) and one.event.goes_on is not True
+            recorded.event.reason
+            for recorded in record.events
+            if isinstance(recorded.event, Interruption) and recorded.event.goes_on is not True
         ]
         error = self._error
         if failed and error is None:
@@ -624,9 +624,9 @@ class TurnRunner:
     def _notify(self, events: Sequence[RecordedEvent]) -> None:
         """Have people told that they are asked. The request is recorded, whatever becomes of that."""
         if self._plan.on_asked is not None:
-            for one in events:
-                if isinstance(one.event, ApprovalRequested):
-                    self._plan.on_asked(one.id)
+            for recorded in events:
+                if isinstance(recorded.event, ApprovalRequested):
+                    self._plan.on_asked(recorded.id)
 
     async def _cut(self, window: int | None = None, more: Sequence[NewMessage] = ()) -> bool:
         """Cut what the next request is sent, so that it fits; whether there was something to cut."""
@@ -696,7 +696,7 @@ class TurnRunner:
 
     def _ask_entries(self, run: Run, step: AskModel) -> Sequence[Entry]:
         if step.steers and not set(step.steers) <= set(run.taken):
-            fresh = tuple(one for one in step.steers if one not in run.taken)
+            fresh = tuple(message for message in step.steers if message not in run.taken)
             return tuple(map(TakeMessage, fresh))
         entries: list[Entry] = []
         if step.discard is not None:
@@ -796,13 +796,13 @@ class TurnRunner:
     def _note_request(self, events: Sequence[RecordedEvent]) -> None:
         """What the request that was just recorded is sent, kept for the one after it."""
         run = self._run
-        for one in events:
-            match one.event:
+        for recorded in events:
+            match recorded.event:
                 case HistoryAppend(admitted=str(message)) if message in self._handed and self.messages is not None:
                     self.messages.append(self._handed[message])
                     self.fitting.add([self._handed[message]])
                 case ModelRequest(input=RequestInput() as sent) if self.chain is not None:
-                    self.chain.add_request(one.id, sent)
+                    self.chain.add_request(recorded.id, sent)
         self._handed = {id: message for id, message in self._handed.items() if id not in run.taken}
         self._steers = tuple(self._handed)
 
@@ -823,7 +823,7 @@ class TurnRunner:
         try:
             return await self._inferred()
         except ContextTooLong as error:
-            was_reset = any(one.interrupted is InterruptionReason.CONTEXT_RESET for one in self._run.requests)
+            was_reset = any(request.interrupted is InterruptionReason.CONTEXT_RESET for request in self._run.requests)
             if was_reset:
                 error.say_more("it was sent less already, once in this turn")
             if shorten is None or was_reset or self.messages is None:

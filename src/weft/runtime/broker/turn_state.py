@@ -368,7 +368,7 @@ class Run:
 
     def _apply_answer(self, id: str, event: ApprovalGranted | ApprovalDenied) -> None:
         """The first answer counts, if the ledger that asked wrote it, for exactly what was shown."""
-        call = next((one for one in self.open_calls if one.request == event.request.event_id), None)
+        call = next((open_call for open_call in self.open_calls if open_call.request == event.request.event_id), None)
         if call is None or call.answer is not None or not call.is_parked or event.replica != self._asked_by:
             return
         reason = None if event.reason is UNSET else event.reason
@@ -392,11 +392,11 @@ class Run:
     def apply_answers(self, events: Iterable[RecordedEvent]) -> bool:
         """Take answers up that people or workers gave while the turn was worked on; whether there was one."""
         before = [call.event for call in self.open_calls if call.is_parked]
-        for one in events:
-            if isinstance(one.event, ApprovalGranted | ApprovalDenied):
-                self._apply_answer(one.id, one.event)
-            elif isinstance(one.event, WorkersAnswered):
-                self._apply_worker_answers(one.event)
+        for recorded in events:
+            if isinstance(recorded.event, ApprovalGranted | ApprovalDenied):
+                self._apply_answer(recorded.id, recorded.event)
+            elif isinstance(recorded.event, WorkersAnswered):
+                self._apply_worker_answers(recorded.event)
         return before != [call.event for call in self.open_calls if call.is_parked]
 
     def _interrupt(self, event: Interruption) -> None:

@@ -135,8 +135,10 @@ class Inference:
 
     def _kept_conversations(self) -> KeptConversations:
         if self._conversations is None:
-            kept: KeptConversations = _loaded("weft.runtime.inference.dialects.model_clients").KeptConversations()
-            self._conversations = kept
+            conversations: KeptConversations = _loaded(
+                "weft.runtime.inference.dialects.model_clients"
+            ).KeptConversations()
+            self._conversations = conversations
         return self._conversations
 
     async def infer(
@@ -191,8 +193,8 @@ class Inference:
             route = route_of(model)
             if route.dialect is Dialect.OPENAI_CHAT:
                 return TokenCount(tokens=estimate, why=f"{route.dialect} has no endpoint that counts")
-            known = request.situation is None or request.situation in model.situations
-            wanted = model.in_situation(request.situation if known else None, request.parameters)
+            has_situation = request.situation is None or request.situation in model.situations
+            wanted = model.in_situation(request.situation if has_situation else None, request.parameters)
             parameters = self.sendable(model, wanted)
             asked = _attempt_module().PendingQuestion(request, model, route, parameters, 1, None, self._clock)
             async with asyncio.timeout(COUNT_SECONDS):
@@ -234,8 +236,8 @@ class Inference:
         model, images = asked.model, count_images(request.messages)
         if images and not model.takes_images:
             self._on_note(f"{model.id} cannot take images: it is sent a line of text for each of {images}")
-        known = request.situation is None or request.situation in model.situations
-        wanted = model.in_situation(request.situation if known else None, request.parameters).given()
+        has_situation = request.situation is None or request.situation in model.situations
+        wanted = model.in_situation(request.situation if has_situation else None, request.parameters).given()
         unsent = [name for name in wanted if name not in asked.parameters.given()]
         if "thinking" in unsent:
             is_local = model.provider.kind is ProviderKind.LOCAL
@@ -257,15 +259,15 @@ class Inference:
         model = tried.model
         acting.ensure_allowed(f"model:{model.id}")
         # a fallback need not know the situation that its neighbour is in
-        known = request.situation is None or model is request.model or request.situation in model.situations
-        parameters = model.in_situation(request.situation if known else None, request.parameters)
+        has_situation = request.situation is None or model is request.model or request.situation in model.situations
+        parameters = model.in_situation(request.situation if has_situation else None, request.parameters)
         parameters = self.sendable(model, parameters)
         if budget.money is not None:  # a long conversation is not counted where nobody wants to know
             await budget.refresh()
             prompt = estimated_tokens(request.messages)
             parameters = budget.within(parameters, self._price(model, model.name, prompt), prompt, model.id)
         route = await self._route(model)
-        made: PendingQuestion = _attempt_module().PendingQuestion(
+        question: PendingQuestion = _attempt_module().PendingQuestion(
             request,
             model,
             route,
@@ -276,7 +278,7 @@ class Inference:
             meter=meter,
             without_seals=tried.without_seals,
         )
-        return made
+        return question
 
     async def _asked(self, asked: PendingQuestion, acting: ExecutionContext, until: float | None) -> Reply:
         left = None if until is None else max(0.0, until - self._clock.monotonic())

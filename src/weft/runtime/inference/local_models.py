@@ -195,8 +195,8 @@ async def fetch_model(file: ModelFile, folder: ModelFolder, connections: Connect
 
 def take_model(file: ModelFile, folder: ModelFolder, source: Path, on_bytes: OnBytes) -> Path:
     """Copy a file that somebody brought, check it, and put it in its place."""
-    with _opened(source) as given:
-        size = os.fstat(given.fileno()).st_size
+    with _opened(source) as source_file:
+        size = os.fstat(source_file.fileno()).st_size
         if size != file.size_bytes:
             raise InvalidInput(
                 f"{source} has {size:,} bytes, and {file.name} has {file.size_bytes:,}", f"fetch it from {file.url}"
@@ -204,7 +204,7 @@ def take_model(file: ModelFile, folder: ModelFolder, source: Path, on_bytes: OnB
         with _part_of(file, folder) as part:
             part.truncate(0)
             _ensure_room(file, folder, part)
-            while piece := given.read(_COPY_BYTES):
+            while piece := source_file.read(_COPY_BYTES):
                 part.write(piece)
                 on_bytes(_size(part), file.size_bytes)
             if (path := _finished(file, folder, part)) is None:
@@ -226,8 +226,8 @@ def _opened(source: Path) -> Iterator[BinaryIO]:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise InvalidInput(f"{source} is not a file", "name the file that was fetched elsewhere")
-    with open(descriptor, "rb") as given:
-        yield given
+    with open(descriptor, "rb") as source_file:
+        yield source_file
 
 
 @contextmanager

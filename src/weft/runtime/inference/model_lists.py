@@ -54,10 +54,10 @@ class Server:
         except msgspec.DecodeError:
             body = answer.text[:200]
         words = redacted(provider_message(body), self._keys)
-        made = kind_of_status(answer.status_code)(f"{self.provider.id}: {answer.status_code}: {words}"[:_LONGEST])
-        made.status = answer.status_code
-        made.retry_after = retry_after(answer.headers)
-        return made
+        error = kind_of_status(answer.status_code)(f"{self.provider.id}: {answer.status_code}: {words}"[:_LONGEST])
+        error.status = answer.status_code
+        error.retry_after = retry_after(answer.headers)
+        return error
 
 
 async def with_server(

@@ -86,7 +86,7 @@ def split_images(output: Any) -> tuple[Any, tuple[ResultImage, ...]]:
         return output, ()
     matches = [_IMAGE_URL.fullmatch(url) for url in output[IMAGES]]
     try:
-        images = tuple(ResultImage(one[1], base64.b64decode(one[2], validate=True)) for one in matches if one)
+        images = tuple(ResultImage(match[1], base64.b64decode(match[2], validate=True)) for match in matches if match)
     except binascii.Error:
         return output, ()
     rest = {name: value for name, value in output.items() if name != IMAGES}
@@ -289,8 +289,8 @@ class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         same = base_url == self.base_url or (
             base_url is not None and self.base_url is not None and origin_of(base_url) == origin_of(self.base_url)
         )
-        kept = {} if same else {"credential": None, "gateway_credential": None}
-        return msgspec.structs.replace(self, base_url=base_url, **kept)
+        dropped_keys = {} if same else {"credential": None, "gateway_credential": None}
+        return msgspec.structs.replace(self, base_url=base_url, **dropped_keys)
 
 
 class ModelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -366,8 +366,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if situation is None:
             return own.over(below)
         if situation not in self.situations:
-            known = ", ".join(sorted(self.situations)) or "none"
-            raise InvalidInput(f"model {self.id!r} knows no situation {situation!r}", f"it knows: {known}")
+            situation_names = ", ".join(sorted(self.situations)) or "none"
+            raise InvalidInput(f"model {self.id!r} knows no situation {situation!r}", f"it knows: {situation_names}")
         return own.over(self.situations[situation]).over(below)
 
 
@@ -610,8 +610,8 @@ def prompt_cache_of(model: ModelSettings, dialect: Dialect) -> PromptCache:
 def asks_by_cache_key(model: ModelSettings) -> bool:
     """Whether it, or one of its fallbacks, is sent the key of a session."""
     return any(
-        one.prompt_cache is PromptCache.KEY or (one.prompt_cache is None and one.vendor == OPENAI)
-        for one in (model, *model.fallbacks)
+        candidate.prompt_cache is PromptCache.KEY or (candidate.prompt_cache is None and candidate.vendor == OPENAI)
+        for candidate in (model, *model.fallbacks)
     )
 
 
@@ -665,11 +665,11 @@ def _through_cloudflare(model: ModelSettings) -> ModelRoute:
     base = (provider.base_url or CLOUDFLARE).rstrip("/")
     root = f"{base}/v1/{quote(provider.account_id, safe='')}/{quote(provider.gateway_id, safe='')}"
     for pattern, path, dialect in _BEHIND_GATEWAY:
-        if found := pattern.fullmatch(model.name):
+        if match := pattern.fullmatch(model.name):
             return ModelRoute(
                 dialect=dialect,
                 url=f"{root}/{path}",
-                model=found[1],
+                model=match[1],
                 keys=(*_gateway_slot(provider), *_slots(dialect, provider.credential)),
                 compatible=True,
             )
@@ -755,8 +755,8 @@ def model_price(
 
 def ensure_priced(model: ModelSettings, at_ms: int) -> None:
     """Refuse a budget of money for a model without a price, or with such a fallback. Raises BudgetSpent."""
-    for one in (model, *model.fallbacks):
-        token_prices(model_price(one, at_ms), one.id)
+    for candidate in (model, *model.fallbacks):
+        token_prices(model_price(candidate, at_ms), candidate.id)
 
 
 def cost_of(usage: Usage | None, price: TokenPrice | None) -> int | None:
@@ -771,12 +771,12 @@ def cost_of(usage: Usage | None, price: TokenPrice | None) -> int | None:
         (usage.cache_write_1h_tokens, price.of("cache_write_1h")),
     )
     total = 0
-    for count, each in counts:
+    for count, token_price in counts:
         if count is UNSET or not count:
             continue
-        if each is None:
+        if token_price is None:
             return None
-        total += count * each
+        total += count * token_price
     return -(-total // MILLION)
 
 

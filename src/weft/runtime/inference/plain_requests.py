@@ -82,11 +82,11 @@ class FarEmbedder:
         """One row of length 1 for each text."""
         import numpy as np
 
-        made = np.array(self._runner.run(self._tried(list(texts))), np.float32)
-        sizes = np.linalg.norm(made, axis=1, keepdims=True)
+        vectors = np.array(self._runner.run(self._tried(list(texts))), np.float32)
+        sizes = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not np.isfinite(sizes).all() or not sizes.all():
             raise self._malformed("a vector points nowhere")
-        rows: Vectors = made / sizes
+        rows: Vectors = vectors / sizes
         return rows
 
     async def _tried(self, texts: list[str]) -> list[list[float]]:
@@ -113,22 +113,22 @@ class FarEmbedder:
         body = {"model": self._route.model, "input": texts, "encoding_format": "float"}
         answer = await server.client.post(f"{self._route.url}/embeddings", json=body)
         try:
-            found = msgspec.json.decode(server.accept(answer), type=_EmbeddingAnswer).data
+            items = msgspec.json.decode(server.accept(answer), type=_EmbeddingAnswer).data
         except msgspec.DecodeError:
             raise self._malformed("what it answered are no embeddings") from None
-        return self._checked(found, len(texts))
+        return self._checked(items, len(texts))
 
-    def _checked(self, found: list[_Item], count: int) -> list[list[float]]:
+    def _checked(self, items: list[_Item], count: int) -> list[list[float]]:
         """The vectors in the order of their texts."""
-        places = [place if item.index is None else item.index for place, item in enumerate(found)]
+        places = [place if item.index is None else item.index for place, item in enumerate(items)]
         if sorted(places) != list(range(count)):
-            raise self._malformed(f"{len(found)} vectors for {count} texts, or not one for each")
-        sizes = {len(item.embedding) for item in found}
+            raise self._malformed(f"{len(items)} vectors for {count} texts, or not one for each")
+        sizes = {len(item.embedding) for item in items}
         if len(sizes) != 1 or 0 in sizes or (self.dimensions and sizes != {self.dimensions}):
-            known = f", after {self.dimensions}" if self.dimensions else ""
-            raise self._malformed(f"its vectors have {' and '.join(map(str, sorted(sizes)))} dimensions{known}")
+            earlier_size = f", after {self.dimensions}" if self.dimensions else ""
+            raise self._malformed(f"its vectors have {' and '.join(map(str, sorted(sizes)))} dimensions{earlier_size}")
         self.dimensions = sizes.pop()
-        return [item.embedding for _, item in sorted(zip(places, found, strict=True), key=lambda pair: pair[0])]
+        return [item.embedding for _, item in sorted(zip(places, items, strict=True), key=lambda pair: pair[0])]
 
     def _malformed(self, what: str) -> ReplyMalformed:
         return ReplyMalformed(f"{self._model.provider.id}: {what}")

@@ -463,11 +463,11 @@ class SandboxGuard:
     def shared_files(self) -> tuple[str, ...]:
         """When it has ended: files of the workspace that changed and have another name elsewhere."""
         place, leftovers = self._place, {} if self.run is None else self.run.leftovers
-        inner = {folder: found for folder, found in leftovers.items() if place and is_beneath(folder, place)}
+        inner = {folder: left_there for folder, left_there in leftovers.items() if place and is_beneath(folder, place)}
         return tuple(
             os.path.normpath(os.path.join(os.path.relpath(folder, place), path))
-            for folder, found in inner.items()
-            for path in found.shared
+            for folder, left_there in inner.items()
+            for path in left_there.shared
         )
 
     def check(self) -> Ending | None:
@@ -490,7 +490,7 @@ class SandboxGuard:
                     ending = self.run.after_end(ending, None if lock is None else lock.acquire_for_cleaning)
                 finally:  # what was found is cleaned, whatever became of the rest
                     self._disarm_repositories(self.run)
-            is_whole = self.run is None or not any(found.missed for found in self.run.leftovers.values())
+            is_whole = self.run is None or not any(left_there.missed for left_there in self.run.leftovers.values())
             is_whole = is_whole and not self.git_leftovers.not_cleaned
             if self._note is not None and is_whole:  # else whoever comes next looks at it again
                 self._note.remove()
@@ -523,7 +523,9 @@ class SandboxGuard:
             tree = None if git.tree is None else git.tree.folder
             changed = ChangedGit(
                 changed={folder: run.leftovers[folder].repositories for folder in run.leftovers if folder != tree},
-                pointers={folder: found.pointers for folder, found in run.leftovers.items() if folder != tree},
+                pointers={
+                    folder: left_there.pointers for folder, left_there in run.leftovers.items() if folder != tree
+                },
                 replaced=git.replaced_settings(),
                 made=git.made_settings(),
                 links=git.replaced_links(),
@@ -564,8 +566,8 @@ class SandboxGuard:
 
 
 def _missed(leftovers: Mapping[str, Leftovers]) -> Iterator[str]:
-    for folder, found in leftovers.items():
-        for path in found.missed:
+    for folder, left_there in leftovers.items():
+        for path in left_there.missed:
             yield f"{folder}/{path}"
 
 

@@ -132,8 +132,8 @@ def _clean_all(cleaning: _Cleaning, view: GitView, git: ChangedGit) -> None:
         cleaning.clean_made(place)
     for identity, folder in view.folders.items():
         cleaning.clean_held(identity, folder)
-    for identity, known in view.known.items():
-        cleaning.stop_alternates_of(identity, known.path)
+    for identity, known_folder in view.known.items():
+        cleaning.stop_alternates_of(identity, known_folder.path)
 
 
 def carry_upstreams(folders: Mapping[Identity, str], branches: Mapping[Identity, frozenset[str]]) -> tuple[str, ...]:
@@ -155,13 +155,13 @@ def _carry_upstream(folder: int, branch: str) -> bool:
     try:
         with opened_beneath(folder, f"logs/refs/heads/{os.path.dirname(branch)}") as logs:
             log = _read_at(logs, os.path.basename(branch)) or b""
-        made = _MADE_FROM.match(log)
-        if made is None:
+        origin = _MADE_FROM.match(log)
+        if origin is None:
             return False
         lock = os.open("config.lock", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
         os.close(lock)
         try:
-            return _append_upstream(folder, os.fsdecode(branch), os.fsdecode(made[1]))
+            return _append_upstream(folder, os.fsdecode(branch), os.fsdecode(origin[1]))
         finally:
             os.unlink("config.lock", dir_fd=folder)
     except OSError:  # no log, or git writes the configuration right now: the branch follows nothing
@@ -185,7 +185,9 @@ class _Cleaning:
         self._held, self._noted = set(view.folders), view.noted
         self._odd = view.odd
         self._armed = {
-            identity for identity, known in view.known.items() if identity not in view.folders and _is_armed(known)
+            identity
+            for identity, known_folder in view.known.items()
+            if identity not in view.folders and _is_armed(known_folder)
         }
         """Folders that came along as files, maybe, and in which git would run something if a command made it obey them.
         Where nothing led to them before, nothing may lead to them now, and they may not be in another's place."""
@@ -466,13 +468,13 @@ class _Cleaning:
             if not is_git_folder(descriptor) and os.path.basename(folder).casefold() != GIT:
                 return
             self._seen.add(identity)
-            known = self._known.get(identity)
-            is_moved = known is not None and identity in self._armed and known.path != folder
-            self._clean_parts(descriptor, self._name(folder), None if is_moved else known)
+            known_folder = self._known.get(identity)
+            is_moved = known_folder is not None and identity in self._armed and known_folder.path != folder
+            self._clean_parts(descriptor, self._name(folder), None if is_moved else known_folder)
 
-    def _clean_parts(self, folder: int, name: str, known: KnownFolder | None) -> None:
+    def _clean_parts(self, folder: int, name: str, known_folder: KnownFolder | None) -> None:
         """Each part, whatever becomes of the others."""
-        files = {} if known is None else known.files
+        files = {} if known_folder is None else known_folder.files
         for settings in _SETTINGS:
             with self._naming(f"{name}/{settings}"):
                 self._clean_settings(folder, settings, name, files.get(settings))
@@ -481,9 +483,9 @@ class _Cleaning:
                 self._clean_commondir(folder, name)
         for part in OBEYED_FOLDERS:
             with self._naming(f"{name}/{part}"):
-                self._stop_files(folder, part, name, frozenset() if known is None else known.obeyed)
+                self._stop_files(folder, part, name, frozenset() if known_folder is None else known_folder.obeyed)
         with self._naming(name):
-            self._remove_links(folder, name, () if known is None else known.links)
+            self._remove_links(folder, name, () if known_folder is None else known_folder.links)
         with self._naming(f"{name}/{INDEX}"):
             self._check_indexes(folder, name)
         self._stop_alternates(folder)
@@ -542,7 +544,7 @@ class _Cleaning:
             _remove_at(folder, "commondir")
             self.taken_away.append(f"{name}/commondir")
 
-    def _stop_files(self, folder: int, part: str, name: str, known: frozenset[ObeyedFile]) -> None:
+    def _stop_files(self, folder: int, part: str, name: str, known_files: frozenset[ObeyedFile]) -> None:
         """Hooks, and files that each name a remote: git passes over those of another name, and a person sees whose they
         were."""
         try:
@@ -560,7 +562,7 @@ class _Cleaning:
         try:
             for file in sorted(os.listdir(files)):
                 status = os.lstat(file, dir_fd=files)
-                is_known = (f"{part}/{file}", status.st_ino, status.st_ctime_ns) in known
+                is_known = (f"{part}/{file}", status.st_ino, status.st_ctime_ns) in known_files
                 # through another name the next command could make it executable
                 is_obeyed = part != "hooks" or _is_executable(status) or status.st_nlink > 1
                 if not file.endswith(".sample") and is_obeyed and not is_known:

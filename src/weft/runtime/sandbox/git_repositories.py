@@ -417,7 +417,7 @@ def is_submodule_of(own: str, workspace: str) -> bool:
     parts = Path(own).parts
     if GIT not in parts or "modules" not in parts[parts.index(GIT) : -1]:
         return False
-    places = [one.value for one in read_settings(read_small(f"{own}/config")) if one.key == "core.worktree"]
+    places = [setting.value for setting in read_settings(read_small(f"{own}/config")) if setting.key == "core.worktree"]
     return bool(places) and os.path.realpath(os.path.join(own, places[-1])) == workspace
 
 

@@ -123,10 +123,14 @@ def upstream_settings(config: bytes, branch: str, start: str) -> bytes | None:
         settings = list(_read_settings(config))
     except UnreadableSettings:
         return None
-    sections = {(one.section, one.subsection) for one in settings}
-    if ("branch", branch) in sections or any(one.key == "branch.autosetupmerge" for one in settings):
+    sections = {(setting.section, setting.subsection) for setting in settings}
+    if ("branch", branch) in sections or any(setting.key == "branch.autosetupmerge" for setting in settings):
         return None
-    remotes = {one.subsection for one in settings if (one.section, one.name) == ("remote", "url") and one.subsection}
+    remotes = {
+        setting.subsection
+        for setting in settings
+        if (setting.section, setting.name) == ("remote", "url") and setting.subsection
+    }
     name = start.removeprefix("refs/remotes/")
     remote = max((remote for remote in remotes if name.startswith(f"{remote}/")), key=len, default=None)
     if remote is None or _name(remote) is None:
@@ -296,18 +300,18 @@ def names_strategy_by_path(options: bytes) -> bool:
         settings = list(_read_settings(options))
     except UnreadableSettings:
         return True
-    return any("/" in one.value for one in settings if one.key == "options.strategy")
+    return any("/" in setting.value for setting in settings if setting.key == "options.strategy")
 
 
 def object_format(config: bytes) -> str:
     """The hash that names a repository's objects."""
-    values = [one.value for one in read_settings(config) if one.key == "extensions.objectformat"]
+    values = [setting.value for setting in read_settings(config) if setting.key == "extensions.objectformat"]
     return "sha256" if values and values[-1] == "sha256" else "sha1"
 
 
 def has_worktree_settings(config: bytes) -> bool:
     """Whether git reads `config.worktree` beside this configuration."""
-    values = [one.value.lower() for one in read_settings(config) if one.key == "extensions.worktreeconfig"]
+    values = [setting.value.lower() for setting in read_settings(config) if setting.key == "extensions.worktreeconfig"]
     return bool(values) and values[-1] not in ("false", "no", "off", "0", "")
 
 
@@ -400,14 +404,14 @@ def files_read(settings: Iterable[str], home: Path | None) -> Iterator[tuple[str
         if path in seen:
             continue
         seen.add(path)
-        said = _read(path)
-        yield path, said
+        content = _read(path)
+        yield path, content
         if level < _MOST_LEVELS:
-            waiting += [(inner, level + 1) for inner in _inner_paths(path, said, home)]
+            waiting += [(inner, level + 1) for inner in _inner_paths(path, content, home)]
 
 
-def _inner_paths(path: str, said: bytes, home: Path | None) -> Iterator[str]:
-    for named in included_paths(said):
+def _inner_paths(path: str, settings: bytes, home: Path | None) -> Iterator[str]:
+    for named in included_paths(settings):
         if named.startswith("~"):
             expanded = _expanded(named, home)
             if expanded is not None:

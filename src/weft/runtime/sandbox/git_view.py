@@ -373,10 +373,10 @@ class GitGuard:
         def root_of(folder: str) -> str | None:
             return next((root for root in roots if is_beneath(folder, root)), None)
 
-        known = {f"{folder.path}/{name}" for folder in self._known.values() for name in folder.files}
-        files = (*self._person.settings, *self._settings, *sorted(known - self._settings.keys()))
+        known_files = {f"{folder.path}/{name}" for folder in self._known.values() for name in folder.files}
+        files = (*self._person.settings, *self._settings, *sorted(known_files - self._settings.keys()))
         for included in included_files(files, lambda folder: root_of(folder) is not None, self._person.home):
-            if included.path in known:  # what that includes is held, and it is compared itself afterwards
+            if included.path in known_files:  # what that includes is held, and it is compared itself afterwards
                 continue
             self._links |= {link: os.readlink(link) for link in included.links}
             if included.missing is not None and included.path not in self._settings:
@@ -630,7 +630,7 @@ def obeyed_settings(workspace: Path, settings: Sequence[str], person: GitPerson)
     read = included_files(
         [*person.settings, *settings], lambda place: place == top or is_beneath(place, top), person.home
     )
-    places = (place for one in read for place in (one.file, one.missing, *one.links))
+    places = (place for included in read for place in (included.file, included.missing, *included.links))
     return frozenset(place for place in places if place is not None and is_beneath(place, top))
 
 
@@ -751,7 +751,7 @@ class GitPrograms:
                 if os.path.basename(folder).casefold() == GIT:
                     trees[os.path.dirname(folder)] = None
         files = [*self._person.settings, *(f"{folder}/{name}" for folder in folders for name in _SETTINGS)]
-        settings = [one for _, data in files_read(files, self._person.home) for one in read_settings(data)]
+        settings = [setting for _, data in files_read(files, self._person.home) for setting in read_settings(data)]
         runners: dict[str, str] = {}
         for setting in settings:
             runner = f"git, as {_key(setting)} says"

@@ -841,9 +841,9 @@ class ProtectedPlaces(Struct, frozen=True, kw_only=True):
     def covers(self, mounts: Iterable[Mount], real_paths: Mapping[str, str] | None = None) -> list[Mount]:
         """What hides these places wherever one of the mounts shows them. `real_paths` has those of sources that no
         command can change."""
-        known = real_paths or {}
+        real_of = real_paths or {}
         binds = [mount for mount in mounts if mount.kind in (MountKind.READ_ONLY, MountKind.WRITABLE)]
-        sources = [(known.get(bind.source) or os.path.realpath(bind.source), bind) for bind in binds]
+        sources = [(real_of.get(bind.source) or os.path.realpath(bind.source), bind) for bind in binds]
         folders = [place for folder in self.folders for place in _real_places(folder)]
         self.ensure_outside(source for source, _ in sources)
         return list(self._covers(sources, folders))

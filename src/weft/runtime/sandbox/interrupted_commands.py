@@ -94,7 +94,7 @@ class CommandNote(Struct, frozen=True, kw_only=True):
     ) -> CommandNote:
         """Of a command that is about to start."""
         held = [NotedFolder(path=path, device=id[0], number=id[1]) for id, path in git.view.folders.items()]
-        known = [
+        known_folders = [
             NotedFolder(path=folder.path, device=id[0], number=id[1], known=folder)
             for id, folder in git.view.known.items()
         ]
@@ -103,7 +103,7 @@ class CommandNote(Struct, frozen=True, kw_only=True):
             workspace=workspace,
             seconds=min(started.seconds for started in written.values()) if written else 0.0,
             written={place: started for place, started in written.items() if not _is_in(place, temporary)},
-            folders=(*held, *known),
+            folders=(*held, *known_folders),
             odd=git.view.odd,
             missing=git.missing_settings,
             links=git.included_links,
@@ -330,8 +330,8 @@ def _is_moved(note: CommandNote) -> bool:
 
 
 def _moved_folder(folder: NotedFolder, path: str) -> NotedFolder:
-    known = None if folder.known is None else msgspec.structs.replace(folder.known, path=path)
-    return msgspec.structs.replace(folder, path=path, known=known)
+    moved = None if folder.known is None else msgspec.structs.replace(folder.known, path=path)
+    return msgspec.structs.replace(folder, path=path, known=moved)
 
 
 def _clean_up(path: str, note: CommandNote) -> InterruptedCommand:
@@ -392,21 +392,21 @@ def _take_away(note: CommandNote) -> GitLeftovers:
     view = GitView(
         mounts=(),
         environment={},
-        folders={id: one.path for one in note.folders if one.known is None for id in _identities(one)},
-        known={id: one.known for one in note.folders if one.known is not None for id in _identities(one)},
+        folders={id: folder.path for folder in note.folders if folder.known is None for id in _identities(folder)},
+        known={id: folder.known for folder in note.folders if folder.known is not None for id in _identities(folder)},
         odd=note.odd,
         noted=frozenset(note.noted),
     )
     git = ChangedGit(
-        changed={place: found.repositories for place, found in changed.items()},
-        pointers={place: found.pointers for place, found in changed.items()},
+        changed={place: folder_changes.repositories for place, folder_changes in changed.items()},
+        pointers={place: folder_changes.pointers for place, folder_changes in changed.items()},
         made=tuple(filter(os.path.lexists, note.missing)),
         links={place: target for place, target in note.links.items() if _target(place) != target},
         unseen=note.unseen,
     )
     leftovers = disarm_repositories(note.workspace, view, git)
-    removed = [path for found in changed.values() for path in found.removed_links]
-    missed = [os.path.join(place, path) for place, found in changed.items() for path in found.missed]
+    removed = [path for folder_changes in changed.values() for path in folder_changes.removed_links]
+    missed = [os.path.join(place, path) for place, folder_changes in changed.items() for path in folder_changes.missed]
     return msgspec.structs.replace(
         leftovers,
         taken_away=(*removed, *leftovers.taken_away),
@@ -436,5 +436,5 @@ def _is_in(place: str, folder: str | None) -> bool:
     return folder is not None and is_beneath(place, folder)
 
 
-def _overlap(one: str, other: str) -> bool:
-    return is_beneath(one, other) or is_beneath(other, one)
+def _overlap(place: str, other: str) -> bool:
+    return is_beneath(place, other) or is_beneath(other, place)

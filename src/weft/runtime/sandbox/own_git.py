@@ -456,8 +456,8 @@ def find_git(searched: str = SEARCHED, path: str = "") -> str:
 
 
 def _find_safe(name: str, path: str) -> str | None:
-    found = (shutil.which(name, path=folder) for folder in path.split(os.pathsep) if os.path.isabs(folder))
-    return next((program for program in found if program is not None and _is_safe(program)), None)
+    programs = (shutil.which(name, path=folder) for folder in path.split(os.pathsep) if os.path.isabs(folder))
+    return next((program for program in programs if program is not None and _is_safe(program)), None)
 
 
 def _is_safe(program: str) -> bool:
@@ -479,10 +479,10 @@ def _is_open_to_others(place: os.stat_result) -> bool:
 def git_version(program: str) -> tuple[int, int]:
     with PipedProcess([program, "version"], environment=_ENVIRONMENT, folder=Path("/"), seconds=60) as process:
         code, answer = process.finish(64 * 1024)
-    found = _version(answer.decode(errors="replace"))
-    if code != 0 or found is None:
+    version = _version(answer.decode(errors="replace"))
+    if code != 0 or version is None:
         raise Unsupported(f"{program} does not say which version of git it is", "install git again")
-    return int(found[1]), int(found[2])
+    return int(version[1]), int(version[2])
 
 
 def ensure_merges(program: str) -> None:

@@ -401,9 +401,9 @@ def ledger_folders(folder: Path) -> Iterator[str]:
 
 
 def _held_folders(top: int, path: str, place: str) -> _HeldFolders:
-    known = _remembered.get(place)
-    if known is not None and known.stamp == _stamp(os.stat(path or ".", dir_fd=top, follow_symlinks=False)):
-        return known
+    remembered = _remembered.get(place)
+    if remembered is not None and remembered.stamp == _stamp(os.stat(path or ".", dir_fd=top, follow_symlinks=False)):
+        return remembered
     descriptor = os.open(path or ".", _OPEN_FOLDER, dir_fd=top)
     try:
         stamp = _stamp(os.fstat(descriptor))  # before it is listed: what comes meanwhile has another

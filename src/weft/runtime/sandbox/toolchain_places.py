@@ -213,17 +213,17 @@ def tool_name(name: str) -> str:
 
 def chosen_versions(installed: list[Installation], names: tuple[str, ...]) -> list[Installation]:
     """Those that the names mean, each the newest that fits, in the order of the names."""
-    newest_first = sorted(installed, key=lambda one: _version_key(one.version), reverse=True)
+    newest_first = sorted(installed, key=lambda toolchain: _version_key(toolchain.version), reverse=True)
     chosen: dict[str, Installation] = {}
     for name in names:
-        fitting = next((one for one in newest_first if _is_meant(one.version, name)), None)
+        fitting = next((toolchain for toolchain in newest_first if _is_meant(toolchain.version, name)), None)
         if fitting is not None:
             chosen.setdefault(fitting.place, fitting)
     return list(chosen.values())
 
 
 def newest_version(installed: list[Installation]) -> Installation:
-    return max(installed, key=lambda one: _version_key(one.version))
+    return max(installed, key=lambda toolchain: _version_key(toolchain.version))
 
 
 def _version_key(version: str) -> tuple[bool, tuple[int, ...]]:
@@ -277,7 +277,7 @@ def mise_tools(text: str) -> dict[str, tuple[str, ...]]:
     names: dict[str, tuple[str, ...]] = {}
     for tool, value in tools.items() if isinstance(tools, dict) else ():
         values = value if isinstance(value, list) else [value]
-        versions = [one.get("version") if isinstance(one, dict) else one for one in values]
+        versions = [value.get("version") if isinstance(value, dict) else value for value in values]
         names[tool_name(tool)] = tuple(version for version in versions if isinstance(version, str))
     return names
 

@@ -405,7 +405,10 @@ class Toolchains(Struct, frozen=True, kw_only=True):
         of the link that leads to it."""
         text = "\0".join((*words, message))
         named = (
-            one for one in self.hidden if (os.path.dirname(one.source) or one.source) in text or one.target in text
+            hidden_program
+            for hidden_program in self.hidden
+            if (os.path.dirname(hidden_program.source) or hidden_program.source) in text
+            or hidden_program.target in text
         )
         return next((program.sentence for program in named), None)
 
@@ -442,7 +445,7 @@ class _ToolchainSearch:
         self._home, self._workspace, self._shown = home, workspace, shown
         self._roots = find_roots(home, workspace)
         self._versions = _firm_versions({root: list(installations(root)) for root in self._roots})
-        self._installed = {one.place: one for versions in self._versions.values() for one in versions}
+        self._installed = {version.place: version for versions in self._versions.values() for version in versions}
         self._whys: dict[str, tuple[Installation, str]] = {}
         self._first: dict[str, None] = {}
         self._usual: dict[str, None] = {}
@@ -521,7 +524,9 @@ class _ToolchainSearch:
             usual = root.manager.usual(root, self._home) if versions else {}
             for tool in dict.fromkeys(version.tool for version in versions):
                 installed = [version for version in versions if version.tool == tool]
-                self._choose_tool(root, installed, [one for one in requests if one.tool == tool], usual.get(tool, ()))
+                self._choose_tool(
+                    root, installed, [request for request in requests if request.tool == tool], usual.get(tool, ())
+                )
             for part in root.manager.shared_programs:
                 self._add_programs(os.path.normpath(os.path.join(root.place, part)), root.manager.is_last, False)
             if root.manager.name == LAUNCHERS:
@@ -619,7 +624,11 @@ def _firm_versions(versions: Mapping[ToolchainRoot, list[Installation]]) -> dict
     firm = [version.real for own in versions.values() for version in own if not version.is_link]
     firm += [os.path.realpath(os.path.join(root.real, part)) for root in versions for part in root.manager.shared]
     return {
-        root: [one for one in own if not one.is_link or any(is_beneath(one.real, folder) for folder in firm)]
+        root: [
+            version
+            for version in own
+            if not version.is_link or any(is_beneath(version.real, folder) for folder in firm)
+        ]
         for root, own in versions.items()
     }
 

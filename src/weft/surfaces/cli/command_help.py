@@ -257,8 +257,8 @@ def _commands_with(ctx: click.Context, name: str, groups: Mapping[str, Mapping[s
     words = ctx.command_path.split()
     alike = [group for group in groups.values() if len(words) > 1 and words[1] in group]
     names = dict.fromkeys(command for group in (*alike, *groups.values()) for command in group)
-    found = (other for command in names for other in _owners(root.command.get_command(root, command), command, name))
-    return [other for other, _ in zip(found, range(NAMED), strict=False)]
+    owners = (other for command in names for other in _owners(root.command.get_command(root, command), command, name))
+    return [other for other, _ in zip(owners, range(NAMED), strict=False)]
 
 
 def _owners(command: click.Command | None, path: str, option: str) -> Iterator[str]:

@@ -216,7 +216,7 @@ def verified_token(token: str) -> TokenContent:
     from weft.kernel.clock import SystemClock
     from weft.runtime.egress.context_tokens import read
 
-    revoked = {one.id for one in load_revoked()}
+    revoked = {token.id for token in load_revoked()}
     return read(token, public_keys(), now_ms=SystemClock().now_ms(), revoked=revoked, keyring=user_keyring())
 
 
@@ -248,9 +248,9 @@ def root_key() -> RootKey:
         stored = _load_root_key(path)
         if stored is None:
             return _new_root_key(path)
-        known = public_keys()
-        if known.get(stored.number) != stored.public_bytes:
-            _store_public_keys({**known, stored.number: stored.public_bytes})
+        keys = public_keys()
+        if keys.get(stored.number) != stored.public_bytes:
+            _store_public_keys({**keys, stored.number: stored.public_bytes})
         return stored
 
 
@@ -273,9 +273,9 @@ def _new_root_key(path: Path, *, forget: bool = False) -> RootKey:
     """The public part is written first: a key whose tokens nobody could read is never signed with."""
     from weft.runtime.egress.context_tokens import RootKey
 
-    known = public_keys()
-    new_key = RootKey.new(max(known, default=0) + 1)
-    _store_public_keys({**({} if forget else known), new_key.number: new_key.public_bytes})
+    keys = public_keys()
+    new_key = RootKey.new(max(keys, default=0) + 1)
+    _store_public_keys({**({} if forget else keys), new_key.number: new_key.public_bytes})
     replace_json(path, _RootKeyFile(new_key.number, new_key.private_bytes.hex()))
     return new_key
 
@@ -312,9 +312,9 @@ def revoke_token(token_id: str, now_ms: int) -> RevokedToken:
     path = configuration_folder() / REVOKED_FILE
     with sole_writer(path):
         tokens = load_revoked()
-        for one in tokens:
-            if one.id == token_id:
-                return one
+        for token in tokens:
+            if token.id == token_id:
+                return token
         revoked = RevokedToken(token_id, now_ms)
         replace_json(path, _RevokedFile((*tokens, revoked)))
     return revoked

@@ -76,8 +76,12 @@ def copied_workspace(ledger: Ledger, session: str | None) -> str | None:
         owned = [] if session is None else ledger.resources.list(session=session, kind="directory")
     except NotFound:
         return None  # a session that begins with the message
-    made = [one.place for one in owned if one.is_own and one.is_made and os.path.isdir(one.place)]
-    return made[0] if len(made) == 1 else None
+    made_folders = [
+        directory.place
+        for directory in owned
+        if directory.is_own and directory.is_made and os.path.isdir(directory.place)
+    ]
+    return made_folders[0] if len(made_folders) == 1 else None
 
 
 def is_there(looking: Callable[[str], Ledger], path: str) -> bool:

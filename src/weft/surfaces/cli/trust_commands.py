@@ -238,10 +238,10 @@ def _stored(ledger: Ledger) -> StoredTrust:
     return ledger.trust
 
 
-def _change(call: Call, known: TrustedLedger) -> str:
+def _change(call: Call, trusted: TrustedLedger) -> str:
     """What became of a file that was trusted."""
-    place = known.identity.place
-    if known.identity.inode is None:
+    place = trusted.identity.place
+    if trusted.identity.inode is None:
         return ""
     if not os.path.exists(place):
         return ", gone"
@@ -254,8 +254,8 @@ def _list(call: Call) -> None:
     if call.json:
         call.documents([*ledgers, *folders, *shown])
         return
-    for known in ledgers:
-        call.screen.show(Span(known.identity.place, "heading"), f"  {known.how}{_change(call, known)}")
+    for trusted in ledgers:
+        call.screen.show(Span(trusted.identity.place, "heading"), f"  {trusted.how}{_change(call, trusted)}")
     for folder in folders:
         is_same = call.trust_store.is_folder_trusted(folder.place)
         change = _rules_state(folder.place) if is_same else ", gone, or another folder is there now: not trusted"
@@ -476,7 +476,7 @@ def list_revoked(call: Call) -> None:
     elif not tokens:
         call.note("no token was revoked")
     else:
-        call.screen.table([(Span(one.id, "id"), local_time(one.revoked_at)) for one in tokens], ("id", "revoked"))
+        call.screen.table([(Span(token.id, "id"), local_time(token.revoked_at)) for token in tokens], ("id", "revoked"))
 
 
 @weft_command("rotate")
@@ -543,7 +543,7 @@ def _form(content: TokenContent) -> TokenForm:
     from weft.surfaces.wire.answers import TokenForm
 
     context = content.context
-    is_revoked = not content.is_unrevoked({one.id for one in load_revoked()})
+    is_revoked = not content.is_unrevoked({token.id for token in load_revoked()})
     return TokenForm(
         id=content.id,
         ids=content.ids,

@@ -75,7 +75,7 @@ def self_running_changes(changes: Iterable[ChangedPath], places: Iterable[str]) 
     """Those of the changed paths of these directories that are still there and that something runs by itself."""
     from weft.runtime.folder_snapshots.snapshot_objects import ChangeStatus, readable_path
 
-    paths = [readable_path(one.path) for one in changes if one.status is not ChangeStatus.DELETED]
+    paths = [readable_path(change.path) for change in changes if change.status is not ChangeStatus.DELETED]
     if not paths:
         return {}
     runners: dict[str, str] = {}
@@ -218,11 +218,11 @@ def restored_text(resource: Resource) -> str:
 
 
 def resource_lines(resource: Resource) -> list[Line]:
-    made = ", made by weft" if resource.is_made else ""
+    made_by = ", made by weft" if resource.is_made else ""
     lines: list[Line] = [[f"{resource.kind.value} ", Span(resource.name, "label"), " ", Span(resource.id, "id")]]
     probed = "" if resource.probed_at is None else f", {local_time(resource.probed_at)}"
     for what, value in (
-        ("place", resource.place + made),
+        ("place", resource.place + made_by),
         ("owner", owner_text(resource.owner)),
         ("can", ", ".join(resource.capabilities) or "nothing"),
         ("restored", restored_text(resource)),
@@ -267,17 +267,17 @@ def snapshot_lines(resource: Resource, snapshot: Snapshot) -> list[Line]:
 
 def skipped_count(snapshot: Snapshot) -> int:
     """How many paths are not in a snapshot."""
-    skipped = [one for one in snapshot.skipped or () if isinstance(one, dict)]
-    return sum(int(one["more"]) if "more" in one else 1 for one in skipped)
+    skipped = [note for note in snapshot.skipped or () if isinstance(note, dict)]
+    return sum(int(note["more"]) if "more" in note else 1 for note in skipped)
 
 
 def skipped_lines(snapshot: Snapshot) -> list[Line]:
-    skipped = [one for one in snapshot.skipped or () if isinstance(one, dict)]
-    listed = [one for one in skipped if "path" in one]
-    more = sum(int(one["more"]) for one in skipped if "more" in one) + max(0, len(listed) - MOST_SKIPPED)
+    skipped = [note for note in snapshot.skipped or () if isinstance(note, dict)]
+    listed = [note for note in skipped if "path" in note]
+    more = sum(int(note["more"]) for note in skipped if "more" in note) + max(0, len(listed) - MOST_SKIPPED)
     lines: list[Line] = [
-        [Span(f"  without {one['path']}: {str(one.get('why', '')).replace('_', ' ')}", "warn")]
-        for one in listed[:MOST_SKIPPED]
+        [Span(f"  without {note['path']}: {str(note.get('why', '')).replace('_', ' ')}", "warn")]
+        for note in listed[:MOST_SKIPPED]
     ]
     return [*lines, [Span(f"  and {more} more", "warn")]] if more else lines
 
@@ -291,7 +291,7 @@ def restore_lines(changes: Sequence[ChangedPath]) -> list[Line]:
         "mode": "change the mode of",
         "kind": "replace",
     }
-    lines: list[Line] = [[f"  {words[one.status.value]} {one.path}"] for one in changes[:MOST_CHANGES]]
+    lines: list[Line] = [[f"  {words[change.status.value]} {change.path}"] for change in changes[:MOST_CHANGES]]
     more = len(changes) - MOST_CHANGES
     return [*lines, [f"  and {counted(more, 'more change')}"]] if more > 0 else lines
 
@@ -301,7 +301,7 @@ def restore_lines(changes: Sequence[ChangedPath]) -> list[Line]:
 
 def planned_copies(lines: Sequence[PlanLine], fork: str, restores: Sequence[ResourceRestore] = ()) -> list[PlannedCopy]:
     """A plan, and what came of it, as it is told; `fork` is the label of the new session."""
-    by_snapshot = {one.snapshot: one for one in restores}
+    by_snapshot = {restore.snapshot: restore for restore in restores}
     return [_copy(line, fork, by_snapshot.get(line.snapshot.id if line.snapshot else "")) for line in lines]
 
 
@@ -363,7 +363,7 @@ def set_workspace(ledger: Ledger, origin: str | None, done: ForkedResources) -> 
     session = None if origin is None else Programs(ledger).get(origin, "session")
     config = None if session is None or session.unvouched else session.config  # the fork makes no folder its owner's
     folder = config.get("workspace") if isinstance(config, dict) else None
-    done_of = {one.snapshot: one for one in done.restores if one.outcome is RestoreOutcome.OK}
+    done_of = {restore.snapshot: restore for restore in done.restores if restore.outcome is RestoreOutcome.OK}
     for line in done.lines:
         is_copied = line.snapshot is not None and line.snapshot.id in done_of
         if folder is not None and is_copied and line.resource.place == os.path.realpath(folder):

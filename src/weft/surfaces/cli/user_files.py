@@ -123,10 +123,10 @@ def this_machine() -> str:
         finally:
             aside.unlink()
         sync(path.parent)
-    found = path.read_text().strip()
-    if not is_ulid(found):
+    machine_id = path.read_text().strip()
+    if not is_ulid(machine_id):
         raise InvalidInput(f"{path} does not hold the id of this machine", "put it back from a backup, or remove it")
-    return found
+    return machine_id
 
 
 def configuration_folder() -> Path:

@@ -146,8 +146,8 @@ def _without_thoughts_at_end(content: list[dict[str, Any]]) -> list[dict[str, An
 def _paired(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """An answer without calls that the server did not run, and without results whose calls are not there."""
     called = {block.get("id") for block in content if block["type"] in _SERVER_CALLS}
-    given = {block.get("tool_use_id") for block in content if _is_of_server(block["type"])}
-    pairs = called & given
+    answered = {block.get("tool_use_id") for block in content if _is_of_server(block["type"])}
+    pairs = called & answered
     return [
         block
         for block in content
@@ -226,19 +226,19 @@ def count_body(question: ModelQuestion, facts: ModelFacts) -> dict[str, Any]:
 
 def messages_body(question: ModelQuestion, facts: ModelFacts) -> dict[str, Any]:
     """What a server is asked."""
-    given = question.parameters.given()
+    parameters = question.parameters.given()
     body: dict[str, Any] = {"model": question.model, "messages": question.conversation.messages}
     if question.conversation.system:
         body["system"] = "\n\n".join(question.conversation.system)
-    body |= {wire: given[ours] for ours, wire in _PARAMETERS.items() if ours in given}
-    if (thinking := given.get("thinking")) is not None:
+    body |= {wire: parameters[ours] for ours, wire in _PARAMETERS.items() if ours in parameters}
+    if (thinking := parameters.get("thinking")) is not None:
         body |= _thinking(thinking, facts)
-    body["max_tokens"] = given.get("max_tokens") or _output_tokens(body.get("thinking", {}), facts)
+    body["max_tokens"] = parameters.get("max_tokens") or _output_tokens(body.get("thinking", {}), facts)
     if "budget_tokens" in body.get("thinking", {}) and not _fit_budget(body):
         del body["thinking"]
     if body.get("thinking", {}).get("type") == "disabled" or ("thinking" not in body and not facts.thinks_by_default):
         body["messages"] = _without_open_thoughts(body["messages"])
-    if schema := given.get("response_schema"):
+    if schema := parameters.get("response_schema"):
         answer = {"type": "json_schema", "schema": sent_schema(schema)}
         body["output_config"] = {**body.get("output_config", {}), "format": answer}
     if question.tools:
@@ -310,12 +310,12 @@ def _thinking(thinking: Thinking, facts: ModelFacts) -> dict[str, Any]:
         return {"thinking": {"type": "disabled"}} if facts.thinks_by_default else {}
     if facts.has_budget:
         budget = thinking if is_budget(thinking) else _BUDGETS[thinking]
-        told: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": budget}}
+        fields: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": budget}}
     else:
-        told = {"thinking": {"type": "adaptive"}}
+        fields = {"thinking": {"type": "adaptive"}}
     if isinstance(thinking, str) and facts.takes_effort:
-        told["output_config"] = {"effort": _EFFORTS[thinking]}
-    return told
+        fields["output_config"] = {"effort": _EFFORTS[thinking]}
+    return fields
 
 
 def _fit_budget(body: dict[str, Any]) -> bool:
@@ -472,7 +472,7 @@ def read_usage(first: Any, last: Any) -> TokenCounts | None:
 def _compactions(usage: dict[str, Any]) -> list[Any]:
     iterations = usage.get("iterations")
     rounds = iterations if isinstance(iterations, list) else []
-    return [one for one in rounds if isinstance(one, dict) and one.get("type") == "compaction"]
+    return [step for step in rounds if isinstance(step, dict) and step.get("type") == "compaction"]
 
 
 class MessageStream:

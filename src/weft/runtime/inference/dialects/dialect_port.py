@@ -663,8 +663,8 @@ def _deepseek(name: str) -> ModelFacts:
 
 
 def _moonshot(name: str) -> ModelFacts:
-    known = ("kimi-k2.5", "kimi-k2.6", "kimi-k2.7", "kimi-k2-thinking", "kimi-k3", "kimi-thinking")
-    return _thinking() if name.lower().startswith(known) else ModelFacts()
+    beginnings = ("kimi-k2.5", "kimi-k2.6", "kimi-k2.7", "kimi-k2-thinking", "kimi-k3", "kimi-thinking")
+    return _thinking() if name.lower().startswith(beginnings) else ModelFacts()
 
 
 def google_facts(name: str) -> ModelFacts:

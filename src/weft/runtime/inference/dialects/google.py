@@ -230,16 +230,21 @@ class GoogleClient:
 
 def count_body(model: str, contents: Any, config: Any) -> dict[str, Any]:
     """A request as its server takes it, without what only says how to answer."""
-    given = types.GenerateContentConfig.model_validate(config)
+    request_config = types.GenerateContentConfig.model_validate(config)
     fields = {"system_instruction", "tools", "tool_config"}
-    told: dict[str, Any] = given.model_dump(mode="json", by_alias=True, exclude_none=True, include=fields)
-    if schema := given.response_json_schema:
-        told["generationConfig"] = {"responseMimeType": given.response_mime_type, "responseJsonSchema": schema}
+    request_fields: dict[str, Any] = request_config.model_dump(
+        mode="json", by_alias=True, exclude_none=True, include=fields
+    )
+    if schema := request_config.response_json_schema:
+        request_fields["generationConfig"] = {
+            "responseMimeType": request_config.response_mime_type,
+            "responseJsonSchema": schema,
+        }
     shown = [
         types.Content.model_validate(content).model_dump(mode="json", by_alias=True, exclude_none=True)
         for content in contents
     ]
-    return {"model": f"models/{model}", "contents": shown, **told}
+    return {"model": f"models/{model}", "contents": shown, **request_fields}
 
 
 def _pieces(event: Any) -> Iterator[tuple[TokenKind, str]]:
@@ -258,14 +263,14 @@ def _pieces(event: Any) -> Iterator[tuple[TokenKind, str]]:
 
 def to_settings(parameters: ModelParameters) -> dict[str, Any]:
     """Parameters under the names that the library gives them."""
-    given = parameters.given()
-    given.pop("response_schema", None)
-    if is_budget(thinking := given.get("thinking")):
-        del given["thinking"]
-        given["google_thinking_config"] = {"thinking_budget": thinking, "include_thoughts": True}
-    if "stop" in given:
-        given["stop_sequences"] = list(given.pop("stop"))
-    return given
+    own_parameters = parameters.given()
+    own_parameters.pop("response_schema", None)
+    if is_budget(thinking := own_parameters.get("thinking")):
+        del own_parameters["thinking"]
+        own_parameters["google_thinking_config"] = {"thinking_budget": thinking, "include_thoughts": True}
+    if "stop" in own_parameters:
+        own_parameters["stop_sequences"] = list(own_parameters.pop("stop"))
+    return own_parameters
 
 
 def to_tools(tools: Iterable[ToolSpec], schema: dict[str, Any] | None = None) -> ModelRequestParameters:

@@ -315,24 +315,24 @@ class KeptConversations:
         answered."""
         asked = messages if isinstance(messages, ConversationBeginning) else tuple(messages)
         key = (id(_whole(asked)), dialect, images, vendor)
-        kept = self._take(key, asked) or KeptTranslation((), conversation_in(dialect, images=images, vendor=vendor))
-        news = asked[len(kept.messages) :]
-        kept.translation.extend(news)
-        kept.messages = asked
+        earlier = self._take(key, asked) or KeptTranslation((), conversation_in(dialect, images=images, vendor=vendor))
+        news = asked[len(earlier.messages) :]
+        earlier.translation.extend(news)
+        earlier.messages = asked
         if asked and not count_images(news):
-            self._keep(key, kept)
-        return kept.translation.wire_messages()
+            self._keep(key, earlier)
+        return earlier.translation.wire_messages()
 
     def _take(self, key: ConversationKey, asked: Sequence[Message | NewMessage]) -> KeptTranslation | None:
-        kept = self._kept.pop(key, None)
-        if kept is None:
+        earlier = self._kept.pop(key, None)
+        if earlier is None:
             return None
-        self._amount -= len(kept.messages)
-        return kept if kept.is_beginning_of(asked) else None
+        self._amount -= len(earlier.messages)
+        return earlier if earlier.is_beginning_of(asked) else None
 
-    def _keep(self, key: ConversationKey, kept: KeptTranslation) -> None:
-        self._kept[key] = kept
-        self._amount += len(kept.messages)
+    def _keep(self, key: ConversationKey, translated: KeptTranslation) -> None:
+        self._kept[key] = translated
+        self._amount += len(translated.messages)
         while self._amount > self._most_messages:
             _, oldest = self._kept.popitem(last=False)
             self._amount -= len(oldest.messages)

@@ -201,7 +201,7 @@ class ChatConversation(WireConversation):
     def add_user(self, content: list[UserContent]) -> None:
         only = content[0] if len(content) == 1 else None
         self._add(
-            {"role": "user", "content": only if isinstance(only, str) else [_content_part(one) for one in content]}
+            {"role": "user", "content": only if isinstance(only, str) else [_content_part(piece) for piece in content]}
         )
 
     def add_result(self, result: ShownResult) -> None:
@@ -309,14 +309,14 @@ class ChatClient:
 
 def chat_body(question: ModelQuestion, facts: ModelFacts, *, is_streamed: bool) -> dict[str, Any]:
     """What a server is asked."""
-    given = question.parameters.given()
+    parameters = question.parameters.given()
     body: dict[str, Any] = {"model": question.model, "messages": with_role(question.conversation.messages, facts)}
-    body |= {wire: given[ours] for ours, wire in _CHAT_PARAMETERS.items() if ours in given}
-    if "thinking" in given and (effort := thinking_effort(given["thinking"], facts)) is not None:
+    body |= {wire: parameters[ours] for ours, wire in _CHAT_PARAMETERS.items() if ours in parameters}
+    if "thinking" in parameters and (effort := thinking_effort(parameters["thinking"], facts)) is not None:
         body["reasoning_effort"] = effort
     if question.forbids_storing:
         body["store"] = False
-    if schema := given.get("response_schema"):
+    if schema := parameters.get("response_schema"):
         body["response_format"] = {"type": "json_schema", "json_schema": answer_format(schema)}
     if question.tools:
         body |= {"tools": [_tool(tool) for tool in question.tools], "tool_choice": "auto"}
@@ -720,11 +720,11 @@ def responses_count_body(question: ModelQuestion, facts: ModelFacts) -> dict[str
 
 def responses_body(question: ModelQuestion, facts: ModelFacts) -> dict[str, Any]:
     """What a server is asked."""
-    given = question.parameters.given()
+    parameters = question.parameters.given()
     messages = with_role(question.conversation.messages, facts)
     body: dict[str, Any] = {"model": question.model, "input": messages, "store": False}
-    body |= {wire: given[ours] for ours, wire in _RESPONSES_PARAMETERS.items() if ours in given}
-    effort = thinking_effort(given["thinking"], facts) if "thinking" in given else None
+    body |= {wire: parameters[ours] for ours, wire in _RESPONSES_PARAMETERS.items() if ours in parameters}
+    effort = thinking_effort(parameters["thinking"], facts) if "thinking" in parameters else None
     reasoning = {"effort": effort} if effort is not None else {}
     if facts.keeps_all_thinking:
         reasoning["context"] = "all_turns"
@@ -732,7 +732,7 @@ def responses_body(question: ModelQuestion, facts: ModelFacts) -> dict[str, Any]
         body["reasoning"] = reasoning
     if facts.gives_sealed_thinking or (effort not in (None, "none") and not facts.never_thinks):
         body["include"] = ["reasoning.encrypted_content"]
-    if schema := given.get("response_schema"):
+    if schema := parameters.get("response_schema"):
         body["text"] = {"format": {"type": "json_schema", **answer_format(schema)}}
     if question.tools:
         tools = [{**openai_tool(tool), "type": "function"} for tool in question.tools]

@@ -175,17 +175,19 @@ def failure_of(error: Exception, provider: str, keys: Iterable[Secret] = ()) -> 
     if isinstance(failure, OutsideError):
         if isinstance(error, ServerRefusal):
             failure.status, failure.retry_after = error.status, error.retry_after
-        failure.lasting = failure.status in _LASTING_STATUS or any(isinstance(one, _LASTING) for one in _causes(error))
+        failure.lasting = failure.status in _LASTING_STATUS or any(
+            isinstance(cause, _LASTING) for cause in _causes(error)
+        )
     return failure
 
 
 def _causes(error: BaseException) -> Iterable[BaseException]:
-    found: BaseException | None = error
+    cause: BaseException | None = error
     for _ in range(16):
-        if found is None:
+        if cause is None:
             return
-        yield found
-        found = found.__cause__ or found.__context__
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _kind_of(error: Exception) -> type[WeftError]:
@@ -233,8 +235,8 @@ def provider_message(body: Any) -> str:
         body = body[0]
     if isinstance(body, dict):
         inner = body.get("error", body)
-        found = inner.get("message") if isinstance(inner, dict) else inner
-        return found if isinstance(found, str) else ""
+        message = inner.get("message") if isinstance(inner, dict) else inner
+        return message if isinstance(message, str) else ""
     return body if isinstance(body, str) else ""
 
 

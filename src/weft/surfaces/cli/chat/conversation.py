@@ -225,7 +225,8 @@ class Conversation:
     def _exchange(self, turn: Turn) -> Exchange:
         messages = self.ledger.messages(turn.id)
         texts = {
-            role: [one.text for one in messages if one.role == role and one.text] for role in ("user", "assistant")
+            role: [message.text for message in messages if message.role == role and message.text]
+            for role in ("user", "assistant")
         }
         return Exchange(turn, "\n\n".join(texts["user"]), "\n\n".join(texts["assistant"]))
 

@@ -74,7 +74,9 @@ def missing_packages(*, is_embedded: bool, has_weights: bool = False) -> list[st
 def install(missing: list[str]) -> str:
     """The commands that bring these packages."""
     extras = [
-        name for name, needed in (("providers", LAYER), ("local", (RUNNER,))) if any(one in missing for one in needed)
+        name
+        for name, needed in (("providers", LAYER), ("local", (RUNNER,)))
+        if any(package in missing for package in needed)
     ]
     commands = [f"`pip install 'weft[{','.join(extras)}]'`"] if extras else []
     if WEIGHTS in missing:

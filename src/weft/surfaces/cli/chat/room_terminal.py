@@ -313,7 +313,7 @@ class RoomTalk:
     async def _names(self) -> dict[str, str]:
         """Who takes or took part, by id."""
         participants = await self._across(partial(self._ledger.rooms.participants, self._room, removed=True))
-        return {one.node: one.name for one in participants}
+        return {participant.node: participant.name for participant in participants}
 
     def completions(self, before: str) -> Sequence[str]:
         return room_completions(before, self._suggested)
@@ -467,8 +467,8 @@ class RoomTalk:
 def _head_line(room: Room, participants: Sequence[Participant]) -> Line:
     """The room, who takes part, and what is to be known of it."""
     head: list[Span | str] = ["room ", Span(room_name(room), "label"), " with"]
-    for number, one in enumerate(participants):
-        head += [", " if number else " ", Span(shown_name(one.name), name_style(one.name))]
+    for number, participant in enumerate(participants):
+        head += [", " if number else " ", Span(shown_name(participant.name), name_style(participant.name))]
     if room.unread:
         head.append(Span(f"; {counted(room.unread, 'unread message')}", "warn"))
     if room.status != "active":
@@ -527,7 +527,7 @@ def room_completions(before: str, suggest: Suggest) -> list[str]:
     letters = letters.removeprefix('"')
     if ('"' if is_quoted else " ") in letters or "\n" in letters:
         return []
-    return [f"@{_quoted(one.name)} " for one in suggest(letters)]
+    return [f"@{_quoted(suggestion.name)} " for suggestion in suggest(letters)]
 
 
 def _command_completions(before: str, suggest: Suggest) -> list[str]:
@@ -537,13 +537,13 @@ def _command_completions(before: str, suggest: Suggest) -> list[str]:
         return [f"/{name}{' ' if takes else ''}" for name, (takes, _) in commands if name.startswith(word)]
     if " " in letters or word not in ("add", "invite", "remove"):
         return []
-    return [one.name for one in suggest(letters) if _is_named_behind(word, one)]
+    return [suggestion.name for suggestion in suggest(letters) if _is_named_behind(word, suggestion)]
 
 
-def _is_named_behind(command: str, one: Suggestion) -> bool:
+def _is_named_behind(command: str, suggestion: Suggestion) -> bool:
     if command == "remove":
-        return one.is_participant
-    return not one.is_participant and (one.kind == "agent") == (command == "add")
+        return suggestion.is_participant
+    return not suggestion.is_participant and (suggestion.kind == "agent") == (command == "add")
 
 
 def _quoted(name: str) -> str:

@@ -103,7 +103,9 @@ class RoomView:
         if thinking:
             rows -= 1
         share = max(1, rows // max(1, len(self._answers)))
-        lines = [line for one in self._answers.values() for line in self._answer_lines(screen, one, columns, share)]
+        lines = [
+            line for answer in self._answers.values() for line in self._answer_lines(screen, answer, columns, share)
+        ]
         lines = lines[-max(1, rows) :]
         if thinking:
             lines.append(
@@ -115,7 +117,11 @@ class RoomView:
     def thinking(self) -> list[str]:
         """Who has something to answer and has said nothing yet."""
         writing = {answer.name for answer in self._answers.values()}
-        return [one.name for one in self.participants.values() if one.status == "thinking" and one.name not in writing]
+        return [
+            participant.name
+            for participant in self.participants.values()
+            if participant.status == "thinking" and participant.name not in writing
+        ]
 
     def _answer_lines(self, screen: Screen, answer: WrittenAnswer, columns: int, rows: int) -> Iterator[str]:
         """The name and the end of the text, one beside the other where that fits."""
@@ -210,8 +216,8 @@ class BottomLines:
     def above(self, texts: Sequence[str], drawing: Drawing | None = None) -> None:
         """Write lines for good; below them stands the other drawing from then on, or what is drawn."""
         below = drawing or Drawing(self._lines, self._row, self._column)
-        kept = "".join(f"{text}\n" for text in texts)
-        self._write(self._erased() + kept + self._drawn(*below))
+        finished_lines = "".join(f"{text}\n" for text in texts)
+        self._write(self._erased() + finished_lines + self._drawn(*below))
 
     def redraw(self) -> None:
         """On a screen that something else wrote to."""

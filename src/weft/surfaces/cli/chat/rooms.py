@@ -157,7 +157,11 @@ def complete_participants(*kinds: str) -> Callable[[click.Context, click.Paramet
                 participants = ledger.rooms.participants(str(ctx.params.get("room")))
         except (WeftError, OSError):
             return []
-        names = [one.name for one in participants if one.kind in kinds and one.system_kind is None]
+        names = [
+            participant.name
+            for participant in participants
+            if participant.kind in kinds and participant.system_kind is None
+        ]
         return [name for name in names if name.startswith(incomplete)]
 
     return complete
@@ -174,7 +178,7 @@ def complete_mentions(ctx: click.Context, _: click.Parameter, incomplete: str) -
         from weft.chat.room_stream import suggestions
 
         with Call.completing(ctx).reading() as ledger:
-            names = [one.name for one in suggestions(ledger, str(ctx.params.get("room")), letters)]
+            names = [suggestion.name for suggestion in suggestions(ledger, str(ctx.params.get("room")), letters)]
     except (WeftError, OSError):
         return []
     return [f'{before}@"{name}"' if " " in name else f"{before}@{name}" for name in names]
@@ -310,7 +314,9 @@ def remove(call: Call, room: str, who: str) -> None:
     """
     with call.writing() as ledger:
         record = ledger.rooms.get(room)
-        participant = next((one for one in ledger.rooms.participants(record.id) if who in (one.name, one.node)), None)
+        participant = next(
+            (member for member in ledger.rooms.participants(record.id) if who in (member.name, member.node)), None
+        )
         ledger.rooms.remove(record.id, who)
         changed = ledger.rooms.get(record.id)
     call.answer(changed, room_line(changed, ": ", who, " takes part no longer"))
@@ -330,7 +336,10 @@ def leave(call: Call, room: str) -> None:
         ledger.rooms.leave(record.id)
         left = ledger.rooms.get(record.id)
     call.answer(left, room_line(left, ": you take part no longer"))
-    is_agent = any(one.kind == "agent" and call.actor in (one.name, one.node) for one in participants)
+    is_agent = any(
+        participant.kind == "agent" and call.actor in (participant.name, participant.node)
+        for participant in participants
+    )
     verb = "add" if is_agent else "invite"
     call.note("a participant can let you in again: ", f"weft room {verb} {shell_word(room)} {shell_word(call.actor)}")
 
@@ -591,21 +600,21 @@ def invitations(call: Call, room: str | None) -> None:
         return
     rows: list[list[Span | str]] = [
         [
-            Span(short_id(one.conversation_id), "id"),
-            Span(one.name, "user"),
-            one.invited_by,
-            local_time(one.invited_at),
-            Span(one.conversation_title or "", "label"),
+            Span(short_id(invitation.conversation_id), "id"),
+            Span(invitation.name, "user"),
+            invitation.invited_by,
+            local_time(invitation.invited_at),
+            Span(invitation.conversation_title or "", "label"),
         ]
-        for one in waiting
+        for invitation in waiting
     ]
     if not rows:
         call.note("nobody waits to be let in")
         return
     call.screen.table(rows, ["room", "who", "mentioned by", "when", "title"], spare=["when"])
-    if any(one.name != call.actor for one in waiting):
+    if any(invitation.name != call.actor for invitation in waiting):
         call.note("`weft room invite ROOM PERSON` lets one in, `weft room decline ROOM PERSON` ends the invitation")
-    if any(one.name == call.actor for one in waiting):
+    if any(invitation.name == call.actor for invitation in waiting):
         call.note(
             "a participant lets you in; `", room_command_line(call, "decline", "ROOM"), "` ends your own invitation"
         )
@@ -652,7 +661,9 @@ def read(
             messages = ledger.rooms.messages(record.id, before=before, after=after, limit=wanted)
         has_newest = before is None and (after is None or len(messages) < wanted)
         has_earlier = bool(messages and ledger.rooms.messages(record.id, before=messages[0].position, limit=1))
-        names = {one.node: one.name for one in ledger.rooms.participants(record.id, removed=True)}
+        names = {
+            participant.node: participant.name for participant in ledger.rooms.participants(record.id, removed=True)
+        }
         if messages and record.unread and has_newest and not keep_unread:
             ledger.rooms.mark_read(record.id, messages[-1].position)
     if call.json:
@@ -759,7 +770,10 @@ def addressees(ledger: Ledger, room: str) -> list[Addressee]:
     from weft.programs import Programs
 
     participants = ledger.rooms.participants(room)
-    present = {one.node: Addressee(kind=one.kind, id=one.node, name=one.name, is_present=True) for one in participants}
+    present = {
+        participant.node: Addressee(kind=participant.kind, id=participant.node, name=participant.name, is_present=True)
+        for participant in participants
+    }
     programs = Programs(ledger)
     others = [
         Addressee(kind=kind, id=program.id, name=program.name, is_present=False)
@@ -825,7 +839,7 @@ def _mark_read(ledger: Ledger, posted: PostedMessage, printed: set[str]) -> None
 
 def _names(ledger: Ledger, room: str) -> dict[str, str]:
     """Who takes or took part, by id."""
-    return {one.node: one.name for one in ledger.rooms.participants(room, removed=True)}
+    return {participant.node: participant.name for participant in ledger.rooms.participants(room, removed=True)}
 
 
 def _show_receipt(call: Call, room: str, typed: TypedMentions, posted: PostedMessage) -> None:
@@ -838,7 +852,7 @@ def _show_receipt(call: Call, room: str, typed: TypedMentions, posted: PostedMes
     )
     _note_invited(call, room, posted)
     if posted.reached:
-        names = ", ".join(one.name for one in posted.reached)
+        names = ", ".join(agent.name for agent in posted.reached)
         call.note(f"{names} will answer when a broker runs: `weft broker` is one")
         call.note("what is said: ", room_command_line(call, "read", room))
 

@@ -70,10 +70,10 @@ def offer(call: Call, servers: Sequence[RunningServer]) -> ServedModel | None:
 
 
 def _choice_lines(models: Sequence[ServedModel]) -> Iterator[Line]:
-    width = max(len(one.model) for one in models)
-    for number, one in enumerate(models, 1):
-        where = f"{one.server.server.title} at {one.server.address}"
-        yield [f"{number:>4}  ", Span(safe(one.model).ljust(width), "label"), Span(f"  {where}", "dim")]
+    width = max(len(model.model) for model in models)
+    for number, model in enumerate(models, 1):
+        where = f"{model.server.server.title} at {model.server.address}"
+        yield [f"{number:>4}  ", Span(safe(model.model).ljust(width), "label"), Span(f"  {where}", "dim")]
 
 
 def hints(servers: Sequence[RunningServer]) -> Iterator[str]:
@@ -115,7 +115,7 @@ def make_programs(call: Call, programs: Programs, chosen: ServedModel) -> Progra
 
 def _provider_of(programs: Programs, chosen: ServedModel) -> Program | None:
     wanted = {"providerType": "openai-compatible", "baseUrl": chosen.server.url}
-    return next((one for one in _in_use(programs, "provider") if one.config == wanted), None)
+    return next((provider for provider in _in_use(programs, "provider") if provider.config == wanted), None)
 
 
 def _model_of(programs: Programs, chosen: ServedModel, provider: Program) -> Program | None:
@@ -129,12 +129,14 @@ def _model_of(programs: Programs, chosen: ServedModel, provider: Program) -> Pro
 def _in_use(programs: Programs, kind: str) -> list[Program]:
     """Those that were made or taken over here, and are no drafts."""
     return [
-        one for one in programs.all(kind) if one.state != "draft" and not one.foreign and isinstance(one.config, dict)
+        program
+        for program in programs.all(kind)
+        if program.state != "draft" and not program.foreign and isinstance(program.config, dict)
     ]
 
 
 def _made(call: Call, programs: Programs, kind: str, name: str, config: dict[str, Any]) -> Program:
-    program = programs.create(kind, free_label(name, [one.name for one in programs.all()]), config)
+    program = programs.create(kind, free_label(name, [other.name for other in programs.all()]), config)
     undo = f"`weft program delete {shell_word(program.name)}` takes it back"
     call.screen.show(*line_of(program), Span(f"; {undo}", "dim"))
     return program

@@ -206,8 +206,8 @@ class Terminal:
             note_turn(self._call, turn_notes_of(self._call, self._talk.ledger, [sent.turn.id]))
         else:
             head = self._talk.head
-            kept = "" if head in (None, before) else f"; what had come is kept as {short(str(head))}"
-            self._call.screen.show(Span(f"interrupted{kept}", "warn"))
+            kept_part = "" if head in (None, before) else f"; what had come is kept as {short(str(head))}"
+            self._call.screen.show(Span(f"interrupted{kept_part}", "warn"))
 
     @contextmanager
     def _answering_calls(self, shown: AnswerDisplay) -> Iterator[None]:
@@ -239,15 +239,15 @@ class Terminal:
     def _recall(self) -> None:
         """The last exchanges, and what was typed before for the arrow keys."""
         exchanges = self._talk.exchanges(RECALLED)
-        for one in exchanges:
+        for exchange in exchanges:
             self._call.screen.show()
-            for line in harmless(one.asked[:LONGEST_RECALL]).split("\n"):
+            for line in harmless(exchange.asked[:LONGEST_RECALL]).split("\n"):
                 self._call.screen.show(Span("> ", "user"), line)
             with AnswerDisplay(self._console, "") as shown:
-                shown.add_text(one.answered[:LONGEST_RECALL])
+                shown.add_text(exchange.answered[:LONGEST_RECALL])
         if exchanges:
             self._call.screen.show()
-        self._remember([one.asked for one in self._talk.exchanges(REMEMBERED)])
+        self._remember([exchange.asked for exchange in self._talk.exchanges(REMEMBERED)])
 
     def _remember(self, typed: list[str]) -> None:
         try:

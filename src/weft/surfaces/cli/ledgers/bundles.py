@@ -211,8 +211,8 @@ def open_(
         if rev is not None:
             show_turn(call, ledger, rev, full)
         else:
-            one = report.heads[0].event if len(report.heads) == 1 else None
-            show_log(call, ledger, one, oneline=oneline, limit=limit)
+            head = report.heads[0].event if len(report.heads) == 1 else None
+            show_log(call, ledger, head, oneline=oneline, limit=limit)
 
 
 def _bring(call: Call, file: str, into: str, keys: Any) -> None:

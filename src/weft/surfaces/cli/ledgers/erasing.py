@@ -61,7 +61,7 @@ def carry_out(
     yes: bool,
 ) -> None:
     """Show a plan, or do what it says once somebody has said why and yes, in the name that the ledger acts in."""
-    snapshots = [one for one in _kept_in(ledger, plan.turns) if one.state is SnapshotState.OK]
+    snapshots = [snapshot for snapshot in _kept_in(ledger, plan.turns) if snapshot.state is SnapshotState.OK]
     goes: list[Line] = [[Span("goes: ", "bad"), f"{counted(len(snapshots), 'snapshot')} of files"]] if snapshots else []
     if dry_run:
         lines = _plan_lines(plan, _shown_labels(call, ledger), every=True, redacted=len(remainders))
@@ -88,12 +88,12 @@ def carry_out(
 
 def _forget_files(call: Call, ledger: Ledger, turns: Sequence[str], reason: str) -> None:
     """Throw away the snapshots of erased turns. Other turns keep theirs."""
-    kept = _kept_in(ledger, turns)
-    if kept:
+    snapshots = _kept_in(ledger, turns)
+    if snapshots:
         from weft.surfaces.cli.work.sandbox_access import resource_controller
 
-        elsewhere = resource_controller(ledger).forget(kept, reason)
-        went = sum(one.state is SnapshotState.OK for one in kept) - len(elsewhere)
+        elsewhere = resource_controller(ledger).forget(snapshots, reason)
+        went = sum(snapshot.state is SnapshotState.OK for snapshot in snapshots) - len(elsewhere)
         if went:
             files = f"{counted(went, 'snapshot')} of their files"
             call.note(f"{files} went, too; what later turns still have stays in theirs")
@@ -106,7 +106,7 @@ def _kept_in(ledger: Ledger, turns: Sequence[str]) -> list[Snapshot]:
     from weft.ledger.api import ResourceLog
 
     log = ResourceLog(ledger)
-    return [one for turn in turns for one in log.taken_in(turn)]
+    return [snapshot for turn in turns for snapshot in log.taken_in(turn)]
 
 
 def finish_files(call: Call, ledger: Ledger) -> None:
@@ -115,8 +115,8 @@ def finish_files(call: Call, ledger: Ledger) -> None:
     from weft.ledger.api import ResourceLog
     from weft.surfaces.cli.work.sandbox_access import files_folder, kept_files
 
-    kept, log = kept_files(files_folder(ledger)), ResourceLog(ledger)
-    if not kept.is_there or not (unused := kept.unused(log.kept_references())):
+    files, log = kept_files(files_folder(ledger)), ResourceLog(ledger)
+    if not files.is_there or not (unused := files.unused(log.kept_references())):
         return
     left = f"{counted(len(unused), 'kept state')} that no snapshot names"
     if aside := [path for path in ledger_files(ledger) if ".replaced-" in path.name]:
@@ -124,7 +124,7 @@ def finish_files(call: Call, ledger: Ledger) -> None:
         return
     ledger.trust.ensure("throw kept files away")
     try:
-        removed = kept.remove_unused(partial(_named_by_all, log))
+        removed = files.remove_unused(partial(_named_by_all, log))
     except NotApplicable as why:
         call.note(f"{left} stay: {why}")
     else:

@@ -342,14 +342,14 @@ def _problems_end(summary: ImportSummary) -> str:
 def _summary_end(summary: ImportSummary, dry_run: bool) -> str | None:
     """What came of it, where the numbers do not say it by themselves."""
     counts = [totals.counts for totals in summary.origins.values()]
-    if any(each.turns for each in counts):
+    if any(of_origin.turns for of_origin in counts):
         return None if dry_run else "look at them with `weft sessions`, `weft log --graph` and `weft usage`"
     if summary.problems:
         return None
-    if any(each.known for each in counts):
+    if any(of_origin.known for of_origin in counts):
         return "no new turns: they were in the ledger already"
-    if any(each.sessions for each in counts):
-        is_explained = any(each.open_turns or each.erased or each.superseded for each in counts)
+    if any(of_origin.sessions for of_origin in counts):
+        is_explained = any(of_origin.open_turns or of_origin.erased or of_origin.superseded for of_origin in counts)
         return "no new turns" if is_explained else "no turns: the sessions that were read hold none"
     if summary.origins:
         return None if dry_run else "nothing new"

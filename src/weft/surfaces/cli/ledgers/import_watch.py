@@ -83,9 +83,10 @@ def follow(
         _line(end)
     else:
         counts = f"{counted(end.sessions, 'new session')}, {counted(end.turns, 'new turn')}"
-        kept = f", {counted(end.snapshots, 'snapshot')}" if folders else ""
+        snapshots = f", {counted(end.snapshots, 'snapshot')}" if folders else ""
         call.note(
-            f"watch ended: {counted(end.files, 'file')} followed, {counts}{kept}, {counted(end.problems, 'problem')}"
+            f"watch ended: {counted(end.files, 'file')} followed, {counts}{snapshots}, "
+            f"{counted(end.problems, 'problem')}"
         )
     return 0
 

@@ -156,10 +156,10 @@ class ImportWork:
             self.status = status
             self.write_status(now=isinstance(event, WatchCaughtUp))
 
-    def _kept(self, kept: KeptFolder) -> None:
+    def _kept(self, kept_folder: KeptFolder) -> None:
         """Told by another thread."""
-        if kept.error is not None:
-            say(f"{kept.folder}: its files were not kept: {kept.error}")
+        if kept_folder.error is not None:
+            say(f"{kept_folder.folder}: its files were not kept: {kept_folder.error}")
             with self._lock:
                 self.status = replace(self.status, problems=self.status.problems + 1)
                 self.write_status()

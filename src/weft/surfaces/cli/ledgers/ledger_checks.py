@@ -44,11 +44,13 @@ class FileCheck:
         self.read = self.elsewhere = 0
 
     def problems(self) -> Iterator[Problem]:
-        absent = {one.snapshot for one in self._kept.absent(self._references) if self._may_be_elsewhere(one)}
-        wanted = [one for one in self._references if one.snapshot not in absent]
+        absent = {
+            reference.snapshot for reference in self._kept.absent(self._references) if self._may_be_elsewhere(reference)
+        }
+        wanted = [reference for reference in self._references if reference.snapshot not in absent]
         self.elsewhere, self.read = len(absent), len(wanted)
-        for one in self._kept.problems(wanted):
-            yield Problem("files", f"snapshot {one.reference.snapshot}", one.why)
+        for problem in self._kept.problems(wanted):
+            yield Problem("files", f"snapshot {problem.reference.snapshot}", problem.why)
 
     def _may_be_elsewhere(self, reference: KeptReference) -> bool:
         return not reference.is_own or self._kept.origin is not None
@@ -64,9 +66,11 @@ class FileCheck:
 def absent_snapshots(ledger: Ledger, snapshots: Sequence[Snapshot]) -> list[str]:
     """The ids of those whose files are not here: another ledger has them, or they are lost."""
     references = [
-        KeptReference(snapshot=one.id, kind=one.external_kind, id=one.external_id, is_own=True)
-        for one in snapshots
-        if one.state is SnapshotState.OK and one.external_kind is not None and one.external_id is not None
+        KeptReference(snapshot=snapshot.id, kind=snapshot.external_kind, id=snapshot.external_id, is_own=True)
+        for snapshot in snapshots
+        if snapshot.state is SnapshotState.OK
+        and snapshot.external_kind is not None
+        and snapshot.external_id is not None
     ]
     return [one.snapshot for one in kept_files(files_folder(ledger)).absent(references)] if references else []
 
@@ -111,12 +115,12 @@ def examine_toolchains() -> Iterator[Diagnosis]:
 
 def examine_files(ledger: Ledger) -> Iterator[Diagnosis]:
     """What is kept beside a ledger: how much, what is missing, and what somebody left there who died."""
-    kept, references = kept_files(files_folder(ledger)), ResourceLog(ledger).kept_references()
-    absent = kept.absent(references)
-    lost = [one for one in absent if one.is_own]
-    if lost and kept.origin is not None:
+    files, references = kept_files(files_folder(ledger)), ResourceLog(ledger).kept_references()
+    absent = files.absent(references)
+    lost = [reference for reference in absent if reference.is_own]
+    if lost and files.origin is not None:
         yield note(
-            "files", f"the files of {counted(len(lost), 'snapshot')} were left out of this copy", _at(kept.origin)
+            "files", f"the files of {counted(len(lost), 'snapshot')} were left out of this copy", _at(files.origin)
         )
     elif lost:
         what = f"the files of {counted(len(lost), 'snapshot')} are not in {safe(str(files_folder(ledger)))}"
@@ -125,16 +129,18 @@ def examine_files(ledger: Ledger) -> Iterator[Diagnosis]:
         yield note(
             "files", f"the files of {counted(foreign, 'snapshot')} of other ledgers are not here", "they stay there"
         )
-    if not kept.is_there:
+    if not files.is_there:
         return
-    here = {(one.kind, one.id) for one in references} - {(one.kind, one.id) for one in absent}
-    size = size_text(kept.size_bytes())
+    here = {(reference.kind, reference.id) for reference in references} - {
+        (reference.kind, reference.id) for reference in absent
+    }
+    size = size_text(files.size_bytes())
     yield good("files", f"{counted(len(here), 'state')} of resources kept beside the ledger, {size}")
-    if unused := kept.unused(references):
+    if unused := files.unused(references):
         what = f"{counted(len(unused), 'state')} kept there that no snapshot names"
         why = "whoever kept them died before that was recorded, or before they were thrown away"
         yield note("files", what, why, Action.FINISH_ERASURE)
-    if begun := kept.unfinished():
+    if begun := files.unfinished():
         why = "whoever was at them died, or is at them now"
         yield note("files", f"{counted(begun, 'unfinished restore')}, or removals", why, Action.RECONCILE_RESOURCES)
 
@@ -171,8 +177,8 @@ def doctor_command(call: Call, full: bool, strict: bool) -> int:
         findings.append(diagnosis)
         if not call.json:
             _show(call, diagnosis)
-    bad = sum(one.grade is DiagnosisSeverity.ERROR for one in findings)
-    doubtful = sum(one.grade is DiagnosisSeverity.WARNING for one in findings)
+    bad = sum(finding.grade is DiagnosisSeverity.ERROR for finding in findings)
+    doubtful = sum(finding.grade is DiagnosisSeverity.WARNING for finding in findings)
     if call.json:
         call.document(Examination(ok=not bad, errors=bad, warnings=doubtful, findings=findings))
     elif bad or doubtful:

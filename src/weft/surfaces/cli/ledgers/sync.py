@@ -221,10 +221,10 @@ def clone_command(
             if files is not None:
                 files.carry()
         done = done if copied is None else done.beside(copied)
-        kept = None if files is None else files.carried
+        carried = None if files is None else files.carried
         unfinished = Runs(ledger).unfinished_turns()
         answer = ClonedLedger(
-            path=ledger.path, created_as=ledger.replica, synced=done, kept=kept, unfinished=unfinished
+            path=ledger.path, created_as=ledger.replica, synced=done, kept=carried, unfinished=unfinished
         )
         facts = f"{counted(done.events, 'event')}, {counted(done.contents, 'content')}"
         call.answer(answer, [f"cloned {facts} to ", Span(ledger.path, "heading")])
@@ -455,8 +455,8 @@ def _lines(item: PendingItem, counted_config: object) -> list[Line]:
     if item.counted_version:
         lines.append([Span(f"differs from version {item.counted_version}, which counts here:", "dim")])
         lines += [
-            [f"  {one.how} {one.path}: {document(one.before)} → {document(one.after)}"]
-            for one in differences(counted_config, item.config)
+            [f"  {difference.how} {difference.path}: {document(difference.before)} → {document(difference.after)}"]
+            for difference in differences(counted_config, item.config)
         ]
     else:
         lines.append([Span("nothing of it counts here so far", "dim")])

@@ -223,7 +223,7 @@ def _ensure_workspace(task: Program) -> None:
     from weft.programs.tasks import criteria_of
 
     config = task.config if isinstance(task.config, dict) else {}
-    needs_folder = any("path" in one or one.get("type") == "command" for one in criteria_of(config))
+    needs_folder = any("path" in criterion or criterion.get("type") == "command" for criterion in criteria_of(config))
     if needs_folder and not config.get("workspace"):
         raise NotApplicable(
             f"the criteria of task {task.name!r} look into a workspace, and it has none",
@@ -246,26 +246,26 @@ def agent_status(call: Call, name: str | None) -> None:
         agents = programs.all("agent") if name is None else [programs.get(name, "agent")]
         statuses = [_status(call, programs, agent) for agent in agents]
     if name is None:
-        statuses = [one for one in statuses if one.work is not None]
+        statuses = [status for status in statuses if status.work is not None]
         if not statuses:
             call.note("no agent has a task; `weft agent assign NAME TASK` gives it one")
-        lines = [progress_line(one.agent.name, one.work) for one in statuses if one.work is not None]
+        lines = [progress_line(status.agent.name, status.work) for status in statuses if status.work is not None]
         call.answer(statuses, *lines)
         return
-    (one,) = statuses
-    agent = one.agent
+    (status,) = statuses
+    agent = status.agent
     fields: list[Line] = [
         [Span(f"  {what:<11}", "dim"), str(value)]
         for what, value in (
             ("task", agent.current_task),
             ("session", agent.current_session),
-            ("turns", agent.turn_count if one.work is None else None),
+            ("turns", agent.turn_count if status.work is None else None),
             ("checkpoint", agent.last_checkpoint),
         )
         if value is not None
     ]
-    work_lines = [] if one.work is None else progress_lines(one.work)
-    call.answer(one, line_of(agent), *fields, *work_lines, *_visibility_lines(agent))
+    work_lines = [] if status.work is None else progress_lines(status.work)
+    call.answer(status, line_of(agent), *fields, *work_lines, *_visibility_lines(agent))
     if agent.state == "error":
         call.note(f"`weft agent reset {shell_word(agent.name)}` lets it be idle again, without its task")
 
@@ -551,7 +551,7 @@ async def _answer(
         workspace=workspace,
         toolset=configuration.effective.toolset,
         sandbox=configuration.effective.permissions.sandbox.text,
-        tools=tuple(_offered(configuration, one) for one in sourced),
+        tools=tuple(_offered(configuration, tool) for tool in sourced),
         troubles=troubles,
     )
     return answer, _unattended(ledger, configuration)
@@ -650,8 +650,13 @@ def list_toolsets(call: Call) -> None:
         call.documents(listed)
         return
     rows: list[list[Span | str]] = [
-        [Span(one.name, "label"), "built in" if one.is_built_in else str(one.state), one.sandbox, _patterns(one)]
-        for one in listed
+        [
+            Span(toolset.name, "label"),
+            "built in" if toolset.is_built_in else str(toolset.state),
+            toolset.sandbox,
+            _patterns(toolset),
+        ]
+        for toolset in listed
     ]
     call.screen.table(rows, ["name", "state", "sandbox", "tools"])
 

@@ -159,14 +159,14 @@ def _add(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any])
             call_seconds=options["call_seconds"] or 120.0,
         )
     )
-    if any(one.name == name for one in load_mcp_servers().servers):
+    if any(server.name == name for server in load_mcp_servers().servers):
         raise LabelTaken(name, "an MCP server")
     tools: tuple[ComparedTool, ...] = ()
     if not options["no_start"]:
         tools = _inspected(call, server, None, may_fetch=_agree_to_fetch(call, server, options["yes"]))
 
     def change(servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
-        if any(one.name == name for one in servers):
+        if any(other.name == name for other in servers):
             raise LabelTaken(name, "an MCP server")
         return (*servers, server)
 
@@ -296,8 +296,8 @@ def list_servers(call: Call) -> None:
         call.note("no MCP servers yet: `weft mcp add NAME -- COMMAND …`")
     else:
         rows = [
-            (Span(one.server.name, "label"), _place(one.server), _confined(one.server), f"{one.approved} approved")
-            for one in listed
+            (Span(row.server.name, "label"), _place(row.server), _confined(row.server), f"{row.approved} approved")
+            for row in listed
         ]
         call.screen.table(rows, ("server", "reached by", "runs", "tools"))
 
@@ -347,7 +347,7 @@ def _switch(call: Call, name: str, *, is_enabled: bool) -> None:
 
 def _tools(call: Call, name: str | None) -> None:
     configuration = load_mcp_servers()
-    servers = (find_server(name),) if name else tuple(one for one in configuration.servers if one.is_enabled)
+    servers = (find_server(name),) if name else tuple(server for server in configuration.servers if server.is_enabled)
     tools: list[ListedTool] = []
     for server in servers:
         tools += _listed(server.name, _inspected(call, server, configuration.pinned(server.name)))

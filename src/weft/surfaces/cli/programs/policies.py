@@ -337,14 +337,14 @@ def _row(policy: Policy) -> tuple[Span | str, ...]:
 def _show_backtest(call: Call, report: Backtest) -> None:
     rows = [
         (
-            str(one.calls),
-            one.tool,
-            one.before.value,
-            Span(one.after.value, "good" if one.after == "allow" else "warn"),
-            one.uses[0] if one.uses else "",
-            one.rationale,
+            str(group.calls),
+            group.tool,
+            group.before.value,
+            Span(group.after.value, "good" if group.after == "allow" else "warn"),
+            group.uses[0] if group.uses else "",
+            group.rationale,
         )
-        for one in report.groups
+        for group in report.groups
     ]
     if rows:
         call.screen.table(rows, GROUPS, numbers=("calls",), spare=("why", "for example"))

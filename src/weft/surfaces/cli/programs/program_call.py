@@ -57,7 +57,7 @@ def complete_programs(*kinds: str) -> Callable[[click.Context, click.Parameter, 
 
         try:
             with Call.completing(ctx).reading() as ledger:
-                names = [one.name for one in Programs(ledger).all() if not kinds or one.kind in kinds]
+                names = [program.name for program in Programs(ledger).all() if not kinds or program.kind in kinds]
         except (WeftError, OSError):
             return []
         return [name for name in names if name.startswith(incomplete)]
@@ -252,14 +252,16 @@ def show_list(
         return
     rows: list[list[Span | str]] = [
         [
-            *([one.kind] if kinds else []),
-            Span(labels.get(one.name, one.name) if one.kind == "session" else one.name, "label"),
-            Span("not taken over", "warn") if one.foreign else Span(one.state, STATE_STYLES.get(one.state, "")),
-            str(one.version),
-            " ".join(one.tags),
-            summary(one),
+            *([program.kind] if kinds else []),
+            Span(labels.get(program.name, program.name) if program.kind == "session" else program.name, "label"),
+            Span("not taken over", "warn")
+            if program.foreign
+            else Span(program.state, STATE_STYLES.get(program.state, "")),
+            str(program.version),
+            " ".join(program.tags),
+            summary(program),
         ]
-        for one in programs
+        for program in programs
     ]
     call.screen.table(rows, [*(["type"] if kinds else []), "name", "state", "version", "tags", "what"], spare=["tags"])
 
@@ -505,7 +507,7 @@ def spent_words(progress: WorkProgress) -> str:
 def _held_words(progress: WorkProgress) -> str:
     if not progress.criteria:
         return ""
-    held = sum(one.passed is True for one in progress.criteria)
+    held = sum(criterion.passed is True for criterion in progress.criteria)
     return f"; {held} of {counted(len(progress.criteria), 'criterion').replace('criterions', 'criteria')} hold"
 
 
@@ -528,9 +530,9 @@ def progress_lines(progress: WorkProgress) -> list[Line]:
     ]
     if progress.reflections:
         lines.append(_field("reflections", f"{progress.reflections} in a row without anything new"))
-    for one in progress.criteria:
-        mark = {True: Span("  held       ", "good"), False: Span("  unmet      ", "bad")}.get(one.passed)  # type: ignore[arg-type]
-        lines.append([mark or Span("  unchecked  ", "dim"), one.words])
+    for criterion in progress.criteria:
+        mark = {True: Span("  held       ", "good"), False: Span("  unmet      ", "bad")}.get(criterion.passed)  # type: ignore[arg-type]
+        lines.append([mark or Span("  unchecked  ", "dim"), criterion.words])
     for item in progress.plan:
         lines.append([Span("  plan       ", "dim"), f"[{PLAN_MARKS.get(item['status'], ' ')}] {item['text']}"])
     return lines

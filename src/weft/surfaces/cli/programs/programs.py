@@ -96,9 +96,10 @@ def program_history(call: Call, name: str) -> None:
         call.documents(changes)
         return
     rows = [
-        (f"{one.version}" if one.config is not None else "", one.kind, one.state, one.actor, local_time(one.at),
-         f"said by replica {one.replica}, not taken over" if one.foreign else one.reason or "")
-        for one in changes
+        (f"{change.version}" if change.config is not None else "", change.kind, change.state, change.actor,
+         local_time(change.at),
+         f"said by replica {change.replica}, not taken over" if change.foreign else change.reason or "")
+        for change in changes
     ]  # fmt: skip
     call.screen.table(rows, ("version", "event", "state", "by", "when", "why"))
 
@@ -114,10 +115,12 @@ def diff_program(call: Call, name: str, before: int | None, after: int | None) -
     if call.json:
         call.documents(differences)
         return
-    for one in differences:
-        values = [_short(one.before)] if one.how != "added" else []
-        values += [_short(one.after)] if one.how != "removed" else []
-        call.screen.show(Span(f"{one.how:<8}", DIFFERENCE_STYLES[one.how]), f" {one.path}: {' → '.join(values)}")
+    for difference in differences:
+        values = [_short(difference.before)] if difference.how != "added" else []
+        values += [_short(difference.after)] if difference.how != "removed" else []
+        call.screen.show(
+            Span(f"{difference.how:<8}", DIFFERENCE_STYLES[difference.how]), f" {difference.path}: {' → '.join(values)}"
+        )
     if not differences:
         call.note("they do not differ")
 
@@ -238,7 +241,7 @@ def apply_command(
     `weft program get --json` shows such objects; a list of them is taken, too, or one under programs. All is done in
     one append. YAML is read as version 1.2 says, without aliases.
     """
-    wanted = [one for name in file for one in _read(name)]
+    wanted = [program for name in file for program in _read(name)]
     with changing(call, actor) as programs:
         plan = programs.apply(wanted, prune=prune, dry_run=dry_run, key=retry_key)
     _show(call, plan, dry_run)
@@ -258,14 +261,17 @@ def _show(call: Call, plan: list[PlannedProgram], dry_run: bool) -> None:
     if call.json:
         call.documents(plan)
         return
-    for one in plan:
-        changes = f" ({', '.join(one.changes)})" if one.changes else ""
+    for planned in plan:
+        changes = f" ({', '.join(planned.changes)})" if planned.changes else ""
         call.screen.show(
-            Span(f"{one.action:<9}", APPLY_STYLES[one.action]), f" {one.kind} ", Span(one.name, "label"), changes
+            Span(f"{planned.action:<9}", APPLY_STYLES[planned.action]),
+            f" {planned.kind} ",
+            Span(planned.name, "label"),
+            changes,
         )
-        for note in one.notes:
-            call.note(f"{one.kind} {one.name}: {note}")
-    done = sum(one.action != "unchanged" for one in plan)
+        for note in planned.notes:
+            call.note(f"{planned.kind} {planned.name}: {note}")
+    done = sum(planned.action != "unchanged" for planned in plan)
     call.note(f"{counted(done, 'program')} {'would change' if dry_run else 'changed'}, of {len(plan)}")
 
 
@@ -344,7 +350,7 @@ def nodes_command(call: Call, tags: tuple[str, ...]) -> None:
     if call.json:
         call.documents(nodes)
     elif nodes:
-        rows = [(one.kind, Span(one.name, "label"), " ".join(one.tags)) for one in nodes]
+        rows = [(node.kind, Span(node.name, "label"), " ".join(node.tags)) for node in nodes]
         call.screen.table(rows, ("kind", "node", "tags"))
     else:
         call.note("nothing has these tags; add one with `weft tag add NODE TAG`")
@@ -608,8 +614,8 @@ def invoke_model(
     own = ModelParameters(**given(temperature=temperature, max_tokens=max_tokens, top_p=top_p))
     if message is not None and messages is not None:
         raise InvalidInput("--message and --messages exclude each other", "give the message as the last of the list")
-    said = message_text(message) if messages is None else json_of(message_text(messages) or "", "messages")
-    asked = Invocation(message=said, situation=situation, parameters=own)
+    conversation = message_text(message) if messages is None else json_of(message_text(messages) or "", "messages")
+    asked = Invocation(message=conversation, situation=situation, parameters=own)
     answer_invoked(call, invoked(call, actor, model_program.id, asked, stream=stream), shown=stream)
 
 

@@ -104,15 +104,15 @@ def list_(call: Call, session: str | None, kind: str | None, is_all: bool) -> No
 def show(call: Call, resource: str, limit: int) -> None:
     """Show a resource: what it is and can, who owns and uses it, its parts, handles and snapshots."""
     with call.reading() as ledger:
-        found = ledger.resources.get(resource)
-        snapshots = ledger.resources.snapshots(found.id, limit=limit)
+        record = ledger.resources.get(resource)
+        snapshots = ledger.resources.snapshots(record.id, limit=limit)
         absent = absent_snapshots(ledger, snapshots)
-        wanted = _wanted(ledger, found)
-        why = _obstacle(ledger, found) if wanted else None
+        wanted = _wanted(ledger, record)
+        why = _obstacle(ledger, record) if wanted else None
     answer = ShownResource(
-        resource=found, snapshots=tuple(snapshots), not_here=tuple(absent), wanted=wanted, waits_because=why
+        resource=record, snapshots=tuple(snapshots), not_here=tuple(absent), wanted=wanted, waits_because=why
     )
-    call.answer(answer, *resource_lines(found))
+    call.answer(answer, *resource_lines(record))
     if wanted:
         waits = "" if why is None else f": {why}"
         call.note(Span(f"wanted and not done yet: {', '.join(map(short, wanted))}", "warn"), safe(waits))
@@ -120,7 +120,7 @@ def show(call: Call, resource: str, limit: int) -> None:
         return
     if snapshots:
         call.screen.table(
-            [snapshot_row(one, is_here=one.id not in absent) for one in snapshots],
+            [snapshot_row(snapshot, is_here=snapshot.id not in absent) for snapshot in snapshots],
             list(SNAPSHOT_HEADER),
             numbers=("size",),
         )
@@ -135,8 +135,10 @@ def _wanted(ledger: Ledger, resource: Resource) -> tuple[str, ...]:
     from weft.ledger.api import ResourceLog
 
     snapshots, restores = ResourceLog(ledger).pending()
-    of_restores = [one.id for one in restores if ledger.resources.snapshot(one.snapshot).resource == resource.id]
-    return (*(one.id for one in snapshots if one.resource == resource.id), *of_restores)
+    of_restores = [
+        restore.id for restore in restores if ledger.resources.snapshot(restore.snapshot).resource == resource.id
+    ]
+    return (*(snapshot.id for snapshot in snapshots if snapshot.resource == resource.id), *of_restores)
 
 
 def _obstacle(ledger: Ledger, resource: Resource) -> str | None:
@@ -152,20 +154,20 @@ def owners(call: Call, resource: str) -> None:
     from weft.graph.graph import Graph
 
     with call.writing() as ledger:
-        found = ledger.resources.get(resource)
-        graph = Graph(ledger).neighbours(f"resource:{found.id}", ["OWNS_RESOURCE"], direction="in", limit=MOST_OWNERS)
+        record = ledger.resources.get(resource)
+        graph = Graph(ledger).neighbours(f"resource:{record.id}", ["OWNS_RESOURCE"], direction="in", limit=MOST_OWNERS)
     periods = _periods(graph)
     if call.json:
         call.documents(periods)
         return
     rows: list[list[Span | str]] = [
         [
-            Span(owner_text(one.owner), "label"),
-            local_time(one.since_at),
-            "" if one.until_at is None else local_time(one.until_at),
-            (one.why or "").replace("_", " "),
+            Span(owner_text(period.owner), "label"),
+            local_time(period.since_at),
+            "" if period.until_at is None else local_time(period.until_at),
+            (period.why or "").replace("_", " "),
         ]
-        for one in periods
+        for period in periods
     ]
     call.screen.table(rows, ["owner", "since", "until", "because"])
 
@@ -284,19 +286,19 @@ def discard(call: Call, resource: str, yes: bool) -> None:
     What weft made itself, as a copy for a fork, is removed; everything else stays where it is. Snapshots stay.
     """
     with call.writing() as ledger:
-        found = ledger.resources.get(resource)
+        record = ledger.resources.get(resource)
         why_left: str | None = ""
-        if found.is_made and found.is_own:
+        if record.is_made and record.is_own:
             call.ensure_owner("resource discard")
             controller = resource_controller(ledger)
-            controller.drivers.of(found.kind)  # refused before anything is recorded
-            confirm(call, f"remove {found.place}?", "look at it and say --yes", is_sure=yes)
-            done = controller.discard(found)
+            controller.drivers.of(record.kind)  # refused before anything is recorded
+            confirm(call, f"remove {record.place}?", "look at it and say --yes", is_sure=yes)
+            done = controller.discard(record)
             gone, why_left = done.resource, done.why_left
         else:
-            gone = ledger.resources.discard(found.id)
-    stays = f"; {found.place} stays as it is" + (f": {why_left}" if why_left else "")
-    removed = f"; {found.place} was removed"
+            gone = ledger.resources.discard(record.id)
+    stays = f"; {record.place} stays as it is" + (f": {why_left}" if why_left else "")
+    removed = f"; {record.place} was removed"
     call.answer(gone, [Span(gone.name, "label"), f" is discarded{removed if why_left is None else stays}"])
 
 
@@ -308,7 +310,7 @@ MOST_SECONDS, MOST_LINES = 3600, 100_000
 def _handle(controller: ResourceController, resource: Resource, capability: HandleCapability) -> LiveHandle:
     """Raises Unsupported where a resource has no open handle for this."""
     controller.drivers.ensure_here(resource)
-    handle = next((one for one in resource.handles if capability in one.capabilities), None)
+    handle = next((handle for handle in resource.handles if capability in handle.capabilities), None)
     if handle is None:
         raise Unsupported(
             f"{resource.name!r} has no open handle for {capability.value}",
@@ -338,11 +340,11 @@ def exec_(call: Call, resource: str, words: tuple[str, ...], seconds: int) -> in
     call.ensure_owner("resource exec")
     with call.writing() as ledger:
         ledger.trust.ensure("act on a resource")
-        found = ledger.resources.get(resource)
-        handle = _handle(resource_controller(ledger), found, HandleCapability.EXEC)
+        record = ledger.resources.get(resource)
+        handle = _handle(resource_controller(ledger), record, HandleCapability.EXEC)
         result = handle.exec(words, seconds=seconds)
     answer = HandleOutput(
-        id=found.id,
+        id=record.id,
         rc=result.rc,
         stdout=result.stdout,
         stderr=result.stderr,
@@ -373,12 +375,12 @@ def logs(call: Call, resource: str, limit: int) -> None:
     call.ensure_owner("resource logs")
     with call.writing() as ledger:
         ledger.trust.ensure("act on a resource")
-        found = ledger.resources.get(resource)
-        printed = _handle(resource_controller(ledger), found, HandleCapability.LOGS).logs(lines=limit)
+        record = ledger.resources.get(resource)
+        printed = _handle(resource_controller(ledger), record, HandleCapability.LOGS).logs(lines=limit)
     _show(
         call,
         HandleOutput(
-            id=found.id,
+            id=record.id,
             rc=None,
             stdout=printed.stdout.decode(errors="replace"),
             stderr=printed.stderr.decode(errors="replace"),
@@ -396,13 +398,13 @@ def kill(call: Call, resource: str, signal: str) -> None:
     call.ensure_owner("resource kill")
     with call.writing() as ledger:
         ledger.trust.ensure("act on a resource")
-        found = ledger.resources.get(resource)
+        record = ledger.resources.get(resource)
         controller = resource_controller(ledger)
-        was_running = _handle(controller, found, HandleCapability.KILL).kill(signal)
-        status = controller.probe(found)
-    answer = KilledResource(id=found.id, was_running=was_running, liveness=status.value)
+        was_running = _handle(controller, record, HandleCapability.KILL).kill(signal)
+        status = controller.probe(record)
+    answer = KilledResource(id=record.id, was_running=was_running, liveness=status.value)
     was = "was sent the signal" if was_running else "was not running"
-    call.answer(answer, [Span(found.name, "label"), f" {was}; it is {status.value}"])
+    call.answer(answer, [Span(record.name, "label"), f" {was}; it is {status.value}"])
 
 
 def _show(call: Call, output: HandleOutput) -> None:
@@ -422,10 +424,10 @@ def probe(call: Call, resource: str) -> None:
     """Look whether a resource is there, and record what was seen. It is advice: it may change at any moment."""
     call.ensure_owner("resource probe")
     with call.writing() as ledger:
-        found = ledger.resources.get(resource)
-        status = resource_controller(ledger).probe(found)
-    answer = ProbedResource(id=found.id, name=found.name, liveness=status.value)
-    call.answer(answer, [Span(found.name, "label"), f" is {status.value}"])
+        record = ledger.resources.get(resource)
+        status = resource_controller(ledger).probe(record)
+    answer = ProbedResource(id=record.id, name=record.name, liveness=status.value)
+    call.answer(answer, [Span(record.name, "label"), f" is {status.value}"])
 
 
 @weft_command("snapshot")
@@ -452,24 +454,24 @@ def snapshot(call: Call, resource: str, turn: str | None, again: bool, method: s
     if again and turn is None:
         raise click.UsageError("--again goes with --turn")
     with call.writing() as ledger:
-        found = ledger.resources.get(resource)
-        if not found.can(ResourceCapability.SNAPSHOT):
-            raise Unsupported(f"nothing can be kept of a {found.kind.value}", "`weft resource show` tells what can")
-        run = None if turn is None else _turn_without(ledger, turn, found, is_replaced=again)
-        taken = resource_controller(ledger).snapshot(found, run=run, method=method)
-    call.answer(taken, *snapshot_lines(found, taken))
+        record = ledger.resources.get(resource)
+        if not record.can(ResourceCapability.SNAPSHOT):
+            raise Unsupported(f"nothing can be kept of a {record.kind.value}", "`weft resource show` tells what can")
+        run = None if turn is None else _turn_without(ledger, turn, record, is_replaced=again)
+        taken = resource_controller(ledger).snapshot(record, run=run, method=method)
+    call.answer(taken, *snapshot_lines(record, taken))
     return OK if taken.state is SnapshotState.OK else DIFFERENT
 
 
 def _turn_without(ledger: Ledger, rev: str, resource: Resource, *, is_replaced: bool) -> str:
     """The id of a turn that a snapshot is to be of. Raises NotApplicable where it has one of that resource."""
     turn = ledger.resolve(rev)
-    of_turn = (one for one in ledger.resources.snapshots_of_turn(turn) if one.run == turn)
-    known = next((one for one in of_turn if one.resource == resource.id), None)
-    if known is not None and not is_replaced:
+    of_turn = (snapshot for snapshot in ledger.resources.snapshots_of_turn(turn) if snapshot.run == turn)
+    earlier = next((snapshot for snapshot in of_turn if snapshot.resource == resource.id), None)
+    if earlier is not None and not is_replaced:
         words = ("resource", "snapshot", resource.name, "--turn", rev, "--again")
         raise NotApplicable(
-            f"{short(turn)} has its files of {resource.name!r} already: snapshot {short(known.id)}",
+            f"{short(turn)} has its files of {resource.name!r} already: snapshot {short(earlier.id)}",
             f"`weft {shell_line(words)}` puts what is there now in their place",
         )
     return turn
@@ -491,17 +493,17 @@ def restore(call: Call, snapshot: str, place: str | None, session: str | None, y
     """
     call.ensure_owner("resource restore")
     with call.writing() as ledger:
-        found = ledger.resources.snapshot(snapshot)
-        resource = ledger.resources.get(found.resource)
+        record = ledger.resources.snapshot(snapshot)
+        resource = ledger.resources.get(record.resource)
         controller = resource_controller(ledger)
         controller.drivers.ensure_here(resource)
-        controller.refuse_unsupported(found, in_place=place is None and session is None)
+        controller.refuse_unsupported(record, in_place=place is None and session is None)
         wanted = _new_place(ledger, controller, resource, place, session)
         before = None
         if wanted is None:
-            _ask_first(call, controller, resource, found, is_sure=yes)
+            _ask_first(call, controller, resource, record, is_sure=yes)
             before = controller.keep_present(resource).id
-        done = controller.restore(found, place=wanted, session=session)
+        done = controller.restore(record, place=wanted, session=session)
         is_new = done.outcome is RestoreOutcome.OK and done.new_resource is not None
         stands_at = ledger.resources.get(str(done.new_resource)).place if is_new else wanted or resource.place
     left = controller.notes.get(done.id, ())
@@ -550,7 +552,7 @@ def _restore_lines(resource: Resource, done: ResourceRestore, answer: RestoredSn
         word = "unsupported" if done.outcome is RestoreOutcome.UNSUPPORTED else "failed"
         return [[Span(resource.name, "label"), Span(f": {word}: {done.error}", "bad")]]
     lines: list[Line] = [["restored ", Span(resource.name, "label"), f" at {answer.place}"]]
-    return [*lines, *([Span(f"  left as it was: {one}", "warn")] for one in answer.left)]
+    return [*lines, *([Span(f"  left as it was: {file}", "warn")] for file in answer.left)]
 
 
 @weft_command("reconcile")
@@ -563,14 +565,14 @@ def reconcile(call: Call) -> int:
     with call.writing() as ledger:
         done = resource_controller(ledger).reconcile()
     answer = ReconciledResources(snapshots=done.snapshots, restores=done.restores, busy=done.busy, left=done.left)
-    bad = [one.error for one in done.snapshots if one.state is not SnapshotState.OK]
-    bad += [one.error for one in done.restores if one.outcome is not RestoreOutcome.OK]
+    bad = [snapshot.error for snapshot in done.snapshots if snapshot.state is not SnapshotState.OK]
+    bad += [restore.error for restore in done.restores if restore.outcome is not RestoreOutcome.OK]
     words = f"{counted(len(done.snapshots), 'snapshot')} taken, {counted(len(done.restores), 'restore')} done"
     if not done.snapshots and not done.restores:
         words = "nothing is open"
     lines: list[Line] = [[words], *([Span(f"  failed: {error}", "bad")] for error in bad)]
-    lines += [[Span(f"  somebody else works on {one}", "warn")] for one in done.busy]
-    lines += [[Span(f"  not removed: {one}", "warn")] for one in done.left]
+    lines += [[Span(f"  somebody else works on {place}", "warn")] for place in done.busy]
+    lines += [[Span(f"  not removed: {place}", "warn")] for place in done.left]
     call.answer(answer, *lines)
     return DIFFERENT if bad else OK
 

@@ -174,21 +174,21 @@ def list_(call: Call) -> None:
         return
     rows: list[list[Span | str]] = [
         [
-            Span(one.name, "label"),
-            "of another ledger" if one.foreign else one.state,
-            occasion_text(one.on) if one.fault is None else Span(f"cannot be read: {one.fault}", "bad"),
-            target_text(one),
-            "" if one.next_due is None else local_time(one.next_due),
-            firing_text(one.fired),
-            Span(str(one.missed or ""), "warn"),
+            Span(trigger.name, "label"),
+            "of another ledger" if trigger.foreign else trigger.state,
+            occasion_text(trigger.on) if trigger.fault is None else Span(f"cannot be read: {trigger.fault}", "bad"),
+            target_text(trigger),
+            "" if trigger.next_due is None else local_time(trigger.next_due),
+            firing_text(trigger.fired),
+            Span(str(trigger.missed or ""), "warn"),
         ]
-        for one in triggers
+        for trigger in triggers
     ]
     if not triggers:
         call.note("there is no trigger; make one with `weft trigger create NAME --cron '0 7 * * *' --message TEXT`")
         return
     call.screen.table(rows, ["name", "state", "on", "to", "next", "last", "missed"], numbers=("missed",))
-    missed = [one.name for one in triggers if one.missed]
+    missed = [trigger.name for trigger in triggers if trigger.missed]
     if missed:
         call.note(
             Span("some times were missed", "warn"),
@@ -369,11 +369,11 @@ def _replacing(former: Any, value: Any) -> Any:
 
 def trigger_config(*, is_change: bool = False, **options: Any) -> dict[str, Any]:
     """The configuration that options describe; in a change, what sets the trigger off need not be named."""
-    given = {name: value for name, value in options.items() if value not in (None, ())}
-    has_occasion = any(option in given for option in (*OCCASION_OPTIONS, *DETAILS))
-    config: dict[str, Any] = {} if is_change and not has_occasion else {"on": _occasion(given)}
+    chosen = {name: value for name, value in options.items() if value not in (None, ())}
+    has_occasion = any(option in chosen for option in (*OCCASION_OPTIONS, *DETAILS))
+    config: dict[str, Any] = {} if is_change and not has_occasion else {"on": _occasion(chosen)}
     to = {
-        field: given[option]
+        field: chosen[option]
         for option, field in (
             ("persona", "persona"),
             ("session", "session"),
@@ -382,43 +382,46 @@ def trigger_config(*, is_change: bool = False, **options: Any) -> dict[str, Any]
             ("sender", "sender"),
             ("post_to", "room"),
         )
-        if option in given
+        if option in chosen
     }
     if to:
         config["to"] = to
-    if "include" in given:
-        config["include"] = {"sessions": given["include"]}
+    if "include" in chosen:
+        config["include"] = {"sessions": chosen["include"]}
     for option, field in (("message", "message"), ("on_missed", "onMissed"), ("breaker", "breaker")):
-        if option in given:
-            config[field] = given[option]
+        if option in chosen:
+            config[field] = chosen[option]
     return config
 
 
-def _occasion(given: dict[str, Any]) -> dict[str, Any]:
+def _occasion(chosen: dict[str, Any]) -> dict[str, Any]:
     import os
 
-    zone = {"zone": given["zone"]} if "zone" in given else {}
+    zone = {"zone": chosen["zone"]} if "zone" in chosen else {}
     forms: dict[str, Any] = {
-        "cron": lambda: {"expression": given["cron"], **zone},
-        "every": lambda: given["every"],
-        "at": lambda: {"time": given["at"], **zone} if zone else given["at"],
-        "webhook": lambda: {"scheme": given["webhook"], "secret": _variable(given.get("secret"))},
-        "event": lambda: {"kind": given["event"], **({"filter": _filter(given["where"])} if "where" in given else {})},
-        "folder": lambda: {
-            "folder": os.path.abspath(given["folder"]),
-            **({"patterns": list(given["pattern"])} if "pattern" in given else {}),
+        "cron": lambda: {"expression": chosen["cron"], **zone},
+        "every": lambda: chosen["every"],
+        "at": lambda: {"time": chosen["at"], **zone} if zone else chosen["at"],
+        "webhook": lambda: {"scheme": chosen["webhook"], "secret": _variable(chosen.get("secret"))},
+        "event": lambda: {
+            "kind": chosen["event"],
+            **({"filter": _filter(chosen["where"])} if "where" in chosen else {}),
         },
-        "task": lambda: given["task"],
-        "room": lambda: given["room"],
+        "folder": lambda: {
+            "folder": os.path.abspath(chosen["folder"]),
+            **({"patterns": list(chosen["pattern"])} if "pattern" in chosen else {}),
+        },
+        "task": lambda: chosen["task"],
+        "room": lambda: chosen["room"],
     }
-    named = [option for option in forms if option in given]
+    named = [option for option in forms if option in chosen]
     if len(named) != 1:
         raise click.UsageError(
             "say once what sets it off: --cron, --every, --at, --webhook, --event, --file, --task or --room"
         )
     field = {"every": "interval", "folder": "file"}.get(named[0], named[0])
     for option, occasions in DETAILS.items():
-        if option in given and field not in occasions:
+        if option in chosen and field not in occasions:
             raise click.UsageError(f"only {' or '.join(f'--{name}' for name in occasions)} takes --{option}")
     return {field: forms[named[0]]()}
 

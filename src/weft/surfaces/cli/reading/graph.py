@@ -136,11 +136,11 @@ def node(call: Call, node: str, known_at: str | None) -> None:
     program:researcher, resource:folder, policy:careful. What other commands show is taken too.
     """
     with _current_graph(call) as graph:
-        found = graph.node(node, known_at=known_at)
+        graph_node = graph.node(node, known_at=known_at)
     if call.json:
-        call.document(found)
+        call.document(graph_node)
     else:
-        call.screen.page(node_lines(found))
+        call.screen.page(node_lines(graph_node))
 
 
 @graph_command.verb("neighbours")
@@ -169,15 +169,15 @@ def neighbours(
     weft graph neighbours resource:folder --at yesterday
     """
     with _current_graph(call) as graph:
-        found = graph.neighbours(node, types, direction=direction, at=at, known_at=known_at, limit=limit)
-    if _drawn(call, dot, svg, [found.node, *found.nodes.values()], found.edges):
+        walk = graph.neighbours(node, types, direction=direction, at=at, known_at=known_at, limit=limit)
+    if _drawn(call, dot, svg, [walk.node, *walk.nodes.values()], walk.edges):
         return
     if call.json:
-        call.document(found)
+        call.document(walk)
         return
-    rows = GraphTables(call.screen, found.nodes).neighbours(found.node.name, found.edges)
+    rows = GraphTables(call.screen, walk.nodes).neighbours(walk.node.name, walk.edges)
     _table(call, rows, NEIGHBOURS, "it has no such edges", ("until", "since"))
-    _note_cut(call, found.is_cut, limit)
+    _note_cut(call, walk.is_cut, limit)
 
 
 @graph_command.verb("path")
@@ -209,15 +209,15 @@ def path(
     that cost least are shown.
     """
     with _current_graph(call) as graph:
-        found = graph.path(start, end, types, at=at, known_at=known_at, limit=limit, longest=longest)
-    if _drawn(call, dot, svg, found.nodes.values(), [edge for path in found.paths for edge in path.edges]):
+        paths = graph.path(start, end, types, at=at, known_at=known_at, limit=limit, longest=longest)
+    if _drawn(call, dot, svg, paths.nodes.values(), [edge for path in paths.paths for edge in path.edges]):
         return
     if call.json:
-        call.document(found)
+        call.document(paths)
         return
-    if found.paths:
-        call.screen.page(GraphTables(call.screen, found.nodes).paths(found))
-    elif found.is_cut:
+    if paths.paths:
+        call.screen.page(GraphTables(call.screen, paths.nodes).paths(paths))
+    elif paths.is_cut:
         call.note("so many edges were looked at without finding a way: --type leaves out those that lead nowhere")
     else:
         call.note("there is no way between them of so few edges")
@@ -231,16 +231,16 @@ def path(
 def history(call: Call, run: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
     """List the events of a turn in order."""
     with _current_graph(call) as graph:
-        found = graph.history(run, known_at=known_at, limit=limit)
+        history = graph.history(run, known_at=known_at, limit=limit)
         if dot or svg:
             edges = graph.neighbours(run, ["RUN_HAS_EVENT"], known_at=known_at, limit=limit).edges
-            _drawn(call, dot, svg, [found.run, *found.events], edges)
+            _drawn(call, dot, svg, [history.run, *history.events], edges)
             return
     if call.json:
-        call.document(found)
+        call.document(history)
         return
-    _table(call, GraphTables(call.screen).history(found.events), HISTORY, "it has no events", ("when",))
-    _note_cut(call, found.is_cut, limit)
+    _table(call, GraphTables(call.screen).history(history.events), HISTORY, "it has no events", ("when",))
+    _note_cut(call, history.is_cut, limit)
 
 
 @graph_command.verb("lineage")
@@ -252,15 +252,15 @@ def history(call: Call, run: str, known_at: str | None, limit: int, dot: bool, s
 def lineage(call: Call, node: str, at: str | None, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
     """Show what a node was derived from, step by step."""
     with _current_graph(call) as graph:
-        found = graph.lineage(node, at=at, known_at=known_at, limit=limit)
-    if _drawn(call, dot, svg, found.nodes.values(), found.edges):
+        walk = graph.lineage(node, at=at, known_at=known_at, limit=limit)
+    if _drawn(call, dot, svg, walk.nodes.values(), walk.edges):
         return
     if call.json:
-        call.document(found)
+        call.document(walk)
         return
-    rows = GraphTables(call.screen, found.nodes).edges(found.edges)
+    rows = GraphTables(call.screen, walk.nodes).edges(walk.edges)
     _table(call, rows, EDGES, "it was derived from nothing that is recorded", ("until", "since"))
-    _note_cut(call, found.is_cut, limit)
+    _note_cut(call, walk.is_cut, limit)
 
 
 @graph_command.verb("calls")
@@ -271,16 +271,16 @@ def lineage(call: Call, node: str, at: str | None, known_at: str | None, limit: 
 def calls(call: Call, node: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
     """List the tool calls of a turn or of an answer, each with its results."""
     with _current_graph(call) as graph:
-        found = graph.calls(node, known_at=known_at, limit=limit)
+        pairs = graph.calls(node, known_at=known_at, limit=limit)
         if dot or svg:
-            around = [graph.neighbours(pair.call.name, _OF_CALLS, known_at=known_at) for pair in found]
-            nodes = [node for each in around for node in (*each.nodes.values(), each.node)]
-            _drawn(call, dot, svg, nodes, [edge for each in around for edge in each.edges])
+            around = [graph.neighbours(pair.call.name, _OF_CALLS, known_at=known_at) for pair in pairs]
+            nodes = [node for walk in around for node in (*walk.nodes.values(), walk.node)]
+            _drawn(call, dot, svg, nodes, [edge for walk in around for edge in walk.edges])
             return
     if call.json:
-        call.documents(found)
+        call.documents(pairs)
         return
-    _table(call, GraphTables(call.screen).calls(found), CALLS, "it has no tool calls", ("asked by",))
+    _table(call, GraphTables(call.screen).calls(pairs), CALLS, "it has no tool calls", ("asked by",))
 
 
 @graph_command.verb("resources")
@@ -297,19 +297,19 @@ def resources(
     NODE is a resource, or a turn, a session or an agent whose resources are meant; without it, all of them.
     """
     with _current_graph(call) as graph:
-        found = graph.resources(node, at=at, known_at=known_at, limit=limit)
-        nodes = {state.resource.name: state.resource for state in found}
-        edges = [edge for state in found for edge in (*state.attached, *state.mounted, *state.parts)]
-        edges += [state.owner for state in found if state.owner is not None]
+        states = graph.resources(node, at=at, known_at=known_at, limit=limit)
+        nodes = {state.resource.name: state.resource for state in states}
+        edges = [edge for state in states for edge in (*state.attached, *state.mounted, *state.parts)]
+        edges += [state.owner for state in states if state.owner is not None]
         if not call.json:
             ends = dict.fromkeys(end for edge in edges for end in (edge.source, edge.target))
             nodes |= {end: graph.node(end) for end in ends if end not in nodes}
     if _drawn(call, dot, svg, nodes.values(), edges):
         return
     if call.json:
-        call.documents(found)
+        call.documents(states)
         return
-    rows = GraphTables(call.screen, nodes).resources(found)
+    rows = GraphTables(call.screen, nodes).resources(states)
     _table(call, rows, RESOURCES, "there are no resources", ("mounted by", "attached to"))
 
 
@@ -327,15 +327,15 @@ def policies(
     NODE is a policy, or an agent whose policies are meant; without it, all of them.
     """
     with _current_graph(call) as graph:
-        found = graph.policies(node, at=at, known_at=known_at, limit=limit)
+        steps = graph.policies(node, at=at, known_at=known_at, limit=limit)
         if dot or svg:
-            nodes = [step.policy for step in found] + [graph.node(step.edge.source) for step in found]
-            _drawn(call, dot, svg, nodes, [step.edge for step in found])
+            nodes = [step.policy for step in steps] + [graph.node(step.edge.source) for step in steps]
+            _drawn(call, dot, svg, nodes, [step.edge for step in steps])
             return
     if call.json:
-        call.documents(found)
+        call.documents(steps)
         return
-    _table(call, GraphTables(call.screen).policies(found), POLICIES, "there are no policies")
+    _table(call, GraphTables(call.screen).policies(steps), POLICIES, "there are no policies")
 
 
 @graph_command.verb("ancestry")
@@ -346,15 +346,15 @@ def policies(
 def ancestry(call: Call, node: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
     """Show what a session was forked from or started by, back to the first session."""
     with _current_graph(call) as graph:
-        found = graph.ancestry(node, known_at=known_at, limit=limit)
-    if _drawn(call, dot, svg, found.nodes.values(), [step.edge for step in found.steps]):
+        ancestry = graph.ancestry(node, known_at=known_at, limit=limit)
+    if _drawn(call, dot, svg, ancestry.nodes.values(), [step.edge for step in ancestry.steps]):
         return
     if call.json:
-        call.document(found)
+        call.document(ancestry)
         return
-    rows = GraphTables(call.screen, found.nodes).ancestry(found.steps)
+    rows = GraphTables(call.screen, ancestry.nodes).ancestry(ancestry.steps)
     _table(call, rows, ANCESTRY, "it is no fork and no subagent", ("since",))
-    _note_cut(call, found.is_cut, limit)
+    _note_cut(call, ancestry.is_cut, limit)
 
 
 # --- Events out and in, in the shapes of the agent graph's schema.
@@ -550,14 +550,14 @@ class GraphTables:
             for step in steps
         ]
 
-    def paths(self, found: PathsFound) -> Iterator[Line]:
-        for place, path in enumerate(found.paths):
+    def paths(self, walk: PathsFound) -> Iterator[Line]:
+        for place, path in enumerate(walk.paths):
             if place:
                 yield []
-            yield [self.name(path.nodes[0]), "  ", Span(about(found.nodes.get(path.nodes[0])), "dim")]
+            yield [self.name(path.nodes[0]), "  ", Span(about(walk.nodes.get(path.nodes[0])), "dim")]
             for name, edge in zip(path.nodes[1:], path.edges, strict=True):
                 arrow = f"  -{edge.type.value}-> " if edge.target == name else f"  <-{edge.type.value}- "
-                yield [arrow, self.name(name), "  ", Span(about(found.nodes.get(name)), "dim")]
+                yield [arrow, self.name(name), "  ", Span(about(walk.nodes.get(name)), "dim")]
 
 
 def _time(node: GraphNode) -> str:

@@ -562,16 +562,16 @@ def _suggest(call: Call, names: tuple[str, ...], options: dict[str, Any]) -> Non
         call.note("name a toolset of these: `weft toolset create NAME --allow PATTERN …`; widen them where you see fit")
 
 
-def _answer(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally: AuditTally) -> None:
+def _answer(call: Call, ledger: Ledger, audit_findings: Iterable[AuditFinding], tally: AuditTally) -> None:
     if call.json:
-        findings = list(found)  # which fills the tally
+        findings = list(audit_findings)  # which fills the tally
         call.document(audit_answer(findings, tally))
         return
     labels = _shown_labels(call, ledger)
     if call.screen.terminal:  # where a table needs all of its rows
         with progress(call, "audit", by_itself=True):
-            found = list(found)
-    rows = (_finding_row(finding, labels, finding.turns) for finding in found)
+            audit_findings = list(audit_findings)
+    rows = (_finding_row(finding, labels, finding.turns) for finding in audit_findings)
     call.screen.table(rows, AUDIT_HEADER, spare=("turns", "turn"))
     call.note(*_tally_line(tally))
 
@@ -596,12 +596,12 @@ class _Kind:
         self.subjects[finding.tool or finding.right or of_no_name] += finding.turns
 
 
-def _summarise(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally: AuditTally) -> None:
+def _summarise(call: Call, ledger: Ledger, findings: Iterable[AuditFinding], tally: AuditTally) -> None:
     """How much of each kind there is and where most of it is; what was not allowed by turn and tool."""
     kinds: dict[FindingKind, _Kind] = {}
     problems: dict[AuditFinding, int] = {}
     with progress(call, "audit", by_itself=True):
-        for finding in found:
+        for finding in findings:
             kinds.setdefault(finding.kind, _Kind(finding.severity)).add(finding)
             if finding.severity is AuditSeverity.PROBLEM:
                 in_turn = replace(finding, call_id=None)
@@ -626,9 +626,14 @@ def _summarise(call: Call, ledger: Ledger, found: Iterable[AuditFinding], tally:
         call.note("`weft audit --list` shows each; `weft audit SESSION` those of one session")
 
 
-def _kind_row(kind: FindingKind, found: _Kind) -> tuple[Span | str, ...]:
-    mostly = ", ".join(f"{name} ({turns:,})" for name, turns in found.subjects.most_common(SHOWN_SUBJECTS))
-    return Span(MEANINGS[kind], AUDIT_STYLES[found.severity]), f"{found.count:,}", f"{len(found.sessions):,}", mostly
+def _kind_row(kind: FindingKind, counted_kind: _Kind) -> tuple[Span | str, ...]:
+    mostly = ", ".join(f"{name} ({turns:,})" for name, turns in counted_kind.subjects.most_common(SHOWN_SUBJECTS))
+    return (
+        Span(MEANINGS[kind], AUDIT_STYLES[counted_kind.severity]),
+        f"{counted_kind.count:,}",
+        f"{len(counted_kind.sessions):,}",
+        mostly,
+    )
 
 
 def _finding_row(finding: AuditFinding, labels: dict[str, str], count: int) -> tuple[Span | str, ...]:

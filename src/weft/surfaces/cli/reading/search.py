@@ -192,12 +192,12 @@ def _once(ledger: Ledger, hits: Sequence[Hit], room_hits: Page[RoomHit]) -> list
     """Without what agents were sent of rooms and answered there, where the room's own message is shown. Where not all
     of those were looked for, one hit stays for each message."""
     messages = {hit.message_id for hit in room_hits}
-    kept: list[Hit] = []
+    unique_hits: list[Hit] = []
     for hit, message in zip(hits, ledger.rooms.posted_as(hits), strict=True):
         if message is None or (room_hits.next is not None and message not in messages):
-            kept.append(hit)
+            unique_hits.append(hit)
             messages.add(message or "")
-    return kept
+    return unique_hits
 
 
 def _search_room(call: Call, room: str, query: str, most: int, after: str | None) -> None:
@@ -697,13 +697,13 @@ def embed_stats_command(call: Call) -> None:
         return
     rows = [
         (
-            Span(one.model, "label"),
-            str(one.dimensions),
-            f"{one.nodes:,}",
-            ", ".join(f"{count:,} {kind}{'s' * (count != 1)}" for kind, count in one.kinds.items()),
-            size_text(one.bytes),
-            local_time(one.newest),
+            Span(model_count.model, "label"),
+            str(model_count.dimensions),
+            f"{model_count.nodes:,}",
+            ", ".join(f"{count:,} {kind}{'s' * (count != 1)}" for kind, count in model_count.kinds.items()),
+            size_text(model_count.bytes),
+            local_time(model_count.newest),
         )
-        for one in counts
+        for model_count in counts
     ]
     call.screen.table(rows, EMBED_STATS_HEADER)

@@ -533,15 +533,15 @@ def _show_changed_files(call: Call, ledger: Ledger, session: str, *, patch: bool
 
     turn = ledger.turn(session)
     call.note("its latest turn: ", Span(short(turn.id), "id"))
-    kept = turn_files(ledger)
+    files = turn_files(ledger)
     if _only_read(ledger, turn):
-        return _show_changes(call, kept, (turn.parent_id, turn.id), [], (), patch=patch, exit_code=exit_code)
-    kept.snapshot_of(turn.id)  # or nothing is known of its files
-    changes = kept.changes_of_turn(turn.id)
-    git_changes = git_changes_since(call, kept, [turn.id])
-    ids, places = (turn.parent_id, turn.id), kept.places_of_turn(turn.id)
-    running = ignored_self_running(kept, [turn.id])
-    return _show_changes(call, kept, ids, changes, places, git_changes, running, patch=patch, exit_code=exit_code)
+        return _show_changes(call, files, (turn.parent_id, turn.id), [], (), patch=patch, exit_code=exit_code)
+    files.snapshot_of(turn.id)  # or nothing is known of its files
+    changes = files.changes_of_turn(turn.id)
+    git_changes = git_changes_since(call, files, [turn.id])
+    ids, places = (turn.parent_id, turn.id), files.places_of_turn(turn.id)
+    running = ignored_self_running(files, [turn.id])
+    return _show_changes(call, files, ids, changes, places, git_changes, running, patch=patch, exit_code=exit_code)
 
 
 def _only_read(ledger: Ledger, turn: Turn) -> bool:
@@ -556,16 +556,16 @@ def _only_read(ledger: Ledger, turn: Turn) -> bool:
 def _compare_files(call: Call, ledger: Ledger, left: str, right: str, *, patch: bool, exit_code: bool) -> int:
     from weft.surfaces.cli.turn_files import turn_files
 
-    kept = turn_files(ledger)
-    snapshots = kept.snapshot_of(left), kept.snapshot_of(right)
-    changes, places = kept.changes(*snapshots), kept.places_of(*snapshots)
+    files = turn_files(ledger)
+    snapshots = files.snapshot_of(left), files.snapshot_of(right)
+    changes, places = files.changes(*snapshots), files.places_of(*snapshots)
     ids = (ledger.resolve(left), ledger.resolve(right))
-    return _show_changes(call, kept, ids, changes, places, patch=patch, exit_code=exit_code)
+    return _show_changes(call, files, ids, changes, places, patch=patch, exit_code=exit_code)
 
 
 def _show_changes(
     call: Call,
-    kept: TurnFiles,
+    files: TurnFiles,
     ids: tuple[str | None, str],
     changed_paths: Sequence[ChangedPath],
     places: Sequence[str],
@@ -586,7 +586,7 @@ def _show_changes(
     )
     from weft.surfaces.wire.exchange_answers import FilesDiff
 
-    changes = [file_change(one, kept.text_diff(one) if patch else None) for one in changed_paths]
+    changes = [file_change(path, files.text_diff(path) if patch else None) for path in changed_paths]
     running = {**self_running_changes(changed_paths, places), **ignored_running}
     left_id, right_id = ids
     if call.json:

@@ -226,7 +226,9 @@ def merge_command(call: Call, branch: str, into: str, text: str | None, file: st
     with call.writing() as ledger:
         files = turn_files(ledger)
         merged = files.merge(branch, into) if ledger.resources.list(kind="directory") else None
-        obstacles = [MergeObstacle(one.path, one.why) for one in merged.merge.conflicts] if merged else []
+        obstacles = (
+            [MergeObstacle(conflict.path, conflict.why) for conflict in merged.merge.conflicts] if merged else []
+        )
         if obstacles:
             return _refuse(call, branch, obstacles)
         if summary is None:
@@ -265,7 +267,7 @@ def _checked_summary(text: str, hint: str) -> str:
 
 
 def _refuse(call: Call, branch: str, obstacles: list[MergeObstacle]) -> int:
-    lines: list[Line] = [["  ", Span(safe(one.path), "bad"), f"  {safe(one.why)}"] for one in obstacles]
+    lines: list[Line] = [["  ", Span(safe(obstacle.path), "bad"), f"  {safe(obstacle.why)}"] for obstacle in obstacles]
     head = [f"{counted(len(obstacles), 'path')} in conflict; nothing was changed"]
     call.answer(MergedBranch(turn=None, place=None, conflicts=obstacles), head, *lines)
     call.note(
@@ -402,7 +404,7 @@ def undo_command(call: Call, session: str | None, redo: bool, files: str, dry_ru
     moved = _line(label, done.before, done.head)
     call.answer(answer, moved, *_directory_lines(answer.directories, outcome), *left)
     call.note(undo("undo", label) if redo else undo("undo", label, "--redo"))
-    return UNFINISHED if any(one.error is not None for one in answer.directories) else OK
+    return UNFINISHED if any(directory.error is not None for directory in answer.directories) else OK
 
 
 class _Outcome(NamedTuple):
@@ -431,7 +433,7 @@ def _show_undo(call: Call, files: TurnFiles, plan: UndoPlan, outcome: _Outcome, 
         label=plan.session,
         before_id=plan.before,
         head_id=plan.head,
-        directories=[_counts(one) for one in files.present_changes(plan, force=force)],
+        directories=[_counts(changes) for changes in files.present_changes(plan, force=force)],
     )
     moved = [*_line(plan.session, plan.before, plan.head), Span(" (nothing was done)", "dim")]
     call.answer(answer, moved, *_directory_lines(answer.directories, outcome))
@@ -442,9 +444,11 @@ def _directories(done: UndoneHead) -> list[UndoneFiles]:
     return [
         _counts(
             changes,
-            None if one.outcome is RestoreOutcome.OK else one.error or "somebody works on them; it is done after them",
+            None
+            if restore.outcome is RestoreOutcome.OK
+            else restore.error or "somebody works on them; it is done after them",
         )
-        for one, changes in zip(done.restores, done.changes, strict=True)
+        for restore, changes in zip(done.restores, done.changes, strict=True)
     ]
 
 
@@ -462,19 +466,19 @@ def _counts(changes: DirectoryChanges, error: str | None = None) -> UndoneFiles:
 def _directory_lines(directories: list[UndoneFiles], outcome: _Outcome) -> list[Line]:
     if not directories:
         return [["  ", str(outcome)]]
-    return [["  ", safe(one.place), ": ", *_files_line(one, is_done=outcome.is_done)] for one in directories]
+    return [["  ", safe(files.place), ": ", *_files_line(files, is_done=outcome.is_done)] for files in directories]
 
 
-def _files_line(one: UndoneFiles, *, is_done: bool) -> Line:
-    if one.error is not None:
-        return [Span(f"files were not restored: {safe(one.error)}", "bad")]
-    counts = [f"{one.changed} changed", f"{one.removed} removed", f"{one.restored} restored"]
+def _files_line(files: UndoneFiles, *, is_done: bool) -> Line:
+    if files.error is not None:
+        return [Span(f"files were not restored: {safe(files.error)}", "bad")]
+    counts = [f"{files.changed} changed", f"{files.removed} removed", f"{files.restored} restored"]
     are = "are" if is_done else "would be"
-    kept = f"; git and the ignored files that were kept {are} as they were, new ignored files stay"
-    beside = kept if one.is_whole else ""
-    if one.changed + one.removed + one.restored == 0:
+    kept_words = f"; git and the ignored files that were kept {are} as they were, new ignored files stay"
+    beside = kept_words if files.is_whole else ""
+    if files.changed + files.removed + files.restored == 0:
         return [f"no file differs{beside}"]
-    paths = counted(one.changed + one.removed + one.restored, "path")
+    paths = counted(files.changed + files.removed + files.restored, "path")
     return [f"{paths}{'' if is_done else ' would be'}: {', '.join(counts)}{beside}"]
 
 
@@ -557,19 +561,24 @@ def _check_out_reconstruction(call: Call, rev: str, to: str, *, is_recorded: boo
     with call.writing() as ledger:
         name = place_in_latest(call, ledger, rev)
         with progress(call, "checkout", by_itself=True):
-            found = check_out_reconstruction(ledger, name, to)
-        kept = record_reconstruction(ledger, ledger_directories(ledger), found) if is_recorded else None
+            reconstruction = check_out_reconstruction(ledger, name, to)
+        snapshot = record_reconstruction(ledger, ledger_directories(ledger), reconstruction) if is_recorded else None
     answer = ReconstructedFiles(
-        turn_id=found.turn,
+        turn_id=reconstruction.turn,
         place=os.path.abspath(to),
-        files=len(found.files),
-        deleted=list(found.deleted),
-        gaps=[ReconstructionGap(path=gap.path, why=gap.why.value, turn_id=gap.turn) for gap in found.gaps],
-        snapshot_id=None if kept is None else kept.id,
+        files=len(reconstruction.files),
+        deleted=list(reconstruction.deleted),
+        gaps=[ReconstructionGap(path=gap.path, why=gap.why.value, turn_id=gap.turn) for gap in reconstruction.gaps],
+        snapshot_id=None if snapshot is None else snapshot.id,
     )
     call.answer(
         answer,
-        [safe(answer.place), f" has {counted(answer.files, 'file')} that ", Span(short(found.turn), "id"), " tells of"],
+        [
+            safe(answer.place),
+            f" has {counted(answer.files, 'file')} that ",
+            Span(short(reconstruction.turn), "id"),
+            " tells of",
+        ],
     )
     _note_gaps(call, answer)
 

@@ -326,16 +326,18 @@ def make_compaction(
 
     with call.reading() as ledger:
         opened = ledger.session(session)
-    made = with_invocations(
+    compaction = with_invocations(
         call,
         call.actor,
         lambda shop: compact_session(shop, opened.id, strategy=strategy, model=model, focus=focus, keep=keep),
         has_default_model=has_default_model,
     )
-    figures = f", {made.tokens_before:,} tokens before, {made.tokens_after:,} after"
-    call.answer(made, [Span(opened.label, "label"), " compacted by turn ", Span(made.turn_id, "id"), figures])
-    if isinstance(made.metadata, dict) and "fallback" in made.metadata:
-        call.note(f"the model failed, so the summary is an extract: {made.metadata['fallback']['reason']}")
+    figures = f", {compaction.tokens_before:,} tokens before, {compaction.tokens_after:,} after"
+    call.answer(
+        compaction, [Span(opened.label, "label"), " compacted by turn ", Span(compaction.turn_id, "id"), figures]
+    )
+    if isinstance(compaction.metadata, dict) and "fallback" in compaction.metadata:
+        call.note(f"the model failed, so the summary is an extract: {compaction.metadata['fallback']['reason']}")
     call.note(undo("compact", opened.label, "--undo"))
 
 
@@ -376,30 +378,30 @@ def show_compactions(call: Call, session: str) -> None:
     newest = compared[-MOST_COLUMNS:]
     if len(newest) < len(compared):
         call.note(f"the newest {len(newest)} of {len(compared)}; --json tells all of them")
-    call.screen.table(_rows(newest), ["", *(short(one.compaction.turn_id) for one in newest)])
-    for one in newest:
-        for words, terms in (("kept", one.survived), ("lost", one.lost)):
-            call.screen.show(*_term_line(one, words, terms))
+    call.screen.table(_rows(newest), ["", *(short(column.compaction.turn_id) for column in newest)])
+    for column in newest:
+        for words, terms in (("kept", column.survived), ("lost", column.lost)):
+            call.screen.show(*_term_line(column, words, terms))
 
 
 def _rows(compared: Sequence[ComparedCompaction]) -> list[list[Span | str]]:
     rows: list[list[Span | str]] = []
     for title, cells in (
-        ("turn", [Span(short(one.compaction.turn_id), "id") for one in compared]),
-        ("in effect", [Span("yes", "good") if one.in_effect else "" for one in compared]),
-        ("strategy", [one.strategy + (", extract" if one.is_extract else "") for one in compared]),
-        ("trigger", [one.compaction.trigger or "" for one in compared]),
-        ("model", [one.compaction.model for one in compared]),
-        ("turns summarised", [_count(one.compaction.turns_summarized) for one in compared]),
-        ("turns kept", [_count(one.kept_turns) for one in compared]),
-        ("terms kept", [f"{len(one.survived)} of {len(one.survived) + len(one.lost)}" for one in compared]),
-        ("tokens before", [_count(one.compaction.tokens_before) for one in compared]),
-        ("tokens after", [_count(one.compaction.tokens_after) for one in compared]),
-        ("summary tokens", [_count(one.compaction.summary_tokens) for one in compared]),
-        ("tokens sent", [_count(one.compaction.summarization_input_tokens) for one in compared]),
-        ("tokens received", [_count(one.compaction.summarization_output_tokens) for one in compared]),
-        ("cost", ["?" if one.cost_micro_usd is None else dollar_text(one.cost_micro_usd) for one in compared]),
-        ("took", [_seconds(one.compaction.duration_ms) for one in compared]),
+        ("turn", [Span(short(column.compaction.turn_id), "id") for column in compared]),
+        ("in effect", [Span("yes", "good") if column.in_effect else "" for column in compared]),
+        ("strategy", [column.strategy + (", extract" if column.is_extract else "") for column in compared]),
+        ("trigger", [column.compaction.trigger or "" for column in compared]),
+        ("model", [column.compaction.model for column in compared]),
+        ("turns summarised", [_count(column.compaction.turns_summarized) for column in compared]),
+        ("turns kept", [_count(column.kept_turns) for column in compared]),
+        ("terms kept", [f"{len(column.survived)} of {len(column.survived) + len(column.lost)}" for column in compared]),
+        ("tokens before", [_count(column.compaction.tokens_before) for column in compared]),
+        ("tokens after", [_count(column.compaction.tokens_after) for column in compared]),
+        ("summary tokens", [_count(column.compaction.summary_tokens) for column in compared]),
+        ("tokens sent", [_count(column.compaction.summarization_input_tokens) for column in compared]),
+        ("tokens received", [_count(column.compaction.summarization_output_tokens) for column in compared]),
+        ("cost", ["?" if column.cost_micro_usd is None else dollar_text(column.cost_micro_usd) for column in compared]),
+        ("took", [_seconds(column.compaction.duration_ms) for column in compared]),
     ):
         rows.append([Span(title, "dim"), *cells])
     return rows
@@ -413,10 +415,10 @@ def _seconds(ms: int | None) -> str:
     return "?" if ms is None else f"{ms / 1000:,.1f} s"
 
 
-def _term_line(one: ComparedCompaction, words: str, terms: Sequence[str]) -> Line:
+def _term_line(compared: ComparedCompaction, words: str, terms: Sequence[str]) -> Line:
     more = f" and {len(terms) - MOST_TERMS} more" if len(terms) > MOST_TERMS else ""
     listed = ", ".join(terms[:MOST_TERMS]) if terms else "nothing"
-    return [Span(short(one.compaction.turn_id), "id"), Span(f" {words}: ", "dim"), listed, more]
+    return [Span(short(compared.compaction.turn_id), "id"), Span(f" {words}: ", "dim"), listed, more]
 
 
 # --- `weft substitute`: a message or a tool's result is shown with other words.

@@ -537,13 +537,13 @@ def _list(call: Call) -> None:
     if call.json:
         call.documents(aliases)
     elif aliases:
-        call.screen.table([_alias_row(one) for one in aliases], ALIAS_HEADER, spare=ALIAS_SPARE)
+        call.screen.table([_alias_row(alias) for alias in aliases], ALIAS_HEADER, spare=ALIAS_SPARE)
     else:
         call.note("no session has a second name: weft alias ALIAS SESSION gives one")
 
 
-def _alias_row(one: SessionAlias) -> tuple[Span | str, ...]:
-    return Span(one.alias, "label"), Span(one.session, "label"), one.reason
+def _alias_row(alias: SessionAlias) -> tuple[Span | str, ...]:
+    return Span(alias.alias, "label"), Span(alias.session, "label"), alias.reason
 
 
 # --- `weft archive`: out of sight, not out of the ledger.

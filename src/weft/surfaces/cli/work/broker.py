@@ -152,13 +152,13 @@ def retry_command(call: Call, turn: str, afresh: bool, yes: bool, no_wait: bool,
 
 def _effects(ledger: Ledger, turn: str) -> list[ToolCall]:
     """The tool calls that ran, or may have run."""
-    return [one for one in ledger.tool_calls(turn) if one.status != "denied"]
+    return [call for call in ledger.tool_calls(turn) if call.status != "denied"]
 
 
 def _confirm(call: Call, calls: list[ToolCall], yes: bool) -> None:
-    for one in calls:
-        arguments_text = str(one.arguments)[:ARGUMENT_CHARACTERS]
-        call.note(Span(f"{one.name} ", "tool"), f"{arguments_text}  ", Span(one.status, "dim"))
+    for tool_call in calls:
+        arguments_text = str(tool_call.arguments)[:ARGUMENT_CHARACTERS]
+        call.note(Span(f"{tool_call.name} ", "tool"), f"{arguments_text}  ", Span(tool_call.status, "dim"))
     if yes:
         return
     if not is_person_there(call):

@@ -122,7 +122,10 @@ def _in_order(messages: list[InboxMessage]) -> list[InboxMessage]:
     first: dict[str, int] = {}
     for message in messages:
         first.setdefault(message.session_id, message.n)
-    return sorted(messages, key=lambda one: (first[one.session_id], one.state == "queued", -one.priority, one.n))
+    return sorted(
+        messages,
+        key=lambda message: (first[message.session_id], message.state == "queued", -message.priority, message.n),
+    )
 
 
 def _show_waiting(call: Call, messages: list[InboxMessage]) -> None:
@@ -510,14 +513,14 @@ def requests(call: Call, name: str | None, status: str | None) -> None:
     with looking(call) as programs:
         requests_listed = programs.requests(name, status=status)
         requests_listed += tool_requests(programs, name, status)
-        requests_listed.sort(key=lambda one: one.asked_at)
+        requests_listed.sort(key=lambda request: request.asked_at)
     if call.json:
         call.documents(requests_listed)
     elif requests_listed:
         rows = [
-            (Span(_short_request_id(one), "id"), one.human, Span(_status(one), STYLES.get(one.status, "")),
-             local_time(one.asked_at), one.text or "")
-            for one in requests_listed
+            (Span(_short_request_id(request), "id"), request.human,
+             Span(_status(request), STYLES.get(request.status, "")), local_time(request.asked_at), request.text or "")
+            for request in requests_listed
         ]  # fmt: skip
         call.screen.table(rows, ("request", "person", "status", "asked", "what"))
     else:

@@ -104,7 +104,7 @@ def protected_places(ledger: str | None) -> ProtectedPlaces:
 
 def _trusted_files() -> tuple[str, ...]:
     """Where ledgers lie that may act for this person: what a command wrote there would act as well."""
-    identities = [known.identity for known in trust_store().ledgers()]
+    identities = [ledger.identity for ledger in trust_store().ledgers()]
     return tuple(identity.place for identity in identities if identity.inode is not None)
 
 
@@ -302,8 +302,8 @@ def load_resource_settings() -> ResourceSettings:
         settings = msgspec.convert(tomllib.loads(text), ResourceSettings)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise InvalidInput(f"{path}: {error}", "docs/branches.md shows how it is written") from None
-    kept = settings.snapshots
-    if min(kept.file_bytes, kept.total_bytes, kept.files) < 1:
+    limits = settings.snapshots
+    if min(limits.file_bytes, limits.total_bytes, limits.files) < 1:
         raise InvalidInput(f"{path}: a limit of snapshots is below 1", "give numbers from 1 on")
     return settings
 

@@ -168,10 +168,10 @@ def _offer_folder(call: Call, ledger: Ledger, session: str | None, folder: str |
     from weft.surfaces.cli.trust import is_granted
 
     try:
-        kept = ResourceLog(ledger).kept_from(session)
+        resources = ResourceLog(ledger).kept_from(session)
     except NotFound:
         return  # a session that begins with the message
-    for resource in kept:
+    for resource in resources:
         owner = "" if resource.owner is None else resource.owner.name or resource.owner.id
         question = f"a fork kept {safe(resource.place)} with {safe(owner)}: migrate it to {safe(session)}?"
         if resource.place == os.path.realpath(folder) and is_granted(question):

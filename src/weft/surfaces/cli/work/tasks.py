@@ -106,7 +106,7 @@ def create_task(
     retry_key: str | None,
 ) -> None:
     """Make a task."""
-    checked = [json_of(one, "criterion") for one in criteria]
+    checked = [json_of(criterion, "criterion") for criterion in criteria]
     spec = {"successCriteria": checked} if checked else None
     config = given(title=title, assignee=assignee, priority=priority, dependencies=list(needs), spec=spec)
     config = with_fields({**config, **given(workspace=_absolute(workspace))}, fields)
@@ -219,7 +219,7 @@ def complete_task(
         folder = workspace or own or "."
         run = CriterionCommands(command_runner(programs.ledger)).run
         done = programs.complete_task(name, answer=final, workspace=folder, run=run, key=retry_key)
-        checks = [one for one in programs.checks(name) if one.version == done.version]
+        checks = [check for check in programs.checks(name) if check.version == done.version]
     criteria = criteria_of(done.config if isinstance(done.config, dict) else {})
     last_checks = {check.criterion: check for check in checks if check.passed and check.criterion < len(criteria)}
     lines: list[Line] = [
@@ -270,9 +270,9 @@ def _report(report: dict[str, Any]) -> list[Line]:
     if "request" in report:
         return [*lines, [f"  {report['assignee']} was told"]]
     lines.append([f"  {report['assignee']} took {counted(report['turns'], 'turn')} in {report['session']}"])
-    for one in report["criteria"]:
-        verdict = Span("  held ", "good") if one["passed"] else Span("  unmet ", "bad")
-        lines.append([verdict, one["words"]])
+    for criterion in report["criteria"]:
+        verdict = Span("  held ", "good") if criterion["passed"] else Span("  unmet ", "bad")
+        lines.append([verdict, criterion["words"]])
     if "reason" in report:
         lines.append([f"  {report['reason']}"])
     return lines
@@ -397,7 +397,7 @@ async def _worked(
 
                 await to_the_end(crossing.run(partial(_end, programs, run, error)))
             raise
-    turns = [one.turn for one in done.facts.rounds if one.turn is not None]
+    turns = [round.turn for round in done.facts.rounds if round.turn is not None]
     return run, done, await crossing.run(partial(turn_notes_of, call, access.ledger, turns))
 
 
@@ -473,7 +473,9 @@ def _recorded(call: Call, request: AgentRunRequest) -> AgentRun | None:
             return None
         messages = ledger.inbox.list(session=session.id, states=["answered", "dead", "cancelled"], limit=MOST_MESSAGES)
         task_messages = [
-            one for one in messages if isinstance(one.metadata, dict) and one.metadata.get(TASK_FIELD) == task.id
+            message
+            for message in messages
+            if isinstance(message.metadata, dict) and message.metadata.get(TASK_FIELD) == task.id
         ]
         if task.state not in ("completed", "failed") or not task_messages:
             return None

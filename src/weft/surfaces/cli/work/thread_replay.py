@@ -68,7 +68,7 @@ def _configured_models(call: Call, programs: Programs, threads: Sequence[ThreadR
     replayed."""
     ledger, acting = programs.ledger, acting_person(call, programs)
     reader = LayerReader(programs, Inference(), os.environ.get, acting, other_models(programs, os.environ.get))
-    agents = {(ledger.turn(ledger.point(one.last).turn_id).persona_id, one.after) for one in threads}
+    agents = {(ledger.turn(ledger.point(thread.last).turn_id).persona_id, thread.after) for thread in threads}
     requests = [TurnRequest(persona=agent, parent=after) for agent, after in agents]
     return [reader.configuration(request).require_model() for request in requests]
 
