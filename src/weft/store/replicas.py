@@ -334,6 +334,8 @@ class TrustedFolder(Struct, frozen=True, kw_only=True):
     is_for_work: bool = False
     """Whether agents also change files there, and run commands in the sandbox, without asking. That holds for the
     folders in it, too."""
+    copy_of: str | None = None
+    """The folder that Weft copied it from, by whose trust it is trusted: revoked with it."""
 
 
 class ShownFile(Struct, frozen=True, kw_only=True):
@@ -410,6 +412,16 @@ def _with_folder(
     """The folders, sorted, with this one at its place, or with none there."""
     others = [trusted for trusted in folders if trusted.place != place]
     return tuple(sorted([*others, *([] if folder is None else [folder])], key=lambda trusted: trusted.place))
+
+
+def _is_copy_from(folder: TrustedFolder, place: str) -> bool:
+    """Whether Weft copied it from the folder at a place, or from one in it."""
+    return folder.copy_of is not None and _is_beneath(folder.copy_of, place)
+
+
+def _without_work_in_copies(folders: Sequence[TrustedFolder], place: str) -> tuple[TrustedFolder, ...]:
+    """The folders, where the copies of what is at a place are trusted for work no longer."""
+    return tuple(replace(folder, is_for_work=False) if _is_copy_from(folder, place) else folder for folder in folders)
 
 
 def _is_beneath(place: str, folder: str) -> bool:
@@ -564,6 +576,27 @@ class TrustStore:
                 rules = sorted([*others, change(seen)], key=lambda known: known.folder.place)
                 self._write_file(replace(trusted, rules=tuple(rules)))
 
+    def trust_copy(self, original: str, copy: str) -> bool:
+        """Trust a folder that Weft made from another one as that one is trusted: agents are told the rules that the
+        person saw there, and work as they do there. A no to work in the original is one to work in the copy. False:
+        the original is not trusted, and neither is the copy."""
+        seen = self.seen_rules(original)
+        with self._file_locked():
+            trusted = self._load_file()
+            is_for_work = _granting_folder(trusted, original) is not None
+            made = replace(_folder_at(copy, self._clock.now_ms()), copy_of=os.path.realpath(original))
+            was_granted = _granting_folder(trusted, made.place) is not None
+            if seen is not None or (is_for_work and not was_granted):
+                made = replace(made, is_for_work=is_for_work)
+                trusted = replace(trusted, folders=_with_folder(trusted.folders, made.place, made))
+            if seen is not None:
+                rules = [*(one for one in trusted.rules if one.folder.place != made.place), replace(seen, folder=made)]
+                trusted = replace(trusted, rules=tuple(sorted(rules, key=lambda one: one.folder.place)))
+            if was_granted and not is_for_work:
+                trusted = replace(trusted, declined=_with_folder(trusted.declined, made.place, made))
+            self._write_file(trusted)
+        return seen is not None or is_for_work
+
     def is_trusted_for_work(self, path: str) -> bool:
         """Whether a folder is one that was trusted for work, or lies in one. A link in it leads elsewhere, and what
         belongs to another user now is not trusted. It is looked up anew each time: trust may have been revoked."""
@@ -585,6 +618,7 @@ class TrustStore:
                     trusted, folders=_with_folder(trusted.folders, place, replace(direct_grant, is_for_work=False))
                 )
             if granting is not None:
+                trusted = replace(trusted, folders=_without_work_in_copies(trusted.folders, place))
                 self._write_file(self._without_grants_from_above(trusted, place))
         return granting
 
@@ -614,8 +648,10 @@ class TrustStore:
             revoked = next((folder for folder in trusted.folders if folder.place == place), None)
             if revoked is None:
                 return False
-            rules = tuple(seen for seen in trusted.rules if seen.folder.place != place)
-            changed = replace(trusted, folders=_with_folder(trusted.folders, place), rules=rules)
+            others = tuple(folder for folder in trusted.folders if not _is_copy_from(folder, place))
+            left = _with_folder(others, place)
+            rules = tuple(seen for seen in trusted.rules if seen.folder.place in {folder.place for folder in left})
+            changed = replace(trusted, folders=left, rules=rules)
             self._write_file(self._without_grants_from_above(changed, place) if revoked.is_for_work else changed)
         return True
 

@@ -20,6 +20,7 @@ from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import GOOGLE, MESSAGE, RESPONSES, Script, Scripted, answer, chat_saying, failure, scripted
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import Decision
+from weft.kernel.events import ModelRequest, ModelResponse
 from weft.ledger.api import Ledger
 from weft.ledger.model import ImagePart
 from weft.runtime.broker.broker import OutgoingMessage, send
@@ -35,6 +36,7 @@ from weft.runtime.inference.model_requests import (
 from weft.runtime.tool.tool_contract import FunctionTool, ToolOutput, tools_of
 
 LEAST_SHARE = 0.95
+CUT_WINDOW = 9_000
 SYSTEM = "You mend what is broken, one step after the other. " * 300
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(600)).decode()
 Calls = Sequence[tuple[str, dict[str, Any]]]
@@ -195,6 +197,95 @@ def test_a_fork_reads_what_its_parent_wrote(path: Path, dialect: Dialect) -> Non
         assert low_shares(agent)[1:] == []
         assert len(set(agent.caches.keys)) <= 1
         assert None not in agent.caches.keys
+
+    run(dialect, body)
+
+
+FORKED: dict[str, list[Calls]] = {
+    "plain turns": [],
+    "parallel calls": [STEP, PARALLEL, MANY],
+    "images": [PICTURE, STEP, PICTURE],
+}
+
+
+def ensure_fork_is_read(agent: CachedAgent, forked: int, parents: int) -> None:
+    """The fork's first request, by its number, begins as the parent's request at that place does, and read it."""
+    fork, parent = (agent.caches.counts[number] for number in (forked, parents))
+    bodies = [without_markers(agent.server.received[number].body) for number in (forked, parents)]
+    field = {Dialect.OPENAI_RESPONSES: "input", Dialect.GOOGLE: "contents"}.get(agent.dialect, "messages")
+    said = [body.pop(field) for body in bodies]
+    assert bodies[0] == bodies[1], "tools and system"
+    assert said[0][: len(said[1])] == said[1]
+    assert fork.read >= LEAST_SHARE * parent.tokens
+
+
+@pytest.mark.parametrize("steps", FORKED.values(), ids=FORKED)
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_fork_begins_with_its_parents_prompt_also_behind_a_restart(
+    path: Path, dialect: Dialect, is_restarted: bool, steps: list[Calls]
+) -> None:
+    async def body(agent: CachedAgent) -> None:
+        async with office(agent, path) as desk:
+            await desk.send()
+            turn = await desk.send(*steps)
+            parents = len(agent.caches.counts) - 1
+            await desk.ledger.fork(turn, label="fork")
+            if not is_restarted:
+                await desk.send(session="fork")
+        if is_restarted:
+            async with office(agent, path) as other:
+                await other.send(session="fork")
+        ensure_fork_is_read(agent, -1, parents)
+
+    run(dialect, body)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_fork_behind_a_compaction_begins_with_the_compacted_prompt(path: Path, dialect: Dialect) -> None:
+    async def body(agent: CachedAgent) -> None:
+        async with office(agent, path) as desk:
+            await desk.send(*[STEP] * 3)
+            await desk.ledger.compactions.record(session="main", summary="All of it was looked at. " * 300)
+            turn = await desk.send(STEP)
+            parents = len(agent.caches.counts) - 1
+            await desk.ledger.fork(turn, label="fork")
+            await desk.send(session="fork")
+        assert agent.caches.counts[parents].tokens < agent.caches.counts[3].tokens * 2
+        ensure_fork_is_read(agent, -1, parents)
+
+    run(dialect, body)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_fork_inside_a_turn_begins_with_what_that_step_was_sent(path: Path, dialect: Dialect) -> None:
+    async def body(agent: CachedAgent) -> None:
+        async with office(agent, path) as desk:
+            turn = await desk.send(*[STEP] * 4)
+            answers = [one.id for one in await desk.ledger.events(turn) if isinstance(one.event, ModelResponse)]
+            await desk.ledger.fork(answers[1], label="fork")
+            await desk.send(session="fork")
+        ensure_fork_is_read(agent, -1, 1)
+
+    run(dialect, body)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_fork_of_a_cut_context_is_cut_at_the_same_place(path: Path, dialect: Dialect) -> None:
+    limits: dict[str, Any] = {"context_window": CUT_WINDOW}
+
+    async def body(agent: CachedAgent) -> None:
+        async with office(agent, path) as desk:
+            turn = await desk.send(*[STEP] * 9, **limits)
+            for _ in range(3):
+                turn = await desk.send(*[STEP] * 9, **limits)
+            parents = len(agent.caches.counts) - 1
+            *_, asked = [one.event for one in await desk.ledger.events(turn) if isinstance(one.event, ModelRequest)]
+            params = b"".join([piece async for piece in desk.ledger.read_content(str(asked.params))])
+            assert b'"cut"' in params
+            await desk.ledger.fork(turn, label="fork")
+            await desk.send(session="fork", **limits)
+        ensure_fork_is_read(agent, -1, parents)
 
     run(dialect, body)
 

@@ -128,14 +128,11 @@ def test_what_the_model_cannot_take_is_not_sent_and_recorded_so(desk: Desk) -> N
     assert (turn.thinking_config, turn.permissions_granted) == (None, {"layers": []})
 
 
-def test_a_fork_inherits_what_its_thread_was_configured_with_and_no_message(desk: Desk) -> None:
+def test_a_fork_inherits_what_its_thread_was_configured_with(desk: Desk) -> None:
     limits = {"tools": {"deny": ["Bash"]}}
     config = {"defaultModelConfig": {"situation": "coding", "seed": 3}, "permissions": limits}
     desk.programs.create_session("first", model="fast", config=config)
-    turn = desk.turn("first", parse_overrides(model="fast", settings=["temperature=1"], deny=["Read"]))
-    assert "temperature" not in {key for layer in desk.read("first").effective.layers for key in layer.values} - {
-        "temperature"
-    }
+    turn = desk.turn("first")
     desk.ledger.fork(turn, label="second")
     forked = desk.read("second")
     assert sources(forked)["model"] == ("@(fast)", "thread", "first")
@@ -153,6 +150,28 @@ def test_a_fork_inherits_what_its_thread_was_configured_with_and_no_message(desk
     assert desk.read("second").effective.permissions.allows("Edit")
     third = desk.read(None, parent=desk.turn("second"))
     assert sources(third)["model"] == ("@(fast)", "thread", "first")
+
+
+def test_what_a_turn_was_sent_with_is_the_default_of_a_fork_and_not_of_its_own_session(desk: Desk) -> None:
+    desk.programs.create_session("first", model="fast", config={"defaultModelConfig": {"situation": "coding"}})
+    sent_with = parse_overrides(model="other", settings=["temperature=1"], deny=["Read"], sandbox="read-only")
+    turn = desk.turn("first", sent_with)
+    assert desk.read("first").effective.value("model") == "@(fast)"
+    assert desk.read("first").effective.permissions.allows("Read")
+    desk.ledger.fork(turn, label="second")
+    forked = desk.read("second").effective
+    assert [forked.value(key) for key in ("model", "temperature")] == ["other", 1]
+    assert not forked.permissions.allows("Read")
+    assert forked.permissions.sandbox.files == "read-only"
+    own = parse_overrides(model="fast", situation="coding", settings=["temperature=0.5"], deny=["Bash"])
+    said = desk.read("second", own).effective
+    assert [said.value(key) for key in ("model", "situation", "temperature")] == ["fast", "coding", 0.5]
+    assert [said.permissions.allows(tool) for tool in ("Bash", "Read")] == [False, True]
+    assert said.permissions.sandbox.files == "read-only", "nothing else is said of the sandbox"
+    desk.turn("second")
+    assert desk.read("second").effective.value("model") == "other", "all turns of the fork have it"
+    again = desk.read("second", takes_defaults=False, parent=turn).effective
+    assert again.value("model") == "@(fast)", "what does a turn again has that turn's own message"
 
 
 def test_a_situation_that_a_later_layers_model_does_not_know_is_left_out(desk: Desk) -> None:

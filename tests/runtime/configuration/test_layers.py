@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from weft.kernel.authority import Principal, PrincipalKind
 from weft.ledger.reports.audit import PermissionVerdict, ToolUse, judge, parse_grant
-from weft.runtime.assembly.configuration_layers import ConfigLayer, LayerName, merge, passed_on, thread_layers
+from weft.runtime.assembly.configuration_layers import (
+    NO_OVERRIDES,
+    ConfigLayer,
+    LayerName,
+    merge,
+    passed_on,
+    thread_layers,
+)
 from weft.runtime.egress.execution_context import context_for
 from weft.runtime.inference.model_requests import ModelParameters, ModelSettings, ProviderKind, ProviderSettings
 from weft.runtime.tool.toolsets import PermissionLimits, SandboxLimits
@@ -127,12 +134,19 @@ def test_the_recorded_permissions_audit_as_they_were_enforced(layers: list[Confi
 
 
 @given(LAYERS)
-def test_a_thread_passes_on_what_its_thread_and_session_say_and_nothing_else(layers: list[ConfigLayer]) -> None:
+def test_a_thread_passes_on_what_its_thread_session_and_message_say_and_nothing_else(
+    layers: list[ConfigLayer],
+) -> None:
     record = merge(layers).record(model="one", provider="there", chain=["human:ada"])
     read = msgspec.json.decode(msgspec.json.encode(record))
-    for same_session, names in ((False, ("thread", "spawner", "session")), (True, ("thread",))):
+    passed = ("thread", "spawner", "session", "message")
+    for same_session, message, names in (
+        (False, NO_OVERRIDES, passed),
+        (False, None, passed[:-1]),
+        (True, NO_OVERRIDES, passed[:1]),
+    ):
         kept = sorted((layer for layer in layers if layer.name in names), key=lambda layer: names.index(layer.name))
-        inherited = merge(thread_layers(read, same_session=same_session))
+        inherited = merge(thread_layers(read, same_session=same_session, message=message))
         assert {layer.name for layer in inherited.layers} <= {LayerName.THREAD}
         values = {key: one.value for key, one in inherited.values.items()}
         assert values == {key: value for key, (value, *_) in naive_values(kept).items()}
@@ -168,7 +182,7 @@ STRANGE_RECORDS: list[Any] = [None, [], "text", {}, {"layers": 5}, *({"layers": 
 
 @pytest.mark.parametrize("record", STRANGE_RECORDS)
 def test_a_record_without_layers_passes_nothing_on(record: Any) -> None:
-    assert thread_layers(record, same_session=False) == []
+    assert thread_layers(record, same_session=False, message=NO_OVERRIDES) == []
 
 
 def test_the_record_says_where_values_came_from_and_what_was_not_sent() -> None:
@@ -191,7 +205,10 @@ def test_the_record_says_where_values_came_from_and_what_was_not_sent() -> None:
             "max_tokens": {"layer": "session", "source": "notes"},
         },
         "not_sent": {"thinking": "high"},
-        "layers": [{"name": "session", "source": "notes", "values": {"model": "@(fast)", "max_tokens": 40}}],
+        "layers": [
+            {"name": "session", "source": "notes", "values": {"model": "@(fast)", "max_tokens": 40}},
+            {"name": "message", "values": {"temperature": 0.0}, "permissions": {"deny": ("Bash",)}},
+        ],
     }
     assert effective.permissions.record() == {"layers": [{"layer": "message", "source": "", "deny": ["Bash"]}]}
     assert merge(layers[:2]).permissions.record() == {"layers": []}

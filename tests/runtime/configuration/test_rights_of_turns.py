@@ -11,7 +11,14 @@ from msgspec import Struct
 from tests.runtime.configuration.test_layers import KEYS, TOOLS, strictness
 from tests.sizes import PROVING
 from weft.kernel.authority import Principal, PrincipalKind
-from weft.runtime.assembly.configuration_layers import ConfigLayer, EffectiveConfig, LayerName, merge, thread_layers
+from weft.runtime.assembly.configuration_layers import (
+    ConfigLayer,
+    EffectiveConfig,
+    LayerName,
+    MessageOverrides,
+    merge,
+    thread_layers,
+)
 from weft.runtime.egress.execution_context import context_for
 from weft.runtime.tool.toolsets import NO_LIMITS, PermissionLimits, SandboxLimits
 
@@ -78,7 +85,9 @@ def test_no_turn_of_a_tree_has_a_right_that_its_token_agent_session_or_thread_la
         is_fork = parent is None or random.random() < 0.5
         session = len(turns) if is_fork or parent is None else parent.session
         token, persona, own, message = random.choices(known, k=4)
-        passed_on = [] if parent is None else thread_layers(parent.record, same_session=parent.session == session)
+        is_same = parent is not None and parent.session == session
+        overrides = MessageOverrides(deny=message.deny)
+        passed_on = [] if parent is None else thread_layers(parent.record, same_session=is_same, message=overrides)
         inherited = frozenset() if parent is None else parent.inherited
         if parent is not None and is_fork:
             inherited = inherited | {parent.session_limits}

@@ -12,7 +12,7 @@ from weft.kernel.errors import NotFound
 from weft.kernel.events import Event, EventRef, ModelRequest, Receipt
 from weft.ledger.api.base import LedgerBase
 from weft.ledger.api.inbox import OPEN
-from weft.ledger.broker.admission import interrupt_answer
+from weft.ledger.broker.admission import interrupt_answer, task_session
 from weft.ledger.broker.inbox import (
     DEFAULT_LIMITS,
     QUEUE_SHOWN,
@@ -76,8 +76,8 @@ from weft.ledger.room_records import participant_question
 from weft.ledger.views.rows import json_of, load_session, load_session_number, load_turn, run_events, text_of
 from weft.ledger.write.approvals import Approval, listed_approvals, session_grants
 from weft.ledger.write.transaction import Append, LeasePatience
-from weft.ledger.write.turn_events import RunConfig, compaction_for
-from weft.store.replicas import OWN_NAMES, counts, is_written_here
+from weft.ledger.write.turn_events import RunConfig, compaction_for, main_session
+from weft.store.replicas import OWN_NAMES, authored_event, counts, is_written_here
 from weft.store.sql import Question
 
 WORKERS_LOOKED_AT = 4096
@@ -248,6 +248,24 @@ class Runs:
             config = json_of(txn, next(configs, None))
         folder = config.get("workspace") if isinstance(config, dict) else None
         return folder if isinstance(folder, str) else None
+
+    def session_of_agent(self, name: str) -> str:
+        """The label of the session that a message to an agent goes to: of the task that it works on, else its main
+        one, which need not be there yet."""
+        with self._store.read() as txn:
+            session = task_session(txn.sql, name)
+        return main_session(name) if session is None else session.label
+
+    def worked_folder(self, turn: str) -> str | None:
+        """The folder that a turn worked in, where a broker of this ledger ran it for a message: nobody else says where
+        a session works, whatever a turn that was imported, pulled or recorded by hand names."""
+        with self._store.read() as txn:
+            row = load_turn(txn.sql, turn)
+            event = None if row is None else authored_event(txn, row.n)
+            if row is None or event is None or not event.is_own:
+                return None
+            was_sent = txn.sql.fetch_row("SELECT 1 FROM inbox WHERE turn = ? LIMIT 1", (turn,)) is not None
+            return text_of(txn, row.workspace) if was_sent else None
 
     def session_grants(self, session: str) -> list[Approval]:
         """What people allowed for the rest of a session, by its id."""

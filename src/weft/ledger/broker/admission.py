@@ -27,7 +27,7 @@ from weft.ledger.broker.inbox import (
     own_run,
 )
 from weft.ledger.model import DEFAULT_AGENT, FileNote, Message, NewMessage
-from weft.ledger.views.rows import SessionRow, TurnRow, agent_id, find_by_name
+from weft.ledger.views.rows import SessionRow, TurnRow, agent_id, find_by_name, load_session
 from weft.ledger.write.record_turn import weigh
 from weft.ledger.write.sessions import new_fork_label, stream_of
 from weft.ledger.write.transaction import (
@@ -50,6 +50,7 @@ from weft.ledger.write.turn_events import (
     main_session,
 )
 from weft.store.replicas import last_copied_event
+from weft.store.sql import Sql
 
 # --- Admitting messages to inboxes, cancelling them, and sending dead ones again.
 
@@ -336,15 +337,21 @@ def _session_of_agent(append: Append, name: str) -> SessionRow:
 
 def _task_session(append: Append, name: str) -> SessionRow | None:
     """The session of the task that an agent works on."""
-    row = append.sql.fetch_row(
+    session = task_session(append.sql, name)
+    return None if session is None else ensure_session(append, session.label)
+
+
+def task_session(sql: Sql, name: str) -> SessionRow | None:
+    """The session of the task that an agent works on, as it is found; nobody is asked whether they may write there."""
+    row = sql.fetch_row(
         "SELECT session FROM program"
         " WHERE (name = ? AND deleted = 0 OR id = ?) AND kind = 'agent' AND task IS NOT NULL",
         (name, name),
     )
-    session = None if row is None or row[0] is None else append.view.find_session_id(row[0])
+    session = None if row is None or row[0] is None else load_session(sql, row[0])
     if session is None or session.status != SessionStatus.ACTIVE or session.lifecycle == "completed":
         return None
-    return ensure_session(append, session.label)
+    return session
 
 
 def _session_at(append: Append, turn: TurnRow, persona: str | None) -> tuple[SessionRow, bool]:

@@ -50,9 +50,8 @@ class LayerName(StrEnum):
     MESSAGE = "message"
 
 
-_ORDER = tuple(LayerName)
 _OF_MODEL = (LayerName.PROVIDER, LayerName.MODEL, LayerName.SITUATION)
-_PASSED_ON = (LayerName.SPAWNER, LayerName.THREAD, LayerName.SESSION)
+_PASSED_ON = (LayerName.SPAWNER, LayerName.THREAD, LayerName.SESSION, LayerName.MESSAGE)
 CHOICES = ("model", "fallback", "situation", "toolset")
 """The values that are no parameters."""
 
@@ -76,6 +75,8 @@ class SourcedValue(Struct, frozen=True):
     value: Any
     layer: LayerName
     source: str
+    place: int = 0
+    """Which of the merged layers it is: those of a thread are several of one name."""
 
 
 class EffectiveConfig(Struct, frozen=True, kw_only=True):
@@ -145,8 +146,8 @@ def merge(layers: Iterable[ConfigLayer]) -> EffectiveConfig:
     values: dict[str, SourcedValue] = {}
     limits: list[LimitingLayer] = []
     merged = tuple(layers)
-    for layer in merged:
-        values |= {key: SourcedValue(value, layer.name, layer.source) for key, value in layer.values.items()}
+    for place, layer in enumerate(merged):
+        values |= {key: SourcedValue(value, layer.name, layer.source, place) for key, value in layer.values.items()}
         if layer.permissions != NO_LIMITS:
             limits.append(LimitingLayer(layer.name, layer.source, layer.permissions))
     return EffectiveConfig(values=values, permissions=GrantedPermissions(tuple(limits)), layers=merged)
@@ -154,14 +155,13 @@ def merge(layers: Iterable[ConfigLayer]) -> EffectiveConfig:
 
 def is_chosen_above(values: Mapping[str, SourcedValue], key: str, other: str) -> bool:
     """Whether a later layer chose `key` than chose `other`."""
-    return key in values and (
-        other not in values or _ORDER.index(values[key].layer) > _ORDER.index(values[other].layer)
-    )
+    return key in values and (other not in values or values[key].place > values[other].place)
 
 
 def passed_on(layers: Iterable[ConfigLayer]) -> list[ConfigLayer]:
-    """The layers that a thread passes on: its own, then its spawner's and its session's. Of its own those values are
-    left out that a later one replaces, and the limits that an earlier one has: forks of forks do not add up."""
+    """The layers that a thread passes on: its own, then its spawner's, its session's and the message's. Of its own
+    those values are left out that a later one replaces, and the limits that an earlier one has: forks of forks do not
+    add up."""
     kept = [layer for layer in layers if layer.name in _PASSED_ON]
     own = [layer for layer in kept if layer.name is LayerName.THREAD]
     last = {key: i for i, layer in enumerate(own) for key in layer.values}
@@ -174,19 +174,44 @@ def passed_on(layers: Iterable[ConfigLayer]) -> list[ConfigLayer]:
         )
         for i, layer in enumerate(own)
     ]
-    others = [layer for layer in kept if layer.name is not LayerName.THREAD]
+    others = [layer for name in _PASSED_ON for layer in kept if layer.name is name is not LayerName.THREAD]
     return [layer for layer in (*own, *others) if not layer.is_empty]
 
 
-def thread_layers(record: Any, *, same_session: bool) -> list[ConfigLayer]:
+def thread_layers(record: Any, *, same_session: bool, message: MessageOverrides | None) -> list[ConfigLayer]:
     """The layers that a turn takes over from its parent's `effective_config`: from a turn of the same session the
-    thread's alone. A record without layers, of an earlier version or an import, passes nothing on."""
+    thread's alone. What the parent's message was sent with is a fork's default, in place of which the fork's own
+    `message` may give something else; None: the turn does an earlier one again, and takes nothing over of a message. A
+    record without layers, of an earlier version or an import, passes nothing on."""
     try:
         layers = [_checked(layer) for layer in msgspec.convert(record["layers"], list[ConfigLayer])]
     except (TypeError, KeyError, msgspec.ValidationError):
         return []
     inherited = (LayerName.THREAD,) if same_session else _PASSED_ON
-    return [replace(layer, name=LayerName.THREAD) for layer in layers if layer.name in inherited]
+    return [
+        replace(layer, name=LayerName.THREAD)
+        for layer in (_default_layer(layer, message) for layer in layers if layer.name in inherited)
+        if not layer.is_empty
+    ]
+
+
+def _default_layer(layer: ConfigLayer, instead: MessageOverrides | None) -> ConfigLayer:
+    """A message's layer without what another message gives in place of it."""
+    if layer.name is not LayerName.MESSAGE:
+        return layer
+    if instead is None:
+        return ConfigLayer(name=layer.name)
+    limits = layer.permissions
+    if instead.allow is not None or instead.deny:
+        limits = replace(limits, allow=None, deny=())
+    if instead.sandbox is not None:
+        limits = replace(limits, sandbox=NO_SANDBOX_LIMITS)
+    if instead.credentials is not None:
+        limits = replace(limits, credentials=None)
+    # A situation is one of its model: without the model it means nothing.
+    left_out = () if instead.model is None else ("model", "situation")
+    values = {key: value for key, value in layer.values.items() if key not in left_out}
+    return replace(layer, values=values, permissions=limits)
 
 
 def _checked(layer: ConfigLayer) -> ConfigLayer:

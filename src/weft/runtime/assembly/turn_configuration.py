@@ -409,6 +409,9 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     overrides: MessageOverrides = NO_OVERRIDES
     message: str = ""
     """The id of the message, where it has one: the source of its overrides."""
+    takes_defaults: bool = True
+    """Whether a fork is sent by default what its parent's message was sent with. What does an earlier turn again has
+    that turn's own message."""
 
 
 class TurnConfiguration(Struct, frozen=True, kw_only=True):
@@ -527,7 +530,7 @@ class LayerReader:
             *_principal_layers(self._context),
             *([] if persona is None else [self._persona_layer(persona, is_worker=constraints is not None)]),
             *([] if constraints is None else spawner_layers(constraints)),
-            *self._thread_layers(session, request.parent),
+            *self._thread_layers(session, request),
             *([] if session is None else [self._program_layer(LayerName.SESSION, session)]),
             request.overrides.layer(request.message),
         ]
@@ -654,16 +657,17 @@ class LayerReader:
         limits = limits_of(config.get("permissions"))
         return ConfigLayer(name=name, source=program.name, values=values | parameters.given(), permissions=limits)
 
-    def _thread_layers(self, session: Program | None, parent: str | UnsetType | None) -> list[ConfigLayer]:
+    def _thread_layers(self, session: Program | None, request: TurnRequest) -> list[ConfigLayer]:
         """What the turn takes over from the one that it continues."""
-        ledger = self._programs.ledger
+        ledger, parent = self._programs.ledger, request.parent
         if parent is UNSET:
             parent = None if session is None else ledger.session(session.id).head
         if parent is None:
             return []
         turn = ledger.turn(parent)
         is_same = session is not None and turn.session_id == session.id
-        layers = thread_layers(turn.effective_config, same_session=is_same)
+        message = request.overrides if request.takes_defaults else None
+        layers = thread_layers(turn.effective_config, same_session=is_same, message=message)
         if layers and not is_recorded_here(ledger, turn.id):
             return [closed_layer(replace(layer, values={})) for layer in layers]
         session_id = None if session is None else session.id

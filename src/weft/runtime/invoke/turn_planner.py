@@ -113,6 +113,7 @@ class ConfiguredPlanner:
             parent=parent,
             overrides=overrides,
             message=messages[-1].id,
+            takes_defaults=retry is None and overrides.replays is None,
         )
         acting = self.acting(messages[0])
         reader = LayerReader(self._programs, self._inference, self._variable, acting, self._other_models)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from weft.kernel.errors import InvalidInput
 from weft.kernel.typed_names import Site, shell_line
 from weft.surfaces.cli.user_files import state_folder
+from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from weft.surfaces.cli.screen import Line
     from weft.surfaces.wire.answers import TrustAnswer
 
+
+Note = Callable[[str], None]
 
 # --- Which ledgers the person at the terminal trusts, and the question that is asked about any other.
 
@@ -48,15 +51,48 @@ def workspace_of(folder: str | None) -> str | None:
     return here if trust_store().is_folder_trusted(here) else None
 
 
-def workspace_for(ledger: Ledger, session: str | None) -> str | None:
-    """The folder that a message to a session is sent from where nobody names one: the copy that a fork made for the
-    session, else this folder where the person trusts it. None where the session is configured for a folder: its turns
-    work there, wherever a message is sent from, and whatever was restored for it."""
+def workspace_for(ledger: Ledger, session: str | None, turn: str | None = None, note: Note | None = None) -> str | None:
+    """The folder that a message to a session, or after a turn, is sent from where nobody names one: the copy that a
+    fork made for the session, else the folder that its last turn worked in, else this folder where the person trusts
+    it. None where the session is configured for a folder: its turns work there, wherever a message is sent from, and
+    whatever was restored for it. `note` is told where that is another one than whoever sends it would expect."""
     from weft.ledger.api import Runs
 
     if session is not None and Runs(ledger).configured_folder(session) is not None:
         return None
-    return copied_workspace(ledger, session) or workspace_of(None)
+    copied = copied_workspace(ledger, session)
+    kept, here = copied or last_workspace(ledger, session, turn), workspace_of(None)
+    if kept is None:
+        return here
+    if os.path.isdir(kept):
+        if note is not None and kept != os.path.realpath(os.getcwd()):
+            why = "the copy that its fork made" if copied else "as the turn before"
+            note(f"in {safe(kept)}, {why}; --in DIR names another folder")
+        return kept
+    if note is not None:
+        where = "in no folder" if here is None else f"in {safe(here)}"
+        note(f"{where}: {safe(kept)}, where the turn before worked, is not there any more")
+    return here
+
+
+def last_workspace(ledger: Ledger, session: str | None, turn: str | None) -> str | None:
+    """The folder that the turn worked in which a message would be answered after, where it was one of this ledger's."""
+    from weft.kernel.errors import NotFound
+    from weft.ledger.api import Runs
+
+    try:
+        head = ledger.session(session).head if turn is None and session is not None else turn
+        head = None if head is None else ledger.point(head).turn_id
+    except NotFound:
+        return None  # a session that begins with the message
+    return None if head is None else Runs(ledger).worked_folder(head)
+
+
+def note_other_folder(ledger: Ledger, session: str | None, turn: str | None, folder: str, note: Note) -> None:
+    """Say before a message is sent that it names another folder than its session worked in."""
+    kept = last_workspace(ledger, session, turn)
+    if kept not in (None, folder):
+        note(f"in {safe(folder)}; the turn before worked in {safe(str(kept))}")
 
 
 def turn_folder(ledger: Ledger, session: str | None) -> str | None:

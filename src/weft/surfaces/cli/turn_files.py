@@ -372,6 +372,18 @@ def set_workspace(ledger: Ledger, origin: str | None, done: ForkedResources) -> 
     return None
 
 
+def trust_copies(call: Call, done: ForkedResources) -> None:
+    """The copies of folders are trusted as those that they were made from: else the fork would lose their rules."""
+    store, done_of = call.trust_store, {one.snapshot for one in done.restores if one.outcome is RestoreOutcome.OK}
+    for line in done.lines:
+        is_copied = line.snapshot is not None and line.snapshot.id in done_of
+        if is_copied and line.place is not None and line.resource.kind is ResourceKind.DIRECTORY:
+            original, copy = line.resource.place, line.place
+            if store.trust_copy(original, copy):
+                how = "trusted for work" if store.is_trusted_for_work(copy) else "trusted"
+                call.note(f"{safe(copy)} is {how} as {safe(original)} is")
+
+
 # --- `weft import --watch --files DIR`: the folders that are kept when turns of other tools end.
 
 

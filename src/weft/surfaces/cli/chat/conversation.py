@@ -103,6 +103,7 @@ class Conversation:
         self._asked: str | None = None
         self._loaded: set[str] = set()
         self._read: set[str] = set()
+        self._told_folders = set[str]()
         """The sessions whose history the embedded model was given here."""
         self.typed: TypedAhead | None = None
         """Reads what is typed while an answer comes."""
@@ -266,10 +267,16 @@ class Conversation:
     def _admit(self, text: str, mode: QueueMode) -> Admission:
         choice = self.choice or self.choose()
         overrides = MessageOverrides(model=choice.settings.id, system=self._system).record()
-        workspace = workspace_for(self.ledger, self.label)
+        workspace = workspace_for(self.ledger, self.label, note=self._note_folder)
         context = None if workspace is None else {"workspace": workspace}
         message = NewMessage(role=MessageRole.USER, content=text, context=context)
         return self.ledger.inbox.admit(message, session=self.label, mode=mode, overrides=overrides)
+
+    def _note_folder(self, text: str) -> None:
+        """Once for each: the folder of a conversation stays what it is."""
+        if text not in self._told_folders:
+            self._told_folders.add(text)
+            self._noted(text)
 
     def steer_awaited(self, text: str, on_admitted: Callable[[], None]) -> None:
         """The same while an answer comes, whose turn it is for. It is in the inbox when `on_admitted` is called."""

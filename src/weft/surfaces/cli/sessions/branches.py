@@ -173,12 +173,13 @@ def _show(call: Call, request: _ForkRequest, lines: list[PlanLine]) -> int:
 def _carry_out(
     call: Call, ledger: Ledger, planner: ForkPlanner, request: _ForkRequest, lines: list[PlanLine]
 ) -> tuple[ForkedSession, int]:
-    from weft.surfaces.cli.turn_files import planned_copies, set_workspace
+    from weft.surfaces.cli.turn_files import planned_copies, set_workspace, trust_copies
 
     point = ledger.point(request.rev)
     origin = point.session or ledger.turn(point.turn_id).session_id
     done = planner.carry_out(request.rev, request.label, lines, persona=request.persona)
     set_workspace(ledger, origin, done)
+    trust_copies(call, done)
     for why in done.not_removed:
         call.note(Span(f"not removed, and tried again later: {why}", "warn"))
     copies = planned_copies(done.lines, request.label, done.restores)

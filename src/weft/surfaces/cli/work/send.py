@@ -53,7 +53,8 @@ MODES = ("followup", "collect", "interrupt", "steer")
     old=("--workspace",),
     metavar="DIR",
     type=click.Path(),
-    help="Sent from there. Default: as the session is configured; else its copy by a fork; else here, if trusted.",
+    help="Sent from there. Default: as the session is configured; else its copy by a fork; else as the turn before;"
+    " else here, if trusted.",
 )
 @arguments.key_option
 def send_command(
@@ -96,7 +97,7 @@ def send_command(
     weft send --session plans --agent ada "Begin" --no-wait
     weft send --thread main~2 "What if we had not?"
     """
-    from weft.surfaces.cli.trust import workspace_for, workspace_of
+    from weft.surfaces.cli.trust import workspace_of
     from weft.surfaces.cli.work.broker_call import message_with
 
     if (thread and (session or smart)) or (smart and persona):
@@ -113,7 +114,7 @@ def send_command(
             from weft.surfaces.cli.trust import ensure_own_session
 
             ensure_own_session(ledger, DEFAULT_SESSION, "name it to continue it: --session main")
-        place = folder or workspace_for(ledger, target.session)
+        place = _folder_for(call, ledger, target, persona, folder)
         _offer_folder(call, ledger, target.session, place)
         admission = ledger.inbox.admit(
             message_with(words, attach, place),
@@ -130,6 +131,18 @@ def send_command(
         return admission
 
     deliver(call, admit, is_awaited=not no_wait, route=route, names_session=session is not None)
+
+
+def _folder_for(call: Call, ledger: Ledger, target: _Target, persona: str | None, named: str | None) -> str | None:
+    """The folder that the message is sent from; where it is another one than before, a line says so."""
+    from weft.ledger.api import Runs
+    from weft.surfaces.cli.trust import note_other_folder, workspace_for
+
+    label = target.session or (None if persona is None or target.turn else Runs(ledger).session_of_agent(persona))
+    if named is None:
+        return workspace_for(ledger, label, target.turn, call.note)
+    note_other_folder(ledger, label, target.turn, named, call.note)
+    return named
 
 
 def _note_where_it_works(call: Call, ledger: Ledger, admission: Admission, agent: str | None) -> None:
