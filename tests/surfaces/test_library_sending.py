@@ -4,7 +4,9 @@ own callback in the place of a person. Against a scripted server."""
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from msgspec import Struct
 import weft
 import weft.aio
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.scripted import HANG, Script, Scripted, chat, chat_saying
+from tests.runtime.scripted import HANG, MESSAGE, Script, Scripted, answer, chat, chat_saying, failure
 from tests.surfaces.serving import serving
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.api import Runs
@@ -244,14 +246,73 @@ def test_another_process_leaves_a_turn_whose_function_it_has_not(path: Path) -> 
             ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest)
             left: list[str] = []
             with ledger.broker(on_error=lambda _, error: left.append(str(error))):
-                assert not Runs(ledger).wait_for_news(ledger.newest(), 2.0)
+                parks = parked_turns(ledger)
+                assert [next(parks).calls != (), next(parks).calls] == [True, ()]
+                assert not Runs(ledger).wait_for_news(ledger.newest(), 3.0)
             assert ledger.turn(raised.value.turn).status == "streaming"
             assert len(left) == 1
             assert "it needs 'book', which only a program runs that was given the same function" in left[0]
+            assert [park.why for park in parked_turns(ledger, wait=0.0)][1:] == ["a process that has the tool 'book'"]
+            with ledger.broker(tools=[weather]):
+                assert not Runs(ledger).wait_for_news(ledger.newest(), 2.0)
             with ledger.broker(tools=[book]):
                 ended = (item for item in ledger.follow("met:main", after="0") if isinstance(item, weft.TurnEnded))
                 assert next(ended).exit == "success"
+            assert list(ledger.verify()) == []
         assert results(server) == ["booked Bergen"]
+
+
+def parked_turns(ledger: weft.OpenLedger, wait: float | None = None) -> Iterator[weft.TurnParked]:
+    items = ledger.follow("met:main", after="0", wait=wait)
+    return (item for item in items if isinstance(item, weft.TurnParked))
+
+
+def test_a_broker_without_the_function_leaves_the_turn_to_its_sender(path: Path) -> None:
+    with serving(calling("book"), chat()) as server, stocked(path, server.url) as ledger, weft.open(path) as other:
+
+        def approve(call: weft.PendingCall) -> weft.Answer:
+            parks, approval = parked_turns(other), other.approvals.get(call.id)
+            assert next(parks).calls != ()  # until a person answers
+            other.approvals.grant(approval.id, plan_digest=approval.plan_digest)
+            assert next(parks).why == "a process that has the tool 'book'"
+            return weft.allow()
+
+        with other.broker():
+            turn = ledger.send("Book it", agent="met", tools=[book], approve=approve)
+        assert (turn.text, results(server)) == ("Hello there", ["booked Bergen"])
+
+
+def test_whoever_gives_the_function_wakes_a_turn_that_waits_for_it(path: Path) -> None:
+    with serving(calling("book"), chat()) as server:
+        with stocked(path, server.url) as ledger, pytest.raises(weft.ApprovalNeeded) as raised:
+            ledger.send("Book it", agent="met", tools=[book])
+        with weft.open(path) as ledger, weft.open(path) as other:
+            approval = ledger.approvals.get(raised.value.approval)
+            ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest)
+            with other.broker():
+                assert [park.calls for _, park in zip(range(2), parked_turns(ledger), strict=False)][1] == ()
+                after = ledger.send("And then?", agent="met", tools=[book])
+            assert ledger.turn(after.id).parent_id == raised.value.turn
+        assert results(server) == ["booked Bergen"]
+
+
+def test_a_turn_that_waits_for_a_function_can_be_cut_short_where_nobody_has_it(path: Path) -> None:
+    with serving(calling("book"), chat()) as server:
+        with stocked(path, server.url) as ledger, pytest.raises(weft.ApprovalNeeded) as raised:
+            ledger.send("Book it", agent="met", tools=[book])
+        with weft.open(path) as ledger:
+            approval = ledger.approvals.get(raised.value.approval)
+            ledger.approvals.grant(approval.id, plan_digest=approval.plan_digest)
+            with ledger.broker():
+                assert [park.calls for _, park in zip(range(2), parked_turns(ledger), strict=False)][1] == ()
+                ledger.inbox.admit("Stop", session="met:main", mode="interrupt")
+                ended = (item for item in ledger.follow("met:main", after="0") if isinstance(item, weft.TurnEnded))
+                assert next(ended).turn == raised.value.turn
+            turn = ledger.turn(raised.value.turn)
+            assert (turn.status, turn.interruption_reason) == ("completed", "canceled")
+            (call,) = ledger.tool_calls(turn.id)
+            assert call.status != "completed"
+            assert list(ledger.verify()) == []
 
 
 def test_a_stream_gives_tokens_calls_approvals_and_the_answer(path: Path) -> None:
@@ -396,16 +457,64 @@ class Report(Struct, frozen=True):
     degrees: int
 
 
-def test_an_answer_is_asked_for_as_a_type_and_mended_once(path: Path) -> None:
-    whole = chat_saying({"content": '```json\n{"city": "Bergen", "degrees": 9}\n```'})
-    with serving(chat(), whole, chat()) as server, stocked(path, server.url) as ledger:
+REPORT = chat_saying({"content": '{"city": "Bergen", "degrees": 9}'})
+FENCED = chat_saying({"content": '```json\n{"city": "Bergen", "degrees": 9}\n```'})
+
+
+def test_an_answer_is_asked_for_as_a_type_in_the_mode_of_the_provider(path: Path) -> None:
+    with serving(REPORT) as server, stocked(path, server.url) as ledger:
         turn = ledger.send("As a table, please", agent="met", returns=Report)
         assert turn.value == Report(city="Bergen", degrees=9)
-        assert '"degrees"' in server.received[0].body["messages"][-1]["content"]
+        (request,) = server.received
+        assert request.body["messages"][-1] == {"role": "user", "content": "As a table, please"}
+        asked = request.body["response_format"]["json_schema"]
+        assert asked["strict"] is True
+        assert set(asked["schema"]["properties"]) == {"city", "degrees"}
+        after = ledger.send("And?", thread=turn.id, returns=Report)
+        assert (after.value, after.session) == (turn.value, "met:main")
+        ledger.send("In words?", agent="met")
+        assert "response_format" not in server.received[-1].body
+
+
+def test_a_server_that_refuses_or_overlooks_the_mode_is_asked_once_in_words(path: Path) -> None:
+    for_first = [failure(400, "response_format is not known"), FENCED]
+    with serving(*for_first) as server, stocked(path, server.url) as ledger:
+        turn = ledger.send("As a table, please", session="refused", model="fast", returns=Report)
+        assert (turn.value, turn.session) == (Report(city="Bergen", degrees=9), "refused")
+        assert "response_format" not in server.received[1].body
+        assert '"degrees"' in server.received[1].body["messages"][-1]["content"]
+    with serving(FENCED) as server:
+        with weft.open(path) as ledger:
+            ledger.programs.change("there", {"baseUrl": server.url, "apiKey": "${THERE_KEY}"})
+            assert ledger.send("A table", session="overlooked", model="fast", returns=Report).value == turn.value
+        assert ["response_format" in request.body for request in server.received] == [True, False]
+
+
+def test_an_answer_that_does_not_fit_is_mended_once(path: Path) -> None:
+    numbers = chat_saying({"content": "[1, 2]"})
+    with serving(chat(), numbers, chat()) as server, stocked(path, server.url) as ledger:
+        turn = ledger.send("Some numbers", agent="met", returns=list[int])  # no object: no provider has a mode for it
+        assert turn.value == [1, 2]
+        assert '"integer"' in server.received[0].body["messages"][-1]["content"]
         assert "That was not such a value" in server.received[1].body["messages"][-1]["content"]
-        with pytest.raises(weft.WeftError, match="not what was asked for") as raised:
-            ledger.send("Once more", agent="met", returns=Report)
-        assert raised.value.code == "answer_unfit"
+        for wanted in (list[int], Report):
+            with pytest.raises(weft.WeftError, match="not what was asked for") as raised:
+                ledger.send("Once more", agent="met", returns=wanted)
+            assert raised.value.code == "answer_unfit"
+
+
+def test_a_model_without_such_a_mode_is_asked_in_words(path: Path) -> None:
+    text = json.dumps({"city": "Bergen", "degrees": 9})
+    old = answer(200, {**MESSAGE, "model": "claude-3-opus", "content": [{"type": "text", "text": text}]})
+    with serving(old) as server, stocked(path, server.url) as ledger:
+        there = {"providerType": "anthropic", "baseUrl": server.url, "apiKey": "${THERE_KEY}"}
+        ledger.programs.create("provider", "elsewhere", there)
+        ledger.programs.create("model", "old", {"provider": "elsewhere", "modelId": "claude-3-opus"})
+        turn = ledger.send("As a table", model="old", returns=Report)
+        assert turn.value == Report(city="Bergen", degrees=9)
+        (request,) = server.received
+        assert "output_config" not in request.body
+        assert '"degrees"' in str(request.body["messages"][-1]["content"])
 
 
 def test_a_stranger_has_no_right_to_answer(path: Path) -> None:

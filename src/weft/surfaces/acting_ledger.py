@@ -20,7 +20,7 @@ from weft.programs.programs import Programs
 from weft.runtime.invoke.invocation import InvocationContext
 from weft.runtime.tool.tool_contract import FunctionElsewhere, GivenFunctions, PendingCall
 from weft.store.private_files import make_folder
-from weft.surfaces.cli.chat.models import turn_planner
+from weft.surfaces.cli.chat.models import other_models, turn_planner
 from weft.surfaces.cli.trust import trust_store
 from weft.surfaces.cli.user_files import user_cache
 from weft.surfaces.cli.work.sandbox_access import (
@@ -34,7 +34,7 @@ from weft.surfaces.cli.work.sandbox_access import (
 if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger
     from weft.programs.program_records import Resolver
-    from weft.runtime.assembly.turn_configuration import TurnConfiguration
+    from weft.runtime.assembly.turn_configuration import TurnConfiguration, TurnRequest
     from weft.runtime.broker.broker import BackgroundJob, BackgroundJobs
     from weft.runtime.broker.turn_plans import TurnPlan
     from weft.runtime.egress.execution_context import ExecutionContext
@@ -134,7 +134,7 @@ class ActingLedger:
         has_tools: bool = True,
     ) -> None:
         self.mirror, self.ledger, self.inference = mirror, mirror.sync, inference
-        self._on_asked, self._rung = on_asked, set[asyncio.Event]()
+        self._on_asked, self._rung, self._variable = on_asked, set[asyncio.Event](), variable
         self.programs = Programs(self.ledger)
         self.person = person(self.programs)
         self.runner = command_runner(self.ledger)
@@ -171,6 +171,14 @@ class ActingLedger:
 
     async def aclose(self) -> None:
         await self.tools.aclose()
+
+    def configuration(self, request: TurnRequest) -> TurnConfiguration:
+        """What a turn would be configured with. Reads the ledger."""
+        from weft.runtime.assembly.turn_configuration import LayerReader
+
+        models = other_models(self.programs, self._variable)
+        reader = LayerReader(self.programs, self.inference, self._variable, self.person, models)
+        return reader.configuration(request)
 
     def _tell_of_request(self, approval: str) -> None:
         if self._on_asked is not None:

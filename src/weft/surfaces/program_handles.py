@@ -35,7 +35,15 @@ from msgspec.structs import replace
 from weft.kernel.authority import Authority
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import ApprovalState, MessageRole
-from weft.kernel.errors import AnswerUnfit, ApprovalNeeded, InvalidInput, NotApplicable, StoreError
+from weft.kernel.errors import (
+    AnswerUnfit,
+    ApprovalNeeded,
+    InvalidInput,
+    NotApplicable,
+    ReplyUnfit,
+    RequestRefused,
+    StoreError,
+)
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_flag, checked_list, checked_names, checked_text
 from weft.ledger.model import NewMessage
@@ -47,6 +55,7 @@ if TYPE_CHECKING:
     from weft.aio.open_ledger import AsyncOpenLedger
     from weft.ledger.api import Admission, Approval, InboxMessage, SessionStanding
     from weft.runtime.assembly.configuration_layers import MessageOverrides
+    from weft.runtime.assembly.turn_configuration import TurnConfiguration
     from weft.runtime.broker.broker import Broker
     from weft.runtime.broker.turn_plans import TurnPlan
     from weft.runtime.egress.execution_context import ExecutionContext
@@ -195,7 +204,8 @@ DEFAULT_SESSION = "main"
 LOOK_SECONDS = 1.0
 """So often it is looked whether a person is asked about a turn that another process runs."""
 BY_A_PROGRAM = "answered by a program"
-"""The reason of every approval that a callback gave begins so."""
+"""The reason of every approval that a callback gave begins so. The event has no field for it: its actor, and everybody
+in `on_behalf_of`, must be a person with the right to approve, as others who take the ledger over check, too."""
 
 
 class ProgramsMessage(Struct, frozen=True, kw_only=True):
@@ -321,6 +331,8 @@ class MessageSending:
 
         self._acting, self._message, self._functions, self._note = acting, message, functions, note
         self._runs, self._crossing = Runs(acting.ledger), acting.mirror.crossing
+        self._session: str | None = None
+        """The label of the session that it was admitted to."""
         self._own: tuple[CallersTool, ...] = ()
         self._handled: set[str] = set()
         """The requests to people that were put to the program."""
@@ -331,30 +343,37 @@ class MessageSending:
         acting.ledger.trust.ensure("send a message to a model")
         self._own = tuple(acting.functions.add(tool, self._functions.run) for tool in message.tools)
         overrides = replace(message.overrides, functions=tuple(tool.reference for tool in self._own))
-        wanted = None if message.returns is None else WantedAnswer(message.returns)
-        text = message.text if wanted is None else wanted.asked(message.text)
-        answered = await self._answered(partial(self._admit, text, overrides))
-        if wanted is not None:
-            answered = await self._fitted(answered, wanted, overrides)
+        if message.returns is None:
+            answered = await self._answered(partial(self._admit, overrides))
+        else:
+            answered = await self._answered_as(WantedAnswer(message.returns), overrides)
         if self._note is not None:
             self._note(answered)
         return answered
 
-    async def _fitted(self, answered: AnsweredTurn, wanted: WantedAnswer, overrides: MessageOverrides) -> AnsweredTurn:
-        """The answer as the type that it was asked for; once, the model is told what is wrong with it."""
+    async def _answered_as(self, wanted: WantedAnswer, overrides: MessageOverrides) -> AnsweredTurn:
+        """The answer as the type that it is asked for. Once, the model is told what is wrong with it; where its
+        provider's own mode did not bring such an answer, it is asked anew in the words of the message."""
+        answered: AnsweredTurn | None = None
         try:
+            answered = await self._answered(partial(self._admit, overrides, wanted))
             return wanted.fitted(answered)
         except msgspec.MsgspecError as error:
-            again = partial(self._admit_after, answered.id, wanted.asked_again(error), overrides)
-            mended = await self._answered(again)
-            try:
-                return wanted.fitted(mended)
-            except msgspec.MsgspecError as left:
-                raise AnswerUnfit(f"the answer of turn {mended.id} is not what was asked for: {left}") from None
+            assert answered is not None, "there is an answer that does not fit"
+            again = partial(self._admit_after, wanted.asked_again(error), overrides, turn=answered.id)
+        except (ReplyUnfit, RequestRefused):
+            if not wanted.is_by_mode:
+                raise
+            again = partial(self._admit_after, wanted.asked(self._message.text), overrides, session=self._session)
+        mended = await self._answered(again)
+        try:
+            return wanted.fitted(mended)
+        except msgspec.MsgspecError as left:
+            raise AnswerUnfit(f"the answer of turn {mended.id} is not what was asked for: {left}") from None
 
     # --- admission ---------------------------------------------------------------------------------------------------
 
-    def _admit(self, text: str, overrides: MessageOverrides) -> Admission:
+    def _admit(self, overrides: MessageOverrides, wanted: WantedAnswer | None = None) -> Admission:
         from weft.runtime.tool.toolsets import find_toolset
         from weft.surfaces.cli.trust import copied_workspace, ensure_own_session, workspace_of
 
@@ -371,6 +390,9 @@ class MessageSending:
         elif session is None and thread is None and message.agent is None:
             ensure_own_session(ledger, DEFAULT_SESSION, "name it to continue it: session='main'")
             session = DEFAULT_SESSION
+        text = message.text
+        if wanted is not None:
+            text, overrides = self._asking(wanted, overrides, session, thread)
         place = copied_workspace(ledger, session) if message.workspace is None else workspace_of(message.workspace)
         return ledger.inbox.admit(
             NewMessage(role=MessageRole.USER, content=text, context=None if place is None else {"workspace": place}),
@@ -382,10 +404,29 @@ class MessageSending:
             key=message.key,
         )
 
-    def _admit_after(self, turn: str, text: str, overrides: MessageOverrides) -> Admission:
+    def _asking(
+        self, wanted: WantedAnswer, overrides: MessageOverrides, session: str | None, thread: str | None
+    ) -> tuple[str, MessageOverrides]:
+        """By its provider's own mode where the model that will answer has one, else in the words of the message."""
+        from weft.runtime.assembly.turn_configuration import TurnRequest
+
+        acting, text = self._acting, self._message.text
+        if thread is not None:
+            session = acting.ledger.turn(thread).session_id
+        request = TurnRequest(session=session, persona=self._message.agent, overrides=overrides)
+        if not wanted.may_be_by_mode(acting.configuration(request)):
+            return wanted.asked(text), overrides
+        wanted.is_by_mode = True
+        parameters = replace(overrides.parameters, response_schema=wanted.schema)
+        return text, replace(overrides, parameters=parameters)
+
+    def _admit_after(
+        self, text: str, overrides: MessageOverrides, *, turn: str | None = None, session: str | None = None
+    ) -> Admission:
         key = None if self._message.key is None else f"{self._message.key}:again"
         message = NewMessage(role=MessageRole.USER, content=text)
-        return self._acting.ledger.inbox.admit(message, turn=turn, overrides=overrides.record(), key=key)
+        inbox = self._acting.ledger.inbox
+        return inbox.admit(message, turn=turn, session=session, overrides=overrides.record(), key=key)
 
     def _chosen_route(self) -> RouteChoice:
         from weft.runtime.invoke.message_routes import choose_route
@@ -407,8 +448,9 @@ class MessageSending:
         from weft.runtime.broker.turn_plans import SenderContext
 
         acting = self._acting
-        broker_of(acting.mirror).plan_with(acting.planner)  # also for what others left in the session
+        broker_of(acting.mirror).plan_with(acting.planner, acting.functions)  # also for what others left in the session
         admission = await to_the_end(self._crossing.run(admit))
+        self._session = admission.session
         asking = asyncio.ensure_future(self._ask_program(admission))
         following = None if self._note is None else asyncio.ensure_future(self._follow(admission, self._note))
         try:
@@ -569,6 +611,7 @@ class ProgramsBroker:
             is_streamed=True,
             background=jobs,
             on_left=partial(self._on_error, "turns"),
+            functions=acting.functions,
         )
         with serving_broker(acting.mirror, self._broker):
             await crossing.run(Runs(acting.ledger).announce_broker)
@@ -587,17 +630,33 @@ _FENCED = re.compile(r"\A\s*```[\w-]*\n(.*)\n```\s*\Z", re.S)
 
 
 class WantedAnswer:
-    """The type that an answer is asked for: by its schema, in the message."""
+    """The type that an answer is asked for: by its schema, in the mode that the model's provider has for that, or in
+    the message."""
 
     def __init__(self, kind: Any) -> None:
-        self._kind = kind
+        self._kind, self.is_by_mode = kind, False
         try:
-            self._schema = msgspec.json.encode(msgspec.json.schema(kind)).decode()
+            self.schema = msgspec.json.schema(kind)
         except (TypeError, ValueError, RecursionError) as error:  # msgspec writes out what is no type
             raise InvalidInput(f"returns has no JSON Schema: {error}", "give a type of JSON") from None
 
+    def may_be_by_mode(self, configuration: TurnConfiguration) -> bool:
+        """Whether the model of a turn can be given the schema beside its message. Those modes are for objects alone;
+        beside tools, not all of Google's models have one."""
+        from weft.runtime.inference.dialects.model_clients import response_schema_fault
+        from weft.runtime.inference.model_requests import Dialect, route_of
+
+        model, root = configuration.model, self.schema
+        if "$ref" in root:
+            root = root.get("$defs", {}).get(root["$ref"].rpartition("/")[2], {})
+        if model is None or root.get("type") != "object" or response_schema_fault(model) is not None:
+            return False
+        has_tools = configuration.has_tools or bool(configuration.functions)
+        return not (has_tools and route_of(model).dialect is Dialect.GOOGLE)
+
     def asked(self, text: str) -> str:
-        return f"{text}\n\nAnswer with one JSON value alone, which fits this JSON Schema:\n{self._schema}"
+        schema = msgspec.json.encode(self.schema).decode()
+        return f"{text}\n\nAnswer with one JSON value alone, which fits this JSON Schema:\n{schema}"
 
     def asked_again(self, error: Exception) -> str:
         return self.asked(f"That was not such a value: {error}.")

@@ -30,6 +30,7 @@ from weft.ledger.broker.inbox import (
     is_left,
     message_state,
     next_due,
+    parked_turns,
     sessions_to_attend,
     standing,
     waiting_sessions,
@@ -121,6 +122,12 @@ class Runs:
         patience = LeasePatience(self._writer, 0, self._ttl)
         with self._store.read() as txn:
             return waiting_sessions(txn, self._clock.now_ms(), limit, patience, self._own_turns)
+
+    def parked_turns(self, limit: int = 256) -> list[tuple[WaitingSession, int]]:
+        """Sessions whose turn is parked without a time limit, and that nobody holds, with how many events it has."""
+        patience = LeasePatience(self._writer, 0, self._ttl)
+        with self._store.read() as txn:
+            return parked_turns(txn, limit, patience.judge_stale)
 
     def waiting_workers(self, sessions: Sequence[str]) -> list[WaitingSession]:
         """The same of the workers of sessions, by their ids, and of theirs."""

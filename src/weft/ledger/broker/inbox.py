@@ -651,6 +651,23 @@ def _waiting_turns(
     return waiting
 
 
+def parked_turns(txn: ReadTxn, limit: int, is_stale: Callable[[Lease], bool]) -> list[tuple[WaitingSession, int]]:
+    """Sessions whose turn is parked without a time limit, and that nobody holds, with how many events it has."""
+    condition, values = own_queue(txn.sql, "o")
+    runs = txn.sql.fetch_rows(
+        f"SELECT s.id, o.turn, t.n, t.events, {_LEASE} FROM open_run o"
+        " JOIN session s ON s.n = o.session JOIN turn t ON t.id = o.turn"
+        " LEFT JOIN lease l ON l.kind = ? AND l.key = s.id"
+        f" WHERE {condition} AND o.state = 'parked' AND o.until IS NULL ORDER BY +t.n LIMIT ?",
+        (LeaseKind.SESSION.value, *values, limit),
+    )
+    return [
+        (WaitingSession(session, turn, 0, n), events)
+        for session, turn, n, events, *lease in runs
+        if not _is_held(turn, lease, is_stale) and _run_is_own(txn, n)
+    ]
+
+
 def _waiting_queues(
     txn: ReadTxn, limit: int, is_stale: Callable[[Lease], bool], is_gone: Callable[[str], bool]
 ) -> list[WaitingSession]:

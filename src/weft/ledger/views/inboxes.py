@@ -470,11 +470,13 @@ def take_message(view: Projector, moment: EventMoment, event: Event, message: st
 
 @handles(own.RunParked, RUN)
 def _run_parked(view: Projector, moment: EventMoment, event: own.RunParked) -> None:
-    """Calls with different time limits are parked by events of their own: the turn goes on at the earliest."""
+    """Calls with different time limits are parked by events of their own: the turn goes on at the earliest. One that
+    names no call waits for a process that can go on, whoever answered."""
     row: TurnRow = moment.row
     if row.inbox is None:
         return
-    if view.sql.fetch_row("SELECT 1 FROM approval WHERE turn = ? AND answer IS NOT NULL AND used = 0", (row.id,)):
+    answers = "SELECT 1 FROM approval WHERE turn = ? AND answer IS NOT NULL AND used = 0"
+    if event.calls and view.sql.fetch_row(answers, (row.id,)):
         return  # somebody answered meanwhile
     note_awaited(view, moment, row, event)
     row.inbox = PARKED

@@ -41,7 +41,7 @@ from weft.runtime.inference.local_models import default_prompt
 from weft.runtime.inference.model_requests import NO_PARAMETERS, ModelParameters, ModelSettings, RequestBudget
 from weft.runtime.ledger_port import Executor, RuntimeLedger
 from weft.runtime.replies import TurnReply, load_reply
-from weft.runtime.tool.tool_contract import NO_TOOLS, Tools
+from weft.runtime.tool.tool_contract import NO_TOOLS, GivenFunctions, Tools
 from weft.store.replicas import owner_words
 
 if TYPE_CHECKING:
@@ -188,10 +188,11 @@ class Broker:
         is_streamed: bool = False,
         background: BackgroundJobs | None = None,
         on_left: Callable[[NotApplicable], None] | None = None,
+        functions: GivenFunctions | None = None,
     ) -> None:
         """With `is_streamed`, answers come piece by piece also where nobody in this process listens: those who follow
         in other processes see them grow. `on_left` hears once of each turn that nobody in this process goes on with
-        for want of a function that a program gave."""
+        for want of a function that a program gave; `functions` are those that the planner has."""
         ledger.trust.ensure("answer messages")
         self._ledger, self._crossing, self._runs = ledger, crossing, Runs(ledger)
         self._clock, self._capacity, self._sleep = clock or SystemClock(), capacity, sleep
@@ -221,6 +222,7 @@ class Broker:
             collecting=collecting or CollectRules(),
             is_streamed=is_streamed,
             on_left=on_left,
+            functions=functions,
         )
         self._runners = self._turns.runners
 
@@ -230,9 +232,9 @@ class Broker:
         """A sender in this process waits for the answer to a message."""
         self._awaited.expect(message, sending)
 
-    def plan_with(self, planner: Planner) -> None:
+    def plan_with(self, planner: Planner, functions: GivenFunctions | None = None) -> None:
         """Answer also what others left in the sessions that are served."""
-        self._turns.planner = planner
+        self._turns.planner, self._turns.functions = planner, functions
 
     def wake(self) -> None:
         """Something was admitted, or came from outside."""
@@ -453,7 +455,8 @@ class Broker:
         concerns them. Returns in how many seconds to look again."""
         limit = 4 * self._capacity if len(self._working) < self._capacity else 0
         look = await self._crossing.run(partial(self._runs.look, limit, list(self._runners)))
-        for session in self._schedule.choose(look.waiting, self._working, self._turns.unleft, self._clock.now_ms()):
+        waiting = [*look.waiting, *(await self._turns.waiting_for_functions() if limit else ())]
+        for session in self._schedule.choose(waiting, self._working, self._turns.unleft, self._clock.now_ms()):
             self._start(session)
         for session_id in look.to_attend:
             await self._attend(session_id)

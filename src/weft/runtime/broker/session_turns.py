@@ -39,6 +39,7 @@ from weft.ledger.api import (
     InboxMessage,
     InputChain,
     Ledger,
+    ParkedRun,
     RunInterruption,
     RunRecord,
     Runs,
@@ -50,14 +51,15 @@ from weft.ledger.api import (
 )
 from weft.ledger.model import NewError, NewMessage
 from weft.runtime.answer_streams import TurnText, hub_of
+from weft.runtime.assembly.configuration_layers import read_overrides
 from weft.runtime.assembly.system_prompts import changed_prompt, workers_note
 from weft.runtime.broker.turn_plans import Planner, RequestFitting, SenderContext, TurnPlan, complete_setting, is_replay
 from weft.runtime.broker.turn_runner import TurnRunner
-from weft.runtime.broker.turn_state import Run, TurnEnd, call_end_entry
+from weft.runtime.broker.turn_state import Run, TurnEnd, awaits_process, call_end_entry, cut_entries
 from weft.runtime.inference.model_requests import ModelConversation, estimated_tokens
 from weft.runtime.ledger_port import Executor
 from weft.runtime.tool.recorded_results import ResultSecrets
-from weft.runtime.tool.tool_contract import FunctionElsewhere
+from weft.runtime.tool.tool_contract import FunctionElsewhere, FunctionReference, GivenFunctions
 
 # --- Which sessions a broker takes next, and when it looks at the ledger again.
 
@@ -530,6 +532,7 @@ class SessionTurns:
         collecting: CollectRules,
         is_streamed: bool,
         on_left: Callable[[NotApplicable], None] | None = None,
+        functions: GivenFunctions | None = None,
     ) -> None:
         self._on_left, self._told_of = on_left, set[str]()
         self._ledger, self._runs, self._crossing, self._clock = ledger, runs, crossing, clock
@@ -538,6 +541,10 @@ class SessionTurns:
         self._contexts, self._secrets = SessionContexts(runs, crossing), ResultSecrets()
         self.planner = planner
         """Plans the turns for messages whose senders have no plan of their own."""
+        self.functions = functions
+        """What the planner has of functions that programs gave."""
+        self._parked: dict[str, tuple[int, frozenset[FunctionReference] | None]] = {}
+        """Of each turn that was found parked, how many events it had and which functions it waits for."""
         self.runners: dict[str, TurnRunner] = {}
         """The turns that are running, by their sessions."""
         self.unleft: dict[str, TurnRunner] = {}
@@ -648,7 +655,10 @@ class SessionTurns:
     async def _turn(self, standing: SessionStanding, claim: SessionClaim) -> TurnEnd | None:
         if standing.open_turn is not None:
             now, until = self._clock.now_ms(), standing.parked_until
-            if standing.is_parked and (until is None or until > now) and not is_interrupted(standing):
+            is_due = until is not None and until <= now
+            if standing.is_parked and not (
+                is_due or is_interrupted(standing) or await self._is_awaited_here(standing.open_turn)
+            ):
                 return None
             await claim.give_back()
             return await self._resumed(standing, standing.open_turn)
@@ -742,7 +752,13 @@ class SessionTurns:
         try:
             plan = await self._plan(standing, messages)
         except FunctionElsewhere as elsewhere:
-            await self._crossing.run(writer.leave)
+            if is_interrupted(standing) or run.stop is not None:
+                return await self._cut(writer, run)
+            if standing.is_parked:
+                await self._crossing.run(writer.leave)
+            else:
+                park = ParkedRun(why=elsewhere.awaited_process)
+                await self._crossing.run(partial(writer.record, [park]))
             text = f"turn {turn} of session {standing.label!r} comes first; {elsewhere}"
             raise NotApplicable(text, Action.SERVE_TURN.of(session=standing.label)) from elsewhere
         except StoreError:
@@ -762,6 +778,46 @@ class SessionTurns:
         if is_interrupted(standing):
             runner.interrupt(InterruptionReason.CANCELED)
         return await self._run(standing, runner, partial(runner.resume, writer, run), messages)
+
+    async def _cut(self, writer: RunWriter, run: Run) -> TurnEnd:
+        """End a turn whose functions another process has: it is cut short without them."""
+        reason = run.stop or InterruptionReason.CANCELED
+        record = await self._crossing.run(partial(writer.record, cut_entries(run, reason)))
+        end = TurnEnd(turn=run.turn, recorded=record.ended, cut=reason)
+        self._awaited.set_end(run.taken, end)
+        return end
+
+    async def waiting_for_functions(self) -> list[WaitingSession]:
+        """Sessions whose turn is parked until a process goes on with it that has its functions, where this one has."""
+        known = frozenset[FunctionReference]() if self.functions is None else self.functions.references
+        if not known:
+            return []
+        before, self._parked = self._parked, {}
+        waiting: list[WaitingSession] = []
+        for one, events in await self._crossing.run(self._runs.parked_turns):
+            turn = str(one.turn)
+            count, wanted = before.get(turn, (0, None))
+            if count != events:
+                wanted = await self._crossing.run(partial(self._awaited_functions, turn))
+            self._parked[turn] = (events, wanted)
+            if wanted is not None and wanted <= known:
+                waiting.append(one)
+        return waiting
+
+    async def _is_awaited_here(self, turn: str) -> bool:
+        """Whether a parked turn waits for a process that has its functions, and this one has them."""
+        if self.functions is None or not self.functions.references:
+            return False
+        wanted = await self._crossing.run(partial(self._awaited_functions, turn))
+        return wanted is not None and wanted <= self.functions.references
+
+    def _awaited_functions(self, turn: str) -> frozenset[FunctionReference] | None:
+        """The functions of a turn that is parked until a process has them; None where it waits for something else."""
+        events = self._runs.events(turn)
+        if not awaits_process(events):
+            return None
+        overrides = [self._ledger.inbox.get(one).overrides for one in Run(turn).apply(events).taken]
+        return frozenset(one for given in overrides for one in read_overrides(given, turn).functions)
 
     async def _plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan | None:
         """The sender's own plan where it is in this process, else what the planner makes of the message. None where

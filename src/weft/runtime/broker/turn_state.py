@@ -34,10 +34,12 @@ from weft.kernel.ledger_events import RunParked, WorkersAnswered
 from weft.ledger.api import (
     ApprovalAsked,
     Entry,
+    FinishedRun,
     KeptState,
     ModelAnswered,
     ParkedRun,
     RecordedEvent,
+    RunInterruption,
     ToolDecision,
     ToolEnded,
 )
@@ -342,7 +344,10 @@ class Run:
         self.is_parked = False
 
     def _park(self, event: RunParked) -> None:
-        """A person may have answered before the turn was parked: such a call waits for nobody."""
+        """A person may have answered before the turn was parked: such a call waits for nobody. Where none is named the
+        turn waits for a process, and whoever goes on with it is one."""
+        if not event.calls:
+            return
         until = None if event.until is UNSET else ms_from_iso(event.until)
         calls = [self.calls[call.event_id] for call in event.calls]
         for call in calls:
@@ -716,6 +721,23 @@ def parking_entries(run: Run, step: ParkRun, later: Mapping[str, LaterResult]) -
             by_limit.setdefault(until, []).append(call)
     entries += [ParkedRun(calls=tuple(calls), until=until, why=_why(calls, later)) for until, calls in by_limit.items()]
     return entries
+
+
+def awaits_process(events: Iterable[RecordedEvent]) -> bool:
+    """Whether a turn that is parked waits for a process that can go on with it, and for no outcome."""
+    parks = [one.event for one in events if isinstance(one.event, RunParked)]
+    return bool(parks) and not parks[-1].calls
+
+
+def cut_entries(run: Run, reason: InterruptionReason) -> list[Entry]:
+    """The end of a turn that is cut short where nobody works on it."""
+    request = run.last_request
+    error = NewError(code=reason.value, message="the turn was cut short")
+    calls = run.open_calls
+    entries: list[Entry] = [call_end_entry(call, status_of_cut(reason), error=error) for call in calls]
+    if request is not None and request.is_open:
+        entries.append(RunInterruption(reason, (request.event,)))
+    return [*entries, RunInterruption(reason, tuple(call.event for call in calls)), FinishedRun()]
 
 
 def _why(calls: Sequence[str], later: Mapping[str, LaterResult]) -> str | None:

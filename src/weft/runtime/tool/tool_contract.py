@@ -505,6 +505,8 @@ class FunctionElsewhere(Exception):
     def __init__(self, names: Sequence[str]) -> None:
         listed = ", ".join(map(repr, names))
         super().__init__(f"it needs {listed}, which only a program runs that was given the same function")
+        self.awaited_process = f"a process that has the tool{'s' if len(names) > 1 else ''} {listed}"
+        """What its turn waits for."""
 
 
 class DeclaredTool(Generic[P, R]):
@@ -702,6 +704,11 @@ class GivenFunctions:
             yield
         finally:
             self._own.reset(token)
+
+    @property
+    def references(self) -> frozenset[FunctionReference]:
+        """Everything that was given here."""
+        return frozenset(self._tools)
 
     def tools(self, wanted: Sequence[FunctionReference]) -> list[CallersTool]:
         """Raises FunctionElsewhere where one was never given here."""
