@@ -1,5 +1,6 @@
 """An MCP server whose program lies in the workspace is started with its keys, hosts or without a sandbox, and a command
-that prints a key outside of it: nothing that an agent does there unasked changes what is started."""
+that prints a key outside of it, as are pagers, ssh and git: nothing that an agent does there unasked changes what is
+started."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.test_folders_for_work import _machine, begin, calling, folder, project, running, weft
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, on_terminal
+from weft.runtime.sandbox.own_git import find_git
 from weft.runtime.tools.mcp_server_settings import CommandServer, McpServer, program_places
 from weft.surfaces.cli.credentials import user_keyring
+from weft.surfaces.cli.trust import outside_of_work
 
 __all__ = ["_machine", "folder", "project", "weft"]
 ON_DISK = True  # no sandbox takes a workspace in memory
@@ -118,3 +121,37 @@ def test_a_command_that_prints_a_key_is_none_that_an_agent_planted(
     keys = [asyncio.run(keyring.read(keyring.credential(name))) for name in "kl"]
     assert [key.reveal() for key in keys] == ["real-key-of-the-person", "another-key"]
     assert not mark.exists()
+
+
+@pytest.fixture
+def planted(weft: Shell, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What exists once a program ran that lies in an activated environment of a folder for work."""
+    mark, programs = tmp_path / "planted", folder / "env" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("less", "ssh", "git"):
+        (programs / name).write_text(f"#!/bin/sh\ntouch {mark}\necho less 600\ncat\n")
+        (programs / name).chmod(0o755)
+    assert weft("trust", ".", "--work").code == 0
+    monkeypatch.setenv("PATH", f"{programs}:{tmp_path / 'empty'}")
+    return mark
+
+
+@pytest.mark.parametrize("words", [("log",), ("read", "main")])
+def test_no_pager_is_started_that_an_agent_planted(
+    weft: Shell, folder: Path, planted: Path, words: tuple[str, ...]
+) -> None:
+    for number in range(3):
+        weft.record(f"question {number}", response="line\n" * 40)
+    code, _ = on_terminal(folder, *words, PAGER="less", LINES="5")
+    assert code == 0
+    assert not planted.exists()
+
+
+def test_no_ssh_is_started_that_an_agent_planted(weft: Shell, planted: Path) -> None:
+    assert weft("pull", "ssh://ledgers.example/a.db").code != 0
+    assert not planted.exists()
+
+
+def test_no_git_is_taken_from_where_agents_work(planted: Path) -> None:
+    assert find_git(searched="/nonexistent", path=outside_of_work(f"{os.environ['PATH']}:/usr/bin")) == "/usr/bin/git"
+    assert not planted.exists()

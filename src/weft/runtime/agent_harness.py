@@ -23,6 +23,7 @@ from weft.kernel.errors import (
     AgentBusy,
     CriteriaUnmet,
     IllegalTransition,
+    InvalidInput,
     LedgerError,
     NotApplicable,
     NotFound,
@@ -30,12 +31,23 @@ from weft.kernel.errors import (
     WeftError,
     error_code,
 )
+from weft.kernel.foreign_input import ReadLimits
 from weft.ledger.api import Admission, InboxMessage, Lease, Runs
 from weft.ledger.model import NewMessage
 from weft.programs.program_records import Program
 from weft.programs.program_writer import ensure_own, ensure_vouched
 from weft.programs.programs import Programs
-from weft.programs.tasks import TASK_FIELD, WORK_FIELD, CommandResult, agents_at_work, chain_of, load_assignment
+from weft.programs.tasks import (
+    MAX_FILE_BYTES,
+    TASK_FIELD,
+    WORK_FIELD,
+    CommandResult,
+    RunCommand,
+    WorkspaceObservations,
+    agents_at_work,
+    chain_of,
+    load_assignment,
+)
 from weft.runtime.agent_work import (
     ENDED_STATES,
     AwaitAnswer,
@@ -60,16 +72,66 @@ from weft.runtime.broker.turn_plans import Planner, SenderContext
 from weft.runtime.ledger_port import Executor, RuntimeLedger
 from weft.runtime.replies import TurnReply
 from weft.runtime.sandbox.command_runner import CommandRunner
+from weft.runtime.sandbox.hidden_places import HiddenFiles
 from weft.runtime.sandbox.processes import Ending, Limits
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
+from weft.runtime.tool.tool_contract import ToolFailure
+from weft.runtime.tool.workspace import WorkspaceFolder
+from weft.runtime.tool.workspace_paths import BeneathPath
 
 if TYPE_CHECKING:
     from weft.runtime.replies import OnToken
 
 
-# --- Runs the commands of success criteria in the sandbox, with the task's workspace as the one place to write to.
+# --- Looks at what success criteria are about. Commands run in the sandbox, with the task's workspace as the one place
+# to write to; files are read as the tools of agents read them, for an agent may have made a link of any name.
 
 TIMEOUT_SECONDS = 60.0
+_FILE_LIMITS = ReadLimits(held_bytes=MAX_FILE_BYTES, advice="check a smaller file")
+_NO_FILE = ("not_found", "is_folder", "not_a_file")
+
+
+class CriterionFiles(WorkspaceObservations):
+    """One folder, without the ledger and what is hidden from commands: a verdict tells of what it is about."""
+
+    def __init__(self, runner: CommandRunner, folder: Path | None, answer: str | None, run: RunCommand) -> None:
+        super().__init__(folder, answer, run)
+        self._runner = runner
+
+    def file_exists(self, path: str) -> bool:
+        return self._find(path)[1].exists
+
+    def read_text(self, path: str | None) -> str | None:
+        if path is None:
+            return super().read_text(path)
+        workspace, found = self._find(path)
+        if not found.exists:
+            return None
+        try:
+            file = workspace.read_if_there(found.text)
+        except ToolFailure as failure:
+            if failure.code in _NO_FILE:
+                return None
+            raise _unreadable(failure) from failure
+        return None if file is None else file.data.decode(errors="replace")
+
+    def _find(self, path: str) -> tuple[WorkspaceFolder, BeneathPath]:
+        runner = self._runner
+        workspace = WorkspaceFolder(self._root(), withheld=runner.protected.withheld, limits=_FILE_LIMITS)
+        try:
+            found = workspace.resolve(path)
+        except ToolFailure as failure:
+            if failure.code in _NO_FILE:
+                return workspace, BeneathPath((), exists=False)
+            raise _unreadable(failure) from failure
+        hidden = HiddenFiles(workspace.root, runner.protected.secrets, runner.person.covered_places)
+        if hidden.is_hidden(found.text, path):
+            raise InvalidInput(f"{path!r} is hidden from commands, and from criteria", "check another file")
+        return workspace, found
+
+
+def _unreadable(failure: ToolFailure) -> InvalidInput:
+    return InvalidInput(f"a criterion cannot be judged: {failure.message}", "put a plain file there, or name another")
 
 
 class CriterionCommands:
@@ -80,6 +142,10 @@ class CriterionCommands:
         self._lock = threading.Lock()
         self._is_cancelled = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None] | None = None
+
+    def observe(self, folder: str | Path | None, answer: str | None) -> CriterionFiles:
+        """What criteria are judged by, in a folder and in the last answer."""
+        return CriterionFiles(self._runner, None if folder is None else Path(folder), answer, self.run)
 
     def run(self, command: str | list[str], folder: Path, timeout: float | None) -> CommandResult:
         """As `complete_task` takes it: called where no event loop runs."""
@@ -245,8 +311,7 @@ class MovePerformer:
                 lambda: programs.complete_task(
                     facts.task.id,
                     answer=last.answer,
-                    workspace=workspace,
-                    run=commands.run,
+                    seen=commands.observe(workspace, last.answer),
                     agent=facts.agent.id,
                     turn=last.turn,
                 )

@@ -88,19 +88,11 @@ def user_keyring(variable: Variable = os.environ.get) -> Keyring:
 
 
 def _variable_of_commands(variable: Variable, name: str) -> str | None:
-    """What commands that print keys are given of the environment. They run unasked and outside of the sandbox, so they
-    are not looked for where agents work: an activated environment of a project comes first in PATH."""
-    from weft.runtime.sandbox.profiles import is_beneath
-    from weft.surfaces.cli.trust import trust_store
+    """What commands that print keys are given of the environment."""
+    from weft.surfaces.cli.trust import outside_of_work
 
     value = variable(name)
-    if name != "PATH" or value is None:
-        return value
-    trusted = [folder.place for folder in trust_store().folders()]
-    places = [place for place in value.split(os.pathsep) if os.path.isabs(place)]
-    return os.pathsep.join(
-        place for place in places if not any(is_beneath(os.path.realpath(place), folder) for folder in trusted)
-    )
+    return value if name != "PATH" or value is None else outside_of_work(value)
 
 
 # --- Files of the user's configuration that commands change, such as credentials and MCP servers.

@@ -41,6 +41,24 @@ def trust_store() -> TrustStore:
     return TrustStore(state_folder() / TRUST_FILE)
 
 
+def outside_of_work(folders: str) -> str:
+    """Of the folders that PATH names, those in which programs are looked for that run outside of the sandbox: none of a
+    folder in which agents work. The activated environment of a project comes first in PATH, and they write there."""
+    from weft.runtime.sandbox.profiles import is_beneath
+
+    trusted = [folder.place for folder in trust_store().folders()]
+    places = [place for place in folders.split(os.pathsep) if os.path.isabs(place)]
+    return os.pathsep.join(
+        place for place in places if not any(is_beneath(os.path.realpath(place), folder) for folder in trusted)
+    )
+
+
+def look_outside_of_work() -> None:
+    """From here on this process starts no program by its name that agents could have put there."""
+    if "PATH" in os.environ:
+        os.environ["PATH"] = outside_of_work(os.environ["PATH"])
+
+
 def workspace_of(folder: str | None) -> str | None:
     """The folder that a message is sent from: the one that is named, else this one where the person trusts it."""
     if folder is not None:

@@ -26,6 +26,7 @@ from weft.surfaces.cli.ledgers.ledger_copies import FilesBeside, files_option, f
 from weft.surfaces.cli.programs.program_call import F, as_actor, changing, looking
 from weft.surfaces.cli.progress import counted, progress, size_text
 from weft.surfaces.cli.screen import Line, Span, local_time
+from weft.surfaces.cli.trust import look_outside_of_work
 from weft.surfaces.cli.user_files import named_ledger, place_for
 from weft.surfaces.cli.work.sandbox_access import files_folder
 from weft.surfaces.wire.answers import FactsFile, ReplicaName
@@ -80,6 +81,7 @@ def checked_source(call: Call, name: str, *, shares_secret: bool) -> str:
     trusted gives its import secret to nobody."""
     from weft.exchange.sync.commands import program_of, without_password
 
+    look_outside_of_work()
     address = address_of(name)
     without_password(address)
     if program_of(address) is None:
@@ -97,6 +99,7 @@ def chosen_remote(ledger: Ledger, name: str | None) -> Remote:
     """The remote of this name, or an address; without one the remote `origin`, or the only one there is."""
     from weft.exchange.sync import ORIGIN, Remote, remotes
 
+    look_outside_of_work()  # for `ssh`, or whatever program the address names
     listed = remotes(ledger)
     if name is None:
         fit = [remote for remote in listed if remote.name == ORIGIN] or listed

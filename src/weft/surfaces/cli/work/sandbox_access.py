@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted, quoted
 from weft.kernel.typed_names import Site, shell_word
-from weft.surfaces.cli.trust import trust_store
+from weft.surfaces.cli.trust import outside_of_work, trust_store
 from weft.surfaces.cli.user_files import (
     SERVER,
     beside_ledger,
@@ -353,7 +353,7 @@ def kept_files(folder: Path) -> KeptFiles:
     """What is kept in a folder beside a ledger."""
     from weft.runtime.resources.kept_files import KeptFiles
 
-    return KeptFiles(folder, path_folders=os.environ.get("PATH", ""))
+    return KeptFiles(folder, path_folders=outside_of_work(os.environ.get("PATH", "")))
 
 
 def directory_driver(ledger: Ledger, settings: SnapshotSettings, secrets: SecretFiles | None = None) -> DirectoryDriver:
@@ -368,7 +368,7 @@ def directory_driver(ledger: Ledger, settings: SnapshotSettings, secrets: Secret
     limit = SnapshotLimit(file_bytes=settings.file_bytes, total_bytes=settings.total_bytes, files=settings.files)
     store = FileStore(
         files_folder(ledger) / TREES,
-        path_folders=os.environ.get("PATH", ""),
+        path_folders=outside_of_work(os.environ.get("PATH", "")),
         apart=lambda: ledger_files(ledger),
     )
     return DirectoryDriver(store, limit, machine=machine_of(ledger), secrets=secrets)

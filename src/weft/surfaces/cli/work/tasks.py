@@ -217,8 +217,8 @@ def complete_task(
         config = programs.get(name, "task").config
         own = config.get("workspace") if isinstance(config, dict) else None
         folder = workspace or own or "."
-        run = CriterionCommands(command_runner(programs.ledger)).run
-        done = programs.complete_task(name, answer=final, workspace=folder, run=run, key=retry_key)
+        seen = CriterionCommands(command_runner(programs.ledger)).observe(folder, final)
+        done = programs.complete_task(name, answer=final, seen=seen, key=retry_key)
         checks = [check for check in programs.checks(name) if check.version == done.version]
     criteria = criteria_of(done.config if isinstance(done.config, dict) else {})
     last_checks = {check.criterion: check for check in checks if check.passed and check.criterion < len(criteria)}
