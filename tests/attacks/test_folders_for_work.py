@@ -21,7 +21,7 @@ from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_broker import beside, serve_until_empty, stock
 from weft.ledger.api import Approval, Ledger, Runs
-from weft.surfaces.cli.trust import trust_store
+from weft.surfaces.cli.user_files import trust_store
 
 ON_DISK = True  # no sandbox takes a workspace in memory
 LOOK_SECONDS = 0.2

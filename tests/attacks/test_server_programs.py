@@ -15,7 +15,7 @@ from tests.surfaces.shell import Shell, on_terminal
 from weft.runtime.sandbox.own_git import find_git
 from weft.runtime.tools.mcp_server_settings import CommandServer, McpServer, program_places
 from weft.surfaces.cli.credentials import user_keyring
-from weft.surfaces.cli.trust import outside_of_work
+from weft.surfaces.cli.user_files import outside_of_work
 
 __all__ = ["_machine", "folder", "project", "weft"]
 ON_DISK = True  # no sandbox takes a workspace in memory

@@ -18,7 +18,7 @@ from weft.exchange.sync import Remote, add_remote, mark_as_copy
 from weft.kernel.errors import NotTrusted
 from weft.programs import Programs
 from weft.store.replicas import MADE, TrustStore
-from weft.surfaces.cli.trust import trust_store
+from weft.surfaces.cli.user_files import trust_store
 
 CANARY = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
 IS_ROOT = os.geteuid() == 0

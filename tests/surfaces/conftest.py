@@ -21,7 +21,7 @@ from weft.programs.minilm import MiniLM
 from weft.store.port import Store
 from weft.store.replicas import MADE, TrustedLedger, TrustStore, identity_of
 from weft.surfaces import opening
-from weft.surfaces.cli.trust import trust_store
+from weft.surfaces.cli.user_files import trust_store
 from weft.surfaces.wire import catalogue, forms
 
 

@@ -17,7 +17,7 @@ from tests.runtime.inference.asking import CANARY
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from weft.runtime.inference.model_requests import Dialect
-from weft.surfaces.cli.trust import trust_store
+from weft.surfaces.cli.user_files import trust_store
 
 RULES = "Write every page in short sentences, and say what it is about first. " * 120
 WRITE: Calls = [("write", {"path": "page", "content": "one\n"})]

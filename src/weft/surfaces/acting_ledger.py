@@ -21,8 +21,7 @@ from weft.runtime.invoke.invocation import InvocationContext
 from weft.runtime.tool.tool_contract import FunctionElsewhere, GivenFunctions, PendingCall
 from weft.store.private_files import make_folder
 from weft.surfaces.cli.chat.models import other_models, turn_planner
-from weft.surfaces.cli.trust import trust_store
-from weft.surfaces.cli.user_files import user_cache
+from weft.surfaces.cli.user_files import trust_store, user_cache
 from weft.surfaces.cli.work.sandbox_access import (
     command_runner,
     directory_driver,

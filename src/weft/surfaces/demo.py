@@ -148,7 +148,7 @@ def talk(path: Path) -> int:
 
 def main() -> int:
     import weft
-    from weft.surfaces.cli.trust import trust_store
+    from weft.surfaces.cli.user_files import trust_store
 
     path = Path(tempfile.mkdtemp(prefix="weft-demo-")) / "ledger.db"
     clock = FixedClock(ms_from_iso(STARTED))

@@ -448,8 +448,8 @@ class Toolbox:
 
     def _given_tools(self, plan: TurnPlan, configuration: TurnConfiguration) -> list[PlannedTool]:
         """The functions that were given with the message. Raises FunctionElsewhere where this process has one not, and
-        NotApplicable where the turn may not use one."""
-        given: list[PlannedTool] = list(self._functions.tools(configuration.functions))
+        InvalidInput or NotApplicable where the turn may not use one."""
+        given: list[PlannedTool] = list(self._functions.tools(configuration.functions, is_owners=plan.is_owners))
         names = [tool.spec.name for tool in given]
         if given and plan.model.provider.is_embedded:
             raise NotApplicable("the embedded model calls no tools", "name another model, or send it without tools")

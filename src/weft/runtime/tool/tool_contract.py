@@ -710,9 +710,16 @@ class GivenFunctions:
         """Everything that was given here."""
         return frozenset(self._tools)
 
-    def tools(self, wanted: Sequence[FunctionReference]) -> list[CallersTool]:
-        """Raises FunctionElsewhere where one was never given here."""
-        known = {**self._tools, **self._own.get()}
+    def tools(self, wanted: Sequence[FunctionReference], *, is_owners: bool) -> list[CallersTool]:
+        """Raises FunctionElsewhere where one was never given here. A message that is not the ledger owner's has those
+        alone that came with it: who wrote it could have named any, and they run unasked, outside of the sandbox."""
+        own = self._own.get()
+        if not is_owners and any(one not in own for one in wanted):
+            raise InvalidInput(
+                "only whoever opened the ledger gives a message functions that another program runs",
+                "send it without, or from the program that has them",
+            )
+        known = {**self._tools, **own}
         if missing := [one.name for one in wanted if one not in known]:
             raise FunctionElsewhere(missing)
         return [known[one] for one in wanted]

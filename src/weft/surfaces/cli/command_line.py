@@ -125,7 +125,7 @@ class Call:
     @cached_property
     def trust_store(self) -> TrustStore:
         """The ledgers that this person trusts."""
-        from weft.surfaces.cli.trust import trust_store
+        from weft.surfaces.cli.user_files import trust_store
 
         return trust_store()
 

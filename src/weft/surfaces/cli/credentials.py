@@ -89,7 +89,7 @@ def user_keyring(variable: Variable = os.environ.get) -> Keyring:
 
 def _variable_of_commands(variable: Variable, name: str) -> str | None:
     """What commands that print keys are given of the environment."""
-    from weft.surfaces.cli.trust import outside_of_work
+    from weft.surfaces.cli.user_files import outside_of_work
 
     value = variable(name)
     return value if name != "PATH" or value is None else outside_of_work(value)

@@ -190,7 +190,7 @@ def as_span(cell: Span | str) -> Span:
 def pager_words() -> list[str]:
     """The words of PAGER, which is looked for where agents do not work. Where its quotation marks do not close, it is
     taken out of the environment, so that the usual pager runs."""
-    from weft.surfaces.cli.trust import look_outside_of_work
+    from weft.surfaces.cli.user_files import look_outside_of_work
 
     look_outside_of_work()
     try:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.typed_names import Site, shell_line
-from weft.surfaces.cli.user_files import state_folder
+from weft.surfaces.cli.user_files import trust_store
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.store.replicas import StoredTrust, TrustStore
+    from weft.store.replicas import StoredTrust
     from weft.surfaces.cli.screen import Line
     from weft.surfaces.wire.answers import TrustAnswer
 
@@ -30,33 +30,8 @@ Note = Callable[[str], None]
 
 # --- Which ledgers the person at the terminal trusts, and the question that is asked about any other.
 
-TRUST_FILE = "trust.json"
 LISTED = 12
 """So many lines of what trust would allow stand above the question; `weft trust --show` lists all."""
-
-
-def trust_store() -> TrustStore:
-    from weft.store.replicas import TrustStore
-
-    return TrustStore(state_folder() / TRUST_FILE)
-
-
-def outside_of_work(folders: str) -> str:
-    """Of the folders that PATH names, those in which programs are looked for that run outside of the sandbox: none of a
-    folder in which agents work. The activated environment of a project comes first in PATH, and they write there."""
-    from weft.runtime.sandbox.profiles import is_beneath
-
-    trusted = [folder.place for folder in trust_store().folders()]
-    places = [place for place in folders.split(os.pathsep) if os.path.isabs(place)]
-    return os.pathsep.join(
-        place for place in places if not any(is_beneath(os.path.realpath(place), folder) for folder in trusted)
-    )
-
-
-def look_outside_of_work() -> None:
-    """From here on this process starts no program by its name that agents could have put there."""
-    if "PATH" in os.environ:
-        os.environ["PATH"] = outside_of_work(os.environ["PATH"])
 
 
 def workspace_of(folder: str | None) -> str | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from weft.exchange.bundles.keys import KeyRing, Signer
     from weft.ledger.api import PriceTable
+    from weft.store.replicas import TrustStore
 
 FOLDER, FILE = ".weft", "ledger.db"
 LEDGER_VARIABLE = "WEFT_LEDGER"
@@ -215,3 +216,32 @@ def complete_keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
         return [key.name for key in key_ring().own() if key.name.startswith(incomplete)]
     except (InvalidKey, OSError):
         return []
+
+
+# --- Which ledgers and folders this person trusts, and where programs are looked for that run outside of the sandbox.
+
+TRUST_FILE = "trust.json"
+
+
+def trust_store() -> TrustStore:
+    from weft.store.replicas import TrustStore
+
+    return TrustStore(state_folder() / TRUST_FILE)
+
+
+def outside_of_work(folders: str) -> str:
+    """Of the folders that PATH names, those in which programs are looked for that run outside of the sandbox: none of a
+    folder in which agents work. The activated environment of a project comes first in PATH, and they write there."""
+    from weft.runtime.sandbox.profiles import is_beneath
+
+    trusted = [folder.place for folder in trust_store().folders()]
+    places = [place for place in folders.split(os.pathsep) if os.path.isabs(place)]
+    return os.pathsep.join(
+        place for place in places if not any(is_beneath(os.path.realpath(place), folder) for folder in trusted)
+    )
+
+
+def look_outside_of_work() -> None:
+    """From here on this process starts no program by its name that agents could have put there."""
+    if "PATH" in os.environ:
+        os.environ["PATH"] = outside_of_work(os.environ["PATH"])

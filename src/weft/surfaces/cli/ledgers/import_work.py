@@ -64,8 +64,8 @@ class ImportWork:
     def run(self) -> None:
         from weft.exchange.importers.port import load_importers
         from weft.exchange.importing.run import ImportRun
-        from weft.surfaces.cli.trust import trust_store
         from weft.surfaces.cli.turn_files import kept_folders
+        from weft.surfaces.cli.user_files import trust_store
         from weft.surfaces.opening import open as open_ledger
 
         order = self._order

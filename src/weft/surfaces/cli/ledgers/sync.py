@@ -26,8 +26,7 @@ from weft.surfaces.cli.ledgers.ledger_copies import FilesBeside, files_option, f
 from weft.surfaces.cli.programs.program_call import F, as_actor, changing, looking
 from weft.surfaces.cli.progress import counted, progress, size_text
 from weft.surfaces.cli.screen import Line, Span, local_time
-from weft.surfaces.cli.trust import look_outside_of_work
-from weft.surfaces.cli.user_files import named_ledger, place_for
+from weft.surfaces.cli.user_files import look_outside_of_work, named_ledger, place_for
 from weft.surfaces.cli.work.sandbox_access import files_folder
 from weft.surfaces.wire.answers import FactsFile, ReplicaName
 from weft.surfaces.wire.exchange_answers import ClonedLedger, ListedRemote, Removed, RepinnedRemote

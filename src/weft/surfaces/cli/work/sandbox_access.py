@@ -16,14 +16,15 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted, quoted
 from weft.kernel.typed_names import Site, shell_word
-from weft.surfaces.cli.trust import outside_of_work, trust_store
 from weft.surfaces.cli.user_files import (
     SERVER,
     beside_ledger,
     configuration_folder,
     find_ledger,
+    outside_of_work,
     state_folder,
     this_machine,
+    trust_store,
     user_cache,
     user_ledger,
 )
