@@ -17,6 +17,7 @@ from weft.exchange.sync.synced_ledgers import Remote
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, rights
 from weft.kernel.errors import KeyTaken, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.kernel.events import Event, kind_of
+from weft.ledger.api import Runs
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 from weft.programs.program_writer import VERB_RIGHTS
@@ -97,6 +98,22 @@ def test_a_turn_by_steps_is_attributed_at_every_step(ledger: Ledger, people: dic
 def test_an_agent_that_records_its_own_turn_acts_for_nobody_else(ledger: Ledger, people: dict[str, str]) -> None:
     events = added(ledger, lambda: ledger.acting_as("scout").record_turn(session="s", query="q", persona="scout"))
     assert {(event.actor, event.on_behalf_of) for event in events} == {(people["scout"], UNSET)}
+
+
+def test_an_answer_in_a_turn_that_an_agent_records_has_no_source(ledger: Ledger, people: dict[str, str]) -> None:
+    scout = ledger.acting_as("scout")
+    at_once = scout.record_turn(session="s", query="q", response="r", persona="scout").id
+    with scout.begin_turn(session="s", persona="scout") as turn:
+        turn.message("q")
+        turn.response("r")
+        turn.finish()
+    for id in (at_once, turn.id):
+        assert [(each.role, each.source) for each in ledger.messages(id)] == [("user", "agent"), ("assistant", None)]
+        assert Runs(ledger).is_untrusted(id)
+    alone = scout.record_turn(session="t", response="r", persona="scout").id
+    assert [each.source for each in ledger.messages(alone)] == ["agent"]  # nothing else says who wrote it
+    assert Runs(ledger).is_untrusted(alone)
+    assert problems(ledger) == []
 
 
 def test_commands_are_the_principals_and_name_the_chain(ledger: Ledger, people: dict[str, str]) -> None:

@@ -142,6 +142,12 @@ class ResultNotes(Struct, frozen=True, kw_only=True):
 NO_NOTES = ResultNotes()
 
 
+def is_marked_turn(append: Append, turn: str) -> bool:
+    """Whether something before shows already that a stranger or an agent wrote part of what a turn holds."""
+    row = append.view.find_turn(turn)
+    return row is not None and bool(row.untrusted)
+
+
 class TurnEvents:
     """Adds one run's events to an append, numbering its messages. Its contents belong to the tree `scope`."""
 
@@ -149,6 +155,8 @@ class TurnEvents:
         self, append: Append, turn: str, *, actor: str, scope: int, prev: str | None = None, messages: int = 0
     ) -> None:
         self.append, self.turn, self.messages = append, turn, messages
+        self._is_agents = False
+        """Whether a message of these events says that an agent wrote it."""
         self.contents = append.contents_of(scope)
         self.run = append.stream(run_stream(turn), prev, actor, later=True)
 
@@ -352,7 +360,7 @@ class TurnEvents:
 
     def _message_fact(self, message: NewMessage, text: PreparedContent | None) -> MessageFact:
         contents = self.contents
-        id, source = self.next_message_id(), self.append.message_source(message.source)
+        id, source = self.next_message_id(), self._message_source(message)
         extra: dict[str, Any] = {}
         if message.parent is not None:
             extra["parent"] = self._known_message(message.parent)
@@ -375,6 +383,15 @@ class TurnEvents:
             source=checked_member(MessageSource, source, "source") if source else UNSET,
             **extra,
         )
+
+    def _message_source(self, message: NewMessage) -> MessageSource | None:
+        """Who started a message. Nobody starts an answer: one that an agent gives has a source only where nothing else
+        in its turn shows that the turn is not a person's."""
+        source = self.append.message_source(message.source)
+        if message.role == MessageRole.ASSISTANT and message.source is None and source is not None:
+            return None if self._is_agents or is_marked_turn(self.append, self.turn) else source
+        self._is_agents = self._is_agents or source == MessageSource.AGENT
+        return source
 
     def _known_message(self, id: str) -> str:
         """The message that another one follows must be here: nobody else will bring it later."""

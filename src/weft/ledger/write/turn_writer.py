@@ -97,6 +97,7 @@ from weft.ledger.write.turn_events import (
     ensure_session,
     error_fact,
     find_place,
+    is_marked_turn,
     load_parent,
     open_calls,
     release,
@@ -823,7 +824,7 @@ def _spelled_out(append: Append, place: SubstitutedPlace, shown: str) -> Iterato
             yield each.id, each.id
         elif output is not UNSET:
             changed_parts = tuple(_with_output(part, result.call_id, output) for part in parts)
-            yield each.id, _add_message(append, each.event, changed_parts)
+            yield each.id, _add_message(append, place.turn.id, each.event, changed_parts)
 
 
 def _with_output(part: PartFact, call_id: str, output: str) -> PartFact:
@@ -837,7 +838,7 @@ def _new_replacement(append: Append, place: SubstitutedPlace, words: Any) -> str
     original, message = place.event.event, message_of(place.event.event)
     events = TurnEvents(append, place.turn.id, actor=place.turn.persona, scope=place.turn.root)
     if message is not None:
-        return _add_message(append, original, _replacement_parts(events, message, words))
+        return _add_message(append, place.turn.id, original, _replacement_parts(events, message, words))
     assert isinstance(original, ToolResult), "there is nothing else that words can stand in for"
     id = append.ledger_stream().add(
         ToolResult,
@@ -852,11 +853,14 @@ def _new_replacement(append: Append, place: SubstitutedPlace, words: Any) -> str
     return id
 
 
-def _add_message(append: Append, original: Event | UnknownEvent, parts: tuple[PartFact, ...]) -> str:
-    """An event like the original with other parts; there before anything names it."""
+def _add_message(append: Append, turn: str, original: Event | UnknownEvent, parts: tuple[PartFact, ...]) -> str:
+    """An event like the original with other parts; there before anything names it. An answer without a source stays
+    without one where its turn is marked already."""
     was = message_of(original)
     assert was is not None, "it brought a message"
     source = append.message_source(None if was.source is UNSET else was.source)
+    if was.role == MessageRole.ASSISTANT and was.source is UNSET and is_marked_turn(append, turn):
+        source = None
     fact = MessageFact(id=append.ulids.mint(), role=was.role, parts=parts, source=source or UNSET)
     stream = append.ledger_stream()
     if isinstance(original, ModelResponse):
