@@ -159,6 +159,39 @@ def test_anything_with_an_id_can_be_tagged(programs: Programs) -> None:
         programs.add_tags("main")
 
 
+def test_a_room_takes_tags_by_its_title_its_id_and_its_address(programs: Programs) -> None:
+    rooms = programs.ledger.rooms
+    room, main = rooms.create("Launch week"), rooms.create("main")
+    programs.ledger.record_turn(session="main", query="q", response="r")
+    assert programs.add_tags("Launch week", "urgent") == ["urgent"]
+    assert programs.add_tags(f"@({room.id})", "autumn") == programs.tags(room.id[-8:]) == ["autumn", "urgent"]
+    programs.add_tags("main", "urgent")
+    programs.add_tags("room:main", "urgent")
+    found = programs.tagged("urgent")
+    assert [(one.kind, one.name, one.id) for one in found if one.kind == "room"] == [
+        ("room", "Launch week", room.id),
+        ("room", "main", main.id),
+    ]
+    assert [one.name for one in found if one.kind == "session"] == ["main"]
+    rooms.retitle(room.id, "After launch")
+    assert [one.name for one in programs.tagged("autumn")] == ["After launch"]
+    assert programs.remove_tags("After launch", "autumn") == ["urgent"]
+    assert problems(programs.ledger) == []
+
+
+def test_the_tags_of_a_room_are_for_those_who_may_read_it(programs: Programs) -> None:
+    programs.create("human", "ann", {})
+    programs.create("human", "eve", {})
+    room = programs.ledger.rooms.create("Secret plan", people=["ann"])
+    programs.add_tags(room.id, "urgent")
+    assert [one.name for one in programs.acting_as("ann").tagged("urgent")] == ["Secret plan"]
+    eve = programs.acting_as("eve")
+    assert eve.tagged("urgent") == []
+    for name in (room.id, "Secret plan"):
+        with pytest.raises(NotFound):
+            eve.tags(name)
+
+
 def test_an_erased_tag_is_gone(programs: Programs) -> None:
     programs.add_tags("claude-balanced", "secret-client")
     line = next(one.line for one in programs.ledger.changes() if b'"node_tagged"' in one.line)

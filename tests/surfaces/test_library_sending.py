@@ -15,11 +15,14 @@ from msgspec import Struct
 
 import weft
 import weft.aio
+from tests.conftest import NewPostgresLedger
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import HANG, MESSAGE, Script, Scripted, answer, chat, chat_saying, failure
 from tests.surfaces.serving import serving
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.api import Runs
+from weft.programs import kind_table
+from weft.surfaces.wire.hints import phrase
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +36,7 @@ def path(folder: Path) -> Path:
     return folder / "program.db"
 
 
-def stocked(path: Path, url: str) -> weft.OpenLedger:
+def stocked(path: str | Path, url: str) -> weft.OpenLedger:
     ledger = weft.open(path)
     programs = ledger.programs
     programs.create(
@@ -190,6 +193,82 @@ def test_a_callback_answers_for_a_person_and_is_marked_as_a_program(path: Path) 
         assert "outside of the sandbox" in call.shown
         approval = ledger.approvals.get(call.id)
         assert (approval.state, approval.reason, approval.answered_by) == ("granted", "answered by a program", "local")
+
+
+@pytest.mark.parametrize("store", ["disk", "postgres"])
+def test_the_state_of_an_agent_is_what_its_open_turn_does(
+    store: str, path: Path, new_postgres_ledger: NewPostgresLedger
+) -> None:
+    address = path if store == "disk" else new_postgres_ledger()
+    states: dict[str, str] = {}
+
+    def look(moment: str) -> None:
+        states[moment] = ledger.programs.get("met").state
+        assert [one.name for one in ledger.programs.all("agent", states=[states[moment]])].count("met") == 1
+
+    @weft.tool(asks=True)
+    def book(city: str) -> str:
+        """Book a journey."""
+        look("while a call runs")
+        return f"booked {city}"
+
+    def approve(call: weft.PendingCall) -> weft.Answer:
+        look("while a person is asked")
+        return weft.allow()
+
+    def answering(body: Any) -> Script:
+        look("while the model is asked")
+        return chat() if body["messages"][-1]["role"] == "tool" else calling("book")
+
+    with serving() as server, stocked(address, server.url) as ledger:
+        server.script_of = answering
+        steps = len(ledger.programs.history("met"))
+        look("before")
+        turn = ledger.send("Book it", agent="met", tools=[book], approve=approve)
+        assert (results(server), turn.text) == (["booked Bergen"], "Hello there")
+        look("afterwards")
+        assert states == {
+            "before": "idle",
+            "while a person is asked": "waiting",
+            "while a call runs": "executing",
+            "while the model is asked": "thinking",
+            "afterwards": "idle",
+        }
+        assert len(ledger.programs.history("met")) == steps  # it is read off the turn, and nothing is written for it
+
+
+def test_an_agent_that_was_paused_stays_so_while_its_turn_waits(path: Path) -> None:
+    with serving(calling("book"), chat()) as server, stocked(path, server.url) as ledger:
+        with pytest.raises(weft.ApprovalNeeded):
+            ledger.send("Book it", agent="met", tools=[book])
+        assert ledger.programs.get("met").state == "waiting"
+        assert ledger.programs.step_agent("met", "pause").state == "paused"
+        assert ledger.programs.step_agent("met", "resume").state == "waiting"
+
+
+@pytest.mark.parametrize("store", ["disk", "postgres"])
+def test_a_session_where_messages_wait_is_not_completed(
+    store: str, path: Path, new_postgres_ledger: NewPostgresLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = path if store == "disk" else new_postgres_ledger()
+    with serving(chat(), chat()) as server, stocked(address, server.url) as ledger:
+        ledger.send("Hello", session="main", model="fast")
+        waiting = ledger.inbox.admit("And?", session="main").message
+        with pytest.raises(NotApplicable, match="1 message waits in session 'main'") as refused:
+            ledger.programs.step_session("main", "complete")
+        assert waiting in phrase(refused.value.advice)
+        ledger.inbox.cancel(waiting)
+        second = ledger.inbox.admit("And now?", session="main").message
+        monkeypatch.setattr(kind_table, "_refuse_waiting", lambda writer, row: None)  # as it was before
+        assert ledger.programs.step_session("main", "complete").state == "completed"
+        with ledger.broker():
+            dead = next(
+                item
+                for item in ledger.follow("main", after="0")
+                if isinstance(item, weft.MessageSettled) and item.message == second
+            )
+        assert (dead.state, ledger.inbox.get(second).state) == ("dead", "dead")
+        assert "session 'main' is completed" in str(ledger.inbox.get(second).error)
 
 
 def test_a_callback_that_denies_tells_the_model_why(path: Path) -> None:

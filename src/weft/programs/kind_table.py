@@ -40,7 +40,7 @@ from weft.kernel.program_events import (
     legal_verbs,
     next_state,
 )
-from weft.ledger.api import agent_names, end_worker, session_owner, shared_with
+from weft.ledger.api import agent_names, end_worker, queued_messages, session_owner, shared_with
 from weft.ledger.arguments import checked_flag, checked_label
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.rows import ProgramRow, RequestRow, SessionRow, json_of, load_program, load_request
@@ -93,6 +93,8 @@ from weft.store.sql import Row
 # --- Sessions as programs: the ledger's own sessions, with a configuration, paused, resumed and completed.
 
 SESSION_VERBS = tuple(program_events.SESSION.steps)
+MOST_COUNTED = 100
+"""More messages that wait are not counted."""
 
 
 SESSION = KindRow(
@@ -225,11 +227,23 @@ def _permit_changes(
         writer.permit_owner(f"give a session to {owner}", parse_address(owner).name)
 
 
+def _refuse_waiting(writer: ProgramWriter, row: SessionRow) -> None:
+    """Nobody would answer what waits in a completed session."""
+    waiting = queued_messages(writer.reading, row.n, MOST_COUNTED)
+    if waiting:
+        count = f"{MOST_COUNTED} or more" if len(waiting) >= MOST_COUNTED else str(len(waiting))
+        wait = "message waits" if len(waiting) == 1 else "messages wait"
+        what = f"{count} {wait} in session {row.label!r}, which nobody would answer once it is completed"
+        raise NotApplicable(what, Action.SERVE_MESSAGE.of(message=waiting[0].id))
+
+
 def step_session(writer: ProgramWriter, row: SessionRow, verb: str, reason: str | None) -> SessionRow:
     writer.permit_session(f"{verb} the session {row.label!r}", row)
     if next_state(SESSION.name, row.lifecycle, verb) is None:
         targets = {way: to for way, to in legal_verbs(SESSION.name, row.lifecycle).items() if way in SESSION_VERBS}
         raise IllegalTransition(SESSION.name, row.label, row.lifecycle, verb, targets)
+    if verb == "complete":
+        _refuse_waiting(writer, row)
     writer.session_stream(row).add(SESSION.facts.steps[verb], reason=writer.reason(reason))
     return row
 
@@ -334,6 +348,7 @@ AGENT = KindRow(
     normalized=lambda config: with_one_model(_with_identity(config)),
     changed=with_changed_model,
     is_made_by_everybody=True,
+    is_moved_by_turns=True,
 )
 
 

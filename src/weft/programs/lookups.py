@@ -1,6 +1,6 @@
 """Programs looked up: by name, kind and content; their versions, history, verdicts and requests.
 
-Anything else that has an id (sessions, turns, messages, events) is found, called and tagged here,
+Anything else that has an id (sessions, rooms, turns, messages, events) is found, called and tagged here,
 too.
 """
 
@@ -19,7 +19,17 @@ from weft.kernel.errors import Action, AgentBusy, AmbiguousName, InvalidInput, L
 from weft.kernel.foreign_input import is_digest
 from weft.kernel.ledger_events import NodeTagged, NodeUntagged
 from weft.kernel.message_text import tokens
-from weft.ledger.api import Lease, Ledger, agent_names, shared_with, store_of, writer_of
+from weft.ledger.api import (
+    Lease,
+    Ledger,
+    agent_names,
+    find_conversation,
+    load_conversation,
+    own_queue,
+    shared_with,
+    store_of,
+    writer_of,
+)
 from weft.ledger.arguments import checked_label
 from weft.ledger.read.access import READ_LEDGER, LimitedTxn, access_of
 from weft.ledger.read.revisions import resolve, session_beside_turns
@@ -74,22 +84,26 @@ from weft.store.port import ReadTxn
 from weft.store.replicas import authored_event
 from weft.store.sql import Sql
 
-# --- Anything that has an id (programs, sessions, turns, messages, events): how it is found, called and tagged.
+# --- Anything that has an id (programs, sessions, rooms, turns, messages, events): how it is found, called and tagged.
 
 NODE_KINDS = (
-    *("program", "session", "turn", "message", "event"),
+    *("program", "session", "room", "turn", "message", "event"),
     *("resource", "policy", "snapshot", "handle", "materialization", "uri"),
 )
 """Generations, tool calls, tool results and summaries are the events that made them."""
-HINT = "name a node, such as a program, a session, a turn, an event or resource:NAME"
+ROOM_MARK = "room:"
+"""Before the name of a room, where something else is called so, too."""
+HINT = "name a node, such as a program, a session, a room, a turn, an event or resource:NAME"
 
 
 def find_node(txn: ReadTxn, name: str) -> str:
     """The id that a name stands for: of a program, a session, a turn, a message or an event, else of any node of the
-    graph by what the graph's verbs take for it."""
+    graph by what the graph's verbs take for it, else of a room."""
     wanted = parse_address(name, "node").name if is_address(name) else name
     if not isinstance(wanted, str) or not wanted:
         raise InvalidInput(f"node is {quoted(name)}", HINT)
+    if wanted.startswith(ROOM_MARK):
+        return find_conversation(txn, access_of(txn), wanted.removeprefix(ROOM_MARK))[0].id
     row = find_any(txn, wanted) or find_any(txn, wanted.upper()) or session_beside_turns(txn, wanted)
     if row is not None:
         return row.id
@@ -110,9 +124,12 @@ def _find_graph_node(txn: ReadTxn, name: str) -> str:
     from weft.graph.graph import find_lasting_id
 
     id = find_lasting_id(txn, name, _no_time)
-    if id is None:
-        raise NotFound("node", name, HINT)
-    return id
+    if id is not None:
+        return id
+    try:
+        return find_conversation(txn, access_of(txn), name)[0].id
+    except NotFound:
+        raise NotFound("node", name, HINT) from None
 
 
 def _is_message(txn: ReadTxn, message: str) -> bool:
@@ -139,7 +156,7 @@ def _no_time(text: str) -> int:
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """What an id stands for, and its name: a program's, a session's label, else the id itself."""
+    """What an id stands for, and its name: a program's, a session's label, a room's title, else the id itself."""
 
     id: str
     kind: str
@@ -156,6 +173,10 @@ def node_of(sql: Sql, node: str) -> Node:
         return Node(id=node, kind="program", name=row.name, there=not row.deleted)
     if sql.fetch_row("SELECT 1 FROM turn WHERE id = ?", (node,)) is not None:
         return Node(id=node, kind="turn", name=node)
+    if load_conversation(sql, node) is not None:
+        titles = "SELECT l.text FROM conversation c JOIN lookup_text l ON l.content = c.title WHERE c.id = ?"
+        title = sql.fetch_row(titles, (node,))
+        return Node(id=node, kind="room", name=node if title is None else str(title[0]))
     from weft.graph.graph import kind_of_lasting_id
 
     if (kind := kind_of_lasting_id(sql, node)) is not None:
@@ -239,7 +260,7 @@ def nodes_with(txn: ReadTxn, tags: Iterable[str]) -> list[TaggedNode]:
             _current_version(sql, node) for (node,) in sql.fetch_rows("SELECT node FROM node_tag WHERE tag = ?", (tag,))
         }
         nodes = with_tag if nodes is None else nodes & with_tag
-    tagged = (_tagged_node(sql, node_of(sql, node)) for node in sorted(nodes or ()) if _is_readable(txn, node))
+    tagged = (_tagged_node(txn, node_of(sql, node)) for node in sorted(nodes or ()) if _is_readable(txn, node))
     shown = (node for node in tagged if node is not None)
     return sorted(shown, key=lambda node: (NODE_KINDS.index(node.kind), node.name, node.id))
 
@@ -253,9 +274,14 @@ def _is_readable(txn: ReadTxn, node: str) -> bool:
         return False
 
 
-def _tagged_node(sql: Sql, node: Node) -> TaggedNode | None:
-    """Hidden programs and deleted sessions are not shown."""
-    return TaggedNode(id=node.id, kind=node.kind, name=node.name, tags=tags_of(sql, node.id)) if node.there else None
+def _tagged_node(txn: ReadTxn, node: Node) -> TaggedNode | None:
+    """Hidden programs and deleted sessions are not shown. Whoever left a room is shown the title that it had."""
+    if not node.there:
+        return None
+    name = node.name
+    if node.kind == "room":
+        name = text_of(txn, find_conversation(txn, access_of(txn), node.id)[0].title) or node.id
+    return TaggedNode(id=node.id, kind=node.kind, name=name, tags=tags_of(txn.sql, node.id))
 
 
 # --- Programs looked up: by name, by kind, by what information holds; their versions, history, verdicts and requests.
@@ -294,8 +320,10 @@ def _config_of_version(txn: ReadTxn, program: str, name: str, version: int) -> A
     return json_of(txn, entry[0])
 
 
-def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
+def _of_row(txn: ReadTxn, row: ProgramRow, activities: Mapping[str, str] | None = None) -> Program:
+    """`activities` are those of all agents, where several programs are read."""
     access = access_of(txn)
+    state = _state_now(txn.sql, row, activities) if kind_of_row(row).is_moved_by_turns else row.state
     is_assigned = row.task is not None and newest_counts(txn, row.id, "agent_task_assigned")
     task = load_program(txn.sql, row.task) if row.task and is_assigned else None
     session = load_session(txn.sql, row.session) if row.session and is_assigned else None
@@ -307,7 +335,8 @@ def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
         id=row.id,
         name=row.name,
         kind=row.kind,
-        state=row.state,
+        state=state,
+        state_by_events=None if state == row.state else row.state,
         config=config,
         version=counted.version,
         tags=tags_of(txn.sql, row.id),
@@ -326,6 +355,34 @@ def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
         result=text_of(txn, row.result),
         shared_with=_shared_with(txn, row),
     )
+
+
+_BUSIEST_FIRST = ("executing", "thinking", "waiting")
+
+
+def _agent_activities(sql: Sql, agent: str | None = None) -> dict[str, str]:
+    """What the turns that brokers of this ledger have open make their agents do: the busiest turn of each counts.
+    A turn waits while it is parked, and while a person is asked before any of its calls runs; one that is to be cut
+    short counts no longer."""
+    condition, values = own_queue(sql, "o")
+    rows = sql.fetch_rows(
+        "SELECT t.persona, CASE WHEN o.state = 'parked' THEN 'waiting'"
+        " WHEN EXISTS (SELECT 1 FROM tool_call c WHERE c.turn = t.n AND c.status = 'running') THEN 'executing'"
+        " WHEN EXISTS (SELECT 1 FROM approval a WHERE a.turn = o.turn AND a.state = 'open') THEN 'waiting'"
+        f" ELSE 'thinking' END FROM open_run o JOIN turn t ON t.id = o.turn"
+        f" WHERE t.interrupted IS NULL AND {condition}" + ("" if agent is None else " AND t.persona = ?"),
+        values if agent is None else (*values, agent),
+    )
+    return dict(sorted(rows, key=lambda row: _BUSIEST_FIRST.index(row[1]), reverse=True))
+
+
+def _state_now(sql: Sql, agent: ProgramRow, activities: Mapping[str, str] | None) -> str:
+    """Turns move no state: it is read off them, so that answering a message writes nothing for it. An agent that was
+    paused, or stands in an error, stays so."""
+    if agent.state not in (kind_of_row(agent).facts.first_state, *_BUSIEST_FIRST):
+        return agent.state
+    activities = _agent_activities(sql, agent.id) if activities is None else activities
+    return activities.get(agent.id, agent.state)
 
 
 def _shared_with(txn: ReadTxn, row: ProgramRow) -> tuple[str, ...]:
@@ -372,7 +429,10 @@ def list_programs(
         name = kind.name if kind else ""
         rows = txn.sql.fetch_rows(f"{PROGRAM.select} WHERE {where}{hidden} ORDER BY kind, name, id", (name,))
         may_read_program = access_of(txn).may_read_program
-        programs += [_of_row(txn, row) for row in (ProgramRow(*row) for row in rows) if may_read_program(row)]
+        activities = _agent_activities(txn.sql) if kind is None or kind.is_moved_by_turns else {}
+        programs += [
+            _of_row(txn, row, activities) for row in (ProgramRow(*row) for row in rows) if may_read_program(row)
+        ]
     if kind in (None, SESSION):
         hidden = "" if deleted else " WHERE status <> 'deleted'"
         rows = txn.sql.fetch_rows(f"{SESSION_TABLE.select}{hidden} ORDER BY label, n")

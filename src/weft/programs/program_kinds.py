@@ -144,6 +144,8 @@ class KindRow(Struct, frozen=True, kw_only=True):
     """Refuses a name that a program with this configuration may not bear."""
     is_made_by_everybody: bool = False
     """Does nobody need the permission `configure` to create one, and to change what they created?"""
+    is_moved_by_turns: bool = False
+    """Is its state also what its open turns do?"""
     file_states: tuple[str, ...] = ()
     """States that a file may ask for, in the order in which they are reached. None: a file has no say in its state."""
     state_in_use: str | None = None

@@ -45,6 +45,7 @@ class Program(Struct, frozen=True, kw_only=True):
     name: str
     kind: str
     state: str
+    """As it is now. Of an agent, what its open turns make of the state that its own events left it in."""
     config: Any
     """As it was given, placeholders included; None where nobody described it, a word where it was erased."""
     version: int
@@ -67,6 +68,13 @@ class Program(Struct, frozen=True, kw_only=True):
     result: str | None = None
     shared_with: tuple[str, ...] = ()
     """The people and agents that an agent was shared with: it works for them though it is private."""
+    state_by_events: str | None = None
+    """The state that an agent's own events left it in, where its open turns make it another."""
+
+    @property
+    def recorded_state(self) -> str:
+        """What steps start from, and what work on a task is decided by."""
+        return self.state_by_events or self.state
 
     @property
     def address(self) -> str:

@@ -425,9 +425,10 @@ class WorkVerbs(ProgramsBase):
             return row
 
         stopped = self._change("stop_work", work, key, agent, reason)
-        if assignment is not None:
-            withdraw_messages(self.ledger, assignment, reason)
-        return stopped
+        if assignment is None:
+            return stopped
+        withdraw_messages(self.ledger, assignment, reason)
+        return self.get(stopped.id)
 
     def assign_task(self, task: str, assignee: str | None, *, key: str | None = None) -> Program:
         """A task becomes an agent's or a person's, without anybody beginning it. Returns the task."""

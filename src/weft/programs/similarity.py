@@ -227,13 +227,19 @@ MAX_TEXT_CHARACTERS = 8_000
 """Of a node so many are read at most; a model reads fewer."""
 MAX_SESSION_TURNS = 40
 """Of a session so many of its newest turns are read."""
+MAX_ROOM_MESSAGES = 40
+"""Of a room so many of its newest messages are read."""
 
 
 def text_of_node(programs: Programs, kind: str, node: str) -> str:
     """Raises InvalidInput where a node has no words of its own."""
-    pieces = {"program": _program_texts, "session": _session_texts, "turn": _turn_texts, "message": _message_texts}.get(
-        kind
-    )
+    pieces = {
+        "program": _program_texts,
+        "session": _session_texts,
+        "room": _room_texts,
+        "turn": _turn_texts,
+        "message": _message_texts,
+    }.get(kind)
     text = "" if pieces is None else _join_pieces(pieces(programs, node))
     if not text:
         raise InvalidInput(f"{kind} {node} has no text of its own", Action.PASS_TEXT)
@@ -276,6 +282,14 @@ def _session_texts(programs: Programs, node: str) -> Iterator[str]:
     while turn is not None and left:
         yield from _texts_by(programs.ledger.messages(turn), MessageRole.USER)
         turn, left = programs.ledger.turn(turn).parent_id, left - 1
+
+
+def _room_texts(programs: Programs, node: str) -> Iterator[str]:
+    """The title, then what its participants said, the newest first."""
+    rooms = programs.ledger.rooms
+    yield rooms.get(node).title or ""
+    said = (message.text for message in rooms.messages(node, limit=MAX_ROOM_MESSAGES) if message.notice is None)
+    yield from reversed(list(said))
 
 
 def _turn_texts(programs: Programs, node: str) -> Iterator[str]:
@@ -621,6 +635,7 @@ _ALL = {
     "message": "SELECT id FROM message t WHERE role IN ('user', 'assistant') AND {lacks} ORDER BY turn DESC, seq",
     "session": "SELECT id FROM session t WHERE status = 'active' AND {lacks} ORDER BY n DESC",
     "program": "SELECT id FROM program t WHERE deleted = 0 AND {lacks} ORDER BY id DESC",
+    "room": "SELECT id FROM conversation t WHERE status = 'active' AND {lacks} ORDER BY n DESC",
 }
 
 
@@ -645,10 +660,11 @@ def _embedded_nodes(sql: Sql, model: str, nodes: Sequence[str]) -> set[str]:
 
 
 def _counts_by_kind(sql: Sql, model: str) -> dict[str, int]:
-    """The four kinds of nodes are tables of the same names."""
+    """Kinds of nodes are tables of the same names, except that a room's is that of conversations."""
     counts: dict[str, int] = {}
     for kind in _ALL:
-        row = sql.fetch_row(f"SELECT count(*) FROM vector v JOIN {kind} t ON t.id = v.node WHERE v.model = ?", (model,))
+        table = "conversation" if kind == "room" else kind
+        row = sql.fetch_row(f"SELECT count(*) FROM vector v JOIN {table} t ON t.id = v.node WHERE v.model = ?", (model,))
         if row is not None and row[0]:
             counts[kind] = row[0]
     return counts

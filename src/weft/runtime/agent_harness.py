@@ -253,7 +253,7 @@ class MovePerformer:
                     partial(programs.save_checkpoint, agent.id, checkpoint_state(facts, move.next))
                 )
             case StandStill(reason=reason):
-                if agent.state in WORKING_STATES:
+                if agent.recorded_state in WORKING_STATES:
                     await self._run_to_the_end(partial(programs.step_agent, agent.id, "wait", reason=reason))
             case GiveUpWork(code=code, reason=reason):
                 await self._run_to_the_end(partial(programs.give_up, agent.id, reason, code=code))
@@ -274,9 +274,9 @@ class MovePerformer:
         if request.workspace is None:
             ensure_vouched(facts.task)
         agent = facts.agent
-        is_step_recorded = agent.state == "thinking" and (agent.turn_count or 0) > len(facts.rounds)
+        is_step_recorded = agent.recorded_state == "thinking" and (agent.turn_count or 0) > len(facts.rounds)
         if not is_step_recorded:
-            if agent.state == "thinking":
+            if agent.recorded_state == "thinking":
                 programs.step_agent(agent.id, "wait", reason=move.reason)
             programs.step_agent(agent.id, "think", reason=move.reason)
         last, overrides = facts.last_harness_round, request.overrides
@@ -301,7 +301,7 @@ class MovePerformer:
         """Records a verdict on every criterion; where all lease, the task and the agent are done in the same append."""
         last = facts.last
         assert last is not None, "criteria are held against an answer"
-        if facts.agent.state == "thinking":
+        if facts.agent.recorded_state == "thinking":
             await self._run_to_the_end(
                 partial(programs.step_agent, facts.agent.id, "execute", reason="checking the criteria")
             )
@@ -518,8 +518,8 @@ def ensure_free(agent: Program) -> None:
         "error": Action.RESET_AGENT.of(agent=agent.name),
         "thinking": Action.WAIT_FOR_ANSWER_OR_RESET_AGENT.of(agent=agent.name),
     }
-    if agent.state in hints:
-        raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state])
+    if agent.recorded_state in hints:
+        raise NotApplicable(f"agent {agent.name!r} is {agent.recorded_state}", hints[agent.recorded_state])
 
 
 def _begin_task(invoker: Programs, agent_id: str, task_id: str, lease: Lease, session: str | None) -> None:
@@ -529,7 +529,7 @@ def _begin_task(invoker: Programs, agent_id: str, task_id: str, lease: Lease, se
     is_current = agent.current_task == task.name
     if is_current and task.state in ENDED_STATES:  # it was left there between the end of its task and its own
         agent = programs.acting_as(agent.name, lease).step_agent(agent.id, "reset", reason="its task is over")
-    elif not is_current or agent.state != "thinking":
+    elif not is_current or agent.recorded_state != "thinking":
         ensure_free(agent)
     if task.state == "pending":
         task = programs.start_task(task.id)

@@ -246,7 +246,7 @@ class WorkReader:
         )
 
     def _agent_error(self, agent: Program) -> str | None:
-        if agent.state != "error":
+        if agent.recorded_state != "error":
             return None
         changes = self._programs.history(agent.id)
         return next((change.reason for change in changes if change.kind == "agent_failed"), None)
@@ -533,7 +533,7 @@ Move = (
 
 def next_move(facts: WorkFacts, now_ms: int, *, is_asked: bool = False) -> Move:
     """`is_asked`: somebody asks for the work just now, so that what was interrupted goes on."""
-    agent, task = facts.agent.state, facts.task.state
+    agent, task = facts.agent.recorded_state, facts.task.state
     if task in ENDED_STATES and agent != "error":
         return Leave()
     if agent in ("error", "paused") or task == "blocked":
@@ -607,7 +607,7 @@ def _after_cut(facts: WorkFacts, last: WorkRound, *, is_asked: bool) -> Move:
         return GiveUpWork(BUDGET_SPENT, words)
     if is_asked:
         return _within_budget(facts, Say(WordKind.RESUMPTION, resumption_words(facts)))
-    if facts.agent.state == "waiting":
+    if facts.agent.recorded_state == "waiting":
         return Rest()
     how = "failed" if last.state is RoundState.FAILED else "was interrupted"
     return StandStill(f"the last turn {how}: {last.error or 'no error was told'}")
@@ -720,7 +720,7 @@ def progress_of(facts: WorkFacts, now_ms: int) -> WorkProgress:
 def doing_words(facts: WorkFacts, move: Move, *, is_served: bool = False) -> str:
     """What the agent does, or what it waits for. `is_served`: whoever looks answers its messages, so that no other
     broker is waited for."""
-    last, state = facts.last, facts.agent.state
+    last, state = facts.last, facts.agent.recorded_state
     is_answered = last is None or last.state is not RoundState.WAITING
     if state == "paused":
         return "paused" if is_answered else "is paused after the turn under way"
@@ -758,7 +758,7 @@ def _answering_words(facts: WorkFacts, is_served: bool) -> str:
 
 
 def _standing_words(facts: WorkFacts) -> str:
-    if facts.agent.state == "error":
+    if facts.agent.recorded_state == "error":
         return f"stands in an error: {facts.agent_error}" if facts.agent_error else "stands in an error"
     if facts.task.state == "blocked":
         return "waits for other tasks"

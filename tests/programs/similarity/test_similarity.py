@@ -100,6 +100,21 @@ def test_any_node_can_be_embedded(programs: Programs) -> None:
     assert [one.node.kind for one in similarity.find_similar_to_node(turn.id, kind="message")] == ["message"]
 
 
+def test_a_room_is_embedded_by_its_title_and_what_was_said_in_it(programs: Programs) -> None:
+    ledger = programs.ledger
+    room = ledger.rooms.create("Pets")
+    ledger.rooms.post(room.id, "cats and dogs sleep")
+    turn = ledger.record_turn(session="talk", query="about cats and dogs", response="they sleep").id
+    similarity = Similarity(ledger, Words())
+    assert similarity.count_missing("room") == similarity.embed_missing("room") == 1
+    similarity.embed(turn)
+    assert similarity.stats()[0].kinds == {"turn": 1, "room": 1}
+    near = similarity.find_similar_to_text("cats and dogs sleep", kind="room")
+    assert [(one.node.kind, one.node.name) for one in near] == [("room", "Pets")]
+    assert [one.node.id for one in similarity.find_similar_to_node(turn)] == [room.id]
+    assert similarity.embed("Pets").node.id == room.id
+
+
 def test_a_text_of_ones_own_stands_for_a_node(similarity: Similarity, turns: list[str]) -> None:
     similarity.embed(turns[2], text="cats drink milk")
     assert ids(similarity.find_similar_to_node(turns[0], limit=1)) == [turns[2]]

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from weft.ledger.broker.inbox import ToolEnded as ToolEnded
     from weft.ledger.broker.inbox import TurnRetry as TurnRetry
     from weft.ledger.broker.inbox import WaitingSession as WaitingSession
+    from weft.ledger.broker.inbox import own_queue as own_queue
     from weft.ledger.broker.inbox import principals_of as principals_of
+    from weft.ledger.broker.inbox import queued_messages as queued_messages
     from weft.ledger.broker.inbox import retry_of as retry_of
     from weft.ledger.broker.run_writer import RunWriter as RunWriter
     from weft.ledger.broker.session_stream import ITEMS as ITEMS
@@ -191,6 +193,8 @@ if TYPE_CHECKING:
     from weft.ledger.room_records import Room as Room
     from weft.ledger.room_records import RoomHit as RoomHit
     from weft.ledger.room_records import RoomMessage as RoomMessage
+    from weft.ledger.room_records import find_conversation as find_conversation
+    from weft.ledger.room_records import load_conversation as load_conversation
     from weft.ledger.secrets import SecretMatch as SecretMatch
     from weft.ledger.secrets import SecretPlace as SecretPlace
     from weft.ledger.secrets import SecretReport as SecretReport
@@ -233,12 +237,13 @@ _NAMES = {
         "Approval CallDecision POLICY_URI Policy digest_of_source ensure_activatable ensure_person ensure_replaced"
     ),
     "weft.ledger.room_records": (
-        "AgentProfile Invitation Participant PersonProfile PostedMessage ReachedAgent Room RoomHit RoomMessage"
+        "AgentProfile Invitation Participant PersonProfile PostedMessage ReachedAgent Room RoomHit RoomMessage "
+        "find_conversation load_conversation"
     ),
     "weft.ledger.broker.inbox": (
         "AddMessage Admission ApprovalAsked Entry FinishedRun InboxMessage ModelAnswered ModelAsked ParkedRun "
-        "principals_of QueueLimits RecordedEvent retry_of RunInterruption RunRecord SessionStanding TakeMessage "
-        "Then ToolAsked ToolDecision ToolEnded TurnRetry WaitingSession"
+        "own_queue principals_of queued_messages QueueLimits RecordedEvent retry_of RunInterruption RunRecord "
+        "SessionStanding TakeMessage Then ToolAsked ToolDecision ToolEnded TurnRetry WaitingSession"
     ),
     "weft.ledger.room_reading": "OpenAnswer RoomFeed RoomNews",
     "weft.ledger.broker.session_stream": (

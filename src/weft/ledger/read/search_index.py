@@ -771,8 +771,8 @@ def near_file(store_path: str, model: str) -> Path | None:
 
 
 def forget_vectors(store: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
-    """Vectors of all that lost contents: turns and their messages, programs, and sessions, since their texts are those
-    of turns. The indexes beside the ledger hold copies, and are made anew."""
+    """Vectors of all that lost contents: turns and their messages, programs, and sessions and rooms, since their
+    texts are those of turns and messages. The indexes beside the ledger hold copies, and are made anew."""
     forget_turns(txn.sql, forgotten.turns)
     for numbers in _question_chunks(forgotten.contents):
         marks = ", ".join("?" * len(numbers))
@@ -786,13 +786,14 @@ def forget_vectors(store: Store, txn: WriteTxn, forgotten: ErasedContents) -> No
 
 
 def forget_turns(sql: Sql, turns: Sequence[str]) -> None:
-    """Vectors of turns and their messages, which say something else now, and of sessions."""
+    """Vectors of turns and their messages, which say something else now, and of sessions and rooms."""
     for some in _question_chunks(turns):
         marks = ", ".join("?" * len(some))
         sql.run(f"DELETE FROM vector WHERE node IN ({marks})", some)
         ids = f"SELECT m.id FROM message m JOIN turn t ON t.n = m.turn WHERE t.id IN ({marks})"
         sql.run(f"DELETE FROM vector WHERE node IN ({ids})", some)
     sql.run("DELETE FROM vector WHERE node IN (SELECT id FROM session)")
+    sql.run("DELETE FROM vector WHERE node IN (SELECT id FROM conversation)")
     note_gone(sql)
 
 

@@ -666,6 +666,9 @@ class SessionTurns:
             raise SessionBusy(standing.label, lease.purpose or "", lease.owner)
         if standing.lifecycle == "paused" or standing.status != "active":
             return None
+        if standing.lifecycle == "completed" and standing.queued:  # since they were admitted, by another ledger
+            error = NotApplicable(f"session {standing.label!r} is completed", "fork it, or make a new session")
+            return await self._buried(standing.queued, error)
         batch = next_batch(standing.queued, self._clock.now_ms(), self._collecting)
         if batch.wait_until_ms is not None:
             self._schedule.postpone(standing.id, batch.wait_until_ms)

@@ -107,7 +107,7 @@ COMMANDS = {
         "human": "Manage people: describe them, ask them, record their answers.",
         "policy": "Manage approval policies: propose, test, activate and roll back.",
         "program": "List, show, compare and retire programs of every kind.",
-        "tag": "Tag nodes of any kind: programs, sessions, turns, messages, events, resources, policies.",
+        "tag": "Tag nodes of any kind: programs, sessions, rooms, turns, messages, events, resources.",
         "nodes": "List everything that has a tag.",
         "embed": "Compute vectors of nodes, so that similar ones are found.",
         "similar": "Find nodes that mean nearly the same, the nearest first.",

@@ -314,10 +314,10 @@ def resume_agent_work(call: Call, name: str, reason: str | None, actor: str, ret
 
     with changing(call, actor) as programs:
         agent = programs.get(name, "agent")
-        is_at_work = agent.current_task is not None and agent.state in ("thinking", "executing", "waiting")
+        is_at_work = agent.current_task is not None and agent.recorded_state in ("thinking", "executing", "waiting")
         if not is_at_work:
             agent = programs.step_agent(name, "resume", reason=reason, key=retry_key)
-        if not is_at_work and (agent.current_task is None or agent.state != "waiting"):
+        if not is_at_work and (agent.current_task is None or agent.recorded_state != "waiting"):
             answer(call, agent)
             return
     resume_agent(call, actor, agent)

@@ -279,7 +279,7 @@ def _show(call: Call, plan: list[PlannedProgram], dry_run: bool) -> None:
 
 tag_command = group(
     "tag",
-    """Tag nodes of any kind: programs, sessions, turns, messages, events, resources, policies.
+    """Tag nodes of any kind: programs, sessions, rooms, turns, messages, events, resources.
 
     NODE is a program, a session, a turn, a message or an event, or any node that `weft graph node` shows, as KIND:NAME
     where its name alone could be another one's.

@@ -396,7 +396,7 @@ def _joined(
 # --- Which model embeds, and how similar nodes are told apart on a terminal.
 
 F = TypeVar("F", bound=Callable[..., Any])
-EMBEDDED_KINDS = ("turn", "message", "session", "program")
+EMBEDDED_KINDS = ("turn", "message", "session", "program", "room")
 
 
 def by_model(function: F) -> F:
