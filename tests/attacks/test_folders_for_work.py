@@ -25,7 +25,7 @@ from weft.surfaces.cli.user_files import trust_store
 
 ON_DISK = True  # no sandbox takes a workspace in memory
 LOOK_SECONDS = 0.2
-NOT_OWNERS = "nothing lists it as allowed; the owner of the ledger did not begin this turn"
+NOT_OWNERS = "no rule of the policy allows it; the owner of the ledger did not begin this turn"
 CONTAINED = "it stays inside the sandbox of a folder that is trusted for work"
 
 
@@ -258,7 +258,7 @@ def test_a_command_with_a_network_asks(weft: Shell, project: Path) -> None:
     assert weft(*words).code == 0
     assert weft("session", "configure", "talk", "--set", "toolset=online").code == 0
     (why,) = rationales(begin(weft, running("echo x > made.txt")))
-    assert why == "nothing lists it as allowed; it leaves the sandbox"
+    assert why == "no rule of the policy allows it; it leaves the sandbox"
     assert not (project / "made.txt").exists()
 
 
@@ -296,7 +296,7 @@ def test_what_gits_configuration_includes_is_not_changed_unasked(weft: Shell, pr
         (project / "team" / "git.inc").write_text("[core]\n")
     for path in ("team/git.inc", "by-another-name/git.inc"):
         (why,) = rationales(begin(weft, calling("write", path=path, content=planted)))
-        assert why == "nothing lists it as allowed; team/git.inc is a part of git's configuration"
+        assert why == "no rule of the policy allows it; team/git.inc is a part of git's configuration"
     assert "fsmonitor" not in person_git(project, "config", "--list")
 
 
@@ -307,7 +307,7 @@ def test_what_the_persons_own_configuration_of_git_includes_is_not_changed_unask
     settings = tmp_path / "home" / ".gitconfig"
     settings.write_text(f"{settings.read_text()}[include]\n\tpath = {project}/team.inc\n")
     (why,) = rationales(begin(weft, calling("write", path="team.inc", content="[core]\n\tfsmonitor = sh ./x.sh\n")))
-    assert why == "nothing lists it as allowed; team.inc is a part of git's configuration"
+    assert why == "no rule of the policy allows it; team.inc is a part of git's configuration"
     assert not (project / "team.inc").exists()
 
 
@@ -322,7 +322,7 @@ def test_a_folder_that_the_session_names_or_a_link_leads_to_does_not_inherit_the
     for place in (other, project / "linked"):
         assert weft("session", "configure", "talk", "--set", f"workspace={place}").code == 0
         (why,) = rationales(begin(weft, running("echo x > made.txt")))
-        assert why == "nothing lists it as allowed"
+        assert why == "no rule of the policy allows it"
     assert weft("session", "configure", "talk", "--set", f"workspace={project}").code == 0
     assert begin(weft, running("echo x > made.txt")) == []
     assert [path.parent for path in project.parent.rglob("made.txt")] == [project]
@@ -379,7 +379,7 @@ def test_another_persons_agent_asks(weft: Shell, project: Path) -> None:
     assert weft(*words).code == 0
     assert weft("session", "configure", "theirs", "--set", "toolset=worker").code == 0
     (why,) = rationales(begin(weft, running("echo x > made.txt"), session="theirs"))
-    assert why == "nothing lists it as allowed; the agent 'anns' was made by somebody else"
+    assert why == "no rule of the policy allows it; the agent 'anns' was made by somebody else"
     assert not (project / "made.txt").exists()
 
 
@@ -407,14 +407,14 @@ def test_where_nothing_is_kept_a_command_asks(weft: Shell, project: Path, tmp_pa
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text("[snapshots]\nturns = false\n")
     (why,) = rationales(begin(weft, running("echo x > made.txt")))
-    assert why == "nothing lists it as allowed; nothing is kept that could be given back"
+    assert why == "no rule of the policy allows it; nothing is kept that could be given back"
 
 
 def test_where_the_repository_cannot_be_kept_a_command_asks_and_files_are_kept(weft: Shell, project: Path) -> None:
     (project / ".git" / "objects" / "pack").rename(project / "pack")
     (project / ".git" / "objects" / "pack").symlink_to(project / "pack")
     (why,) = rationales(begin(weft, running("echo x > made.txt")))
-    assert why.startswith("nothing lists it as allowed; not all of the folder can be kept: ")
+    assert why.startswith("no rule of the policy allows it; not all of the folder can be kept: ")
 
 
 def test_a_ledger_with_a_policy_of_its_own_keeps_it(weft: Shell, project: Path) -> None:

@@ -7,10 +7,11 @@ import pytest
 
 import weft
 from tests.ledger.conftest import NOON, OpenLedger
-from tests.ledger.histories import grow, texts
+from tests.ledger.histories import grow, problems, texts
 from weft.kernel.clock import ALPHABET, FixedClock
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
+from weft.programs import Programs
 
 HOUR, DAY = 3_600_000, 86_400_000
 
@@ -250,6 +251,25 @@ def test_the_label_of_a_deleted_session_does_not_lead_to_another_one(ledger: Led
     with pytest.raises(NotFound):
         ledger.labels.delete("session-1")
     assert ledger.session("session-").label == "session-10"
+
+
+def test_a_session_is_named_by_the_end_of_its_id(ledger: Ledger) -> None:
+    first, second = ledger.create_session("one"), ledger.create_session("two")
+    turn = ledger.record_turn(session="one", query="q", response="r").id
+    end = first.id[-8:]
+    assert ledger.session(end).id == ledger.session(end.lower()).id == first.id
+    assert ledger.turn(end).id == ledger.turn(f"{end}~0").id == turn
+    assert ledger.labels.rename(end, "three").label == "three"
+    programs = Programs(ledger)
+    assert programs.get(f"@({end})").name == programs.get(end).name == "three"
+    assert programs.add_tags(end, "urgent") == ["urgent"]
+    ledger.create_session(second.id[-8:])  # a label wins over the end of an id
+    assert ledger.session(second.id[-8:]).label == second.id[-8:]
+    ledger.labels.delete("three")
+    for name in (end, end[:5], f"%{end[1:]}"):
+        with pytest.raises(NotFound):
+            ledger.session(name)
+    assert problems(ledger) == []
 
 
 def test_labels_aliases_and_ids_win_over_beginnings(ledger: Ledger) -> None:

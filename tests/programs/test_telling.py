@@ -159,6 +159,18 @@ def test_anything_with_an_id_can_be_tagged(programs: Programs) -> None:
         programs.add_tags("main")
 
 
+def test_the_history_of_a_session_begins_with_its_creation(programs: Programs) -> None:
+    programs.create_session("talk", config={"defaultModel": "claude-balanced"})
+    programs.ledger.record_turn(session="made by a turn", query="q", response="r")
+    programs.step_session("made by a turn", "complete", reason="said all")
+    first, *_, last = reversed(programs.history("talk"))
+    assert (first.kind, first.state, first.version, first.config) == ("session_created", "created", 0, None)
+    assert (last.kind, last.version) == ("session_configured", 1)
+    kinds = [(one.kind, one.state, one.actor) for one in programs.history("made by a turn")]
+    assert kinds == [("session_completed", "completed", "local"), ("session_created", "created", "local")]
+    assert problems(programs.ledger) == []
+
+
 def test_a_room_takes_tags_by_its_title_its_id_and_its_address(programs: Programs) -> None:
     rooms = programs.ledger.rooms
     room, main = rooms.create("Launch week"), rooms.create("main")

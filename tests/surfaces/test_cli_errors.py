@@ -201,7 +201,7 @@ def test_errors_are_a_message_and_a_hint_on_stderr(weft: Shell) -> None:
     assert (answer.code, answer.out) == (3, "")
     assert answer.err.splitlines() == [
         "weft: no session or turn 'nobody' in this ledger",
-        "hint: name a session (its first 6 letters do), a turn id (or its last 6) or a digest",
+        "hint: name a session (its first 6 letters do), an id (or its last 6) or a digest",
     ]
 
 

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from weft.kernel.clock import is_ulid
 from weft.kernel.enums import InfoType
 from weft.kernel.errors import Action, AgentBusy, AmbiguousName, InvalidInput, LeaseLost, NotFound, quoted
+from weft.kernel.events import kind_of
 from weft.kernel.foreign_input import is_digest
-from weft.kernel.ledger_events import NodeTagged, NodeUntagged
+from weft.kernel.ledger_events import NodeTagged, NodeUntagged, SessionCreated
 from weft.kernel.message_text import tokens
 from weft.ledger.api import (
     Lease,
@@ -42,6 +43,7 @@ from weft.ledger.views.rows import (
     RequestRow,
     SessionRow,
     StoredSessions,
+    decoded,
     find_by_name,
     find_program,
     json_of,
@@ -442,11 +444,43 @@ def list_programs(
 
 
 def history(txn: ReadTxn, row: ProgramRow | SessionRow) -> list[ProgramChange]:
-    """Newest first."""
+    """Newest first. The creation of a session stands in the log alone."""
     rows = txn.sql.fetch_rows(f"{PROGRAM_HISTORY.select} WHERE program = ? ORDER BY n DESC", (row.id,))
     entries = [HistoryEntry(*row) for row in rows]
+    if isinstance(row, SessionRow):
+        entries += _creation_of(txn, row, entries)
     names = agent_names(txn.sql, (entry.actor for entry in entries))
     return [_program_change(txn, entry, names) for entry in entries]
+
+
+MOST_EVENTS_BACK = 1_000
+
+
+def _creation_of(txn: ReadTxn, session: SessionRow, entries: Sequence[HistoryEntry]) -> Iterator[HistoryEntry]:
+    """From the earliest event of the session's stream that a row names, back to its first one, not far before it."""
+    moved = txn.sql.fetch_row("SELECT min(n) FROM history WHERE session = ?", (session.n,))
+    known = [entry.n for entry in entries[-1:]] + ([] if moved is None or moved[0] is None else [int(moved[0])])
+    n = min(known) if known else txn.facts.find_event(session.last_event)
+    for _ in range(MOST_EVENTS_BACK):
+        line = None if n is None else txn.facts.line(n)
+        if n is None or line is None:
+            return
+        event = decoded(n, line)
+        if isinstance(event, SessionCreated):
+            yield HistoryEntry(
+                n=n,
+                program=session.id,
+                kind=kind_of(event),
+                state=SESSION.facts.first_state,
+                version=0,
+                config=None,
+                at=session.created_at,
+                actor=event.actor,
+                reason=None,
+            )
+        if event.prev is None:
+            return
+        n = txn.facts.find_event(bytes.fromhex(event.prev))
 
 
 def _program_change(txn: ReadTxn, entry: HistoryEntry, names: Mapping[str, str]) -> ProgramChange:

@@ -34,7 +34,7 @@ from weft.ledger.api import Ledger, agent_names, store_of, system_kind_of, users
 from weft.ledger.arguments import checked_count
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.ledger.read.access import Access, access_of
-from weft.ledger.read.sessions import find_by_beginning, missing_session
+from weft.ledger.read.sessions import find_by_part, missing_session
 from weft.ledger.views.rows import (
     ProgramRow,
     SessionRow,
@@ -403,7 +403,7 @@ class ProgramWriter:
         wanted = name_in(self.append, name)
         access = self.append.access
         row = find_by_name(self.append.view, wanted, access.may_read)
-        row = row or find_by_beginning(self.sql, wanted, access.may_read)
+        row = row or find_by_part(self.sql, wanted, access.may_read)
         if row is None:
             raise missing_session(self.sql, wanted, access.may_read)
         return self.append.view.session(row.id)
@@ -657,12 +657,12 @@ def find_any(place: ReadTxn | Append, name: str) -> Found | None:
 
 
 def find_program_or_session(place: ReadTxn | Append, name: str) -> Found | None:
-    """The same; else a session by the beginning of its label."""
+    """The same; else a session by the beginning of its label or the end of its id."""
     found = find_any(place, name)
     if found is not None:
         return found
     access = access_of(place) if isinstance(place, ReadTxn) else place.access
-    return find_by_beginning(place.sql, name, access.may_read)
+    return find_by_part(place.sql, name, access.may_read)
 
 
 def name_in(place: ReadTxn | Append, text: str) -> str:

@@ -664,7 +664,8 @@ def _counts_by_kind(sql: Sql, model: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for kind in _ALL:
         table = "conversation" if kind == "room" else kind
-        row = sql.fetch_row(f"SELECT count(*) FROM vector v JOIN {table} t ON t.id = v.node WHERE v.model = ?", (model,))
+        query = f"SELECT count(*) FROM vector v JOIN {table} t ON t.id = v.node WHERE v.model = ?"
+        row = sql.fetch_row(query, (model,))
         if row is not None and row[0]:
             counts[kind] = row[0]
     return counts

@@ -19,7 +19,7 @@ from weft.kernel.ledger_events import SessionMoved
 from weft.kernel.typed_names import name_in_address
 from weft.ledger.arguments import checked_number, checked_text
 from weft.ledger.read.access import access_of
-from weft.ledger.read.sessions import find_branch, find_by_beginning, find_shortened, head_at, missing_session, reflog
+from weft.ledger.read.sessions import find_branch, find_by_part, find_shortened, head_at, missing_session, reflog
 from weft.ledger.read.turns import ranges_to
 from weft.ledger.views.rows import (
     SESSION,
@@ -91,7 +91,7 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Revision:
         return _head_revision(txn, session_row)
     if match := _DEPTH.search(base):
         name = base[: match.start()]
-        keyed = access.readable(find_session(txn.sql, name)) or find_by_beginning(txn.sql, name, access.may_read)
+        keyed = access.readable(find_session(txn.sql, name)) or find_by_part(txn.sql, name, access.may_read)
         if keyed is not None:
             return Revision(_at_depth(txn, keyed, _bounded_number(match.group(1)), base), None, keyed.label)
     if "/" in base and (branch := find_branch(txn, base)) is not None:
@@ -110,8 +110,8 @@ def require(txn: ReadTxn, name: str) -> SessionRow:
 
 
 def session_named(txn: ReadTxn, name: str) -> SessionRow | None:
-    """The session of this name that can be read: by label, alias or id, else by a routing key or the beginning of a
-    label."""
+    """The session of this name that can be read: by label, alias or id, else by a routing key, the beginning of a
+    label or the end of an id."""
     return _by_whole_name(txn, name) or _by_part(txn, name)
 
 
@@ -138,11 +138,11 @@ def _by_whole_name(txn: ReadTxn, name: str) -> SessionRow | None:
 
 
 def _by_part(txn: ReadTxn, name: str) -> SessionRow | None:
-    """By what is no name of its own: a routing key, then the beginning of a label. What lists show of a label that they
-    cut short is not taken from it by a key."""
+    """By what is no name of its own: a routing key, then the beginning of a label or the end of an id. What lists show
+    of a label that they cut short is not taken from it by a key."""
     may_read, routed = access_of(txn).may_read, _by_routing_key(txn, name)
     if routed is None:
-        return find_by_beginning(txn.sql, name, may_read)
+        return find_by_part(txn.sql, name, may_read)
     with suppress(AmbiguousName):  # lists show none of them so
         return find_shortened(txn.sql, name, may_read) or routed
     return routed
@@ -246,7 +246,7 @@ def _by_id(txn: ReadTxn, text: str) -> Revision:
     if not candidates:
         if other_syntax := _other_syntax(text):
             raise NotFound("session or turn", text, other_syntax)
-        hint = "name a session (its first 6 letters do), a turn id (or its last 6) or a digest"
+        hint = "name a session (its first 6 letters do), an id (or its last 6) or a digest"
         raise missing_session(txn.sql, text, access_of(txn).may_read, "session or turn", hint)
     if len(candidates) > 1:
         raise AmbiguousName(text, sorted(candidates))

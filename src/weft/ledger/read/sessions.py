@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import orjson
 from msgspec import UNSET, Struct
 
+from weft.kernel.clock import is_ulid_ending
 from weft.kernel.contents import MAX_INTEGER
 from weft.kernel.enums import TaskStatus
 from weft.kernel.errors import Action, AmbiguousName, Hint, InvalidInput, NotFound, quoted
@@ -179,9 +180,9 @@ SHOWN = 8
 LAST = "\U0010ffff"
 
 
-def find_by_beginning(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -> SessionRow | None:
-    """The one session whose label begins so; raises AmbiguousName where it could be several. Sessions that cannot be
-    read do not count.
+def find_by_part(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -> SessionRow | None:
+    """The one session whose label begins so, else whose id ends so; raises AmbiguousName where it could be several.
+    Sessions that cannot be read do not count.
 
     The label of a deleted session is no beginning of another one, nor of what lies below it: whoever deletes twice
     must not hit somebody else.
@@ -190,9 +191,19 @@ def find_by_beginning(sql: Sql, text: str, may_read: Callable[[SessionRow], bool
     rows = _beginning_so(sql, text, may_read)
     live = {row.label: row for row in rows if row.status != "deleted"}
     labels = [label for label in fitting({row.label for row in rows}, text) if label in live]
-    if not labels or any(row.label == text for row in rows):
+    if any(row.label == text for row in rows):
         return None
-    return live[_only_label(text, labels)]
+    return live[_only_label(text, labels)] if labels else _find_by_id_ending(sql, text, may_read)
+
+
+def _find_by_id_ending(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -> SessionRow | None:
+    if not is_ulid_ending(text):
+        return None
+    query = f"{SESSION.select} WHERE id LIKE ? AND status <> 'deleted' ORDER BY n"
+    rows = [row for row in (SessionRow(*row) for row in sql.fetch_rows(query, (f"%{text.upper()}",))) if may_read(row)]
+    if len(rows) > 1:
+        raise AmbiguousName(text, [row.id for row in rows])
+    return rows[0] if rows else None
 
 
 def find_shortened(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -> SessionRow | None:

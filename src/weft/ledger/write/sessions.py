@@ -33,7 +33,7 @@ from weft.ledger.model import RecordedTurn, ToolResultPart, ToolUsePart
 from weft.ledger.read.access import READ_SESSION, access_of
 from weft.ledger.read.content_uses import Resolve
 from weft.ledger.read.revisions import require
-from weft.ledger.read.sessions import find_by_beginning, head_event, missing_session
+from weft.ledger.read.sessions import find_by_part, head_event, missing_session
 from weft.ledger.read.turns import SegmentRange, ranges_to, transcript_of
 from weft.ledger.views.rows import SESSION, SessionRow, StoredSessions, TurnRow, find_by_name
 from weft.ledger.write.record_turn import move_with_turn
@@ -72,7 +72,7 @@ def require_session(append: Append, name: str, right: str) -> SessionRow:
     name = checked_text(name, "session")
     access = append.access
     row = find_by_name(append.view, name, lambda row: access.may(right, row) or access.may_read(row))
-    row = row or find_by_beginning(append.sql, name, access.may_read)
+    row = row or find_by_part(append.sql, name, access.may_read)
     if row is None:
         raise missing_session(append.sql, name, access.may_read)
     access.ensure(right, row, name)

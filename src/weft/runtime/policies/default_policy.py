@@ -100,7 +100,7 @@ def question(name: str, subjects: list[str] | None) -> str:
     if subjects is None:
         return "what would run is known only when it runs"
     shows_secrets = name == "shell" and any(map(may_show_secrets, subjects))
-    return "it may show secrets" if shows_secrets else "nothing lists it as allowed"
+    return "it may show secrets" if shows_secrets else "no rule of the policy allows it"
 
 
 def refused(name: str, subjects: list[str]) -> str | None:
