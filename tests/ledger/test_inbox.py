@@ -12,6 +12,7 @@ from tests.ledger.histories import exported, import_into
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus
 from weft.kernel.errors import (
+    Action,
     HeadMoved,
     InboxFull,
     InvalidInput,
@@ -91,8 +92,32 @@ def test_a_message_to_a_turn_extends_the_one_session_that_stands_there_or_forks(
 
 def test_a_message_to_an_agent_goes_where_it_works_else_to_its_main_session() -> None:
     with weft.open(":memory:") as ledger:
+        Programs(ledger).create("agent", "scout", {})
         assert ledger.inbox.admit("hi", persona="scout").session == "scout:main"
         assert ledger.session("scout:main").persona_id != "weft"
+
+
+def test_a_message_makes_no_agent_and_names_those_that_are_nearly_called_so(ledger: Ledger) -> None:
+    programs = Programs(ledger)
+    programs.create("agent", "scout", {})
+    programs.create("agent", "secret-scout", {"visibility": "private"})
+    turn = ledger.record_turn(session="main", query="q", response="r").id
+    before = ledger.newest()
+    targets: list[dict[str, Any]] = [{}, {"session": "new"}, {"session": "main"}, {"turn": turn}]
+    for target in targets:
+        with pytest.raises(NotFound, match="no agent 'scuot'") as missing:
+            ledger.inbox.admit("hi", persona="scuot", **target)
+        assert missing.value.hint == "did you mean 'scout'?"
+    with pytest.raises(NotFound) as unlike:
+        ledger.inbox.admit("hi", persona="zebra")
+    assert unlike.value.advice.action is Action.LIST_PROGRAMS
+    programs.create("human", "eve", {})
+    created = ledger.newest()
+    with pytest.raises(NotFound) as private:
+        ledger.acting_as("eve").inbox.admit("hi", persona="secret-scuot")
+    assert "secret-scout" not in str(private.value.hint)
+    assert before < created == ledger.newest()
+    assert [one.name for one in programs.all("agent")] == ["scout", "secret-scout"]
 
 
 @pytest.mark.parametrize("target", [{}, {"session": "a", "turn": "a"}])
@@ -112,6 +137,9 @@ def test_a_paused_session_queues_and_a_completed_one_refuses() -> None:
         assert Runs(ledger).waiting() == []
         programs.step_session("main", "resume")
         assert [one.oldest for one in Runs(ledger).waiting()] == [ledger.inbox.get(message).n]
+        with pytest.raises(NotApplicable, match="1 message waits in session 'main'"):
+            programs.step_session("main", "complete")
+        ledger.inbox.cancel(message)
         programs.step_session("main", "complete")
         with pytest.raises(NotApplicable, match="completed"):
             ledger.inbox.admit("too late", session="main")

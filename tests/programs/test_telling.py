@@ -120,6 +120,12 @@ def test_only_the_person_who_was_asked_and_may_can_answer(programs: Programs) ->
             with pytest.raises(NotAllowed):
                 programs.acting_as(actor).approve(request.id)
         assert programs.request(request.id).status == "pending"
+    with pytest.raises(NotAllowed) as another:
+        programs.acting_as("guest").approve(asked[0].id)
+    assert (another.value.hint, "guest may not" in str(another.value)) == ("only 'bln' answers it", True)
+    with pytest.raises(NotAllowed) as unpermitted:
+        programs.acting_as("guest").approve(asked[1].id)
+    assert unpermitted.value.hint == "it needs the permission 'approve' in its configuration"
     with pytest.raises(NotFound):
         programs.acting_as("nobody").approve(asked[0].id)
     with pytest.raises(NotFound):

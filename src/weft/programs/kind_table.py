@@ -511,7 +511,9 @@ def answer_request(writer: ProgramWriter, request: str, approved: bool, reason: 
     row = _pending_request(writer, request)
     human = writer.require(row.human, ProgramKind.HUMAN)
     what = f"{'approve' if approved else 'reject'} what {human.name!r} was asked"
-    if writer.actor != human.id or "approve" not in writer.config_of(human).get("permissions", []):
+    if writer.actor != human.id:
+        raise writer.append.refusal("approve", what, f"only {human.name!r} answers it")
+    if "approve" not in writer.config_of(human).get("permissions", []):
         raise writer.not_allowed("approve", what)
     kind = HumanApproved if approved else HumanRejected
     writer.add(human, kind, request=row.id, reason=writer.reason(reason))

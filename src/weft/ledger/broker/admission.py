@@ -16,6 +16,7 @@ from weft.kernel.enums import InboxState, InterruptionReason, MessageRole, Messa
 from weft.kernel.errors import Action, InboxFull, InvalidInput, NotApplicable, NotFound, quoted
 from weft.kernel.events import AgentForked, EventRef, PartFact, Receipt, session_stream
 from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled
+from weft.kernel.typed_names import normal_form
 from weft.ledger.arguments import checked_whole
 from weft.ledger.broker.inbox import (
     Admission,
@@ -26,8 +27,8 @@ from weft.ledger.broker.inbox import (
     own_queue,
     own_run,
 )
-from weft.ledger.model import DEFAULT_AGENT, FileNote, Message, NewMessage
-from weft.ledger.views.rows import SessionRow, TurnRow, agent_id, find_by_name, load_session
+from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT, FileNote, Message, NewMessage
+from weft.ledger.views.rows import PROGRAM, ProgramRow, SessionRow, TurnRow, agent_id, find_by_name, load_session
 from weft.ledger.write.record_turn import weigh
 from weft.ledger.write.sessions import new_fork_label, stream_of
 from weft.ledger.write.transaction import (
@@ -301,7 +302,10 @@ def _message_source(append: Append, given: MessageSource | None) -> MessageSourc
 
 
 def resolve_target(append: Append, target: MessageTarget) -> tuple[SessionRow, str]:
-    """The session whose inbox takes the message, and whether it was there, is forked or is made for it."""
+    """The session whose inbox takes the message, and whether it was there, is forked or is made for it. Nobody becomes
+    an agent by being sent a message."""
+    if target.persona is not None:
+        _ensure_agent_is_there(append, target.persona)
     if target.turn is not None:
         session, is_fork = _session_at(append, load_parent(append, target.turn), target.persona)
         return session, FORKED if is_fork else THERE
@@ -317,6 +321,20 @@ def resolve_target(append: Append, target: MessageTarget) -> tuple[SessionRow, s
     if is_made and session.label.startswith(MAIN_KEY):
         raise NotFound("agent", session.label.removeprefix(MAIN_KEY), Action.LIST_PROGRAMS)
     return session, MADE if is_made else THERE
+
+
+MOST_NEAR = 3
+
+
+def _ensure_agent_is_there(append: Append, name: str) -> None:
+    if name in (DEFAULT_AGENT, IMPORTED_AGENT) or agent_id(append.sql, name) is not None:
+        return
+    from difflib import get_close_matches
+
+    rows = append.sql.fetch_rows(f"{PROGRAM.select} WHERE kind = 'agent' AND deleted = 0 ORDER BY name")
+    names = [row.name for row in (ProgramRow(*values) for values in rows) if append.access.may_use(row)]
+    near = get_close_matches(normal_form(name), names, MOST_NEAR)
+    raise NotFound("agent", name, f"did you mean {' or '.join(map(repr, near))}?" if near else Action.LIST_PROGRAMS)
 
 
 def _agent_addressed(append: Append, target: MessageTarget) -> str | None:

@@ -66,7 +66,12 @@ PROJECT_COLUMNS = 20
 
 
 @weft_command("sessions")
-@click.option("--all", "every", is_flag=True, help="Subagents, archived, deleted and empty sessions too.")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Subagents, archived and deleted sessions too, and those of imports and rooms without a turn.",
+)
 @click.option("--subagents", is_flag=True, help="Subagents too, each below the session that started it.")
 @click.option("--origin", metavar="NAME", help="Only sessions of this tool; weft for those made here.")
 @click.option(
@@ -89,13 +94,12 @@ def sessions_command(
 
     The latest first. On a terminal at most 50, unless --limit says otherwise; if there are more, the cursor of the next
     page stands on the error stream, unless that is a terminal: there a larger -n shows more. A session whose last turn
-    another tool is still writing is marked as provisional. Sessions of imports and of rooms without a turn are counted
-    only, and sessions without a date come last.
+    another tool is still writing is marked as provisional. Sessions without a date come last.
 
     A row is label, origin, project, turns, tokens, last change and title; a session without a title goes by what it was
     first asked. On a terminal long labels are cut to what must be typed, and columns that tell nothing, or that a
-    narrow terminal has no room for, are left out. Sessions of subagents, and sessions that have no turn, are shown only
-    when asked for; a note says how many there are.
+    narrow terminal has no room for, are left out. Sessions of subagents, and those of imports and rooms that have no
+    turn, are shown only when asked for; a note says how many there are.
     """
     short = call.screen.terminal and not call.json
     wanted = SessionFilter(
