@@ -28,6 +28,19 @@ FACADE = "the facade"
 N = TypeVar("N", bound=ast.AST)
 
 
+def nodes_below(tree: ast.AST) -> list[ast.AST]:
+    """The nodes of a tree, itself among them, in the order of `ast.walk`, which takes twice as long."""
+    nodes = [tree]
+    for node in nodes:  # grows meanwhile
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if isinstance(value, ast.AST):
+                nodes.append(value)
+            elif isinstance(value, list):
+                nodes += [child for child in value if isinstance(child, ast.AST)]
+    return nodes
+
+
 @dataclass(frozen=True)
 class Module:
     path: str  # from src/, as in weft/kernel/ids.py
@@ -40,7 +53,7 @@ class Module:
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
         """Every node of the tree, in the order of `ast.walk`; the rules read them again and again."""
-        return tuple(ast.walk(self.tree))
+        return tuple(nodes_below(self.tree))
 
     @cached_property
     def _nodes_by_kind(self) -> dict[type[ast.AST], list[Any]]:

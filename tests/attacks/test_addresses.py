@@ -77,7 +77,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return shell
 
 
-@pytest.mark.parametrize("address", MALFORMED)
+@pytest.mark.parametrize("address", share(MALFORMED, test=8))
 def test_no_command_shows_the_password_of_an_address_that_cannot_be_read(shell: Shell, address: str) -> None:
     for command in (command for other, command in share(PAIRS, test=38) if other == address):
         words = [address if word == "ADDRESS" else word for word in command]

@@ -349,13 +349,16 @@ def test_a_pulled_turn_chooses_no_model(programs: Programs, peer: Peer) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name", "config"),
-    [
-        ("model", "anthropic", {"modelId": "m", "provider": "@(mine)"}),
-        ("model", "OpenAI", {"modelId": "m", "provider": "@(mine)"}),
-        ("model", "google/gemini-9", {"modelId": "m", "provider": "@(mine)"}),
-        ("provider", "anthropic", SERVER),
-        ("provider", "openai", {"providerType": "openai", "baseUrl": "http://127.0.0.1:9/"}),
-    ],
+    share(
+        [
+            ("model", "anthropic", {"modelId": "m", "provider": "@(mine)"}),
+            ("model", "OpenAI", {"modelId": "m", "provider": "@(mine)"}),
+            ("model", "google/gemini-9", {"modelId": "m", "provider": "@(mine)"}),
+            ("provider", "anthropic", SERVER),
+            ("provider", "openai", {"providerType": "openai", "baseUrl": "http://127.0.0.1:9/"}),
+        ],
+        test=2,
+    ),
 )
 def test_no_program_bears_a_vendors_name(
     programs: Programs, peer: Peer, monkeypatch: pytest.MonkeyPatch, kind: str, name: str, config: dict[str, Any]

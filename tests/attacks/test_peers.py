@@ -24,6 +24,7 @@ from tests.attacks.lying_peer import (
 )
 from tests.exchange.sync.wire import Wire, events, pull, push
 from tests.ledger.histories import grow, lines, problems, queries
+from tests.sizes import share
 from weft.exchange import sync
 from weft.exchange.sync.commands import ServePermissions, SyncClient, SyncServer, start
 from weft.exchange.sync.frames import (
@@ -119,7 +120,7 @@ def test_a_hello_with_a_number_that_no_log_has_is_a_damaged_message(alice: Ledge
     assert peers_of(alice) == []
 
 
-@pytest.mark.parametrize("n", [3, 5000, 1 << 39])
+@pytest.mark.parametrize("n", share([3, 5000, 1 << 39], test=2))
 @WAYS
 def test_a_place_that_the_events_do_not_prove_is_not_kept(alice: Ledger, carol: Ledger, lie: Lie, n: int) -> None:
     """The events are real, and the place in the log of the one whose name is used is not."""

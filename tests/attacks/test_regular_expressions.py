@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.pattern_checks import Use, reasons, uses
+from tests.sizes import share
 from tests.sources import LOAD
 from weft.exchange.exporters.html.page import _text_in
 from weft.exchange.exporters.markdown import _escaped_reach, _may_have_diagram
@@ -233,14 +234,18 @@ def test_fences_are_found_at_once(text: str) -> None:
 
 
 @pytest.mark.slow("looks at each of a million letters")
-@pytest.mark.parametrize("text", ["```" * 300_000, "~~~ d" * 200_000, "dot " * 250_000 + "```"])
+@pytest.mark.parametrize("text", share(["```" * 300_000, "~~~ d" * 200_000, "dot " * 250_000 + "```"], test=1))
 def test_diagrams_are_looked_for_once(text: str) -> None:
     assert not _may_have_diagram(text)
     assert _may_have_diagram(f"{text}\n~~~ {{.mermaid}}")
 
 
 @pytest.mark.parametrize(
-    "text", ["<system-reminder>\n" * 50_000, "# AGENTS.md instructions\n" * 40_000, "\n<a " * 200_000, " " * MILLION]
+    "text",
+    share(
+        ["<system-reminder>\n" * 50_000, "# AGENTS.md instructions\n" * 40_000, "\n<a " * 200_000, " " * MILLION],
+        test=2,
+    ),
 )
 def test_passages_of_a_tool_are_looked_for_once(text: str) -> None:
     assert [passage.text for passage in message_passages(text)] == [text]
@@ -265,7 +270,7 @@ def test_quoted_patches_without_an_end_are_read_once() -> None:
 
 @pytest.mark.slow("looks at each of a million letters")
 @pytest.mark.parametrize(
-    "line", ["`" * MILLION + "<b>", "".join("`" * i + "<b>" for i in range(1, 1400)), "`<b>" * 250_000]
+    "line", share(["`" * MILLION + "<b>", "".join("`" * i + "<b>" for i in range(1, 1400)), "`<b>" * 250_000], test=1)
 )
 def test_code_in_a_line_is_found_at_once(line: str) -> None:
     assert len(_escaped_reach(line)) >= len(line)

@@ -17,6 +17,7 @@ import weft
 from tests.faults.fork_processes import World, opened, state_at
 from tests.faults.processes import Say, run
 from tests.ledger.histories import exported, grow, import_into, lines, problems
+from tests.sizes import share
 from weft.kernel.enums import (
     MountMode,
     MoveReason,
@@ -246,7 +247,9 @@ def test_an_undo_of_another_ledger_is_not_taken_back_with_snapshots_of_this_one(
     assert (folder / "a").read_text() == "new"
 
 
-@pytest.mark.parametrize("told", ["no JSON", "[" * 100_000, '"text"', '[{"more": "x"}, {"path": {}}, 1]', "{}"])
+@pytest.mark.parametrize(
+    "told", share(["no JSON", "[" * 100_000, '"text"', '[{"more": "x"}, {"path": {}}, 1]', "{}"], test=2)
+)
 def test_whatever_another_ledger_tells_of_its_resources_ours_are_listed(
     world: World, tmp_path: Path, told: str
 ) -> None:
@@ -427,7 +430,7 @@ def planned(world: World, place: str) -> list[PlanLine]:
 
 
 @pytest.mark.parametrize(
-    "place", ["nul\0", "project/inside", "missing/deep", "full", "file", "link", "loop", "n" * 300]
+    "place", share(["nul\0", "project/inside", "missing/deep", "full", "file", "link", "loop", "n" * 300], test=3)
 )
 def test_a_plan_whose_place_is_taken_or_cannot_be_touches_nothing(world: World, place: str) -> None:
     (world.places / "full").mkdir()
@@ -537,7 +540,9 @@ def test_a_copy_is_not_taken_for_what_somebody_else_put_there(world: World) -> N
     assert [one for one in world.ledger.resources.list() if one.is_made] == []
 
 
-@pytest.mark.parametrize("label", ["../../up", "a/b", "..", "new\nline", "\x1b[2J", "\u202etxt", "x" * 500, "字" * 200])
+@pytest.mark.parametrize(
+    "label", share(["../../up", "a/b", "..", "new\nline", "\x1b[2J", "\u202etxt", "x" * 500, "字" * 200], test=3)
+)
 def test_a_label_is_only_a_part_of_a_name_of_a_new_place(world: World, label: str) -> None:
     note = world.places / "note.txt"
     note.write_text("text")

@@ -17,6 +17,7 @@ import pytest
 
 from tests.runtime.test_processes import running
 from tests.sandbox import UNPROTECTED, machine_sandbox
+from tests.sizes import share
 from tests.surfaces.shell import PROGRAM, hear_interrupts, spawn
 from weft.runtime.agent_harness import CriterionCommands
 from weft.runtime.sandbox.bubblewrap import run_sandboxed
@@ -136,7 +137,7 @@ def test_a_check_that_is_cancelled_ends_its_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow("starts a command line, whose program takes a core until it is ended")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", share([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], test=1))
 def test_ending_the_command_line_ends_the_program_without_a_traceback(tmp_path: Path, number: signal.Signals) -> None:
     machine_sandbox()
     temporary = tmp_path / "temporary"

@@ -17,6 +17,7 @@ from msgspec import structs
 
 from tests.attacks.git_person import NESTED, Person, tried
 from tests.runtime.sandbox.repositories import agent_does, agent_runs, make_repository, person_git
+from tests.sizes import share
 from weft.kernel.errors import StoreError, Unsupported
 from weft.runtime.sandbox import bubblewrap
 from weft.runtime.sandbox.git_view import SAME_FOLDER, GitGuard
@@ -215,7 +216,7 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("what", list(SCRIPTS))
+@pytest.mark.parametrize("what", share(list(SCRIPTS), test=10))
 def test_nothing_that_an_agent_writes_for_git_is_run_by_the_persons_git(person: Person, what: str) -> None:
     tried(person, SCRIPTS[what])
     person.ensure_unharmed(person.repository, *(place.parent for place in person.repository.rglob("*/.git")))
@@ -242,7 +243,7 @@ SECOND_COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("what", SECOND_COMMANDS)
+@pytest.mark.parametrize("what", share(list(SECOND_COMMANDS), test=2))
 def test_a_repository_of_the_agent_is_held_like_others_in_the_next_command(person: Person, what: str) -> None:
     for script in SECOND_COMMANDS[what]:
         tried(person, script)
@@ -405,17 +406,20 @@ def test_a_branch_whose_log_is_written_by_hand_adds_nothing_but_a_plain_upstream
 
 @pytest.mark.parametrize(
     "script",
-    [
-        'printf "$SETTINGS" > $(git rev-parse --git-common-dir)/config; git config core.fsmonitor "$PROGRAM"',
-        'cd $(git rev-parse --git-common-dir); printf "$HOOK" > hooks/pre-commit; chmod +x hooks/pre-commit',
-        'cd $(git rev-parse --git-common-dir); mkdir evil; echo "$PWD/evil" > commondir; rm -f HEAD index',
-        'rm -f ../.git; mkdir -p ../.git; git init -q .; printf "$SETTINGS" | tee .git/config ../.git/config',
-        """
+    share(
+        [
+            'printf "$SETTINGS" > $(git rev-parse --git-common-dir)/config; git config core.fsmonitor "$PROGRAM"',
+            'cd $(git rev-parse --git-common-dir); printf "$HOOK" > hooks/pre-commit; chmod +x hooks/pre-commit',
+            'cd $(git rev-parse --git-common-dir); mkdir evil; echo "$PWD/evil" > commondir; rm -f HEAD index',
+            'rm -f ../.git; mkdir -p ../.git; git init -q .; printf "$SETTINGS" | tee .git/config ../.git/config',
+            """
         printf "$SETTINGS" > $(git rev-parse --git-dir)/config
         echo "$PWD" > $(git rev-parse --git-dir)/commondir
         printf 'ref: refs/heads/x\nevil' > $(git rev-parse --git-dir)/HEAD
         """,
-    ],
+        ],
+        test=2,
+    ),
 )
 def test_a_repository_above_the_workspace_takes_no_program_and_no_odd_head(person: Person, script: str) -> None:
     config = (person.repository / ".git/config").read_bytes()

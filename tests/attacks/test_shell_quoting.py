@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.attacks.interactive_shells import PROMPT, STARTED, InteractiveShell, install_weft, interactive
+from tests.sizes import share
 from tests.sources import LOAD, Module, shipped
 from weft.kernel.errors import Action, Advice
 from weft.kernel.typed_names import shell_line, shell_word
@@ -73,7 +74,7 @@ def completed(bash: InteractiveShell, keys: str, shown: str) -> str:
 
 
 @pytest.mark.slow("starts bash, which starts the program for each completion")
-@pytest.mark.parametrize("opened", ["", "'", '"'])
+@pytest.mark.parametrize("opened", share(["", "'", '"'], test=1))
 def test_a_session_named_as_a_command_is_completed_as_one_word(
     bash: InteractiveShell, folder: Path, opened: str
 ) -> None:

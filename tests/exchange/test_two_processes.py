@@ -169,7 +169,7 @@ def test_two_processes_make_the_ledger_that_one_makes(
 
 
 @needs_corpus
-@pytest.mark.parametrize("origin", ORIGINS)
+@pytest.mark.parametrize("origin", share(ORIGINS, test=4))
 def test_real_sessions_are_imported_alike(origin: str, tmp_path: Path) -> None:
     files = sorted(path for path in (CORPUS / origin).rglob("*") if path.is_file())
     places = [CORPUS / origin] if PROVING else share(files, test=FILES)
@@ -280,7 +280,7 @@ def test_an_interrupted_import_leaves_no_worker(folder: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow("starts a worker, and imports 10 MB")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", share([signal.SIGKILL, signal.SIGTERM], test=1))
 def test_what_a_worker_unpacked_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """It is ended while it has a member of an archive before it, of which more is read than may wait for the writer."""
     room = tmp_path / "room"
@@ -485,7 +485,9 @@ def test_a_new_file_is_hashed_by_the_worker_alone(
         assert sorted(hashed) == ["s2.jsonl", "s2.jsonl", "s4.jsonl"]
 
 
-@pytest.mark.parametrize(("size", "cores", "expected"), [(1, 2.0, False), (1 << 40, 1.0, False), (0, 2.0, True)])
+@pytest.mark.parametrize(
+    ("size", "cores", "expected"), share([(1, 2.0, False), (1 << 40, 1.0, False), (0, 2.0, True)], test=1)
+)
 def test_a_worker_is_started_where_it_helps(
     size: int, cores: float, expected: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

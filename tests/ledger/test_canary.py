@@ -417,7 +417,7 @@ WHERE = {
 
 @pytest.mark.parametrize(
     ("where", "argument", "group", "canary"),
-    share([(*case, canary) for case in CASES for canary in (SPACED, NAMELIKE)], test=125),
+    share([(*case, canary) for case in CASES for canary in (SPACED, NAMELIKE)], test=32),
 )
 def test_a_canary_is_found_only_where_its_argument_may_put_it(
     where: str, argument: str, group: str, canary: str

@@ -14,6 +14,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, plain_reader, problems, select
 from tests.ledger.imported import rich_import
 from tests.ledger.test_verifying import rich
+from tests.sizes import share
 from weft.kernel.errors import CopyUnfinished, FactDamaged, LedgerMissing, NotApplicable
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import ledger_copy
@@ -139,7 +140,7 @@ def test_a_turn_under_way_is_nobodys_in_the_copy(disk: Ledger, target: Path) -> 
     assert writer.finish().session == "main"
 
 
-@pytest.mark.parametrize("after", [1, 2, 5])
+@pytest.mark.parametrize("after", share([1, 2, 5], test=1))
 def test_a_copy_that_was_cut_short_is_run_again(
     full: Ledger, target: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,10 +217,13 @@ def test_an_unfinished_copy_of_another_ledger_is_refused(full: Ledger, target: P
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        "UPDATE content SET bytes = CAST('forged' AS BLOB) WHERE n = 3",
-        "UPDATE log SET events = CAST(replace(CAST(events AS TEXT), 'success', 'failure') AS BLOB)",
-    ],
+    share(
+        [
+            "UPDATE content SET bytes = CAST('forged' AS BLOB) WHERE n = 3",
+            "UPDATE log SET events = CAST(replace(CAST(events AS TEXT), 'success', 'failure') AS BLOB)",
+        ],
+        test=1,
+    ),
 )
 def test_a_damaged_fact_is_not_copied(full: Ledger, target: Path, damage: str) -> None:
     change(full.path, damage)

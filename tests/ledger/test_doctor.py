@@ -19,6 +19,7 @@ from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems
 from tests.ledger.test_verifying import rich
 from tests.postgres import shared_server
+from tests.sizes import share
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import Damaged, LedgerMissing, StoreFailed
 from weft.ledger.api.ledger import Ledger
@@ -203,29 +204,32 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("name", "check"),
-    [
-        ("gone", "file"),
-        ("gone with its head", "file"),
-        ("empty", "file"),
-        ("text", "file"),
-        ("header", "file"),
-        ("version", "schema"),
-        ("foreign", "database"),
-        ("cut", "structure"),
-        ("pages", "structure"),
-        ("view", "views"),
-        ("content", "facts"),
-        ("log", "facts"),
-        ("tail", "head file"),
-        ("mark", "watermarks"),
-        ("stale", "views"),
-        ("older rules", "views"),
-        ("table", "structure"),
-        ("index", "structure"),
-        ("replica", "database"),
-        ("words", "structure"),
-        ("half a copy", "copy"),
-    ],
+    share(
+        [
+            ("gone", "file"),
+            ("gone with its head", "file"),
+            ("empty", "file"),
+            ("text", "file"),
+            ("header", "file"),
+            ("version", "schema"),
+            ("foreign", "database"),
+            ("cut", "structure"),
+            ("pages", "structure"),
+            ("view", "views"),
+            ("content", "facts"),
+            ("log", "facts"),
+            ("tail", "head file"),
+            ("mark", "watermarks"),
+            ("stale", "views"),
+            ("older rules", "views"),
+            ("table", "structure"),
+            ("index", "structure"),
+            ("replica", "database"),
+            ("words", "structure"),
+            ("half a copy", "copy"),
+        ],
+        test=7,
+    ),
 )
 def test_a_fault_is_named_and_nothing_changes(closed: Path, clock: FixedClock, name: str, check: str) -> None:
     fault(name, closed)
@@ -391,7 +395,7 @@ SERVED = {
 }
 
 
-@pytest.mark.parametrize("harm", SERVED)
+@pytest.mark.parametrize("harm", share(list(SERVED), test=3))
 def test_a_fault_of_a_ledger_in_a_server_is_named_with_what_to_do(
     clock: FixedClock, new_postgres_ledger: NewPostgresLedger, harm: str
 ) -> None:

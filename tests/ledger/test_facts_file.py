@@ -13,7 +13,7 @@ import pytest
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import exported, grow, import_into, problems, queries, select, texts
 from tests.ledger.test_verifying import rich
-from tests.sizes import points
+from tests.sizes import points, share
 from weft.kernel import contents as kernel_contents
 from weft.kernel.errors import InvalidFact, InvalidInput, ReplicaDiverged, StoreError
 from weft.ledger.api.ledger import Ledger
@@ -143,7 +143,7 @@ def test_growth_is_brought_by_the_next_import(disk: Ledger, facts: bytes, empty:
     assert problems(empty) == []
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 1000])
+@pytest.mark.parametrize("batch", share([1, 2, 3, 1000], test=1))
 def test_the_size_of_a_batch_does_not_show(
     disk: Ledger, facts: bytes, empty: Ledger, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
@@ -228,7 +228,10 @@ def tampered(values: list[dict[str, Any]], how: str) -> int:
 
 @pytest.mark.parametrize(
     "how",
-    "text,salt,short salt,field,id,prev,twice,second start,free text,stream,lost,unknown prev".split(","),
+    share(
+        "text,salt,short salt,field,id,prev,twice,second start,free text,stream,lost,unknown prev".split(","),
+        test=4,
+    ),
 )
 def test_a_line_that_is_not_what_it_says_stops_the_import_and_undoes_its_batch(
     facts: bytes, empty: Ledger, how: str

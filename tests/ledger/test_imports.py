@@ -14,7 +14,7 @@ import weft
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import exported, import_into, problems, select
 from tests.ledger.imported import native_call, native_turn, rich_import, take
-from tests.sizes import PROVING
+from tests.sizes import PROVING, share
 from weft import Ledger
 from weft.kernel import contents
 from weft.kernel.enums import AgentRole, FileKind, LinkReason
@@ -366,7 +366,8 @@ STRINGS = {
 
 
 @pytest.mark.parametrize(
-    ("record", "field"), [(record, field) for record, fields in STRINGS.items() for field in fields]
+    ("record", "field"),
+    share([(record, field) for record, fields in STRINGS.items() for field in fields], test=8),
 )
 def test_nothing_that_a_source_says_stands_in_an_event(disk: Ledger, record: type, field: str) -> None:
     turn = native_turn("t1", calls=[native_call("c1")])

@@ -14,7 +14,7 @@ from tests.ledger.conftest import NOON
 from tests.ledger.histories import grow, grow_at_once
 from tests.ledger.imported import native_call, native_turn, take
 from tests.postgres import shared_server
-from tests.sizes import PROVING
+from tests.sizes import PROVING, share
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.ledger import Ledger
@@ -384,7 +384,7 @@ def written(engine: str, history: list[tuple[str, Any, Any]]) -> Iterator[tuple[
 
 
 @pytest.mark.slow("pages through every listing while it is written to")
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", share(ENGINES, test=1))
 @EXAMPLES
 @given(WITH_TIMES, WITH_TIMES, SIZES)
 def test_a_reader_meets_each_item_that_was_there_at_the_first_page_once(
@@ -398,7 +398,7 @@ def test_a_reader_meets_each_item_that_was_there_at_the_first_page_once(
 
 
 @pytest.mark.slow("pages through every listing while it is written to")
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", share(ENGINES, test=1))
 @EXAMPLES
 @given(WRITES, WRITES, SIZES)
 def test_a_reader_meets_what_stays_once_and_nothing_twice(

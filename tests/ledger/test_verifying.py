@@ -342,7 +342,7 @@ def test_a_damaged_content_is_never_shown(damaged: Ledger, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "parts", ["[{", "{}", "7", '[{"type":"text"}]', '[{"tipe":"text"}]', '["text"]', '[{"type":"tezt"}]']
+    "parts", share(["[{", "{}", "7", '[{"type":"text"}]', '[{"tipe":"text"}]', '["text"]', '[{"type":"tezt"}]'], test=2)
 )
 def test_parts_of_a_message_that_make_no_sense_are_damaged(damaged: Ledger, path: Path, parts: str) -> None:
     """Whoever reads the message or lists what its turn is about is told so in words."""
@@ -512,7 +512,9 @@ def test_whoever_takes_findings_slowly_holds_nobody_up(ledger: Ledger) -> None:
     assert next(findings).what == "content"
 
 
-@pytest.mark.parametrize("damage", ["n = 'x'", "n = 2.5", "key = 'letters'", "key = 7", "key = zeroblob(900)"])
+@pytest.mark.parametrize(
+    "damage", share(["n = 'x'", "n = 2.5", "key = 'letters'", "key = 7", "key = zeroblob(900)"], test=2)
+)
 def test_a_value_of_another_type_in_a_lookup_is_mended_by_a_rebuilding(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "ledger.db"
     with weft.open(path) as ledger:

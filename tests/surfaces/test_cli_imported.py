@@ -12,6 +12,7 @@ import pytest
 
 import weft as library
 from tests.ledger.imported import take
+from tests.sizes import share
 from tests.surfaces.shell import Shell, masked, on_terminal
 from tests.surfaces.test_cli_terminal import FORBIDDEN, HOSTILE, plain
 from weft.kernel.enums import FileKind, LinkReason, MessageRole, MessageSource, ToolCallStatus
@@ -332,23 +333,26 @@ def test_show_tells_where_a_turn_came_from(history: Shell) -> None:
 
 @pytest.mark.parametrize(
     ("name", "arguments", "line"),
-    [
-        ("Bash", {"command": "ls -l", "description": "List", "timeout": 9}, "Bash ls -l  List"),
-        ("exec", {"cmd": "cd /srv/app && make\nmake test"}, "exec make  in /srv/app, +1 line"),
-        ("shell", {"command": ["bash", "-lc", "go test"]}, "shell go test"),
-        ("shell", '{"command":["ls","-a"]}', "shell ls -a"),
-        ("exec", 'const r = await tools.run({cmd:"git status",x:1});\ntext(r)', "exec git status"),
-        ("exec", "first\nsecond", "exec first  +1 line"),
-        ("Read", {"file_path": f"{HOME}/src/x.py", "offset": 3, "limit": 7}, "Read src/x.py:3-9"),
-        ("Read", {"file_path": "/home/dev/other.py"}, "Read ~/other.py"),
-        ("Grep", {"pattern": "def f", "path": f"{HOME}/src", "output_mode": "content"}, "Grep def f in src"),
-        ("fetch", {"url": "https://example.org", "prompt": "long"}, "fetch https://example.org"),
-        ("Task", {"description": "Look", "subagent_type": "explorer", "prompt": "p"}, "Task Look  explorer"),
-        ("ask", {"questions": [{"question": "Which?", "options": []}]}, "ask Which?"),
-        ("odd", {"at": 1, "deep": {"x": [2]}}, 'odd(at=1, deep={"x": [2]})'),
-        ("odd", [1, 2], "odd [1, 2]"),
-        ("none", {}, "none()"),
-    ],
+    share(
+        [
+            ("Bash", {"command": "ls -l", "description": "List", "timeout": 9}, "Bash ls -l  List"),
+            ("exec", {"cmd": "cd /srv/app && make\nmake test"}, "exec make  in /srv/app, +1 line"),
+            ("shell", {"command": ["bash", "-lc", "go test"]}, "shell go test"),
+            ("shell", '{"command":["ls","-a"]}', "shell ls -a"),
+            ("exec", 'const r = await tools.run({cmd:"git status",x:1});\ntext(r)', "exec git status"),
+            ("exec", "first\nsecond", "exec first  +1 line"),
+            ("Read", {"file_path": f"{HOME}/src/x.py", "offset": 3, "limit": 7}, "Read src/x.py:3-9"),
+            ("Read", {"file_path": "/home/dev/other.py"}, "Read ~/other.py"),
+            ("Grep", {"pattern": "def f", "path": f"{HOME}/src", "output_mode": "content"}, "Grep def f in src"),
+            ("fetch", {"url": "https://example.org", "prompt": "long"}, "fetch https://example.org"),
+            ("Task", {"description": "Look", "subagent_type": "explorer", "prompt": "p"}, "Task Look  explorer"),
+            ("ask", {"questions": [{"question": "Which?", "options": []}]}, "ask Which?"),
+            ("odd", {"at": 1, "deep": {"x": [2]}}, 'odd(at=1, deep={"x": [2]})'),
+            ("odd", [1, 2], "odd [1, 2]"),
+            ("none", {}, "none()"),
+        ],
+        test=5,
+    ),
 )
 def test_a_call_is_a_line_with_the_argument_that_matters(show: Show, name: str, arguments: Any, line: str) -> None:
     assert show(called(name, arguments, "ok")).splitlines()[0] == f"  * {line} 1.2 s"
@@ -487,18 +491,21 @@ def test_things_to_do_are_check_marks(show: Show, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("result", "lines"),
-    [
-        ("a\nb", ["a", "b"]),
-        ([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}], ["a", "b"]),
-        ([{"type": "image", "source": {"type": "base64", "data": "A" * 61_440}}], ["[image, 46.1 kB]"]),
-        ([{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}], ["[image, 3 B]"]),
-        ({"output": "a\n", "metadata": {"exit_code": 0}}, ["a"]),
-        ('{"output":"a","metadata":{"exit_code":0}}', ["a"]),
-        ({"stdout": "a", "stderr": "b"}, ["a", "b"]),
-        ("Chunk ID: 1\nWall time: 3 seconds\nOutput:\na", ["a"]),
-        ({"x": 1}, ["{", '  "x": 1', "}"]),
-        ("", []),
-    ],
+    share(
+        [
+            ("a\nb", ["a", "b"]),
+            ([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}], ["a", "b"]),
+            ([{"type": "image", "source": {"type": "base64", "data": "A" * 61_440}}], ["[image, 46.1 kB]"]),
+            ([{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}], ["[image, 3 B]"]),
+            ({"output": "a\n", "metadata": {"exit_code": 0}}, ["a"]),
+            ('{"output":"a","metadata":{"exit_code":0}}', ["a"]),
+            ({"stdout": "a", "stderr": "b"}, ["a", "b"]),
+            ("Chunk ID: 1\nWall time: 3 seconds\nOutput:\na", ["a"]),
+            ({"x": 1}, ["{", '  "x": 1', "}"]),
+            ("", []),
+        ],
+        test=4,
+    ),
 )
 def test_results_are_read_as_text(show: Show, result: Any, lines: list[str]) -> None:
     shown = show(called("odd", {"at": 1}, result)).splitlines()[1:]

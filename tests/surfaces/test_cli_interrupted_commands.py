@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.attacks.git_person import NESTED, KilledAgent, Person
+from tests.sizes import share
 from tests.surfaces.shell import Shell
 from weft.surfaces.cli.work.sandbox_access import command_notes
 
@@ -21,7 +22,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.mark.slow("starts a process that is killed")
-@pytest.mark.parametrize("words", [("undo",), ("sandbox", "run", "--", "true")])
+@pytest.mark.parametrize("words", share([("undo",), ("sandbox", "run", "--", "true")], test=1))
 def test_weft_says_what_it_takes_away_and_the_doctor_what_it_would(
     weft: Shell, words: tuple[str, ...], place: Path
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sizes import share
 from tests.surfaces.shell import Shell, on_terminal
 
 LISTS = {
@@ -26,7 +27,7 @@ def filled(weft: Shell) -> Shell:
     return weft
 
 
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", share(list(LISTS), test=2))
 def test_pages_join_to_the_whole_list(weft: Shell, name: str) -> None:
     whole = filled(weft).json(*LISTS[name])
     items, cursor, pages = [], list[str](), 0
@@ -41,7 +42,7 @@ def test_pages_join_to_the_whole_list(weft: Shell, name: str) -> None:
     assert pages == (len(whole) + 1) // 2 > 2
 
 
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", share(list(LISTS), test=2))
 def test_people_are_told_the_cursor_of_the_next_page(weft: Shell, name: str) -> None:
     whole = filled(weft)(*LISTS[name]).out
     first = weft(*LISTS[name], "-n", "2")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import Script, chat, chat_saying
+from tests.sizes import share
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_broker import beside, stock, wait_until
@@ -60,7 +61,7 @@ def test_the_end_of_a_turn_and_the_approval_name_what_runs_by_itself(weft: Shell
         assert (again.code, NAMED in again.err) == (0, False)
 
 
-@pytest.mark.parametrize("command", ["send", "chat", "agent"])
+@pytest.mark.parametrize("command", share(["send", "chat", "agent"], test=1))
 def test_what_a_command_changed_is_named_to_programs_too(weft: Shell, command: str) -> None:
     shown: list[str] = []
     with serving(calling("write", path=".envrc", content="evil\n"), chat()) as server:

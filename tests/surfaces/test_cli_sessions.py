@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import weft as library
+from tests.sizes import share
 from tests.surfaces.shell import Shell
 
 
@@ -213,17 +214,20 @@ def test_aliases_are_listed(weft: Shell, turns: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("fork", "main", "alt"),
-        ("move", "main", "main~1"),
-        ("move", "main", "--reset"),
-        ("restore", "main", "1"),
-        ("rename", "main", "trunk"),
-        ("alias", "m", "main"),
-        ("archive", "main"),
-        ("delete", "main"),
-        ("compact", "--undo"),
-    ],
+    share(
+        [
+            ("fork", "main", "alt"),
+            ("move", "main", "main~1"),
+            ("move", "main", "--reset"),
+            ("restore", "main", "1"),
+            ("rename", "main", "trunk"),
+            ("alias", "m", "main"),
+            ("archive", "main"),
+            ("delete", "main"),
+            ("compact", "--undo"),
+        ],
+        test=3,
+    ),
 )
 def test_every_change_answers_with_the_session_as_json(
     weft: Shell, turns: list[str], arguments: tuple[str, ...]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.ledger.imported import rich_import
+from tests.sizes import share
 from tests.surfaces.approving import LEDGER, opened, waiting
 from tests.surfaces.shell import PROGRAM, Shell, spawn
 from weft import open as open_ledger
@@ -41,7 +42,7 @@ def test_a_clone_says_what_it_holds_and_knows_where_it_came_from(pair: Shell, fo
     assert not (folder / "new").exists()
 
 
-@pytest.mark.parametrize("how", ["file", "facts"])
+@pytest.mark.parametrize("how", share(["file", "facts"], test=1))
 def test_a_clone_says_how_many_turns_have_not_ended(weft: Shell, folder: Path, how: str) -> None:
     source = "." if how == "file" else f"cmd:{shlex.join((*PROGRAM, 'sync-stdio', '--ledger', str(folder / LEDGER)))}"
     with opened(weft) as ledger:

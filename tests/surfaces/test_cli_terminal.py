@@ -81,7 +81,10 @@ def test_colours_can_be_refused_by_the_environment(forked: Shell, environment: d
 
 @pytest.mark.parametrize(
     "arguments",
-    [("log", "--graph"), ("show", "main"), ("tree", "main"), ("sessions",), ("diff", "main", "alt"), ("stats",)],
+    share(
+        [("log", "--graph"), ("show", "main"), ("tree", "main"), ("sessions",), ("diff", "main", "alt"), ("stats",)],
+        test=2,
+    ),
 )
 def test_what_is_piped_is_plain(forked: Shell, arguments: tuple[str, ...]) -> None:
     shown = spawn(forked.folder, *arguments, environment={"TERM": "xterm-256color"})
@@ -125,21 +128,24 @@ def test_a_pager_that_is_left_early_leaves_no_noise(weft: Shell, folder: Path) -
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("log",),
-        ("log", "--oneline", "--graph"),
-        ("log", "--json"),
-        ("show", "main"),
-        ("show", "main", "--full"),
-        ("show", "main", "--json"),
-        ("tree", "main"),
-        ("diff", "main", "other", "--patch"),
-        ("context",),
-        ("sessions",),
-        ("reflog", "main"),
-        ("show", HOSTILE),
-        ("show", HOSTILE, "--json"),
-    ],
+    share(
+        [
+            ("log",),
+            ("log", "--oneline", "--graph"),
+            ("log", "--json"),
+            ("show", "main"),
+            ("show", "main", "--full"),
+            ("show", "main", "--json"),
+            ("tree", "main"),
+            ("diff", "main", "other", "--patch"),
+            ("context",),
+            ("sessions",),
+            ("reflog", "main"),
+            ("show", HOSTILE),
+            ("show", HOSTILE, "--json"),
+        ],
+        test=4,
+    ),
 )
 def test_no_stored_text_can_drive_the_terminal(weft: Shell, arguments: tuple[str, ...]) -> None:
     """Whoever wrote it: the query, the model, a tool's name, arguments or result, an error, a reason, a path."""

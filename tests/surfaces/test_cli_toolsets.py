@@ -12,6 +12,7 @@ import pytest
 from tests.credentials import Maker
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import HANG, Script, chat, chat_saying, failure
+from tests.sizes import share
 from tests.surfaces.approving import opened
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell, running
@@ -223,7 +224,7 @@ def test_a_run_that_is_interrupted_ends_its_turn_with_what_it_has(weft: Shell) -
     assert (shown["status"], shown["interruption_reason"]) == ("completed", "canceled")
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("is_kept", share([True, False], test=1))
 def test_a_run_keeps_the_files_of_its_turns_unless_they_are_not_wanted(weft: Shell, is_kept: bool) -> None:
     (weft.folder / "work").mkdir()
     configuration_folder().mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft as library
+from tests.sizes import share
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_import import SESSION, line
 from weft.ledger.api import ResourceLog
@@ -71,7 +72,9 @@ def test_a_fork_copies_the_files_of_its_turn(desk: Desk, folder: Path) -> None:
     assert listed(folder / "elsewhere") == {"more": "x\n", "page": "two\n"}
 
 
-@pytest.mark.parametrize("decision", [(), ("--files", "keep"), ("--files", "discard"), ("--in", "there")])
+@pytest.mark.parametrize(
+    "decision", share([(), ("--files", "keep"), ("--files", "discard"), ("--in", "there")], test=1)
+)
 def test_a_plan_that_was_shown_can_be_followed(desk: Desk, folder: Path, decision: tuple[str, ...]) -> None:
     desk.weft("resource", "add", "urn:x", "--session", "main")
     shown = desk.weft("--json", "fork", "main~1", "alt", *decision, "--dry-run")

@@ -27,13 +27,13 @@ from pathlib import Path
 
 def tell():
     files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
-    own = {file for name, file in files.items() if name.partition(".")[0] == "weft" and file}
+    own = {file: name for name, file in files.items() if name.partition(".")[0] == "weft" and file}
     packages = {
         name.partition(".")[0] for name, file in files.items() if "site-packages" in file or "dist-packages" in file
     }
     lines = 0
-    for file in own:
-        codes = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)]
+    for name in own.values():
+        codes = [sys.modules[name].__loader__.get_code(name)]  # as it was compiled when it was loaded
         for code in codes:
             codes += [part for part in code.co_consts if hasattr(part, "co_lines")]
         lines += len({line for code in codes for _, _, line in code.co_lines() if line})

@@ -56,7 +56,7 @@ def changed(tmp_path: Path) -> Path:
     return tmp_path / "changed.weft"
 
 
-@pytest.mark.parametrize("name", ["signed", "plain", "imported", "large"])
+@pytest.mark.parametrize("name", share(["signed", "plain", "imported", "large"], test=1))
 def test_the_bundles_hold_before_anything_is_done_to_them(made: Path, name: str) -> None:
     verified(made / f"{name}.weft")
 
@@ -210,7 +210,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", share(list(CHANGES), test=5))
 def test_an_event_that_breaks_the_form_is_refused_though_it_hashes(made: Path, changed: Path, change: str) -> None:
     """Events that begin a turn and others of it, given the id that their new bytes have."""
     lines = lines_of(made / "plain.weft")

@@ -14,6 +14,7 @@ import pytest
 
 import weft
 from tests.exchange.exporters.hostile import payloads
+from tests.sizes import share
 from weft import ImagePart, Ledger, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.exchange.exporters.export import export
 from weft.exchange.exporters.testing import PIXEL, record_history
@@ -128,7 +129,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, server: tuple[str, list[st
 
 
 @pytest.mark.slow("starts Chromium")
-@pytest.mark.parametrize("name", ["page.html", "bare.html"])
+@pytest.mark.parametrize("name", share(["page.html", "bare.html"], test=1))
 def test_hostile_words_run_nothing_and_ask_nobody(
     browser: Browser, hostile: Path, server: tuple[str, list[str]], name: str
 ) -> None:

@@ -22,6 +22,7 @@ from tests.exchange.sync.test_syncing import assert_same, opens
 from tests.exchange.sync.wire import events, heads, pull, push
 from tests.ledger.histories import grow, large_bytes, problems
 from tests.ledger.imported import rich_import
+from tests.sizes import share
 from weft.exchange import sync
 from weft.exchange.sync import CopiedFacts, FileClone, Remote
 from weft.kernel.clock import FixedClock
@@ -110,7 +111,7 @@ def answers(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("secret", [True, False])
+@pytest.mark.parametrize("secret", share([True, False], test=1))
 def test_a_copied_file_is_the_clone_that_would_have_been_told_every_fact(
     here: Ledger, make: Make, tmp_path: Path, secret: bool
 ) -> None:

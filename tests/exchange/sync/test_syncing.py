@@ -85,7 +85,7 @@ def rich(ledger: Ledger) -> None:
     rich_import(ledger)
 
 
-@pytest.mark.parametrize(("start", "to"), share(list(product(ENGINES, ENGINES)), test=2))
+@pytest.mark.parametrize(("start", "to"), share(list(product(ENGINES, ENGINES)), test=1))
 def test_two_engines_hold_the_same_after_pulling_and_pushing(make: Make, start: str, to: str) -> None:
     one, other = make("one", start), make("other", to)
     rich(one)
@@ -659,7 +659,7 @@ def together(*work: Callable[[], object]) -> None:
 
 
 @pytest.mark.slow("two pulls beside two writers, and both ledgers verified")
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", share(ENGINES, test=1))
 def test_pulls_and_writers_at_once_lose_nothing(make: Make, engine: str) -> None:
     one, other = make("one", engine), make("other")
     grow_at_once(other, "theirs", *(f"question {i}" for i in range(150)))

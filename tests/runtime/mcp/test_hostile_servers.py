@@ -55,7 +55,7 @@ FAILURES = [
 
 
 @pytest.mark.slow("starts a server in a sandbox twice")
-@pytest.mark.parametrize(("way", "code", "message"), share(FAILURES, test=4))
+@pytest.mark.parametrize(("way", "code", "message"), share(FAILURES, test=2))
 def test_a_call_ends_with_what_went_wrong_and_the_server_can_be_used_again(way: str, code: str, message: str) -> None:
     failure, names = run(lambda: failure_of(scripted(way)))
     assert (failure.code, names) == (code, "other/say")
@@ -98,11 +98,14 @@ def test_a_cancelled_call_ends_its_process() -> None:
 @pytest.mark.slow("starts a server in a sandbox")
 @pytest.mark.parametrize(
     ("way", "message"),
-    [
-        ("twins", "lists two tools named say"),
-        ("bad-name", r"names a tool 'say\\x1b\[2K'"),
-        ("pages", "lists 513 tools"),
-    ],
+    share(
+        [
+            ("twins", "lists two tools named say"),
+            ("bad-name", r"names a tool 'say\\x1b\[2K'"),
+            ("pages", "lists 513 tools"),
+        ],
+        test=1,
+    ),
 )
 def test_a_listing_that_is_not_certain_gives_no_tool_at_all(way: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
