@@ -12,6 +12,7 @@ from weft.kernel.errors import LimitExceeded
 from weft.programs.program_records import problems_with
 
 LONGEST_SECONDS = 20
+"""Of this process's own time, which others that run beside it do not make longer."""
 
 
 def _fanned(count: int, *, name: str = "$ref", at: str = "#/$defs/") -> dict[str, Any]:
@@ -47,10 +48,10 @@ SCHEMAS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_no_schema_takes_a_validator_for_ever(name: str) -> None:
     schema, value = SCHEMAS[name]
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(LimitExceeded, match="the steps of holding a value against a schema"):
         problems_with(value, schema)
-    assert time.monotonic() - began < LONGEST_SECONDS
+    assert time.process_time() - began < LONGEST_SECONDS
 
 
 def test_usual_schemas_hold_large_values() -> None:

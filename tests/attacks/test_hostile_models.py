@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.runtime.broker.bench import Bench, run, saying
+from tests.runtime.broker.bench import PATIENCE_SECONDS, Bench, run, saying
 from tests.runtime.inference.asking import model
 from tests.sandbox import UNPROTECTED
 from weft.kernel.authority import Principal, PrincipalKind
@@ -132,7 +132,7 @@ def test_nothing_that_a_hostile_model_asks_for_gets_out(ledger: Ledger, workspac
             toolset = "full" if tool == "fetch_url" else "worker"
             bench = HostileBench(ledger, workspace, toolset, asking_for(tool, filled), saying("done"))
             message = bench.admit(f"do: {name}", session=name)
-            await asyncio.wait_for(bench.answered(message), 60)
+            await asyncio.wait_for(bench.answered(message), PATIENCE_SECONDS)
             await bench.toolbox.aclose()
             told = " ".join(bench.provider.sent())
             assert CANARY not in told.replace(str(filled), ""), name

@@ -4,6 +4,7 @@ The kernel knows of no difference between the two names, so whoever works there 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,18 @@ def workspace(tmp_path: Path) -> Path:
     for name in (LINKED, "node_modules/package/other.js"):
         (store / os.path.basename(name)).write_text("module\n")
         os.link(store / os.path.basename(name), folder / name)
+    _wait_for_later_time(store, (folder / LINKED).stat().st_ctime_ns)
     return folder
+
+
+def _wait_for_later_time(folder: Path, changed_ns: int) -> None:
+    """Until the file system's clock, which stands still between two ticks, tells a command apart from what was made
+    before it: what changed in the very tick of its start counts as changed by it."""
+    tick = folder / "tick"
+    tick.touch()
+    while tick.stat().st_ctime_ns <= changed_ns:
+        time.sleep(0.001)
+        tick.touch()
 
 
 @pytest.mark.parametrize(

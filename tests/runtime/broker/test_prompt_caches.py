@@ -159,7 +159,7 @@ def run(dialect: Dialect, body: Callable[[CachedAgent], Awaitable[None]]) -> Non
         async with scripted() as server:
             await body(CachedAgent(dialect, server))
 
-    asyncio.run(asyncio.wait_for(main(), 120))
+    asyncio.run(asyncio.wait_for(main(), 600))
 
 
 def low_shares(agent: CachedAgent) -> list[tuple[int, float]]:

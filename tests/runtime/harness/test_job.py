@@ -57,7 +57,7 @@ def run(path: Path, body: Body, clock: Clock | None = None) -> None:
                 await body(ledger, programs, server)
                 assert list(ledger.verify()) == []
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 600))
 
 
 def hire(programs: Programs, name: str, *criteria: dict[str, Any], harness: dict[str, Any] | None = None) -> None:

@@ -43,7 +43,7 @@ def test_a_manager_gets_what_its_workers_answer(address: str | Path) -> None:
             assert crew.answer_to(message) == " | ".join(answers)
             check_links(crew, message, names)
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 600))
 
 
 def check_links(crew: Crew, message: str, names: list[str]) -> None:
@@ -65,7 +65,7 @@ def test_a_process_that_only_sends_serves_the_workers_of_what_it_sends(tmp_path:
             await crew.broker().wait_for_answer(message, crew.ledger.sync.inbox.get(message).session_id)
             assert crew.answer_to(message).count("done: task") == 3
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 600))
 
 
 def test_a_worker_has_its_spawners_limits_and_the_toolset_that_a_person_chose(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_worker_has_its_spawners_limits_and_the_toolset_that_a_person_chose(tm
             }
             assert '"glob"' in granted
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 600))
     assert {"spawn", "await_workers", "message_worker", "read"} <= set(offered["go"])
     assert not {"write", "shell", "edit", "glob"} & set(offered["go"])
     wide = {"read", "list", "grep", "read_result", "todo", "write", "shell"}
@@ -135,7 +135,7 @@ def test_a_manager_that_is_interrupted_stops_its_workers(tmp_path: Path) -> None
             assert crew.runs.worker_reply(worker.id).status == "interrupted"
             assert inbox.list(session="boss:main") == []
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 600))
 
 
 def test_a_worker_answers_nobody_but_its_spawner(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_worker_answers_nobody_but_its_spawner(tmp_path: Path) -> None:
             (turn,) = crew.turns("aside")
             assert turn.effective_config["toolset"] == "worker"
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 600))
 
 
 def test_an_answer_that_does_not_come_in_time_comes_as_a_message(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_an_answer_that_does_not_come_in_time_comes_as_a_message(tmp_path: Path)
             assert heard[0].startswith("heard: Worker worker:boss:main:1 answered.")
             assert heard[-2] == "at last"
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 600))
 
 
 def test_workers_that_answer_while_their_spawner_is_being_parked_bring_it_back(
@@ -217,7 +217,7 @@ def test_workers_that_answer_while_their_spawner_is_being_parked_bring_it_back(
                 RunParked, WorkersAnswered,
             ]  # fmt: skip
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 600))
 
 
 def test_a_managers_newest_message_lists_its_workers_behind_all_that_was_said(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_managers_newest_message_lists_its_workers_behind_all_that_was_said(tm
                 }
             ]  # fmt: skip
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 600))
     before, last = requests[-2], requests[-1]
     assert not any("Your workers" in text for _, text in before)
     assert last[: len(before)] == before  # what was sent before stays as it was
@@ -273,4 +273,4 @@ def test_the_role_of_a_session_can_be_set(tmp_path: Path, role: str) -> None:
             with pytest.raises(InvalidConfig, match="role"):
                 crew.programs.change("talk", {"role": "chief"})
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 600))
