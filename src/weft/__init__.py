@@ -358,10 +358,12 @@ __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'weft' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "verbs":
+        return import_module("weft.verbs")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return value
 

@@ -13,7 +13,7 @@ from weft import Ledger
 
 pytestmark = LOAD
 
-LAYERS = ("kernel", "store", "ledger", "graph", "exchange", "programs", "runtime", "chat", "surfaces")
+LAYERS = ("kernel", "store", "ledger", "graph", "exchange", "programs", "runtime", "chat", "verbs", "surfaces")
 
 AMBIENT_MODULE = "weft/kernel/clock.py"  # the one that asks the machine for time and chance
 AMBIENT = frozenset(

@@ -27,7 +27,7 @@ def test_no_text_below_the_surfaces_names_a_command() -> None:
     named = [
         (module.path, line, text)
         for module in shipped()
-        if "surfaces" not in module.path.split("/")
+        if {"surfaces", "verbs"}.isdisjoint(module.path.split("/"))  # a verb's help is the command's
         for line, text in commands(module)
         if (module.path, text) not in STARTED
     ]

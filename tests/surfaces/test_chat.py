@@ -22,6 +22,7 @@ from weft.runtime.replies import ReplyToken
 from weft.surfaces.cli.chat.conversation import Conversation
 from weft.surfaces.cli.chat.models import (
     EMBEDDED,
+    VENDORS,
     ModelChoice,
     default_name,
     embedded,
@@ -29,7 +30,6 @@ from weft.surfaces.cli.chat.models import (
     find_choice,
     of_program,
 )
-from weft.surfaces.cli.chat.readiness import VENDORS
 from weft.surfaces.cli.chat.terminal import failure, greeting, prompt_name, split_blocks
 from weft.surfaces.cli.chat.typed_input import (
     COMMANDS,

@@ -104,7 +104,7 @@ def test_at_a_terminal_a_model_is_chosen_and_becomes_a_program(
 def test_in_a_pipe_servers_are_named_and_never_used(
     weft: Shell, ollama: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.surfaces.cli.chat.readiness.has", lambda name: name != "xllamacpp")
+    monkeypatch.setattr("weft.surfaces.cli.chat.models.has", lambda name: name != "xllamacpp")
     hinted = weft("chat", stdin="Hello")
     assert hinted.code != 0, "the embedded model is not installed here"
     assert f"Ollama runs at {urlsplit(ollama.url).netloc}: llama3.2:latest, qwen2.5:7b" in hinted.err

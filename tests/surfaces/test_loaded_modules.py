@@ -85,7 +85,7 @@ class Loaded:
 
 
 def test_importing_weft(tmp_path: Path) -> None:
-    Loaded(tmp_path, PROBE + "import weft").check(set(), 334)
+    Loaded(tmp_path, PROBE + "import weft").check(set(), 336)
 
 
 def test_the_help(weft: Shell) -> None:
@@ -94,7 +94,7 @@ def test_the_help(weft: Shell) -> None:
 
 def test_the_log(weft: Shell) -> None:
     weft.record("hello")
-    Loaded(weft.folder, COMMAND, "log").check(STORE, 27_070)
+    Loaded(weft.folder, COMMAND, "log").check(STORE, 27_600)
 
 
 @pytest.mark.slow("starts an interpreter that loads all that a message needs")

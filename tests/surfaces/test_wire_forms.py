@@ -28,9 +28,9 @@ from weft.programs import Programs
 from weft.programs.similarity import Similarity
 from weft.store.port import DiagnosisSeverity, error
 from weft.surfaces.wire import catalogue, forms
-from weft.surfaces.wire.answers import BlamedLine, ListedTurn, Verification
-from weft.surfaces.wire.exchange_answers import KeyForm
-from weft.surfaces.wire.forms import JsonValue, document, form
+from weft.surfaces.wire.forms import document, form
+from weft.verbs.answers import BlamedLine, JsonValue, ListedTurn, Verification
+from weft.verbs.exchange_answers import KeyForm
 
 RECORDS: set[type[Struct]] = {record for family in catalogue.records().values() for record in family}
 PARTS = sorted(LedgerPart.__subclasses__(), key=lambda part: part.__name__)

@@ -128,7 +128,7 @@ def run(path: Path, *arguments: str) -> None:
 
 def talk(path: Path) -> int:
     """A conversation, where somebody is there to have it; else one exchange, without anybody's key."""
-    from weft.surfaces.cli.chat.readiness import install, missing_packages
+    from weft.surfaces.cli.chat.models import install, missing_packages
     from weft.surfaces.cli.main import run as run_command
 
     if missing := missing_packages(is_embedded=True):

@@ -24,7 +24,7 @@ from weft.runtime.policies.policy_decisions import PolicyCall, PolicyDecision
 from weft.runtime.replies import FinishReason, Reply
 from weft.runtime.tool.gate import ToolGate
 from weft.runtime.tool.tool_contract import CallPlan, ToolCallContext, ToolFailure, ToolOutput
-from weft.surfaces.wire.exchange_answers import audit_answer
+from weft.verbs.exchange_answers import audit_answer
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -153,19 +153,11 @@ NO_MODEL = "no model of that name is known: `weft usage --by model` lists them"
 
 def ensure_known_origin(ledger: Ledger, origin: str | None, *, any_case: bool = False) -> None:
     """Refuse an `--origin` that found nothing and is neither a tool that is imported from nor one in the ledger."""
-    if origin is None:
-        return
-    from weft.exchange.importers.port import importer_names
-    from weft.ledger.api import HERE
+    from weft.verbs import session_verbs
+    from weft.verbs.declaration import RequestError
 
-    wanted = origin.casefold() if any_case else origin
-    names = {HERE, *importer_names()}
-    if wanted in names:
-        return
-    names |= {session.origin for session in ledger.sessions(every=True) if session.origin is not None}
-    if wanted in ({name.casefold() for name in names} if any_case else names):
-        return
-    raise click.UsageError(
-        f"--origin: no tool is called {origin!r:.80}; known are {', '.join(sorted(names))}",
-        ctx=click.get_current_context(silent=True),
-    )
+    try:
+        session_verbs.ensure_known_origin(ledger, origin, any_case=any_case)
+    except RequestError as error:
+        ctx = click.get_current_context(silent=True)
+        raise click.UsageError(error.spelled(lambda _: "--origin"), ctx=ctx) from error

@@ -22,7 +22,7 @@ from click.shell_completion import (
 from weft.kernel.typed_names import shell_line, shell_word
 from weft.surfaces.cli.command_line import ALL_COMMANDS, COMPLETION_VARIABLE, EXIT_CODES, MOVED, Call
 from weft.surfaces.cli.command_line import command as weft_command
-from weft.surfaces.wire.program_answers import HelpText, ShellScript
+from weft.verbs.program_answers import HelpText, ShellScript
 
 # --- `weft help`: commands and topics explained.
 

@@ -22,7 +22,7 @@ from weft.kernel.errors import InvalidInput, InvalidKey, NotFound, TokenRefused
 from weft.runtime.egress.credentials import Credential, Variable, checked_credential
 from weft.store.private_files import make_folder, new_file
 from weft.surfaces.cli.user_files import TOKEN_VARIABLE, configuration_folder
-from weft.surfaces.wire.answers import RevokedToken
+from weft.verbs.answers import RevokedToken
 
 if TYPE_CHECKING:
     from weft.runtime.egress.context_tokens import RootKey, TokenContent

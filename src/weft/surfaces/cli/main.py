@@ -190,7 +190,7 @@ _MODULES = {
     "command_help": "completion help",
 }
 MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
-"""By command the module below `weft.surfaces.cli` that has it, as NAME_command."""
+"""By command the module below `weft.surfaces.cli` that has it, as NAME_command, or that shows its verb's answer."""
 OWNER_COMMANDS = frozenset("trust doctor recover copy credential mcp key init clone sandbox".split())
 """Work on files of the person who runs them, or on a ledger as a file: in nobody else's name."""
 COMMON = {
@@ -241,7 +241,11 @@ class Commands(click.Group):
         if cmd_name not in MODULE_OF:
             return None
         module = import_module(f"weft.surfaces.cli.{MODULE_OF[cmd_name]}")
-        named_command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
+        named_command: click.Command | None = getattr(module, f"{cmd_name.replace('-', '_')}_command", None)
+        if named_command is None:
+            from weft.surfaces.cli.verb_commands import command_named
+
+            named_command = command_named(cmd_name)
         return named_command
 
     def resolve_command(
@@ -308,7 +312,7 @@ def show_version(call: Call) -> None:
         click.echo(f"weft {__version__}")
         return
     from weft.surfaces.wire.forms import WIRE_VERSION
-    from weft.surfaces.wire.program_answers import ProgramVersion
+    from weft.verbs.program_answers import ProgramVersion
 
     call.document(ProgramVersion(version=__version__, wire_version=WIRE_VERSION))
 

@@ -34,7 +34,7 @@ from weft.ledger.model import (
 from weft.surfaces.cli.progress import size_text
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import cut, safe, safe_lines, width, wrapped
-from weft.surfaces.wire.answers import ReadTurn
+from weft.verbs.answers import ReadTurn
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger

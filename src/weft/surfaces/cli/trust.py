@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.store.replicas import StoredTrust
     from weft.surfaces.cli.screen import Line
-    from weft.surfaces.wire.answers import TrustAnswer
+    from weft.verbs.answers import TrustAnswer
 
 
 Note = Callable[[str], None]
@@ -180,7 +180,7 @@ def describe_trust(ledger: Ledger, trust: StoredTrust) -> TrustAnswer:
     from weft.exchange.sync import remotes
     from weft.programs import Programs
     from weft.programs.program_records import reach_of
-    from weft.surfaces.wire.answers import TrustAnswer
+    from weft.verbs.answers import TrustAnswer
 
     return TrustAnswer(
         ledger=trust.identity.place,

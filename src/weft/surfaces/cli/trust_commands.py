@@ -24,8 +24,8 @@ from weft.surfaces.cli.trust import allowed_lines, describe_trust, is_granted
 from weft.surfaces.cli.user_files import complete_keys, find_ledger, key_ring, new_passphrase
 from weft.surfaces.cli.work.sandbox_access import is_plainly_seen
 from weft.surfaces.plain_text import safe_lines
-from weft.surfaces.wire.answers import RevokedFolder, RevokedTrust, ShownSecret
-from weft.surfaces.wire.exchange_answers import DeletedKey, KeyForm, Removed
+from weft.verbs.answers import RevokedFolder, RevokedTrust, ShownSecret
+from weft.verbs.exchange_answers import DeletedKey, KeyForm, Removed
 
 if TYPE_CHECKING:
     from weft.kernel.authority import Principal, Rights
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from weft.runtime.assembly.system_prompts import ChangedRules
     from weft.runtime.egress.context_tokens import TokenContent
     from weft.store.replicas import StoredTrust, TrustedFolder, TrustedLedger
-    from weft.surfaces.wire.answers import TokenForm
+    from weft.verbs.answers import TokenForm
 
 
 # --- `weft trust`: which ledgers may act for this person.
@@ -487,7 +487,7 @@ def rotate_token_key(call: Call, forget: bool) -> None:
     The private part of the key before is deleted. Tokens that it signed count until they expire, unless --forget.
     """
     from weft.surfaces.cli.credentials import public_keys, rotate_root_key
-    from weft.surfaces.wire.answers import RotatedKey
+    from weft.verbs.answers import RotatedKey
 
     call.ensure_owner("token rotate")
     key = rotate_root_key(forget=forget)
@@ -540,7 +540,7 @@ def _inspected(token: str) -> TokenContent:
 
 def _form(content: TokenContent) -> TokenForm:
     from weft.surfaces.cli.credentials import load_revoked
-    from weft.surfaces.wire.answers import TokenForm
+    from weft.verbs.answers import TokenForm
 
     context = content.context
     is_revoked = not content.is_unrevoked({token.id for token in load_revoked()})

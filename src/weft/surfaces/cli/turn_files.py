@@ -22,7 +22,7 @@ from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.turn_lists import short
 from weft.surfaces.cli.work.sandbox_access import git_programs
 from weft.surfaces.plain_text import safe
-from weft.surfaces.wire.exchange_answers import ChangedFile, PlannedCopy
+from weft.verbs.exchange_answers import ChangedFile, PlannedCopy
 
 if TYPE_CHECKING:
     from weft.exchange.importing.run import OnEnded

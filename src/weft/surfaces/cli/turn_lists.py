@@ -22,7 +22,7 @@ from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import NO_TIME, Line, Span, local_time
 from weft.surfaces.plain_text import cut, cut_at_word, safe, safe_lines, width
-from weft.surfaces.wire.answers import ListedTurn
+from weft.verbs.answers import ListedTurn
 
 if TYPE_CHECKING:
     from weft.kernel.events import Usage
@@ -332,28 +332,6 @@ def subject_of(ledger: Ledger, turn: Turn) -> str:
     return ledger.listing().subjects([turn.id]).get(turn.id, "")
 
 
-def find_session(ledger: Ledger, name: str) -> Session:
-    """As `Ledger.session`, and if nothing has that name any more, the latest deleted session that had it."""
-    from weft.kernel.errors import NotFound
-
-    try:
-        return ledger.session(name)
-    except NotFound:
-        sessions = ledger.sessions(every=True)
-        gone = [session for session in sessions if session.label == name] or _beginning(sessions, name)
-        if not gone:
-            raise
-        return gone[0]
-
-
-def _beginning(sessions: list[Session], name: str) -> list[Session]:
-    """The deleted sessions of the one label that begins so."""
-    from weft.ledger.read.sessions import SHORTEST, fitting
-
-    labels = fitting({session.label for session in sessions}, name) if len(name) >= SHORTEST else []
-    return [session for session in sessions if labels == [session.label]]
-
-
 # --- A turn as people read it in lists: one line, or a short entry.
 
 INDENT = "    "
@@ -576,26 +554,8 @@ def _label(tail: ProvisionalTurn, reader: Reader) -> str:
 # --- The session that is meant where none is named: to read, the latest; to go on with, not one whose last turn a
 # stranger wrote.
 
-SESSIONS_AT_A_TIME = 16
-"""Sessions without a turn are passed over, so many at a time."""
 LATEST_TITLE_COLUMNS = 60
 NOTHING_YET = "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one"
-
-
-def latest_session(ledger: Ledger, *, with_turn: bool = True) -> ListedSession | None:
-    """The session that `weft sessions` lists first: the one that changed last and is no subagent's. One without a turn
-    is passed over, unless `with_turn` is false. None: there is no such session."""
-    from weft.ledger.api import SessionFilter
-
-    listing = ledger.listing()
-    page = listing.sessions(SessionFilter(), limit=SESSIONS_AT_A_TIME)
-    while True:
-        for listed in page.sessions:
-            if listed.session.head is not None or not with_turn:
-                return listed
-        if page.next is None:
-            return None
-        page = listing.sessions(SessionFilter(), limit=SESSIONS_AT_A_TIME, after=page.next)
 
 
 def named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: bool = True) -> str | None:
@@ -603,6 +563,8 @@ def named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: 
     there is no session, and the note says so."""
     if name is not None:
         return place_in_latest(call, ledger, name)
+    from weft.verbs.session_verbs import latest_session
+
     listed = latest_session(ledger, with_turn=with_turn)
     if listed is None:
         call.note(NOTHING_YET)
@@ -614,6 +576,8 @@ def require_named_or_latest(call: Call, ledger: Ledger, name: str | None, *, wit
     """The same for what has no answer without a session: raises NotFound where there is none."""
     if name is not None:
         return place_in_latest(call, ledger, name)
+    from weft.verbs.session_verbs import latest_session
+
     listed = latest_session(ledger, with_turn=with_turn)
     if listed is None:
         is_empty = latest_session(ledger, with_turn=False) is None

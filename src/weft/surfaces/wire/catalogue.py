@@ -106,7 +106,8 @@ from weft.runtime.thread_replay import PolicyReplayReport, ReplayReport
 from weft.runtime.tools.mcp_server_settings import McpServer
 from weft.store.port import Diagnosis
 from weft.store.replicas import TrustedFolder, TrustedLedger
-from weft.surfaces.wire import answers, exchange_answers, forms, program_answers, tool_answers
+from weft.surfaces.wire import forms
+from weft.verbs import answers, exchange_answers, program_answers
 
 FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     "Sessions and turns": (
@@ -161,10 +162,11 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount,
         program_answers.EmbeddedNodes,
         program_answers.ForgottenVectors, program_answers.FetchableModel, answers.ConfiguredTurn,
-        tool_answers.SandboxRun,
-        forms.JsonValue, McpServer, tool_answers.ListedServer, tool_answers.ListedTool, tool_answers.ApprovedTools,
-        tool_answers.AgentRun, program_answers.AgentStatus, WorkProgress, CriterionState, tool_answers.ListedToolset,
-        tool_answers.OfferedTools,
+        program_answers.SandboxRun,
+        answers.JsonValue, McpServer, program_answers.ListedServer, program_answers.ListedTool,
+        program_answers.ApprovedTools, program_answers.AgentRun, program_answers.AgentStatus, WorkProgress,
+        CriterionState, program_answers.ListedToolset,
+        program_answers.OfferedTools,
         answers.TokenForm, answers.RevokedToken, answers.RotatedKey,
     ),
     "The agent graph": (

@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.clock import iso_from_ms
 from weft.surfaces.plain_text import safe_json
 from weft.surfaces.wire.hints import phrase
+from weft.verbs.answers import Answer
 
 if TYPE_CHECKING:
     from weft.exchange.bundles.verification import BundleReport
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from weft.programs.program_records import Program
     from weft.runtime.invoke.invocation import InvocationResult
     from weft.store.port import Diagnosis
-    from weft.surfaces.wire.program_answers import AgentStatus
+    from weft.verbs.program_answers import AgentStatus
 
 
 # --- The one JSON form of every record: what `--json` answers, and what other surfaces answer later.
@@ -84,15 +85,11 @@ class ErrorDocument(Struct, frozen=True, kw_only=True):
     error: ErrorForm
 
 
-class JsonValue(Struct, frozen=True):
-    """A value that is JSON already and goes out as it is: what a program answered, or a line of an exported session."""
-
-    value: Any
-
-
 def form(value: Any) -> Any:
     """A record, or a list of records, as what JSON has."""
     if isinstance(value, Struct):
+        if isinstance(value, Answer) and value.DOCUMENT:
+            return form(getattr(value, value.DOCUMENT))
         own = OWN.get(type(value).__name__)
         return _fields(value) if own is None else own(value)
     if isinstance(value, tuple) or (isinstance(value, list) and value and isinstance(value[0], Struct)):

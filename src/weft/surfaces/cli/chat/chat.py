@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from weft.runtime.replies import TurnReply
     from weft.surfaces.cli.chat.conversation import Conversation
     from weft.surfaces.cli.turn_files import TurnNotes
-    from weft.surfaces.wire.answers import ChatReply
+    from weft.verbs.answers import ChatReply
 
 
 def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from weft.runtime.inference.local_models import model_folder
-    from weft.surfaces.cli.chat.readiness import keyed
+    from weft.surfaces.cli.chat.models import keyed
     from weft.surfaces.cli.programs.program_call import complete_programs
 
     here = [file.name for file in model_folder(os.environ.get).fetched()]
@@ -106,7 +106,7 @@ def _is_at_terminal(call: Call) -> bool:
 
 def _choose(call: Call, talk: Conversation, model: str | None, *, is_asked: bool) -> None:
     """Who answers. Where nobody said so, servers that run on this machine are offered, in a pipe named."""
-    from weft.surfaces.cli.chat.servers import hints, offer
+    from weft.surfaces.cli.chat.conversation import hints, offer
 
     if talk.is_undecided(model) and (is_asked or not (call.quiet or call.json)):
         servers = talk.running_servers()
@@ -151,7 +151,7 @@ def _answer_once(call: Call, talk: Conversation, message: str) -> None:
 
 def _reply_form(label: str, sent: TurnReply, notes: TurnNotes) -> ChatReply:
     from weft.surfaces.cli.work.broker_call import reply_fields
-    from weft.surfaces.wire.answers import ChatReply
+    from weft.verbs.answers import ChatReply
 
     reply = sent.reply
     return ChatReply(

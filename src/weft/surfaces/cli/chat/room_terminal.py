@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from weft.ledger.api import Participant, PostedMessage, Room, RoomMessage
     from weft.surfaces.cli.command_line import Call
     from weft.surfaces.cli.work.broker_call import BrokerAccess
-    from weft.surfaces.wire.program_answers import RoomMember
+    from weft.verbs.program_answers import RoomMember
 
 
 # --- A room at a terminal: what was said scrolls up, answers that are being written and the line that is typed stay

@@ -24,7 +24,7 @@ from weft.surfaces.cli.programs.program_call import as_actor, complete_programs,
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import STYLES, Line, Span, local_time
 from weft.surfaces.plain_text import TAB, safe, safe_lines
-from weft.surfaces.wire.program_answers import AnsweredPost, DeclinedInvitation, RoomMember, ShownRoom
+from weft.verbs.program_answers import AnsweredPost, DeclinedInvitation, RoomMember, ShownRoom
 
 if TYPE_CHECKING:
     from weft.chat.triage import FailedAnswer

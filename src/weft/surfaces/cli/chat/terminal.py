@@ -21,8 +21,7 @@ from weft.ledger.api import has_title
 from weft.runtime.inference.local_models import model_folder
 from weft.runtime.replies import ReplyToken, TokenKind, TurnReply
 from weft.surfaces.cli.chat.conversation import Conversation, OnToken
-from weft.surfaces.cli.chat.models import EMBEDDED, ModelChoice
-from weft.surfaces.cli.chat.readiness import Vendor, keyed
+from weft.surfaces.cli.chat.models import EMBEDDED, ModelChoice, Vendor, keyed
 from weft.surfaces.cli.chat.typed_input import (
     COMMANDS,
     Command,

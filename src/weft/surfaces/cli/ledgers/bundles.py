@@ -18,7 +18,7 @@ from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import counted, progress
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import complete_keys, key_ring, open_signer
-from weft.surfaces.wire.exchange_answers import BundleFile, ImportedBundle, SignedBundle
+from weft.verbs.exchange_answers import BundleFile, ImportedBundle, SignedBundle
 
 if TYPE_CHECKING:
     pass

@@ -25,7 +25,7 @@ from weft.surfaces.cli.turn_lists import Reader, short
 from weft.surfaces.cli.user_files import find_ledger, user_cache
 from weft.surfaces.cli.work.sandbox_access import ledger_files
 from weft.surfaces.plain_text import safe
-from weft.surfaces.wire.answers import FinishedErasure, IgnoredSecret, NothingToErase, PlannedErasure
+from weft.verbs.answers import FinishedErasure, IgnoredSecret, NothingToErase, PlannedErasure
 
 if TYPE_CHECKING:
     from weft.ledger.api import (

@@ -21,7 +21,7 @@ from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import counted, progress
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_lists import nothing_found, require_named_or_latest
-from weft.surfaces.wire.exchange_answers import ExportedFile, ResumedSession
+from weft.verbs.exchange_answers import ExportedFile, ResumedSession
 
 if TYPE_CHECKING:
     from weft.exchange.exporters.export import Exported

@@ -26,7 +26,7 @@ from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.progress import counted, size_text
 from weft.surfaces.cli.screen import Span, local_time
 from weft.surfaces.cli.user_files import beside_ledger
-from weft.surfaces.wire.exchange_answers import ImportAnswer, ImportStatus, NoImport
+from weft.verbs.exchange_answers import ImportAnswer, ImportStatus, NoImport
 
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer, Problem

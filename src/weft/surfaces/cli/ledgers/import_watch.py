@@ -31,8 +31,8 @@ from weft.surfaces.cli.ledgers.import_job import shortened
 from weft.surfaces.cli.progress import counted, size_text
 from weft.surfaces.cli.screen import Span, local_time
 from weft.surfaces.cli.turn_files import kept_folders
-from weft.surfaces.wire.exchange_answers import EndedWatch
 from weft.surfaces.wire.forms import document, form
+from weft.verbs.exchange_answers import EndedWatch
 
 if TYPE_CHECKING:
     from weft.exchange.importing.run import ImportRun, OnEnded

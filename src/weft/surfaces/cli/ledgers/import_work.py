@@ -20,7 +20,7 @@ from weft.kernel.clock import SystemClock
 from weft.kernel.errors import WeftError
 from weft.kernel.typed_names import Site
 from weft.surfaces.cli.ledgers.import_job import READY, ImportJob, Order
-from weft.surfaces.wire.exchange_answers import ImportStatus
+from weft.verbs.exchange_answers import ImportStatus
 
 if TYPE_CHECKING:
     from weft.exchange.importing.run import ImportRun, ImportStep, ReadingPace

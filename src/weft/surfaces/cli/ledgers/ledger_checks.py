@@ -21,7 +21,7 @@ from weft.kernel.typed_names import shell_word
 from weft.ledger.api import KeptReference, Ledger, Problem, ResourceLog, Snapshot
 from weft.store.port import Diagnosis, DiagnosisSeverity, as_far_as_it_goes, error, good, note, warning
 from weft.surfaces.cli.arguments import read_input
-from weft.surfaces.cli.chat.readiness import examine_talking
+from weft.surfaces.cli.chat.models import examine_talking
 from weft.surfaces.cli.command_line import DIFFERENT, OK, Call
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import awaited, counted, progress, size_text
@@ -29,8 +29,8 @@ from weft.surfaces.cli.screen import Span, local_time
 from weft.surfaces.cli.user_files import find_ledger
 from weft.surfaces.cli.work.sandbox_access import command_notes, files_folder, kept_files, load_sandbox_settings
 from weft.surfaces.plain_text import safe
-from weft.surfaces.wire.answers import Examination, RebuiltViews, Verification
 from weft.surfaces.wire.hints import phrase
+from weft.verbs.answers import Examination, RebuiltViews, Verification
 
 # --- The files beside a ledger, which `weft verify` checks, and the other files that `weft doctor` looks at.
 
@@ -209,7 +209,7 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
     yield examine_git()
     yield from as_far_as_it_goes("commands", examine_commands)
     yield from as_far_as_it_goes("toolchains", examine_toolchains)
-    from weft.surfaces.cli.chat.servers import examine_servers
+    from weft.surfaces.cli.chat.conversation import examine_servers
 
     yield from examine_servers()
     yield from examine_talking(os.environ.get)

@@ -26,7 +26,8 @@ from weft.surfaces.cli.trust import carry_trust, is_there
 from weft.surfaces.cli.user_files import FOLDER, find_ledger, named_ledger, place_for, user_ledger
 from weft.surfaces.cli.work.sandbox_access import files_folder, folder_beside, kept_files
 from weft.surfaces.plain_text import safe
-from weft.surfaces.wire.answers import (
+from weft.surfaces.wire.forms import form
+from weft.verbs.answers import (
     BackupFile,
     CarriedFilesForm,
     CopiedLedger,
@@ -35,8 +36,7 @@ from weft.surfaces.wire.answers import (
     RecoveryAnswer,
     SalvageAnswer,
 )
-from weft.surfaces.wire.exchange_answers import LedgerFigures
-from weft.surfaces.wire.forms import form
+from weft.verbs.exchange_answers import LedgerFigures
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger, PackResult, SalvageResult

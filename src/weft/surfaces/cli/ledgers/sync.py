@@ -28,8 +28,8 @@ from weft.surfaces.cli.progress import counted, progress, size_text
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.user_files import look_outside_of_work, named_ledger, place_for
 from weft.surfaces.cli.work.sandbox_access import files_folder
-from weft.surfaces.wire.answers import FactsFile, ReplicaName
-from weft.surfaces.wire.exchange_answers import ClonedLedger, ListedRemote, Removed, RepinnedRemote
+from weft.verbs.answers import FactsFile, ReplicaName
+from weft.verbs.exchange_answers import ClonedLedger, ListedRemote, Removed, RepinnedRemote
 
 if TYPE_CHECKING:
     from weft.exchange.sync import CopiedFacts, Remote, Synced

@@ -37,7 +37,7 @@ from weft.surfaces.cli.programs.program_call import (
     with_fields,
 )
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.wire.tool_answers import ListedToolset, OfferedTool, OfferedTools
+from weft.verbs.program_answers import ListedToolset, OfferedTool, OfferedTools
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from weft.runtime.assembly.turn_configuration import TurnConfiguration
     from weft.runtime.invoke.toolbox import SourcedTool
     from weft.runtime.tool.toolsets import Toolset
-    from weft.surfaces.wire.program_answers import AgentStatus
+    from weft.verbs.program_answers import AgentStatus
 
 
 # --- `weft agent`: who works.
@@ -276,7 +276,7 @@ def _status(call: Call, programs: Programs, agent: Program) -> AgentStatus:
     from weft.kernel.clock import SystemClock
     from weft.kernel.errors import InvalidConfig
     from weft.runtime.agent_work import WorkReader, progress_of
-    from weft.surfaces.wire.program_answers import AgentStatus
+    from weft.verbs.program_answers import AgentStatus
 
     is_shown = agent.current_task is not None and agent.current_session is not None
     try:

@@ -16,11 +16,11 @@ from weft.surfaces.cli.command_line import Call, NobodyToAsk, SharedGroup, ask, 
 from weft.surfaces.cli.credentials import change_servers, find_server, keep_pins, load_mcp_servers
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe_lines
-from weft.surfaces.wire.exchange_answers import Removed
+from weft.verbs.exchange_answers import Removed
 
 if TYPE_CHECKING:
     from weft.runtime.tools.mcp_server_settings import ComparedTool, McpServer, PinnedTools
-    from weft.surfaces.wire.tool_answers import ListedTool
+    from weft.verbs.program_answers import ListedTool
 
 
 # --- `weft mcp`: servers whose tools agents may call, and what of them was approved.
@@ -259,7 +259,7 @@ def _inspected(
 def _listed(server: str, tools: tuple[ComparedTool, ...]) -> list[ListedTool]:
     from weft.runtime.tools.mcp_server_settings import DefinitionState
     from weft.runtime.tools.mcp_servers import tool_name
-    from weft.surfaces.wire.tool_answers import ListedTool
+    from weft.verbs.program_answers import ListedTool
 
     return [
         ListedTool(
@@ -282,7 +282,7 @@ def _tool_lines(tools: list[ListedTool]) -> Iterator[Line]:
 
 
 def list_servers(call: Call) -> None:
-    from weft.surfaces.wire.tool_answers import ListedServer
+    from weft.verbs.program_answers import ListedServer
 
     configuration = load_mcp_servers()
     listed = []
@@ -394,7 +394,7 @@ def _confirm(call: Call, tools: list[ListedTool], yes: bool) -> None:
 
 def _answer_approved(call: Call, name: str, tools: tuple[Any, ...], words: str) -> None:
     from weft.runtime.tools.mcp_servers import tool_name
-    from weft.surfaces.wire.tool_answers import ApprovedTools
+    from weft.verbs.program_answers import ApprovedTools
 
     names = tuple(tool_name(name, tool.name) for tool in tools)
     call.answer(ApprovedTools(server=name, tools=names), [Span(name, "label"), words])

@@ -19,7 +19,7 @@ from weft.surfaces.cli.command_line import DIFFERENT, OK, Call, confirm, group
 from weft.surfaces.cli.progress import counted, progress
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.plain_text import safe_lines
-from weft.surfaces.wire.program_answers import PolicySource, PolicyTestEntry, TestedPolicy
+from weft.verbs.program_answers import PolicySource, PolicyTestEntry, TestedPolicy
 
 if TYPE_CHECKING:
     from weft.kernel.events import PolicyTests

@@ -21,7 +21,7 @@ from weft.surfaces.cli.command_line import OWNER, Call, SharedGroup
 from weft.surfaces.cli.progress import abbreviated, counted, dollar_text
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import TAB, cut, safe
-from weft.surfaces.wire.answers import ConfiguredLimits, ConfiguredTurn, ConfiguredValue
+from weft.verbs.answers import ConfiguredLimits, ConfiguredTurn, ConfiguredValue
 
 if TYPE_CHECKING:
     from weft.kernel.errors import WeftError
@@ -128,19 +128,23 @@ def given(**fields: Any) -> dict[str, Any]:
 
 def with_fields(config: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     """`harness.maxTurns=10` goes where it says."""
+    from weft.verbs.declaration import RequestError, fields_set
+
+    try:
+        return fields_set(config, typed_fields(fields))
+    except RequestError as error:
+        raise click.UsageError(error.spelled(lambda _: "--set")) from error
+
+
+def typed_fields(fields: Iterable[str]) -> dict[str, Any]:
+    """The values by what stands before each `=`."""
+    values: dict[str, Any] = {}
     for field in fields:
         name, equals, value = field.partition("=")
         if not equals or not name:
             raise click.UsageError(f"--set {field!r} is not FIELD=VALUE")
-        place = config
-        *above, last = name.split(".")
-        for step in above:
-            inner = place.setdefault(step, {})
-            if not isinstance(inner, dict):
-                raise click.UsageError(f"--set {field!r}: {step} is no object")
-            place = inner
-        place[last] = json_or_text(value)
-    return config
+        values[name] = json_or_text(value)
+    return values
 
 
 def json_or_text(value: str) -> Any:
@@ -454,10 +458,10 @@ class ReplyStream:
 
 def answer_invoked(call: Call, invoked_program: InvocationResult, *, shown: bool = False) -> None:
     """The outcome of an invocation: text as it was said, anything else as JSON."""
-    call.answer(invoked_program, *([] if shown else _result_lines(invoked_program.result)))
+    call.answer(invoked_program, *([] if shown else result_lines(invoked_program.result)))
 
 
-def _result_lines(result: Any) -> list[Line]:
+def result_lines(result: Any) -> list[Line]:
     from weft.surfaces.wire.forms import document
 
     if isinstance(result, dict) and isinstance(result.get("text"), str):

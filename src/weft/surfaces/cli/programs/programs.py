@@ -41,15 +41,14 @@ from weft.surfaces.cli.programs.program_call import (
 )
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span, local_time
-from weft.surfaces.wire.answers import NodeTags
-from weft.surfaces.wire.forms import JsonValue
+from weft.verbs.answers import JsonValue, NodeTags
 
 if TYPE_CHECKING:
     from weft.programs.program_changes import PlannedProgram, WantedProgram
     from weft.programs.programs import Programs
     from weft.runtime.egress.connections import Connections
     from weft.runtime.inference.local_models import ModelFile, ModelFolder
-    from weft.surfaces.wire.program_answers import FetchableModel
+    from weft.verbs.program_answers import FetchableModel
 
 
 # --- `weft program`: what all kinds of program have in common.
@@ -668,7 +667,7 @@ def _list_model_files(call: Call, models: list[FetchableModel]) -> None:
 
 
 def _fetchable(file: ModelFile, folder: ModelFolder) -> FetchableModel:
-    from weft.surfaces.wire.program_answers import FetchableModel
+    from weft.verbs.program_answers import FetchableModel
 
     return FetchableModel(
         name=file.name,

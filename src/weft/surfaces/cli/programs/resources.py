@@ -31,7 +31,7 @@ from weft.surfaces.cli.turn_files import (
 from weft.surfaces.cli.turn_lists import short
 from weft.surfaces.cli.work.sandbox_access import resource_controller
 from weft.surfaces.plain_text import safe, safe_lines
-from weft.surfaces.wire.program_answers import (
+from weft.verbs.program_answers import (
     HandleOutput,
     KilledResource,
     ProbedResource,

@@ -27,7 +27,7 @@ from weft.surfaces.cli.programs.program_call import (
 )
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span, local_time
-from weft.surfaces.wire.program_answers import FiredTrigger, ListedTrigger, ShownTrigger
+from weft.verbs.program_answers import FiredTrigger, ListedTrigger, ShownTrigger
 
 if TYPE_CHECKING:
     from weft.ledger.api import Firing, FiringOutcome

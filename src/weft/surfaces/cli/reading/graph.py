@@ -371,7 +371,7 @@ def emit(call: Call, file: str, turn: str | None) -> None:
     give the same digests.
     """
     from weft.graph.graph import Graph
-    from weft.surfaces.wire.answers import FactsFile
+    from weft.verbs.answers import FactsFile
 
     with call.copying() as ledger:
         if file == STANDARD and call.screen.terminal:

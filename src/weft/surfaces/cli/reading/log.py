@@ -31,7 +31,7 @@ from weft.surfaces.cli.turn_lists import (
     turn_pages,
     upward,
 )
-from weft.surfaces.wire.answers import UnfinishedTurn
+from weft.verbs.answers import UnfinishedTurn
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger

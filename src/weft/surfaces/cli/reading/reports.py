@@ -57,7 +57,7 @@ from weft.surfaces.cli.screen import (
 from weft.surfaces.cli.turn_lists import note_left_out, quoted_title, short
 from weft.surfaces.cli.user_files import prices_in_force
 from weft.surfaces.plain_text import cut, pad, safe, width
-from weft.surfaces.wire.exchange_answers import audit_answer, project_totals
+from weft.verbs.exchange_answers import audit_answer, project_totals
 
 if TYPE_CHECKING:
     from weft.ledger.api import ActorEvent, Ledger, PriceTable

@@ -36,7 +36,7 @@ from weft.surfaces.cli.progress import counted, progress, size_text
 from weft.surfaces.cli.screen import NO_DATE, Line, Span, local_time
 from weft.surfaces.cli.turn_lists import Reader, note_left_out, quoted_title, short
 from weft.surfaces.plain_text import cut_at_word, safe, width
-from weft.surfaces.wire.program_answers import EmbeddedNodes, ForgottenVectors
+from weft.verbs.program_answers import EmbeddedNodes, ForgottenVectors
 
 if TYPE_CHECKING:
     from weft.ledger.api import Hit, Ledger, Page, RoomHit

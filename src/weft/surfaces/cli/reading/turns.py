@@ -47,7 +47,7 @@ from weft.surfaces.cli.turn_lists import (
     short,
 )
 from weft.surfaces.plain_text import cut, pad, safe, safe_lines, wrapped, wrapped_line
-from weft.surfaces.wire.answers import BlamedLine
+from weft.verbs.answers import BlamedLine
 
 if TYPE_CHECKING:
     from weft.ledger.api import Context, Ledger, PromptChange
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
     from weft.runtime.inference.model_requests import ModelSettings, TokenCount
     from weft.runtime.resources.turn_files import TurnFiles
-    from weft.surfaces.wire.answers import ShownTurn
+    from weft.verbs.answers import ShownTurn
 
 
 # --- `weft show`: one turn with everything in it.
@@ -125,7 +125,7 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
 def _show_tails(call: Call, tails: list[ProvisionalTurn], full: bool) -> None:
     """Of a session of which nothing has come to an end yet."""
     if call.json:
-        from weft.surfaces.wire.answers import UnfinishedTurn
+        from weft.verbs.answers import UnfinishedTurn
 
         call.document(UnfinishedTurn(turn=tails[0]))
     else:
@@ -155,7 +155,7 @@ def _turn_form(
     principals: Sequence[str],
     changes: Sequence[PromptChange],
 ) -> ShownTurn:
-    from weft.surfaces.wire.answers import ShownEvent, ShownTurn, UnfinishedTurn
+    from weft.verbs.answers import ShownEvent, ShownTurn, UnfinishedTurn
 
     return ShownTurn(
         turn=turn,
@@ -393,7 +393,7 @@ def context_command(call: Call, rev: str | None, session: str | None, original: 
     if size is not None and is_counted and size.counted_by is None:
         call.note(f"the tokens are estimated: {size.why}")
     if call.json:
-        from weft.surfaces.wire.answers import ShownContext
+        from weft.verbs.answers import ShownContext
 
         tokens, counted_by = (None, None) if size is None else (size.tokens, size.counted_by)
         call.document(ShownContext(context=context, tokens=tokens, counted_by=counted_by))
@@ -584,7 +584,7 @@ def _show_changes(
         note_self_running,
         self_running_changes,
     )
-    from weft.surfaces.wire.exchange_answers import FilesDiff
+    from weft.verbs.exchange_answers import FilesDiff
 
     changes = [file_change(path, files.text_diff(path) if patch else None) for path in changed_paths]
     running = {**self_running_changes(changed_paths, places), **ignored_running}

@@ -33,8 +33,8 @@ from weft.surfaces.cli.turn_files import (
 )
 from weft.surfaces.cli.turn_lists import place_in_latest, require_named_or_latest, short
 from weft.surfaces.plain_text import safe
-from weft.surfaces.wire.answers import PickedTurn, SummaryTurn
-from weft.surfaces.wire.exchange_answers import (
+from weft.verbs.answers import PickedTurn, SummaryTurn
+from weft.verbs.exchange_answers import (
     CheckedOutFiles,
     ForkedSession,
     ForkPlan,

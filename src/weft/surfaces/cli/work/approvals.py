@@ -21,14 +21,14 @@ from weft.surfaces.cli.command_line import NobodyToAsk, confirm
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.plain_text import exact_json, exact_lines
-from weft.surfaces.wire.answers import AnsweredApproval
+from weft.verbs.answers import AnsweredApproval
 
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Approval, Ledger
     from weft.programs import Programs
     from weft.programs.program_records import PersonRequest, Program
     from weft.surfaces.cli.command_line import Call
-    from weft.surfaces.wire.answers import WaitingDocument
+    from weft.verbs.answers import WaitingDocument
 
 
 # --- How a tool call that waits for a person is shown: all of it, with every character that cannot be seen escaped.
@@ -71,7 +71,7 @@ def how_to_answer(approval: Approval) -> str:
 
 def waiting_document(approval: Approval) -> WaitingDocument:
     """The same for programs."""
-    from weft.surfaces.wire.answers import WaitingCall, WaitingDocument
+    from weft.verbs.answers import WaitingCall, WaitingDocument
 
     id = shell_word(short_id(approval))
     return WaitingDocument(

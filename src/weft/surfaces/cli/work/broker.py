@@ -20,7 +20,7 @@ from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.work.broker_call import BrokerAccess, deliver, note_untold, with_broker
-from weft.surfaces.wire.answers import BrokerReady
+from weft.verbs.answers import BrokerReady
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger

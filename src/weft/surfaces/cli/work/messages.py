@@ -58,7 +58,7 @@ from weft.surfaces.cli.work.approvals import (
     waiting_call,
 )
 from weft.surfaces.plain_text import cut
-from weft.surfaces.wire.answers import InterruptedTurn
+from weft.verbs.answers import InterruptedTurn
 
 if TYPE_CHECKING:
     from weft.ledger.api import Approval, InboxMessage, Ledger

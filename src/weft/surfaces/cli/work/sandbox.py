@@ -15,7 +15,7 @@ from weft.kernel.errors import InvalidInput
 from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.command_line import OK, Call, group
 from weft.surfaces.plain_text import safe, safe_lines
-from weft.surfaces.wire.tool_answers import SandboxRun
+from weft.verbs.program_answers import SandboxRun
 
 if TYPE_CHECKING:
     from weft.runtime.tool.tool_contract import CallPlan

@@ -42,11 +42,10 @@ from weft.surfaces.cli.programs.program_call import (
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_files import TurnNotes, note_turn, turn_notes_of
-from weft.surfaces.cli.work.broker_call import BrokerAccess, reply_fields, with_broker
-from weft.surfaces.cli.work.run_view import RunView
+from weft.surfaces.cli.work.broker_call import BrokerAccess, RunView, reply_fields, with_broker
 from weft.surfaces.plain_text import safe_lines
-from weft.surfaces.wire.forms import JsonValue
-from weft.surfaces.wire.tool_answers import AgentRun
+from weft.verbs.answers import JsonValue
+from weft.verbs.program_answers import AgentRun
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.exchange.sync.commands import Synced
     from weft.exchange.sync.synced_ledgers import Remote
     from weft.ledger.api import AuditFinding, AuditTally, ProjectWork, Spending
-    from weft.surfaces.wire.answers import CarriedFilesForm
+    from weft.verbs.answers import CarriedFilesForm
 
 
 # --- Answers about what comes from elsewhere and goes elsewhere: imports, exports, bundles, keys, remotes.

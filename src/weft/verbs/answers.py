@@ -5,15 +5,14 @@ about tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.authority import Layer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from weft.exchange.sync.synced_ledgers import Remote
     from weft.kernel.events import Receipt, Usage
     from weft.ledger.api import (
@@ -32,6 +31,36 @@ if TYPE_CHECKING:
     from weft.ledger.model import Compaction, Message, ToolCall, Turn
     from weft.programs.program_records import ProgramReach
     from weft.store.port import Diagnosis
+
+
+# --- What every kind of answer is made of.
+
+T = TypeVar("T")
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """An answer that knows more than its JSON form tells: what people are shown beside it."""
+
+    DOCUMENT: ClassVar[str] = ""
+    """The field that is the whole JSON form; without one it is made of all fields."""
+    IS_SILENT: ClassVar[bool] = False
+    """Whether nothing is answered as JSON."""
+
+
+class Listing(Answer, Generic[T], frozen=True, kw_only=True):
+    """Records in order. Its JSON form is the list of them."""
+
+    DOCUMENT: ClassVar[str] = "items"
+
+    items: Sequence[T]
+    next: str | None = None
+    """Where the next page begins."""
+
+
+class JsonValue(Struct, frozen=True):
+    """A value that is JSON already and goes out as it is: what a program answered, or a line of an exported session."""
+
+    value: Any
 
 
 # --- Answers about sessions and turns that are more than one record of the ledger, or less.

@@ -1,0 +1,282 @@
+"""Writes all that the command line shows, so that two commits can be compared: `diff -r` of two such folders.
+
+`python scripts/dump_cli.py FOLDER` writes `help/`, a page for each command with its options as data beside it, and
+`answers/`, what commands print: the examples of scripts/cli_page.md in order, and over a ledger with docs/samples and a
+few recorded turns each command that only reads, as a pipe and as JSON. Within one command the clock stands still, and
+chance is the same each time; ids and digests are numbered in the order in which they first appear.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from hashlib import shake_128
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, SAMPLES = ROOT / "scripts" / "cli_page.md", ROOT / "docs" / "samples"
+CACHE = Path.home() / ".cache"
+WIDTH = 100
+BEGINNING_NS = 1_795_000_000_000_000_000
+STEP_NS = 60_000_000_000
+SECRETS = re.compile(
+    r"\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b|\b(?=[0-9A-Z]*\d)[0-9A-HJKMNP-TV-Z]{8}\b"
+    r"|\b[0-9a-f]{64}\b|\b(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b"
+    r"|\bsession-[a-z2-9]{8}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b(?=[0-9a-z]*\d)[a-z2-7]{6,8}(?=/main)"
+)
+"""Ids, their ends, digests and their beginnings."""
+DURATIONS = re.compile(
+    r'\b\d+\.\d+(?= GB are free)|("(?:duration|latency|took|elapsed)\w*":)\s*[\d.]+'
+    r'|\b\d+(?:\.\d+)? ?m?s\b|"seconds":[\d.]+'
+)
+
+READING = """
+sessions | sessions --all | sessions --subagents | sessions --origin claude-code | sessions --origin nothing
+sessions -n 1 | sessions -n 1 --after XX | sessions --project none | sessions --since 2026-01-01
+sessions --since 2090-01-01 | session history main | session history | session history other | session history side
+reflog main | reflog | reflog main -n 1 | reflog nobody | reflog empty | alias | archive --list
+archive --dry-run main | archive --dry-run --older-than 1d | archive --dry-run --older-than 900d | archive
+settle main | settle | alias x | log | log main | log --oneline | log --graph | log -n 1 | log --all
+log --session other | log nobody | tree main | tree | read main | read | read main --steps | read other | show main
+show main~1 | show | show nobody | context main | context | context main --original | diff main other
+diff main other --files | diff main main | files | files src/a.py | blame src/a.py | search hello
+search "hello there" | search nothing-of-this-kind | search hello --session main | search hello -n 1
+search --tool Bash . | usage | usage --by model | usage --by day | usage --by project | usage --by nothing | story
+story --since 2026-01-01 | projects | audit | stats | graph node main | graph neighbours main | graph ancestry main
+graph export | graph path main other | export | export main --format jsonl | export main --format markdown
+export other --format anthropic | provider list | model list | agent list | toolset list | task list | trigger list
+code list | info list --all | human list | program list | policy list | resource list | mcp list | room list
+credential list | token list-revoked | key list | provider show p | model show m | agent show a | toolset show t
+human show ann | program show a | tools a | config a | nodes --tag x | tag list | inbox | approvals | pending list
+remote list | remote | replica | secrets list | pack --dry-run | trust list | doctor | verify | facts export
+config main | tools main | compact main --list | stats --json | room show r | room read r | room invitations
+embed-stats | route hello | help | help revisions | help exit-codes | info find x | policy show | policy test
+task show t1 | trigger show tr | sandbox profiles | completion bash
+"""
+MAKING = """
+record --session main --query "hello there" --response "hello to you" --model sonnet
+record --session main --query "second question" --response "second answer" --model sonnet
+record --session other --query "other topic" --response "other answer" --model haiku | fork main~1 side
+record --session side --query "on the side" --response "yes"
+provider create p --type openai --base-url http://127.0.0.1:9/v1 --key-env SOME_KEY
+model create m --backend some-model --provider p | agent create a --model m --prompt "You help."
+toolset create t --allow read --allow list | human create ann | session create empty --model m --owner a
+session create --model m | session create main | session create x --set title=X --set harness.a=1
+session create y --set nonsense | room create r --person ann | task create "Do it" --name t1 | tag add a x
+"""
+CHANGING = """
+rename side aside | rename nobody x | rename aside side | alias s2 side | alias s2 nobody
+alias s3 main --reason renamed | alias s3 | alias --reason manual | session configure empty --set title=T
+session configure empty --owner ann | session configure empty | session configure nobody --model m
+session pause empty --reason rest | session pause empty | session send empty hello | session resume empty
+session resume empty --as ann --key k1 | session send nobody hello | session history main --write
+session history --write | session configure main --set logFile=log.jsonl | session history main --write
+session promote side ann-key | session promote side main | session promote side ann-key | session unify side
+session unify side --into other | session unify side --undo | session unify side --undo --into x
+session unify x --into empty --summary a --summary-from b | session unify x --into empty --summary a
+session complete empty | session complete empty | archive side | archive side --undo
+archive side other --reason done | archive side other --undo | archive nobody | archive --tree main
+archive --tree main --undo | archive --older-than 900d | delete side --reason gone | delete nobody | restore side
+restore side 1 | restore side 9 | restore main@{1} | restore main | move main main~1 | move main | move main --reset
+move main other --expect - | move main other --expect main --reason r | move main other --reset | settle main --ours
+settle main --ours --theirs | settle main --to main | settle nobody | undo main | undo main --dry-run | restore main
+fork main --dry-run | fork main again --json | merge again --into main | cherry-pick other --onto main
+summarize other --into main | checkout main --dry-run | compact main --summary "all of it" | compact main --list
+compact main --undo | compact main --use main~1 | compact main --list --undo
+compact main --summary x --strategy summary | compact nobody --summary x
+substitute main --with "other words" --reason why | substitute main --undo | substitute main
+record --session main --query q | record --session main --query q --response r --key one
+record --session main --query q --response r --key one | reflog main | sessions | log
+"""
+
+
+def lines_of(commands: str) -> list[list[str]]:
+    return [shlex.split(words) for line in commands.strip().split("\n") for words in line.split(" | ")]
+
+
+class Machine:
+    """Time, which stands still while a command runs, and chance, which is the same for the same command."""
+
+    now_ns, drawn = BEGINNING_NS, 0
+
+    @classmethod
+    def step(cls) -> None:
+        cls.now_ns, cls.drawn = cls.now_ns + STEP_NS, 0
+
+    @classmethod
+    def chance(cls, count: int) -> bytes:
+        cls.drawn += 1
+        return shake_128(f"{cls.now_ns} {cls.drawn}".encode()).digest(count)
+
+
+def stand_still() -> None:
+    """Before anything of Weft is loaded."""
+    time.time_ns = lambda: Machine.now_ns
+    time.time = lambda: Machine.now_ns / 1e9
+    os.urandom = Machine.chance
+
+
+class Mask:
+    """One name for each id, by the order of appearance."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def __call__(self, text: str) -> str:
+        return DURATIONS.sub(r"\1~", SECRETS.sub(self._name, text))
+
+    def _name(self, match: re.Match[str]) -> str:
+        word = match[0]
+        key = word[-8:] if word.upper() == word and len(word) in (8, 26) else word[:7]
+        return self._names.setdefault(key, f"<{len(self._names) + 1}>")
+
+
+class Terminal:
+    """Runs commands in this process, and writes down what they print."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._mask = file.open("w"), Mask()
+
+    def run(self, words: list[str], stdin: str = "") -> str:
+        from weft.surfaces.cli.main import run
+
+        Machine.step()
+        shown, told = io.BytesIO(), io.BytesIO()
+        out, err = io.TextIOWrapper(shown, "utf-8"), io.TextIOWrapper(told, "utf-8")
+        before = sys.stdin
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                try:
+                    code: object = run(words)
+                except SystemExit as left:
+                    code = left.code
+        finally:
+            sys.stdin = before
+        out.flush()
+        err.flush()
+        printed = shown.getvalue().decode()
+        self._write(words, code, printed, told.getvalue().decode())
+        return printed
+
+    def _write(self, words: list[str], code: object, out: str, err: str) -> None:
+        place = str(Path.cwd().parent)
+        shown = f"$ weft {shlex.join(words)}\n[{code}]\n{out}" + (f"--- error stream\n{err}" if err else "")
+        self._file.write(self._mask(shown.replace(place, "PLACE")) + "\n")
+        self._file.flush()
+
+
+def dump_help(folder: Path) -> None:
+    import click
+
+    from weft.surfaces.cli.main import COMMANDS, weft
+
+    folder.mkdir(parents=True)
+    root = click.Context(weft, info_name="weft", terminal_width=WIDTH, max_content_width=WIDTH)
+    for name in (name for names in COMMANDS.values() for name in names):
+        command = weft.get_command(root, name)
+        assert command is not None
+        for path, one, context in walk(name, command, root):
+            page = one.get_help(context)
+            (folder / f"{path.replace(' ', '_')}.txt").write_text(page + "\n")
+            data = [described(param) for param in one.params]
+            (folder / f"{path.replace(' ', '_')}.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
+
+
+def walk(path: str, command: Any, parent: Any) -> Iterator[tuple[str, Any, Any]]:
+    import click
+
+    context = click.Context(
+        command, parent=parent, info_name=path.split()[-1], terminal_width=WIDTH, max_content_width=WIDTH
+    )
+    yield path, command, context
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from walk(f"{path} {name}", inner, context)
+
+
+def described(param: Any) -> dict[str, Any]:
+    """A parameter as those see it who type it; the name of the function's argument is nobody's business."""
+    data = dict(param.to_info_dict())
+    data.pop("name")
+    data["old"] = list(getattr(param, "old", ()))
+    completion = getattr(param, "_custom_shell_complete", None)
+    data["completion"] = None if completion is None else "custom"
+    plain: dict[str, Any] = json.loads(json.dumps(data, default=str))
+    return plain
+
+
+def dump_examples(folder: Path) -> None:
+    """The examples of the page, in the way in which its test runs them."""
+    terminal = Terminal(folder / "examples.txt")
+    for block in re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        for line in re.findall(r"^\$ (.*)$", block, re.MULTILINE):
+            words, stdin, target = shlex.split(line), "", None
+            if words[0] == "echo":
+                words, stdin = words[3:], words[1] + "\n"
+            if words[0] == "mkdir":
+                Path(words[1]).mkdir()
+                continue
+            if words[-2] == ">":
+                words, target = words[:-2], words[-1]
+            out = terminal.run(words[1:], stdin)
+            if target is not None:
+                Path(target).write_text(out)
+
+
+def dump_answers(folder: Path) -> None:
+    making, reading = Terminal(folder / "making.txt"), Terminal(folder / "reading.txt")
+    changing = Terminal(folder / "changing.txt")
+    making.run(["init"])
+    shutil.copytree(SAMPLES, "samples")
+    for sample in sorted(Path("samples").iterdir()):
+        making.run(["import", str(sample), "--json"])
+    for words in lines_of(MAKING):
+        making.run(words)
+    for words in lines_of(READING):
+        reading.run(words)
+        reading.run([*words, "--json"])
+    for words in lines_of(CHANGING):
+        changing.run(words)
+    again = Terminal(folder / "changing_json.txt")
+    for words in lines_of(CHANGING):
+        again.run([*words, "--json"])
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]).absolute()
+    if folder.exists():
+        shutil.rmtree(folder)
+    stand_still()
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    dump_help(folder / "help")
+    (folder / "answers").mkdir()
+    before = Path.cwd()
+    for dump in (dump_answers, *([] if "--quick" in sys.argv else [dump_examples])):
+        with tempfile.TemporaryDirectory() as place:
+            home, work = Path(place) / "home", Path(place) / "work"
+            home.mkdir()
+            work.mkdir()
+            for name in [name for name in os.environ if name.startswith(("XDG_", "WEFT_"))]:
+                del os.environ[name]
+            os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(CACHE), "USER": "tester"}
+            os.chdir(work)
+            dump(folder / "answers")
+            os.chdir(before)
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is the same each time, too
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+    main()

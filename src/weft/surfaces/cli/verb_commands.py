@@ -1,0 +1,359 @@
+"""Commands made of verbs: their arguments, options, completion and help from the declaration; the ledger opened as it
+says; the answer as JSON, as a table, or as the lines that `@shows` makes of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeVar
+
+import click
+from msgspec import NODEFAULT, Struct
+
+from weft.surfaces.cli.arguments import Complete, RenamedOption, complete_approvals, complete_labels, complete_messages
+from weft.surfaces.cli.command_line import Call, SharedCommand, SharedGroup
+from weft.surfaces.cli.screen import Span, local_minute, local_time
+from weft.verbs.answers import Answer, Listing
+from weft.verbs.declaration import (
+    Column,
+    Names,
+    OpenMode,
+    Parameter,
+    RequestError,
+    Shown,
+    Table,
+    TypedForm,
+    Verb,
+    VerbGroup,
+    parameters_of,
+)
+
+F = TypeVar("F", bound=Callable[..., None])
+ShowAnswer = Callable[..., None]
+ExitCode = Callable[[Any], int]
+AnyVerb = Verb[..., Any]
+
+
+# --- What terminals show of answers.
+
+
+class _Look(Struct, frozen=True):
+    """How the answers of a verb are shown, and which exit code they end with."""
+
+    show: ShowAnswer | None = None
+    exit_code: ExitCode | None = None
+
+
+_LOOKS: dict[str, _Look] = {}
+
+
+def shows(*verbs: AnyVerb, exit_code: ExitCode | None = None) -> Callable[[F], F]:
+    """Show the answers of verbs to people: `def show_renamed(call, answer)`.
+
+    Further parameters are named as what the function is to be given: a parameter of the verb, as it was typed, or
+    `ledger`, which is open. Those that are neither are options of the command line alone; `opt(…, before="limit")` says
+    which one they stand before. `exit_code` tells the code that an answer ends with, where it is not 0."""
+
+    def registered(function: F) -> F:
+        for verb in verbs:
+            _LOOKS[verb.name] = _Look(function, exit_code)
+        return function
+
+    return registered
+
+
+def show_listing(call: Call, table: Table, listing: Listing[Any]) -> None:
+    """A list as a table, or what is told where it is empty; then where the next page begins."""
+    if listing.items:
+        rows = [[_cell(column, record, call.screen.terminal) for column in table.columns] for record in listing.items]
+        numbers = [column.name for column in table.columns if column.shown is Shown.NUMBER]
+        call.screen.table(rows, table.header, numbers=numbers, spare=table.spare)
+    else:
+        call.note(table.empty)
+    call.next_page(listing.next)
+
+
+def _cell(column: Column, record: Any, terminal: bool) -> Span | str:
+    value = column.value(record)
+    if value is None:
+        return column.absent
+    match column.shown:
+        case Shown.LABEL:
+            return Span(str(value), "label")
+        case Shown.ID:
+            from weft.surfaces.cli.turn_lists import short
+
+            return Span(short(value), "id")
+        case Shown.TIME:
+            return (local_minute if terminal else local_time)(value)
+    return str(value)
+
+
+# --- Commands.
+
+
+def command_of(verb: AnyVerb) -> SharedCommand:
+    """The command that calls a verb."""
+    look = _LOOKS.get(verb.name, _Look())
+    command = _VerbCommand(verb, look)
+    return SharedCommand(
+        verb.name.split()[-1],
+        params=[param for parameter in command.typed_parameters() for param in parameter],
+        callback=click.pass_obj(command.run),
+        help=verb.help,
+    )
+
+
+def command_named(name: str) -> SharedCommand:
+    """The command of a verb by its name. What shows its answer is loaded already."""
+    from weft.verbs import find_verb
+
+    verb = find_verb(name)
+    assert verb is not None, f"{name} is a verb"
+    return command_of(verb)
+
+
+def group_of(group: VerbGroup, *verbs: AnyVerb) -> SharedGroup:
+    """The commands of one word, in this order."""
+    commands = {verb.name.split()[-1]: command_of(verb) for verb in verbs}
+    return SharedGroup(group.name, commands, help=inspect.cleandoc(group.help))
+
+
+class _VerbCommand:
+    """A verb as it is typed."""
+
+    def __init__(self, verb: AnyVerb, look: _Look) -> None:
+        self._verb, self._look = verb, look
+        self._wanted = [] if look.show is None else list(inspect.signature(look.show).parameters)[2:]
+        own = {parameter.name for parameter in verb.parameters} | {"ledger"}
+        self._shown = [] if look.show is None else parameters_of(look.show, 2, but=own)
+
+    def typed_parameters(self) -> Iterator[list[click.Parameter]]:
+        """What is typed, in the order of the help page."""
+        from weft.surfaces.cli.programs.program_call import as_actor
+
+        before: dict[str, list[Parameter]] = {}
+        for parameter in self._shown:
+            before.setdefault(parameter.said.before, []).append(parameter)
+        actor: list[click.Parameter] = []
+        if self._verb.takes_actor:
+            as_actor(actor_holder := _holder())
+            actor = actor_holder.__click_params__  # type: ignore[attr-defined]
+        for parameter in self._verb.parameters:
+            for shown in before.pop(parameter.name, ()):
+                yield _typed(shown)
+            if parameter.said.spellings == ("--key",):
+                yield actor
+                actor = []
+            yield _typed(parameter)
+        for shown in before.get("", ()):
+            yield _typed(shown)
+        yield actor
+
+    def run(self, call: Call, /, **typed: Any) -> int | None:
+        verb = self._verb
+        actor = typed.pop("actor", call.actor)
+        try:
+            arguments = self._arguments(typed)
+            with _opened(call, verb, arguments, actor) as ledger:
+                own = {parameter.name: typed[parameter.name] for parameter in self._shown}
+                values = {**arguments, **own, "ledger": ledger}
+                answer = self._called(call, ledger, self._completed(call, ledger, arguments), values, actor)
+                self._respond(call, answer, values)
+        except RequestError as error:
+            raise click.UsageError(error.spelled(self._spelling)) from error
+        return None if self._look.exit_code is None else self._look.exit_code(answer)
+
+    def _arguments(self, typed: Mapping[str, Any]) -> dict[str, Any]:
+        """What was typed as the values that the verb takes, once it is clear that they go together."""
+        given: dict[str, Any] = {}
+        files: dict[str, str] = {}
+        for parameter in self._verb.parameters:
+            name, value = parameter.name, typed[parameter.name]
+            given[name] = None if value is None else _value(parameter, value)
+            if (file := typed.get(_file_option(parameter))) is not None:
+                files[name] = file
+        self._verb.check({name: files.get(name) if value is None else value for name, value in given.items()})
+        for name, file in files.items():
+            if given[name] is not None:
+                raise click.UsageError(f"give the {name} once: --{name} or --{name}-from")
+            given[name] = _file_text(self._verb.parameter(name), file)
+        for parameter in self._verb.parameters:
+            if parameter.said.typed is TypedForm.TEXT and given[parameter.name] == "-":
+                given[parameter.name] = _file_text(parameter, "-")
+        return given
+
+    def _completed(self, call: Call, ledger: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with what is meant where nobody said it."""
+        from weft.surfaces.cli.turn_lists import named_or_latest
+
+        completed = dict(arguments)
+        for parameter in self._verb.parameters:
+            value = arguments[parameter.name]
+            if parameter.said.is_latest and self._verb.opening(arguments) is not OpenMode.ACTING:
+                completed[parameter.name] = named_or_latest(call, ledger, value, with_turn=parameter.said.has_turn)
+            elif value is None and parameter.said.on_terminal is not None and call.screen.terminal and not call.json:
+                completed[parameter.name] = parameter.said.on_terminal
+        return completed
+
+    def _called(self, call: Call, ledger: Any, arguments: dict[str, Any], values: Mapping[str, Any], actor: str) -> Any:
+        verb = self._verb
+        if verb.opening(arguments) is OpenMode.ACTING:
+            return _act(call, verb, verb.grouped(arguments), actor, stream=values.get("stream", False))
+        from weft.surfaces.cli.progress import progress
+
+        with progress(call, verb.name, by_itself=True) if verb.terms.is_slow else nullcontext():
+            return verb.function(ledger, **verb.grouped(arguments))
+
+    def _respond(self, call: Call, answer: Any, values: Mapping[str, Any]) -> None:
+        if call.json and not (isinstance(answer, Answer) and answer.IS_SILENT):
+            if isinstance(answer, Listing):
+                call.documents(answer.items)
+                call.next_page(answer.next)
+            else:
+                call.document(answer)
+        elif call.json:
+            return
+        elif self._look.show is not None:
+            self._look.show(call, answer, **{name: values[name] for name in self._wanted})
+        elif isinstance(answer, Listing) and self._verb.table is not None:
+            show_listing(call, self._verb.table, answer)
+        else:
+            raise TypeError(f"nothing shows the answer of {self._verb.name}")
+
+    def _spelling(self, name: str) -> str:
+        parameter = self._verb.parameter(name)
+        return max(_spellings(parameter), key=len) if parameter.said.is_option else name.upper()
+
+
+def _holder() -> Callable[..., Any]:
+    def nothing() -> None: ...
+
+    return nothing
+
+
+@contextmanager
+def _opened(call: Call, verb: AnyVerb, arguments: Mapping[str, Any], actor: str) -> Iterator[Any]:
+    """The ledger as the verb wants it, in the name of whoever acts."""
+    opening = verb.opening(arguments)
+    if opening is OpenMode.ACTING:  # is opened with all that it acts with
+        yield None
+        return
+    opens = {
+        OpenMode.READING: call.reading,
+        OpenMode.COUNTING: call.counting,
+        OpenMode.WRITING: call.writing,
+        OpenMode.COPYING: call.copying,
+    }
+    with opens[opening]() as ledger:
+        yield call.in_name_of(actor, ledger)
+
+
+def _act(call: Call, verb: AnyVerb, arguments: Mapping[str, Any], actor: str, *, stream: bool) -> Any:
+    """Call a verb that programs are invoked by; with `stream` a model's answer is shown as it comes."""
+    from weft.surfaces.cli.programs.program_call import ReplyStream, with_invocations
+
+    shown = ReplyStream(call) if stream else None
+    try:
+        return with_invocations(
+            call,
+            actor,
+            lambda acting: verb.function(acting, **arguments),
+            on_token=None if shown is None else shown.token,
+        )
+    finally:
+        if shown is not None:
+            shown.end()
+
+
+# --- Parameters as click has them.
+
+
+def _spellings(parameter: Parameter) -> tuple[str, ...]:
+    return parameter.said.spellings or (f"--{parameter.name.replace('_', '-')}",)
+
+
+def _file_option(parameter: Parameter) -> str:
+    return f"{parameter.name}_from"
+
+
+def _typed(parameter: Parameter) -> list[click.Parameter]:
+    """A parameter as it is typed: an argument or an option, and one for a file beside it."""
+    details: dict[str, Any] = {"metavar": parameter.said.metavar, "type": _click_type(parameter)}
+    if parameter.said.names is not None:
+        details["shell_complete"] = _completion(parameter.said.names)
+    has_default = parameter.default is not NODEFAULT and parameter.default not in (None, (), False)
+    if has_default:
+        details["default"] = parameter.default
+    if not parameter.said.is_option:
+        nargs = -1 if parameter.is_repeated else 1
+        return [click.Argument([parameter.name], required=parameter.is_required, nargs=nargs, **details)]
+    if parameter.is_flag:
+        details = {"is_flag": True, **({"default": True} if has_default else {})}
+    kind = RenamedOption if parameter.said.old else click.Option
+    if parameter.said.old:
+        details["old"] = parameter.said.old
+    option = kind(
+        [*_spellings(parameter), parameter.name],
+        help=parameter.said.help,
+        required=parameter.is_required,
+        multiple=parameter.is_repeated,
+        hidden=parameter.said.is_hidden,
+        **details,
+    )
+    if not parameter.said.from_file:
+        return [option]
+    file = [f"{max(_spellings(parameter), key=len)}-from", _file_option(parameter)]
+    return [option, click.Option(file, metavar="FILE", type=click.Path(), help=parameter.said.from_file)]
+
+
+def _click_type(parameter: Parameter) -> Any:
+    if parameter.choices:
+        return click.Choice(parameter.choices)
+    if parameter.said.is_path:
+        return click.Path()
+    kind = parameter.item_type
+    least, most = parameter.said.least, parameter.said.most
+    if kind is int:
+        return int if least is None and most is None else click.IntRange(min=least, max=most)
+    if kind is float:
+        return float if least is None and most is None else click.FloatRange(min=least, max=most)
+    return None
+
+
+def _completion(names: Names) -> Complete:
+    if names.what == "session":
+        return complete_labels
+    if names.what == "approval":
+        return complete_approvals
+    if names.what == "message":
+        return complete_messages(*names.of)
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        from weft.surfaces.cli.programs.program_call import complete_programs
+
+        return complete_programs(*names.of)(ctx, param, incomplete)
+
+    return complete
+
+
+# --- Values as they are typed.
+
+
+def _value(parameter: Parameter, typed: Any) -> Any:
+    """What was typed, as far as it says everything by itself."""
+    if parameter.said.typed is TypedForm.FIELDS:
+        from weft.surfaces.cli.programs.program_call import typed_fields
+
+        return typed_fields(typed)
+    return parameter.item_type(typed) if parameter.is_enum and not parameter.is_repeated else typed
+
+
+def _file_text(parameter: Parameter, file: str) -> str:
+    from weft.kernel.contents import decode_utf8
+    from weft.surfaces.cli.arguments import read_input
+
+    text = decode_utf8(read_input(file, parameter.said.missing), parameter.said.what or parameter.name)
+    return text if parameter.said.typed is TypedForm.TEXT else text.rstrip("\n")

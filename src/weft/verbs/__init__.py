@@ -1,0 +1,47 @@
+"""Every verb of Weft, each declared once: `weft.verbs.rename(ledger, "main", "other")`.
+
+A verb is loaded when it is first named. On a ledger of `weft.aio` it is awaited: `await
+weft.verbs.rename.awaited(ledger, …)`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from weft.verbs.declaration import Verb
+
+_MODULES = {
+    "session_verbs": "sessions session_create session_configure session_send session_history session_promote"
+    " session_unify session_pause session_resume session_complete rename alias archive delete move restore reflog"
+    " settle",
+}
+MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+"""By verb the module of this package that declares it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULE_OF:
+        raise AttributeError(f"module 'weft.verbs' has no attribute {name!r}")
+    verb = globals()[name] = getattr(import_module(f"weft.verbs.{MODULE_OF[name]}"), name)
+    return verb
+
+
+def __dir__() -> list[str]:
+    """All verbs, also those that are not loaded yet."""
+    return sorted({*globals(), *MODULE_OF})
+
+
+def find_verb(words: str) -> Verb[..., Any] | None:
+    """The verb of a name as it is typed, such as `session create`."""
+    name = words.replace(" ", "_").replace("-", "_")
+    verb: Verb[..., Any] | None = __getattr__(name) if name in MODULE_OF else None
+    return verb
+
+
+def every_verb() -> Iterator[Verb[..., Any]]:
+    """All of them, which loads all their modules."""
+    return map(__getattr__, MODULE_OF)

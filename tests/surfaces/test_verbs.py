@@ -1,0 +1,173 @@
+"""Each command is a verb that is declared once, or stands on one of two lists: interactive, or not declared yet."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+import weft as library
+import weft.aio as weft_aio
+from tests.surfaces.shell import Shell
+from weft import Ledger
+from weft.programs.program_writer import VERB_RIGHTS
+from weft.surfaces.cli import verb_commands
+from weft.surfaces.cli.main import SUMMARIES
+from weft.surfaces.cli.main import weft as weft_command
+from weft.verbs import MODULE_OF, every_verb, find_verb, session_verbs
+from weft.verbs.declaration import OpenMode, RequestError, Verb
+
+ROOT = click.Context(weft_command, info_name="weft")
+INTERACTIVE = {"chat", "room chat"}
+"""They stay with the terminal; at most eight."""
+UNDECLARED = frozenset(
+    """
+init | import | record | compact | substitute | read | log | search | show | tree | graph node | graph neighbours
+graph path | graph history | graph lineage | graph calls | graph resources | graph policies | graph ancestry
+graph emit | graph ingest | diff | bisect | context | story | projects | files | blame | usage | audit | export
+stats | fork | undo | checkout | clone | pull | push | pending list | pending show | pending take | pending refuse
+pending undo | pending | remote | replica | sync-stdio | bundle create | bundle verify | bundle sign | bundle open
+key create | key list | key export | key trust | key delete | resume | cherry-pick | summarize | merge
+provider create | provider configure | provider list | provider show | provider models | model create
+model configure | model list | model show | model invoke | model get | agent create | agent configure | agent list
+agent show | agent run | agent assign | agent status | agent stop | agent resume | agent share | agent unshare
+agent visibility | agent reset | agent pause | toolset create | toolset list | toolset show | toolset edit
+toolset delete | tools | task create | task list | task show | task configure | task assign | task start
+task complete | task run | task fail | trigger create | trigger list | trigger show | trigger configure
+trigger pause | trigger resume | trigger run | trigger history | trigger delete | trigger deliver | code create
+code list | info create | info validate | info activate | info archive | info list | info query | human create
+human list | human show | human presence | human notify | human ask | human requests | human approve | human reject
+policy propose | policy list | policy history | policy show | policy test | policy backtest | policy activate
+policy reject | policy rollback | program list | program get | program history | program diff | program configure
+program revert | program publish | program deprecate | program delete | program invoke | tag add | tag remove
+tag list | nodes | embed | similar | route | embed-stats | apply | resource add | resource list | resource show
+resource attach | resource detach | resource probe | resource snapshot | resource restore | resource owners
+resource migrate | resource discard | resource exec | resource logs | resource kill | resource reconcile
+sandbox run | config | trust | doctor | verify | rebuild | facts export | facts import | backup | copy | recover
+erase | secrets | pack | send | inbox | broker | approvals | approve | reject | interrupt | retry | replay
+room create | room list | room show | room post | room read | room follow | room add | room invite | room remove
+room invitations | room decline | room profile | room title | room fork | room leave | room archive | room restore
+follow | token create | token attenuate | token show | token revoke | token list-revoked | token rotate | credential
+mcp add | mcp list | mcp remove | mcp tools | mcp approve | mcp enable | mcp disable | mcp | completion | help
+""".replace("\n", " | ")
+    .strip(" |")
+    .split(" | ")
+)
+"""Not declared yet. This list only becomes shorter."""
+
+
+def leaf_commands() -> Iterator[tuple[str, click.Command]]:
+    for name in SUMMARIES:
+        command = weft_command.get_command(ROOT, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {verb}", inner) for verb, inner in command.commands.items() if not inner.hidden)
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield name, command
+
+
+COMMANDS = dict(leaf_commands())
+VERBS = [*every_verb()]
+
+
+def test_every_command_is_a_declared_verb_or_on_a_list() -> None:
+    declared = {name for name in COMMANDS if find_verb(name) is not None}
+    assert COMMANDS.keys() - declared - INTERACTIVE - UNDECLARED == set()
+    assert declared & (INTERACTIVE | UNDECLARED) == set()
+    assert (INTERACTIVE | UNDECLARED) - COMMANDS.keys() == set(), "gone: take it off the list"
+    assert len(INTERACTIVE) <= 8
+
+
+@pytest.mark.parametrize("name", MODULE_OF)
+def test_a_verb_goes_by_the_name_of_its_command(name: str) -> None:
+    verb = getattr(library.verbs, name)
+    assert isinstance(verb, Verb)
+    assert verb.__name__ == name == verb.name.replace(" ", "_").replace("-", "_")
+    assert find_verb(verb.name) is verb
+    command = COMMANDS[verb.name]
+    assert command.help == verb.help
+    words = {param.name for param in command.params}
+    assert {one.name for one in verb.parameters} <= words
+    assert ("actor" in words) == verb.takes_actor
+
+
+def right_of(method: str) -> str | None:
+    """What the ledger requires for a verb of its own."""
+    owner, _, name = method.rpartition(".")
+    if owner == "programs":
+        return VERB_RIGHTS[name]
+    group = Ledger if not owner else inspect.getattr_static(Ledger, owner)
+    kind = group if isinstance(group, type) else getattr(library, type_name(group))
+    right: str | None = getattr(inspect.getattr_static(kind, name), "right", None)
+    return right
+
+
+def type_name(group: Any) -> str:
+    function = getattr(group, "func", None) or group.fget
+    return str(function.__annotations__["return"])
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=repr)
+def test_a_verb_needs_the_right_that_the_ledger_requires(verb: Verb[..., Any]) -> None:
+    assert (verb.right is None) == (verb.terms.opens in (OpenMode.READING, OpenMode.COUNTING, OpenMode.COPYING))
+    if verb.method is not None:
+        assert verb.right is not None
+        assert verb.right == right_of(verb.method) or verb.right.rpartition(":")[2] == right_of(verb.method)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=repr)
+def test_a_request_is_a_record_of_the_parameters_with_a_schema(verb: Verb[..., Any]) -> None:
+    request = verb.request_type()
+    schema = msgspec.json.schema(request)["$defs"][request.__name__]
+    assert schema["properties"].keys() == {one.name for one in verb.parameters}
+    assert set(schema.get("required", ())) == {one.name for one in verb.parameters if one.is_required}
+    assert all("description" in field for field in schema["properties"].values())
+    assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=repr)
+def test_an_answer_is_annotated_and_what_shows_it_asks_for_what_there_is(verb: Verb[..., Any]) -> None:
+    assert verb.answer_type() is not None
+    look = verb_commands._LOOKS[verb.name].show
+    assert look is not None
+    own = {param.name for param in COMMANDS[verb.name].params} | {"ledger"}
+    assert set(list(inspect.signature(look).parameters)[2:]) <= own
+
+
+def test_a_verb_is_called_with_a_ledger_blocking_and_awaited(weft: Shell) -> None:
+    weft.record("hello")
+    with library.open(weft.folder / ".weft/ledger.db") as ledger:
+        renamed = library.verbs.rename(ledger, "main", "other")
+        assert (renamed.before.label, renamed.session.label) == ("main", "other")
+        assert [entry.listed.session.label for entry in library.verbs.sessions(ledger).items] == ["other"]
+        with pytest.raises(RequestError, match="undo takes a session and nothing else"):
+            library.verbs.session_unify(ledger, "other", into="x", undo=True)
+
+    async def main() -> Any:
+        async with weft_aio.open(weft.folder / ".weft/ledger.db") as ledger:
+            return await library.verbs.rename.awaited(ledger, "other", label="third")
+
+    assert asyncio.run(main()).session.label == "third"
+
+
+def test_a_wrong_request_is_told_in_the_spelling_of_the_surface(weft: Shell) -> None:
+    weft.record("hello")
+    refused = weft("session", "unify", "main", "--undo", "--into", "x")
+    assert refused.code == 2
+    assert refused.err.startswith("weft: --undo takes a session and nothing else\n")
+
+
+def test_no_verb_has_the_name_of_a_module() -> None:
+    assert set(MODULE_OF) & set(MODULE_OF.values()) == set()
+
+
+def test_a_function_that_reads_says_so() -> None:
+    archive = session_verbs.archive
+    assert archive.opening({"session": ("main",)}) is OpenMode.WRITING
+    assert archive.opening({"listed": True}) is OpenMode.READING
+    assert session_verbs.alias.opening({"alias": None}) is OpenMode.READING
