@@ -65,7 +65,7 @@ def _trusting(_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def _listed_forms() -> Iterator[None]:
     """Every record that a test of a surface meets as JSON is in the catalogue, with the keys that are listed there."""
     listed = {record: catalogue.keys(record) for family in catalogue.records().values() for record in family}
-    plain_form = forms._fields
+    plain_form = forms._form_fields
 
     def checked_form(record: Struct) -> dict[str, Any]:
         shown = plain_form(record)
@@ -74,7 +74,7 @@ def _listed_forms() -> Iterator[None]:
         return shown
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forms, "_fields", checked_form)
+        patch.setattr(forms, "_form_fields", checked_form)
         yield
 
 

@@ -21,7 +21,7 @@ def _not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     def admitted(talk: Conversation, *_: Any, **__: Any) -> None:
         return None
 
-    monkeypatch.setattr(Conversation, "_admitted", admitted)
+    monkeypatch.setattr(Conversation, "_admit_and_answer", admitted)
 
 
 def test_a_long_history_is_announced_before_the_embedded_model_reads_it(weft: Shell) -> None:

@@ -18,7 +18,7 @@ _WORDS = re.compile(r"\s+|\S+")
 
 def safe(text: str) -> str:
     """The text on one line, without anything that a terminal would obey."""
-    return text if text.isprintable() else _escaped(text, _backslash)
+    return text if text.isprintable() else _escaped_text(text, _backslash)
 
 
 def safe_lines(text: str) -> list[str]:
@@ -31,25 +31,25 @@ def safe_lines(text: str) -> list[str]:
 
 def safe_json(document: str) -> str:
     """The same JSON document with what is not printable inside its strings as `\\u` escapes."""
-    return "\n".join(line if line.isprintable() else _escaped(line, _json_escape) for line in document.split("\n"))
+    return "\n".join(line if line.isprintable() else _escaped_text(line, _json_escape) for line in document.split("\n"))
 
 
 def exact_lines(text: str) -> list[str]:
     """The lines of a text that somebody decides by: every character of them that cannot be seen is escaped, joiners,
     tabs and unusual spaces included."""
-    return [_visible(line, _backslash) for line in text.split("\n")]
+    return [_visible_text(line, _backslash) for line in text.split("\n")]
 
 
 def exact_json(document: str) -> str:
     """A JSON document on one line in which every character can be seen. Read as JSON it is the same document."""
-    return _visible(document, _json_escape)
+    return _visible_text(document, _json_escape)
 
 
-def _visible(text: str, escape: Callable[[str], str]) -> str:
+def _visible_text(text: str, escape: Callable[[str], str]) -> str:
     return text if is_visible(text) else "".join(c if is_visible(c) else escape(c) for c in text)
 
 
-def _escaped(text: str, escape: Callable[[str], str]) -> str:
+def _escaped_text(text: str, escape: Callable[[str], str]) -> str:
     return "".join(c if c.isprintable() or c in JOINERS or category(c) == "Zs" else escape(c) for c in text)
 
 
@@ -108,13 +108,13 @@ def wrapped_line(line: str, columns: int, *, breaks_words: bool = True) -> list[
         if piece and width(piece) + width(gap) + width(word) > room:
             pieces.append(piece)
             piece = gap = ""
-        *full, piece = _broken(piece + gap + word, room) if breaks_words else [piece + gap + word]
+        *full, piece = _broken_pieces(piece + gap + word, room) if breaks_words else [piece + gap + word]
         pieces += full
         gap = ""
     return [f"{indent}{piece}" for piece in (*pieces, piece)]
 
 
-def _broken(text: str, columns: int) -> list[str]:
+def _broken_pieces(text: str, columns: int) -> list[str]:
     """Pieces of at most so many columns."""
     pieces, start, room = [], 0, columns
     if width(text) <= columns:

@@ -305,11 +305,11 @@ class CallersFunctions:
 
     async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         if inspect.iscoroutinefunction(function):
-            return await self._awaited(function(**arguments))
+            return await self._run_awaited(function(**arguments))
         result = await asyncio.to_thread(partial(function, **arguments))
-        return await self._awaited(result) if inspect.isawaitable(result) else result
+        return await self._run_awaited(result) if inspect.isawaitable(result) else result
 
-    async def _awaited(self, work: Awaitable[Any]) -> Any:
+    async def _run_awaited(self, work: Awaitable[Any]) -> Any:
         loop = self._loop
         if loop is None or loop.is_closed() or loop is asyncio.get_running_loop():
             return await work
@@ -344,7 +344,7 @@ class MessageSending:
         self._own = tuple(acting.functions.add(tool, self._functions.run) for tool in message.tools)
         overrides = replace(message.overrides, functions=tuple(tool.reference for tool in self._own))
         if message.returns is None:
-            answered = await self._answered(partial(self._admit, overrides))
+            answered = await self._admit_and_answer(partial(self._admit, overrides))
         else:
             answered = await self._answered_as(WantedAnswer(message.returns), overrides)
         if self._note is not None:
@@ -356,7 +356,7 @@ class MessageSending:
         provider's own mode did not bring such an answer, it is asked anew in the words of the message."""
         answered: AnsweredTurn | None = None
         try:
-            answered = await self._answered(partial(self._admit, overrides, wanted))
+            answered = await self._admit_and_answer(partial(self._admit, overrides, wanted))
             return wanted.fitted(answered)
         except msgspec.MsgspecError as error:
             assert answered is not None, "there is an answer that does not fit"
@@ -365,7 +365,7 @@ class MessageSending:
             if not wanted.is_by_mode:
                 raise
             again = partial(self._admit_after, wanted.asked(self._message.text), overrides, session=self._session)
-        mended = await self._answered(again)
+        mended = await self._admit_and_answer(again)
         try:
             return wanted.fitted(mended)
         except msgspec.MsgspecError as left:
@@ -443,7 +443,7 @@ class MessageSending:
 
     # --- the answer --------------------------------------------------------------------------------------------------
 
-    async def _answered(self, admit: Callable[[], Admission]) -> AnsweredTurn:
+    async def _admit_and_answer(self, admit: Callable[[], Admission]) -> AnsweredTurn:
         from weft.runtime.broker.broker import answer_admitted, broker_of, to_the_end
         from weft.runtime.broker.turn_plans import SenderContext
 
@@ -463,13 +463,13 @@ class MessageSending:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)  # what they raised is raised already, or of no use
-        return await self._crossing.run(partial(self._result, admission, sent))
+        return await self._crossing.run(partial(self._answered_turn, admission, sent))
 
     async def _plan(self, standing: SessionStanding, messages: Sequence[InboxMessage]) -> TurnPlan:
         with self._acting.functions.preferring(self._own):
             return await self._acting.planner(standing, messages)
 
-    def _result(self, admission: Admission, sent: TurnReply) -> AnsweredTurn:
+    def _answered_turn(self, admission: Admission, sent: TurnReply) -> AnsweredTurn:
         from weft.surfaces.acting_ledger import AnsweredTurn
 
         reply, turn = sent.reply, self._acting.ledger.turn(sent.turn.id)
@@ -521,7 +521,7 @@ class MessageSending:
             while True:
                 rung.clear()
                 for approval in await self._crossing.run(partial(self._own_requests, admission)):
-                    await self._ask(approval)
+                    await self._ask_function(approval)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await rung.wait()
@@ -536,7 +536,7 @@ class MessageSending:
             if request.id not in self._handled and (request.turn == turn or request.session != admission.session)
         ]
 
-    async def _ask(self, approval: Approval) -> None:
+    async def _ask_function(self, approval: Approval) -> None:
         from weft.runtime.broker.broker import broker_of
         from weft.runtime.tool.tool_contract import PendingCall, PermissionAnswer
 

@@ -24,7 +24,7 @@ from weft.runtime.inference.dialects.google import (
     _BY_CATEGORY,
     GoogleConversation,
     _counts,
-    _pieces,
+    _text_pieces,
     read_parts,
     to_settings,
     to_tools,
@@ -72,7 +72,7 @@ async def ask(asking: Asking, respond: Respond, *, streamed: bool) -> Answer:
 
 
 def _event_pieces(event: Any) -> list[str]:
-    return [shown_piece(kind, text) for kind, text in _pieces(event)]
+    return [shown_piece(kind, text) for kind, text in _text_pieces(event)]
 
 
 def _oracle_counts(usage: Any) -> TokenCounts | None:

@@ -321,7 +321,7 @@ class Broker:
         task = asyncio.ensure_future(self._turns.work(waiting))
         self._working[waiting.session] = task
         self._schedule.start(waiting.session, self._clock.now_ms())
-        task.add_done_callback(partial(self._worked, waiting))
+        task.add_done_callback(partial(self._note_end_of_work, waiting))
         return task
 
     async def _start_workers(self, sessions: Collection[str]) -> None:
@@ -371,11 +371,11 @@ class Broker:
                 self._stir.clear()
                 begun = self._clock.monotonic()
                 try:
-                    seconds = await self._look()
+                    seconds = await self._begin_waiting_sessions()
                     self._look_seconds = min(self._clock.monotonic() - begun, NEWS_SECONDS)
                 except StoreError:  # the ledger cannot be reached; it is asked again
                     seconds = NEWS_SECONDS
-                await self._rest(seconds)
+                await self._wait_for_news(seconds)
             with suppress(StoreError):  # senders wait for a moment, then
                 await self._crossing.run(self._runs.withdraw_broker)
             await self._finish_work()
@@ -394,7 +394,7 @@ class Broker:
                 await self._crossing.run(self._runs.announce_broker)
             await self._sleep(RENEW_SECONDS)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _wait_for_news(self, seconds: float) -> None:
         """Until there is something to do, or for so many seconds; where there may be something, for a pause."""
         pause = max(self._pause_seconds, LOOKING_SHARE * self._look_seconds)
         for event, limit in ((self._wake, pause), (self._stir, seconds - pause)):
@@ -450,7 +450,7 @@ class Broker:
                 except StoreError:  # not now; the lease lives on for a while
                     continue
 
-    async def _look(self) -> float:
+    async def _begin_waiting_sessions(self) -> float:
         """Begin with as many sessions as there is room for, those served longest ago first, and tell running turns what
         concerns them. Returns in how many seconds to look again."""
         limit = 4 * self._capacity if len(self._working) < self._capacity else 0
@@ -464,7 +464,7 @@ class Broker:
         self._pause_seconds = min(len(brokers) * NEWS_PAUSE_SECONDS, NEWS_SECONDS)
         return self._schedule.seconds_to_wait(look.next_due, self._clock.now_ms())
 
-    def _worked(self, waiting: WaitingSession, task: asyncio.Task[ServedSession]) -> None:
+    def _note_end_of_work(self, waiting: WaitingSession, task: asyncio.Task[ServedSession]) -> None:
         session = waiting.session
         self._working.pop(session, None)
         self._schedule.stop(session)
@@ -613,7 +613,7 @@ async def _sent(
         budget=budget,
         is_root=is_root,
     )
-    admission = await to_the_end(_admitted(ledger, session, question, is_root=is_root))
+    admission = await to_the_end(_admit_question(ledger, session, question, is_root=is_root))
     return await answer_admitted(ledger, admission, SenderContext(plan=plan), on_token=on_token, wait=wait)
 
 
@@ -672,7 +672,9 @@ def serving_broker(ledger: RuntimeLedger, broker: Broker) -> Iterator[None]:
             del shared[key]
 
 
-async def _admitted(ledger: RuntimeLedger, session: str, question: OutgoingMessage, *, is_root: bool) -> Admission:
+async def _admit_question(
+    ledger: RuntimeLedger, session: str, question: OutgoingMessage, *, is_root: bool
+) -> Admission:
     overrides = MessageOverrides(
         model=question.model.id,
         situation=question.situation,

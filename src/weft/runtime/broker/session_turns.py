@@ -172,10 +172,10 @@ class SessionSchedule:
         return max(0.01, min(until - now, LONGEST_WAIT_MS) / 1000)
 
     def _ready_times(self, free: Sequence[WaitingSession], now: int) -> dict[str, int]:
-        self._free_since = {session.session: (session.oldest, self._since(session, now)) for session in free}
+        self._free_since = {session.session: (session.oldest, self._waiting_since(session, now)) for session in free}
         return {session.session: self._free_since[session.session][1] + self._delay(session) for session in free}
 
-    def _since(self, waiting: WaitingSession, now: int) -> int:
+    def _waiting_since(self, waiting: WaitingSession, now: int) -> int:
         oldest, since = self._free_since.get(waiting.session, (None, now))
         return since if oldest == waiting.oldest else now
 
@@ -427,16 +427,16 @@ class SessionContexts:
         self, fitting: RequestFitting, plan: TurnPlan, standing: SessionStanding, query: Sequence[NewMessage]
     ) -> _Before:
         """As the ledger tells it, cut as the last request was, and further where it does not fit."""
-        context, at = await self._read(plan, standing)
+        context, at = await self._read_context(plan, standing)
         brought, is_replaced = changed_prompt(plan.prompt, context.messages)
         if is_replaced:
             context = replace(context, messages=context.messages[1:])
-        tokens = None if at is None else await self._counted(at, context)
+        tokens = None if at is None else await self._counted_tokens(at, context)
         fitted = await fitting.fitted_history(context, tokens, [*brought, *query])
         chain = await self._crossing.run(partial(self._runs.input_chain, fitted.recorded, at))
         return _Before(brought, ModelConversation(fitted.sent), chain)
 
-    async def _read(self, plan: TurnPlan, standing: SessionStanding) -> tuple[Context, str | None]:
+    async def _read_context(self, plan: TurnPlan, standing: SessionStanding) -> tuple[Context, str | None]:
         """All that was said before the turn, and the turn that it goes on from."""
         if plan.is_root:
             return Context((), (), None), None
@@ -444,7 +444,7 @@ class SessionContexts:
             return await self._crossing.run(partial(self._runs.history, standing.id)), standing.head
         return await self._crossing.run(partial(self._runs.after, plan.parent, standing.id)), plan.parent
 
-    async def _counted(self, at: str, context: Context) -> int | None:
+    async def _counted_tokens(self, at: str, context: Context) -> int | None:
         return await self._crossing.run(partial(self._runs.counted_tokens, at, context.compaction))
 
     def keep(self, standing: SessionStanding, runner: TurnRunner, end: TurnEnd) -> None:
@@ -672,9 +672,11 @@ class SessionTurns:
         batch = next_batch(standing.queued, self._clock.now_ms(), self._collecting)
         if batch.wait_until_ms is not None:
             self._schedule.postpone(standing.id, batch.wait_until_ms)
-        return await self._begun(standing, batch.messages, claim) if batch.messages else None
+        return await self._begin_turn(standing, batch.messages, claim) if batch.messages else None
 
-    async def _begun(self, standing: SessionStanding, messages: Sequence[InboxMessage], claim: SessionClaim) -> TurnEnd:
+    async def _begin_turn(
+        self, standing: SessionStanding, messages: Sequence[InboxMessage], claim: SessionClaim
+    ) -> TurnEnd:
         self._schedule.serve(standing.id)
         try:
             plan = await self._plan(standing, messages)

@@ -262,7 +262,7 @@ class RequestFitting:
         budget, own_tokens = self.budget, estimated_tokens(own)
         rest = ContextBudget(window=max(1, budget.available - own_tokens), output=0)
         layers, before = layers_of(context), context.cut
-        measured = None if tokens is None else _measured(apply_cut(layers, before), tokens)
+        measured = None if tokens is None else _measured_request(apply_cut(layers, before), tokens)
         fitted = cut_to_fit(layers, rest, measured, before, context.compaction)
         self.compaction, self.cut, self.tokens = context.compaction, fitted.cut, fitted.fit.tokens + own_tokens
         return fitted
@@ -300,7 +300,7 @@ class RequestFitting:
             if not self.is_exceeded(more):
                 return None
         budget = self.budget if window is None else ContextBudget(window=window, output=0)
-        measured = None if self.tokens is None else _measured(messages, self.tokens)
+        measured = None if self.tokens is None else _measured_request(messages, self.tokens)
         layers = layers_of(Context(messages, (), self.compaction), turn)
         before = replace(self.cut, compaction=self.compaction, left_out_through=None)  # left out, they are not named
         fitted = cut_to_fit(layers, budget, measured, before, self.compaction)
@@ -314,7 +314,7 @@ class RequestFitting:
         return FittedRequest(fitted.sent, named.part(0, len(named.refs) - len(since)))
 
 
-def _measured(messages: Sequence[Message], tokens: int) -> MeasuredRequest:
+def _measured_request(messages: Sequence[Message], tokens: int) -> MeasuredRequest:
     return MeasuredRequest(tuple(message.id for message in messages), tokens)
 
 

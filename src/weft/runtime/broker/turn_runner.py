@@ -238,7 +238,7 @@ class ToolCalls:
                 self._running[call.event] = asyncio.ensure_future(self._run(run, call, self._reading))
 
     async def _decide(self, run: Run, call: RunCall) -> Verdict:
-        arguments, answer = await self._read(partial(self._read_call, call)), call.answer
+        arguments, answer = await self._read_ledger(partial(self._read_call, call)), call.answer
         if answer is not None and answer.reason is not None:
             reason = await self._crossing.run(partial(self._runs.text, answer.reason))
             answer = replace(answer, reason=reason)
@@ -296,9 +296,11 @@ class ToolCalls:
 
     async def _read_together(self, calls: Sequence[RunCall]) -> dict[str, _Recorded]:
         """What is recorded of calls that start together, read in one crossing."""
-        return await self._read(lambda: {call.event: (self._read_call(call), self._read_plan(call)) for call in calls})
+        return await self._read_ledger(
+            lambda: {call.event: (self._read_call(call), self._read_plan(call)) for call in calls}
+        )
 
-    async def _read(self, call: Callable[[], T]) -> T:
+    async def _read_ledger(self, call: Callable[[], T]) -> T:
         try:
             return await self._crossing.run(call)
         except StoreError as error:
@@ -487,7 +489,7 @@ class TurnRunner:
         """The entries that the next steps are recorded as, after the events of this transaction so far."""
         run = self._run.copy().apply(events)
         self._prepare(run)
-        return [entry for step in next_steps(run, self._clock.now_ms()) for entry in self._entries(run, step)]
+        return [entry for step in next_steps(run, self._clock.now_ms()) for entry in self._entries_of_step(run, step)]
 
     async def begin(self, writer: RunWriter, record: RunRecord) -> TurnEnd:
         """Perform what was recorded when the turn was begun, and go on."""
@@ -509,7 +511,7 @@ class TurnRunner:
         if self.chain is not None:
             since, self._asks_next = run.refs_since_request(), run.has_results or run.pauses > 0
             await self.fitting.measure(self.turn, self.chain, since, is_answered=self._asks_next)
-        return await self._go_on(writer, await self._recorded(()))
+        return await self._go_on(writer, await self._record_entries(()))
 
     async def _go_on(self, writer: RunWriter, record: RunRecord) -> TurnEnd:
         """Until the turn is over, parked or lost."""
@@ -518,7 +520,7 @@ class TurnRunner:
             while record.ended is None and not self._run.is_parked and not writer.is_over:
                 await self._tools.settle()
                 self._perform()
-                record = await self._recorded(await self._outcomes())
+                record = await self._record_entries(await self._outcomes())
             if not writer.is_over:  # it is still parked
                 await self._crossing.run(writer.leave)
             return self._end(writer.id, record)
@@ -595,7 +597,7 @@ class TurnRunner:
             if event in run.calls:
                 run.calls[event].is_parked, run.calls[event].parked_until = True, later.until_ms
 
-    async def _recorded(self, entries: Sequence[Entry]) -> RunRecord:
+    async def _record_entries(self, entries: Sequence[Entry]) -> RunRecord:
         writer = self._writer
         assert writer is not None
         if self._lost is not None:
@@ -603,17 +605,17 @@ class TurnRunner:
         before = self._run.last_request
         if self._asks_next and self._stop is None and self.fitting.is_exceeded(self._handed.values()):
             if entries:  # recorded before the request, so that all of it can be named and cut
-                await self._written(writer, entries)
-            await self._cut(more=tuple(self._handed.values()))
+                await self._write_entries(writer, entries)
+            await self._cut_context(more=tuple(self._handed.values()))
             entries = ()
         self._asks_next = False
         try:
-            record = await self._written(writer, entries, self.intents)
+            record = await self._write_entries(writer, entries, self.intents)
         except NotApplicable:
             if not self._steers:
                 raise
             self._steers, self._handed = (), {}  # one of them was cancelled meanwhile; the others wait for the next
-            record = await self._written(writer, entries, self.intents)
+            record = await self._write_entries(writer, entries, self.intents)
         self._text.recorded()
         self._notify(record.events)
         request = self._run.last_request
@@ -628,7 +630,7 @@ class TurnRunner:
                 if isinstance(recorded.event, ApprovalRequested):
                     self._plan.on_asked(recorded.id)
 
-    async def _cut(self, window: int | None = None, more: Sequence[NewMessage] = ()) -> bool:
+    async def _cut_context(self, window: int | None = None, more: Sequence[NewMessage] = ()) -> bool:
         """Cut what the next request is sent, so that it fits; whether there was something to cut."""
         since = self._run.refs_since_request()
         fitted = None
@@ -638,7 +640,7 @@ class TurnRunner:
             self.messages, self.chain = ModelConversation(fitted.messages), fitted.chain
         return fitted is not None
 
-    async def _written(self, writer: RunWriter, entries: Sequence[Entry], then: Then | None = None) -> RunRecord:
+    async def _write_entries(self, writer: RunWriter, entries: Sequence[Entry], then: Then | None = None) -> RunRecord:
         """What was begun is written, also where this task is cancelled meanwhile; the run knows of it either way."""
         writing = asyncio.ensure_future(self._crossing.run(lambda: writer.record(entries, then)))
         try:
@@ -653,7 +655,7 @@ class TurnRunner:
 
     # --- intents -------------------------------------------------------------------------------------------------
 
-    def _entries(self, run: Run, step: Step) -> Sequence[Entry]:
+    def _entries_of_step(self, run: Run, step: Step) -> Sequence[Entry]:
         entries: Sequence[Entry] = ()
         match step:
             case AskModel():
@@ -814,10 +816,10 @@ class TurnRunner:
             self._performed.add(request.event)
             self._partial, self._billed, self._attempt = [], None, request.attempt
             self._text.begin(run.turn, len(run.requests), run.taken)
-            self._model = asyncio.ensure_future(self._asked())
+            self._model = asyncio.ensure_future(self._ask_model())
         self._tools.start(run)
 
-    async def _asked(self) -> Reply | ShortenedContext:
+    async def _ask_model(self) -> Reply | ShortenedContext:
         """The reply; or, once in a turn, what is to be sent in place of what was too long."""
         shorten = self._plan.on_overflow
         try:
@@ -833,7 +835,7 @@ class TurnRunner:
                 self.fitting.replace(shortened.messages, shortened.compaction)
                 return shortened
             # nothing can be compacted: the provider counted more than fits, so half the window is reckoned with
-            if not await self._cut(self.fitting.budget.window // 2):
+            if not await self._cut_context(self.fitting.budget.window // 2):
                 error.say_more("there is nothing that could be compacted or cut")
                 raise
             return ShortenedContext(messages=tuple(self.messages), chain=self.chain)
@@ -852,11 +854,11 @@ class TurnRunner:
         )
         return await self._inference.infer(
             request,
-            on_token=self._heard if self._is_streamed or self._text.is_followed else None,
+            on_token=self._take_token if self._is_streamed or self._text.is_followed else None,
             budget=plan.budget,
             context=plan.acting,
-            before=self._before,
-            on_usage=self._count,
+            before=self._record_attempt,
+            on_usage=self._add_usage,
         )
 
     async def _known_cache_key(self) -> str | None:
@@ -867,7 +869,7 @@ class TurnRunner:
             self._cache_key = hashlib.sha256(first.encode()).hexdigest()[:CACHE_KEY_DIGITS]
         return self._cache_key
 
-    async def _before(self, model: ModelSettings, parameters: ModelParameters, attempt: int) -> None:
+    async def _record_attempt(self, model: ModelSettings, parameters: ModelParameters, attempt: int) -> None:
         """Every attempt after the first has an intent of its own."""
         if attempt == 1:
             return
@@ -875,16 +877,16 @@ class TurnRunner:
         assert writer is not None
         assert run.last_request is not None
         asked = self._model_asked(run, run.last_request.attempt + 1, model, parameters)
-        record = await self._written(writer, [*self._broken_answer(run.last_request), asked])
+        record = await self._write_entries(writer, [*self._broken_answer(run.last_request), asked])
         self._note_request(record.events)
         self._performed.add(record.events[-1].id)
         self._partial, self._billed, self._attempt = [], None, asked.attempt
         self._text.begin(run.turn, len(run.requests), run.taken)
 
-    def _count(self, usage: Usage) -> None:
+    def _add_usage(self, usage: Usage) -> None:
         self._billed = usage
 
-    def _heard(self, token: ReplyToken) -> None:
+    def _take_token(self, token: ReplyToken) -> None:
         if token.kind is TokenKind.TEXT:
             self._partial.append(token.text)
         self._text.add(ReplyToken(token.text, token.kind, self._attempt))

@@ -291,7 +291,7 @@ class Run:
             case ToolCallRequested():
                 self._call(id, event)
             case ToolResult():
-                self._result(id, event)
+                self._apply_result(id, event)
             case Interruption():
                 self._interrupt(event)
             case RunParked():
@@ -337,7 +337,7 @@ class Run:
         self.answer_calls.append(id)
         self.has_results = True
 
-    def _result(self, id: str, event: ToolResult) -> None:
+    def _apply_result(self, id: str, event: ToolResult) -> None:
         call = self.calls.get(event.call.event_id)
         if call is not None and call.outcome is None:
             call.outcome, call.result = event.status, id
@@ -508,7 +508,7 @@ def next_steps(run: Run, now_ms: int) -> tuple[Step, ...]:
         return _after_loss(run) if request.is_lost else ()
     if run.uses:
         return (_start_tools(run),)
-    return _for_calls(run, now_ms) if run.open_calls else _onwards(run)
+    return _for_calls(run, now_ms) if run.open_calls else _steps_of_closed_run(run)
 
 
 def _start_tools(run: Run) -> Step:
@@ -532,18 +532,18 @@ def _is_answered(run: Run) -> bool:
     return request is not None and request.is_answered and not (run.has_results or run.uses or run.pauses)
 
 
-def _onwards(run: Run) -> tuple[Step, ...]:
+def _steps_of_closed_run(run: Run) -> tuple[Step, ...]:
     """Nothing is open: ask for the first time, again, with what the tools gave, or for the rest of an answer; else the
     turn is complete."""
     request = run.last_request
     if request is not None and request.interrupted is not None:
-        return _ask(run, request.attempt + 1)
+        return _ask_model(run, request.attempt + 1)
     if run.pauses > MAX_PAUSES:
         return (FailTurn("paused_too_often", f"the provider paused its answer {run.pauses} times in a row"),)
-    return _ask(run) if request is None or run.has_results or run.pauses else (FinishTurn(),)
+    return _ask_model(run) if request is None or run.has_results or run.pauses else (FinishTurn(),)
 
 
-def _ask(run: Run, attempt: int = 1) -> tuple[Step, ...]:
+def _ask_model(run: Run, attempt: int = 1) -> tuple[Step, ...]:
     if len(run.requests) >= run.max_requests:
         return (FailTurn("too_many_requests", f"the model was asked {len(run.requests)} times in one turn"),)
     return (AskModel(attempt, steers=_steers(run)),)
@@ -719,13 +719,16 @@ def parking_entries(run: Run, step: ParkRun, later: Mapping[str, LaterResult]) -
             )
         else:
             by_limit.setdefault(until, []).append(call)
-    entries += [ParkedRun(calls=tuple(calls), until=until, why=_why(calls, later)) for until, calls in by_limit.items()]
+    entries += [
+        ParkedRun(calls=tuple(calls), until=until, why=_reasons_to_wait(calls, later))
+        for until, calls in by_limit.items()
+    ]
     return entries
 
 
 def awaits_process(events: Iterable[RecordedEvent]) -> bool:
     """Whether a turn that is parked waits for a process that can go on with it, and for no outcome."""
-    parks = [one.event for one in events if isinstance(one.event, RunParked)]
+    parks = [recorded.event for recorded in events if isinstance(recorded.event, RunParked)]
     return bool(parks) and not parks[-1].calls
 
 
@@ -740,7 +743,7 @@ def cut_entries(run: Run, reason: InterruptionReason) -> list[Entry]:
     return [*entries, RunInterruption(reason, tuple(call.event for call in calls)), FinishedRun()]
 
 
-def _why(calls: Sequence[str], later: Mapping[str, LaterResult]) -> str | None:
+def _reasons_to_wait(calls: Sequence[str], later: Mapping[str, LaterResult]) -> str | None:
     reasons = [later[call].why for call in calls if call in later]
     return "; ".join(filter(None, reasons)) or None
 

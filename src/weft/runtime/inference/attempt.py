@@ -99,7 +99,7 @@ async def ask(
     headers = await _headers(asked, context)
     asked.streams = {kind: StreamedText(asked.traces) for kind in TokenKind}
     with clients.lent(asked.route, asked.model.provider, headers) as (model_client, asked.seen):
-        return await _answered(asked, model_client, conversations)
+        return await _ask_once(asked, model_client, conversations)
 
 
 async def count(
@@ -108,10 +108,10 @@ async def count(
     """How many tokens the provider counts in the question, which it is not asked. Whatever is raised is of our tree."""
     headers = await _headers(asked, context)
     with clients.lent(asked.route, asked.model.provider, headers) as (model_client, asked.seen):
-        return await _counted(asked, model_client, conversations)
+        return await _count_tokens(asked, model_client, conversations)
 
 
-async def _counted(asked: PendingQuestion, model_client: ModelClient, conversations: KeptConversations) -> int:
+async def _count_tokens(asked: PendingQuestion, model_client: ModelClient, conversations: KeptConversations) -> int:
     question = _question(asked, conversations)
     try:
         return await model_client.count(question)
@@ -156,7 +156,7 @@ def _question(asked: PendingQuestion, conversations: KeptConversations) -> Model
     )
 
 
-async def _answered(asked: PendingQuestion, model_client: ModelClient, conversations: KeptConversations) -> Reply:
+async def _ask_once(asked: PendingQuestion, model_client: ModelClient, conversations: KeptConversations) -> Reply:
     question = _question(asked, conversations)
     failed: BaseException
     try:

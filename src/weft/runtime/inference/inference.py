@@ -127,7 +127,7 @@ class Inference:
 
     def _kept_clients(self) -> ModelClientPool:
         if self._clients is None:
-            clients: ModelClientPool = _loaded("weft.runtime.inference.dialects.model_clients").ModelClientPool(
+            clients: ModelClientPool = _load_part("weft.runtime.inference.dialects.model_clients").ModelClientPool(
                 self.connections
             )
             self._clients = clients
@@ -135,7 +135,7 @@ class Inference:
 
     def _kept_conversations(self) -> KeptConversations:
         if self._conversations is None:
-            conversations: KeptConversations = _loaded(
+            conversations: KeptConversations = _load_part(
                 "weft.runtime.inference.dialects.model_clients"
             ).KeptConversations()
             self._conversations = conversations
@@ -158,19 +158,19 @@ class Inference:
         tried = _Tries((request.model, *request.model.fallbacks))
         until = None if budget.seconds is None else self._clock.monotonic() + budget.seconds
         while True:
-            asked = await self._prepared(request, tried, acting, budget, on_token, AnswerMeter(on_usage))
+            asked = await self._prepare_question(request, tried, acting, budget, on_token, AnswerMeter(on_usage))
             self._note_unsent(asked, request, tried)
             if before is not None:
                 await before(asked.model, asked.parameters, asked.attempt)
             try:
-                reply = await self._asked(asked, acting, until)
+                reply = await self._ask_within(asked, acting, until)
             except BaseException as error:  # also of whoever cancels it: what came of the answer is billed
                 self._pay_broken(asked, budget, error)
                 if not isinstance(error, WeftError):
                     raise
-                await self._after(error, tried, asked, acting, until)
+                await self._recover(error, tried, asked, acting, until)
                 continue
-            cost = cost_of(reply.usage, self._price(asked.model, reply.model, prompt_tokens(reply.usage)))
+            cost = cost_of(reply.usage, self._price_of_model(asked.model, reply.model, prompt_tokens(reply.usage)))
             budget.pay(cost)
             fault = _schema_fault(reply, asked.parameters)
             reply = replace(reply, cost=cost, attempts=tried.note_end(asked, "" if fault is None else ReplyUnfit.code))
@@ -212,12 +212,12 @@ class Inference:
         was counted, nobody knows what it cost."""
         usage = asked.meter.usage
         if usage is not None:
-            price = self._price(asked.model, asked.model.name, prompt_tokens(usage))
+            price = self._price_of_model(asked.model, asked.model.name, prompt_tokens(usage))
             budget.pay(cost_of(usage, price))
         elif asked.has_begun or isinstance(error, ReplyCut):
             budget.pay(None)
 
-    def _price(self, model: ModelSettings, name: str, prompt: int) -> TokenPrice | None:
+    def _price_of_model(self, model: ModelSettings, name: str, prompt: int) -> TokenPrice | None:
         return model_price(model, self._clock.now_ms(), prompt, name=name, prices=self._own_prices)
 
     def sendable(self, model: ModelSettings, parameters: ModelParameters) -> ModelParameters:
@@ -247,7 +247,7 @@ class Inference:
         if others := [name for name in unsent if name != "thinking"]:
             self._on_note(f"{model.id} does not take {', '.join(others)}: not sent")
 
-    async def _prepared(
+    async def _prepare_question(
         self,
         request: InferenceRequest,
         tried: _Tries,
@@ -265,7 +265,7 @@ class Inference:
         if budget.money is not None:  # a long conversation is not counted where nobody wants to know
             await budget.refresh()
             prompt = estimated_tokens(request.messages)
-            parameters = budget.within(parameters, self._price(model, model.name, prompt), prompt, model.id)
+            parameters = budget.within(parameters, self._price_of_model(model, model.name, prompt), prompt, model.id)
         route = await self._route(model)
         question: PendingQuestion = _attempt_module().PendingQuestion(
             request,
@@ -280,7 +280,7 @@ class Inference:
         )
         return question
 
-    async def _asked(self, asked: PendingQuestion, acting: ExecutionContext, until: float | None) -> Reply:
+    async def _ask_within(self, asked: PendingQuestion, acting: ExecutionContext, until: float | None) -> Reply:
         left = None if until is None else max(0.0, until - self._clock.monotonic())
         try:
             async with asyncio.timeout(left):
@@ -289,9 +289,9 @@ class Inference:
                 )
                 return reply
         except TimeoutError:
-            raise _spent(asked) from None
+            raise _budget_spent(asked) from None
 
-    async def _after(
+    async def _recover(
         self, error: WeftError, tried: _Tries, asked: PendingQuestion, acting: ExecutionContext, until: float | None
     ) -> None:
         """Wait, or go to the next model, or ask without what was sealed, or raise what stands."""
@@ -404,17 +404,17 @@ def _schema_fault(reply: Reply, parameters: ModelParameters) -> str | None:
     return f"the answer does not fit its schema: {'; '.join(problems)}"[:_LONGEST_FAULT] if problems else None
 
 
-def _spent(asked: PendingQuestion) -> OutsideError:
+def _budget_spent(asked: PendingQuestion) -> OutsideError:
     error = BudgetSpent(f"{asked.model.provider.id}: there was no whole reply within the time that was allowed")
     error.partial, error.request_id = asked.partial, asked.seen.request_id
     return error
 
 
 def _attempt_module() -> ModuleType:
-    return _loaded("weft.runtime.inference.attempt")
+    return _load_part("weft.runtime.inference.attempt")
 
 
-def _loaded(module: str) -> ModuleType:
+def _load_part(module: str) -> ModuleType:
     """A part that needs a package of the extra `providers`, loaded when a model is first asked."""
     try:
         return import_module(module)

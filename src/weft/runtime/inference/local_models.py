@@ -195,7 +195,7 @@ async def fetch_model(file: ModelFile, folder: ModelFolder, connections: Connect
 
 def take_model(file: ModelFile, folder: ModelFolder, source: Path, on_bytes: OnBytes) -> Path:
     """Copy a file that somebody brought, check it, and put it in its place."""
-    with _opened(source) as source_file:
+    with _opened_source(source) as source_file:
         size = os.fstat(source_file.fileno()).st_size
         if size != file.size_bytes:
             raise InvalidInput(
@@ -218,7 +218,7 @@ def is_whole(file: ModelFile, folder: ModelFolder) -> bool:
 
 
 @contextmanager
-def _opened(source: Path) -> Iterator[BinaryIO]:
+def _opened_source(source: Path) -> Iterator[BinaryIO]:
     try:
         descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -375,7 +375,7 @@ class LocalModel:
         goes on."""
         key = Secret(random_bytes(24).hex())
         weights = weights or Weights(NAME, find_weights(), SHA256)
-        return await asyncio.to_thread(partial(_started, cls, weights, key))
+        return await asyncio.to_thread(partial(_start_model, cls, weights, key))
 
     def route(self, provider: ProviderSettings) -> ModelRoute:
         is_responses = provider.api is OpenAIApi.RESPONSES
@@ -428,7 +428,7 @@ def check_weights(path: Path, sha256: str = SHA256) -> None:
         raise FactDamaged("the weights", path.name, "they are not the ones that are known")
 
 
-def _started(kind: type[LocalModel], weights: Weights, key: Secret) -> LocalModel:
+def _start_model(kind: type[LocalModel], weights: Weights, key: Secret) -> LocalModel:
     check_weights(weights.path, weights.sha256)
     order = {
         "weights": str(weights.path),

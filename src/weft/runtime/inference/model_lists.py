@@ -39,9 +39,9 @@ class Server:
             content = bytes(answer.content)
             shown = KeyTraces(self._keys).hidden_in(content.decode("utf-8", "surrogateescape"))
             return shown.encode("utf-8", "surrogateescape")
-        raise self._refused(answer)
+        raise self._status_error(answer)
 
-    def _refused(self, answer: Any) -> OutsideError:
+    def _status_error(self, answer: Any) -> OutsideError:
         from weft.runtime.inference.dialects.server_answers import (
             kind_of_status,
             provider_message,

@@ -97,16 +97,16 @@ def for_model(result: Any, call: str, limit: int = SHOWN_CHARACTERS) -> Any:
     """A recordable result as the model sees it: as it is where it is short, else with marks. Its form stays where a few
     texts in it are long; else it is shown as one text of JSON. `call` is the id that the model knows the call by."""
     if isinstance(result, str):
-        return _shortened(result, limit, call, "")
+        return _shortened_text(result, limit, call, "")
     whole = result_text(result)
     if len(whole) <= limit:
         return result
-    places = dict(_texts(result, ""))
+    places = dict(_texts_in(result, ""))
     others = len(whole) - sum(len(msgspec.json.encode(text).decode()) for text in places.values())
-    share = _share(list(places.values()), limit - others)
+    share = _characters_each(list(places.values()), limit - others)
     if share < LEAST_CHARACTERS:
-        return _shortened(whole, limit, call, "")
-    return _replaced(result, "", {at: _shortened(text, share, call, at) for at, text in places.items()})
+        return _shortened_text(whole, limit, call, "")
+    return _replaced(result, "", {at: _shortened_text(text, share, call, at) for at, text in places.items()})
 
 
 def result_text(result: Any) -> str:
@@ -114,14 +114,14 @@ def result_text(result: Any) -> str:
     return result if isinstance(result, str) else msgspec.json.format(msgspec.json.encode(result), indent=1).decode()
 
 
-def _texts(value: Any, at: str) -> list[tuple[str, str]]:
+def _texts_in(value: Any, at: str) -> list[tuple[str, str]]:
     """Each text in a result, by its place as RFC 6901 writes it."""
     if isinstance(value, str):
         return [(at, value)]
     if isinstance(value, dict):
-        return [pair for key, item in value.items() for pair in _texts(item, f"{at}/{_escaped(key)}")]
+        return [pair for key, item in value.items() for pair in _texts_in(item, f"{at}/{_escaped_key(key)}")]
     if isinstance(value, list):
-        return [pair for index, item in enumerate(value) for pair in _texts(item, f"{at}/{index}")]
+        return [pair for index, item in enumerate(value) for pair in _texts_in(item, f"{at}/{index}")]
     return []
 
 
@@ -129,17 +129,17 @@ def _replaced(value: Any, at: str, texts: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return texts[at]
     if isinstance(value, dict):
-        return {key: _replaced(item, f"{at}/{_escaped(key)}", texts) for key, item in value.items()}
+        return {key: _replaced(item, f"{at}/{_escaped_key(key)}", texts) for key, item in value.items()}
     if isinstance(value, list):
         return [_replaced(item, f"{at}/{index}", texts) for index, item in enumerate(value)]
     return value
 
 
-def _escaped(key: str) -> str:
+def _escaped_key(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _share(texts: Sequence[str], room: int) -> int:
+def _characters_each(texts: Sequence[str], room: int) -> int:
     """How many characters each text may have so that together they fit: short ones leave more to long ones."""
     sizes = sorted(len(text) for text in texts)
     for index, size in enumerate(sizes):
@@ -150,7 +150,7 @@ def _share(texts: Sequence[str], room: int) -> int:
     return room
 
 
-def _shortened(text: str, limit: int, call: str, at: str) -> str:
+def _shortened_text(text: str, limit: int, call: str, at: str) -> str:
     if text.startswith("data:") and len(text) > max(limit, SHORTEST_DATA_CHARACTERS):
         kind = text[5:100].partition(",")[0].partition(";")[0]
         return f"[{kind or 'data'} of {len(text)} characters, left out]"

@@ -99,7 +99,7 @@ class FarEmbedder:
                     self._route,
                     self._model.provider,
                     self._context,
-                    lambda server: self._ask(server, texts),
+                    lambda server: self._ask_server(server, texts),
                 )
             except WeftError as error:
                 tries += 1
@@ -109,16 +109,16 @@ class FarEmbedder:
                     raise
                 await self._sleep(step.wait)
 
-    async def _ask(self, server: Server, texts: list[str]) -> list[list[float]]:
+    async def _ask_server(self, server: Server, texts: list[str]) -> list[list[float]]:
         body = {"model": self._route.model, "input": texts, "encoding_format": "float"}
         answer = await server.client.post(f"{self._route.url}/embeddings", json=body)
         try:
             items = msgspec.json.decode(server.accept(answer), type=_EmbeddingAnswer).data
         except msgspec.DecodeError:
             raise self._malformed("what it answered are no embeddings") from None
-        return self._checked(items, len(texts))
+        return self._checked_vectors(items, len(texts))
 
-    def _checked(self, items: list[_Item], count: int) -> list[list[float]]:
+    def _checked_vectors(self, items: list[_Item], count: int) -> list[list[float]]:
         """The vectors in the order of their texts."""
         places = [place if item.index is None else item.index for place, item in enumerate(items)]
         if sorted(places) != list(range(count)):
@@ -204,11 +204,11 @@ async def find_running_servers(
     rules = ConnectionRules(connect_seconds=seconds, read_seconds=seconds)
     silent = [RunningServer(server, ()) for server in servers]
     clients = [connections.client(running.url, {}, rules)[0] for running in silent]  # made before the time runs
-    answers = await asyncio.gather(*(_asked(*asked, seconds) for asked in zip(clients, silent, strict=True)))
+    answers = await asyncio.gather(*(_ask_model_names(*asked, seconds) for asked in zip(clients, silent, strict=True)))
     return [answer for answer in answers if answer.models]
 
 
-async def _asked(client: Client, running: RunningServer, seconds: float) -> RunningServer:
+async def _ask_model_names(client: Client, running: RunningServer, seconds: float) -> RunningServer:
     from weft.runtime.egress.connections import TransportError
 
     try:

@@ -161,7 +161,7 @@ async def find_sandbox(searched: str = SEARCHED, *, strict: bool = False) -> San
             "there is no sandbox here: bubblewrap is not installed", "on Linux install the package bubblewrap"
         )
     sandbox = Sandbox(program, system_call_filter(os.uname().machine), delegated_cgroup())
-    gaps = await _gaps(sandbox)
+    gaps = await _observed_gaps(sandbox)
     if strict and gaps:
         raise Unsupported(
             f"there is no strict sandbox here: {'; '.join(gaps)}", f"mend that, or unset {STRICT_VARIABLE}"
@@ -169,7 +169,7 @@ async def find_sandbox(searched: str = SEARCHED, *, strict: bool = False) -> San
     return Sandbox(program, sandbox.call_filter, sandbox.cgroup, gaps)
 
 
-async def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
+async def _observed_gaps(sandbox: Sandbox) -> tuple[str, ...]:
     """Run something harmless and look at how it is confined."""
     confinement = Confinement(limits=_TRIAL_LIMITS, call_filter=sandbox.call_filter, cgroup=sandbox.cgroup)
     nothing = ProtectedPlaces(ledgers=(), folders=())  # nothing but the system is shown
@@ -308,7 +308,7 @@ class SandboxGuard:
 
     def before_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
         try:
-            return self._prepared(argv, environment)
+            return self._prepare_start(argv, environment)
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
@@ -319,7 +319,7 @@ class SandboxGuard:
                 "allow more with `ulimit -n`, or make a folder with fewer of them the workspace",
             ) from None
 
-    def _prepared(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
+    def _prepare_start(self, argv: Sequence[str], environment: Mapping[str, str]) -> PreparedStart:
         self.run = self.uncovered = None
         self._starts += 1
         self._let_go()
@@ -354,14 +354,17 @@ class SandboxGuard:
         if place is None:
             walls += ["--dir", PROGRAM_FOLDER]
         if self._is_server:
-            walls += ["--as-pid-1", *(word for folder in (*MEMORY_FOLDERS, plan.home) for word in _sealed(folder))]
+            walls += [
+                "--as-pid-1",
+                *(word for folder in (*MEMORY_FOLDERS, plan.home) for word in _remount_read_only(folder)),
+            ]
         if notes is not None and place is not None and self._view.git is not None and not is_read_only:
             caches = None if plan.caches is None else str(plan.caches)
             note = CommandNote.of(place, self._view.git, run.started, self._unseen_folders(plan), caches)
             self._note = notes.write(note)
         start = surroundings.get("folder") or place or PROGRAM_FOLDER
         return PreparedStart(
-            argv=[*walls, *_sealed("/"), "--chdir", start, "--", *argv],
+            argv=[*walls, *_remount_read_only("/"), "--chdir", start, "--", *argv],
             environment={**plan.environment, **environment},
             descriptors=run.before_start(),
         )
@@ -548,7 +551,7 @@ class SandboxGuard:
                 read_only=git.view.odd,
                 upstreams=upstreams,
                 failures=failures,
-                not_cleaned=(*_missed(run.leftovers), *leftovers.not_cleaned),
+                not_cleaned=(*_missed_paths(run.leftovers), *leftovers.not_cleaned),
                 interrupted=self._interrupted,
                 has_lost_settings=self._home >= 0 and has_person_settings(self._home),
             )
@@ -565,7 +568,7 @@ class SandboxGuard:
         return tuple(names)
 
 
-def _missed(leftovers: Mapping[str, Leftovers]) -> Iterator[str]:
+def _missed_paths(leftovers: Mapping[str, Leftovers]) -> Iterator[str]:
     for folder, left_there in leftovers.items():
         for path in left_there.missed:
             yield f"{folder}/{path}"
@@ -576,7 +579,7 @@ def _identity(folder: str | int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _sealed(folder: str) -> tuple[str, str]:
+def _remount_read_only(folder: str) -> tuple[str, str]:
     return "--remount-ro", folder
 
 
@@ -638,7 +641,7 @@ class SandboxedServer:
     def receive(self, count: int, deadline: float) -> bytes:
         """So many bytes of its output, before a time of the monotonic clock. Raises ServerLost."""
         while len(self._received) < count:
-            self._received += self._piece(deadline)
+            self._received += self._read_piece(deadline)
         data = bytes(self._received[:count])
         del self._received[:count]
         return data
@@ -652,7 +655,7 @@ class SandboxedServer:
             self._process.stop()
         self._guard.after_end(Ending.EXITED)
 
-    def _piece(self, deadline: float) -> bytes:
+    def _read_piece(self, deadline: float) -> bytes:
         assert self._process is not None
         now = time.monotonic()
         if now >= deadline:

@@ -187,13 +187,13 @@ class CommandRunner:
             limits=limits,
         )
         if profile.endpoints:
-            return _explained(argv, await confined.run_with_hosts(argv, environment or {}), toolchains)
+            return _with_hidden_program(argv, await confined.run_with_hosts(argv, environment or {}), toolchains)
         outcome = await confined.run(argv, environment or {})
         failure = _START_FAILED.fullmatch(outcome.stderr) if outcome.code == 1 else None
         if failure is not None and failure[1] == os.fsencode(argv[0]):
             is_missing = failure[2].decode() == os.strerror(errno.ENOENT)
             outcome = _not_started(argv, failure[2].decode(), errno.ENOENT if is_missing else None)
-        return _explained(argv, outcome, toolchains)
+        return _with_hidden_program(argv, outcome, toolchains)
 
     async def toolchains(
         self, workspace: Path | None, folder: str | None = None, readable: Sequence[Path] = ()
@@ -209,7 +209,7 @@ class CommandRunner:
         self, argv: Sequence[str], outcome: ProcessOutcome, workspace: Path | None, readable: Sequence[Path] = ()
     ) -> ProcessOutcome:
         """The outcome of what was started, with a line more where it failed for want of a program that is hidden."""
-        return _explained(argv, outcome, await self.toolchains(workspace, None, readable))
+        return _with_hidden_program(argv, outcome, await self.toolchains(workspace, None, readable))
 
     @asynccontextmanager
     async def started(
@@ -275,7 +275,7 @@ def _not_started(argv: Sequence[str], why: str, code: int | None) -> ProcessOutc
     return ProcessOutcome(ending=Ending.EXITED, code=127 if code == errno.ENOENT else 126, stdout=b"", stderr=words)
 
 
-def _explained(argv: Sequence[str], outcome: ProcessOutcome, toolchains: Toolchains) -> ProcessOutcome:
+def _with_hidden_program(argv: Sequence[str], outcome: ProcessOutcome, toolchains: Toolchains) -> ProcessOutcome:
     """With a line more on its error stream where a command failed for want of a program that is hidden."""
     if outcome.ending is not Ending.EXITED or outcome.code == 0:
         return outcome
@@ -470,7 +470,7 @@ async def run_code(
     """Run a program once. Its own faults are in the outcome; what is raised is that it could not be run."""
     data = dumps(input)
     run = _run_python if language is Language.PYTHON else _run_javascript
-    return _read(await run(runner, language, source, data, limits), limits)
+    return _code_outcome(await run(runner, language, source, data, limits), limits)
 
 
 async def _run_javascript(
@@ -546,7 +546,7 @@ def _monty_files(site: Path) -> list[Path]:
     return [site / "pydantic_monty", module, *([compiled] if compiled.is_file() else [])]
 
 
-def _read(outcome: ProcessOutcome, limits: Limits) -> CodeOutcome:
+def _code_outcome(outcome: ProcessOutcome, limits: Limits) -> CodeOutcome:
     printed = outcome.stderr.decode(errors="replace")
     exceeded = {
         Ending.TIMED_OUT: f"it took longer than {limits.seconds} s",

@@ -523,7 +523,7 @@ class FolderLinks:
         for visited in visit_folders(folder, note_failure, open_closed):
             path = os.path.normpath(f"{place}/{visited.path}").strip("/")
             try:
-                links, folders = _entries(visited.descriptor)
+                links, folders = _links_and_folders(visited.descriptor)
             except OSError as error:
                 note_failure(visited.path, error)
                 continue
@@ -580,7 +580,7 @@ def state_at(folder: int, name: str) -> FileState:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _entries(folder: int) -> tuple[list[str], list[str]]:
+def _links_and_folders(folder: int) -> tuple[list[str], list[str]]:
     """The links and the folders in one."""
     links, folders = [], []
     with os.scandir(folder) as entries:

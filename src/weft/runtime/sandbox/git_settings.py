@@ -324,12 +324,12 @@ def _harmless(setting: GitSetting) -> GitSetting | None:
 
 
 def _line_of(setting: GitSetting) -> bytes:
-    subsection = "" if setting.subsection is None else f" {_quoted(setting.subsection)}"
-    line = f"[{setting.section}{subsection}]\n\t{setting.name} = {_quoted(setting.value)}\n"
+    subsection = "" if setting.subsection is None else f" {_quoted_value(setting.subsection)}"
+    line = f"[{setting.section}{subsection}]\n\t{setting.name} = {_quoted_value(setting.value)}\n"
     return line.encode("utf-8", "surrogateescape")
 
 
-def _quoted(text: str) -> str:
+def _quoted_value(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -404,7 +404,7 @@ def files_read(settings: Iterable[str], home: Path | None) -> Iterator[tuple[str
         if path in seen:
             continue
         seen.add(path)
-        content = _read(path)
+        content = _read_regular_file(path)
         yield path, content
         if level < _MOST_LEVELS:
             waiting += [(inner, level + 1) for inner in _inner_paths(path, content, home)]
@@ -430,7 +430,7 @@ def _expanded(path: str, home: Path | None) -> str | None:
         return None
 
 
-def _read(path: str) -> bytes:
+def _read_regular_file(path: str) -> bytes:
     """Nothing of what is no file. So much of a larger one is read."""
     try:
         descriptor = os.open(path, _READ)

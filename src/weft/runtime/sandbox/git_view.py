@@ -771,7 +771,7 @@ class GitPrograms:
         if _is_hooks(setting):
             yield os.path.join(tree, self._at_home(setting.value))
         elif _spelled_as(setting) is not None:
-            for word in _words(setting.value):
+            for word in _path_words(setting.value):
                 yield os.path.join(tree, self._at_home(word))
                 yield f"{tree}/{word.lstrip('/')}"  # what stands before it may be a variable or a command
 
@@ -811,7 +811,7 @@ def _key(setting: GitSetting) -> str:
     return ".".join(part for part in (setting.section, setting.subsection, name) if part is not None)
 
 
-def _words(value: str) -> Iterator[str]:
+def _path_words(value: str) -> Iterator[str]:
     """Of a command whatever could be a path. A program without a slash is looked for elsewhere."""
     words = list[str]()
     with suppress(ValueError):  # a quote that is not closed: the shell starts nothing either

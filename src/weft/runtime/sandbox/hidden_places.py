@@ -468,7 +468,7 @@ class _WorkspaceSearch:
         """Files of several names that lie in ledgers' folders themselves, which are hidden."""
         for hidden in self.entries.values():
             if hidden.is_folder and os.path.basename(hidden.path).casefold() == LEDGER_FOLDER:
-                folder = _opened(self._top, hidden.path)
+                folder = _open_folder(self._top, hidden.path)
                 if folder is None or folder < 0:
                     continue
                 try:
@@ -580,7 +580,7 @@ def walk_folders(
         if count > most:
             raise _TooManyFolders(waiting)
         path = waiting.popleft()
-        folder = _opened(top, path) if 4 * len(path) <= room or len(os.fsencode(path)) <= room else -1
+        folder = _open_folder(top, path) if 4 * len(path) <= room or len(os.fsencode(path)) <= room else -1
         if folder is None:
             continue
         if folder < 0:
@@ -614,7 +614,7 @@ def folders_numbered(place: str, number: int) -> Iterator[str]:
         os.close(top)
 
 
-def _opened(top: int, path: str) -> int | None:
+def _open_folder(top: int, path: str) -> int | None:
     """None where it is gone, or was replaced by something else; -1 where it cannot be opened."""
     try:
         return os.open(path or ".", _OPEN_FOLDER, dir_fd=top)

@@ -533,7 +533,7 @@ class SubfolderTree:
             self._make(f"{self.folder}/own")
             self._own_folder = os.open(f"{self.folder}/own", _FOLDER)
             self._entries_before = self._own_entries()
-            self._state_before = dict(_state(self._own_folder))
+            self._state_before = dict(_state_files(self._own_folder))
             self._commit_before = self._commit(self._state_before)
         except BaseException:  # nothing is left behind, whatever it was
             self.close()
@@ -572,7 +572,7 @@ class SubfolderTree:
         """The paths in the repository that were staged and stay as they were. Raises StoreFailed where the repository's
         index cannot be written, or the command replaced its own."""
         after = self._own_entries()
-        state = dict(_state(self._own_folder))
+        state = dict(_state_files(self._own_folder))
         paths = {*self._entries_before, *after}
         changed = [path for path in sorted(paths) if self._entries_before.get(path) != after.get(path)]
         commits = self._commits(state) if any(not path.startswith(self._inner) for path in changed) else []
@@ -588,7 +588,7 @@ class SubfolderTree:
             self._run(f"{self.repository}/index", *words, stdin=b"".join(line + b"\0" for line in lines))
         for name in ("HEAD", *_STATE):
             old, new = self._state_before.get(name), state.get(name)
-            if new != old and _read(f"{self.repository}/{name}") == old:
+            if new != old and _read_state_file(f"{self.repository}/{name}") == old:
                 self._carry_state(name, new)
         return tuple(map(os.fsdecode, refused))
 
@@ -603,7 +603,7 @@ class SubfolderTree:
             os.makedirs(place)
         repository = os.open(self.repository, _FOLDER)
         try:
-            for name, data in _state(repository):
+            for name, data in _state_files(repository):
                 Path(own, name).write_bytes(data)
         finally:
             os.close(repository)
@@ -611,10 +611,10 @@ class SubfolderTree:
         Path(own, "gitdir").write_bytes(os.fsencode(self.repository) + b"\n")
         escaped = re.sub(rb"([\\*?\[!# ])", rb"\\\1", self._inner)
         Path(own, "info/sparse-checkout").write_bytes(b"/" + escaped + b"\n")
-        index = _read(f"{self.repository}/index", _MOST_INDEX_BYTES)
+        index = _read_state_file(f"{self.repository}/index", _MOST_INDEX_BYTES)
         if index is not None:
             Path(own, "index").write_bytes(index)
-            paths = [path for path in self._entries(f"{own}/index") if not path.startswith(self._inner)]
+            paths = [path for path in self._index_entries(f"{own}/index") if not path.startswith(self._inner)]
             words = ("update-index", "-z", "--skip-worktree", "--stdin")
             self._run(f"{own}/index", *words, stdin=b"".join(path + b"\0" for path in paths))
 
@@ -665,16 +665,16 @@ class SubfolderTree:
 
     def _own_entries(self) -> Mapping[bytes, tuple[bytes, ...]]:
         """Of the index that the command has, taken out of its reach before git reads it."""
-        data = _read("index", _MOST_INDEX_BYTES, self._own_folder)
+        data = _read_state_file("index", _MOST_INDEX_BYTES, self._own_folder)
         if data is None and _is_there("index", self._own_folder):
             raise StoreFailed("the index in the sandbox is no file", "look at `git status`")
         if data is None:
             return {}
         copy = f"{self._private}/index"
         Path(copy).write_bytes(data)
-        return self._entries(copy)
+        return self._index_entries(copy)
 
-    def _entries(self, index: str) -> Mapping[bytes, tuple[bytes, ...]]:
+    def _index_entries(self, index: str) -> Mapping[bytes, tuple[bytes, ...]]:
         """The lines of each path, one for each stage, as `update-index --index-info` takes them."""
         entries: dict[bytes, tuple[bytes, ...]] = {}
         if os.path.lexists(index):
@@ -706,9 +706,9 @@ def _git_program() -> str:
     return find_git()
 
 
-def _state(folder: int) -> Iterator[tuple[str, bytes]]:
+def _state_files(folder: int) -> Iterator[tuple[str, bytes]]:
     for name in ("HEAD", *_STATE):
-        data = _read(name, folder=folder)
+        data = _read_state_file(name, folder=folder)
         if data is not None:
             yield name, data
 
@@ -729,7 +729,7 @@ def _is_there(name: str, folder: int) -> bool:
     return True
 
 
-def _read(path: str, most: int = _MOST_STATE_BYTES, folder: int | None = None) -> bytes | None:
+def _read_state_file(path: str, most: int = _MOST_STATE_BYTES, folder: int | None = None) -> bytes | None:
     """None for what is not there, no file, or too large for one of these."""
     try:
         with open(os.open(path, _READ, dir_fd=folder), "rb") as file:

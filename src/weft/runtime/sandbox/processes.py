@@ -207,7 +207,7 @@ class ProcessRun:
         """Whoever awaits the outcome finds nothing of the process left, nor of what attended it."""
         try:
             try:
-                outcome = self._guarded()
+                outcome = self._run_guarded()
             finally:
                 self._close()
         except BaseException as error:  # it is raised where the process is awaited
@@ -221,7 +221,7 @@ class ProcessRun:
             os.close(self._wake)
             self._wake = -1
 
-    def _guarded(self) -> ProcessOutcome:
+    def _run_guarded(self) -> ProcessOutcome:
         for _ in range(STARTS - 1):
             with suppress(StartAgain):
                 return self._run_once()
@@ -237,7 +237,7 @@ class ProcessRun:
         ending = Ending.EXITED
         pipes = self.new_pipes()
         try:
-            process = self._start(self._prepared())
+            process = self._start(self._prepared_start())
             try:
                 if self._guard:
                     self._guard.after_start(process.pid)
@@ -252,7 +252,7 @@ class ProcessRun:
             ending=ending, code=process.returncode, stdout=bytes(pipes.stdout), stderr=bytes(pipes.stderr)
         )
 
-    def _prepared(self) -> PreparedStart:
+    def _prepared_start(self) -> PreparedStart:
         if self._guard is None:
             return PreparedStart(argv=self._argv, environment=self._environment)
         return self._guard.before_start(self._argv, self._environment)
@@ -672,7 +672,7 @@ class ServerProcess:
             self._process.stdin.write(line + b"\n")
         except (BrokenPipeError, ValueError):  # it ended, or was stopped
             return None
-        return self._line(time.monotonic() + seconds)
+        return self._read_line(time.monotonic() + seconds)
 
     def send(self, data: bytes, seconds: float) -> bool:
         """Write all of it; whether the process took it in time. Blocks."""
@@ -695,7 +695,7 @@ class ServerProcess:
         output = self._process.stdout.fileno()
         return os.read(output, longest) if select.select([output], [], [], max(0.0, seconds))[0] else None
 
-    def _line(self, deadline: float) -> bytes | None:
+    def _read_line(self, deadline: float) -> bytes | None:
         assert self._process.stdout is not None
         output, line = self._process.stdout.fileno(), bytearray()
         while not line.endswith(b"\n") and len(line) < _LONGEST_LINE_BYTES:

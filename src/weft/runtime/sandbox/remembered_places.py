@@ -232,7 +232,7 @@ class PlaceMemory:
 
     def load(self) -> tuple[RememberedPlace, ...]:
         """What was covered; of one who holds the lock. Raises StoreFailed where that cannot be known."""
-        self._known = self._read(self._key) or _Memory(workspace=os.fsencode(self._workspace), places=())
+        self._known = self._read_memory(self._key) or _Memory(workspace=os.fsencode(self._workspace), places=())
         places = list(self._known.places)
         for key, above in self._above.items():
             places += self._places_of(key, above)
@@ -252,7 +252,7 @@ class PlaceMemory:
         self._stamps[key] = stamp
         if self._known.looked_for.get(key) == stamp:
             return
-        memory = self._read(key)
+        memory = self._read_memory(key)
         if memory is None:
             return
         for place in memory.places:
@@ -277,7 +277,7 @@ class PlaceMemory:
         except FileNotFoundError:
             return None
 
-    def _read(self, key: str) -> _Memory | None:
+    def _read_memory(self, key: str) -> _Memory | None:
         """None where nothing was noted: no command was started there."""
         file = f"{self._folder}/{key}/{_NOTE}"
         try:

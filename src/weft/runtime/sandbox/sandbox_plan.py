@@ -589,7 +589,9 @@ def plan_sandbox(
     caches = _caches(person.caches, place, name) if is_writable or name is not None else None
     path = toolchains.path(":".join((*view.program_folders, INSIDE_PATH)))
     return SandboxPlan(
-        mounts=ordered_mounts((*_held(held, (*shown, *map(writable, pinned))), *home_mounts(home, caches), *covers)),
+        mounts=ordered_mounts(
+            (*_with_held_places(held, (*shown, *map(writable, pinned))), *home_mounts(home, caches), *covers)
+        ),
         numbers=numbers,
         identities=_source_identities((*view.mounts, *map(read_only, held), *map(writable, pinned))),
         secrets=tuple(entry.path for entry in entries if entry.is_secret and f"{place}/{entry.path}" not in uncovered),
@@ -617,7 +619,7 @@ def held_programs(workspace: str, protected: ProtectedPlaces) -> tuple[str, ...]
     return tuple(dict.fromkeys((*own_installation(workspace), *filter(os.path.exists, programs))))
 
 
-def _held(held: Sequence[str], mounts: Iterable[Mount]) -> Iterator[Mount]:
+def _with_held_places(held: Sequence[str], mounts: Iterable[Mount]) -> Iterator[Mount]:
     """With what cannot be written; nothing at such a place or beneath it can be, whatever else it is mounted for."""
     for mount in mounts:
         is_opened = mount.kind is MountKind.WRITABLE and any(is_beneath(mount.place, program) for program in held)

@@ -247,7 +247,7 @@ def _without_prefix(version: str) -> str:
     return re.sub(r"^(?:cpython[-@]|go|v)(?=\d)", "", version)
 
 
-def _lines(path: str) -> list[str]:
+def _lines_of(path: str) -> list[str]:
     """Of a file of the person's own, without comments; none where it is missing."""
     try:
         with open(path, "rb") as file:
@@ -283,7 +283,7 @@ def mise_tools(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def _usual_pyenv(root: ToolchainRoot, _: PersonalHome) -> VersionNames:
-    return {"python": tuple(_lines(f"{root.real}/version"))}
+    return {"python": tuple(_lines_of(f"{root.real}/version"))}
 
 
 def _usual_nvm(root: ToolchainRoot, _: PersonalHome) -> VersionNames:
@@ -295,7 +295,7 @@ def nvm_versions(root: ToolchainRoot, name: str) -> tuple[str, ...]:
     for _ in range(_MOST_ALIASES):
         if not re.fullmatch(r"[\w.*-]+(?:/[\w.*-]+)?", name) or ".." in name:
             return ()
-        lines = _lines(f"{root.real}/alias/{name}")
+        lines = _lines_of(f"{root.real}/alias/{name}")
         if not lines:
             break
         name = lines[0]
@@ -328,16 +328,16 @@ def volta_versions(platform: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _usual_rustup(root: ToolchainRoot, _: PersonalHome) -> VersionNames:
-    default = parsed_toml("\n".join(_lines(f"{root.real}/settings.toml"))).get("default_toolchain")
+    default = parsed_toml("\n".join(_lines_of(f"{root.real}/settings.toml"))).get("default_toolchain")
     return {"rust": (default,)} if isinstance(default, str) else {}
 
 
 def _usual_asdf(_: ToolchainRoot, home: PersonalHome) -> VersionNames:
-    return tool_lines(_lines(f"{home.folder}/.tool-versions"))
+    return tool_lines(_lines_of(f"{home.folder}/.tool-versions"))
 
 
 def _usual_mise(_: ToolchainRoot, home: PersonalHome) -> VersionNames:
-    return mise_tools("\n".join(_lines(f"{home.folder}/.config/mise/config.toml")))
+    return mise_tools("\n".join(_lines_of(f"{home.folder}/.config/mise/config.toml")))
 
 
 def _usual_sdkman(root: ToolchainRoot, _: PersonalHome) -> VersionNames:

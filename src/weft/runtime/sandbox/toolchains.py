@@ -377,7 +377,7 @@ class HiddenProgram(Struct, frozen=True, kw_only=True):
     @property
     def sentence(self) -> str:
         state = f"which the sandbox hides: {READABLE_ADVICE}" if self.is_installed else f"which {_INSTALL_ADVICE}"
-        return f"{_shown(self.source)} leads to {_shown(self.target)}, {state}"
+        return f"{_shown_path(self.source)} leads to {_shown_path(self.target)}, {state}"
 
 
 class Toolchains(Struct, frozen=True, kw_only=True):
@@ -455,7 +455,7 @@ class _ToolchainSearch:
     def follow(self, leads: Iterable[PathLead]) -> None:
         """Show the versions that paths lead to, and those that these lead to."""
         for lead in leads:
-            self._follow_path(lead.source, lead.target, f"{_shown(lead.source)} leads there")
+            self._follow_path(lead.source, lead.target, f"{_shown_path(lead.source)} leads there")
 
     def _follow_path(self, source: str, target: str, why: str) -> None:
         path = target
@@ -544,7 +544,7 @@ class _ToolchainSearch:
             names = nvm_versions(root, request.version) if root.manager.name == "nvm" else (request.version,)
             for version in chosen_versions(installed, names):
                 is_asked = True
-                self._show(version, f"{_shown(request.source)} asks for {_shown(request.version)}")
+                self._show(version, f"{_shown_path(request.source)} asks for {_shown_path(request.version)}")
                 self._add_version(version, is_asked=True)
         if is_asked:
             return
@@ -656,6 +656,6 @@ def _secret_covers(place: str, real: str) -> Iterator[Mount]:
                 yield cover(os.path.normpath(os.path.join(place, part, name)), is_folder=os.path.isdir(path))
 
 
-def _shown(text: str) -> str:
+def _shown_path(text: str) -> str:
     """A path in a sentence; as Python writes it where a terminal would obey some of it."""
     return text if text.isprintable() and len(text) <= 300 else quoted(text, 300)

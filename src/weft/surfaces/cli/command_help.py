@@ -79,14 +79,14 @@ def help_command(ctx: click.Context, call: Call, topic: tuple[str, ...], all_com
         raise click.UsageError(f"--all lists every command; name {' '.join(topic)!r} without it")
     root = ctx.find_root()
     root.meta[ALL_COMMANDS] = all_commands
-    text = _text(root, topic)
+    text = _help_text(root, topic)
     if call.json:
         call.document(HelpText(topic=" ".join(topic) or None, text=text))
     else:
         click.echo(text)
 
 
-def _text(root: click.Context, topic: tuple[str, ...]) -> str:
+def _help_text(root: click.Context, topic: tuple[str, ...]) -> str:
     """The help of a command, or of a command of a group; a topic; without words what `weft --help` shows."""
     if len(topic) == 1 and topic[0] in TOPICS:
         return TOPICS[topic[0]]

@@ -127,9 +127,9 @@ def load_mcp_servers() -> McpConfiguration:
     from weft.runtime.tools.mcp_server_settings import McpServer, PinnedTools, checked_server, ensure_distinct
     from weft.runtime.tools.mcp_servers import McpConfiguration
 
-    servers = tuple(map(checked_server, _listed(SERVERS_FILE, SERVERS_FIELD, McpServer)))
+    servers = tuple(map(checked_server, _listed_in_file(SERVERS_FILE, SERVERS_FIELD, McpServer)))
     ensure_distinct(servers)
-    return McpConfiguration(servers=servers, pins=_listed(PINS_FILE, PINS_FIELD, PinnedTools))
+    return McpConfiguration(servers=servers, pins=_listed_in_file(PINS_FILE, PINS_FIELD, PinnedTools))
 
 
 def find_server(name: str) -> McpServer:
@@ -161,11 +161,11 @@ def keep_pins(pinned: PinnedTools) -> None:
 
     folder = configuration_folder()
     with sole_writer(folder / SERVERS_FILE):
-        pins = (pin for pin in _listed(PINS_FILE, PINS_FIELD, PinnedTools) if pin.server != pinned.server)
+        pins = (pin for pin in _listed_in_file(PINS_FILE, PINS_FIELD, PinnedTools) if pin.server != pinned.server)
         replace_json(folder / PINS_FILE, {PINS_FIELD: (*pins, pinned)})
 
 
-def _listed(name: str, field: str, kind: type[T]) -> tuple[T, ...]:
+def _listed_in_file(name: str, field: str, kind: type[T]) -> tuple[T, ...]:
     """What stands under the one field of a file."""
     path = configuration_folder() / name
     try:

@@ -66,9 +66,9 @@ class Screen:
         self.columns, self.rows, self.paging = columns, rows, paging
 
     def render(self, line: Line) -> str:
-        return "".join(self._styled(span) for span in line)
+        return "".join(self._styled_text(span) for span in line)
 
-    def _styled(self, span: Span | str) -> str:
+    def _styled_text(self, span: Span | str) -> str:
         text, style = (span, "") if isinstance(span, str) else span
         return click.style(safe(text), **STYLES[style]) if self.color and style and text else safe(text)
 
@@ -85,7 +85,7 @@ class Screen:
             words = piece.lstrip(" ")
             start = text.index(words, at)
             at = start + len(words)
-            lines.append([Span(piece[: len(piece) - len(words)]), *_between(spans, start, at)])
+            lines.append([Span(piece[: len(piece) - len(words)]), *_spans_between(spans, start, at)])
         return lines
 
     def show(self, *line: Span | str) -> None:
@@ -105,7 +105,7 @@ class Screen:
             return
         pager_words()
         os.environ.setdefault("LESS", "-FRX")
-        click.echo_via_pager(_ended(chain(first, texts)), color=None if self.color else False)
+        click.echo_via_pager(_with_line_ends(chain(first, texts)), color=None if self.color else False)
 
     def table(
         self,
@@ -131,12 +131,12 @@ class Screen:
         shown = fitting(header, widths, self.columns, spare, {header[-1]: LEAST_ROOM, **least})
         last = max(shown)
         self.page(
-            [_aligned(row[i], wide, right=header[i] in numbers, is_last=i == last) for i, wide in shown.items()]
+            [_aligned_cell(row[i], wide, right=header[i] in numbers, is_last=i == last) for i, wide in shown.items()]
             for row in cells
         )
 
 
-def _between(spans: Sequence[Span], start: int, end: int) -> Iterator[Span]:
+def _spans_between(spans: Sequence[Span], start: int, end: int) -> Iterator[Span]:
     """What stands between two places of a line, with its styles."""
     at = 0
     for text, style in spans:
@@ -153,22 +153,22 @@ def fitting(
     shown = dict(enumerate(widths))
     smallest = {i: min(wide, least.get(header[i], wide)) for i, wide in shown.items()}
     for name in spare:
-        if _breadth(smallest[i] for i in shown) <= columns:
+        if _total_width(smallest[i] for i in shown) <= columns:
             break
         shown = {i: wide for i, wide in shown.items() if header[i] != name}
     for widest in range(columns, 0, -1):
         narrow = {i: max(smallest[i], min(wide, widest)) for i, wide in shown.items()}
-        if _breadth(narrow.values()) <= columns:
+        if _total_width(narrow.values()) <= columns:
             return narrow
     return {i: smallest[i] for i in shown}
 
 
-def _breadth(widths: Iterable[int]) -> int:
+def _total_width(widths: Iterable[int]) -> int:
     """Of columns beside each other."""
     return sum(wide + 2 for wide in widths) - 2
 
 
-def _aligned(cell: Span, wide: int, *, right: bool, is_last: bool) -> Span:
+def _aligned_cell(cell: Span, wide: int, *, right: bool, is_last: bool) -> Span:
     """A cell as wide as its column; the last one ends where its text does."""
     text = cut(safe(cell.text), wide)
     if right:
@@ -200,7 +200,7 @@ def pager_words() -> list[str]:
         return []
 
 
-def _ended(texts: Iterable[str]) -> Iterator[str]:
+def _with_line_ends(texts: Iterable[str]) -> Iterator[str]:
     """Every line with its end but the last, after which the pager puts one itself."""
     lead = ""
     for text in texts:

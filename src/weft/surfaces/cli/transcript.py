@@ -204,7 +204,7 @@ def output_text(text: str) -> str:
 def result_text(value: Any, depth: int = ENVELOPES) -> str:
     """A result as people read it."""
     if isinstance(value, str):
-        opened = _opened(value)
+        opened = _opened_envelope(value)
         return value if opened is None or not depth else result_text(opened, depth - 1)
     if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
         return "\n".join(text for part in value if (text := _part_text(part, depth)))
@@ -215,7 +215,7 @@ def result_text(value: Any, depth: int = ENVELOPES) -> str:
     return as_json(value, indent=2)
 
 
-def _opened(text: str) -> Any:
+def _opened_envelope(text: str) -> Any:
     """Text that is itself an envelope in JSON, as some tools answer."""
     if not (text.startswith("{") and text.rstrip().endswith("}") and '"output"' in text[:4096] + text[-4096:]):
         return None
@@ -317,7 +317,7 @@ def lead_of(arguments: Any, detail: Any, page: PageLayout) -> CallLead:
     return CallLead("")
 
 
-def _text(arguments: dict[str, Any], names: Iterable[str]) -> tuple[str, str] | None:
+def _first_text(arguments: dict[str, Any], names: Iterable[str]) -> tuple[str, str] | None:
     return next(((name, arguments[name]) for name in names if arguments.get(name) and _is_text(arguments[name])), None)
 
 
@@ -335,7 +335,7 @@ def _command(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout
     if not _is_text(value):
         return None
     first, *further = str(value).strip().splitlines()
-    about = _text(arguments, ("description",))
+    about = _first_text(arguments, ("description",))
     used = (name, *(("description",) if about else ()))
     notes = [about[1]] if about else []
     if not page.full:
@@ -370,17 +370,17 @@ def _is_json(text: str) -> bool:
 
 
 def _search(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> CallLead | None:
-    words = _text(arguments, SEARCHES)
+    words = _first_text(arguments, SEARCHES)
     if words is None:
         return None
-    places = [_text(arguments, names) for names in (PATHS, LINKS, ("glob", "include"))]
+    places = [_first_text(arguments, names) for names in (PATHS, LINKS, ("glob", "include"))]
     inside = [place for place in places if place is not None]
     where = " in " + " ".join(page.path(text) for _, text in inside) if inside else ""
     return CallLead(words[1] + where, (words[0], *(name for name, _ in inside)))
 
 
 def _file(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> CallLead | None:
-    path = _text(arguments, PATHS)
+    path = _first_text(arguments, PATHS)
     if path is None:
         return None
     return CallLead(
@@ -409,7 +409,7 @@ def lines_text(start: Any, end: Any) -> str:
 
 
 def _link(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> CallLead | None:
-    link = _text(arguments, LINKS)
+    link = _first_text(arguments, LINKS)
     return None if link is None else CallLead(link[1], (link[0],), quiet=("prompt", "format"))
 
 
@@ -417,11 +417,11 @@ def _subject_words(arguments: dict[str, Any], detail: dict[str, Any], page: Page
     asked = arguments.get("questions")
     if isinstance(asked, list) and asked and isinstance(asked[0], dict) and _is_text(asked[0].get("question")):
         return CallLead(asked[0]["question"], ("questions",))
-    words = _text(arguments, SUBJECT_WORDS)
+    words = _first_text(arguments, SUBJECT_WORDS)
     if words is None:
         return None
     lines = words[1].strip().splitlines()
-    kind = _text(arguments, ("subagent_type", "agent_type"))
+    kind = _first_text(arguments, ("subagent_type", "agent_type"))
     used = (words[0], *((kind[0],) if kind else ()))
     quiet = ("prompt", "message", "activeForm")
     return CallLead(lines[0], used, kind[1] if kind else "", tuple(lines[1:]), quiet)
@@ -464,20 +464,20 @@ class CallRenderer:
         if plan:
             lead = CallLead(plan_lead(plan[1]), (plan[0],))
         elif changes:
-            lead = self._changed(changes, arguments)
+            lead = self._lead_of_changes(changes, arguments)
         else:
             lead = lead_of(arguments, call.metadata, self._page)
-        yield self._line(call, arguments, lead)
-        yield from self._further(lead)
+        yield self._call_line(call, arguments, lead)
+        yield from self._further_lines(lead)
         if plan:
             yield from self._page.folded(plan_lines(plan[1], self._page), FOLD_PLAN, BELOW)
         yield from self._change_lines(changes)
         if call.error is not None:
             yield from self._page.text(call.error, FOLD_CALL, BELOW, "bad", "error: ")
         if call.result is not None and not (ok and plan and not self._page.full):
-            yield from self._result(call.result, arguments, changes)
+            yield from self._result_lines(call.result, arguments, changes)
 
-    def _changed(self, changes: list[FileChange], arguments: Any) -> CallLead:
+    def _lead_of_changes(self, changes: list[FileChange], arguments: Any) -> CallLead:
         """Where a change was made, and how much of it there is."""
         first = changes[0]
         where = self._page.path(first.path or "") + lines_text(first.start, None)
@@ -485,10 +485,10 @@ class CallRenderer:
         used = [name for name in arguments if name not in ("description",)] if isinstance(arguments, dict) else []
         return CallLead(where, tuple(used), f"({about})", is_path=True)
 
-    def _line(self, call: ToolCall, arguments: Any, lead: CallLead) -> Line:
+    def _call_line(self, call: ToolCall, arguments: Any, lead: CallLead) -> Line:
         page = self._page
-        mark, style = self._mark(call)
-        tail = self._tail(call)
+        mark, style = self._outcome_mark(call)
+        tail = self._outcome_words(call)
         name = safe(call.name)
         taken = INDENT * 2 + len(mark) + 2 + width(name) + sum(width(safe(text)) for text, _ in tail)
         rest = rest_text(arguments, lead, page.full)
@@ -511,7 +511,7 @@ class CallRenderer:
             return [text]
         return [text, Span(f"  {safe(beside) if page.full else cut(safe(beside), left)}", "dim")]
 
-    def _mark(self, call: ToolCall) -> tuple[str, str]:
+    def _outcome_mark(self, call: ToolCall) -> tuple[str, str]:
         marks = self._page.marks
         match call.outcome:
             case "ok":
@@ -522,7 +522,7 @@ class CallRenderer:
                 return marks.waiting, "dim"
         return marks.failed, "bad"
 
-    def _tail(self, call: ToolCall) -> list[tuple[str, str]]:
+    def _outcome_words(self, call: ToolCall) -> list[tuple[str, str]]:
         """How it ended if not simply well, how long it took, whom it started."""
         detail = call.metadata if isinstance(call.metadata, dict) else {}
         inner = detail.get("metadata")
@@ -533,7 +533,7 @@ class CallRenderer:
         code = next((holder[name] for holder in holders for name in EXITS if _is_count(holder.get(name))), 0)
         if code:
             values.append((f" exit {code}", "bad"))
-        if took := self._took(call, detail):
+        if took := self._duration_ms(call, detail):
             values.append((f" {duration_text(took)}", "dim"))
         if call.substituted is not UNSET:
             values.append((" result substituted", "warn"))
@@ -543,11 +543,11 @@ class CallRenderer:
         return values
 
     @staticmethod
-    def _took(call: ToolCall, detail: dict[str, Any]) -> int:
+    def _duration_ms(call: ToolCall, detail: dict[str, Any]) -> int:
         milliseconds = next((detail[name] for name in DURATIONS if _is_count(detail.get(name))), 0)
         return int(milliseconds or (call.completed_at or call.started_at) - call.started_at)
 
-    def _further(self, lead: CallLead) -> Iterator[Line]:
+    def _further_lines(self, lead: CallLead) -> Iterator[Line]:
         """The lines of a command beyond its first."""
         if lead.further and self._page.full:
             yield from self._page.text("\n".join(lead.further), FOLD_CALL, BELOW, "")
@@ -567,7 +567,7 @@ class CallRenderer:
                 lines.append([Span(page.cut(text, page.room(BELOW)), SIGNS.get(line[:1], ""))])
             yield from page.folded(lines, FOLD_CHANGE, BELOW)
 
-    def _result(self, result: Any, arguments: Any, changes: list[FileChange]) -> Iterator[Line]:
+    def _result_lines(self, result: Any, arguments: Any, changes: list[FileChange]) -> Iterator[Line]:
         page = self._page
         whole = result_text(result)
         text = (whole if page.full else output_text(whole)).strip("\n")
@@ -644,14 +644,14 @@ class MessageRenderer:
         """`tools`: by the ids of calls, what was called."""
         typed = message.role in ("user", "assistant") and message.source in (None, "human")
         for part in parts:
-            yield from self._part(part, typed, message.role == "user", tools)
-        notes: list[Line] = [[Span(self._note(file), "dim")] for file in files]
+            yield from self._part_lines(part, typed, message.role == "user", tools)
+        notes: list[Line] = [[Span(self._file_note(file), "dim")] for file in files]
         yield from self._page.folded(notes, FOLD_FILES, 1)
 
-    def _note(self, file: FileNote) -> str:
+    def _file_note(self, file: FileNote) -> str:
         return f"{file.kind} {safe(self._page.path(file.path))}{lines_text(file.line_start, file.line_end)}"
 
-    def _part(self, part: Part, typed: bool, asked: bool, tools: Mapping[str, str]) -> Iterator[Line]:
+    def _part_lines(self, part: Part, typed: bool, asked: bool, tools: Mapping[str, str]) -> Iterator[Line]:
         page = self._page
         match part:
             case TextPart() if typed:
@@ -663,7 +663,7 @@ class MessageRenderer:
             case ImagePart():
                 yield [STEP, Span(image_text(str(part.url)), "dim")]
             case ToolUsePart():
-                yield [STEP, *self._use(part)]
+                yield [STEP, *self._use_line(part)]
             case ToolResultPart():
                 failed = part.is_error is True
                 called = tools.get(part.tool_call_id, part.tool_call_id)
@@ -677,7 +677,7 @@ class MessageRenderer:
         is_command = asked and not self._page.full and text.startswith(("<command-", "<bash-input>"))
         return spoken(text) if is_command else text
 
-    def _use(self, part: ToolUsePart) -> Line:
+    def _use_line(self, part: ToolUsePart) -> Line:
         arguments = opened(part.input)
         lead = lead_of(arguments, None, self._page)
         rest = rest_text(arguments, lead, self._page.full)

@@ -260,7 +260,7 @@ def local_repository(folder: str) -> str | None:
             shared = place / GIT if stat.S_ISDIR(mode) else _shared_folder(place)
             if shared is None:
                 return None
-            return _remote(shared) or str(shared.parent if shared.name == GIT else shared)
+            return _remote_address(shared) or str(shared.parent if shared.name == GIT else shared)
         except (OSError, ValueError):  # it is no file of git, or cannot be read
             return None
     return None
@@ -274,16 +274,16 @@ def _shared_folder(place: Path) -> Path | None:
     """The folder of git that a `.git` file leads to: that of a submodule, or the one that a worktree shares with the
     others. None where that folder does not name this place as its own, as git writes it on both sides: a file alone
     would make any folder part of any repository."""
-    lead, _, target = _read(place / GIT, POINTER_BYTES).partition(":")
+    lead, _, target = _read_beginning(place / GIT, POINTER_BYTES).partition(":")
     if lead != "gitdir":
         return None
     own = Path(os.path.normpath(place / target.strip()))
     try:
-        common = _read(own / "commondir", POINTER_BYTES).strip()
+        common = _read_beginning(own / "commondir", POINTER_BYTES).strip()
     except FileNotFoundError:
         return own if _is_submodule(own, place) else None
     shared = Path(os.path.normpath(own / common))
-    back = _read(own / "gitdir", POINTER_BYTES).strip()
+    back = _read_beginning(own / "gitdir", POINTER_BYTES).strip()
     return shared if own.parent == shared / "worktrees" and _is_same(own / back, place / GIT) else None
 
 
@@ -300,7 +300,7 @@ def _is_same(path: Path, other: Path) -> bool:
     return os.path.realpath(path) == os.path.realpath(other)
 
 
-def _remote(shared: Path) -> str | None:
+def _remote_address(shared: Path) -> str | None:
     """The address of `origin`, or of the first remote."""
     from weft.ledger.api import repository_name
 
@@ -315,7 +315,7 @@ def _remote(shared: Path) -> str | None:
 def _settings(own: Path) -> Iterator[tuple[tuple[str, str], str]]:
     """What the configuration of a folder of git sets: sections and names, with their values."""
     section = ""
-    for line in map(str.strip, _read(own / "config", CONFIG_BYTES).splitlines()):
+    for line in map(str.strip, _read_beginning(own / "config", CONFIG_BYTES).splitlines()):
         if line.startswith("["):
             heading = _HEADING.match(line)
             section = "" if heading is None else heading[1]
@@ -323,7 +323,7 @@ def _settings(own: Path) -> Iterator[tuple[tuple[str, str], str]]:
             yield (section, setting[1].lower()), setting[2].strip().strip('"')
 
 
-def _read(path: Path, most: int) -> str:
+def _read_beginning(path: Path, most: int) -> str:
     from weft.exchange.importers.foreign_files import read_beneath
 
     return read_beneath(path, path.parent, most).decode("utf-8", "replace")

@@ -440,8 +440,8 @@ def show_token(call: Call, file: str | None) -> None:
 
     An action must be allowed by every line of rights.
     """
-    form = _form(_inspected(_named_token(call, file)))
-    call.answer(form, *_lines(form))
+    form = _token_form(_inspect_token(_named_token(call, file)))
+    call.answer(form, *_token_lines(form))
 
 
 @weft_command("revoke")
@@ -457,7 +457,7 @@ def revoke_token_id(call: Call, id: str | None, file: str | None) -> None:
     call.ensure_owner("token revoke")
     if (id is None) == (file is None):
         raise click.UsageError("name the ID of a token, or a file with --file")
-    token_id = id if file is None else _inspected(_named_token(call, file)).id
+    token_id = id if file is None else _inspect_token(_named_token(call, file)).id
     if token_id is None or not _ID.fullmatch(token_id):
         raise InvalidInput("this is no id of a token", "it has 32 hex digits; `weft token show` tells it")
     revoked = revoke_token(token_id, _now_ms())
@@ -531,14 +531,14 @@ def _named_token(call: Call, file: str | None) -> str:
     return call.token_text if file is None else read_token(file)
 
 
-def _inspected(token: str) -> TokenContent:
+def _inspect_token(token: str) -> TokenContent:
     from weft.runtime.egress.context_tokens import inspect
     from weft.surfaces.cli.credentials import public_keys
 
     return inspect(token, public_keys())
 
 
-def _form(content: TokenContent) -> TokenForm:
+def _token_form(content: TokenContent) -> TokenForm:
     from weft.surfaces.cli.credentials import load_revoked
     from weft.verbs.answers import TokenForm
 
@@ -556,7 +556,7 @@ def _form(content: TokenContent) -> TokenForm:
     )
 
 
-def _lines(form: TokenForm) -> list[Line]:
+def _token_lines(form: TokenForm) -> list[Line]:
     """One line for each thing; every line of rights has to allow."""
     rights = [
         f"{' '.join(layer.allow) or 'nothing'}{' but ' if layer.deny else ''}{' '.join(layer.deny)}"
@@ -579,7 +579,7 @@ def _answer_token(call: Call, token: str, out: str | None) -> None:
 
     from weft.store.private_files import new_file
 
-    form = _form(_inspected(token))
+    form = _token_form(_inspect_token(token))
     if out is not None:
         with new_file(Path(out)) as file:
             file.write(token.encode() + b"\n")
@@ -659,7 +659,7 @@ def _add(call: Call, id: str, options: dict[str, Any]) -> None:
     if origin is None:
         raise click.UsageError("say which server it is for: --origin https://…")
     credential = checked_credential(
-        Credential(id=id, origin=origin, env=env, command=_words(cmd), given_to=options["given_to"] or ("*",))
+        Credential(id=id, origin=origin, env=env, command=_command_words(cmd), given_to=options["given_to"] or ("*",))
     )
 
     def change(credentials: tuple[Credential, ...]) -> tuple[Credential, ...]:
@@ -668,17 +668,17 @@ def _add(call: Call, id: str, options: dict[str, Any]) -> None:
         return (*credentials, credential)
 
     change_credentials(change)
-    call.answer(credential, [Span(id, "label"), f" is read from {_place(credential)} for {credential.origin}"])
+    call.answer(credential, [Span(id, "label"), f" is read from {_place_of_item(credential)} for {credential.origin}"])
 
 
-def _words(cmd: str | None) -> tuple[str, ...]:
+def _command_words(cmd: str | None) -> tuple[str, ...]:
     try:
         return () if cmd is None else tuple(shlex.split(cmd))
     except ValueError as error:
         raise click.UsageError(f"--cmd: {error}") from None
 
 
-def _place(item: Any) -> str:
+def _place_of_item(item: Any) -> str:
     return f"${item.env}" if item.env else f"`{shell_line(item.command)}`"
 
 
@@ -691,7 +691,10 @@ def _list_credentials(call: Call, _: str, __: dict[str, Any]) -> None:
     elif not credentials:
         call.note("no credentials yet: `weft credential add anthropic --env ANTHROPIC_API_KEY`")
     else:
-        rows = [(Span(item.id, "label"), _place(item), item.origin, ", ".join(item.given_to)) for item in credentials]
+        rows = [
+            (Span(item.id, "label"), _place_of_item(item), item.origin, ", ".join(item.given_to))
+            for item in credentials
+        ]
         call.screen.table(rows, ("id", "found in", "for", "given to"))
 
 

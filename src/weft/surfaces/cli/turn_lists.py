@@ -197,12 +197,12 @@ def downward(oldest_first: Sequence[Node]) -> Iterator[Row]:
             yield row._replace(goes_on=bool(branches))
             if branches:
                 main = max(reversed(branches), key=lambda child: size[child])
-                stack.append(_below(row, main, is_only=len(branches) == 1))
+                stack.append(_heaviest_below(row, main, is_only=len(branches) == 1))
                 set_in = Row(GraphRow.BRANCH, row.column + 1, ended=row.ended)
                 stack += [set_in._replace(turn=child) for child in reversed(branches) if child != main]
 
 
-def _below(row: Row, turn: str, *, is_only: bool) -> Row:
+def _heaviest_below(row: Row, turn: str, *, is_only: bool) -> Row:
     """Where the heaviest child of a turn stands."""
     if is_only or row.column >= COLUMNS:
         return Row(GraphRow.TURN, row.column, turn, ended=row.ended)
@@ -288,9 +288,11 @@ class Reader:
 
     def places(self, turn_id: str) -> list[str]:
         """The same for people, who want to know if a session stands in the middle of the turn."""
-        return [self._place(session) for session in self._heads.get(turn_id, ())] + self._elsewhere.get(turn_id, [])
+        return [self._session_place(session) for session in self._heads.get(turn_id, ())] + self._elsewhere.get(
+            turn_id, []
+        )
 
-    def _place(self, session: Session) -> str:
+    def _session_place(self, session: Session) -> str:
         where = "" if session.head_event is None else f" at event {session.head_event}"
         return f"{self.short_label(session)}{quoted_title(session.title)}{where}"
 
@@ -374,14 +376,14 @@ def flag(turn: Turn) -> Line:
 def one_line(turn: Turn, reader: Reader, columns: int) -> Line:
     """Id, sessions, state and subject, cut to the width there is."""
     lead = [Span(short(turn.id), "id"), *decoration(reader.places(turn.id)), *flag(turn)]
-    beside = _beside(turn)
+    beside = _words_beside(turn)
     room = columns - line_width(lead) - 1
     subject = cut(safe(reader.subject(turn)), max(20, room - len(beside)))
     shown = [*lead, f" {subject}"] if subject else lead
     return [*shown, Span(beside, "dim")] if beside and width(subject) + len(beside) <= room else shown
 
 
-def _beside(turn: Turn) -> str:
+def _words_beside(turn: Turn) -> str:
     """Of a turn that another tool made: its model, and how many calls it took."""
     if turn.origin is None:
         return ""
@@ -569,7 +571,7 @@ def named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: 
     if listed is None:
         call.note(NOTHING_YET)
         return None
-    return _noted(call, listed)
+    return _session_note(call, listed)
 
 
 def require_named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: bool = True) -> str:
@@ -582,7 +584,7 @@ def require_named_or_latest(call: Call, ledger: Ledger, name: str | None, *, wit
     if listed is None:
         is_empty = latest_session(ledger, with_turn=False) is None
         raise nothing_found(ledger, "session" if is_empty else "session with a turn")
-    return _noted(call, listed)
+    return _session_note(call, listed)
 
 
 def nothing_found(ledger: Ledger, what: str) -> NotFound:
@@ -598,7 +600,7 @@ def place_in_latest(call: Call, ledger: Ledger, name: str) -> str:
     return require_named_or_latest(call, ledger, None) + name if name.startswith("@{") else name
 
 
-def _noted(call: Call, listed: ListedSession) -> str:
+def _session_note(call: Call, listed: ListedSession) -> str:
     title = cut_at_word(safe(" ".join(listed.title.split())), LATEST_TITLE_COLUMNS)
     label = Span(listed.short_label, "label")
     call.note("the latest session: ", *((title, " (", label, ")") if title else (label,)))

@@ -155,14 +155,14 @@ def prices_in_force(option: str | None) -> PriceTable:
     path, shipped = user_prices() if option is None else Path(os.path.expanduser(option)), kept_prices(user_cache())
     if option is None and not path.is_file():
         return shipped
-    return prices_from(_loaded(path), str(path)).over(shipped)
+    return prices_from(_load_file(path), str(path)).over(shipped)
 
 
 def user_prices() -> Path:
     return configuration_folder() / PRICES_FILE
 
 
-def _loaded(path: Path) -> Any:
+def _load_file(path: Path) -> Any:
     """TOML, or JSON in a file whose name ends so."""
     data = path.read_bytes()
     try:

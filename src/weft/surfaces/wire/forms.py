@@ -91,7 +91,7 @@ def form(value: Any) -> Any:
         if isinstance(value, Answer) and value.DOCUMENT:
             return form(getattr(value, value.DOCUMENT))
         own = OWN.get(type(value).__name__)
-        return _fields(value) if own is None else own(value)
+        return _form_fields(value) if own is None else own(value)
     if isinstance(value, tuple) or (isinstance(value, list) and value and isinstance(value[0], Struct)):
         return [form(item) for item in value]
     if isinstance(value, dict) and any(isinstance(item, Struct) for item in value.values()):
@@ -108,7 +108,7 @@ def is_time(field: str) -> bool:
     return field == "at" or field in SPANS or field.endswith(("_at", "_time"))
 
 
-def _fields(record: Struct) -> dict[str, Any]:
+def _form_fields(record: Struct) -> dict[str, Any]:
     kind = type(record).__name__
     tag, flat, hidden = record.__struct_config__.tag, FLAT.get(kind), HIDDEN.get(kind, ())
     fields: dict[str, Any] = {} if tag is None else {"type": tag}

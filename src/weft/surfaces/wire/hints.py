@@ -182,13 +182,13 @@ def phrase(advice: Advice, sentences: Mapping[Action, str] = COMMAND_LINE) -> st
         return advice.hint
     prose_and_commands = sentences[advice.action].split("`")
     for place in range(1, len(prose_and_commands), 2):
-        prose_and_commands[place] = prose_and_commands[place].format_map(_words(advice.arguments))
+        prose_and_commands[place] = prose_and_commands[place].format_map(_quoted_arguments(advice.arguments))
     for place in range(0, len(prose_and_commands), 2):
         prose_and_commands[place] = prose_and_commands[place].format_map(advice.arguments)
     return "`".join(prose_and_commands)
 
 
-def _words(arguments: Mapping[str, str | int]) -> Mapping[str, str]:
+def _quoted_arguments(arguments: Mapping[str, str | int]) -> Mapping[str, str]:
     """The arguments as they stand in a command between backquotes: each of them one word of a shell."""
     return {name: str(value) if name in WHOLE_COMMANDS else shell_word(str(value)) for name, value in arguments.items()}
 

@@ -526,7 +526,7 @@ class MessageStream:
         finish = _FINISH.get(self._finish or "")
         # of a cut answer, a call may be half written
         blocks = [
-            _whole(block, "".join(added), self._signatures.get(index))
+            _extended_block(block, "".join(added), self._signatures.get(index))
             for index, (block, added) in sorted(self._blocks.items())
             if finish is not None or not (block.type == "tool_use" or _is_of_server(block.type))
         ]
@@ -541,7 +541,7 @@ class MessageStream:
         )
 
 
-def _whole(block: _AnthropicBlock, added: str, signature: str | None) -> _AnthropicBlock:
+def _extended_block(block: _AnthropicBlock, added: str, signature: str | None) -> _AnthropicBlock:
     match block.type:
         case "text":
             return _AnthropicBlock(type="text", text=(block.text or "") + added)

@@ -699,7 +699,7 @@ def _grok(name: str) -> ModelFacts:
     return _thinking(always=True) if is_always else ModelFacts()
 
 
-def _plain(_: str) -> ModelFacts:
+def _plain_facts(_: str) -> ModelFacts:
     return ModelFacts()
 
 
@@ -713,5 +713,5 @@ _VENDORS: dict[str, Callable[[str], ModelFacts]] = {
     "deepseek": _deepseek,
     "moonshotai": _moonshot,
     "x-ai": _grok,
-    "qwen": _plain,
+    "qwen": _plain_facts,
 }

@@ -223,7 +223,7 @@ class GoogleClient:
         async with model_request_stream(self._model, messages, **more) as stream:
             async for event in stream:
                 meter.count(_counts(stream.usage))
-                for kind, text in _pieces(event):
+                for kind, text in _text_pieces(event):
                     on_piece(kind, text)
             return stream.get()
 
@@ -247,7 +247,7 @@ def count_body(model: str, contents: Any, config: Any) -> dict[str, Any]:
     return {"model": f"models/{model}", "contents": shown, **request_fields}
 
 
-def _pieces(event: Any) -> Iterator[tuple[TokenKind, str]]:
+def _text_pieces(event: Any) -> Iterator[tuple[TokenKind, str]]:
     match event:
         case m.PartStartEvent(part=m.TextPart(content=text)) if text:
             yield TokenKind.TEXT, text

@@ -295,7 +295,7 @@ class KeptTranslation(Struct):
         if len(self.messages) > len(asked):
             return False
         if isinstance(asked, ConversationBeginning):  # a conversation only grows
-            return _whole(self.messages) is asked.conversation
+            return _lasting_object(self.messages) is asked.conversation
         return all(map(is_, self.messages, asked))
 
 
@@ -314,7 +314,7 @@ class KeptConversations:
         """A conversation for a model that takes images or does not. Raises InvalidInput where nothing is to be
         answered."""
         asked = messages if isinstance(messages, ConversationBeginning) else tuple(messages)
-        key = (id(_whole(asked)), dialect, images, vendor)
+        key = (id(_lasting_object(asked)), dialect, images, vendor)
         earlier = self._take(key, asked) or KeptTranslation((), conversation_in(dialect, images=images, vendor=vendor))
         news = asked[len(earlier.messages) :]
         earlier.translation.extend(news)
@@ -338,7 +338,7 @@ class KeptConversations:
             self._amount -= len(oldest.messages)
 
 
-def _whole(messages: Sequence[Message | NewMessage]) -> object:
+def _lasting_object(messages: Sequence[Message | NewMessage]) -> object:
     """What stays the same object while a conversation grows: itself, or its first message."""
     if isinstance(messages, ConversationBeginning):
         return messages.conversation

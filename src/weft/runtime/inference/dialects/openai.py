@@ -575,7 +575,7 @@ class CompletionStream:
         finish = _CHAT_FINISH.get(self._finish or "")
         read = ReadAnswer()
         for part in self._parts:
-            closed = tuple(self._closed(part, names, finish))
+            closed = tuple(self._closed_part(part, names, finish))
             read.add(*closed, **(part.seal if closed and self._calls else {}))
         if refusal := "".join(self._refusals):
             read = ReadAnswer()
@@ -590,7 +590,7 @@ class CompletionStream:
             tokens=read_chat_usage(self._usage),
         )
 
-    def _closed(self, part: _OpenPart, names: WireNames, finish: FinishReason | None) -> Iterable[Part]:
+    def _closed_part(self, part: _OpenPart, names: WireNames, finish: FinishReason | None) -> Iterable[Part]:
         text = "".join(part.texts)
         if part.kind is TokenKind.TEXT and text:
             yield TextPart(text)

@@ -171,7 +171,7 @@ def failure_of(error: Exception, provider: str, keys: Iterable[Secret] = ()) -> 
     if kind is RequestRefused and _is_about_length(error):
         kind = ContextTooLong
     hint = Action.CHECK_BASE_URL.of(provider=provider) if isinstance(error, WebPageAnswered) else ""
-    failure = kind(f"{provider}: {redacted(_words(error), keys)}", hint)
+    failure = kind(f"{provider}: {redacted(_error_text(error), keys)}", hint)
     if isinstance(failure, OutsideError):
         if isinstance(error, ServerRefusal):
             failure.status, failure.retry_after = error.status, error.retry_after
@@ -203,7 +203,7 @@ def _kind_of(error: Exception) -> type[WeftError]:
 def _is_about_length(error: Exception) -> bool:
     """Whether a refusal says that the context is too long, in the words of a provider or a server."""
     status = getattr(error, "status", None)
-    return status in _LENGTH_STATUS and _LENGTH_WORDS.search(_words(error)) is not None
+    return status in _LENGTH_STATUS and _LENGTH_WORDS.search(_error_text(error)) is not None
 
 
 def kind_of_status(status: int) -> type[OutsideError]:
@@ -212,18 +212,18 @@ def kind_of_status(status: int) -> type[OutsideError]:
     return ProviderFailed if status >= 500 else RequestRefused
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """What the provider said, or else what the library says."""
     status = error.status if isinstance(error, ServerRefusal) else None
     words = str(error) or ("it gave no reason" if status else type(error).__name__)
     if isinstance(error, TransportTimeout):
         words = "the request timed out"
-    if status is None and (reason := _reason(error)) not in words:
+    if status is None and (reason := _connection_fault(error)) not in words:
         words = f"{words.rstrip('.')}: {reason}"
     return f"{status}: {words}"[:_LONGEST] if status else words[:_LONGEST]
 
 
-def _reason(error: Exception) -> str:
+def _connection_fault(error: Exception) -> str:
     """Why there was no connection, as whoever opens them says it: libraries above tell only that there was none."""
     reasons = [str(cause) for cause in _causes(error) if isinstance(cause, TransportError)]
     return next((words for words in reasons if words), "")
@@ -287,7 +287,7 @@ class ServerEvent(Struct, frozen=True):
 
 async def post_whole(client: Client, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
     """The whole answer to a body."""
-    async with _posted(client, url, body, {**headers, "accept": "application/json"}) as answer:
+    async with _post_request(client, url, body, {**headers, "accept": "application/json"}) as answer:
         content = bytes(await answer.aread())
     if _is_page(content):
         raise WebPageAnswered
@@ -299,7 +299,7 @@ async def post_streamed(
     client: Client, url: str, body: Mapping[str, Any], headers: Mapping[str, str]
 ) -> AsyncIterator[AsyncIterator[ServerEvent]]:
     """The events of the answer to a body, as they come. Raises ServerRefusal where an error came in place of them."""
-    async with _posted(client, url, body, {**headers, "accept": "text/event-stream"}) as answer:
+    async with _post_request(client, url, body, {**headers, "accept": "text/event-stream"}) as answer:
         if answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
             _refuse_error(await answer.aread())
         async with (
@@ -345,7 +345,9 @@ async def read_to_end(events: AsyncIterator[ServerEvent]) -> None:
 
 
 @asynccontextmanager
-async def _posted(client: Client, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> AsyncIterator[Any]:
+async def _post_request(
+    client: Client, url: str, body: Mapping[str, Any], headers: Mapping[str, str]
+) -> AsyncIterator[Any]:
     request = client.build_request("POST", url, content=encoded_body(body), headers={**_HEADERS, **headers})
     answer = await client.send(request, stream=True)
     try:

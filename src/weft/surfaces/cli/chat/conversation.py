@@ -375,7 +375,7 @@ class Conversation:
             self._note_reading()
         try:
             wait = None if mode is QueueMode.STEER else WAIT
-            return self._admitted(partial(self._admit, text, mode), on_token, wait=wait)
+            return self._admit_and_answer(partial(self._admit, text, mode), on_token, wait=wait)
         finally:
             if self.is_new:
                 self.is_new = self.label not in self.labels()
@@ -420,19 +420,19 @@ class Conversation:
     def unanswered_steering(self) -> Iterator[Admission]:
         """What was said to turns while their answers came and did not enter them. Raises what admitting it raised."""
         while self._steering:
-            admission = self._runner.run(_result(self._steering.pop(0)))
+            admission = self._runner.run(_result_of(self._steering.pop(0)))
             message = self.ledger.inbox.get(admission.message)
             if message.state in (InboxState.QUEUED, InboxState.TAKEN):
                 yield admission
 
     def answer(self, admission: Admission, on_token: OnToken | None = None) -> TurnReply | None:
         """Have a message answered that is in the inbox. None: it was interrupted from the keyboard."""
-        return self._admitted(lambda: admission, on_token)
+        return self._admit_and_answer(lambda: admission, on_token)
 
     def retry(self, on_token: OnToken | None = None) -> TurnReply | None:
         """Try the last turn again, which failed. None: it was interrupted from the keyboard."""
         turn = self._last_failed()
-        return self._admitted(lambda: self.ledger.inbox.retry(turn), on_token)
+        return self._admit_and_answer(lambda: self.ledger.inbox.retry(turn), on_token)
 
     def _last_failed(self) -> str:
         session = self.session()
@@ -442,7 +442,7 @@ class Conversation:
             raise NotApplicable(f"no turn failed in {self.label!r}", "say something")
         return turns[-1]
 
-    def _admitted(
+    def _admit_and_answer(
         self, admit: Callable[[], Admission], on_token: OnToken | None, wait: float | None = None
     ) -> TurnReply | None:
         """Admit a message and have it answered. Where others hold the session for longer than `wait` seconds it is
@@ -519,18 +519,18 @@ class Conversation:
 
     def free_label(self) -> str:
         """For a fork of this session."""
-        return free_label(self._begun().label, self.labels(every=True))
+        return free_label(self._begun_session().label, self.labels(every=True))
 
     def last_exchange(self) -> Exchange:
         """Raises NotApplicable where nothing was said yet."""
-        return self._exchange(self.ledger.turn(str(self._begun().head)))
+        return self._exchange(self.ledger.turn(str(self._begun_session().head)))
 
-    def _begun(self) -> Session:
+    def _begun_session(self) -> Session:
         session = self.session()
         if session is None or session.head is None:
             raise NotApplicable(f"nothing was said in {self.label!r} yet", "say something first")
         return session
 
 
-async def _result(task: asyncio.Task[T]) -> T:
+async def _result_of(task: asyncio.Task[T]) -> T:
     return await task

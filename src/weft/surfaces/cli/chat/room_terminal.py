@@ -353,11 +353,11 @@ class RoomTalk:
         await self._mark_read()
         await self._tell_mentioned()
         if posted.reached:
-            task = asyncio.ensure_future(self._answered(posted))
+            task = asyncio.ensure_future(self._have_answered(posted))
             self._answers.add(task)
             task.add_done_callback(self._answers.discard)
 
-    async def _answered(self, posted: PostedMessage) -> None:
+    async def _have_answered(self, posted: PostedMessage) -> None:
         access = self._access
         failures = await answer_pending(
             access.mirror,
@@ -527,7 +527,7 @@ def room_completions(before: str, suggest: Suggest) -> list[str]:
     letters = letters.removeprefix('"')
     if ('"' if is_quoted else " ") in letters or "\n" in letters:
         return []
-    return [f"@{_quoted(suggestion.name)} " for suggestion in suggest(letters)]
+    return [f"@{_typed_name(suggestion.name)} " for suggestion in suggest(letters)]
 
 
 def _command_completions(before: str, suggest: Suggest) -> list[str]:
@@ -546,6 +546,6 @@ def _is_named_behind(command: str, suggestion: Suggestion) -> bool:
     return not suggestion.is_participant and (suggestion.kind == "agent") == (command == "add")
 
 
-def _quoted(name: str) -> str:
+def _typed_name(name: str) -> str:
     """A name as it is typed behind `@`."""
     return f'"{name}"' if any(not (letter.isalnum() or letter in "-_.") for letter in name) else name

@@ -211,18 +211,18 @@ class BottomLines:
     def draw(self, drawing: Drawing) -> None:
         """Another drawing takes the place of what is there."""
         if (list(drawing.lines), drawing.row, drawing.column) != (self._lines, self._row, self._column):
-            self._write(self._erased() + self._drawn(*drawing))
+            self._write(self._erased() + self._drawn_lines(*drawing))
 
     def above(self, texts: Sequence[str], drawing: Drawing | None = None) -> None:
         """Write lines for good; below them stands the other drawing from then on, or what is drawn."""
         below = drawing or Drawing(self._lines, self._row, self._column)
         finished_lines = "".join(f"{text}\n" for text in texts)
-        self._write(self._erased() + finished_lines + self._drawn(*below))
+        self._write(self._erased() + finished_lines + self._drawn_lines(*below))
 
     def redraw(self) -> None:
         """On a screen that something else wrote to."""
         lines, row, column = self._lines, self._row, self._column
-        self._write("\x1b[H\x1b[2J" + self._drawn(lines, row, column))
+        self._write("\x1b[H\x1b[2J" + self._drawn_lines(lines, row, column))
 
     def erase(self) -> None:
         self._write(self._erased())
@@ -232,7 +232,7 @@ class BottomLines:
         self._lines, self._row, self._column = [], 0, 0
         return f"{up}\r\x1b[J"
 
-    def _drawn(self, lines: Sequence[str], row: int, column: int) -> str:
+    def _drawn_lines(self, lines: Sequence[str], row: int, column: int) -> str:
         self._lines, self._row, self._column = list(lines), row, column
         up = f"\x1b[{len(lines) - 1 - row}A" if len(lines) - 1 > row else ""
         right = f"\x1b[{column}C" if column else ""

@@ -204,13 +204,13 @@ def in_persons_name(function: F) -> F:
             if actor != OWNER or call.token is not None or "room" not in options:
                 raise
             line = room_command_line(call, "invite", options["room"], OWNER)
-            raise NotAllowed(error.right, error.chain, _what(error), f"`{line}` lets you in") from error
+            raise NotAllowed(error.right, error.chain, _refused_act(error), f"`{line}` lets you in") from error
 
     wrapped: F = as_actor(run)  # type: ignore[assignment]
     return wrapped
 
 
-def _what(error: NotAllowed) -> str:
+def _refused_act(error: NotAllowed) -> str:
     return str(error).partition(" may not ")[2]
 
 
@@ -441,7 +441,7 @@ def list_(call: Call, archived: bool, is_every: bool, limit: int) -> None:
             Span(str(room.unread_mentions or ""), "bad"),
             local_time(room.last_message_time or room.created_at),
             Span(room.title or "", "label"),
-            Span(_state(room), "dim"),
+            Span(_room_state(room), "dim"),
         ]
         for room in rooms
     ]
@@ -455,7 +455,7 @@ def list_(call: Call, archived: bool, is_every: bool, limit: int) -> None:
         call.note(f"{waiting} open: `weft room invitations` lists them")
 
 
-def _state(room: Room) -> str:
+def _room_state(room: Room) -> str:
     words = [] if room.status == "active" else [room.status]
     return ", ".join([*words, *(["of another ledger"] if room.is_foreign else []), *(["left"] if room.is_left else [])])
 
@@ -512,7 +512,7 @@ def _room_lines(room: Room) -> Iterator[Line]:
     for what, value in (
         ("made", f"by {room.created_by_name}, {local_time(room.created_at)}"),
         ("forked", origin),
-        ("state", _state(room) or None),
+        ("state", _room_state(room) or None),
         ("history", f"whoever joins reads {history}"),
         ("messages", f"{room.position}, {unread}"),
     ):
@@ -733,17 +733,17 @@ def post(call: Call, room: str, text: str, attach: tuple[str, ...], no_wait: boo
         raise InvalidInput("the message is empty", "give a text, or pipe one in with -")
     if no_wait or call.token is not None:
         with call.writing() as ledger:
-            receipt = _posted(ledger, room, words, attach, key)
+            receipt = _post_text(ledger, room, words, attach, key)
         _show_receipt(call, room, receipt.typed, receipt.posted)
         return
-    answered, failures = _answered(call, room, words, attach, key)
+    answered, failures = _post_and_answer(call, room, words, attach, key)
     if call.json:
         call.document(answered)
     if failures:
         _end_with(call, failures)
 
 
-def _posted(ledger: Ledger, room: str, words: str, attach: tuple[str, ...], key: str | None) -> PostedText:
+def _post_text(ledger: Ledger, room: str, words: str, attach: tuple[str, ...], key: str | None) -> PostedText:
     from weft.kernel.message_text import write_typed_mentions
 
     record = ledger.rooms.get(room)
@@ -786,7 +786,7 @@ def addressees(ledger: Ledger, room: str) -> list[Addressee]:
     return [*present.values(), *others]
 
 
-def _answered(
+def _post_and_answer(
     call: Call, room: str, words: str, attach: tuple[str, ...], key: str | None
 ) -> tuple[AnsweredPost, list[FailedAnswer]]:
     """Post, and have it answered; answers are printed as they are posted."""
@@ -798,7 +798,7 @@ def _answered(
 
         ledger, crossing = call.of_owner().in_name_of(call.actor, access.ledger), access.mirror.crossing
         mentions = await crossing.run(lambda: mention_notices(call, access))
-        text = await to_the_end(crossing.run(lambda: _posted(ledger, room, words, attach, key)))
+        text = await to_the_end(crossing.run(lambda: _post_text(ledger, room, words, attach, key)))
         typed, posted = text.typed, text.posted
         _note_names(call, typed)
         call.note(f"posted as message {posted.position}")

@@ -73,14 +73,14 @@ class Terminal:
             "redo": self._redo,
             "model": self._model,
             "steer": self._steer,
-            "interrupt": lambda _: self._weft("interrupt", self._talk.label),
+            "interrupt": lambda _: self._run_weft("interrupt", self._talk.label),
             "approve": partial(self._answer_call, "approve"),
             "reject": partial(self._answer_call, "reject"),
-            "retry": lambda _: self._answered(self._talk.retry),
+            "retry": lambda _: self._show_answer(self._talk.retry),
             "compact": self._compact,
             "tree": self._tree,
             "cost": self._cost,
-            "sessions": lambda _: self._weft("sessions"),
+            "sessions": lambda _: self._run_weft("sessions"),
             "switch": self._switch,
             "show": self._show,
             "quit": self._quit,
@@ -92,8 +92,8 @@ class Terminal:
         while not self._is_over:
             try:
                 for admission in self._talk.unanswered_steering():
-                    self._answered(partial(self._talk.answer, admission))
-                self._handle_input(self._read())
+                    self._show_answer(partial(self._talk.answer, admission))
+                self._handle_input(self._read_input())
             except EOFError:
                 click.echo()
                 return
@@ -115,7 +115,7 @@ class Terminal:
             case None:
                 pass
 
-    def _read(self) -> list[str]:
+    def _read_input(self) -> list[str]:
         lines: list[str] = []
         while needs_more(lines):
             typed = self._typed.next_line()
@@ -169,9 +169,9 @@ class Terminal:
 
     def _answer(self, text: str) -> None:
         ask_about_rules(self._call, turn_folder(self._talk.ledger, self._talk.label))
-        self._answered(lambda on_token: self._talk.say(text, on_token))
+        self._show_answer(lambda on_token: self._talk.say(text, on_token))
 
-    def _answered(self, ask: Callable[[OnToken], TurnReply | None]) -> None:
+    def _show_answer(self, ask: Callable[[OnToken], TurnReply | None]) -> None:
         """Show an answer as it comes, then what it was made of."""
         before, repeated = self._talk.head, RepeatedText()
         waiting = "loading the embedded model…" if self._talk.must_load else "…"
@@ -225,7 +225,7 @@ class Terminal:
     def _answer_call(self, verb: str, id: str) -> None:
         if not id:
             raise NotApplicable("no tool call waits here", f"/{verb} ID; `weft approvals` lists what waits elsewhere")
-        self._weft(verb, id)
+        self._run_weft(verb, id)
 
     def _greet(self) -> None:
         talk = self._talk
@@ -281,18 +281,18 @@ class Terminal:
             self._call.screen.show(*line)
 
     def _fork(self, label: str) -> None:
-        before, label = self._here(), label or self._talk.free_label()
-        if self._weft("--quiet", "fork", before, label) in (OK, UNFINISHED):
+        before, label = self._command_line_here(), label or self._talk.free_label()
+        if self._run_weft("--quiet", "fork", before, label) in (OK, UNFINISHED):
             self._talk.switch(label)
             self._call.screen.show(Span(label, "label"), " goes on from here; ", Span(before, "label"), " stays")
 
     def _undo(self, _: str) -> None:
         asked = self._talk.last_exchange().asked
-        if self._weft("--quiet", "undo", self._here()) in (OK, UNFINISHED):
+        if self._run_weft("--quiet", "undo", self._command_line_here()) in (OK, UNFINISHED):
             self._call.screen.show("undone: ", Span(asked.split("\n")[0][:60], "dim"), "; /redo brings it back")
 
     def _redo(self, _: str) -> None:
-        if self._weft("--quiet", "undo", self._talk.label, "--redo") in (OK, UNFINISHED):
+        if self._run_weft("--quiet", "undo", self._talk.label, "--redo") in (OK, UNFINISHED):
             again = self._talk.last_exchange().asked
             self._call.screen.show("again there: ", Span(again.split("\n")[0][:60], "dim"))
 
@@ -309,18 +309,18 @@ class Terminal:
     def _steer(self, text: str) -> None:
         if not text:
             raise NotApplicable("say what the turn is to know", "/steer TEXT")
-        self._answered(lambda on_token: self._talk.steer(text, on_token))
+        self._show_answer(lambda on_token: self._talk.steer(text, on_token))
 
     def _compact(self, focus: str) -> None:
         from weft.surfaces.cli.sessions.recording import make_compaction
 
-        make_compaction(self._call, self._here(), "summary", focus or None, has_default_model=True)
+        make_compaction(self._call, self._command_line_here(), "summary", focus or None, has_default_model=True)
 
     def _tree(self, _: str) -> None:
-        self._weft("tree", self._here())
+        self._run_weft("tree", self._command_line_here())
 
     def _cost(self, _: str) -> None:
-        self._weft("usage", "--branch", self._here())
+        self._run_weft("usage", "--branch", self._command_line_here())
 
     def _switch(self, session: str) -> None:
         if not session:
@@ -331,18 +331,18 @@ class Terminal:
         self._recall()
 
     def _show(self, turn: str) -> None:
-        self._weft("show", turn or self._here())
+        self._run_weft("show", turn or self._command_line_here())
 
     def _quit(self, _: str) -> None:
         self._is_over = True
 
-    def _here(self) -> str:
+    def _command_line_here(self) -> str:
         session = self._talk.session()
         if session is None or session.head is None:
             raise NotApplicable("nothing was said here yet", "say something first")
         return session.label
 
-    def _weft(self, *arguments: str) -> int:
+    def _run_weft(self, *arguments: str) -> int:
         """The command of this name, which says itself what goes wrong; its exit code."""
         from weft.surfaces.cli.main import run
 

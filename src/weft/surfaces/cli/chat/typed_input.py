@@ -230,9 +230,9 @@ class KeyReader:
                 if (key := _SEQUENCES.get(sequence)) is not None:
                     yield key
             else:
-                yield from self._plain()
+                yield from self._plain_keys()
 
-    def _plain(self) -> Iterator[Key | Typed]:
+    def _plain_keys(self) -> Iterator[Key | Typed]:
         first = self._rest[0]
         if (key := _CONTROLS.get(first)) is not None:
             self._rest = self._rest[1:]

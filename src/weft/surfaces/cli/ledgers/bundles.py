@@ -207,7 +207,7 @@ def open_(
     with TemporaryDirectory(prefix="weft-bundle-") as folder, call.making(str(Path(folder) / "ledger.db")) as ledger:
         with progress(call, "open") as bar:
             report, _ = import_bundle(ledger, file, keys, progress=bar.counted)
-        call.note(_whose(report))
+        call.note(_signer_words(report))
         if rev is not None:
             show_turn(call, ledger, rev, full)
         else:
@@ -229,12 +229,12 @@ def _bring(call: Call, file: str, into: str, keys: Any) -> None:
         report=report,
     )
     call.answer(answer, [f"{new}, {brought.known:,} known already"])
-    call.note(_whose(report))
+    call.note(_signer_words(report))
     for thread in report.threads:
         call.note(f"go on from it: `weft fork {shell_word(thread.digest[:12])} LABEL`")
 
 
-def _whose(report: BundleReport) -> str:
+def _signer_words(report: BundleReport) -> str:
     """Who vouches for it, in a few words."""
     trusted = [signature.name for signature in report.signatures if signature.trusted and signature.name]
     if trusted:

@@ -71,11 +71,11 @@ def carry_out(
         if yes:  # what an erasure left that was cut short, or done on another machine
             _forget_files(call, ledger, plan.turns, reason or "erased before")
         nothing = NothingToErase(erased_already=plan.erased_already, stays=len(plan.stays))
-        call.answer(nothing, [_nothing(plan)])
+        call.answer(nothing, [_nothing_to_erase(plan)])
         return
     if reason is None or not yes:
         lines = _plan_lines(plan, _shown_labels(call, ledger), every=False, redacted=len(remainders))
-        _ask(call, [*lines, *goes], reason)
+        _ask_for_reason(call, [*lines, *goes], reason)
     with progress(call, "erase") as bar:
         done = ledger.erasure.erase(plan, reason=reason or "", remainders=remainders, progress=bar.staged)
     ImportJob(find_ledger(call.ledger)).forget()
@@ -145,11 +145,11 @@ def _note_remotes(call: Call, ledger: Ledger) -> None:
         return
     if names := tuple(remote.name for remote in remotes(ledger)):
         call.note(
-            f"ledgers that you sync with may still hold it: {_few(names)}; `weft push` brings them the tombstones"
+            f"ledgers that you sync with may still hold it: {_few_names(names)}; `weft push` brings them the tombstones"
         )
 
 
-def _nothing(plan: ErasurePlan) -> str:
+def _nothing_to_erase(plan: ErasurePlan) -> str:
     if plan.stays or plan.held:
         return (
             "nothing to erase: others use all of it; `weft erase --dry-run` shows who, --everywhere takes it from them"
@@ -157,7 +157,7 @@ def _nothing(plan: ErasurePlan) -> str:
     return f"nothing to erase: {counted(plan.erased_already, 'content')} erased already"
 
 
-def _ask(call: Call, plan_lines: list[Line], reason: str | None) -> None:
+def _ask_for_reason(call: Call, plan_lines: list[Line], reason: str | None) -> None:
     """Show the plan; without a reason nothing is asked, and the reason is what is missing."""
     is_answered = is_person_there(call)
     if not call.json and (is_answered or reason is None):
@@ -188,7 +188,7 @@ def _plan_lines(plan: ErasurePlan, shown: dict[str, str], *, every: bool, redact
         yield [f"  among them {counted(plan.verbatim, 'piece')} of imported files, kept verbatim"]
     if plan.reached:
         verb = "loses" if len(plan.reached) == 1 else "lose"
-        yield [f"  {counted(len(plan.reached), 'other turn')} {verb} a content: {_few(map(short, plan.reached))}"]
+        yield [f"  {counted(len(plan.reached), 'other turn')} {verb} a content: {_few_names(map(short, plan.reached))}"]
     for session in plan.sessions:
         about = "its label and title go" if session.named else "contains it"
         yield [
@@ -197,18 +197,18 @@ def _plan_lines(plan: ErasurePlan, shown: dict[str, str], *, every: bool, redact
             f" ({about}, {session.status})",
         ]
     if plan.rooms:
-        yield [f"said in rooms: {_few(room[-8:] for room in plan.rooms)}"]
+        yield [f"said in rooms: {_few_names(room[-8:] for room in plan.rooms)}"]
     if plan.subagents:
-        subagents = _few(shown.get(label, label) for label in plan.subagents)
+        subagents = _few_names(shown.get(label, label) for label in plan.subagents)
         yield [f"not named, so not erased: sessions of subagents: {subagents}"]
     if plan.held:
         holders = dict.fromkeys(shown.get(label, label) for turn in plan.held for label in turn.sessions)
         verb = "belongs" if len(plan.held) == 1 else "belong"
-        yield [Span("stays: ", "good"), f"{counted(len(plan.held), 'turn')} that also {verb} to {_few(holders)}"]
+        yield [Span("stays: ", "good"), f"{counted(len(plan.held), 'turn')} that also {verb} to {_few_names(holders)}"]
     if plan.stays:
         users = dict.fromkeys(_short_user(user) for staying in plan.stays for user in staying.used_by)
         yield [Span("stays: ", "good"), f"{counted(len(plan.stays), 'content')} that others use too: "
-               f"{_few(users)}; --everywhere takes them as well"]  # fmt: skip
+               f"{_few_names(users)}; --everywhere takes them as well"]  # fmt: skip
     if plan.erased_already:
         yield [f"{counted(plan.erased_already, 'content')} erased already"]
     yield from _copy_lines(plan)
@@ -225,7 +225,7 @@ def _short_user(user: str) -> str:
     return f"turn {short(user)}" if user.startswith("turn ") else user
 
 
-def _few(all_names: Iterable[str]) -> str:
+def _few_names(all_names: Iterable[str]) -> str:
     names = list(all_names)
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
@@ -320,7 +320,7 @@ def _list(call: Call, ledger: Ledger, pending: bool) -> None:
         (
             local_time(tombstone.erased_at),
             Span(tombstone.ref[:16], "id"),
-            _place(reader, tombstone),
+            _place_of_content(reader, tombstone),
             tombstone.actor,
             _ledger_of(ledger, tombstone),
             states.get(tombstone.ref, "erased"),
@@ -348,7 +348,7 @@ def _states(ledger: Ledger, waiting: list[Tombstone]) -> dict[str, Span]:
     return refused | {tombstone.ref: Span("waits", "warn") for tombstone in waiting}
 
 
-def _place(reader: Reader, tombstone: Tombstone) -> str:
+def _place_of_content(reader: Reader, tombstone: Tombstone) -> str:
     """The turn or the session that the content was of, as other commands take it."""
     if tombstone.turn_id is not None:
         return short(tombstone.turn_id)
@@ -426,8 +426,8 @@ def secrets_command(
             call.documents(matches) if call.json else call.screen.page(_match_lines(report, matches))
             _note_names(call, report)
             return DIFFERENT if matches else OK
-        call.answer(report, *_lines(report))
-        _note(call, report)
+        call.answer(report, *_report_lines(report))
+        _note_report(call, report)
         return DIFFERENT if report.secrets and not options["ignored"] else OK
 
 
@@ -466,7 +466,7 @@ def _erase(
     yes: bool,
 ) -> None:
     """Labels that hold a credential are not shown in the plan either."""
-    if reason is not None and _holds(scanner, reason):
+    if reason is not None and _holds_secret(scanner, reason):
         raise InvalidInput("the reason holds a credential itself", "say why, without saying what")
     refs = list(dict.fromkeys(ref for secret in report.secrets for ref in secret.contents))
     if not refs:
@@ -474,18 +474,18 @@ def _erase(
     with progress(call, "erase") as bar:
         plan = ledger.erasure.plan(refs, progress=bar.staged)
     named = tuple(
-        replace(affected, label=affected.id) if _holds(scanner, affected.label) else affected
+        replace(affected, label=affected.id) if _holds_secret(scanner, affected.label) else affected
         for affected in plan.sessions
     )
     carry_out(call, ledger, replace(plan, sessions=named), reason, remainders=remainders, dry_run=dry_run, yes=yes)
     call.note("a credential that was recorded is known: replace it where it came from, too")
 
 
-def _holds(scanner: SecretScanner, text: str) -> bool:
+def _holds_secret(scanner: SecretScanner, text: str) -> bool:
     return bool(scanner.scan(text.encode("utf-8", "replace"), b""))
 
 
-def _lines(report: SecretReport) -> Iterator[Line]:
+def _report_lines(report: SecretReport) -> Iterator[Line]:
     for secret in report.secrets:
         yield [Span(secret.fingerprint, "id"), "  ", Span(secret.kind, "bad"), f" {secret.shown}  ",
                f"{counted(secret.times, 'time')}, {', '.join(secret.rules)}"]  # fmt: skip
@@ -519,7 +519,7 @@ def _secret_place(place: SecretPlace) -> Line:
     return [*line, place.what]
 
 
-def _note(call: Call, report: SecretReport) -> None:
+def _note_report(call: Call, report: SecretReport) -> None:
     looked = f"{counted(report.scanned.contents, 'new content')} ({report.scanned.bytes:,} bytes) looked at"
     call.note(f"{counted(len(report.secrets), 'secret')} found; {looked} with {report.rules}")
     if report.ignored:

@@ -115,7 +115,7 @@ def export_command(
         _export_room(call, room, form, file, title, force)
         return
     with call.copying() if file != STANDARD else call.reading() as ledger, progress(call, "export") as bar:
-        names = _heads(ledger) if every else _found(call, ledger, revs)
+        names = _heads(ledger) if every else _found_revisions(call, ledger, revs)
         chosen = _form_of(call, form, file, FORMS)
         done = export(
             ledger.originals() if original else ledger,
@@ -135,7 +135,7 @@ def export_command(
     _show_exported(call, done, file)
 
 
-def _found(call: Call, ledger: Ledger, revs: tuple[str, ...]) -> list[str]:
+def _found_revisions(call: Call, ledger: Ledger, revs: tuple[str, ...]) -> list[str]:
     """What is exported; one that is not there is told before anything else is asked for."""
     names = [require_named_or_latest(call, ledger, rev) for rev in revs or (None,)]
     for name in names:
@@ -264,7 +264,7 @@ def resume_command(call: Call, rev: str | None, tool: str | None, folder: str | 
     elif call.quiet:
         call.screen.show(prepared.command)
     else:
-        for line in _lines(prepared, written=not dry_run):
+        for line in _resume_lines(prepared, written=not dry_run):
             call.screen.show(*line)
     if not is_there:
         call.note(f"{prepared.workspace} is no folder here: say where to go on with `--in DIR`")
@@ -294,14 +294,14 @@ ROOTS: dict[str, Callable[[Path, Mapping[str, str]], Path]] = {"claude-code": _c
 """Where each tool keeps its things."""
 
 
-def _lines(prepared: Resume, *, written: bool) -> list[Line]:
+def _resume_lines(prepared: Resume, *, written: bool) -> list[Line]:
     from weft.exchange.resuming import load_format
 
     format = load_format(prepared.tool)
     own = f", {prepared.verbatim:,} as {prepared.tool} wrote them" if prepared.verbatim else ""
     lines: list[Line] = [
         [Span("turns    ", "dim"), f"{counted(prepared.turns, 'turn')} in {counted(prepared.records, 'record')}{own}"],
-        [Span("format   ", "dim"), f"{prepared.tool} {prepared.structure}, {_checked(format.verified)}"],
+        [Span("format   ", "dim"), f"{prepared.tool} {prepared.structure}, {_verified_words(format.verified)}"],
         [Span("file     " if written else "would be ", "dim"), prepared.path],
     ]
     for name, count in prepared.lost.items():
@@ -309,7 +309,7 @@ def _lines(prepared: Resume, *, written: bool) -> list[Line]:
     return [*lines, [Span("run      ", "dim"), prepared.command]]
 
 
-def _checked(verified: tuple[str, ...]) -> str:
+def _verified_words(verified: tuple[str, ...]) -> str:
     return (
         f"tried with {', '.join(verified)}"
         if verified

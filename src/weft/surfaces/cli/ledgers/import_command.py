@@ -129,7 +129,7 @@ def import_command(
     after = read_moment(since, "since", SystemClock().now_ms(), LocalZone())
     asked = _Asked(
         call,
-        _named(path),
+        _named_sources(path),
         load_importers(only),
         only,
         after,
@@ -243,11 +243,11 @@ class _Asked(Struct, frozen=True):
 
         with _ledger(self.call, False) as ledger:
             assert ledger is not None
-            importing = partial(self._followed, ledger)
+            importing = partial(self._follow_sources, ledger)
             places = self.paths or [*all_places(self.importers)]
             return follow(self.call, importing, places, ledger, self.folders)
 
-    def _followed(self, ledger: Ledger, on_ended: OnEnded | None) -> ImportRun:
+    def _follow_sources(self, ledger: Ledger, on_ended: OnEnded | None) -> ImportRun:
         return self.importing(ledger, follow=True, on_ended=on_ended)
 
     def begin(self, watch: bool) -> int:
@@ -282,7 +282,7 @@ class _Asked(Struct, frozen=True):
         return show_stopped(self.call, ImportJob(_place_of_ledger(self.call)).stop(SystemClock()))
 
 
-def _named(paths: Sequence[str]) -> list[Path | Address]:
+def _named_sources(paths: Sequence[str]) -> list[Path | Address]:
     """The files, folders and databases to import. An empty path, such as a variable of a script that is not set, would
     be the current folder."""
     from weft.exchange.importing.sources import Address

@@ -255,14 +255,14 @@ def time_text(seconds: float) -> str:
 SHORTEST_BAR, LONGEST_BAR, BESIDE_THE_BAR = 4, 40, 62
 
 
-def _silent(step: ImportStep) -> None:
+def _ignore_step(step: ImportStep) -> None:
     """Nobody watches."""
 
 
 @contextmanager
 def import_progress(call: Call) -> Iterator[Callable[[ImportStep], None]]:
     if not sys.stderr.isatty() or call.quiet or call.json:
-        yield _silent
+        yield _ignore_step
         return
     from rich.console import Console
     from rich.progress import (

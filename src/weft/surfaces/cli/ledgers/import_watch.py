@@ -52,7 +52,7 @@ class WatchLines:
 
     def show(self, event: WatchEvent | KeptFolder) -> None:
         with self._lock:
-            _count(self.end, event)
+            _count_event(self.end, event)
             _show(self._call, event)
 
 
@@ -80,7 +80,7 @@ def follow(
         pass
     end.files = files
     if call.json:
-        _line(end)
+        _print_line(end)
     else:
         counts = f"{counted(end.sessions, 'new session')}, {counted(end.turns, 'new turn')}"
         snapshots = f", {counted(end.snapshots, 'snapshot')}" if folders else ""
@@ -91,7 +91,7 @@ def follow(
     return 0
 
 
-def _count(end: EndedWatch, happening: WatchEvent | KeptFolder) -> None:
+def _count_event(end: EndedWatch, happening: WatchEvent | KeptFolder) -> None:
     if isinstance(happening, SourceImported):
         end.sessions += happening.sessions
         end.turns += happening.turns
@@ -117,16 +117,16 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _line(value: Struct) -> None:
+def _print_line(value: Struct) -> None:
     click.echo(document(form(value)), color=True)
 
 
 def _show(call: Call, event: WatchEvent | KeptFolder) -> None:
     if call.json:
-        _line(event)
+        _print_line(event)
     elif isinstance(event, SourceImported):
         if event.turns or event.sessions or event.superseded:
-            call.screen.show(*_row(event))
+            call.screen.show(*_imported_row(event))
     elif isinstance(event, WatchBegan):
         call.note(f"{counted(event.files, 'file')}, {size_text(event.bytes)}; reading what is new, the latest first")
         if event.is_blind:
@@ -144,7 +144,7 @@ def _show(call: Call, event: WatchEvent | KeptFolder) -> None:
         call.note("kept the files of turn ", Span(event.turn[-8:], "id"), f" in {shortened(event.folder)}")
 
 
-def _row(imported: SourceImported) -> list[Span | str]:
+def _imported_row(imported: SourceImported) -> list[Span | str]:
     new = [counted(imported.turns, "turn")] if imported.turns else []
     new += [f"{imported.superseded:,} replaced"] if imported.superseded else []
     new += [f"{imported.open_turns:,} open"] if imported.open_turns else []

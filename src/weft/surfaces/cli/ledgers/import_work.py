@@ -72,7 +72,7 @@ class ImportWork:
         importers = load_importers(order.only)
         with (
             open_ledger(order.ledger, create=False, trust=trust_store()) as ledger,
-            kept_folders(ledger, order.folders, self._kept) as on_ended,
+            kept_folders(ledger, order.folders, self._on_kept_folder) as on_ended,
         ):
             importing = ImportRun(
                 ledger,
@@ -137,9 +137,9 @@ class ImportWork:
         watching = SourceWatch(importing, partial(listening, clock=self._clock), self._clock)
         with closing(watching.run(self._places())) as happening:
             for event in happening:
-                self._happened(event)
+                self._on_event(event)
 
-    def _happened(self, event: WatchEvent) -> None:
+    def _on_event(self, event: WatchEvent) -> None:
         from weft.exchange.importing.watch import SourceImported, SourceTroubled, WatchBegan, WatchCaughtUp
 
         with self._lock:
@@ -156,7 +156,7 @@ class ImportWork:
             self.status = status
             self.write_status(now=isinstance(event, WatchCaughtUp))
 
-    def _kept(self, kept_folder: KeptFolder) -> None:
+    def _on_kept_folder(self, kept_folder: KeptFolder) -> None:
         """Told by another thread."""
         if kept_folder.error is not None:
             say(f"{kept_folder.folder}: its files were not kept: {kept_folder.error}")
@@ -183,14 +183,14 @@ def main() -> int:
         with job.held():
             work = ImportWork(job, order)
             work.write_status()
-            return _guarded(work, ready)
+            return _run_guarded(work, ready)
     except WeftError as error:
         with ready:
             ready.write(str(error).encode())
         return 1
 
 
-def _guarded(work: ImportWork, ready: BinaryIO) -> int:
+def _run_guarded(work: ImportWork, ready: BinaryIO) -> int:
     """Whoever hears that it is ready may ask it to stop at once."""
     try:
         with ready:

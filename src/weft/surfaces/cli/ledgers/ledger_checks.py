@@ -203,7 +203,7 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
         if is_sound:
             with suppress(LedgerTooOld):  # the next command upgrades it; the doctor changes nothing
                 yield _trust(call, path)
-                yield from _wishes(call, path)
+                yield from _open_requests(call, path)
                 with call.looking(path) as ledger:
                     yield from as_far_as_it_goes("files", partial(examine_files, ledger))
     yield examine_git()
@@ -227,7 +227,7 @@ def _trust(call: Call, path: str) -> Diagnosis:
     return note("trust", why, "reading and recording work", Action.TRUST_LEDGER.of(ledger=path))
 
 
-def _wishes(call: Call, path: str) -> Iterator[Diagnosis]:
+def _open_requests(call: Call, path: str) -> Iterator[Diagnosis]:
     """Snapshots and restores that somebody asked for and nobody carried out."""
     from weft.ledger.api import ResourceLog
 

@@ -118,7 +118,7 @@ def init_command(call: Call, path: str | None, user: bool) -> None:
     named = path if path and Site.of(path).is_address else named_ledger(call.ledger)
     if not user and named is not None and Site.of(named).is_address and path in (None, named):
         return _make_there(call, named)
-    place = _place(named, path, user)
+    place = _place_of_ledger(named, path, user)
     is_new = not place.exists()
     if not user and (is_new or path is not None or named is None):
         _refuse_links(place)
@@ -153,7 +153,7 @@ def _answer(call: Call, place: str, is_new: bool) -> None:
         call.note('record a turn with `weft record --query "…" --response "…"`, then look at it with `weft log`')
 
 
-def _place(named: str | None, path: str | None, user: bool) -> Path:
+def _place_of_ledger(named: str | None, path: str | None, user: bool) -> Path:
     if user:
         return user_ledger()
     if path is not None or named is None:

@@ -115,8 +115,8 @@ def diff_program(call: Call, name: str, before: int | None, after: int | None) -
         call.documents(differences)
         return
     for difference in differences:
-        values = [_short(difference.before)] if difference.how != "added" else []
-        values += [_short(difference.after)] if difference.how != "removed" else []
+        values = [_short_value(difference.before)] if difference.how != "added" else []
+        values += [_short_value(difference.after)] if difference.how != "removed" else []
         call.screen.show(
             Span(f"{difference.how:<8}", DIFFERENCE_STYLES[difference.how]), f" {difference.path}: {' → '.join(values)}"
         )
@@ -124,7 +124,7 @@ def diff_program(call: Call, name: str, before: int | None, after: int | None) -
         call.note("they do not differ")
 
 
-def _short(value: Any) -> str:
+def _short_value(value: Any) -> str:
     from weft.surfaces.wire.forms import document
 
     return document(value)
@@ -240,13 +240,13 @@ def apply_command(
     `weft program get --json` shows such objects; a list of them is taken, too, or one under programs. All is done in
     one append. YAML is read as version 1.2 says, without aliases.
     """
-    wanted = [program for name in file for program in _read(name)]
+    wanted = [program for name in file for program in _read_programs(name)]
     with changing(call, actor) as programs:
         plan = programs.apply(wanted, prune=prune, dry_run=dry_run, key=retry_key)
     _show(call, plan, dry_run)
 
 
-def _read(name: str) -> list[WantedProgram]:
+def _read_programs(name: str) -> list[WantedProgram]:
     from weft.kernel.contents import decode_utf8
     from weft.programs.program_changes import read_files, read_text
 
@@ -649,7 +649,7 @@ def get_model(call: Call, name: str | None, source: Path | None, listed: bool) -
         _list_model_files(call, [_fetchable(file, folder) for file in MODEL_FILES])
         return
     file = known_model_file(name)
-    path = _brought(call, file, folder, source)
+    path = _bring_model(call, file, folder, source)
     size = f"{file.size_bytes / 1_000_000:,.0f} MB"
     call.answer(_fetchable(file, folder), [Span(file.name, "label"), f" is at {path} ({size}, its SHA-256 is right)"])
     call.note(f"`weft chat --model {shell_word(file.name)}` talks with it; `rm {shell_word(str(path))}` removes it")
@@ -679,7 +679,7 @@ def _fetchable(file: ModelFile, folder: ModelFolder) -> FetchableModel:
     )
 
 
-def _brought(call: Call, file: ModelFile, folder: ModelFolder, source: Path | None) -> Path:
+def _bring_model(call: Call, file: ModelFile, folder: ModelFolder, source: Path | None) -> Path:
     """Where the model lies, after it was fetched or copied, if it was not there already."""
     import asyncio
 

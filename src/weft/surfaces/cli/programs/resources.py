@@ -107,7 +107,7 @@ def show(call: Call, resource: str, limit: int) -> None:
         record = ledger.resources.get(resource)
         snapshots = ledger.resources.snapshots(record.id, limit=limit)
         absent = absent_snapshots(ledger, snapshots)
-        wanted = _wanted(ledger, record)
+        wanted = _wanted_ids(ledger, record)
         why = _obstacle(ledger, record) if wanted else None
     answer = ShownResource(
         resource=record, snapshots=tuple(snapshots), not_here=tuple(absent), wanted=wanted, waits_because=why
@@ -130,7 +130,7 @@ def show(call: Call, resource: str, limit: int) -> None:
         call.note("nothing is kept of it; `weft resource snapshot NAME` takes a snapshot")
 
 
-def _wanted(ledger: Ledger, resource: Resource) -> tuple[str, ...]:
+def _wanted_ids(ledger: Ledger, resource: Resource) -> tuple[str, ...]:
     """The ids of snapshots and restores of it that are wanted and not carried out."""
     from weft.ledger.api import ResourceLog
 
@@ -177,7 +177,7 @@ def _periods(graph: Neighbours) -> list[ResourceOwnership]:
     return [
         ResourceOwnership(
             owner=_owner(edge.source, graph.nodes[edge.source].properties),
-            why=_text(edge.attributes.get("why")),
+            why=_text_or_none(edge.attributes.get("why")),
             since_at=edge.valid_from,
             until_at=edge.valid_to,
         )
@@ -193,7 +193,7 @@ def _owner(name: str, properties: dict[str, Any]) -> Owner:
     return Owner("agent" if kind == "program" else kind, id, properties.get("label") or properties.get("name"))
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return None if value is None else str(value)
 
 

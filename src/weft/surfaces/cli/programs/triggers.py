@@ -46,16 +46,16 @@ MISSED_WORDS = {
 
 
 def listed_trigger(programs: Programs, program: Program, now_ms: int) -> ListedTrigger:
-    return ListedTrigger(**_fields(programs, program, now_ms))
+    return ListedTrigger(**_trigger_fields(programs, program, now_ms))
 
 
 def shown_trigger(programs: Programs, program: Program, now_ms: int) -> ShownTrigger:
     gaps = tuple(programs.missed_times(program.id, limit=MOST_GAPS))
-    return ShownTrigger(**_fields(programs, program, now_ms), config=program.config, gaps=gaps)
+    return ShownTrigger(**_trigger_fields(programs, program, now_ms), config=program.config, gaps=gaps)
 
 
-def _fields(programs: Programs, program: Program, now_ms: int) -> dict[str, Any]:
-    config, fault = _read(program)
+def _trigger_fields(programs: Programs, program: Program, now_ms: int) -> dict[str, Any]:
+    config, fault = _read_trigger(program)
     firings = programs.trigger_firings(program.id, limit=1)
     missed = programs.missed_times(program.id, limit=MOST_GAPS)
     since = max((change.at for change in programs.history(program.id) if change.kind != "trigger_paused"), default=0)
@@ -76,7 +76,7 @@ def _fields(programs: Programs, program: Program, now_ms: int) -> dict[str, Any]
     }
 
 
-def _read(program: Program) -> tuple[dict[str, Any], str | None]:
+def _read_trigger(program: Program) -> tuple[dict[str, Any], str | None]:
     """The configuration of a trigger, and why it cannot be read where it cannot: another ledger may have written it."""
     from weft.kernel.errors import InvalidConfig
     from weft.runtime.invoke.trigger_firing import readable_config

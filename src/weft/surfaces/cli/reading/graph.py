@@ -101,7 +101,7 @@ def _current_graph(call: Call) -> Iterator[Graph]:
         yield graph
 
 
-def _drawn(call: Call, dot: bool, svg: bool, nodes: Iterable[GraphNode], edges: Iterable[GraphEdge]) -> bool:
+def _draw_picture(call: Call, dot: bool, svg: bool, nodes: Iterable[GraphNode], edges: Iterable[GraphEdge]) -> bool:
     """Whether a picture was asked for, and written."""
     if not dot and not svg:
         return False
@@ -170,7 +170,7 @@ def neighbours(
     """
     with _current_graph(call) as graph:
         walk = graph.neighbours(node, types, direction=direction, at=at, known_at=known_at, limit=limit)
-    if _drawn(call, dot, svg, [walk.node, *walk.nodes.values()], walk.edges):
+    if _draw_picture(call, dot, svg, [walk.node, *walk.nodes.values()], walk.edges):
         return
     if call.json:
         call.document(walk)
@@ -210,7 +210,7 @@ def path(
     """
     with _current_graph(call) as graph:
         paths = graph.path(start, end, types, at=at, known_at=known_at, limit=limit, longest=longest)
-    if _drawn(call, dot, svg, paths.nodes.values(), [edge for path in paths.paths for edge in path.edges]):
+    if _draw_picture(call, dot, svg, paths.nodes.values(), [edge for path in paths.paths for edge in path.edges]):
         return
     if call.json:
         call.document(paths)
@@ -234,7 +234,7 @@ def history(call: Call, run: str, known_at: str | None, limit: int, dot: bool, s
         history = graph.history(run, known_at=known_at, limit=limit)
         if dot or svg:
             edges = graph.neighbours(run, ["RUN_HAS_EVENT"], known_at=known_at, limit=limit).edges
-            _drawn(call, dot, svg, [history.run, *history.events], edges)
+            _draw_picture(call, dot, svg, [history.run, *history.events], edges)
             return
     if call.json:
         call.document(history)
@@ -253,7 +253,7 @@ def lineage(call: Call, node: str, at: str | None, known_at: str | None, limit: 
     """Show what a node was derived from, step by step."""
     with _current_graph(call) as graph:
         walk = graph.lineage(node, at=at, known_at=known_at, limit=limit)
-    if _drawn(call, dot, svg, walk.nodes.values(), walk.edges):
+    if _draw_picture(call, dot, svg, walk.nodes.values(), walk.edges):
         return
     if call.json:
         call.document(walk)
@@ -275,7 +275,7 @@ def calls(call: Call, node: str, known_at: str | None, limit: int, dot: bool, sv
         if dot or svg:
             around = [graph.neighbours(pair.call.name, _OF_CALLS, known_at=known_at) for pair in pairs]
             nodes = [node for walk in around for node in (*walk.nodes.values(), walk.node)]
-            _drawn(call, dot, svg, nodes, [edge for walk in around for edge in walk.edges])
+            _draw_picture(call, dot, svg, nodes, [edge for walk in around for edge in walk.edges])
             return
     if call.json:
         call.documents(pairs)
@@ -304,7 +304,7 @@ def resources(
         if not call.json:
             ends = dict.fromkeys(end for edge in edges for end in (edge.source, edge.target))
             nodes |= {end: graph.node(end) for end in ends if end not in nodes}
-    if _drawn(call, dot, svg, nodes.values(), edges):
+    if _draw_picture(call, dot, svg, nodes.values(), edges):
         return
     if call.json:
         call.documents(states)
@@ -330,7 +330,7 @@ def policies(
         steps = graph.policies(node, at=at, known_at=known_at, limit=limit)
         if dot or svg:
             nodes = [step.policy for step in steps] + [graph.node(step.edge.source) for step in steps]
-            _drawn(call, dot, svg, nodes, [step.edge for step in steps])
+            _draw_picture(call, dot, svg, nodes, [step.edge for step in steps])
             return
     if call.json:
         call.documents(steps)
@@ -347,7 +347,7 @@ def ancestry(call: Call, node: str, known_at: str | None, limit: int, dot: bool,
     """Show what a session was forked from or started by, back to the first session."""
     with _current_graph(call) as graph:
         ancestry = graph.ancestry(node, known_at=known_at, limit=limit)
-    if _drawn(call, dot, svg, ancestry.nodes.values(), [step.edge for step in ancestry.steps]):
+    if _draw_picture(call, dot, svg, ancestry.nodes.values(), [step.edge for step in ancestry.steps]):
         return
     if call.json:
         call.document(ancestry)
@@ -454,13 +454,13 @@ def node_lines(node: GraphNode) -> Iterator[Line]:
         if time is not None:
             yield [Span(f"  {name}: ", "dim"), local_time(time)]
     for name, value in node.properties.items():
-        shown = _readable(name, value)
+        shown = _readable_value(name, value)
         if shown is not None:
             text = shown if isinstance(shown, str) else orjson.dumps(shown).decode()
             yield [Span(f"  {safe(name)}: ", "dim"), safe(text)]
 
 
-def _readable(name: str, value: Any) -> Any:
+def _readable_value(name: str, value: Any) -> Any:
     """A value as people read it: a time of this place for milliseconds, and None for what nothing is known of. What
     was recorded inside of it stays as it is."""
     if name.endswith("_at") and type(value) is int:
@@ -479,14 +479,14 @@ class GraphTables:
     def __init__(self, screen: Screen, nodes: Mapping[str, GraphNode] | None = None) -> None:
         self._whole, self._nodes = not screen.terminal, nodes or {}
 
-    def _shown(self, name: str) -> str:
+    def _shown_node(self, name: str) -> str:
         return shown_name(name, self._nodes.get(name), whole=self._whole)
 
     def name(self, name: str) -> Span:
-        return Span(self._shown(name), "label")
+        return Span(self._shown_node(name), "label")
 
     def names(self, names: Sequence[str]) -> str:
-        return ", ".join(map(self._shown, names))
+        return ", ".join(map(self._shown_node, names))
 
     def edges(self, edges: Sequence[GraphEdge]) -> list[Row]:
         return [(self.name(edge.source), edge.type.value, self.name(edge.target), *since_until(edge)) for edge in edges]
@@ -519,7 +519,7 @@ class GraphTables:
     def calls(self, pairs: Sequence[CallPair]) -> list[Row]:
         rows: list[Row] = []
         for pair in pairs:
-            asked = "" if pair.requested_by is None else self._shown(pair.requested_by)
+            asked = "" if pair.requested_by is None else self._shown_node(pair.requested_by)
             results = self.names([result.name for result in pair.results])
             states = ", ".join(str(result.properties.get("status")) for result in pair.results) or "open"
             tool = safe(str(pair.call.properties.get("tool")))
@@ -532,7 +532,7 @@ class GraphTables:
                 self.name(state.resource.name),
                 safe(str(state.resource.properties.get("name"))),
                 str(state.resource.properties.get("kind")),
-                "" if state.owner is None else self._shown(state.owner.source),
+                "" if state.owner is None else self._shown_node(state.owner.source),
                 self.names([edge.target for edge in state.attached]),
                 self.names([edge.source for edge in state.mounted]),
             )

@@ -100,7 +100,7 @@ def show_log(
 ) -> None:
     """The turns of a ledger, or of one of its threads."""
     reader = Reader(ledger)
-    tails = [] if limit == 0 or after is not None else _tails(ledger, rev, session)
+    tails = [] if limit == 0 or after is not None else _open_tails(ledger, rev, session)
     page: Page[Turn] = Page()
     chosen: Iterable[Turn] = page
     if rev is None or not turn_lists.is_only_provisional(ledger, rev):
@@ -132,7 +132,7 @@ def _show(
     above = turn_lists.log_lines(tails, reader, call.screen.columns, oneline=oneline)
     first = next(turns, None)
     if first is None and not tails:
-        call.note(_nothing(rev, session, asked=asked))
+        call.note(_no_turns_words(rev, session, asked=asked))
         return
     drawing = _Drawing(reader, oneline, call.screen.columns, is_thread=rev is not None)
     every = chain([] if first is None else [first], turns)
@@ -140,14 +140,14 @@ def _show(
     call.screen.page(chain(above, drawing.graph(list(every), glyphs) if graph else drawing.plain(every)))
 
 
-def _tails(ledger: Ledger, rev: str | None, session: str | None) -> list[ProvisionalTurn]:
+def _open_tails(ledger: Ledger, rev: str | None, session: str | None) -> list[ProvisionalTurn]:
     """What other tools are still writing, of what was asked for."""
     tails = ledger.imports.provisional(session) if rev is None else turn_lists.tails_after(ledger, rev)
     made_by = None if session is None else ledger.session(session).id
     return [tail for tail in tails if made_by in (None, tail.session_id)]
 
 
-def _nothing(rev: str | None, session: str | None, *, asked: bool) -> str:
+def _no_turns_words(rev: str | None, session: str | None, *, asked: bool) -> str:
     if session is not None:
         return f"session {session!r} has made no turns here"
     if not asked or rev is not None:
@@ -162,7 +162,7 @@ class _Drawing:
         self._reader, self._oneline, self._columns = reader, oneline, columns
         self._is_thread = is_thread
 
-    def _lines(self, turn: Turn, older: Turn | None, taken: int = 0) -> Iterator[Line]:
+    def _turn_lines(self, turn: Turn, older: Turn | None, taken: int = 0) -> Iterator[Line]:
         room = self._columns - taken
         if self._oneline:
             yield one_line(turn, self._reader, room)
@@ -176,7 +176,7 @@ class _Drawing:
         for i, (turn, older) in enumerate(_with_next(self._reader.ahead(turns))):
             if i and not self._oneline:
                 yield []
-            yield from self._lines(turn, older)
+            yield from self._turn_lines(turn, older)
 
     def graph(self, turns: list[Turn], glyphs: GraphGlyphs) -> Iterator[Line]:
         turns_by_id = {turn.id: turn for turn in turns}
@@ -189,7 +189,7 @@ class _Drawing:
                 continue
             turn = next(ahead)
             beside, below = gutter(row, glyphs), gutter_below(row, glyphs)
-            first, *further = self._lines(turn, older[turn.id], len(below) + 1)
+            first, *further = self._turn_lines(turn, older[turn.id], len(below) + 1)
             yield [Span(beside, "line"), mark(turn, glyphs), " ", *first]
             yield from (
                 [Span(f"{below} ", "line"), *line] if line else [Span(below.rstrip(), "line")] for line in further

@@ -88,17 +88,17 @@ def read_command(call: Call, rev: str | None, steps: bool, original: bool) -> No
         if call.json:
             call.documents(map(read_turn, turns))
             return
-        lines = _lines(call, ledger, first, ledger.point(name), turns)
+        lines = _read_lines(call, ledger, first, ledger.point(name), turns)
         below = (ReadLine(line) for line in turn_lists.provisional_page(tails, full=False))
         show_folded(call.screen, (line for part in (lines, below) for line in part), unfold=steps)
 
 
-def _lines(
+def _read_lines(
     call: Call, ledger: Ledger, first: str, point: RevisionTarget, turns: Iterable[FullTurn]
 ) -> Iterator[ReadLine]:
 
     screen, reader, last = call.screen, Reader(ledger), ledger.turn(point.turn_id)
-    title, facts = _about(ledger, reader, _reached_by(reader, point, last), ledger.turn(first), last)
+    title, facts = _title_and_facts(ledger, reader, _reached_by(reader, point, last), ledger.turn(first), last)
     yield from head_lines(title, facts, screen.columns)
     page = ReadingPage(
         columns=screen.columns,
@@ -119,7 +119,9 @@ def _reached_by(reader: Reader, point: RevisionTarget, last: Turn) -> Session | 
     return reader.active_session(point.session) or maker
 
 
-def _about(ledger: Ledger, reader: Reader, session: Session | None, first: Turn, last: Turn) -> tuple[str, list[str]]:
+def _title_and_facts(
+    ledger: Ledger, reader: Reader, session: Session | None, first: Turn, last: Turn
+) -> tuple[str, list[str]]:
     """The title of a thread, and what else is known of it. The session is the one that it was reached by; of a turn
     that was named by itself, the one that made it."""
     subject = ledger.listing().subjects([first.id]).get(first.id, "")
@@ -201,10 +203,12 @@ class ReadingPage:
                 yield ReadLine([])
                 yield from self._answer(section)
             else:
-                yield from self._aside(section)
+                yield from self._aside_lines(section)
         if turn.error is not None:
             yield ReadLine([])
-            yield from self._indented((Span(line, "bad") for line in self._wrapped(f"error: {turn.error}")), INDENT)
+            yield from self._indented_lines(
+                (Span(line, "bad") for line in self._wrapped_text(f"error: {turn.error}")), INDENT
+            )
 
     # --- what was said ----------------------------------------------------------------------------------------------
 
@@ -216,7 +220,7 @@ class ReadingPage:
             if isinstance(part, TextPart):
                 yield from self._typed(str(part.text))
             else:
-                yield from self._other(part)
+                yield from self._other_part(part)
 
     @staticmethod
     def _substitution(message: Message) -> Iterator[ReadLine]:
@@ -226,40 +230,40 @@ class ReadingPage:
     def _typed(self, text: str) -> Iterator[ReadLine]:
         """As it was typed; what a tool wrapped around it is folded."""
         if (words := typed_command(text)) is not None:
-            yield from self._quoted(words)
+            yield from self._quoted_text(words)
             return
         for passage in message_passages(text):
             if passage.is_injected:
                 yield from self._fold_away(_name(passage), passage.text)
             else:
-                yield from self._quoted(passage.text.strip("\n"))
+                yield from self._quoted_text(passage.text.strip("\n"))
 
-    def _quoted(self, text: str) -> Iterator[ReadLine]:
+    def _quoted_text(self, text: str) -> Iterator[ReadLine]:
         bar = Span(self._bar, "user")
-        for line in self._wrapped(text):
+        for line in self._wrapped_text(text):
             yield ReadLine([bar, line])
 
     def _answer(self, message: Message) -> Iterator[ReadLine]:
         yield from self._substitution(message)
         for part in message.content:
             if not isinstance(part, TextPart):
-                yield from self._other(part)
+                yield from self._other_part(part)
             elif self._is_plain or not self._unicode:
-                yield from self._indented(self._wrapped(str(part.text)), INDENT)
+                yield from self._indented_lines(self._wrapped_text(str(part.text)), INDENT)
             else:
                 for line in markdown_lines(str(part.text), self._columns - len(INDENT)):
                     yield ReadLine([INDENT, *line] if line else [])
 
-    def _aside(self, message: Message) -> Iterator[ReadLine]:
+    def _aside_lines(self, message: Message) -> Iterator[ReadLine]:
         """What no person and no model said: a system prompt, a notice of the tool."""
         name = ADDED if is_from_tool(message) else ASIDES.get(message.role, message.role)
         for part in message.content:
             if isinstance(part, TextPart):
                 yield from self._fold_away(name, str(part.text))
             else:
-                yield from self._other(part)
+                yield from self._other_part(part)
 
-    def _other(self, part: Part) -> Iterator[ReadLine]:
+    def _other_part(self, part: Part) -> Iterator[ReadLine]:
         if isinstance(part, ImagePart):
             yield ReadLine([INDENT, Span(image_text(str(part.url)), "dim")])
 
@@ -279,7 +283,7 @@ class ReadingPage:
         yield from folded(transcript.lines(group.items), self._unicode)
 
     def _fold_away(self, name: str, text: str) -> Iterator[ReadLine]:
-        lines = self._wrapped(text)
+        lines = self._wrapped_text(text)
         yield self._fold_line(f"{name}, {counted(len(lines), 'line')}", "")
         yield from folded(([Span(line, "dim")] for line in lines), self._unicode)
 
@@ -292,12 +296,12 @@ class ReadingPage:
 
     # --- lines ------------------------------------------------------------------------------------------------------
 
-    def _wrapped(self, text: str) -> list[str]:
+    def _wrapped_text(self, text: str) -> list[str]:
         lines = safe_lines(text)
         return lines if self._is_plain else wrapped("\n".join(lines), self._columns - 4)
 
     @staticmethod
-    def _indented(lines: Iterable[Span | str], indent: str) -> Iterator[ReadLine]:
+    def _indented_lines(lines: Iterable[Span | str], indent: str) -> Iterator[ReadLine]:
         for line in lines:
             yield ReadLine([indent, line] if line else [])
 
@@ -348,25 +352,25 @@ def markdown_lines(text: str, columns: int) -> Iterator[Line]:
 def _lossless(source: str, columns: int) -> list[Line] | None:
     """The rendered lines; None where letters are missing in them or tables have too many cells."""
     try:
-        lines = list(_rendered(source, columns))
+        lines = list(_rendered_markdown(source, columns))
     except TooManyCells:
         return None
     shown = "".join(span if isinstance(span, str) else span.text for line in lines for span in line)
-    return None if _letters(source) - _letters(shown) else lines
+    return None if _letter_counts(source) - _letter_counts(shown) else lines
 
 
-def _letters(text: str) -> Counter[str]:
+def _letter_counts(text: str) -> Counter[str]:
     return Counter(re.sub(r"[\W_]+", "", text))
 
 
-def _rendered(text: str, columns: int) -> Iterator[Line]:
+def _rendered_markdown(text: str, columns: int) -> Iterator[Line]:
     console = _console(columns)
     for segments in console.render_lines(_document(text), pad=False):
         spans = [Span(segment.text, _style_name(segment.style)) for segment in segments if not segment.control]
-        yield _trimmed(spans)
+        yield _trimmed_spans(spans)
 
 
-def _trimmed(spans: list[Span]) -> list[Span]:
+def _trimmed_spans(spans: list[Span]) -> list[Span]:
     """Without the blanks that fill the line."""
     while spans and not spans[-1].text.strip():
         spans.pop()

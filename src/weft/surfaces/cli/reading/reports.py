@@ -160,7 +160,7 @@ def usage_command(
             is_chosen = any(options.values())
             with progress(call, "usage", by_itself=True):
                 report = _report(call, ledger, by or "day", prices, options)
-            nothing = "" if report.rows else _nothing(ledger, options) if is_chosen else NOTHING
+            nothing = "" if report.rows else _nothing_spent_words(ledger, options) if is_chosen else NOTHING
             _answer_report(call, ledger, report, limit, chart, nothing)
         prices.keep()
 
@@ -184,7 +184,7 @@ def _folder(name: str) -> str:
     return os.path.abspath(os.path.expanduser(name)) if name.startswith((".", "~")) else name
 
 
-def _nothing(ledger: Ledger, options: dict[str, Any]) -> str:
+def _nothing_spent_words(ledger: Ledger, options: dict[str, Any]) -> str:
     """What is told where nothing was spent on what was chosen."""
     ensure_known_origin(ledger, options["origin"])
     for by, unknown in (("project", NO_PROJECT), ("model", NO_MODEL)):
@@ -207,7 +207,7 @@ def _answer_report(
     screen, sessions = call.screen, _sessions(ledger) if report.by == "session" else {}
     if not screen.terminal and not chart:
         header = (report.by, *USAGE_HEADER, *(("title",) if sessions else ()))
-        screen.table([(row.key, *_plain(row), *_title(row, sessions)) for row in rows], header)
+        screen.table([(row.key, *_plain_spending(row), *_title(row, sessions)) for row in rows], header)
         _show_notes(call, _notes(report))
         return
     keys = [_key(row, sessions, screen.columns) for row in rows]
@@ -246,7 +246,7 @@ def _show_notes(call: Call, lines: Iterable[Line]) -> None:
             call.note(*line)
 
 
-def _plain(row: Spending) -> tuple[str, ...]:
+def _plain_spending(row: Spending) -> tuple[str, ...]:
     """Whole numbers, for programs that read tables; cost in micro-dollars, empty where it is not known."""
     cost = "" if row.cost is None else str(row.cost)
     return (*map(str, (row.total, row.input, row.cache_write, row.cached, row.output)), cost)
@@ -258,35 +258,35 @@ def _page(
     names = (report.by, *USAGE_HEADER)
     lines = [
         names,
-        *((key, *_shown(row)) for key, row in zip(keys, rows, strict=True)),
-        ("total", *_shown(report.total)),
+        *((key, *_shown_spending(row)) for key, row in zip(keys, rows, strict=True)),
+        ("total", *_shown_spending(report.total)),
     ]
     every = [max(width(line[i]) for line in lines) for i in range(len(names))]
     least = {report.by: LEAST_NAME if report.by in ("project", "session") else LEAST_KEY}
     columns = fitting(names, every, screen.columns, USAGE_SPARE, least)
     widths = list(columns.values())
     header, *table, total = [tuple(line[i] for i in columns) for line in lines]
-    yield [Span(_aligned(header, widths).upper(), "dim")]
+    yield [Span(_aligned_cells(header, widths).upper(), "dim")]
     room = min(LONGEST_BAR, screen.columns - sum(widths) - 2 * len(widths))
     by_cost = any(row.cost for row in rows)
     most = max((row.cost or 0) if by_cost else row.total for row in rows)
     for row, line in zip(rows, table, strict=True):
         drawn = bar((row.cost or 0) if by_cost else row.total, most, room, screen.unicode) if chart else ""
-        aligned = _aligned(line, widths)
+        aligned = _aligned_cells(line, widths)
         yield [aligned, "  ", Span(drawn, "good")] if drawn else [aligned]
     if len(rows) < len(report.rows):
         yield [Span(f"({len(report.rows) - len(rows)} more rows are in the total)", "dim")]
-    yield [Span(_aligned(total, widths), "heading")]
+    yield [Span(_aligned_cells(total, widths), "heading")]
     yield []
     yield from _notes(report)
 
 
-def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
+def _aligned_cells(cells: tuple[str, ...], widths: list[int]) -> str:
     numbers = [" " * (wide - width(cell)) + cell for cell, wide in zip(cells[1:], widths[1:], strict=True)]
     return "  ".join([pad(cut(cells[0], widths[0]), widths[0]), *numbers])
 
 
-def _shown(row: Spending) -> tuple[str, ...]:
+def _shown_spending(row: Spending) -> tuple[str, ...]:
     counts = (row.total, row.input, row.cache_write, row.cached, row.output)
     return (*(f"{count:,}" for count in counts), dollars(row))
 
@@ -344,7 +344,7 @@ def _answer_branch(call: Call, usage: BranchUsage) -> None:
         call.document(usage)
         return
     if not call.screen.terminal:
-        rows = (("marginal", *_plain(usage.marginal)), ("thread", *_plain(usage.thread)))
+        rows = (("marginal", *_plain_spending(usage.marginal)), ("thread", *_plain_spending(usage.thread)))
         call.screen.table(rows, ("what", *USAGE_HEADER))
         _show_notes(call, _price_notes(usage))
         return
@@ -403,7 +403,7 @@ def _answer_abandoned(call: Call, usage: AbandonedUsage) -> None:
             row.status or "-",
             str(row.turns),
             f"{row.total:,}" if terminal else str(row.total),
-            dollars(row) if terminal else _plain(row)[-1],
+            dollars(row) if terminal else _plain_spending(row)[-1],
             Span(short(row.last_turn), "id"),
         )
         for row in usage.rows
@@ -443,7 +443,10 @@ def projects_command(call: Call, since: str | None, until: str | None, limit: in
         call.documents(map(project_totals, shown))
     elif shown:
         numbers = ("sessions", "turns", "tokens", "cost")
-        rows, least = [_row(project_work, call.screen.terminal) for project_work in shown], {"project": PROJECT_COLUMNS}
+        rows, least = (
+            [_project_row(project_work, call.screen.terminal) for project_work in shown],
+            {"project": PROJECT_COLUMNS},
+        )
         call.screen.table(rows, PROJECTS_HEADER, numbers=numbers, spare=PROJECTS_SPARE, least=least)
     if not report.projects:
         call.note("no work in that time" if since or until else "no turns yet: `weft import` brings sessions in")
@@ -451,7 +454,7 @@ def projects_command(call: Call, since: str | None, until: str | None, limit: in
         call.note(f"{len(report.projects) - len(shown):,} more: -n N lists more")
 
 
-def _row(project: ProjectWork, terminal: bool) -> tuple[Span | str, ...]:
+def _project_row(project: ProjectWork, terminal: bool) -> tuple[Span | str, ...]:
     when = (local_minute if terminal else local_time)(project.last_at)
     return (
         Span(project.name, "label"),
@@ -666,24 +669,26 @@ def _answer_deeds(call: Call, options: dict[str, Any]) -> None:
         if call.json:
             call.documents(deeds)
         else:
-            call.screen.page(_lines(deeds)) if call.screen.terminal else call.screen.table(map(_deed, deeds), DEEDS)
+            call.screen.page(_deed_lines(deeds)) if call.screen.terminal else call.screen.table(
+                map(_deed_cells, deeds), DEEDS
+            )
 
 
-def _deed(deed: ActorEvent) -> tuple[str, ...]:
+def _deed_cells(deed: ActorEvent) -> tuple[str, ...]:
     when = local_time(deed.arrived_at if deed.happened_at is None else deed.happened_at)
     actor = " for ".join((deed.actor, *deed.on_behalf_of))
-    return str(deed.n), when, actor, deed.kind, _where(deed), deed.tool or ""
+    return str(deed.n), when, actor, deed.kind, _place_of_deed(deed), deed.tool or ""
 
 
-def _where(deed: ActorEvent) -> str:
+def _place_of_deed(deed: ActorEvent) -> str:
     kind, _, name = deed.stream.partition(":")
     return f"{'turn' if kind == 'run' else kind} {short(name)}"
 
 
-def _lines(deeds: Iterable[ActorEvent]) -> Iterator[list[Span | str]]:
+def _deed_lines(deeds: Iterable[ActorEvent]) -> Iterator[list[Span | str]]:
     """As they are read: a log may be longer than memory."""
     for deed in deeds:
-        n, when, actor, kind, where, tool = _deed(deed)
+        n, when, actor, kind, where, tool = _deed_cells(deed)
         yield [
             Span(f"{n:>8}", "id"),
             f"  {when}  ",
@@ -829,7 +834,7 @@ UNDATED_HEADING = "without a date (their tools noted none):"
 
 def work_lines(report: WorkReport, columns: int, full: bool) -> Iterator[Line]:
     subagents = {session.session_id: session.is_subagent for project in report.projects for session in project.sessions}
-    yield [Span(_when(report), "heading")]
+    yield [Span(_period_words(report), "heading")]
     helpers = sum(subagents.values())
     main = len(subagents) - helpers
     counts = [
@@ -838,13 +843,13 @@ def work_lines(report: WorkReport, columns: int, full: bool) -> Iterator[Line]:
         counted(sum(project.turns for project in report.projects), "turn"),
     ]
     yield [", ".join(counts)]
-    yield [", ".join(_spent(report))]
+    yield [", ".join(_spending_words(report))]
     for project in report.projects:
         yield []
         yield from _project(project, columns, full)
 
 
-def _when(report: WorkReport) -> str:
+def _period_words(report: WorkReport) -> str:
     dated = [session for project in report.projects for session in project.sessions if session.time_known]
     if not dated:
         return "no dates"
@@ -856,7 +861,7 @@ def _when(report: WorkReport) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _spent(report: WorkReport) -> Iterator[str]:
+def _spending_words(report: WorkReport) -> Iterator[str]:
     total = report.total
     if total.total:
         yield f"{abbreviated(total.total)} tokens"
@@ -867,11 +872,11 @@ def _spent(report: WorkReport) -> Iterator[str]:
 
 def _project(project: ProjectWork, columns: int, full: bool) -> Iterator[Line]:
     cost = f", {dollars(project.spending)}" if project.spending.total else ""
-    agents = f", with {_listed(project.origins)}" if project.origins != ("weft",) else ""
+    agents = f", with {_listed_words(project.origins)}" if project.origins != ("weft",) else ""
     figures = f"  {counted(project.turns, 'turn')}{agents}{cost}"
     yield [Span(project.name, "label"), Span(figures, "dim")]
     main = [session for session in project.sessions if not session.is_subagent] or list(project.sessions)
-    alike = _alike(main)
+    alike = _grouped_alike(main)
     shown = alike if full else alike[:SESSIONS]
     for sessions in (group for group in shown if group[0].time_known):
         yield _session_lines(sessions, columns)
@@ -884,7 +889,7 @@ def _project(project: ProjectWork, columns: int, full: bool) -> Iterator[Line]:
     yield from _files(project, columns, full)
 
 
-def _alike(sessions: Sequence[SessionWork]) -> list[list[SessionWork]]:
+def _grouped_alike(sessions: Sequence[SessionWork]) -> list[list[SessionWork]]:
     """Sessions with the same words to them are told once, those without a date by themselves."""
     by_words: dict[tuple[bool, str], list[SessionWork]] = {}
     for session in sessions:
@@ -926,5 +931,5 @@ def _files(project: ProjectWork, columns: int, full: bool) -> Iterator[Line]:
         yield ["    ", Span(f"… {len(project.files) - len(shown):,} more (--full)", "dim")]
 
 
-def _listed(words: Sequence[str]) -> str:
+def _listed_words(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -133,7 +133,8 @@ def search_command(
         wide = rest * GROUPED if is_grouped else rest
         page = ledger.search(query, limit=wide + ranked, after=after, rank=ranked, **filters)
         room_page = ledger.rooms.search(query, limit=min(IN_ROOMS, most)) if is_first and not filters and most else None
-        hits, room_hits = (list(page), []) if room_page is None else (_once(ledger, page, room_page), list(room_page))
+        hits = list(page) if room_page is None else _without_copies(ledger, page, room_page)
+        room_hits = list(room_page or ())
         shown, is_empty = hits[:rest], not (hits or named or room_hits)
         if is_empty:
             ensure_known_origin(ledger, filters.get("origin"), any_case=True)
@@ -147,7 +148,7 @@ def search_command(
             call.screen.page(chain(_lines([*named, *shown], Reader(ledger)), _under_rooms(room_hits)))
         more = page.next is not None or len(hits) > len(shown)
         if is_empty and not more:
-            call.note(_nothing(ledger, bool(words), filters))
+            call.note(_nothing_found_words(ledger, bool(words), filters))
         note_left_out(call, len(ledger.imports.provisional()), "searched")
     if call.json:
         call.next_page(page.next)
@@ -188,7 +189,7 @@ def _lines(hits: list[Hit], reader: Reader) -> Iterator[Line]:
         yield ["    ", *marked(hit.snippet, hit.marks)]
 
 
-def _once(ledger: Ledger, hits: Sequence[Hit], room_hits: Page[RoomHit]) -> list[Hit]:
+def _without_copies(ledger: Ledger, hits: Sequence[Hit], room_hits: Page[RoomHit]) -> list[Hit]:
     """Without what agents were sent of rooms and answered there, where the room's own message is shown. Where not all
     of those were looked for, one hit stays for each message."""
     messages = {hit.message_id for hit in room_hits}
@@ -248,7 +249,7 @@ def _heading(hit: Hit, reader: Reader) -> Line:
     return (*lead, " ", Span(hit.role, style), Span(beside, "dim"), *hit_mark(hit))
 
 
-def _nothing(ledger: Ledger, words: bool, filters: dict[str, Any]) -> str:
+def _nothing_found_words(ledger: Ledger, words: bool, filters: dict[str, Any]) -> str:
     if not ledger.log(1):
         return "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one"
     for name, unknown in {"project": NO_PROJECT, "model": NO_MODEL}.items():
@@ -371,20 +372,20 @@ def wrapped_spans(spans: Iterable[Span | str], columns: int) -> Iterator[list[Sp
                 word.append(Span(token, style))
                 word_width += width(token)
                 continue
-            line, used, full = _joined(line, used, word, word_width, columns)
+            line, used, full = _joined_word(line, used, word, word_width, columns)
             if full:
                 yield full
             word, word_width = [], 0
             if line:
                 line, used = [*line, Span(" ")], used + 1
-    line, _, full = _joined(line, used, word, word_width, columns)
+    line, _, full = _joined_word(line, used, word, word_width, columns)
     if full:
         yield full
     if line:
         yield line[:-1] if line[-1].text.isspace() else line
 
 
-def _joined(
+def _joined_word(
     line: list[Span], used: int, word: list[Span], word_width: int, columns: int
 ) -> tuple[list[Span], int, list[Span]]:
     """The line with a word behind it; where that is too wide, a line of the word alone, and the one that is full."""
@@ -561,14 +562,16 @@ def similar_command(
             call.documents(neighbours)
             return
         short_labels, is_terminal = ledger.listing().short_labels(), call.screen.terminal
-        rows = [_row(ledger, neighbour, short_labels, is_terminal) for neighbour in neighbours]
+        rows = [_similar_row(ledger, neighbour, short_labels, is_terminal) for neighbour in neighbours]
     if rows:
         call.screen.table(rows, SIMILAR_HEADER, spare=SIMILAR_SPARE)
     else:
         call.note("nothing near was embedded; `weft embed --all turn` embeds every turn")
 
 
-def _row(ledger: Ledger, neighbour: Similar, short_labels: dict[str, str], is_terminal: bool) -> tuple[Span | str, ...]:
+def _similar_row(
+    ledger: Ledger, neighbour: Similar, short_labels: dict[str, str], is_terminal: bool
+) -> tuple[Span | str, ...]:
     """A terminal shows of ids and labels what is to be typed for them; programs get them whole."""
     node, label = neighbour.node, neighbour.session or ""
     shown, name = label, node.name

@@ -347,10 +347,10 @@ def tree_command(call: Call, rev: str | None) -> None:
             call.documents(map(reader.listed, reader.ahead(turns)))
         else:
             glyphs = UNICODE if call.screen.unicode else ASCII
-            call.screen.page(_lines(turns, reader, glyphs, call.screen.columns))
+            call.screen.page(_branch_lines(turns, reader, glyphs, call.screen.columns))
 
 
-def _lines(turns: list[Turn], reader: Reader, glyphs: GraphGlyphs, columns: int) -> Iterator[Line]:
+def _branch_lines(turns: list[Turn], reader: Reader, glyphs: GraphGlyphs, columns: int) -> Iterator[Line]:
     rows = {row.turn: row for row in downward([(turn.id, turn.parent_id) for turn in turns])}
     turns_by_id = {turn.id: turn for turn in turns}
     for turn in reader.ahead(turns_by_id[shown] for shown in rows):
@@ -427,7 +427,7 @@ def _as_sent(
         rules=_rules(configuration.workspace),
     )
     budget = None if model is None else budget_of(model, configuration.effective.request_parameters)
-    sent, tokens = next_request(context, prompt, budget, _counted(ledger, opened.head, context))
+    sent, tokens = next_request(context, prompt, budget, _counted_tokens(ledger, opened.head, context))
     estimate = TokenCount(tokens=tokens, why="no model is configured")
     if model is None or not is_counted:
         return sent, estimate
@@ -463,7 +463,7 @@ def _rules(workspace: str | None) -> WorkspaceRules | None:
     return None if folder is None else trusted_rules()(folder)
 
 
-def _counted(ledger: Ledger, head: str | None, context: Context) -> int | None:
+def _counted_tokens(ledger: Ledger, head: str | None, context: Context) -> int | None:
     """What the session's last request and its answer took, under the same compaction."""
     from weft.ledger.api import counted_tokens
 
@@ -622,10 +622,10 @@ class _Comparison:
             yield [Span("the threads share no turn", "dim")]
         else:
             yield ["  ", *one_line(self._ledger.turn(difference.ancestor), self._reader, self._columns - 2)]
-        yield from self._side("- ", "bad", difference.left)
-        yield from self._side("+ ", "good", difference.right)
+        yield from self._side_lines("- ", "bad", difference.left)
+        yield from self._side_lines("+ ", "good", difference.right)
 
-    def _side(self, sign: str, style: str, turns: Sequence[Turn]) -> Iterator[Line]:
+    def _side_lines(self, sign: str, style: str, turns: Sequence[Turn]) -> Iterator[Line]:
         for turn in self._reader.ahead(turns):
             yield [Span(sign, style), *one_line(turn, self._reader, self._columns - 2)]
             if self._patch:
@@ -661,14 +661,14 @@ def files_command(call: Call, path: str, kind: str | None, limit: int | None) ->
             return
         reader = Reader(ledger)
         if shown:
-            call.screen.table([_row(touch, reader) for touch in shown], HEADER, spare=SPARE)
+            call.screen.table([_touch_row(touch, reader) for touch in shown], HEADER, spare=SPARE)
     if not touches:
         call.note(f"no turn is known to have touched {path}; `weft import` notes the files of other tools' sessions")
     elif len(shown) < len(touches):
         call.note(f"{len(touches) - len(shown):,} more: -n N lists more")
 
 
-def _row(touch: Touch, reader: Reader) -> tuple[Span | str, ...]:
+def _touch_row(touch: Touch, reader: Reader) -> tuple[Span | str, ...]:
     session = reader.session(touch.session_id)
     lines = "" if touch.line_start is None else f"{touch.line_start}-{touch.line_end or ''}".rstrip("-")
     return (
@@ -700,7 +700,7 @@ def blame_command(call: Call, path: str, recorded: bool) -> None:
     Edits are taken back one by one, the newest first; edits that are not found any more are named.
     """
     wanted = as_wanted(path)
-    text = None if recorded else _text(Path(os.path.expanduser(path)))
+    text = None if recorded else _text_of_file(Path(os.path.expanduser(path)))
     with call.reading() as ledger:
         blamed = blame_file(ledger, wanted, text)
         if blamed is None:
@@ -710,13 +710,13 @@ def blame_command(call: Call, path: str, recorded: bool) -> None:
                 "check the path: the file is not here, and its recorded edits do not give its whole text",
             )
         if call.json:
-            call.documents(_line_form(number, line, edit) for number, line, edit in _numbered(blamed))
+            call.documents(_line_form(number, line, edit) for number, line, edit in _numbered_lines(blamed))
         else:
             call.screen.page(_blame_lines(blamed, Reader(ledger)))
     _notes(call, path, blamed)
 
 
-def _text(path: Path) -> str | None:
+def _text_of_file(path: Path) -> str | None:
     if not path.is_file():
         return None
     try:
@@ -727,7 +727,7 @@ def _text(path: Path) -> str | None:
         raise InvalidInput(f"{path} is not UTF-8 text", "blame works on lines of text") from None
 
 
-def _numbered(blamed: FileBlame) -> Iterator[tuple[int, str, TurnEdit | None]]:
+def _numbered_lines(blamed: FileBlame) -> Iterator[tuple[int, str, TurnEdit | None]]:
     for number, (line, edit) in enumerate(zip(blamed.lines, blamed.blame.lines, strict=True), 1):
         yield number, line, edit
 
@@ -752,7 +752,7 @@ def _blame_lines(blamed: FileBlame, reader: Reader) -> Iterator[Line]:
     labels = {edit.turn.id: _label(edit, reader) for edit in blamed.blame.lines if edit is not None}
     wide = max((len(label) for label in labels.values()), default=0)
     digits = len(str(len(blamed.lines)))
-    for number, line, edit in _numbered(blamed):
+    for number, line, edit in _numbered_lines(blamed):
         if edit is None:
             who: Line = [pad(NOT_KNOWN, 8 + 2 + wide + 2 + DAY)]
         else:

@@ -117,7 +117,7 @@ def fork_command(
         raise click.UsageError("decide once: --files or --plan")
     request = _ForkRequest(rev, str(named if label is None else label), persona, files, plan_file, folder)
     with call.reading() if dry_run else call.writing() as ledger:
-        planner, lines = _planned(ledger, request)
+        planner, lines = _planned_copies(ledger, request)
         if dry_run:
             return _show(call, request, lines)
         if planner is None or not lines:
@@ -141,7 +141,7 @@ class _ForkRequest:
         self.written = None if plan_file is None else Path(plan_file).read_bytes()
 
 
-def _planned(ledger: Ledger, request: _ForkRequest) -> tuple[ForkPlanner | None, list[PlanLine]]:
+def _planned_copies(ledger: Ledger, request: _ForkRequest) -> tuple[ForkPlanner | None, list[PlanLine]]:
     """None where the ledger has no resources at all: nothing of them is loaded then."""
     if not ledger.resources.list():
         if request.folder is not None or request.written is not None:
@@ -223,7 +223,7 @@ def merge_command(call: Call, branch: str, into: str, text: str | None, file: st
     """
     if pick and (text is not None or file is not None):
         raise click.UsageError("bring the turn itself or a summary: --pick, or --text and --file")
-    summary = None if pick else _checked_summary(_read(file) if text is None else text, MERGE_HINT)
+    summary = None if pick else _checked_summary(_read_summary(file) if text is None else text, MERGE_HINT)
     with call.writing() as ledger:
         files = turn_files(ledger)
         merged = files.merge(branch, into) if ledger.resources.list(kind="directory") else None
@@ -255,7 +255,7 @@ def merge_command(call: Call, branch: str, into: str, text: str | None, file: st
     return OK
 
 
-def _read(file: str | None) -> str:
+def _read_summary(file: str | None) -> str:
     return decode_utf8(read_input(file, NO_MERGE_TEXT), "summary").rstrip("\n")
 
 
@@ -402,7 +402,7 @@ def undo_command(call: Call, session: str | None, redo: bool, files: str, dry_ru
         )
         outcome = _Outcome(0 if redo else _written(ledger, done.before), keeps_files, is_done=True)
     left: list[Line] = [[Span(f"  left as it was: {safe(note)}", "warn")] for note in answer.notes]
-    moved = _line(label, done.before, done.head)
+    moved = _moved_line(label, done.before, done.head)
     call.answer(answer, moved, *_directory_lines(answer.directories, outcome), *left)
     call.note(undo("undo", label) if redo else undo("undo", label, "--redo"))
     return UNFINISHED if any(directory.error is not None for directory in answer.directories) else OK
@@ -436,7 +436,7 @@ def _show_undo(call: Call, files: TurnFiles, plan: UndoPlan, outcome: _Outcome, 
         head_id=plan.head,
         directories=[_counts(changes) for changes in files.present_changes(plan, force=force)],
     )
-    moved = [*_line(plan.session, plan.before, plan.head), Span(" (nothing was done)", "dim")]
+    moved = [*_moved_line(plan.session, plan.before, plan.head), Span(" (nothing was done)", "dim")]
     call.answer(answer, moved, *_directory_lines(answer.directories, outcome))
     return OK
 
@@ -483,11 +483,11 @@ def _files_line(files: UndoneFiles, *, is_done: bool) -> Line:
     return [f"{paths}{'' if is_done else ' would be'}: {', '.join(counts)}{beside}"]
 
 
-def _line(label: str, before: str | None, head: str | None) -> Line:
-    return [Span(label, "label"), ": ", *_place(before), " -> ", *_place(head)]
+def _moved_line(label: str, before: str | None, head: str | None) -> Line:
+    return [Span(label, "label"), ": ", *_place_words(before), " -> ", *_place_words(head)]
 
 
-def _place(turn: str | None) -> Line:
+def _place_words(turn: str | None) -> Line:
     return [Span("no turn" if turn is None else short(turn), "id")]
 
 

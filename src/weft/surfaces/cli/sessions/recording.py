@@ -66,7 +66,7 @@ def record_command(call: Call, file: str | None, **options: str | None) -> None:
     said of the first turn, usage and how it ended of the last. With --key, parent and expected are whole ids. When the
     command returns, the turn is durable. docs/python.md#record-what-an-api-answered shows what is taken as it comes.
     """
-    turn = _fields(file, {name: value for name, value in options.items() if value is not None})
+    turn = _turn_fields(file, {name: value for name, value in options.items() if value is not None})
     is_default = not {"session", "parent"} & turn.keys()
     with call.writing() as ledger:
         if is_default:
@@ -85,7 +85,7 @@ def record_command(call: Call, file: str | None, **options: str | None) -> None:
     if call.quiet and not call.json:
         call.screen.show(recorded.id)
     else:
-        call.answer(recorded, *_lines(recorded, recorded.receipt))
+        call.answer(recorded, *_recorded_lines(recorded, recorded.receipt))
 
 
 def _resolved(ledger: Ledger, pin: str, name: str, key: str | None) -> str:
@@ -104,7 +104,7 @@ def _warn_of_a_short_name(call: Call, ledger: Ledger, label: str) -> None:
         call.note(f"{label} is a session of its own; to record in {other}, give its whole label")
 
 
-def _fields(file: str | None, options: dict[str, str]) -> dict[str, Any]:
+def _turn_fields(file: str | None, options: dict[str, str]) -> dict[str, Any]:
     is_in_options = file is None and ("query" in options or "response" in options)
     if is_in_options:
         return {**options}
@@ -114,7 +114,7 @@ def _fields(file: str | None, options: dict[str, str]) -> dict[str, Any]:
     return {**read_turn(data).given(), **options}
 
 
-def _lines(recorded: RecordedTurn, receipt: Receipt) -> list[Line]:
+def _recorded_lines(recorded: RecordedTurn, receipt: Receipt) -> list[Line]:
     where = (
         f"{recorded.session} at depth {recorded.depth}" if recorded.session else f"no session, depth {recorded.depth}"
     )

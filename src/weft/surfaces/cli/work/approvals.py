@@ -106,7 +106,7 @@ def approval_lines(approval: Approval, now_ms: int) -> list[Line]:
         ("why", approval.rationale),
         ("asked", at),
         ("expires", None if approval.expires_at is None else local_time(approval.expires_at)),
-        ("answered", _answered(approval)),
+        ("answered", _answer_words(approval)),
         ("reason", approval.reason),
     ]
     lines: list[Line] = [["approval ", Span(short_id(approval), "id"), " is ", state_of(approval, now_ms)]]
@@ -114,7 +114,7 @@ def approval_lines(approval: Approval, now_ms: int) -> list[Line]:
     return [*lines, *call_lines(approval)]
 
 
-def _answered(approval: Approval) -> str | None:
+def _answer_words(approval: Approval) -> str | None:
     if approval.answered_at is None:
         return None
     scope = f", for {approval.scope}" if approval.scope not in (None, "once") else ""
@@ -153,7 +153,7 @@ def tool_requests(programs: Programs, name: str | None, status: str | None) -> l
     return [
         request
         for request in requests
-        if (status is None or request.status == status) and (person is None or _concerns(request, person))
+        if (status is None or request.status == status) and (person is None or _is_for_person(request, person))
     ]
 
 
@@ -226,7 +226,7 @@ def queue_before(ledger: Ledger, admission: Admission) -> QueueBefore:
     return QueueBefore(has_turn=True, messages=place, approvals=approvals)
 
 
-def _concerns(request: PersonRequest, person: Program) -> bool:
+def _is_for_person(request: PersonRequest, person: Program) -> bool:
     from weft.runtime.invoke.handlers import may_approve
 
     return request.human == person.name or (request.human == ANYBODY and may_approve(person))

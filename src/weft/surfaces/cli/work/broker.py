@@ -144,13 +144,13 @@ def retry_command(call: Call, turn: str, afresh: bool, yes: bool, no_wait: bool,
     """
     with call.reading() as ledger:
         failed = ledger.turn(turn)
-        calls = _effects(ledger, failed.id) if afresh and failed.status == "failed" else []
+        calls = _calls_that_ran(ledger, failed.id) if afresh and failed.status == "failed" else []
     if calls:
         _confirm(call, calls, yes)
     deliver(call, lambda ledger: ledger.inbox.retry(failed.id, afresh=afresh, key=key), is_awaited=not no_wait)
 
 
-def _effects(ledger: Ledger, turn: str) -> list[ToolCall]:
+def _calls_that_ran(ledger: Ledger, turn: str) -> list[ToolCall]:
     """The tool calls that ran, or may have run."""
     return [call for call in ledger.tool_calls(turn) if call.status != "denied"]
 

@@ -357,11 +357,11 @@ def answered(
             raise
         except WeftError as error:
             for admission in admissions:
-                error.again = _again(ledger, admission.message) or error.again
+                error.again = _command_line_again(ledger, admission.message) or error.again
             raise
 
 
-def _again(ledger: Ledger, message_id: str) -> str:
+def _command_line_again(ledger: Ledger, message_id: str) -> str:
     """The command line that asks again for a message with which nothing more happens by itself; empty for any other."""
     message = ledger.inbox.get(message_id)
     if message.state != InboxState.DEAD:
@@ -457,10 +457,10 @@ def _answered_here(
         if waiting is None:
             admission, hear = await to_the_end(access.mirror.crossing.run(lambda: admit(ledger))), on_token
         else:
-            admission, hear = waiting.admission, _unheard if waiting.answer is not None else None
+            admission, hear = waiting.admission, _ignore_token if waiting.answer is not None else None
         with access.prompts.typed():
             await access.prompts.show_queue(admission)
-            async with _followed(access, waiting), _asking_people(access, waiting):
+            async with _followed_answer(access, waiting), _asking_people(access, waiting):
                 reply = await answer_admitted(access.mirror, admission, sending, on_token=hear)
         notes = await access.mirror.crossing.run(partial(_notes_of, call, ledger, reply.turn.id))
         return admission, reply, notes
@@ -468,12 +468,12 @@ def _answered_here(
     return with_broker(call, work, on_call, opened=ledger)
 
 
-def _unheard(_: ReplyToken) -> None:
+def _ignore_token(_: ReplyToken) -> None:
     """Has the model's answer come in pieces, for those who follow the session."""
 
 
 @asynccontextmanager
-async def _followed(access: BrokerAccess, waiting: WaitingMessage | None) -> AsyncIterator[None]:
+async def _followed_answer(access: BrokerAccess, waiting: WaitingMessage | None) -> AsyncIterator[None]:
     """Go on telling an answer that another broker began: whichever runs the turn in the end, and whatever was told of
     it already."""
     import asyncio
@@ -566,20 +566,20 @@ def message_with(text: str, files: Sequence[str], workspace: str | None = None) 
     context = None if workspace is None else {"workspace": workspace}
     if not files:
         return NewMessage(role=MessageRole.USER, content=text, context=context)
-    parts: list[Part] = [TextPart(text), *map(_part, files)]
+    parts: list[Part] = [TextPart(text), *map(_part_of_file, files)]
     notes = tuple(FileNote(kind=FileKind.ATTACHED, path=file) for file in files)
     return NewMessage(role=MessageRole.USER, content=tuple(parts), files=notes, context=context)
 
 
 def image_part(file: str) -> ImagePart:
     """The image in a file. Raises InvalidInput where the file holds none."""
-    part = _part(file)
+    part = _part_of_file(file)
     if not isinstance(part, ImagePart):
         raise InvalidInput(f"{file} is no image", "a message of a room holds text and images; say the text itself")
     return part
 
 
-def _part(file: str) -> Part:
+def _part_of_file(file: str) -> Part:
     data = _bytes(file)
     if (kind := _image_kind(data)) is not None:
         return ImagePart(f"data:image/{kind};base64,{b64encode(data).decode()}")

@@ -138,7 +138,7 @@ def _show_waiting(call: Call, messages: list[InboxMessage]) -> None:
             str(message.priority),
             message.sender,
             local_time(message.admitted_at),
-            _words(message),
+            _message_words(message),
         ]
         for message in messages
     ]
@@ -153,13 +153,15 @@ def _show_waiting(call: Call, messages: list[InboxMessage]) -> None:
 def _show_dead(call: Call, messages: list[InboxMessage]) -> None:
     for message in messages:
         at = local_time(message.settled_at or message.admitted_at)
-        call.screen.show(Span(message.id, "id"), " ", Span(message.session, "label"), f" {at}  {_words(message)}")
+        call.screen.show(
+            Span(message.id, "id"), " ", Span(message.session, "label"), f" {at}  {_message_words(message)}"
+        )
         call.screen.show("  ", Span(message.error or "no error was told", "bad"))
         retry = f"; `weft retry {shell_word(message.turn)}` goes on from its turn" if message.turn else ""
         call.screen.show(Span(f"  `weft inbox --again {shell_word(message.id)}` sends it once more{retry}", "dim"))
 
 
-def _words(message: InboxMessage) -> str:
+def _message_words(message: InboxMessage) -> str:
     from weft.ledger.model import TextPart
     from weft.surfaces.plain_text import cut_at_word, safe
 
@@ -283,13 +285,13 @@ def item_line(item: StreamItem) -> Line | None:
     line: Line | None = None
     match item:
         case MessageQueued():
-            line = [Span("queued", "dim"), f" {item.sender}: {_short(item.text)}"]
+            line = [Span("queued", "dim"), f" {item.sender}: {_short_text(item.text)}"]
         case MessageSettled():
             line = [Span(item.state, "bad"), f" message {item.message}", f": {item.reason}" if item.reason else ""]
         case TurnStarted():
             line = [Span("turn", "heading"), " ", Span(item.turn, "id"), f" of {item.actor}"]
         case MessageAdded():
-            line = [Span(item.role, "user"), f" {_short(item.text)}"]
+            line = [Span(item.role, "user"), f" {_short_text(item.text)}"]
         case AnswerStarted():
             line = [Span("assistant", "assistant"), Span(f" {item.model}", "dim")]
         case AttemptReset():
@@ -299,7 +301,7 @@ def item_line(item: StreamItem) -> Line | None:
             line = [Span("tool", "tool"), f" {item.tool} {_value(item.arguments)}"]
         case ToolFinished():
             outcome = item.error if item.error is not None else _value(item.result)
-            line = [Span("tool", "tool"), f" {item.tool} {item.status}: {_short(outcome)}"]
+            line = [Span("tool", "tool"), f" {item.tool} {item.status}: {_short_text(outcome)}"]
         case TurnParked():
             until = f" until {item.until}" if item.until else ""
             line = [Span("parked", "warn"), f" {len(item.calls)} calls{until}", f": {item.why}" if item.why else ""]
@@ -312,10 +314,10 @@ def item_line(item: StreamItem) -> Line | None:
 
 
 def _value(value: Any) -> str:
-    return _short(value if isinstance(value, str) else orjson.dumps(value).decode())
+    return _short_text(value if isinstance(value, str) else orjson.dumps(value).decode())
 
 
-def _short(text: str) -> str:
+def _short_text(text: str) -> str:
     return cut(" ".join(text.split()), SHOWN_CHARACTERS)
 
 

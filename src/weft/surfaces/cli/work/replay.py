@@ -130,7 +130,7 @@ def replay_command(call: Call, revs: tuple[str, ...], exit_code: bool, **given: 
     from weft.surfaces.cli.work.broker_call import with_broker
     from weft.surfaces.cli.work.thread_replay import show_replays
 
-    report = with_broker(call, lambda access: _replayed(call, access, revs, options), has_tools=options.live_tools)
+    report = with_broker(call, lambda access: _replay_thread(call, access, revs, options), has_tools=options.live_tools)
     if call.json:
         call.document(report)
     else:
@@ -187,7 +187,9 @@ def _missing_results(options: ReplayOptions) -> MissingResults:
     return MissingResults(mode, STANDARD_INPUT)
 
 
-async def _replayed(call: Call, access: BrokerAccess, revs: tuple[str, ...], options: ReplayOptions) -> ReplayReport:
+async def _replay_thread(
+    call: Call, access: BrokerAccess, revs: tuple[str, ...], options: ReplayOptions
+) -> ReplayReport:
     from weft.runtime.thread_replay import ReplayReport, ThreadReplayer
     from weft.surfaces.cli.work.thread_replay import ensure_models
 
@@ -501,13 +503,13 @@ def _by_model(
     from weft.surfaces.cli.programs.program_call import with_invocations
 
     async def work(context: InvocationContext) -> BisectResult:
-        check: Check = model_check(question, thread.document, _judge(context, model))
+        check: Check = model_check(question, thread.document, _judge_of_model(context, model))
         return await bisect(thread.turns, check, on_step)
 
     return with_invocations(call, call.actor, work)
 
 
-def _judge(context: InvocationContext, name: str | None) -> Callable[[str, str], Awaitable[str]]:
+def _judge_of_model(context: InvocationContext, name: str | None) -> Callable[[str, str], Awaitable[str]]:
     """Asks a model by itself; every answer is a turn of the session `model:NAME`."""
     from weft.runtime.broker.broker import OutgoingMessage, invoke_model
     from weft.surfaces.cli.chat.models import other_models

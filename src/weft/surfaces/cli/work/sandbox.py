@@ -90,7 +90,7 @@ def run(
     arguments: dict[str, Any] = {"cmd": list(words), "env": dict(map(_variable, variables))}
     if timeout is not None:
         timeout_ms = int(timeout * 1000)
-    answer, code = asyncio.run(_performed(tool, {**arguments, **({"timeout_ms": timeout_ms} if timeout_ms else {})}))
+    answer, code = asyncio.run(_perform_plan(tool, {**arguments, **({"timeout_ms": timeout_ms} if timeout_ms else {})}))
     if call.json:
         if not chosen.is_unconfined:
             toolchains = asyncio.run(runner.toolchains(Path(folder).resolve()))
@@ -108,7 +108,7 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-async def _performed(tool: ShellTool, arguments: dict[str, Any]) -> tuple[SandboxRun, int]:
+async def _perform_plan(tool: ShellTool, arguments: dict[str, Any]) -> tuple[SandboxRun, int]:
     """Plan it and perform the plan, as a turn does, only without anybody who decides in between."""
     from weft.runtime.tool.tool_contract import ToolCallContext, ToolFailure
 

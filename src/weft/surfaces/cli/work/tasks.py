@@ -108,13 +108,13 @@ def create_task(
     checked = [json_of(criterion, "criterion") for criterion in criteria]
     spec = {"successCriteria": checked} if checked else None
     config = given(title=title, assignee=assignee, priority=priority, dependencies=list(needs), spec=spec)
-    config = with_fields({**config, **given(workspace=_absolute(workspace))}, fields)
+    config = with_fields({**config, **given(workspace=_absolute_folder(workspace))}, fields)
     with changing(call, actor) as programs:
         chosen = name or free_task_name(programs, title, retry_key)
         answer(call, programs.create("task", chosen, config, key=retry_key))
 
 
-def _absolute(folder: str | None) -> str | None:
+def _absolute_folder(folder: str | None) -> str | None:
     """A folder as a task keeps it: whoever works on it later stands elsewhere. One that names a variable is kept as it
     is."""
     return folder if folder is None or "${" in folder else os.path.realpath(folder)
@@ -165,7 +165,7 @@ def configure_task(
     retry_key: str | None,
 ) -> None:
     """Change some fields of a task's configuration; null takes one away."""
-    changes = with_fields(given(workspace=_absolute(workspace)), fields)
+    changes = with_fields(given(workspace=_absolute_folder(workspace)), fields)
     with changing(call, actor) as programs:
         task = programs.get(name, "task")
         answer(call, programs.change(task.id, changes, expected=expected, reason=reason, key=retry_key))
@@ -328,19 +328,19 @@ def run_agent(call: Call, request: AgentRunRequest) -> int:
         raise InvalidInput("the message is empty", "give a text, or pipe one in with -")
     workspace = None if request.folder is None else workspace_of(request.folder)
     view = RunView(call)
-    if request.key is not None and (recorded := _recorded(call, request)) is not None:
+    if request.key is not None and (recorded := _recorded_run(call, request)) is not None:
         call.answer(recorded, *([line] for line in safe_lines(recorded.text or "")))
         return work_exit_code(recorded.task_state)
     if workspace is not None:
         ask_about_work(call, workspace)
         ask_about_rules(call, workspace)
     try:
-        run, work, notes = with_broker(call, partial(_worked, call, request, workspace, view), view.observe)
+        run, work, notes = with_broker(call, partial(_work_on_run, call, request, workspace, view), view.observe)
     finally:
         view.end()
     text = "" if work.reply is None else work.reply.reply.text
     is_shown = view.has_answer or work.reply is None
-    call.answer(_form(run, work, view, notes), *([] if is_shown else [[line] for line in safe_lines(text)]))
+    call.answer(_run_form(run, work, view, notes), *([] if is_shown else [[line] for line in safe_lines(text)]))
     note_turn(call, notes)
     if not call.json:
         progress = progress_of(work.facts, SystemClock().now_ms())
@@ -367,7 +367,7 @@ def _task_words(work: FinishedWork) -> tuple[Span | str, ...]:
     return "task ", name, f" is not finished: it is {task.state}, and {agent.name} is {agent.state}"
 
 
-async def _worked(
+async def _work_on_run(
     call: Call, request: AgentRunRequest, workspace: str | None, view: RunView, access: BrokerAccess
 ) -> tuple[PlannedRun, FinishedWork, TurnNotes]:
     from weft.programs import Programs
@@ -375,7 +375,7 @@ async def _worked(
     from weft.surfaces.cli.work.sandbox_access import command_runner
 
     programs, crossing = Programs(access.ledger), access.mirror.crossing
-    run = await crossing.run(lambda: _planned(programs, request, workspace))
+    run = await crossing.run(lambda: _plan_run(programs, request, workspace))
     work = TaskWork(
         access.mirror,
         programs,
@@ -418,7 +418,7 @@ async def _when_free(call: Call, run: PlannedRun, work: Any) -> FinishedWork:
         await asyncio.sleep(BUSY_SECONDS)
 
 
-def _planned(programs: Programs, request: AgentRunRequest, workspace: str | None) -> PlannedRun:
+def _plan_run(programs: Programs, request: AgentRunRequest, workspace: str | None) -> PlannedRun:
     """Nothing is recorded before everything that is named was found, nor where the agent cannot begin."""
     from weft.runtime.agent_harness import ensure_free
 
@@ -456,7 +456,7 @@ def _ensure_held(programs: Programs, agent: Program) -> None:
     )
 
 
-def _recorded(call: Call, request: AgentRunRequest) -> AgentRun | None:
+def _recorded_run(call: Call, request: AgentRunRequest) -> AgentRun | None:
     """What a run with the same retry key ended with; None where there was none, or where it is not over."""
     from weft.kernel.errors import NotFound
     from weft.programs import Programs
@@ -542,7 +542,7 @@ def _end(programs: Programs, run: PlannedRun, error: BaseException) -> None:
             programs.fail_task(task.id, reason=words)
 
 
-def _form(run: PlannedRun, work: FinishedWork, view: RunView, notes: TurnNotes) -> AgentRun:
+def _run_form(run: PlannedRun, work: FinishedWork, view: RunView, notes: TurnNotes) -> AgentRun:
     admission, facts = work.admission, work.facts
     last = facts.last
     return AgentRun(

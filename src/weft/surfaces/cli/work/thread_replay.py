@@ -104,27 +104,27 @@ class MissingResults:
             case MissingMode.RUN:
                 return RunTool()
             case MissingMode.ASK:
-                return await self._asked(exchange, use)
+                return await self._ask_for_answer(exchange, use)
 
-    async def _asked(self, exchange: RecordedExchange, use: ToolUsePart) -> MissingAnswer:
+    async def _ask_for_answer(self, exchange: RecordedExchange, use: ToolUsePart) -> MissingAnswer:
         """Who types no answer stops the replay."""
         wanted = call_text(NamedCall(name=use.name, arguments=use.input))
         click.echo(f"turn {exchange.turn}: no result is recorded of {wanted}", err=True)
         while True:
-            match await self._line(CHOICES):
+            match await self._typed_line(CHOICES):
                 case "r":
-                    result = await self._line(RESULT)
+                    result = await self._typed_line(RESULT)
                     return StopReplay() if result is None else UseResult(json_or_text(result))
                 case "n":
                     return SkipTurn()
                 case "s" | None:
                     return StopReplay()
 
-    async def _line(self, question: str) -> str | None:
+    async def _typed_line(self, question: str) -> str | None:
         """The next line that is typed; None where nothing more comes."""
         click.echo(question, nl=False, err=True)
         while b"\n" not in self._typed:
-            await self._readable()
+            await self._on_readable()
             data = os.read(self._file, READ_BYTES)
             if not data:
                 return None
@@ -132,7 +132,7 @@ class MissingResults:
         line, _, self._typed = self._typed.partition(b"\n")
         return line.decode(errors="replace").strip()
 
-    async def _readable(self) -> None:
+    async def _on_readable(self) -> None:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._file, ready.set)
         try:
@@ -155,7 +155,7 @@ def show_replays(call: Call, report: ReplayReport) -> None:
         for line in thread_lines(report.threads[0]):
             call.screen.show(*line)
     else:
-        rows = [_row(thread) for thread in report.threads]
+        rows = [_thread_row(thread) for thread in report.threads]
         call.screen.table(rows, HEADER, numbers=("recorded", "replayed"), spare=("replay", "exchanges"))
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(report.outcomes.items()))
         call.screen.show(f"{counted(len(report.threads), 'thread')}: {outcomes}")
@@ -166,7 +166,7 @@ def show_replays(call: Call, report: ReplayReport) -> None:
     )
 
 
-def _row(thread: ThreadReplay) -> list[Span | str]:
+def _thread_row(thread: ThreadReplay) -> list[Span | str]:
     first = thread.first_call or thread.first
     return [
         Span(thread.recorded_session or short(thread.thread), "label"),
@@ -233,12 +233,12 @@ def call_text(call: NamedCall) -> str:
 
 def _spending_rows(recorded: ReplaySpending, replayed: ReplaySpending) -> Iterator[list[Span | str]]:
     for name, field in (("answers", "answers"), ("tool calls", "calls"), ("tokens in", "input_tokens")):
-        yield [name, *(_count(getattr(spending, field)) for spending in (recorded, replayed))]
-    yield ["tokens out", _count(recorded.output_tokens), _count(replayed.output_tokens)]
+        yield [name, *(_count_text(getattr(spending, field)) for spending in (recorded, replayed))]
+    yield ["tokens out", _count_text(recorded.output_tokens), _count_text(replayed.output_tokens)]
     yield ["cost", cost_text(recorded), cost_text(replayed)]
 
 
-def _count(count: int | None) -> str:
+def _count_text(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
 

@@ -81,14 +81,14 @@ class ApprovalPrompts:
         """A request of this id was recorded: show it, and tell people. Called within a running event loop."""
         is_new = id not in self._known
         self._known.add(id)
-        self._begin(self._ask(id, is_shown=is_new, notifies_approvers=True))
+        self._begin(self._ask_person(id, is_shown=is_new, notifies_approvers=True))
 
     def asked_elsewhere(self, id: str) -> None:
         """Show a request of a turn that another process may run: that process tells people. Once it is shown it is not
         shown again."""
         if id not in self._known:
             self._known.add(id)
-            self._begin(self._ask(id, is_shown=True, notifies_approvers=False))
+            self._begin(self._ask_person(id, is_shown=True, notifies_approvers=False))
 
     async def show_queue(self, admission: Admission) -> None:
         """Say what comes before a message that was just admitted, and show the requests that its session waits for:
@@ -161,7 +161,7 @@ class ApprovalPrompts:
             self._show([[Span(QUESTION, "warn")]])
         return True
 
-    async def _ask(self, id: str, *, is_shown: bool, notifies_approvers: bool) -> None:
+    async def _ask_person(self, id: str, *, is_shown: bool, notifies_approvers: bool) -> None:
         from weft.runtime.invoke.handlers import notify_approvers
 
         try:
@@ -260,13 +260,13 @@ class TypedAhead:
             yield
             return
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._file, self._read)
+        loop.add_reader(self._file, self._read_lines)
         try:
             yield
         finally:
             loop.remove_reader(self._file)
 
-    def _read(self) -> None:
+    def _read_lines(self) -> None:
         assert self._file is not None, "what is read has a file"
         data = os.read(self._file, READ_BYTES)
         if not data:  # Ctrl-D: the conversation ends at the next prompt
