@@ -239,6 +239,8 @@ if TYPE_CHECKING:
     from weft.runtime.egress.execution_context import current_context as current_context
     from weft.runtime.egress.execution_context import run_with_context as run_with_context
     from weft.runtime.invoke.invocation import InvocationResult as InvocationResult
+    from weft.runtime.resources.turn_files import ForkedResources as ForkedResources
+    from weft.runtime.resources.turn_files import PlanLine as PlanLine
     from weft.runtime.tool.tool_contract import Answer as Answer
     from weft.runtime.tool.tool_contract import DeclaredTool as DeclaredTool
     from weft.runtime.tool.tool_contract import PendingCall as PendingCall
@@ -251,7 +253,9 @@ if TYPE_CHECKING:
     from weft.store.replicas import TrustedLedger as TrustedLedger
     from weft.store.replicas import TrustStore as TrustStore
     from weft.store.sqlite.examination import RestoreResult as RestoreResult
+    from weft.surfaces.acting_ledger import ActingResources as ActingResources
     from weft.surfaces.acting_ledger import AnsweredTurn as AnsweredTurn
+    from weft.surfaces.acting_ledger import user_trust as user_trust
     from weft.surfaces.opening import OpenLedger as OpenLedger
     from weft.surfaces.opening import context_from_env as context_from_env
     from weft.surfaces.opening import copy as copy
@@ -334,7 +338,8 @@ _NAMES = {
     "weft.ledger.views.rows": "Lease StoredEvent",
     "weft.ledger.write.turn_writer": "TurnWriter",
     "weft.surfaces.opening": "OpenLedger context_from_env copy examine open restore salvage",
-    "weft.surfaces.acting_ledger": "AnsweredTurn",
+    "weft.runtime.resources.turn_files": "ForkedResources PlanLine",
+    "weft.surfaces.acting_ledger": "ActingResources AnsweredTurn user_trust",
     "weft.surfaces.program_handles": "LedgerPrograms ProgramHandle",
     "weft.programs.program_changes": "PlannedProgram",
     "weft.programs.program_records": (

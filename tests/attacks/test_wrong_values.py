@@ -55,7 +55,7 @@ def verbs(ledger: OpenLedger) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def keywords(verb: Callable[..., Any]) -> Iterator[inspect.Parameter]:
-    """The parameters that a typed dictionary stands for: `**wanted: Unpack[TurnCriteria]`."""
+    """The parameters that a typed dictionary stands for: `**only: Unpack[UsageChoice]`."""
     for parameter in inspect.signature(verb).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             name = str(parameter.annotation).removeprefix("Unpack[").removesuffix("]")
@@ -82,8 +82,8 @@ def test_parameters_of_typed_dictionaries_are_seen(ledger: OpenLedger) -> None:
     seen = {name: {one.name for one in keywords(verb)} for name, verb in verbs(ledger)}
     unseen = [name for name, verb in verbs(ledger) if "Unpack" in str(inspect.signature(verb)) and not seen[name]]
     assert not unseen
-    assert {"role", "source_event"} <= seen["find_turns"]
-    assert {"origin", "routing_key"} <= seen["find_sessions"]
+    assert {"origin", "project"} <= seen["usage.report"]
+    assert {"actor", "tool"} <= seen["audit.findings"]
 
 
 @pytest.mark.slow("gives each parameter of each verb every wrong value")

@@ -1,9 +1,12 @@
 """Agents own sessions and turns; code blocks are read out of answers, or named by whoever records them."""
 
+from typing import Any
+
 import pytest
 
 from tests.ledger.histories import grow, lines, problems
 from weft import Codeblock
+from weft.kernel.errors import InvalidInput
 from weft.ledger.api.ledger import Ledger
 
 ANSWER = """Two ways:
@@ -40,6 +43,29 @@ def test_an_agent_is_made_when_it_is_first_named(ledger: Ledger) -> None:
     assert ledger.turn(first.id).persona_id == ledger.turn(second.id).persona_id == "Ann Ω"
     assert sum(b'"agent_created"' in line for line in lines(ledger)) == 1
     assert problems(ledger) == []
+
+
+def test_an_agent_is_named_as_agent_and_in_the_earlier_spelling(ledger: Ledger) -> None:
+    spellings: list[dict[str, Any]] = [{"agent": "ann"}, {"persona": "ann"}, {"agent": "ann", "persona": "ann"}]
+    for agent in spellings:
+        label = "-".join(agent)
+        turn = ledger.record_turn(session=label, query="q", **agent)
+        (again,) = ledger.record_turns([{"session": label, "query": "r", **agent}])
+        with ledger.begin_turn(session=label, **agent) as writer:
+            writer.finish()
+        made = ledger.create_session(f"{label}-made", **agent)
+        fork = ledger.fork(turn.id, **agent)
+        turns = [ledger.turn(id).persona_id for id in (turn.id, again.id, writer.id)]
+        assert {*turns, made.persona_id, fork.persona_id, ledger.session(label).persona_id} == {"ann"}
+        found = ledger.find_turns(limit=100, **agent)
+        assert {turn.id, again.id, writer.id} <= {one.id for one in found}
+        assert made.id in {one.id for one in ledger.find_sessions(**agent)}
+        assert ledger.inbox.admit("Hello", **agent).session.startswith("ann")
+    assert ledger.record_turn(session="other", query="q").id not in {one.id for one in ledger.find_turns(agent="ann")}
+    with pytest.raises(InvalidInput, match="two agents"):
+        ledger.record_turn(session="main", query="q", agent="ann", persona="ben")
+    with pytest.raises(InvalidInput, match="two agents"):
+        ledger.find_turns(agent="ann", persona="ben")
 
 
 def test_turns_of_a_session_are_its_owners_unless_they_say_otherwise(ledger: Ledger) -> None:

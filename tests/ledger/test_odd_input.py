@@ -275,6 +275,7 @@ def test_an_unknown_argument_is_refused_and_editors_see_the_known_ones(ledger: L
         partial(ledger.create_session, "main"),
         partial(ledger.compactions.record, summary="s"),
     ]
+    verbs += [getattr(ledger, name) for name in dir(ledger) if name.startswith(("find_", "search"))]
     for verb in verbs:
         known = inspect.signature(verb).parameters
         assert all(argument.kind is not argument.VAR_KEYWORD for argument in known.values())

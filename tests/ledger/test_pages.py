@@ -275,8 +275,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         taken, count, is_counting = count, 0, True
         return taken
 
-    counting("one")
-    counting("all")
+    counting("fetch_row")
+    counting("fetch_rows")
     return since
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +21,11 @@ from tests.conftest import NewPostgresLedger
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import HANG, MESSAGE, Script, Scripted, answer, chat, chat_saying, failure
 from tests.surfaces.serving import serving
+from tests.surfaces.shell import Shell
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.api import Runs
 from weft.programs import kind_table
+from weft.store.replicas import StoredTrust
 from weft.surfaces.wire.hints import phrase
 
 
@@ -483,6 +487,62 @@ def test_asynchronous_functions_run_in_the_event_loop_of_whoever_sends(path: Pat
         stocked(path, server.url).close()
         asyncio.run(main())
         assert results(server) == ["later Bergen"]
+
+
+MAKING = """import sys, weft
+weft.open(sys.argv[1]).close()
+weft.open(sys.argv[2], trust=weft.user_trust()).close()
+"""
+
+
+def test_a_ledger_that_a_program_makes_is_trusted_at_the_command_line_where_it_says_whose_it_is(
+    shell: Shell, tmp_path: Path
+) -> None:
+    plain, owned = (str(tmp_path / f"{name}.db") for name in ("plain", "owned"))
+    subprocess.run([sys.executable, "-c", MAKING, plain, owned], check=True, timeout=240)
+    assert shell.json("--ledger", owned, "trust", "--show")["trusted"] is True
+    assert shell.json("--ledger", plain, "trust", "--show")["trusted"] is False
+    refused = shell("--ledger", plain, "send", "Hello", "--model", "local")
+    assert refused.code != 0
+    assert "a program made it without weft.user_trust()" in refused.err
+    with weft.open(plain, trust=weft.user_trust()) as ledger:
+        asked: list[str] = []
+
+        def ask(action: str) -> bool:
+            asked.append(action)
+            return True
+
+        assert isinstance(ledger.trust, StoredTrust)
+        ledger.trust.ask = ask
+        for action in ("answer messages", "start a command"):
+            ledger.trust.ensure(action)
+    assert asked == ["answer messages"]
+    assert shell.json("--ledger", plain, "trust", "--show")["trusted"] is True
+
+
+def test_an_awaited_stream_that_is_cancelled_ends_its_turn_as_interrupted(path: Path) -> None:
+    async def main() -> None:
+        async with weft.aio.open(path) as ledger:
+            started = asyncio.Event()
+            turns: list[str] = []
+
+            async def read() -> None:
+                async for part in ledger.stream("Begin", agent="met", tools=[weather]):
+                    if isinstance(part, weft.ToolFinished):
+                        turns.append(part.turn)
+                        started.set()
+
+            reading = asyncio.ensure_future(read())
+            async with asyncio.timeout(60):
+                await started.wait()
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            assert (await ledger.turn(turns[0])).interruption_reason == "canceled"
+
+    with serving(calling("weather"), [HANG]) as server:
+        stocked(path, server.url).close()
+        asyncio.run(main())
 
 
 def test_two_threads_and_two_event_loops_send_through_one_ledger(path: Path) -> None:

@@ -55,10 +55,10 @@ from weft.ledger.model import (
 from weft.ledger.read.content_uses import Tombstone
 from weft.ledger.read.contexts import Context, VouchedMessage, Voucher
 from weft.ledger.read.search_index import PreparedWords
-from weft.ledger.read.search_matches import Hit, SearchFilters
+from weft.ledger.read.search_matches import Hit
 from weft.ledger.read.session_list import Touch
 from weft.ledger.read.sessions import Page
-from weft.ledger.read.turn_lookups import RelatedTurns, SessionCriteria, TurnCriteria
+from weft.ledger.read.turn_lookups import RelatedTurns
 from weft.ledger.read.turns import ThreadDiff
 from weft.ledger.reports.audit import ActorEvent, AuditChoice, AuditFinding, AuditTally, SuggestedGrant
 from weft.ledger.reports.usage import (
@@ -176,27 +176,79 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         self,
         words: str = "",
         *,
+        session: str | None = None,
+        role: str | None = None,
+        tool: str | None = None,
+        path: str | None = None,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        model: str | None = None,
+        project: str | None = None,
+        origin: str | None = None,
         limit: int | None = None,
         after: str | None = None,
         rank: bool = False,
-        **filters: Unpack[SearchFilters],
     ) -> Page[Hit]:
         """Messages and tool calls that hold all these words, the newest first.
 
         `"a phrase"` stands together, as does what is typed without a space; the last word may be the beginning of one.
-        Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'; a day means all of it),
-        model, project, origin. With `rank` the best come first, by the engine's own idea of it; these have no further
-        pages, since what is recorded meanwhile changes the order."""
-        return await self._run(partial(self._sync.search, words=words, limit=limit, after=after, rank=rank, **filters))
+        `since` and `until` are Unix milliseconds, or words such as 'yesterday'; a day means all of it. With `rank` the
+        best come first, by the engine's own idea of it; these have no further pages, since what is recorded meanwhile
+        changes the order."""
+        return await self._run(
+            partial(
+                self._sync.search,
+                words=words,
+                session=session,
+                role=role,
+                tool=tool,
+                path=path,
+                since=since,
+                until=until,
+                model=model,
+                project=project,
+                origin=origin,
+                limit=limit,
+                after=after,
+                rank=rank,
+            )
+        )
 
     async def search_sessions(
-        self, words: str, *, limit: int | None = None, **filters: Unpack[SearchFilters]
+        self,
+        words: str,
+        *,
+        session: str | None = None,
+        role: str | None = None,
+        tool: str | None = None,
+        path: str | None = None,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        model: str | None = None,
+        project: str | None = None,
+        origin: str | None = None,
+        limit: int | None = None,
     ) -> list[Hit]:
         """Sessions whose title or project holds all these words, those with a title so first, then the latest first.
 
         Each is a hit with place `title` or `project`, at the turn where the session stands. Filters are those of
         `search`; one that speaks of messages or calls (session, role, tool, path, model) leaves nothing."""
-        return await self._run(partial(self._sync.search_sessions, words=words, limit=limit, **filters))
+        return await self._run(
+            partial(
+                self._sync.search_sessions,
+                words=words,
+                session=session,
+                role=role,
+                tool=tool,
+                path=path,
+                since=since,
+                until=until,
+                model=model,
+                project=project,
+                origin=origin,
+                limit=limit,
+            )
+        )
 
     async def related_turns(self, text: str, *, also: Sequence[str] = ()) -> RelatedTurns:
         """Turns that share words with a text, each with the words that it shares; a bounded number of them.
@@ -209,23 +261,71 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     async def find_turns(
         self,
         *,
+        parent: str | None = None,
+        agent: str | None = None,
+        type: str | None = None,
+        status: str | None = None,
+        role: str | None = None,
+        source_event: str | None = None,
+        has_children: bool | None = None,
+        since: int | str | None = None,
+        until: int | str | None = None,
         limit: int | None = None,
         after: str | None = None,
-        parent: str | None = None,
         persona: str | None = None,
-        **wanted: Unpack[TurnCriteria],
     ) -> Page[Turn]:
-        """Turns, the newest first. By parent (a turn), persona, type, status, role, source_event, has_children, since
-        and until. Pages are as those of `log`."""
+        """Turns, the newest first; `parent` is a turn. Pages are as those of `log`. `persona` is an earlier spelling of
+        `agent`."""
         return await self._run(
-            partial(self._sync.find_turns, limit=limit, after=after, parent=parent, persona=persona, **wanted)
+            partial(
+                self._sync.find_turns,
+                parent=parent,
+                agent=agent,
+                type=type,
+                status=status,
+                role=role,
+                source_event=source_event,
+                has_children=has_children,
+                since=since,
+                until=until,
+                limit=limit,
+                after=after,
+                persona=persona,
+            )
         )
 
     async def find_messages(
-        self, *, limit: int | None = None, after: str | None = None, **filters: Unpack[SearchFilters]
+        self,
+        *,
+        session: str | None = None,
+        role: str | None = None,
+        tool: str | None = None,
+        path: str | None = None,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        model: str | None = None,
+        project: str | None = None,
+        origin: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
     ) -> Page[Message]:
         """Messages, the newest first; by the filters of `search`."""
-        return await self._run(partial(self._sync.find_messages, limit=limit, after=after, **filters))
+        return await self._run(
+            partial(
+                self._sync.find_messages,
+                session=session,
+                role=role,
+                tool=tool,
+                path=path,
+                since=since,
+                until=until,
+                model=model,
+                project=project,
+                origin=origin,
+                limit=limit,
+                after=after,
+            )
+        )
 
     async def find_tool_calls(
         self,
@@ -242,11 +342,32 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         )
 
     async def find_sessions(
-        self, *, limit: int | None = None, after: str | None = None, **wanted: Unpack[SessionCriteria]
+        self,
+        *,
+        agent: str | None = None,
+        parent: str | None = None,
+        origin: str | None = None,
+        routing_key: str | None = None,
+        since: int | str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+        persona: str | None = None,
     ) -> Page[Session]:
-        """Sessions, the latest changed first; by persona, parent (a session), origin, routing_key or since. Pages are
-        as those of `sessions`."""
-        return await self._run(partial(self._sync.find_sessions, limit=limit, after=after, **wanted))
+        """Sessions, the latest changed first; `parent` is a session. Pages are as those of `sessions`. `persona` is an
+        earlier spelling of `agent`."""
+        return await self._run(
+            partial(
+                self._sync.find_sessions,
+                agent=agent,
+                parent=parent,
+                origin=origin,
+                routing_key=routing_key,
+                since=since,
+                limit=limit,
+                after=after,
+                persona=persona,
+            )
+        )
 
     async def turn(self, name: str) -> Turn:
         return await self._run(partial(self._sync.turn, name=name))
@@ -341,6 +462,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         self,
         label: str,
         *,
+        agent: str | None = None,
         persona: str = DEFAULT_AGENT,
         routing_key: str | None = None,
         origin: str | None = None,
@@ -350,11 +472,12 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         spawn_tool_call_id: str | None = None,
         task_description: str | None = None,
     ) -> Session:
-        """A session before its first turn."""
+        """A session before its first turn. `persona` is an earlier spelling of `agent`."""
         return await self._run(
             partial(
                 self._sync.create_session,
                 label=label,
+                agent=agent,
                 persona=persona,
                 routing_key=routing_key,
                 origin=origin,
@@ -380,11 +503,19 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         return AsyncListReader(await self._run(self._sync.listing), self._pool)
 
     async def fork(
-        self, at: str, *, label: str | None = None, session: str | None = None, persona: str | None = None
+        self,
+        at: str,
+        *,
+        label: str | None = None,
+        session: str | None = None,
+        agent: str | None = None,
+        persona: str | None = None,
     ) -> Session:
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads; without a label
-        it gets one."""
-        return await self._run(partial(self._sync.fork, at=at, label=label, session=session, persona=persona))
+        it gets one. `persona` is an earlier spelling of `agent`."""
+        return await self._run(
+            partial(self._sync.fork, at=at, label=label, session=session, agent=agent, persona=persona)
+        )
 
     async def move_head(
         self, session: str, *, new: str | None, expected: str | UnsetType | None = UNSET, reason: str | None = None
@@ -414,6 +545,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         finish_reason: str | None = None,
         error: ErrorInput | None = None,
         permissions_used: Any = None,
+        agent: str | None = None,
         persona: str = DEFAULT_AGENT,
         role: str = "unified",
         reason: str | None = None,
@@ -437,7 +569,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         and the head does not move. `parent` and `expected` say where the session must stand, or the turn is
         refused with HeadMoved. Others who write to the session are waited for, `wait` seconds at most.
         With `key`, a retry key, it is recorded once: the same call again gives the first answer and writes nothing,
-        another call with that key raises KeyTaken."""
+        another call with that key raises KeyTaken. `persona` is an earlier spelling of `agent`."""
         asked = partial(
             self._sync.record_turn,
             session=session,
@@ -453,6 +585,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
             finish_reason=finish_reason,
             error=error,
             permissions_used=permissions_used,
+            agent=agent,
             persona=persona,
             role=role,
             reason=reason,
@@ -484,6 +617,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         session: str | None = None,
         parent: str | UnsetType | None = UNSET,
         expected: str | UnsetType | None = UNSET,
+        agent: str | None = None,
         persona: str = DEFAULT_AGENT,
         role: str = "unified",
         reason: str | None = None,
@@ -496,7 +630,8 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         source_event_id: str | None = None,
         wait: float = WAIT,
     ) -> AsyncTurnWriter:
-        """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy."""
+        """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy. `persona` is an
+        earlier spelling of `agent`."""
         return AsyncTurnWriter(
             await crossing.begun(
                 self._pool,
@@ -506,6 +641,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
                     session=session,
                     parent=parent,
                     expected=expected,
+                    agent=agent,
                     persona=persona,
                     role=role,
                     reason=reason,
@@ -1135,7 +1271,7 @@ class AsyncInbox(crossing.Mirror[Inbox]):
         *,
         session: str | None = None,
         turn: str | None = None,
-        persona: str | None = None,
+        agent: str | None = None,
         mode: str = "followup",
         priority: int = 0,
         overrides: Any = None,
@@ -1143,18 +1279,20 @@ class AsyncInbox(crossing.Mirror[Inbox]):
         source_event_id: str | None = None,
         key: str | None = None,
         limits: QueueLimits = DEFAULT_LIMITS,
+        persona: str | None = None,
     ) -> Admission:
         """Write a message to an inbox, durably: that of a session, made if there is none; of the session whose head a
         turn is, else of a new one that begins there; or of an agent, where it works or in its main session.
 
-        `overrides` say how the model is asked for this message. With `key`, a retry key, it is admitted once."""
+        `overrides` say how the model is asked for this message. With `key`, a retry key, it is admitted once.
+        `persona` is an earlier spelling of `agent`."""
         return await self._run(
             partial(
                 self._sync.admit,
                 message=message,
                 session=session,
                 turn=turn,
-                persona=persona,
+                agent=agent,
                 mode=mode,
                 priority=priority,
                 overrides=overrides,
@@ -1162,6 +1300,7 @@ class AsyncInbox(crossing.Mirror[Inbox]):
                 source_event_id=source_event_id,
                 key=key,
                 limits=limits,
+                persona=persona,
             )
         )
 

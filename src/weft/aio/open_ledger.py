@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.aio.crossing import Pool
 from weft.aio.graph import AsyncGraph
-from weft.aio.ledger import AsyncLedger
+from weft.aio.ledger import AsyncLedger, AsyncResources
 from weft.aio.programs import AsyncPrograms
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.errors import InvalidInput
@@ -29,13 +29,16 @@ from weft.programs.program_records import Difference, Program, ProgramChange, Re
 
 if TYPE_CHECKING:
     from weft.aio.programs import AsyncSimilarity
+    from weft.kernel.enums import ResourceLiveness
+    from weft.ledger.api import Resource, ResourceRestore, Snapshot
     from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.model_requests import ModelParameters
     from weft.runtime.invoke.invocation import Invocation, InvocationResult, Show
     from weft.runtime.replies import OnToken
+    from weft.runtime.resources.turn_files import ForkedResources, PlanLine
     from weft.runtime.sandbox.command_runner import CommandRunner
-    from weft.surfaces.acting_ledger import AnsweredTurn, Approve, OnError, StreamPart
+    from weft.surfaces.acting_ledger import ActingResources, AnsweredTurn, Approve, OnError, StreamPart
 
 
 def no_variables(name: str) -> str | None:
@@ -115,6 +118,10 @@ class AsyncOpenLedger(AsyncLedger):
         from weft.programs.minilm import LazyMiniLM
 
         return AsyncSimilarity(self, LazyMiniLM())
+
+    @property
+    def resources(self) -> AsyncActingResources:
+        return AsyncActingResources(self.sync.resources, self._pool)
 
     @property
     def programs(self) -> AsyncLedgerPrograms:
@@ -254,6 +261,55 @@ class AsyncOpenLedger(AsyncLedger):
                 await self.inference.close()
         finally:
             await super().close()
+
+
+class AsyncActingResources(AsyncResources):
+    """The resources of an open ledger, and what acts on them, awaited."""
+
+    @property
+    def _acting(self) -> ActingResources:
+        from weft.surfaces.acting_ledger import ActingResources
+
+        assert isinstance(self._sync, ActingResources), "the resources of an open ledger"
+        return self._sync
+
+    async def declare(
+        self, place: str, *, kind: str | None = None, name: str | None = None, session: str | None = None
+    ) -> Resource:
+        """As the synchronous one."""
+        return await self._run(partial(self._acting.declare, place, kind=kind, name=name, session=session))
+
+    async def probe(self, resource: str) -> ResourceLiveness:
+        """As the synchronous one."""
+        return await self._run(partial(self._acting.probe, resource))
+
+    async def take_snapshot(self, resource: str, *, method: str | None = None) -> Snapshot:
+        """As the synchronous one."""
+        return await self._run(partial(self._acting.take_snapshot, resource, method=method))
+
+    async def restore(self, snapshot: str, *, place: str | None = None, session: str | None = None) -> ResourceRestore:
+        """As the synchronous one."""
+        return await self._run(partial(self._acting.restore, snapshot, place=place, session=session))
+
+    async def mount(
+        self, resource: str, path: str, *, mode: str = "rw", run: str | None = None, container: str | None = None
+    ) -> Resource:
+        """As the synchronous one."""
+        return await self._run(partial(self._acting.mount, resource, path, mode=mode, run=run, container=container))
+
+    async def unmount(self, resource: str, *, run: str | None = None, container: str | None = None) -> Resource:
+        """As the synchronous one."""
+        return await self._run(partial(self._acting.unmount, resource, run=run, container=container))
+
+    async def plan_fork(self, turn: str, label: str) -> Sequence[PlanLine]:
+        """As the synchronous one."""
+        return await self._run(partial(self._acting.plan_fork, turn, label))
+
+    async def fork(
+        self, turn: str, label: str, plan: Sequence[PlanLine] | None = None, *, agent: str | None = None
+    ) -> ForkedResources:
+        """As the synchronous one."""
+        return await self._run(partial(self._acting.fork, turn, label, plan, agent=agent))
 
 
 class AsyncLedgerPrograms(AsyncPrograms):

@@ -32,6 +32,7 @@ from weft.kernel.typed_names import (
 )
 from weft.ledger.dialects import foreign_usage, joined, plain, tool_use, translated
 from weft.ledger.model import (
+    DEFAULT_AGENT,
     Message,
     NewMessage,
     NewToolCall,
@@ -212,6 +213,13 @@ LABEL_LIMIT = 512
 ADDRESS_MARKS = ("~", "@{", "^")
 _DEPTH = re.compile(r"(?<=.)#(?=\d+$)")
 """`main#3` is the third turn of `main`."""
+
+
+def agent_named(agent: str | None, persona: Any) -> Any:
+    """The agent that a caller names as `agent`, or as `persona`, which is the earlier spelling."""
+    if agent is not None and persona not in (None, DEFAULT_AGENT, agent):
+        raise InvalidInput("agent and persona name two agents", "give agent alone")
+    return persona if agent is None else agent
 
 
 def checked_label(label: Any, what: str = "label") -> str:

@@ -296,7 +296,9 @@ def decided_events(sql: Sql) -> list[tuple[str, bool]]:
 MADE, CLONED, COPIED, RECOVERED, ALLOWED = "made", "cloned", "copied", "recovered", "allowed"
 TOKEN = "trust:"
 """Local state: a row per person who trusts the ledger, with the token that was drawn for them."""
-UNKNOWN = "you neither made nor allowed it"
+UNKNOWN = (
+    "you did not allow it, and did not make it here: a program made it without weft.user_trust(), or somebody else"
+)
 REPLACED = "the file is another one than the one you trusted"
 RENAMED = "it is another ledger (replica) than the one you trusted"
 STRANGE = "it belongs to another user, and you did not allow it"

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from weft.runtime.egress.execution_context import ExecutionContext
     from weft.store.postgres import PostgresStore
     from weft.store.sqlite.examination import RestoreResult
-    from weft.surfaces.acting_ledger import AnsweredTurn, Approve, OnError, StreamPart
+    from weft.surfaces.acting_ledger import ActingResources, AnsweredTurn, Approve, OnError, StreamPart
     from weft.surfaces.program_handles import Invoker, LedgerPrograms
 
 
@@ -125,6 +125,12 @@ class OpenLedger(Ledger):
 
         translate_by(_as_provider_takes)
         return super().context(turn, session=session)
+
+    @property
+    def resources(self) -> ActingResources:
+        from weft.surfaces.acting_ledger import ActingResources
+
+        return ActingResources(self)
 
     @cached_property
     def similarity(self) -> Similarity:

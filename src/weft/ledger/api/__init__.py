@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weft.ledger.api.reading import PARTIAL_POLL_SECONDS as PARTIAL_POLL_SECONDS
     from weft.ledger.api.reading import SessionStream as SessionStream
     from weft.ledger.api.resources import ResourceLog as ResourceLog
+    from weft.ledger.api.resources import Resources as Resources
     from weft.ledger.api.rooms import TriggerLog as TriggerLog
     from weft.ledger.broker.admission import MessageTarget as MessageTarget
     from weft.ledger.broker.inbox import AddMessage as AddMessage
@@ -264,7 +265,7 @@ _NAMES = {
     "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",
     "weft.ledger.api.ledger": "Ledger",
     "weft.ledger.api.broker": "Runs",
-    "weft.ledger.api.resources": "ResourceLog",
+    "weft.ledger.api.resources": "ResourceLog Resources",
     "weft.ledger.resource_changes": "BusyResource ResourceFork UndoneMove",
     "weft.ledger.resource_reading": (
         "KeptReference KeptState NewResource NewSnapshot Owner PlannedResource Resource ResourceFailure "

@@ -22,6 +22,7 @@ from weft.kernel.events import PolicyTests
 from weft.kernel.typed_names import name_in_address
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import (
+    agent_named,
     as_messages,
     checked_count,
     checked_label,
@@ -77,7 +78,7 @@ class Inbox(LedgerPart):
         *,
         session: str | None = None,
         turn: str | None = None,
-        persona: str | None = None,
+        agent: str | None = None,
         mode: str = "followup",
         priority: int = 0,
         overrides: Any = None,
@@ -85,12 +86,15 @@ class Inbox(LedgerPart):
         source_event_id: str | None = None,
         key: str | None = None,
         limits: QueueLimits = DEFAULT_LIMITS,
+        persona: str | None = None,
     ) -> Admission:
         """Write a message to an inbox, durably: that of a session, made if there is none; of the session whose head a
         turn is, else of a new one that begins there; or of an agent, where it works or in its main session.
 
         `overrides` say how the model is asked for this message. With `key`, a retry key, it is admitted once.
+        `persona` is an earlier spelling of `agent`.
         """
+        persona = agent_named(agent, persona)
         messages = as_messages(message, MessageRole.USER, "message")
         if len(messages) != 1:
             raise InvalidInput(f"message is a list of {len(messages)}", "admit one message at a time")
@@ -99,7 +103,7 @@ class Inbox(LedgerPart):
             if session is None
             else checked_label(name_in_address(checked_text(session, "session")), "session"),
             turn=None if turn is None else self._ledger.resolve(checked_text(turn, "turn")),
-            persona=None if persona is None else checked_text(persona, "persona"),
+            persona=None if persona is None else checked_text(persona, "agent"),
         )
         outgoing = NewAdmission(
             message=_plain_message(messages[0]),

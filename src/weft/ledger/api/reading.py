@@ -4,18 +4,19 @@ tree of turns; search and lookups; and what is told to whoever follows a session
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, Unpack
+from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel.errors import InvalidInput, NotFound, StoreError, quoted
+from weft.kernel.errors import InvalidInput, NotFound, StoreError
 from weft.kernel.foreign_input import is_digest
 from weft.ledger.api.base import LedgerBase, LedgerPart
 from weft.ledger.arguments import (
+    agent_named,
     checked_count,
     checked_flag,
     checked_id,
@@ -52,7 +53,6 @@ from weft.ledger.read.search_index import UNREMARKABLE, known_name
 from weft.ledger.read.search_matches import (
     Hit,
     MatchFilters,
-    SearchFilters,
     SearchFinder,
     as_filters,
     named_sessions,
@@ -71,7 +71,7 @@ from weft.ledger.read.sessions import (
     sessions_containing,
     to_sessions,
 )
-from weft.ledger.read.turn_lookups import RelatedTurns, SessionCriteria, TurnCriteria, find_related, in_order
+from weft.ledger.read.turn_lookups import RelatedTurns, find_related, in_order
 from weft.ledger.read.turns import (
     Thread,
     ThreadDiff,
@@ -312,18 +312,37 @@ class SearchVerbs(LedgerBase):
         self,
         words: str = "",
         *,
+        session: str | None = None,
+        role: str | None = None,
+        tool: str | None = None,
+        path: str | None = None,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        model: str | None = None,
+        project: str | None = None,
+        origin: str | None = None,
         limit: int | None = None,
         after: str | None = None,
         rank: bool = False,
-        **filters: Unpack[SearchFilters],
     ) -> Page[Hit]:
         """Messages and tool calls that hold all these words, the newest first.
 
         `"a phrase"` stands together, as does what is typed without a space; the last word may be the beginning of one.
-        Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'; a day means all of it),
-        model, project, origin. With `rank` the best come first, by the engine's own idea of it; these have no further
-        pages, since what is recorded meanwhile changes the order.
+        `since` and `until` are Unix milliseconds, or words such as 'yesterday'; a day means all of it. With `rank` the
+        best come first, by the engine's own idea of it; these have no further pages, since what is recorded meanwhile
+        changes the order.
         """
+        filters = _given(
+            session=session,
+            role=role,
+            tool=tool,
+            path=path,
+            since=since,
+            until=until,
+            model=model,
+            project=project,
+            origin=origin,
+        )
         query, ranked = parse_query(checked_text(words, "words")), checked_flag(rank, "rank")
         if ranked and after is not None:
             raise InvalidInput("ranked hits have no further pages", "raise the limit, or leave out rank")
@@ -343,12 +362,37 @@ class SearchVerbs(LedgerBase):
                 return Page(to_hits(txn, list(islice(finder.best(), request.limit))))
             return mapped(request.page(start, finder.newest()), partial(to_hits, txn))
 
-    def search_sessions(self, words: str, *, limit: int | None = None, **filters: Unpack[SearchFilters]) -> list[Hit]:
+    def search_sessions(
+        self,
+        words: str,
+        *,
+        session: str | None = None,
+        role: str | None = None,
+        tool: str | None = None,
+        path: str | None = None,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        model: str | None = None,
+        project: str | None = None,
+        origin: str | None = None,
+        limit: int | None = None,
+    ) -> list[Hit]:
         """Sessions whose title or project holds all these words, those with a title so first, then the latest first.
 
         Each is a hit with place `title` or `project`, at the turn where the session stands. Filters are those of
         `search`; one that speaks of messages or calls (session, role, tool, path, model) leaves nothing.
         """
+        filters = _given(
+            session=session,
+            role=role,
+            tool=tool,
+            path=path,
+            since=since,
+            until=until,
+            model=model,
+            project=project,
+            origin=origin,
+        )
         query = parse_query(checked_text(words, "words"))
         request = self._request("search_sessions", {"words": words, **filters}, limit, None)
         wanted = as_filters(filters, self._period(filters))
@@ -383,25 +427,41 @@ class LookupVerbs(SearchVerbs):
     def find_turns(
         self,
         *,
+        parent: str | None = None,
+        agent: str | None = None,
+        type: str | None = None,
+        status: str | None = None,
+        role: str | None = None,
+        source_event: str | None = None,
+        has_children: bool | None = None,
+        since: int | str | None = None,
+        until: int | str | None = None,
         limit: int | None = None,
         after: str | None = None,
-        parent: str | None = None,
         persona: str | None = None,
-        **wanted: Unpack[TurnCriteria],
     ) -> Page[Turn]:
-        """Turns, the newest first. By parent (a turn), persona, type, status, role, source_event, has_children, since
-        and until. Pages are as those of `log`."""
+        """Turns, the newest first; `parent` is a turn. Pages are as those of `log`. `persona` is an earlier spelling of
+        `agent`."""
+        persona = agent_named(agent, persona)
+        wanted = _given(
+            type=type,
+            status=status,
+            role=role,
+            source_event=source_event,
+            has_children=has_children,
+            since=since,
+            until=until,
+        )
         request = self._request("find_turns", {"parent": parent, "persona": persona, **wanted}, limit, after)
         times = self._period(wanted, request.now)
-        _check_names(wanted, turn_lookups.TurnsWanted)
         if wanted.get("has_children") is not None:
             self._writer.ensure_whole(READ_LEDGER)  # a child may be a turn that cannot be read
         self._let_index_catch_up()
         with self._store.read() as txn:
             start = self._begin(request, txn)
             above = None if parent is None else self._resolve(txn, parent).turn
-            agent = None if persona is None else _agent(txn, persona)
-            fields: dict[str, Any] = {**wanted, **times, "parent": above, "persona": agent}
+            answering = None if persona is None else _agent(txn, persona)
+            fields: dict[str, Any] = {**wanted, **times, "parent": above, "persona": answering}
             index, current = self._store.word_index(txn.sql), CurrentTurns(txn, start.arrival)
             place, chunk = start.position or NEWEST, request.rows_at_once
             rows = turn_lookups.find_turns(txn, index, turn_lookups.TurnsWanted(**fields), current, place, chunk)
@@ -411,9 +471,32 @@ class LookupVerbs(SearchVerbs):
             )
 
     def find_messages(
-        self, *, limit: int | None = None, after: str | None = None, **filters: Unpack[SearchFilters]
+        self,
+        *,
+        session: str | None = None,
+        role: str | None = None,
+        tool: str | None = None,
+        path: str | None = None,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        model: str | None = None,
+        project: str | None = None,
+        origin: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
     ) -> Page[Message]:
         """Messages, the newest first; by the filters of `search`."""
+        filters = _given(
+            session=session,
+            role=role,
+            tool=tool,
+            path=path,
+            since=since,
+            until=until,
+            model=model,
+            project=project,
+            origin=origin,
+        )
         request = self._request("find_messages", filters, limit, after)
         wanted = as_filters(filters, self._period(filters, request.now))
         self._let_index_catch_up()
@@ -452,14 +535,24 @@ class LookupVerbs(SearchVerbs):
             return request.page(start, (each for each in calls if each[0] > start.position))
 
     def find_sessions(
-        self, *, limit: int | None = None, after: str | None = None, **wanted: Unpack[SessionCriteria]
+        self,
+        *,
+        agent: str | None = None,
+        parent: str | None = None,
+        origin: str | None = None,
+        routing_key: str | None = None,
+        since: int | str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+        persona: str | None = None,
     ) -> Page[Session]:
-        """Sessions, the latest changed first; by persona, parent (a session), origin, routing_key or since. Pages are
-        as those of `sessions`."""
+        """Sessions, the latest changed first; `parent` is a session. Pages are as those of `sessions`. `persona` is an
+        earlier spelling of `agent`."""
+        persona = agent_named(agent, persona)
+        wanted = _given(persona=persona, parent=parent, origin=origin, routing_key=routing_key, since=since)
         request = self._request("find_sessions", wanted, limit, after)
-        _check_names(wanted, turn_lookups.SessionsWanted)
-        if not any(value is not None for value in wanted.values()):
-            raise InvalidInput("there is nothing to find sessions by", "give persona, parent, origin or routing_key")
+        if not wanted:
+            raise InvalidInput("there is nothing to find sessions by", "give agent, parent, origin or routing_key")
         self._let_index_catch_up()
         with self._store.read() as txn:
             fields: dict[str, Any] = dict(wanted)
@@ -514,11 +607,9 @@ def _agent(txn: ReadTxn, name: str) -> str:
     return known or name
 
 
-def _check_names(wanted: Mapping[str, Any], record: Any) -> None:
-    for name in wanted.keys() - set(record.__struct_fields__):
-        raise InvalidInput(
-            f"nothing is found by {quoted(name)}", f"it is found by {', '.join(record.__struct_fields__)}"
-        )
+def _given(**arguments: Any) -> dict[str, Any]:
+    """Those that say something."""
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 class ReadingLedger(ReadVerbs, LookupVerbs):

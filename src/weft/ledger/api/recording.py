@@ -17,6 +17,7 @@ from weft.kernel.errors import InvalidInput, NotFound, quoted
 from weft.kernel.foreign_input import is_digest
 from weft.ledger.api.base import WAIT, LedgerBase, LedgerPart
 from weft.ledger.arguments import (
+    agent_named,
     as_record,
     checked_count,
     checked_flag,
@@ -69,7 +70,7 @@ _PLACE = frozenset(("session", "parent", "expected", "key"))
 _SETTING = frozenset(signature(RunConfig).parameters)
 _TURN = frozenset(signature(NewTurn).parameters) - {"setting"}
 """The arguments of `record_turn`: where a turn goes, under which circumstances it ran, and what was said."""
-_ARGUMENTS = _PLACE | _SETTING | _TURN
+_ARGUMENTS = _PLACE | _SETTING | _TURN | {"agent"}
 
 
 class RecordVerbs(LedgerBase):
@@ -92,6 +93,7 @@ class RecordVerbs(LedgerBase):
         finish_reason: str | None = None,
         error: ErrorInput | None = None,
         permissions_used: Any = None,
+        agent: str | None = None,
         persona: str = DEFAULT_AGENT,
         role: str = "unified",
         reason: str | None = None,
@@ -115,7 +117,7 @@ class RecordVerbs(LedgerBase):
         and the head does not move. `parent` and `expected` say where the session must stand, or the turn is
         refused with HeadMoved. Others who write to the session are waited for, `wait` seconds at most.
         With `key`, a retry key, it is recorded once: the same call again gives the first answer and writes nothing,
-        another call with that key raises KeyTaken.
+        another call with that key raises KeyTaken. `persona` is an earlier spelling of `agent`.
         """
         setting = _turn_setting(
             role,
@@ -141,7 +143,7 @@ class RecordVerbs(LedgerBase):
             finish_reason=finish_reason,
             error=error,
             permissions_used=permissions_used,
-            persona=persona,
+            persona=agent_named(agent, persona),
             setting=setting,
         )
         requested = _requested(turn, session=session, parent=parent, expected=expected, key=key)
@@ -166,6 +168,7 @@ class RecordVerbs(LedgerBase):
         session: str | None = None,
         parent: str | UnsetType | None = UNSET,
         expected: str | UnsetType | None = UNSET,
+        agent: str | None = None,
         persona: str = DEFAULT_AGENT,
         role: str = "unified",
         reason: str | None = None,
@@ -178,7 +181,8 @@ class RecordVerbs(LedgerBase):
         source_event_id: str | None = None,
         wait: float = WAIT,
     ) -> TurnWriter:
-        """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy."""
+        """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy. `persona` is an
+        earlier spelling of `agent`."""
         if session is not None:
             session = checked_label(session, "session")
         check_pins(parent, expected)
@@ -187,7 +191,7 @@ class RecordVerbs(LedgerBase):
             session=session,
             parent=parent,
             expected=expected,
-            persona=persona,
+            persona=agent_named(agent, persona),
             owner=self._owner,
             wait=wait,
             ttl=self._ttl,
@@ -265,7 +269,10 @@ def _requested_turn(fields: Any, number: int) -> RequestedTurn:
     if unknown := sorted(map(str, fields.keys() - _ARGUMENTS)):
         raise InvalidInput(f"turn {number} has {quoted(unknown[0])}", "give arguments of record_turn by their names")
     setting = _turn_setting(**{name: fields[name] for name in _SETTING & fields.keys()})
-    turn = NewTurn(**{name: fields[name] for name in _TURN & fields.keys()}, setting=setting)
+    given = {name: fields[name] for name in _TURN & fields.keys()}
+    if fields.get("agent") is not None:
+        given["persona"] = agent_named(fields["agent"], fields.get("persona"))
+    turn = NewTurn(**given, setting=setting)
     return _requested(turn, **{name: fields[name] for name in _PLACE & fields.keys()})
 
 
@@ -437,6 +444,7 @@ class SessionVerbs(LedgerBase):
         self,
         label: str,
         *,
+        agent: str | None = None,
         persona: str = DEFAULT_AGENT,
         routing_key: str | None = None,
         origin: str | None = None,
@@ -446,7 +454,7 @@ class SessionVerbs(LedgerBase):
         spawn_tool_call_id: str | None = None,
         task_description: str | None = None,
     ) -> Session:
-        """A session before its first turn."""
+        """A session before its first turn. `persona` is an earlier spelling of `agent`."""
         details = write_sessions.SessionDetails(
             routing_key=routing_key,
             origin=origin,
@@ -456,7 +464,7 @@ class SessionVerbs(LedgerBase):
             spawn_tool_call_id=spawn_tool_call_id,
             task_description=task_description,
         )
-        return self._changed_session(write_sessions.create(self._writer, label, persona, details))
+        return self._changed_session(write_sessions.create(self._writer, label, agent_named(agent, persona), details))
 
     def sessions(self, *, every: bool = False, limit: int | None = None, after: str | None = None) -> Page[Session]:
         """Active sessions, the latest changed first; `every` adds archived and deleted ones.
@@ -481,13 +489,20 @@ class SessionVerbs(LedgerBase):
 
     @requires("session:create")
     def fork(
-        self, at: str, *, label: str | None = None, session: str | None = None, persona: str | None = None
+        self,
+        at: str,
+        *,
+        label: str | None = None,
+        session: str | None = None,
+        agent: str | None = None,
+        persona: str | None = None,
     ) -> Session:
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads; without a label
-        it gets one."""
+        it gets one. `persona` is an earlier spelling of `agent`."""
         point = self.point(at)
+        owner = agent_named(agent, persona)
         session_id = write_sessions.fork(
-            self._writer, point.turn_id, point.event_id, label, session or point.session, persona
+            self._writer, point.turn_id, point.event_id, label, session or point.session, owner
         )
         return self._changed_session(session_id)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from heapq import heappop, heappush, merge
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -230,21 +230,6 @@ def _from_here(found: Iterable[WordToken]) -> Iterator[WordToken]:
 DAYS_SPELLED = 62
 
 
-class SearchFilters(TypedDict, total=False):
-    """The filters of `search` and `find_messages` as keyword arguments. Times are Unix milliseconds, or words such as
-    'yesterday'; a day means all of it."""
-
-    session: str | None
-    role: str | None
-    tool: str | None
-    path: str | None
-    since: int | str | None
-    until: int | str | None
-    model: str | None
-    project: str | None
-    origin: str | None
-
-
 class MatchFilters(Struct, frozen=True, kw_only=True):
     """What else must hold; null: whatever it is."""
 
@@ -390,14 +375,9 @@ def holds(phrase: SearchPhrase, text: str) -> bool:
     return bool(SearchedText(text).spans(phrase))
 
 
-def as_filters(given: SearchFilters, period: Mapping[str, int]) -> MatchFilters:
-    """From keyword arguments, with the first and the last moment that their times mean."""
-    for name in given.keys() - set(MatchFilters.__struct_fields__):
-        raise InvalidInput(
-            f"search knows no filter {quoted(name)}", f"it knows {', '.join(MatchFilters.__struct_fields__)}"
-        )
-    values: dict[str, Any] = dict(given)
-    return MatchFilters(**{**values, **period})
+def as_filters(given: Mapping[str, Any], period: Mapping[str, int]) -> MatchFilters:
+    """From the arguments of a search, with the first and the last moment that their times mean."""
+    return MatchFilters(**{**given, **period})
 
 
 # --- Hits: what a search answers, and the piece of text that shows why.

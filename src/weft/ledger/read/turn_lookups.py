@@ -12,7 +12,6 @@ from functools import cached_property
 from heapq import merge, nlargest
 from itertools import islice, pairwise
 from math import log
-from typing import TypedDict
 
 from msgspec import Struct
 
@@ -65,29 +64,6 @@ from weft.store.sql import Sql, rows_in, rows_wanted
 
 COMMON = {"type": TurnType.NORMAL, "status": TurnStatus.COMPLETED, "role": AgentRole.UNIFIED}
 MEMBERS = {"type": TurnType, "status": TurnStatus, "role": AgentRole}
-
-
-class TurnCriteria(TypedDict, total=False):
-    """What `find_turns` finds turns by, beside parent and persona. Times are Unix milliseconds, or words; a day
-    means all of it."""
-
-    type: str | None
-    status: str | None
-    role: str | None
-    source_event: str | None
-    has_children: bool | None
-    since: int | str | None
-    until: int | str | None
-
-
-class SessionCriteria(TypedDict, total=False):
-    """What `find_sessions` finds sessions by: names of an agent and of a session, an origin, a key, a time."""
-
-    persona: str | None
-    parent: str | None
-    origin: str | None
-    routing_key: str | None
-    since: int | str | None
 
 
 class TurnsWanted(Struct, frozen=True, kw_only=True):

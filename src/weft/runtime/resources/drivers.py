@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
@@ -25,7 +26,7 @@ from weft.kernel.enums import (
     SubresourcePart,
     VolumeMode,
 )
-from weft.kernel.errors import Damaged, NotApplicable, Unsupported
+from weft.kernel.errors import Damaged, InvalidInput, NotApplicable, Unsupported, quoted
 from weft.ledger.api import NewSnapshot, Resource, Snapshot
 from weft.runtime.opened_folders import birth_time
 from weft.store.private_files import make_folder, new_file
@@ -353,3 +354,30 @@ def status_of(path: Path) -> os.stat_result | None:
         return path.lstat()
     except FileNotFoundError:
         return None
+
+
+# --- What a place most likely is.
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:.+", re.DOTALL)
+_OF_ENGINE = {
+    "docker:volume/": ResourceKind.DOCKER_VOLUME,
+    "docker:container/": ResourceKind.DOCKER_CONTAINER,
+    "docker:image/": ResourceKind.DOCKER_IMAGE,
+}
+
+
+def guessed_kind(place: str) -> ResourceKind:
+    """What a place most likely is. Raises InvalidInput where nothing is there, and it is no address."""
+    for prefix, kind in _OF_ENGINE.items():
+        if place.startswith(prefix):
+            return kind
+    if os.path.isdir(place):
+        return ResourceKind.DIRECTORY
+    if os.path.lexists(place):
+        return ResourceKind.FILE
+    if _ADDRESS.fullmatch(place):
+        return ResourceKind.URI
+    raise InvalidInput(
+        f"nothing is at {quoted(place)}",
+        "name a folder, a file, an address such as https://example.org/x, or docker:volume/NAME",
+    )

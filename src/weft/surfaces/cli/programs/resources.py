@@ -5,13 +5,12 @@ and acted on.
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.kernel.enums import HandleCapability, ResourceCapability, ResourceKind, RestoreOutcome, SnapshotState
-from weft.kernel.errors import InvalidInput, NotApplicable, Unsupported
+from weft.kernel.errors import NotApplicable, Unsupported
 from weft.kernel.typed_names import shell_line
 from weft.surfaces.cli.arguments import RenamedOption, complete_labels, session_option
 from weft.surfaces.cli.command_line import DIFFERENT, OK, Call, confirm, group, undo
@@ -199,30 +198,6 @@ def _text_or_none(value: Any) -> str | None:
 
 # --- `weft resource add`, `attach`, `detach`, `migrate` and `discard`: what resources there are, and whose they are.
 
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:.+", re.DOTALL)
-_OF_ENGINE = {
-    "docker:volume/": ResourceKind.DOCKER_VOLUME,
-    "docker:container/": ResourceKind.DOCKER_CONTAINER,
-    "docker:image/": ResourceKind.DOCKER_IMAGE,
-}
-
-
-def guessed_kind(place: str) -> ResourceKind:
-    """What a place most likely is. Raises InvalidInput where nothing is there, and it is no address."""
-    for prefix, kind in _OF_ENGINE.items():
-        if place.startswith(prefix):
-            return kind
-    if os.path.isdir(place):
-        return ResourceKind.DIRECTORY
-    if os.path.lexists(place):
-        return ResourceKind.FILE
-    if _ADDRESS.fullmatch(place):
-        return ResourceKind.URI
-    raise InvalidInput(
-        f"nothing is at {place!r:.200}",
-        "name a folder, a file, an address such as https://example.org/x, or docker:volume/NAME",
-    )
-
 
 @weft_command("add")
 @click.argument("place")
@@ -235,6 +210,8 @@ def add(call: Call, place: str, kind: str | None, name: str | None, session: str
     PLACE is a path, an address with its scheme, or docker:volume/NAME, docker:container/NAME or docker:image/NAME.
     What is declared already is looked at and described anew.
     """
+    from weft.runtime.resources.drivers import guessed_kind
+
     call.ensure_owner("resource add")
     wanted = guessed_kind(place) if kind is None else ResourceKind(kind)
     with call.writing() as ledger:
