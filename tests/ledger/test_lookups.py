@@ -347,7 +347,7 @@ def overheard(kind: type, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     """Every question that is asked of an engine, with values that it was asked with."""
     heard: dict[str, tuple[Any, ...]] = {}
     with monkeypatch.context() as patch:
-        for verb in ("one", "all", "each"):
+        for verb in ("fetch_row", "fetch_rows", "iterate_rows"):
             asked = getattr(kind, verb)
 
             def listening(self: Any, sql: str, values: Any = (), asked: Any = asked) -> Any:

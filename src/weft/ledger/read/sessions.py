@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import orjson
 from msgspec import UNSET, Struct
 
-from weft.kernel.clock import is_ulid_ending
+from weft.kernel.clock import is_ulid, is_ulid_ending
 from weft.kernel.contents import MAX_INTEGER
 from weft.kernel.enums import TaskStatus
 from weft.kernel.errors import Action, AmbiguousName, Hint, InvalidInput, NotFound, quoted
@@ -197,13 +197,15 @@ def find_by_part(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) ->
 
 
 def _find_by_id_ending(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -> SessionRow | None:
-    if not is_ulid_ending(text):
+    """Whole ids are looked up before. The ids alone are gone through, in their index."""
+    if not is_ulid_ending(text) or is_ulid(text.upper()):
         return None
-    query = f"{SESSION.select} WHERE id LIKE ? AND status <> 'deleted' ORDER BY n"
-    rows = [row for row in (SessionRow(*row) for row in sql.fetch_rows(query, (f"%{text.upper()}",))) if may_read(row)]
-    if len(rows) > 1:
-        raise AmbiguousName(text, [row.id for row in rows])
-    return rows[0] if rows else None
+    ids = [str(id) for (id,) in sql.fetch_rows("SELECT id FROM session WHERE id LIKE ?", (f"%{text.upper()}",))]
+    rows = [SessionRow(*row) for row in rows_in(sql, f"{SESSION.select} WHERE status <> 'deleted' AND id IN", ids)]
+    readable = [row for row in rows if may_read(row)]
+    if len(readable) > 1:
+        raise AmbiguousName(text, sorted(row.id for row in readable))
+    return readable[0] if readable else None
 
 
 def find_shortened(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -> SessionRow | None:
