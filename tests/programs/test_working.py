@@ -372,7 +372,7 @@ def test_a_session_is_the_ledgers_own(programs: Programs) -> None:
         programs.step_session("talk", "resume")
     assert refused.value.legal == {}
     told = [change.kind for change in reversed(programs.history("talk"))]
-    assert told == ["session_configured", "session_paused", "session_resumed", "session_completed"]
+    assert told == [f"session_{step}" for step in ("created", "configured", "paused", "resumed", "completed")]
     assert problems(programs.ledger) == []
 
 
