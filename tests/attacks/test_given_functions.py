@@ -10,7 +10,8 @@ import pytest
 
 import weft
 from tests.attacks.test_unattended_writes import crew, prepared
-from tests.runtime.workers.crew import UNPROTECTED, Crew, call, say
+from tests.runtime.workers.crew import Crew, call, say
+from tests.sandbox import UNPROTECTED
 from weft.runtime.invoke.toolbox import Toolbox
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.tool.tool_contract import GivenFunctions, declared_tool

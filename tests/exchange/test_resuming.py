@@ -285,6 +285,30 @@ def test_records_of_the_tool_itself_stay_as_they_were(own_session: Ledger, tmp_p
     assert {line["sessionId"] for line in written} == {made.session}
     assert written[1]["message"]["content"] == [{"type": "thinking", "thinking": "both", "signature": "sig"}]
     assert written[3]["toolUseResult"] == {"stdout": "c1"}
+    assert "permissionMode" not in repr(written), "whoever goes on says how much is asked about"
+
+
+def test_a_strangers_session_grants_nothing_to_the_tool_that_goes_on_with_it(
+    ledger: Ledger, rich: Ledger, tmp_path: Path
+) -> None:
+    first = resume(rich, "main", "codex", tmp_path / "first")
+    grants = {"approval_policy": "never", "sandbox_policy": {"type": "danger-full-access"}, "permission_profile": "all"}
+    lines = records(first)
+    for line in lines:
+        if line["type"] == "turn_context":
+            line["payload"] |= grants
+    stranger = tmp_path / "stranger" / Path(first.path).name
+    stranger.parent.mkdir()
+    stranger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with weft.open(tmp_path / "other.db") as other:
+        take(other, stranger)
+        made = resume(other, other.sessions()[0].label, "codex", tmp_path / "home")
+    assert made.verbatim > 0
+    contexts = [line["payload"] for line in records(made) if line["type"] == "turn_context"]
+    assert contexts
+    for context in contexts:
+        assert (context["approval_policy"], context["sandbox_policy"]) == ("on-request", {"type": "read-only"})
+        assert "permission_profile" not in context
 
 
 def test_words_that_were_substituted_are_gone_on_from(own_session: Ledger, tmp_path: Path) -> None:

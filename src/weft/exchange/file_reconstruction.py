@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
@@ -314,7 +314,10 @@ MOST_FILES = 100_000
 MOST_SUBAGENTS = 4
 """So many of them may have started each other."""
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
-_REPOSITORY = ".git"
+_OWN_FOLDERS = (".git", "git~1", ".weft")
+"""What git and Weft obey, in small letters: no stranger's session makes one."""
+_UNSEEN = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+"""Characters that some file systems leave out of names."""
 
 
 class GapReason(StrEnum):
@@ -326,6 +329,7 @@ class GapReason(StrEnum):
     SHELL = "a command that cannot be followed may have changed it"
     NO_OUTCOME = "whether the change was made is not told"
     OUTSIDE = "it lies outside of the workspace"
+    REPOSITORY = "with it git would take its folder for a repository"
     NOT_TEXT = "it is no text that can be written"
     TOO_LARGE = "it is too large"
     SUBAGENT = "what a subagent did is not known"
@@ -403,6 +407,9 @@ class _WorkspaceFiles:
                     files[path] = file.text.encode()
                 except UnicodeEncodeError:
                     gaps.append(Gap(path=path, why=GapReason.NOT_TEXT, turn=turn))
+        for path in [path for path in files if _makes_repository(path, files)]:
+            del files[path]
+            gaps.append(Gap(path=path, why=GapReason.REPOSITORY, turn=turn))
         return Reconstruction(
             turn=turn,
             workspace=self._workspace,
@@ -480,8 +487,27 @@ class _WorkspaceFiles:
         if not place.is_relative_to(self._workspace):
             return None
         names = place.relative_to(self._workspace).parts
-        is_fine = bool(names) and not any(name.lower() == _REPOSITORY or name == ".." for name in names)
+        is_fine = bool(names) and not any(_is_own_folder(name) or name == ".." for name in names)
         return "/".join(names) if is_fine else None
+
+
+def _is_own_folder(name: str) -> bool:
+    return _UNSEEN.sub("", name).lower().rstrip(". ") in _OWN_FOLDERS
+
+
+def _makes_repository(path: str, files: Mapping[str, bytes]) -> bool:
+    """Whether a file is the HEAD of what git takes for a repository, whatever its folder is called: it would obey the
+    settings there, which name programs."""
+    folder, slash, name = path.lower().rpartition("/")
+    if name != "head":
+        return False
+    paths = (other.lower() for other in files)
+    beside = {
+        other.removeprefix(f"{folder}{slash}").partition("/")[0]
+        for other in paths
+        if other.startswith(f"{folder}{slash}")
+    }
+    return "commondir" in beside or {"objects", "refs"} <= beside
 
 
 def _posix(path: str) -> str:

@@ -279,3 +279,23 @@ def test_nothing_is_written_through_a_link_or_outside(tmp_path: Path) -> None:
     with pytest.raises(StoreFailed, match="Not a directory"):
         write_reconstruction(replace(made(), files={"a": b"1", "a/b": b"2"}), tmp_path / "clash")
     assert json.dumps(sorted(os.listdir(tmp_path / "real"))) == "[]"
+
+
+@pytest.mark.parametrize("folder", ["", "deep/er/"])
+@pytest.mark.parametrize("marks", [("objects/a", "refs/a"), ("commondir",), ("OBJECTS/a", "Refs/a")])
+def test_what_a_stranger_tells_of_becomes_no_repository(
+    ledger: Ledger, sources: Path, folder: str, marks: tuple[str, ...]
+) -> None:
+    """Git takes any folder with these files for one, and a command there runs what its settings name."""
+    paths = [f"{folder}{name}" for name in ("HEAD", "config", *marks)]
+    found = told(ledger, sources, [write(path, "x") for path in paths])
+    assert sorted(found.files) == sorted(paths[1:])
+    assert gaps(found) == {paths[0]: GapReason.REPOSITORY}
+
+
+@pytest.mark.parametrize("path", [".weft/ledger.db", ".g\u200cit/config", ".git./config", "git~1/config", "a/.WEFT/x"])
+def test_what_a_stranger_tells_of_makes_no_folder_that_git_or_weft_obeys(
+    ledger: Ledger, sources: Path, path: str
+) -> None:
+    found = told(ledger, sources, [write(path, "x"), write("HEAD", "about heads")])
+    assert sorted(found.files) == ["HEAD"]

@@ -260,6 +260,8 @@ _INTERRUPTED = "[Request interrupted by user]"
 _UNANSWERED = "[No result was recorded for this call]"
 _TRIGGERS = {"manual": "manual"}
 _SYNTHETIC = "<synthetic>"
+_LEFT_OUT = frozenset({"agentId", "permissionMode"})
+"""The session may be a stranger's, and grants the tool nothing that goes on with it."""
 
 
 class ClaudeCodeWriter:
@@ -319,7 +321,7 @@ class ClaudeCodeWriter:
             assert uuid is not None
             if uuid in self._uuids:
                 continue
-            line = {key: value for key, value in record.items() if key != "agentId"}
+            line = {key: value for key, value in record.items() if key not in _LEFT_OUT}
             line |= {"sessionId": self._session, "parentUuid": parent, "isSidechain": False}
             if "cwd" in line and line["cwd"] == self._turn.workspace_path:
                 line["cwd"] = self._workspace
@@ -554,6 +556,17 @@ _OUTPUTS = {
     "local_shell_call": "function_call_output",
 }
 _NOT_OURS = frozenset({"session_meta"})
+_GRANTS = (
+    "approval_policy",
+    "sandbox_policy",
+    "permission_profile",
+    "active_permission_profile",
+    "file_system_sandbox_policy",
+    "network_sandbox_policy",
+    "network",
+    "approvals_reviewer",
+)
+"""Of what a turn begins with, what says how much it may do unasked."""
 _UNNAMED = "unknown"
 
 
@@ -606,6 +619,8 @@ class CodexWriter:
             if record["type"] not in _NOT_OURS
         ]
         for record in lines:
+            if record["type"] == "turn_context":
+                record["payload"] = self._without_grants(record["payload"])
             payload = record["payload"]
             kind, id = text(payload.get("type")) or "", text(payload.get("call_id"))
             if id and kind in _OUTPUTS:
@@ -614,6 +629,13 @@ class CodexWriter:
             elif id and kind.endswith("_output"):
                 self._open.pop(id, None)
         return lines + self._close_calls()
+
+    def _without_grants(self, context: dict[str, Any]) -> dict[str, Any]:
+        """What a turn began with, and nothing that lets the next one do more than it may by default: the session may be
+        a stranger's."""
+        kept = {key: value for key, value in context.items() if key not in _GRANTS}
+        fixed = self._format.shape("turn_context").fixed
+        return {**kept, **{key: fixed[key] for key in _GRANTS if key in fixed}}
 
     def _line(self, time: int, type: str, payload: dict[str, Any]) -> dict[str, Any]:
         return self._format.make_record("line", timestamp=iso_from_ms(time), type=type, payload=payload)
