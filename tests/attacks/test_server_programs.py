@@ -128,8 +128,8 @@ def planted(weft: Shell, folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
     """What exists once a program ran that lies in an activated environment of a folder for work."""
     mark, programs = tmp_path / "planted", folder / "env" / "bin"
     programs.mkdir(parents=True)
-    for name in ("less", "ssh", "git"):
-        (programs / name).write_text(f"#!/bin/sh\ntouch {mark}\necho less 600\ncat\n")
+    for name in ("less", "ssh", "git", "serve"):
+        (programs / name).write_text(f"#!/bin/sh\n: > {mark}\necho less 600\n/bin/cat\n")
         (programs / name).chmod(0o755)
     assert weft("trust", ".", "--work").code == 0
     monkeypatch.setenv("PATH", f"{programs}:{tmp_path / 'empty'}")
@@ -149,6 +149,11 @@ def test_no_pager_is_started_that_an_agent_planted(
 
 def test_no_ssh_is_started_that_an_agent_planted(weft: Shell, planted: Path) -> None:
     assert weft("pull", "ssh://ledgers.example/a.db").code != 0
+    assert not planted.exists()
+
+
+def test_no_server_is_started_by_a_name_that_an_agent_planted(weft: Shell, planted: Path) -> None:
+    assert weft("mcp", "add", "some", "--no-sandbox", "--yes", "--", "serve").code != 0
     assert not planted.exists()
 
 

@@ -108,14 +108,14 @@ class ToolAccess:
     def toolbox(self) -> Toolbox:
         from weft.runtime.invoke.toolbox import Toolbox, ToolboxSettings
         from weft.runtime.tools.mcp_servers import McpServers, notice_recorder
-        from weft.surfaces.cli.credentials import load_mcp_servers
+        from weft.surfaces.cli.credentials import load_mcp_servers, variable_of_programs
 
         if self._toolbox is None:
             limits, runner = load_resource_settings().snapshots, command_runner(self._ledger)
             servers = McpServers(
                 load_mcp_servers,
                 acting=self._person(),
-                variable=self._variable,
+                variable=variable_of_programs(self._variable),
                 runner=runner,
                 on_notice=notice_recorder(Runs(self._ledger), self._crossing),
             )

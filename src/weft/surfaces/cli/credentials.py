@@ -84,11 +84,16 @@ def user_keyring(variable: Variable = os.environ.get) -> Keyring:
     from weft.runtime.egress.credentials import Keyring
     from weft.runtime.sandbox.processes import command_runner
 
-    return Keyring(load_credentials(), variable, command_runner(partial(_variable_of_commands, variable)))
+    return Keyring(load_credentials(), variable, command_runner(variable_of_programs(variable)))
 
 
-def _variable_of_commands(variable: Variable, name: str) -> str | None:
-    """What commands that print keys are given of the environment."""
+def variable_of_programs(variable: Variable) -> Variable:
+    """What programs of the person are given of the environment that run outside of the sandbox: commands that print
+    keys, and MCP servers. They are not looked for where agents work."""
+    return partial(_variable_outside_of_work, variable)
+
+
+def _variable_outside_of_work(variable: Variable, name: str) -> str | None:
     from weft.surfaces.cli.user_files import outside_of_work
 
     value = variable(name)

@@ -247,12 +247,19 @@ def _inspected(
     call: Call, server: McpServer, pinned: PinnedTools | None, *, may_fetch: bool = False
 ) -> tuple[ComparedTool, ...]:
     from weft.runtime.tools.mcp_servers import inspected
-    from weft.surfaces.cli.credentials import person_acting
+    from weft.surfaces.cli.credentials import person_acting, variable_of_programs
     from weft.surfaces.cli.work.sandbox_access import command_runner, nearby_ledger
 
     runner = command_runner(nearby_ledger(call.ledger))
     return asyncio.run(
-        inspected(server, pinned, acting=person_acting(), variable=os.environ.get, runner=runner, may_fetch=may_fetch)
+        inspected(
+            server,
+            pinned,
+            acting=person_acting(),
+            variable=variable_of_programs(os.environ.get),
+            runner=runner,
+            may_fetch=may_fetch,
+        )
     )
 
 
