@@ -262,7 +262,7 @@ def begun_turn(ledger: Ledger, session: str) -> RunWriter:
 
 
 @pytest.mark.slow("makes sixteen ledgers, and tries every verb in each")
-@settings(max_examples=1000 if PROVING else 16)
+@settings(max_examples=1000 if PROVING else 8)
 @given(made, chains)
 def test_what_one_may_not_do_is_refused_as_an_oracle_says(session: Made, chain: tuple[str, ...]) -> None:
     with opened() as ledger:
@@ -301,7 +301,7 @@ def test_of_messages_and_turns_of_hidden_sessions_nobody_learns_more_than_that_t
         assert ledger.newest() == before
 
 
-@settings(max_examples=1000 if PROVING else 4)
+@settings(max_examples=1000 if PROVING else 2)
 @given(made, chains, st.sampled_from(RIGHTS))
 def test_a_layer_takes_rights_away_and_gives_none(session: Made, chain: tuple[str, ...], right: str) -> None:
     with opened() as ledger:
@@ -460,7 +460,7 @@ def listing_answers(ledger: Ledger, programs: Programs) -> Iterator[Callable[[],
 
 
 @pytest.mark.slow("asks every verb for many names in two ledgers")
-@settings(max_examples=200 if PROVING else 3)
+@settings(max_examples=200 if PROVING else 2)
 @given(steps(), steps())
 def test_nothing_is_learnt_of_what_may_not_be_read(plan: list[tuple[str, int]], hidden: list[tuple[str, int]]) -> None:
     with opened() as whole, opened() as without:
@@ -469,12 +469,12 @@ def test_nothing_is_learnt_of_what_may_not_be_read(plan: list[tuple[str, int]], 
         names = hidden_history(whole, hidden)
         sides = [(side.acting_as("eve"), Programs(side.acting_as("eve"))) for side in (whole, without)]
         own = ("mine", "copy", "shared", "mine~1", "copy~1", "scout")
-        for asked in (*own, *share(names, test=8)):
+        for asked in (*own, *share(names, test=4)):
             for told, other in zip(*(named_answers(*side, asked) for side in sides), strict=True):
                 assert answer(told) == answer(other), asked
         for told, other in zip(*(listing_answers(*side) for side in sides), strict=True):
             assert answer(told) == answer(other)
-        for asked in share(names, test=8):
+        for asked in share(names, test=4):
             for told, other in zip(*(changing_answers(*side, asked) for side in sides), strict=True):
                 assert answer(told) == answer(other), asked
 

@@ -236,7 +236,7 @@ def test_the_present_schema_has_a_known_digest(path: Path) -> None:
 
 
 def test_a_pack_that_states_a_huge_size_is_refused_before_it_is_unpacked() -> None:
-    bomb = zstandard.ZstdCompressor(level=19).compress(bytes(256 * 1024 * 1024))
+    bomb = zstandard.ZstdCompressor(level=1).compress(bytes(256 * 1024 * 1024))
     assert len(bomb) < 100_000
     with pytest.raises(zstandard.ZstdError, match="states more than"):
         unpacked(bomb)

@@ -1,7 +1,7 @@
 """Texts that make regular expressions run for hours; and the list of all patterns that are not plainly linear.
 
-The large texts below have a million characters: whatever looks at each of them once is done in a moment, and whatever
-looks at each once for each other is not done in a day.
+The large texts below have a million characters, a quarter of it in `make test`: whatever looks at each of them once is
+done in a moment, and whatever looks at each once for each other is not done in an hour.
 """
 
 from hashlib import sha256
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.pattern_checks import Use, reasons, uses
-from tests.sizes import share
+from tests.sizes import share, sized
 from tests.sources import LOAD
 from weft.exchange.exporters.html.page import _text_in
 from weft.exchange.exporters.markdown import _escaped_reach, _may_have_diagram
@@ -27,7 +27,7 @@ from weft.ledger.read.session_list import _ANNOUNCED, message_passages, spoken
 from weft.ledger.secrets.scan import _breaks, without_escapes
 from weft.ledger.views.turns import _FENCE
 
-MILLION = 1_000_000
+LETTERS = sized(test=250_000, prove=1_000_000)
 DOCSTRINGS = "over single lines of docstrings, by whoever wrote the program"
 LINES_ONLY = "`^` lets it begin at a line's beginning alone, and `.` ends with the line"
 STRINGS = "a string is possessive, and one without an end is taken, too: each character is read once"
@@ -217,23 +217,23 @@ def test_the_check_knows_a_suspect(pattern: str, is_searched: bool, why: set[str
 
 
 def test_a_message_of_line_ends_has_a_title_at_once() -> None:
-    assert _ANNOUNCED.match("words:" + "\n" * MILLION + "x") is None
-    assert spoken("words:" + "\n" * MILLION + "x") == "words:"
+    assert _ANNOUNCED.match("words:" + "\n" * LETTERS + "x") is None
+    assert spoken("words:" + "\n" * LETTERS + "x") == "words:"
 
 
 def test_a_grant_of_stars_is_compared_at_once() -> None:
-    assert not pattern_matcher("*a" * 100 + "b")("a" * MILLION)
-    assert pattern_matcher("*a" * 100)("a" * MILLION)
+    assert not pattern_matcher("*a" * 100 + "b")("a" * LETTERS)
+    assert pattern_matcher("*a" * 100)("a" * LETTERS)
 
 
 @pytest.mark.parametrize(
-    "text", ["```" + " " * MILLION + "`", "`" * MILLION, "~~~" + "\n~~" * MILLION, "```\n" * 300_000]
+    "text", ["```" + " " * LETTERS + "`", "`" * LETTERS, "~~~" + "\n~~" * LETTERS, "```\n" * 300_000]
 )
 def test_fences_are_found_at_once(text: str) -> None:
     assert sum(1 for _ in _FENCE.finditer(text)) <= 150_000
 
 
-@pytest.mark.slow("looks at each of a million letters")
+@pytest.mark.slow("looks at each letter of a large text")
 @pytest.mark.parametrize("text", share(["```" * 300_000, "~~~ d" * 200_000, "dot " * 250_000 + "```"], test=1))
 def test_diagrams_are_looked_for_once(text: str) -> None:
     assert not _may_have_diagram(text)
@@ -243,7 +243,7 @@ def test_diagrams_are_looked_for_once(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     share(
-        ["<system-reminder>\n" * 50_000, "# AGENTS.md instructions\n" * 40_000, "\n<a " * 200_000, " " * MILLION],
+        ["<system-reminder>\n" * 50_000, "# AGENTS.md instructions\n" * 40_000, "\n<a " * 200_000, " " * LETTERS],
         test=2,
     ),
 )
@@ -252,13 +252,13 @@ def test_passages_of_a_tool_are_looked_for_once(text: str) -> None:
 
 
 def test_tags_are_taken_away_at_once() -> None:
-    assert _text_in("<" * MILLION) == "<" * MILLION
+    assert _text_in("<" * LETTERS) == "<" * LETTERS
     assert _text_in('<a href="x" title="y">z</a>') == "x yz"
 
 
 def test_runs_of_backslashes_are_read_once() -> None:
-    assert without_escapes(b"\\" * MILLION + b"x") == b"\\" * MILLION + b"x"
-    assert _breaks.sub(b"", b"\\" * MILLION + b"x") == b"\\" * MILLION + b"x"
+    assert without_escapes(b"\\" * LETTERS + b"x") == b"\\" * LETTERS + b"x"
+    assert _breaks.sub(b"", b"\\" * LETTERS + b"x") == b"\\" * LETTERS + b"x"
     assert without_escapes(b'a\\\\nb\\"c\\/d\\x') == b'a\nb"c/d\\x'
 
 
@@ -268,9 +268,9 @@ def test_quoted_patches_without_an_end_are_read_once() -> None:
     assert [(change.path, change.lines) for change in changes if change.path] == [("a", ['+"b"'])]
 
 
-@pytest.mark.slow("looks at each of a million letters")
+@pytest.mark.slow("looks at each letter of a large text")
 @pytest.mark.parametrize(
-    "line", share(["`" * MILLION + "<b>", "".join("`" * i + "<b>" for i in range(1, 1400)), "`<b>" * 250_000], test=1)
+    "line", share(["`" * LETTERS + "<b>", "".join("`" * i + "<b>" for i in range(1, 1400)), "`<b>" * 250_000], test=1)
 )
 def test_code_in_a_line_is_found_at_once(line: str) -> None:
     assert len(_escaped_reach(line)) >= len(line)
@@ -282,9 +282,9 @@ def test_code_is_what_stands_between_equally_many_backticks() -> None:
 
 
 def test_lines_of_aider_are_read_once() -> None:
-    assert HEADER.fullmatch("# aider chat started at " + " " * MILLION + "x") is not None
+    assert HEADER.fullmatch("# aider chat started at " + " " * LETTERS + "x") is not None
     assert HEADER.fullmatch("# aider chat started at 2024-01-01 ")[1] == "2024-01-01"  # type: ignore[index]
-    assert COUNT.findall("1" * MILLION) == []
+    assert COUNT.findall("1" * LETTERS) == []
     assert COUNT.findall("1.2k received, 3 cache hit") == [("1.2k", "received"), ("3", "cache hit")]
 
 
@@ -342,7 +342,7 @@ def test_names_of_files_are_looked_at_once() -> None:
 
 def test_fenced_commands_are_found_at_once() -> None:
     assert list(_fenced("```bash\n x```bash" * 60_000)) == []
-    assert list(_fenced("```bash" + "\n" * MILLION)) == []
+    assert list(_fenced("```bash" + "\n" * LETTERS)) == []
     assert list(_fenced("a\n```bash\n\n ls -l\n\n```\nb\n```bash\nid\n```")) == [" ls -l\n", "id"]
     assert list(_fenced("```bash\n\n```")) == [""]
     assert list(_fenced("```bash x\nid\n```")) == []
@@ -354,5 +354,5 @@ def test_paths_of_a_patch_are_read_once() -> None:
         'c"',
         "d.py",
     ]
-    (note,) = patched_files("+++ b/" + " " * MILLION + "x")
-    assert sha256((note.path or "").encode()).hexdigest() == sha256(b" " * MILLION + b"x").hexdigest()
+    (note,) = patched_files("+++ b/" + " " * LETTERS + "x")
+    assert sha256((note.path or "").encode()).hexdigest() == sha256(b" " * LETTERS + b"x").hexdigest()

@@ -137,7 +137,7 @@ def tells_the_truth(ledger: Ledger, truth: Answers) -> bool:
 def test_a_flipped_bit_of_a_fact_is_noticed(tmp_path: Path, closed: Path, part: int, record_property: Record) -> None:
     path = copy_ledger(closed, tmp_path / "ledger.db")
     connection = apsw.Connection(str(path))
-    flips = share(all_flips(list(cells(connection)), part), test=200)
+    flips = share(all_flips(list(cells(connection)), part), test=100)
     with weft.open(path) as ledger:
         truth, unnoticed, lies = answers(ledger), [], []
         for i, (cell, bit) in enumerate(flips):
@@ -197,7 +197,7 @@ def test_a_flipped_bit_of_a_file_is_noticed_or_changes_no_answer(
     source: Path = request.getfixturevalue(origin)
     target, found, lies = quick_path / "ledger.db", Counter[str](), []
     truth = truth_of(source, target)
-    for bit in share(file_bits(source, suffix, chance("file", origin, suffix, part), FILE_FLIPS), test=12):
+    for bit in share(file_bits(source, suffix, chance("file", origin, suffix, part), FILE_FLIPS), test=6):
         flip_file(source, suffix, target, bit)
         came = effect(target, truth)
         found[came] += 1
@@ -243,7 +243,7 @@ def test_rows_out_of_order_are_named_and_hold_nobody_up(quick_path: Path, closed
 def test_a_flipped_bit_of_the_head_file_harms_nothing(quick_path: Path, closed: Path, record_property: Record) -> None:
     target = quick_path / "ledger.db"
     truth = truth_of(closed, target)
-    bits = share(file_bits(closed, "-head", chance("head"), HEAD_FLIPS), test=12)
+    bits = share(file_bits(closed, "-head", chance("head"), HEAD_FLIPS), test=6)
     for bit in bits:
         flip_file(closed, "-head", target, bit)
         assert effect(target, truth) == "without effect"

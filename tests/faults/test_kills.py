@@ -16,7 +16,7 @@ from tests.faults.scenarios import SCENARIOS, Ack
 from tests.sizes import Record, points
 
 SWEPT = ("Interruption", "RunFinished")  # how the next opener closes a turn that was left open
-POINTS = 3
+POINTS = 2
 """Of each sweep, in `make test`."""
 APPENDS, COMMIT_STEPS = 16, 4
 """Of threads that share commits; how many commits they make is chance."""

@@ -102,7 +102,7 @@ def test_whoever_meets_a_value_of_the_wrong_type_says_so_in_words(
     rng = chance("misfits", part)
     every = list(changes(source, rng))
     counted = dict.fromkeys(("damaged", "refused", "answered"), 0)
-    taken = share(every, test=12)
+    taken = share(every, test=6)
     for change in taken:
         path = copy_ledger(source, tmp_path / "ledger.db")
         if not change.make(path):

@@ -21,10 +21,10 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.facts_file import event_line
 
 MEGABYTES = sized(test=3, prove=100)
-DEPTH = sized(test=250, prove=100_000)
-CHILDREN = sized(test=120, prove=10_000)
-KEYS = sized(test=8_000, prove=1_000_000)
-TURNS = sized(test=400, prove=1_000_000)
+DEPTH = sized(test=150, prove=100_000)
+CHILDREN = sized(test=80, prove=10_000)
+KEYS = sized(test=4_000, prove=1_000_000)
+TURNS = sized(test=200, prove=1_000_000)
 
 TEXTS = {
     "empty": "",
@@ -137,7 +137,7 @@ def assert_same_elsewhere(ledger: Ledger) -> None:
 
 
 @pytest.mark.slow("asks every question of each ledger that has the facts of odd texts")
-@pytest.mark.parametrize("place", share(PLACES, test=3))
+@pytest.mark.parametrize("place", share(PLACES, test=1))
 def test_any_text_comes_back_exactly_from_anywhere(place: Place) -> None:
     with weft.open(":memory:") as ledger:
         ledger.record_turn(session="main", query="first")

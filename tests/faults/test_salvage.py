@@ -160,7 +160,7 @@ def scramble(path: Path, part: int) -> None:
 DAMAGES = [(damage, part) for damage in (cut, zero, flip, scramble) for part in range(PARTS)]
 
 
-@pytest.mark.parametrize(("damage", "part"), share(DAMAGES, test=4))
+@pytest.mark.parametrize(("damage", "part"), share(DAMAGES, test=2))
 def test_what_still_verifies_is_saved_and_nothing_is_invented(
     damaged: Path, facts: set[bytes], damage: Callable[[Path, int], None], part: int
 ) -> None:

@@ -135,7 +135,7 @@ def test_every_row_of_a_full_story_is_the_same(path: Path, address: str) -> None
 
 
 @pytest.mark.slow("compares every row of five pairs of ledgers")
-@settings(max_examples=200 if PROVING else 5)
+@settings(max_examples=200 if PROVING else 3)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=[])), min_size=8, max_size=8))
 def test_any_text_is_the_same_in_every_row(texts: list[str], memory_folder: Path | None) -> None:
     with TemporaryDirectory(dir=memory_folder) as folder, shared_server().ledger() as address:

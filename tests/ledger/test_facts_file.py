@@ -114,7 +114,7 @@ def test_an_import_that_was_cut_short_is_simply_run_again(
 ) -> None:
     monkeypatch.setattr(facts_file, "BATCH_LINES", 7)
     lines = facts.splitlines(keepends=True)
-    for end in points(len(lines), test=10):
+    for end in points(len(lines), test=5):
 
         def cut(end: int = end) -> Iterator[bytes]:
             yield from lines[:end]

@@ -26,7 +26,7 @@ from weft.ledger.upkeep.verify import VIEW_TABLES
 from weft.ledger.write import record_turn, turn_events
 from weft.surfaces.opening import OpenLedger
 
-EXAMPLES = 2_000 if PROVING else 30
+EXAMPLES = 2_000 if PROVING else 12
 Step = tuple[str, Any]
 TABLES = ["log", "content", "content_part", "command_done", *VIEW_TABLES]
 
@@ -241,7 +241,7 @@ def grown(steps: list[Step], seed: int) -> tuple[list[object], dict[str, Any]]:
             return answers, {table: sorted(txn.sql.fetch_rows(f"SELECT * FROM {table}"), key=repr) for table in TABLES}
 
 
-@pytest.mark.slow("compares every row of thirty pairs of histories")
+@pytest.mark.slow("compares every row of pairs of histories")
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(STEPS, max_size=10), st.integers(0, 3))
 def test_both_ways_write_the_same_rows(steps: list[Step], seed: int) -> None:

@@ -210,7 +210,7 @@ def tell(ledger: Ledger, told: list[tuple[str, int]]) -> None:
 
 
 @pytest.mark.slow("reads all contexts six times after each step of five histories")
-@settings(max_examples=sized(test=5, prove=750), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sized(test=3, prove=750), deadline=None, suppress_health_check=list(HealthCheck))
 @given(told=steps, damaged=st.integers(0, 200))
 def test_both_ways_tell_the_same_of_any_history(told: list[tuple[str, int]], damaged: int) -> None:
     with weft.open(":memory:", clock=FixedClock(1_794_700_800_000)) as ledger:
@@ -438,7 +438,7 @@ def tell_while_open(opened: Callable[[], Ledger], told: list[tuple[str, int]]) -
 
 
 @pytest.mark.slow("reads all contexts after each step of four histories")
-@settings(max_examples=sized(test=4, prove=600), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sized(test=3, prove=600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(told=later_steps)
 def test_a_ledger_that_stays_open_tells_what_a_fresh_one_tells(
     told: list[tuple[str, int]], memory_folder: Path | None
@@ -449,7 +449,7 @@ def test_a_ledger_that_stays_open_tells_what_a_fresh_one_tells(
 
 @pytest.mark.slow("reads all contexts after each step, from PostgreSQL")
 def test_on_a_server_it_does_so_too(new_postgres_ledger: Callable[[], str], clock: FixedClock) -> None:
-    told = [(name, 5) for name in share(list(dict.fromkeys(LATER_STEPS)), test=4)]
+    told = [(name, 5) for name in share(list(dict.fromkeys(LATER_STEPS)), test=3)]
     tell_while_open(partial(weft.open, new_postgres_ledger(), clock=clock), told)
 
 

@@ -35,7 +35,7 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.write.turn_writer import TurnWriter
 
 SHARDS = 40 if PROVING else 5
-STEPS = (100_000 if PROVING else 1_000) // SHARDS
+STEPS = (100_000 if PROVING else 600) // SHARDS
 EXAMPLES = 10 if PROVING else 6
 """For one seed. All but the first are 49 steps long; more seeds are taken until the steps are made."""
 FIRST_SEED = int(os.environ.get("WEFT_SEED", "1000"))

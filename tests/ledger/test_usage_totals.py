@@ -197,8 +197,8 @@ class History:
             self.ledger.upkeep.rebuild()
 
 
-@pytest.mark.slow("asks for every report of twenty histories, from totals and from a scan")
-@settings(max_examples=sized(test=20, prove=4500), deadline=None)
+@pytest.mark.slow("asks for every report of histories, from totals and from a scan")
+@settings(max_examples=sized(test=8, prove=4500), deadline=None)
 @given(steps=st.lists(STEP, min_size=3, max_size=25))
 def test_reports_are_those_of_a_scan_whatever_happened(steps: list[tuple[str, int, int, int]]) -> None:
     clock = FixedClock(NOON)
@@ -264,18 +264,18 @@ def read_rows(ledger: Ledger, look: Callable[[Ledger], object], monkeypatch: pyt
         return False
 
     with monkeypatch.context() as patch:
-        for verb in ("one", "all", "each"):
+        for verb in ("fetch_row", "fetch_rows", "iterate_rows"):
             asked = getattr(SqliteSql, verb)
 
             def counting(self: Any, sql: str, values: Any = (), verb: str = verb, asked: Any = asked) -> Any:
                 nonlocal rows
                 self.connection.set_progress_handler(step, 1)
                 try:
-                    answer = list(asked(self, sql, values)) if verb == "each" else asked(self, sql, values)
+                    answer = list(asked(self, sql, values)) if verb == "iterate_rows" else asked(self, sql, values)
                 finally:
                     self.connection.set_progress_handler(None)
-                rows += len(answer) if verb != "one" else answer is not None
-                return iter(answer) if verb == "each" else answer
+                rows += len(answer) if verb != "fetch_row" else answer is not None
+                return iter(answer) if verb == "iterate_rows" else answer
 
             patch.setattr(SqliteSql, verb, counting)
         look(ledger)

@@ -215,6 +215,7 @@ def damaged(full_ledger: Path, path: Path, open_ledger: OpenLedger) -> Ledger:
     return open_ledger()
 
 
+@pytest.mark.slow("verifies a ledger with rows in every view, and rebuilds it")
 def test_a_sound_ledger_has_no_problems(ledger: Ledger) -> None:
     assert problems(ledger) == []
     rich(ledger)
@@ -239,7 +240,7 @@ def mends(ledger: Ledger, table: str) -> None:
     assert ledger.upkeep.rebuild() == 0
 
 
-@pytest.mark.parametrize("table", share(list(COLUMN), test=6))
+@pytest.mark.parametrize("table", share(list(COLUMN), test=3))
 def test_a_changed_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
     before = select(path, f"SELECT * FROM {table} ORDER BY 1, 2")
     where = " WHERE stream LIKE 'program:%'" if table == "stream_tip" else ""
@@ -248,7 +249,7 @@ def test_a_changed_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path
     assert select(path, f"SELECT * FROM {table} ORDER BY 1, 2") == before
 
 
-@pytest.mark.parametrize("table", share(list(COLUMN), test=6))
+@pytest.mark.parametrize("table", share(list(COLUMN), test=3))
 def test_a_lost_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
     first = ", ".join(VIEW_TABLES[table])
     change(path, f"DELETE FROM {table} WHERE ({first}) IN (SELECT {first} FROM {table} ORDER BY {first} DESC LIMIT 1)")
@@ -258,7 +259,7 @@ def test_a_lost_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, t
 INVENTED = ("alias", "program", "stream_tip", "message_file", "message_lint", "codeblock")
 
 
-@pytest.mark.parametrize("table", share(INVENTED, test=2))
+@pytest.mark.parametrize("table", share(INVENTED, test=1))
 def test_an_invented_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
     key = VIEW_TABLES[table][0]
     columns = [name for name in select(path, f"SELECT * FROM {table} LIMIT 1")[0] if name != key]
@@ -278,7 +279,7 @@ LOST_OR_CHANGED = (
 )
 
 
-@pytest.mark.parametrize(("table", "damage"), share(list(product(LOOKUPS, LOST_OR_CHANGED)), test=2))
+@pytest.mark.parametrize(("table", "damage"), share(list(product(LOOKUPS, LOST_OR_CHANGED)), test=1))
 def test_damage_to_what_finds_facts_by_their_hash_is_named_and_mended(
     damaged: Ledger, path: Path, table: str, damage: str
 ) -> None:

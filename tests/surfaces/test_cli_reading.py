@@ -145,7 +145,7 @@ def count_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return ask
 
-    for verb in ("one", "all"):
+    for verb in ("fetch_row", "fetch_rows"):
         monkeypatch.setattr(SqliteSql, verb, counting(getattr(SqliteSql, verb)))
     return asked
 

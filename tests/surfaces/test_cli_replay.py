@@ -211,6 +211,7 @@ def test_another_policy_names_the_first_call_that_it_decides_otherwise(weft: She
     assert (shown.code, "strict would decide otherwise about 1 of 2 recorded calls" in shown.out) == (0, True)
 
 
+@pytest.mark.slow("runs a check after several turns, each in a sandbox")
 def test_bisect_names_the_first_turn_after_which_the_check_fails(weft: Shell) -> None:
     turns = [weft.record(f"step {number}{' oops' if number == 5 else ''}") for number in range(9)]
     result = weft.json("bisect", "main", "--check", "! grep -q oops")

@@ -130,6 +130,7 @@ def test_a_message_to_anthropic(weft: Shell) -> None:
     loaded.check(STORE | HTTP | PRICES, 74_830)
 
 
+@pytest.mark.slow("starts a broker and an interpreter")
 def test_a_message_beside_a_broker_that_runs(weft: Shell) -> None:
     with serving(chat()) as server:
         stock(weft, server.url, "talk")

@@ -49,6 +49,7 @@ def run_line(shell: Shell, line: str, folder: Path) -> Answer:
     return shell(*words[1:], stdin=stdin)
 
 
+@pytest.mark.slow("runs every command of the page")
 def test_the_page_shows_what_is_printed(shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page, shown, got = PAGE.read_text(), [], []
     (folder.parent / "elsewhere").mkdir()

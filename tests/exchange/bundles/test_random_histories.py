@@ -26,8 +26,8 @@ from weft.ledger.read import thread_events
 from weft.ledger.read.content_uses import references as typed_references
 from weft.ledger.read.thread_events import ThreadFacts
 
-STEPS = sized(test=100, prove=4_000)
-TURNS = sized(test=300, prove=100_000)
+STEPS = sized(test=60, prove=4_000)
+TURNS = sized(test=200, prove=100_000)
 MiB = 1024 * 1024
 
 

@@ -79,7 +79,7 @@ POINTS = [
 KILLS = sized(test=["checkpoint:1"], prove=["after:7", "checkpoint:1", "after:6", "checkpoint:2"])
 
 
-@pytest.mark.slow("runs a task of three turns three times")
+@pytest.mark.slow("runs a task of three turns twice")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a process that dies closes nothing
 def test_killed_after_every_checkpoint_and_at_commits_it_ends_the_same(tmp_path: Path) -> None:
     owner = dead_owner()
@@ -91,7 +91,7 @@ def test_killed_after_every_checkpoint_and_at_commits_it_ends_the_same(tmp_path:
     assert ["read: 'missing.txt' is not there" in text for text in reflections] == [False, True]
     assert whole["files"] == {"notes.txt": "one\n", "done.txt": "milk\n"}
     assert (whole["task"], whole["agent"]) == (("completed", "third"), ("idle", None))
-    for point in share(POINTS, test=2):
+    for point in share(POINTS, test=1):
         is_met, resumed = ended(tmp_path / point.replace(":", "-"), point, owner)
         assert is_met, point
         assert resumed == whole, point

@@ -75,6 +75,7 @@ DIALECTS = {
 }
 
 
+@pytest.mark.slow("the first of them loads a vendor's library")
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_model_calls_tools_through_the_whole_chain(tmp_path: Path, dialect: str) -> None:
     machine_sandbox()
