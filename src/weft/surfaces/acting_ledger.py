@@ -31,7 +31,7 @@ from weft.ledger.api import (
     ToolFinished,
     ToolStarted,
 )
-from weft.ledger.arguments import checked_label, checked_member
+from weft.ledger.arguments import checked_label, checked_list, checked_member, checked_record, checked_text
 from weft.programs.programs import Programs
 from weft.runtime.invoke.invocation import InvocationContext
 from weft.runtime.tool.tool_contract import FunctionElsewhere, GivenFunctions, PendingCall
@@ -263,6 +263,7 @@ class ActingResources(Resources):
         from weft.runtime.resources.drivers import guessed_kind
 
         controller = self._controller("declare a resource")
+        checked_text(place, "place")
         wanted = guessed_kind(place) if kind is None else checked_member(ResourceKind, kind, "kind")
         return controller.add(controller.drivers.of(wanted), place, name=name, session=session)
 
@@ -285,7 +286,7 @@ class ActingResources(Resources):
         controller.drivers.ensure_here(resource)
         controller.refuse_unsupported(record, in_place=in_place)
         if place is not None:
-            place = controller.absolute_place(resource, place)
+            place = controller.absolute_place(resource, checked_text(place, "place"))
         elif session is not None:
             place = controller.drivers.of(resource.kind).new_place(resource, self._ledger.session(session).label)
         else:
@@ -310,8 +311,13 @@ class ActingResources(Resources):
         self, turn: str, label: str, plan: Sequence[PlanLine] | None = None, *, agent: str | None = None
     ) -> ForkedResources:
         """A fork at a turn with copies of its resources, by a plan of `plan_fork`, else as that proposes."""
+        from weft.runtime.resources.turn_files import PlanLine
+
         planner = self._planner()
-        lines = planner.propose(turn, checked_label(label)) if plan is None else list(plan)
+        if plan is None:
+            lines = planner.propose(turn, checked_label(label))
+        else:
+            lines = [checked_record(line, PlanLine, "plan") for line in checked_list(plan, "plan")]
         return planner.carry_out(turn, label, lines, persona=agent)
 
     def _planner(self) -> ForkPlanner:
