@@ -31,6 +31,7 @@ SPEC = {"inputs": [CANARY], "successCriteria": [{"type": "contains", "text": CAN
 # content: recorded, and in no event.   refused: nothing is recorded.   local: steers the call and is not recorded.
 EXPECTED: dict[str, dict[str, str]] = {
     "create": {"content": "name config tagged", "refused": "kind draft", "local": "key"},
+    "ensure": {"content": "name config", "refused": "kind", "local": "key"},
     "create_session": {"content": "label config owner", "refused": "model", "local": "key"},
     "configure": {"content": "config reason", "refused": "name expected", "local": "key"},
     "change": {"content": "changes reason", "refused": "name expected", "local": "key"},
@@ -149,6 +150,7 @@ def test_words_are_contents_and_no_event_holds_them(ledger: Ledger, tmp_path: Pa
 
 VALID: dict[str, dict[str, Any]] = {
     "create": {"kind": "human", "name": "n", "config": {}},
+    "ensure": {"kind": "human", "name": "n", "config": {}},
     "create_session": {"label": "n"},
     "configure": {"name": "cf-gateway", "config": {"providerType": "x"}},
     "change": {"name": "cf-gateway", "changes": {"providerType": "x"}},
