@@ -111,3 +111,22 @@ def test_the_person_is_asked_once_about_each_change(weft: Shell, place: Path) ->
         code, shown = on_terminal(place, "send", "--session", "talk", "Go on")
         assert (code, question in shown) == (0, False), shown
         assert CANARY not in repr(server.received)
+
+
+@pytest.mark.parametrize("target", ["../home/key", ".env"])
+def test_no_link_of_an_agent_makes_the_person_attach_another_file(
+    weft: Shell,  # noqa: F811
+    place: Path,
+    target: str,
+) -> None:
+    (place / target).write_text(CANARY)
+    (place / "report.md").symlink_to(target)
+    (place / "notes").symlink_to(".")
+    (place / "plain.md").write_text("plain words")
+    (place / "linked.md").symlink_to("plain.md")
+    for name in ("report.md", "notes/report.md", str(place / "notes" / "report.md")):
+        refused = weft("send", "--session", "talk", "--no-wait", "--attach", name, "Look")
+        assert refused.code != 0
+        assert "leads to" in refused.err
+    for name in (target, "plain.md", "linked.md", "notes/plain.md"):
+        assert weft("send", "--session", "talk", "--no-wait", "--attach", name, "Look").code == 0

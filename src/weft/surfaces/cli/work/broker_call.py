@@ -591,10 +591,14 @@ def _part_of_file(file: str) -> Part:
 
 
 def _bytes(file: str) -> bytes:
+    from weft.surfaces.cli.work.sandbox_access import ensure_not_led_away
+
     path = Path(file)
     if not path.is_file():
         raise InvalidInput(f"{file} is no file", "name a file that is there")
     with path.open("rb") as opened:
+        if not os.path.samestat(os.fstat(opened.fileno()), os.lstat(ensure_not_led_away(file))):
+            raise InvalidInput(f"{file} changes while it is read", "attach it again")
         data = opened.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise InvalidInput(f"{file} is larger than {MAX_FILE_BYTES // 2**20} MiB", "attach the part that matters")

@@ -175,6 +175,26 @@ def is_plainly_seen(folder: str, path: str) -> bool:
     return all(os.path.join(folder, entry.path) != real for entry in search_workspace(Path(folder), secrets).entries)
 
 
+def ensure_not_led_away(file: str) -> str:
+    """Where a file really lies that the person names. Raises InvalidInput where a link in a folder that they trust
+    leads out of it, or to a file that is hidden from commands: an agent may have made it so that the file is sent."""
+    from weft.runtime.sandbox.profiles import is_beneath
+
+    named, real = Path(os.path.abspath(file)), os.path.realpath(file)
+    ways = {os.path.realpath(way): way for way in (named, *named.parents)}  # of several ways there the outermost
+    for folder in trust_store().folders():
+        way = ways.get(folder.place)
+        if way is None or os.path.join(folder.place, named.relative_to(way)) == real:
+            continue
+        is_inside = is_beneath(real, folder.place)
+        if not (is_inside and is_plainly_seen(folder.place, os.path.relpath(real, folder.place))):
+            raise InvalidInput(
+                f"{quoted(file, 300)} leads to {quoted(real, 300)}, by a link in {folder.place}, where agents work",
+                "name the file that is meant by its own path",
+            )
+    return real
+
+
 def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -> CommandRunner:
     """The one that everything is started by in one process. `ledger`: the one that is open, or where it lies. It shows
     `readable` beside what the person's configuration names."""
