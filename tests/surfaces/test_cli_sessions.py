@@ -240,3 +240,10 @@ def test_every_change_answers_with_the_session_as_json(
 def test_labels_in_hints_are_quoted_for_the_shell(weft: Shell) -> None:
     weft.record("q", session="my notes; rm -rf")
     assert weft("delete", "my notes; rm -rf").err == "undo: weft restore 'my notes; rm -rf'\n"
+
+
+def test_a_session_without_a_turn_is_listed_and_the_help_says_which_are_not(weft: Shell) -> None:
+    assert weft("session", "create", "plans").code == 0
+    assert weft("sessions").out.startswith("plans\t")
+    shown = " ".join(weft("sessions", "--help").out.split())
+    assert "those of imports and rooms that have no turn, are shown only when asked for" in shown
