@@ -280,3 +280,55 @@ def test_a_run_waits_for_a_person_and_ends_as_they_say(weft: Shell) -> None:
         assert not (weft.folder / "work" / "new.txt").exists()
         assert weft("agent", "run", "ada", "Fail", "--in", "work").code == 8
     assert weft.json("show", "ada:main")["interruption_reason"] == "approval_denied"
+
+
+def names_in(request: Any) -> set[str]:
+    return {tool["function"]["name"] for tool in request.body.get("tools") or ()}
+
+
+def test_allowing_is_enough_and_what_withholds_a_tool_is_said_with_the_way_to_change_it(
+    weft: Shell,
+) -> None:
+    with serving(*[chat()] * 8) as server:
+        stock(weft, server.url)
+        allowed = 'permissions.tools.allow=["read","write","shell(ls *)"]'
+        assert weft("agent", "create", "ada", "--model", "fast", "--set", allowed).code == 0
+
+        def send(*words: str) -> tuple[set[str], str]:
+            answer = weft("send", "Begin", "--agent", "ada", *words)
+            assert answer.code == 0, answer.err
+            return names_in(server.received[-1]), answer.err
+
+        names, told = send()
+        assert names == set()
+        assert "without read, write, shell: the turn works in no folder" in told
+        assert "--in DIR" in told
+        assert "without read, write, shell: the turn works in no folder" in weft("show", "ada:main").out
+        (withheld,) = weft.json("show", "ada:main")["effective_config"]["withheld"]
+        assert (withheld["by"], withheld["tools"]) == ("no_folder", ["read", "write", "shell"])
+        assert "without read, write, shell" in weft("tools", "--agent", "ada").err
+        names, told = send("--in", ".")
+        assert (names, "without" in told) == ({"read", "write", "shell"}, False)
+        assert "Tools:" not in weft("show", "ada:main").out
+        names, told = send("--in", ".", "--sandbox", "read-only")
+        assert names == {"read", "shell"}
+        assert "without write: the sandbox is read-only" in told
+        listed = weft.json("tools", "--agent", "ada", "--in", ".")
+        assert (listed["gives_allowed"], listed["withheld"]) == (True, [])
+        assert "a turn has what agent ada is allowed" in weft("tools", "--agent", "ada", "--in", ".").err
+        assert weft("agent", "configure", "ada", "--set", 'permissions.tools.allow=["raed"]').code == 0
+        assert "no tool that there is fits what the agent and the permissions allow" in send("--in", ".")[1]
+
+
+def test_what_somebody_else_allows_an_agent_opens_nothing(weft: Shell) -> None:
+    with serving(chat(), chat()) as server:
+        stock(weft, server.url)
+        assert weft("agent", "create", "ada", "--model", "fast").code == 0
+        assert weft("human", "create", "eva", "--permission", "configure(ada)").code == 0
+        set_by = weft("agent", "configure", "ada", "--set", 'permissions.tools.allow=["shell","write"]', "--as", "eva")
+        assert set_by.code == 0, set_by.err
+        told = weft("send", "Begin", "--agent", "ada", "--in", ".")
+        assert told.code == 0, told.err
+        assert names_in(server.received[-1]) == set()
+        assert "no tools: somebody else than the ledger's owner has configured the agent" in told.err
+        assert "weft agent configure ada --toolset NAME" in told.err

@@ -95,6 +95,12 @@ def unvouched_names(
     )
 
 
+def is_owners_alone(ledger: Ledger, program: str) -> bool:
+    """Whether the ledger's owner alone configured a program, by its id."""
+    with store_of(ledger).read() as txn:
+        return not _has_other_writers(txn, program)
+
+
 def _has_other_writers(txn: ReadTxn, program: str) -> bool:
     """Whether anybody but the ledger's owner configured it. In a ledger of one person nothing more is read."""
     query = "SELECT 1 FROM program_history WHERE program = ? AND config IS NOT NULL AND actor <> ? LIMIT 1"

@@ -100,6 +100,10 @@ class ToolAccess:
             make_folder(files_folder(self._ledger))  # before any tool could make something of its name
         if configuration.has_tools or configuration.functions:
             await self.toolbox().equip(plan, configuration, standing)
+        elif configuration.allowed_tools:
+            from weft.runtime.invoke.toolbox import note_withheld, withheld_tools
+
+            note_withheld(plan, withheld_tools(configuration, plan.setting.workspace, ()))
         if self._on_call is not None and plan.gate is not None:
             from weft.runtime.tool.gate import ObservedGate
 

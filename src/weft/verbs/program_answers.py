@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from weft.runtime.sandbox.toolchains import HiddenProgram, ToolchainRow
+from weft.runtime.tool.toolsets import WithheldTools
 from weft.runtime.tools.mcp_server_settings import DefinitionState, McpServer
 from weft.verbs.answers import SentMessage
 
@@ -342,7 +343,7 @@ class OfferedTool(Struct, frozen=True, kw_only=True):
 
 
 class OfferedTools(Struct, frozen=True, kw_only=True):
-    """`tools`: what the next turn of an agent or a session would have. Without a toolset it would have none of them."""
+    """`tools`: what the next turn of an agent or a session would have."""
 
     agent: str
     session: str | None
@@ -350,6 +351,10 @@ class OfferedTools(Struct, frozen=True, kw_only=True):
     toolset: str | None
     sandbox: str
     tools: tuple[OfferedTool, ...]
+    gives_allowed: bool
+    """Whether no toolset is named and the turn has what its agent is allowed."""
+    withheld: tuple[WithheldTools, ...]
+    """Tools that the turn does not have though its agent is allowed them or its toolset lists them."""
     troubles: dict[str, str]
     """MCP servers that could not be used, and why."""
 

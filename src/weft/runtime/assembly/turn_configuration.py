@@ -22,7 +22,7 @@ from weft.programs.config_fields import METADATA, SANDBOX, TOOLSET
 from weft.programs.kind_table import KINDS, UNATTENDED_WRITES
 from weft.programs.program_kinds import THINKING_CONFIG, refuse_headers
 from weft.programs.program_records import Program, Resolver, parse_address, resolve_config, variables_in
-from weft.programs.program_writer import ensure_own, ensure_vouched, may_pass_on
+from weft.programs.program_writer import ensure_own, ensure_vouched, is_owners_alone, may_pass_on
 from weft.programs.programs import Programs
 from weft.runtime.assembly.configuration_layers import (
     NO_OVERRIDES,
@@ -427,6 +427,9 @@ class TurnConfiguration(Struct, frozen=True, kw_only=True):
     """What limits the session, where it is a worker's."""
     functions: tuple[FunctionReference, ...] = ()
     """The functions that were given with the message."""
+    is_owners_agent: bool = False
+    """Whether the ledger's owner alone configured the agent that answers: then what it allows is given, without a
+    toolset, too. What somebody else writes there only narrows."""
 
     @property
     def persona_name(self) -> str:
@@ -445,11 +448,23 @@ class TurnConfiguration(Struct, frozen=True, kw_only=True):
         return tuple(names) if isinstance(names, list) else ()
 
     @property
+    def allowed_tools(self) -> tuple[str, ...]:
+        """The patterns of tools that the agent's configuration allows."""
+        config = None if self.persona is None else self.persona.config
+        return limits_of(config.get("permissions")).allow or () if isinstance(config, dict) else ()
+
+    @property
+    def gives_allowed_tools(self) -> bool:
+        """Whether the turn has every tool that its agent is allowed: it has no toolset, and the owner allowed them."""
+        return self.effective.toolset is None and self.is_owners_agent and bool(self.allowed_tools)
+
+    @property
     def has_tools(self) -> bool:
-        """Whether a turn has tools: those of a toolset, or without one those that the agent lists, as somebody here has
-        configured it."""
+        """Whether a turn has tools: those of a toolset, or without one those that the agent is allowed or lists, as
+        somebody here has configured it."""
         is_own = self.persona is not None and not self.persona.foreign
-        return self.effective.toolset is not None or (is_own and bool(self.agent_tools))
+        is_listed = is_own and bool(self.agent_tools)
+        return self.effective.toolset is not None or is_listed or self.gives_allowed_tools
 
     @property
     def role(self) -> AgentRole | None:
@@ -536,10 +551,12 @@ class LayerReader:
         ]
         functions = request.overrides.functions
         chosen = self._with_toolset(merge(layer for layer in layers if not layer.is_empty), functions)
+        is_owners = persona is not None and not persona.foreign and is_owners_alone(self._programs.ledger, persona.id)
         configured = self._model(chosen.value("model"), session, acting)
         if configured is None:
             context = _narrowed(acting, chosen)
             return TurnConfiguration(
+                is_owners_agent=is_owners,
                 effective=chosen,
                 context=context,
                 persona=persona,
@@ -550,6 +567,7 @@ class LayerReader:
         configured = self._with_fallback(chosen.value("fallback"), configured, session)
         effective = self._with_model(chosen, configured.model)
         return TurnConfiguration(
+            is_owners_agent=is_owners,
             effective=effective,
             context=_narrowed(configured.context, effective),
             model=configured.model,

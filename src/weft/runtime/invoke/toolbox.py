@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
 from weft.kernel.authority import TOOL_PREFIX
 from weft.kernel.clock import Clock, SystemClock
@@ -71,7 +71,7 @@ from weft.runtime.tool.tool_contract import (
     WorkspaceKeeper,
     in_thread,
 )
-from weft.runtime.tool.toolsets import find_toolset, is_offered
+from weft.runtime.tool.toolsets import WithheldBy, WithheldTools, find_toolset, is_offered
 from weft.runtime.tool.workspace import WorkspaceFolder
 from weft.runtime.tools.fetch_url import FetchUrlTool
 from weft.runtime.tools.mcp_servers import McpServers
@@ -417,9 +417,19 @@ class Toolbox:
         """Give a planned turn its tools, and the gate that decides about their calls."""
         toolset, given = configuration.effective.toolset, self._given_tools(plan, configuration)
         if plan.model.provider.is_embedded or not (configuration.has_tools or given):
+            if plan.model.provider.is_embedded and configuration.has_tools:
+                why, agent = "the embedded model calls no tools", configuration.persona_name
+                note_withheld(plan, [WithheldTools(WithheldBy.EMBEDDED_MODEL, why, agent)])
             return
         configured = await self.tools(configuration, plan.setting.workspace) if configuration.has_tools else []
         offered, withheld = self._attended_tools(plan, configuration, [*configured, *given])
+        missing = withheld_tools(
+            configuration, plan.setting.workspace, [*withheld, *(tool.spec.name for tool in offered)]
+        )
+        for why in dict.fromkeys(withheld.values()):
+            names = tuple(name for name, reason in withheld.items() if reason == why)
+            missing.append(WithheldTools(WithheldBy.UNATTENDED, why, configuration.persona_name, names))
+        note_withheld(plan, missing)
         plan.tools = {tool.spec.name: tool for tool in offered}
         plan.setting.toolset = toolset or plan.setting.toolset
         if configuration.role is None and SPAWN in plan.tools and plan.setting.role is AgentRole.UNIFIED:
@@ -510,9 +520,9 @@ class Toolbox:
         return {} if self._servers is None else self._servers.troubles
 
     async def available(self, configuration: TurnConfiguration, workspace: str | None) -> list[SourcedTool]:
-        """Every tool that there is for such a turn, whatever the permissions leave of it. Without a toolset it is those
-        that the agent lists."""
-        if configuration.effective.toolset is None:
+        """Every tool that there is for such a turn, whatever the permissions leave of it. Where it has no toolset and
+        its agent is allowed none, it is those that the agent lists."""
+        if configuration.effective.toolset is None and not configuration.gives_allowed_tools:
             return [SourcedTool(tool, "code") for tool in await self._code_tools(configuration)]
         acting = configuration.context
         profile = configuration.effective.permissions.sandbox.profile(granted_by=self._settings.unconfined_by)
@@ -588,6 +598,42 @@ class Toolbox:
     def _active_policies(self, agent: str | None) -> tuple[Policy | None, Policy | None]:
         policies = self._ledger.policies
         return None if agent is None else policies.active(agent), policies.active()
+
+
+FOLDER_TOOLS = ("read", "list", "glob", "grep", "write", "edit", "shell")
+"""The tools that a turn has in a folder alone."""
+READ_ONLY_LEAVES_OUT = ("write", "edit")
+
+
+def withheld_tools(
+    configuration: TurnConfiguration, workspace: str | None, offered: Sequence[str]
+) -> list[WithheldTools]:
+    """Of a turn that works in this folder and is offered these tools."""
+    agent, effective = configuration.persona_name, configuration.effective
+    if not configuration.has_tools:
+        why = "somebody else than the ledger's owner has configured the agent, and what they allow opens nothing"
+        return [WithheldTools(WithheldBy.NOT_THE_OWNERS, why, agent)] if configuration.allowed_tools else []
+    if effective.toolset is None and not configuration.gives_allowed_tools:
+        return []
+    authority = configuration.context.authority
+    missing = [name for name in FOLDER_TOOLS if name not in offered and is_offered(authority, name)]
+    if workspace is None and missing:
+        return [WithheldTools(WithheldBy.NO_FOLDER, "the turn works in no folder", agent, tuple(missing))]
+    if left_out := tuple(name for name in missing if name in READ_ONLY_LEAVES_OUT):
+        sandbox = effective.permissions.sandbox.text
+        return [WithheldTools(WithheldBy.SANDBOX, f"the sandbox is {sandbox}", agent, left_out)]
+    if not offered:
+        source = "the agent" if effective.toolset is None else f"toolset {effective.toolset!r}"
+        why = f"no tool that there is fits what {source} and the permissions allow"
+        return [WithheldTools(WithheldBy.NOTHING_FITS, why, agent)]
+    return []
+
+
+def note_withheld(plan: TurnPlan, withheld: Sequence[WithheldTools]) -> None:
+    """Have the turn's record say why it has not the tools that somebody may expect."""
+    if withheld:
+        config = plan.setting.effective_config or {}
+        plan.setting.effective_config = {**config, "withheld": [to_builtins(tools) for tools in withheld]}
 
 
 class SharedReads:

@@ -6,6 +6,7 @@ Limits come from several layers, which only narrow.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from functools import reduce
 from typing import Any
 
@@ -370,3 +371,27 @@ def is_offered(authority: Authority, tool: str) -> bool:
         and not any(covers(pattern, right) for pattern in layer.deny)
         for layer in authority.rights.layers
     )
+
+
+# --- Why a turn does not have tools that somebody may expect.
+
+
+class WithheldBy(StrEnum):
+    """What a turn has tools withheld by. A surface says of each how it is changed."""
+
+    EMBEDDED_MODEL = "embedded_model"
+    UNATTENDED = "unattended"
+    NOT_THE_OWNERS = "not_the_owners"
+    NO_FOLDER = "no_folder"
+    SANDBOX = "sandbox"
+    NOTHING_FITS = "nothing_fits"
+
+
+class WithheldTools(Struct, frozen=True, omit_defaults=True):
+    """Tools that a turn does not have though its agent is allowed them or its toolset lists them, and why. Without
+    names it is all of them."""
+
+    by: WithheldBy
+    why: str
+    agent: str
+    tools: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
-from msgspec import UNSET
+from msgspec import UNSET, ValidationError, convert
 
 from weft.kernel.enums import TurnStatus, TurnType
 from weft.kernel.errors import NotFound, WeftError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from weft.ledger.api import Ledger, ListedSession
     from weft.ledger.imports import ProvisionalItem, ProvisionalTurn
     from weft.ledger.model import Session, Turn
+    from weft.runtime.tool.toolsets import WithheldTools
     from weft.surfaces.cli.command_line import Call
 
 
@@ -605,3 +606,34 @@ def _session_note(call: Call, listed: ListedSession) -> str:
     label = Span(listed.short_label, "label")
     call.note("the latest session: ", *((title, " (", label, ")") if title else (label,)))
     return listed.session.label
+
+
+# --- Tools that a turn did not have, and how that is changed.
+
+_HOW_TO_CHANGE = {
+    "embedded_model": "name another model with --model",
+    "not_the_owners": "name a toolset: `weft agent configure {agent} --toolset NAME`",
+    "no_folder": "name one with --in DIR, or trust the one that you stand in: `weft trust .`",
+    "sandbox": "`weft config` names the layer that says so",
+    "nothing_fits": "`weft tools --agent {agent}` lists what there is and what is allowed",
+}
+
+
+def withheld_words(withheld: WithheldTools) -> str:
+    names = ", ".join(withheld.tools)
+    how = _HOW_TO_CHANGE.get(withheld.by, "").format(agent=shell_word(withheld.agent))
+    return safe(f"{'no tools' if not names else f'without {names}'}: {withheld.why}{f'; {how}' if how else ''}")
+
+
+def withheld_of(turn: Turn) -> list[str]:
+    """Why a turn did not have tools that its agent is allowed or its toolset lists, as its record says, in words."""
+    config = turn.effective_config
+    record = config.get("withheld") if isinstance(config, dict) and turn.origin is None else None
+    if record is None:
+        return []
+    from weft.runtime.tool.toolsets import WithheldTools
+
+    try:
+        return [withheld_words(tools) for tools in convert(record, list[WithheldTools])]
+    except ValidationError:  # recorded by hand, or by another version
+        return []

@@ -37,6 +37,7 @@ from weft.surfaces.cli.programs.program_call import (
     with_fields,
 )
 from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.turn_lists import withheld_words
 from weft.verbs.program_answers import ListedToolset, OfferedTool, OfferedTools
 
 if TYPE_CHECKING:
@@ -504,7 +505,9 @@ def _how_to_name(answer: OfferedTools, agent: str | None) -> str:
 
 
 def _note(call: Call, answer: OfferedTools, agent: str | None) -> None:
-    if answer.toolset is None and answer.tools:
+    if answer.toolset is None and answer.gives_allowed:
+        call.note(f"nothing names a toolset: a turn has what agent {shell_word(answer.agent)} is allowed")
+    elif answer.toolset is None and answer.tools:
         call.note(f"nothing names a toolset: a turn has what the agent itself lists; {_how_to_name(answer, agent)}")
     elif answer.toolset is None:
         call.note(f"nothing names a toolset, so a turn has no tools: {_how_to_name(answer, agent)}")
@@ -514,8 +517,8 @@ def _note(call: Call, answer: OfferedTools, agent: str | None) -> None:
         )
     else:
         call.note(f"toolset {answer.toolset}, sandbox {answer.sandbox}")
-        if answer.workspace is None:
-            call.note("without a workspace there are no tools for files and commands: name one with --in")
+    for tools in answer.withheld:
+        call.note(withheld_words(tools))
     for server, why in answer.troubles.items():
         call.note(Span(f"MCP server {server}: ", "warn"), why)
 
@@ -526,6 +529,7 @@ async def _answer(
     """The tools, and what withholds some of them from turns that nobody watches."""
     from weft.aio.crossing import Pool
     from weft.programs import Programs
+    from weft.runtime.invoke.toolbox import withheld_tools
     from weft.surfaces.acting_ledger import ToolAccess
     from weft.surfaces.cli.trust import workspace_of
 
@@ -545,13 +549,16 @@ async def _answer(
                 await access.aclose()
     finally:
         await pool.close(ledger.close)
+    tools = tuple(_offered(configuration, tool) for tool in sourced)
     answer = OfferedTools(
         agent=configuration.persona_name,
         session=label,
         workspace=workspace,
         toolset=configuration.effective.toolset,
         sandbox=configuration.effective.permissions.sandbox.text,
-        tools=tuple(_offered(configuration, tool) for tool in sourced),
+        tools=tools,
+        gives_allowed=configuration.gives_allowed_tools,
+        withheld=tuple(withheld_tools(configuration, workspace, [tool.name for tool in tools if tool.use != "none"])),
         troubles=troubles,
     )
     return answer, _unattended(ledger, configuration)

@@ -219,6 +219,7 @@ class _Header:
         yield "Model", self._model()
         yield "Usage", _usage(turn)
         yield "Prompt", "; ".join(map(_prompt_words, self._changes))
+        yield "Tools", "; ".join(turn_lists.withheld_of(turn))
         yield "Project", self._project if turn.origin else ""
         yield "Folder", turn.workspace_path or ""
         yield "Branch", turn.git_branch or ""

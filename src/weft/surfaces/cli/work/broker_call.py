@@ -346,8 +346,14 @@ def answered(
 
         try:
             if Runs(ledger).has_broker():
-                return _answered_by_others(call, admit_noted, on_token, ledger, on_call)
-            return _answered_here(call, admit_noted, on_token, ledger, None, on_call)
+                answer = _answered_by_others(call, admit_noted, on_token, ledger, on_call)
+            else:
+                answer = _answered_here(call, admit_noted, on_token, ledger, None, on_call)
+            from weft.surfaces.cli.turn_lists import withheld_of
+
+            for reason in withheld_of(ledger.turn(answer[1].turn.id)):
+                call.note(reason)
+            return answer
         except KeyboardInterrupt:
             from weft.runtime.replies import leave_message
 
