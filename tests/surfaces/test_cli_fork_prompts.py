@@ -185,3 +185,39 @@ def test_an_imported_or_recorded_turn_names_no_folder_to_work_in(weft: Shell, fo
         assert weft.json("show", "main")["workspace_path"] == str(writer.site)
         writer.send("Go on", "--session", "main", "--model", "fast")
         assert weft.json("show", "main")["workspace_path"] is None
+
+
+def test_a_session_is_forked_before_its_first_turn_and_begins_with_another_model(weft: Shell, folder: Path) -> None:
+    with writing(weft, folder) as writer:
+        settings = ("--set", "defaultModelConfig.maxTokens=77", "--set", "toolset=pages")
+        writer.must("session", "create", "start", "--owner", "ada", "--model", "fast", *settings)
+        assert "would begin as it does" in writer.must("fork", "start", "other", "--dry-run")
+        assert weft("show", "other").code == 3
+        assert "other" not in [session["label"] for session in weft.json("sessions")]
+        answer = weft("fork", "start", "other")
+        assert (answer.code, "other begins as start does" in answer.out) == (0, True), answer.err
+        assert "undo: weft session delete other" in answer.err
+        writer.must("session", "configure", "other", "--model", "other")
+        writer.send("Begin", "--session", "start", "--in", str(writer.site))
+        original = writer.last
+        writer.send("Begin", "--session", "other", "--in", str(writer.site))
+        assert (original.pop("model"), writer.last["model"]) == ("m-1", "m-2")
+        assert original == {name: value for name, value in writer.last.items() if name != "model"}
+        assert original["tools"]
+        assert weft("fork", "start", "third", "--files", "keep").code == 0, "it has a turn now"
+        assert weft("fork", "nowhere", "third").code == 3
+
+
+def test_a_session_that_was_undone_to_its_beginning_is_not_one_that_has_not_begun(weft: Shell) -> None:
+    weft.record("Begin")
+    assert weft("undo", "main").code == 0
+    refused = weft("fork", "main", "other")
+    assert (refused.code, "all of it was undone" in refused.err) == (3, True)
+
+
+def test_agent_run_asks_the_model_that_is_named(weft: Shell, folder: Path) -> None:
+    with writing(weft, folder) as writer:
+        writer.must("agent", "run", "ada", "Write", "--in", str(writer.site), "--model", "other")
+        assert writer.last["model"] == "m-2"
+        writer.must("agent", "run", "ada", "Write", "--in", str(writer.site))
+        assert writer.last["model"] == "m-1"

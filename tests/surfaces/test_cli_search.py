@@ -202,3 +202,18 @@ def test_a_terminal_and_a_pipe_name_the_place_of_a_hit_alike(story: Shell, monke
     screen = Screen(color=False, unicode=True, terminal=True, columns=60, rows=24, paging=False)
     monkeypatch.setattr(command_line, "stdout_screen", lambda **_: screen)
     assert " assistant arguments of edit_file\n" in story("search", "strptime", "--tool", "edit_file").out
+
+
+def test_a_phrase_that_stands_nowhere_is_looked_for_as_its_words_and_the_answer_says_so(weft: Shell) -> None:
+    weft.record("the whale in the bay is blue")
+    weft.record("a blue whale was seen")
+    together = weft("search", "blue whale")
+    assert (together.code, "a blue whale" in together.out, "in the bay" in together.out) == (0, True, False)
+    assert "stands nowhere" not in together.err
+    for typed in (("whale blue",), ('"whale blue"',), ("whale blue", "--role", "user")):
+        apart = weft("search", *typed)
+        assert apart.code == 0
+        assert "in the bay" in apart.out
+        assert '"whale blue" stands nowhere: these hold its words, not together' in apart.err
+    assert [hit["snippet"] for hit in weft.json("search", "whale blue", "--role", "user")] != []
+    assert weft("search", "whale banana").err.startswith("nothing holds all these words")

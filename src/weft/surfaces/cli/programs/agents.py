@@ -165,6 +165,7 @@ add_show(agent_command, "agent", "an")
 @click.option("--task", "task", metavar="TASK", shell_complete=complete_programs("task"), help="A task that exists.")
 @click.option("--session", metavar="SESSION", help="Its session, made if there is none. Default: NAME:main.")
 @click.option("--toolset", metavar="NAME", help="What its tools are at most. Default: worker, if none is configured.")
+@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that is asked.")
 @key_option
 def run_agent_work(
     call: Call,
@@ -174,6 +175,7 @@ def run_agent_work(
     task: str | None,
     session: str | None,
     toolset: str | None,
+    model: str | None,
     key: str | None,
 ) -> int:
     """Have an agent work on a task until it is done, and show what it says and does.
@@ -197,7 +199,16 @@ def run_agent_work(
         raise click.UsageError("give either what is to be done, or --task")
     return run_agent(
         call,
-        AgentRunRequest(agent=name, words=words, task=task, folder=folder, session=session, toolset=toolset, key=key),
+        AgentRunRequest(
+            agent=name,
+            words=words,
+            task=task,
+            folder=folder,
+            session=session,
+            toolset=toolset,
+            model=model,
+            key=key,
+        ),
     )
 
 

@@ -98,11 +98,11 @@ def search_command(
     """Find messages and tool calls by their words.
 
     Sessions whose title or project holds the words come first. All WORDS must stand in one message, or in one tool call
-    with its result, in any case. An argument with spaces is a phrase, as is a name such as read_file or src/app.py. The
-    last word may be the beginning of one; any word is, with a * after it. Filters alone list what fits them. On a
-    terminal the best hits come first, under their sessions; elsewhere, and with --newest, the newest. If there are
-    more, the cursor of the next page stands on the error stream, unless that is a terminal: there a larger -n shows
-    more. Without filters what was said in rooms is found, too, and stands last; with --room it is that alone.
+    with its result, in any case. An argument with spaces is a phrase, as is a name such as read_file or src/app.py; its
+    words are looked for where it stands nowhere. The last word may be the beginning of one; any is, with a * after it.
+    Filters alone list what fits them. On a terminal the best hits come first, under their sessions; elsewhere, and with
+    --newest, the newest. If there are more, the next page's cursor stands on the error stream; on a terminal a larger
+    -n shows more. Without filters what was said in rooms is found, too, and stands last; with --room it is that alone.
 
     At most 5 sessions are found by their title or project, and at most 5 messages of rooms; each counts as a hit. Where
     you may not read the whole ledger, hits stand by date under their sessions. With --json each hit carries the places
@@ -125,7 +125,7 @@ def search_command(
     is_grouped = call.screen.terminal and not call.json and after is None and bool(words) and rank is not False
     _index_much(call)
     with call.reading() as ledger:
-        query = as_query(words)
+        query = _found_query(call, ledger, as_query(words), filters)
         ranked = bool(rank) or (is_grouped and ledger.authority.is_unlimited)
         is_first = after is None and bool(words)
         named = ledger.search_sessions(query, limit=min(NAMED, most), **filters) if is_first else []
@@ -164,6 +164,25 @@ def _note_more(call: Call, most: int, cursor: str | None) -> None:
 def as_query(words: Sequence[str]) -> str:
     """An argument with spaces was in quotation marks, which the shell has taken away."""
     return " ".join(f'"{word}"' if " " in word.strip() and '"' not in word else word for word in words)
+
+
+def _found_query(call: Call, ledger: Ledger, query: str, filters: dict[str, Any]) -> str:
+    """The query; where its phrases stand nowhere, the words of these alone, if they stand somewhere. A line says so.
+    Every page of one question is asked alike."""
+    loose = query.replace('"', " ")
+    if '"' not in query or _is_found(ledger, query, filters) or not _is_found(ledger, loose, filters):
+        return query
+    call.note(f"{safe(query)} stands nowhere: these hold its words, not together")
+    return loose
+
+
+def _is_found(ledger: Ledger, query: str, filters: dict[str, Any]) -> bool:
+    searches = (
+        lambda: ledger.search(query, limit=1, **filters),
+        lambda: ledger.search_sessions(query, limit=1, **filters),
+        lambda: () if filters else ledger.rooms.search(query, limit=1),
+    )
+    return any(list(search()) for search in searches)
 
 
 def _index_much(call: Call) -> None:

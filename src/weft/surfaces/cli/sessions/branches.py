@@ -49,6 +49,7 @@ from weft.verbs.exchange_answers import (
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger, Snapshot
+    from weft.programs.program_records import Program
     from weft.runtime.resources.turn_files import (
         DirectoryChanges,
         ForkPlanner,
@@ -97,7 +98,8 @@ def fork_command(
 ) -> int:
     """Start a new session at any turn.
 
-    REV is a turn, or the digest of an event inside one. Of the conversation nothing is copied. What the session works
+    REV is a turn, or the digest of an event inside one, or a session without a turn: then the new session begins as it
+    does, with the same agent and configuration. Of the conversation nothing is copied. What the session works
     with, such as a working directory, is copied as it was at that turn where it can be, beside the original; what
     cannot be copied stays where it is. `--files keep` copies nothing. Exits with 9 where a copy could not be made; the
     new session is there all the same.
@@ -117,6 +119,9 @@ def fork_command(
         raise click.UsageError("decide once: --files or --plan")
     request = _ForkRequest(rev, str(named if label is None else label), persona, files, plan_file, folder)
     with call.reading() if dry_run else call.writing() as ledger:
+        if (unbegun := _unbegun_session(ledger, rev)) is not None:
+            _fork_unbegun(call, ledger, unbegun, request, dry_run=dry_run)
+            return OK
         planner, lines = _planned_copies(ledger, request)
         if dry_run:
             return _show(call, request, lines)
@@ -128,6 +133,39 @@ def fork_command(
         origin = origin_of(ledger, request.label)
     _show_forked(call, forked, origin)
     return code
+
+
+def _unbegun_session(ledger: Ledger, rev: str) -> Program | None:
+    """The session of this name where no turn was ever in it."""
+    from weft.kernel.errors import NotFound
+    from weft.programs import Programs
+
+    try:
+        session = ledger.session(rev)
+    except NotFound:
+        return None
+    is_begun = session.head is not None or bool(ledger.reflog(session.id, limit=1))
+    return None if is_begun else Programs(ledger).get(session.id, "session")
+
+
+def _fork_unbegun(call: Call, ledger: Ledger, origin: Program, request: _ForkRequest, *, dry_run: bool) -> None:
+    """A second session that begins as one does that has not begun: nothing of a conversation is there to leave."""
+    from weft.programs import Programs
+    from weft.programs.program_records import parse_address
+    from weft.programs.program_writer import ensure_vouched
+
+    if request.mode is not None or request.written is not None or request.folder is not None:
+        raise click.UsageError("a session without a turn works with nothing yet: leave out --files, --plan and --in")
+    config = {**ensure_vouched(origin).config} if isinstance(origin.config, dict) else {}
+    address = config.pop("owner", None)
+    owner = request.persona or (None if address is None else parse_address(address).name)
+    if dry_run:
+        call.note(f"{safe(origin.name)} has no turn: {safe(request.label)} would begin as it does")
+        return
+    Programs(ledger).create_session(request.label, owner=owner, config=config or None)
+    forked = ForkedSession(session=ledger.session(request.label), resources=[])
+    call.answer(forked, [Span(request.label, "label"), f" begins as {safe(origin.name)} does, without a turn"])
+    call.note(undo("session", "delete", request.label))
 
 
 class _ForkRequest:

@@ -304,6 +304,7 @@ class AgentRunRequest(Struct, frozen=True, kw_only=True):
     session: str | None
     toolset: str | None
     key: str | None
+    model: str | None = None
 
 
 class PlannedRun(Struct, frozen=True, kw_only=True):
@@ -385,7 +386,8 @@ async def _work_on_run(
         on_progress=None if call.json else ProgressNotes(call),
         on_admitted=access.prompts.show_queue,
     )
-    overrides = None if run.toolset is None else {"toolset": run.toolset}
+    options = {"toolset": run.toolset, "model": request.model}
+    overrides = {name: value for name, value in options.items() if value is not None} or None
     asked = WorkRequest(authority=access.ledger.authority, overrides=overrides, workspace=run.workspace)
     with access.prompts.typed():
         try:
