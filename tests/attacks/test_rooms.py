@@ -21,7 +21,7 @@ from tests.ledger.test_workers import called
 from tests.runtime.broker.bench import Bench, run
 from tests.runtime.triggering import HOUR_MS, NOON, open_world
 from weft.chat.room_stream import RoomMessageAdded
-from weft.exchange.exporters.room_export import export_room
+from weft.exchange.exporters.export import export_room
 from weft.kernel import events as chat
 from weft.kernel.authority import Authority, Layer, Principal, PrincipalKind, Rights
 from weft.kernel.enums import Decision, DecisionSource, MessageRole, ParticipantKind, RoomMessageKind, SystemAgentKind

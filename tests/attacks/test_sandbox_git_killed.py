@@ -14,10 +14,9 @@ from msgspec import structs
 from tests.attacks.git_person import NESTED, KilledAgent, Person
 from tests.runtime.sandbox.repositories import agent_runs, make_repository, person_git
 from weft.kernel.errors import StoreFailed
-from weft.runtime.sandbox import interrupted_commands
+from weft.runtime.sandbox import leftovers
 from weft.runtime.sandbox.git_settings import GitLeftovers
-from weft.runtime.sandbox.interrupted_commands import CommandNote, CommandNotes
-from weft.runtime.sandbox.leftovers import StartTime
+from weft.runtime.sandbox.leftovers import CommandNote, CommandNotes, StartTime
 from weft.store.replicas import process_owner
 
 
@@ -197,14 +196,14 @@ def test_a_note_that_cannot_be_followed_stops_commands_in_its_own_workspace_alon
     notes = CommandNotes(tmp_path / "commands")
     for place in ("/work/bad", "/work/good"):
         notes.write(note_of(place, 1.0)).close()
-    take_away = interrupted_commands._take_away
+    take_away = leftovers._take_away
 
     def refused(note: CommandNote) -> GitLeftovers:
         if note.workspace == "/work/bad":
             raise PermissionError(13, "Permission denied", "/work/bad/x")
         return take_away(note)
 
-    monkeypatch.setattr(interrupted_commands, "_take_away", refused)
+    monkeypatch.setattr(leftovers, "_take_away", refused)
     commands = notes.clean_up()
     assert [command.workspace for command in notes.interrupted()] == ["/work/bad"]
     for command in commands:

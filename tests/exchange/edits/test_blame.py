@@ -5,8 +5,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.exchange.file_blame import blame, last_text
-from weft.exchange.file_changes import FileEdit, Hunk, Swap, edits_of, lines_of
+from weft.exchange.file_changes import FileEdit, Hunk, Swap, blame, edits_of, last_text, lines_of
 
 AROUND = 2
 Step = tuple[object, ...]

@@ -27,10 +27,11 @@ from weft.runtime.policies.policy_decisions import (
     ScriptOutcome,
     call_document,
     default_source,
+    proposed_rule,
     read_answer,
+    rules_for,
 )
 from weft.runtime.policies.policy_tests import OwnTestResult, counts_of_tests, read_outline, run_own_tests
-from weft.runtime.policies.rule_proposals import proposed_rule, rules_for
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.hidden_places import HOLDING, SECRET_FILES
 

@@ -29,8 +29,7 @@ from weft.runtime.sandbox.confinement import (
 from weft.runtime.sandbox.git_leftovers import ChangedGit, carry_upstreams, disarm_repositories
 from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.hidden_places import ProtectedPlaces, ensure_hidden, identity_at, named_secrets
-from weft.runtime.sandbox.interrupted_commands import CommandNote, CommandNotes, OpenNote
-from weft.runtime.sandbox.leftovers import Leftovers
+from weft.runtime.sandbox.leftovers import CommandNote, CommandNotes, Leftovers, OpenNote
 from weft.runtime.sandbox.processes import (
     DEFAULT_LIMITS,
     STARTS,

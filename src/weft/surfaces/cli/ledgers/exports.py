@@ -144,8 +144,8 @@ def _found_revisions(call: Call, ledger: Ledger, revs: tuple[str, ...]) -> list[
 
 
 def _export_room(call: Call, room: str, form: str | None, file: str, title: str | None, force: bool) -> None:
+    from weft.exchange.exporters.export import export_room
     from weft.exchange.exporters.port import exporter_names
-    from weft.exchange.exporters.room_export import export_room
 
     if form is not None and form not in exporter_names():
         line = shell_line(("--as", form, "export", "--room", room, "-o", file))

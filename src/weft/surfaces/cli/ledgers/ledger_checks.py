@@ -88,7 +88,7 @@ def examine_git() -> Diagnosis:
 
 def examine_commands() -> Iterator[Diagnosis]:
     """Commands of the sandbox whose weft was killed, so that nobody looked at what they left. Changes nothing."""
-    from weft.runtime.sandbox.interrupted_commands import CommandNotes
+    from weft.runtime.sandbox.leftovers import CommandNotes
 
     for command in CommandNotes(command_notes()).interrupted():
         began = local_time(round(command.seconds * 1000))

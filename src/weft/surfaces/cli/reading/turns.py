@@ -14,7 +14,7 @@ import click
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weft.exchange.file_blame import FileBlame, TurnEdit, blame_file
+from weft.exchange.file_changes import FileBlame, TurnEdit, blame_file
 from weft.kernel.enums import CompactionTrigger, FileKind, MessageRole
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.events import UnknownEvent

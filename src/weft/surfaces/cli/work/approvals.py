@@ -254,7 +254,7 @@ def answer_shown(ledger: Ledger, approval: Approval, answer: ApprovalAnswer) -> 
     if not answer.is_granted:
         denied = ledger.approvals.deny(approval.id, abort=answer.abort, reason=answer.reason)
         return AnsweredApproval(approval=denied)
-    from weft.runtime.policies.rule_proposals import propose_rules, rule_proposals
+    from weft.runtime.policies.policy_decisions import propose_rules, rule_proposals
 
     exact_document(approval)
     proposals = rule_proposals(ledger, approval) if answer.scope == "rule" else []

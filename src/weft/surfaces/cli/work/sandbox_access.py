@@ -459,7 +459,7 @@ def clean_up_commands() -> None:
         return
     import click
 
-    from weft.runtime.sandbox.interrupted_commands import CommandNotes
+    from weft.runtime.sandbox.leftovers import CommandNotes
 
     for command in CommandNotes(command_notes()).clean_up():
         for sentence in command.sentences:
