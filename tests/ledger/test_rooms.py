@@ -11,6 +11,7 @@ import pytest
 import weft
 from tests.ledger.histories import problems
 from tests.ledger.rooms import Cast, answer, begin, cast
+from weft.kernel.authority import LOCAL, rights
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
 from weft.ledger.api import InboxMessage, Runs
 from weft.ledger.api.base import store_of
@@ -269,6 +270,15 @@ def test_a_fork_goes_on_from_a_message_with_the_agents_sessions(people: Cast) ->
     assert sent[-1] == f"{people.mention('helper')} three"
     assert "second answer" not in " ".join(sent)
     assert problems(people.ledger) == []
+
+
+def test_whoever_opened_the_ledger_lists_all_rooms_with_reading_rights_alone(people: Cast) -> None:
+    people.ledger_of("alice").rooms.create("plans", people=["bob"])
+    people.ledger_of("alice").rooms.post("plans", "at nine")
+    reading = people.ledger.acting_as(LOCAL.child(rights(["*:read"])))
+    assert [one.title for one in reading.rooms.list()] == [one.title for one in people.ledger.rooms.list()] == ["plans"]
+    assert [hit.snippet for hit in reading.rooms.search("nine")] == ["at nine"]
+    assert people.ledger.acting_as(LOCAL.child(rights(["session:read"]))).rooms.list() == []
 
 
 def test_titles_and_archiving_and_read_marks(people: Cast) -> None:

@@ -303,9 +303,12 @@ def all_conversations(sql: Sql, status: str | None) -> Iterator[ConversationRow]
 
 
 def conversations_of(txn: ReadTxn, access: Access, own: OwnEvents) -> list[ConversationRow]:
-    """Those that everybody in the chain takes or took part in, by what this ledger wrote, each `as_left`."""
+    """Those that everybody in the chain takes or took part in, by what this ledger wrote, each `as_left`. Whoever
+    opened the ledger reads all of them, also with fewer rights than they have."""
     if not may_read_rooms(access):
         return []
+    if not access.ids:
+        return list(all_conversations(txn.sql, None))
     query = "SELECT DISTINCT conversation FROM participant WHERE node = ?"
     ids = [{id for (id,) in txn.sql.fetch_rows(query, (node,))} for node in access.ids]
     rows = (load_conversation(txn.sql, id) for id in (set.intersection(*ids) if ids else ()))
