@@ -76,8 +76,7 @@ from weft.runtime.sandbox.hidden_places import HiddenFiles
 from weft.runtime.sandbox.processes import Ending, Limits
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE
 from weft.runtime.tool.tool_contract import ToolFailure
-from weft.runtime.tool.workspace import WorkspaceFolder
-from weft.runtime.tool.workspace_paths import BeneathPath
+from weft.runtime.tool.workspace import BeneathPath, WorkspaceFolder
 
 if TYPE_CHECKING:
     from weft.runtime.replies import OnToken

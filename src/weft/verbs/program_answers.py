@@ -387,6 +387,19 @@ class ApprovedTools(Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]
 
 
+class ConfiguredAgent(Struct, frozen=True, kw_only=True):
+    """`mcp config`: what stands in the file of a coding agent, or would. `change` is `shown`, `added`, `changed`,
+    `removed` or `unchanged`; `entry` is null where it was removed, `difference` what was written, as lines of a
+    diff."""
+
+    tool: str
+    file: str
+    name: str
+    change: str
+    entry: Mapping[str, Any] | None
+    difference: str
+
+
 # --- The JSON form of a command that ran in the sandbox.
 
 

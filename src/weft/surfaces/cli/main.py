@@ -148,7 +148,7 @@ COMMANDS = {
         "follow": "Follow a session: its messages, turns and tools, and answers while they are written.",
         "token": "Manage tokens, by which other processes act for you, with less, until a time.",
         "credential": "Manage credentials: where keys are found.",
-        "mcp": "Manage MCP servers, and approve their tools.",
+        "mcp": "Manage MCP servers, approve their tools, and serve this ledger as one.",
     },
     "help": {
         "completion": "Print the completion script of a shell.",
@@ -191,7 +191,7 @@ _MODULES = {
 }
 MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 """By command the module below `weft.surfaces.cli` that has it, as NAME_command, or that shows its verb's answer."""
-OWNER_COMMANDS = frozenset("trust doctor recover copy credential mcp key init clone sandbox".split())
+OWNER_COMMANDS = frozenset("trust doctor recover copy credential key init clone sandbox".split())
 """Work on files of the person who runs them, or on a ledger as a file: in nobody else's name."""
 COMMON = {
     "start": "init import chat".split(),

@@ -1,29 +1,38 @@
-"""`weft mcp`: servers are added, listed and removed, and what their tools are is shown and approved."""
+"""`weft mcp`: servers are added, listed and removed, and what their tools are is shown and approved; and this ledger is
+served as one, which coding agents are told of in their files.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Iterator
+from difflib import unified_diff
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.kernel.errors import InvalidInput, NotApplicable, Unsupported, without_credentials
 from weft.kernel.typed_names import shell_line, shell_word
 from weft.runtime.tools.mcp_server_settings import McpServer, PinnedTools, checked_server
 from weft.surfaces.cli.arguments import RenamedOption
-from weft.surfaces.cli.command_line import Call, NobodyToAsk, SharedGroup, ask, is_person_there
+from weft.surfaces.cli.command_line import OK, Call, NobodyToAsk, SharedGroup, ask, confirm, is_person_there
 from weft.surfaces.cli.credentials import change_servers, find_server, keep_pins, load_mcp_servers
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import safe_lines
 from weft.verbs.exchange_answers import Removed
 
 if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
     from weft.runtime.tools.mcp_server_settings import ComparedTool, McpServer, PinnedTools
     from weft.verbs.program_answers import ListedTool
 
 
 # --- `weft mcp`: servers whose tools agents may call, and what of them was approved.
+
+CODING_TOOLS = ("claude-code", "codex", "cursor", "opencode")
 
 
 def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -37,7 +46,10 @@ def complete_servers(_: click.Context, __: click.Parameter, incomplete: str) -> 
 
 
 def _list_by_default(**_: object) -> None:
+    """All but `serve` works on files of the person who runs it: in nobody else's name."""
     ctx = click.get_current_context()
+    if ctx.invoked_subcommand != "serve":
+        ctx.ensure_object(Call).ensure_owner("mcp")
     if ctx.invoked_subcommand is None:
         list_servers(ctx.ensure_object(Call))
 
@@ -46,11 +58,14 @@ mcp_command = SharedGroup(
     "mcp",
     callback=_list_by_default,
     invoke_without_command=True,
-    help="""Manage MCP servers, and approve their tools.
+    help="""Manage MCP servers, approve their tools, and serve this ledger as one.
 
     `weft mcp add NAME -- COMMAND…` adds a server that is started here, in a sandbox, and --url one elsewhere. Its tools
     are shown and pinned by their hashes: one that changes, or is new, is not used until you approve it. Without a
-    command the servers are listed. docs/tools.md#mcp-servers tells how they are confined and used.""",
+    command the servers are listed. docs/tools.md#mcp-servers tells how they are confined and used.
+
+    `weft mcp config TOOL` prints, or writes, the configuration by which a coding agent starts `weft mcp serve` and
+    reads this ledger: docs/reading.md#let-a-coding-agent-read-its-own-past.""",
 )
 server_name = click.argument("name", shell_complete=complete_servers)
 
@@ -144,6 +159,48 @@ def enable_server(call: Call, name: str) -> None:
 def disable_server(call: Call, name: str) -> None:
     """Disable a server until it is enabled again; what was approved stays."""
     _switch(call, name, is_enabled=False)
+
+
+@mcp_command.verb("serve")
+@click.option(
+    "--allow-writes",
+    "writes",
+    multiple=True,
+    metavar="TOOL,...",
+    help="Offer these tools, too: fork, send. Without it the tools only read.",
+)
+@click.option(
+    "--session",
+    "sessions",
+    multiple=True,
+    metavar="SESSION",
+    help="Only this session can be read, or those of a pattern such as 'notes-*'. Can be repeated.",
+)
+def serve_ledger(call: Call, writes: tuple[str, ...], sessions: tuple[str, ...]) -> None:
+    """Serve this ledger to an agent, over standard input and output, as an MCP server.
+
+    Coding agents start it; `weft mcp config` says it to them. It acts as the token in WEFT_TOKEN or --token-file, else
+    as you, and reads alone unless writing tools are named. It ends with its input.
+    """
+    _serve(call, writes, sessions)
+
+
+@mcp_command.verb("config")
+@click.argument("tool", type=click.Choice(CODING_TOOLS))
+@click.option("--write", is_flag=True, help="Write it into the tool's file; the change is shown first.")
+@click.option("--remove", is_flag=True, help="Take it out of the tool's file again.")
+@click.option("--project", is_flag=True, help="The file of this folder, not that of your home folder.")
+@click.option("--name", default="weft", metavar="NAME", help="What the server is called there. Default: weft.")
+@click.option("--allow-writes", "writes", multiple=True, metavar="TOOL,...", help="Passed on to `weft mcp serve`.")
+@click.option("--session", "sessions", multiple=True, metavar="SESSION", help="Passed on to `weft mcp serve`.")
+@click.option("-y", "--yes", is_flag=True, help="Write without asking.")
+def configure_tool(call: Call, tool: str, **options: Any) -> None:
+    """Print the configuration by which a coding agent starts `weft mcp serve`, or write it.
+
+    TOOL is claude-code, codex, cursor or opencode. What stands in its file stays as it is, with comments. With --ledger
+    that ledger is served, else the one that is found from the folder in which the tool works.
+    """
+    _configure(call, tool, options)
 
 
 def _add(call: Call, name: str, words: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -405,3 +462,143 @@ def _answer_approved(call: Call, name: str, tools: tuple[Any, ...], words: str) 
 
     names = tuple(tool_name(name, tool.name) for tool in tools)
     call.answer(ApprovedTools(server=name, tools=names), [Span(name, "label"), words])
+
+
+# --- `weft mcp serve`: this ledger as a server.
+
+
+WRITING_TOOLS = ("fork", "send")
+
+
+def _writing_tools(writes: tuple[str, ...]) -> tuple[str, ...]:
+    named = tuple(dict.fromkeys(word.strip() for words in writes for word in words.split(",")))
+    if unknown := [word for word in named if word not in WRITING_TOOLS]:
+        raise click.UsageError(f"--allow-writes {unknown[0]!r}: the tools that write are {', '.join(WRITING_TOOLS)}")
+    return named
+
+
+def _serve(call: Call, writes: tuple[str, ...], sessions: tuple[str, ...]) -> int:
+    """The library of the protocol is loaded here alone."""
+    writing, server = _writing_tools(writes), _loaded_server()
+    with call.writing() if writing else call.reading() as ledger:
+        acting = ledger.acting_as(server.caller_authority(ledger.authority, writing, sessions))
+        asyncio.run(_served(call, server, acting, writing))
+    return OK
+
+
+async def _served(call: Call, server: Any, ledger: Ledger, writing: tuple[str, ...]) -> None:
+    from weft.aio.crossing import Pool
+    from weft.aio.open_ledger import AsyncOpenLedger, SharedInference
+
+    pool = Pool()
+    try:
+        await server.serve(AsyncOpenLedger(ledger, pool, SharedInference(os.environ.get)), writing, call.note)
+    finally:
+        await pool.close(lambda: None)
+
+
+def _loaded_server() -> Any:
+    try:
+        from weft.surfaces.mcp import server
+    except ImportError as error:
+        raise Unsupported(
+            f"serving MCP needs the package {error.name}", "install it with `pip install 'weft[mcp]'`"
+        ) from None
+    return server
+
+
+# --- `weft mcp config`: this ledger as a server in the files of coding agents.
+
+
+def _configure(call: Call, tool_name: str, options: dict[str, Any]) -> None:
+    from weft.surfaces.mcp import client_settings
+
+    if options["write"] and options["remove"]:
+        raise click.UsageError("--write and --remove cannot be used together")
+    tool, name = client_settings.TOOLS[tool_name], options["name"]
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        raise click.UsageError("--name has letters, digits, _ and - alone, and at most 64 of them")
+    entry = tool.entry((*_program_words(options["project"]), *_serving_words(call, options)))
+    file = Path(tool.project_file).absolute() if options["project"] else tool.user_file(os.environ.get)
+    if not (options["write"] or options["remove"]):
+        shown = client_settings.added(tool, None, name, entry)
+        _answer_configured(call, tool_name, file, name, "shown", entry, "", *([line] for line in safe_lines(shown)))
+        call.note(f"it belongs in {shell_word(str(file))}; --write puts it there")
+        return
+    before = client_settings.read_text(file)
+    try:
+        if options["remove"]:
+            after = client_settings.removed(tool, before, name)
+        else:
+            after = client_settings.added(tool, before, name, entry)
+    except (InvalidInput, NotApplicable) as error:
+        raise type(error)(f"{file}: {error}", error.advice) from None
+    left = None if options["remove"] else entry
+    if after == before:
+        _answer_configured(call, tool_name, file, name, "unchanged", left, "", [f"{file} has it already"])
+        return
+    difference = _file_difference(file, before, after)
+    if not call.json:
+        for line in safe_lines(difference):
+            call.note(line)
+    confirm(call, f"write {file}?", "read the change above, then say --yes", is_sure=options["yes"])
+    client_settings.replace_text(file, before, after)
+    is_there = before is not None and name in client_settings.served_names(tool, before)
+    change = "removed" if options["remove"] else "changed" if is_there else "added"
+    words = "is no longer in" if options["remove"] else "is in"
+    _answer_configured(
+        call,
+        tool_name,
+        file,
+        name,
+        change,
+        left,
+        difference,
+        [Span(name, "label"), f" {words} {shell_word(str(file))}"],
+    )
+
+
+def _program_words(is_shared: bool) -> tuple[str, ...]:
+    """A file of a project is for others, too: they have the program somewhere else."""
+    from weft.surfaces.mcp.client_settings import program_words
+
+    return ("weft",) if is_shared else program_words()
+
+
+def _serving_words(call: Call, options: dict[str, Any]) -> list[str]:
+    words = ["mcp", "serve"]
+    if call.ledger is not None:
+        if without_credentials(call.ledger) != call.ledger:
+            raise InvalidInput("the address of the ledger may hold a password", "set WEFT_LEDGER where the tool runs")
+        is_file = "://" not in call.ledger
+        words = ["--ledger", os.path.abspath(os.path.expanduser(call.ledger)) if is_file else call.ledger, *words]
+    if named := _writing_tools(options["writes"]):
+        words += ["--allow-writes", ",".join(named)]
+    for session in options["sessions"]:
+        words += ["--session", session]
+    return words
+
+
+def _file_difference(file: Path, before: str | None, after: str | None) -> str:
+    old, new = ((text or "").splitlines(keepends=True) for text in (before, after))
+    names = ("/dev/null" if before is None else str(file), "/dev/null" if after is None else str(file))
+    lines = unified_diff(old, new, *names)
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def _answer_configured(
+    call: Call,
+    tool: str,
+    file: Path,
+    name: str,
+    change: str,
+    entry: dict[str, Any] | None,
+    difference: str,
+    *lines: Line,
+) -> None:
+    from weft.verbs.program_answers import ConfiguredAgent
+
+    configured = ConfiguredAgent(
+        tool=tool, file=str(file), name=name, change=change, entry=entry, difference=difference
+    )
+    call.answer(configured, *lines)

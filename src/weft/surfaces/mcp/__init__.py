@@ -1,0 +1,1 @@
+"""The past of agents for other programs, over the Model Context Protocol."""
