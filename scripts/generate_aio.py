@@ -324,7 +324,10 @@ def constructor(owner: str, names: Names) -> str:
 def mirror(owner: str, names: Names) -> str:
     kind = MIRRORED[owner]
     doc = inspect.cleandoc(kind.__doc__ or "").replace("\n", "\n    ")
-    made = [f'class {owner}(crossing.Mirror[Sync{owner}]):\n    """{doc}"""\n', BY_HAND.get(owner, "")]
+    made = [
+        f'class {owner}(crossing.Mirror["{owner}"]):\n    """{doc}"""\n\n    _sync: Sync{owner}\n',
+        BY_HAND.get(owner, ""),
+    ]
     made += [constructor(owner, names)] if owner in OVER_A_LEDGER else []
     for attribute, annotation in ATTRIBUTES.get(owner, {}).items():
         made.append(
@@ -430,8 +433,9 @@ def module(name: str) -> str:
 
 
 def formatted(source: str, target: Path) -> str:
-    rules = "I,F401,UP017"
-    for arguments in (("check", "--fix-only", "--select", rules, "-q"), ("format",)):
+    """What only annotations name is not loaded: whoever awaits one verb does not wait for the modules of all others."""
+    check = ("check", "--fix-only", "--unsafe-fixes", "-q", "--select")
+    for arguments in ((*check, "F401,UP017"), (*check, "TC001"), (*check, "I"), ("format",)):
         command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(target), "-"]
         source = subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
     return source

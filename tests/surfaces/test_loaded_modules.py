@@ -102,7 +102,7 @@ def test_a_message_to_a_server_that_speaks_as_openai_does(weft: Shell) -> None:
     with serving(chat()) as server:
         stock(weft, server.url, "talk")
         loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE | HTTP | PRICES, 75_080)
+    loaded.check(STORE | HTTP | PRICES, 65_610)
     assert not loaded.packages & MODEL_LIBRARIES
     assert loaded.has("weft.runtime.inference.dialects.google", "weft.runtime.inference.dialects.anthropic") == []
 
@@ -127,7 +127,7 @@ def test_a_message_to_anthropic(weft: Shell) -> None:
         ):
             assert weft(*line.split()).code == 0
         loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE | HTTP | PRICES, 74_830)
+    loaded.check(STORE | HTTP | PRICES, 65_360)
 
 
 @pytest.mark.slow("starts a broker and an interpreter")

@@ -10,24 +10,24 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.aio import crossing
-from weft.aio.ledger import (
-    AsyncLedger,
-)
+from weft.aio.ledger import AsyncLedger
 from weft.aio.open_ledger import AsyncOpenLedger, SharedInference
 from weft.aio.programs import AsyncPrograms
-from weft.kernel.authority import Authority
 from weft.kernel.clock import Clock, RandomBytes, system_random
-from weft.ledger.api import RepositoryOf
 from weft.ledger.api.base import LEASE_TTL
-from weft.ledger.upkeep.ledger_copy import CopyResult, SalvageResult
-from weft.store.port import Diagnosis, Progress
-from weft.store.replicas import TrustStore
-from weft.store.sqlite.examination import RestoreResult
 from weft.surfaces import opening
 from weft.surfaces.opening import StagedProgress, environment_variable
+
+if TYPE_CHECKING:
+    from weft.kernel.authority import Authority
+    from weft.ledger.api import RepositoryOf
+    from weft.ledger.upkeep.ledger_copy import CopyResult, SalvageResult
+    from weft.store.port import Diagnosis, Progress
+    from weft.store.replicas import TrustStore
+    from weft.store.sqlite.examination import RestoreResult
 
 
 class Opening:

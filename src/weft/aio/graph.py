@@ -8,29 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.aio import crossing
-from weft.aio.ledger import (
-    AsyncLedger,
-)
-from weft.graph.edge_reader import (
-    Ancestry,
-    CallPair,
-    GraphNode,
-    GraphWalk,
-    Neighbours,
-    PathsFound,
-    PolicyStep,
-    ResourceState,
-    RunHistory,
-)
-from weft.graph.event_lines import IngestedEvents
 from weft.graph.graph import FEW_PATHS, GRAPH_ORIGIN, LIMIT, LONGEST_PATH, Graph, When
 
+if TYPE_CHECKING:
+    from weft.aio.ledger import AsyncLedger
+    from weft.graph.edge_reader import (
+        Ancestry,
+        CallPair,
+        GraphNode,
+        GraphWalk,
+        Neighbours,
+        PathsFound,
+        PolicyStep,
+        ResourceState,
+        RunHistory,
+    )
+    from weft.graph.event_lines import IngestedEvents
 
-class AsyncGraph(crossing.Mirror[Graph]):
+
+class AsyncGraph(crossing.Mirror["Graph"]):
     """`ledger.graph`: nodes, edges and the questions about them. What may not be read is not in any answer."""
+
+    _sync: Graph
 
     def __init__(self, ledger: AsyncLedger) -> None:
         super().__init__(Graph(ledger._sync), ledger._pool)

@@ -8,29 +8,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
 from weft.aio import crossing
 from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListReader, AsyncThread, AsyncTurnWriter
-from weft.kernel.authority import Authority, LedgerTrust
-from weft.kernel.events import PolicyTests, Receipt
 from weft.ledger.api.base import WAIT
 from weft.ledger.api.inbox import OPEN, WAITING, Approvals, Inbox, Policies
-from weft.ledger.api.ledger import Ledger
-from weft.ledger.api.merges import Compactions, Imports, Merges
-from weft.ledger.api.reading import Tree
-from weft.ledger.api.recording import Heads, Labels
-from weft.ledger.api.reports import AuditReports, UsageReports
-from weft.ledger.api.resources import Resources
-from weft.ledger.api.rooms import Rooms
-from weft.ledger.api.upkeep import Erasures, Secrets, Upkeep
 from weft.ledger.arguments import checked_count, checked_seconds
 from weft.ledger.broker.inbox import DEFAULT_LIMITS, Admission, InboxMessage, QueueLimits
-from weft.ledger.broker.session_stream import StreamItem, StreamPosition
-from weft.ledger.erasing import Erasure, ErasurePlan
-from weft.ledger.imports import ProvisionalTurn, SourceRange
 from weft.ledger.model import (
     DEFAULT_AGENT,
     AppliedSubstitution,
@@ -52,25 +39,6 @@ from weft.ledger.model import (
     Turn,
     UsageInput,
 )
-from weft.ledger.read.content_uses import Tombstone
-from weft.ledger.read.contexts import Context, VouchedMessage, Voucher
-from weft.ledger.read.search_index import PreparedWords
-from weft.ledger.read.search_matches import Hit
-from weft.ledger.read.session_list import Touch
-from weft.ledger.read.sessions import Page
-from weft.ledger.read.turn_lookups import RelatedTurns
-from weft.ledger.read.turns import ThreadDiff
-from weft.ledger.reports.audit import ActorEvent, AuditChoice, AuditFinding, AuditTally, SuggestedGrant
-from weft.ledger.reports.usage import (
-    AbandonedUsage,
-    BranchUsage,
-    Prices,
-    UsageChoice,
-    UsageReport,
-    UsageTree,
-    WorkReport,
-)
-from weft.ledger.resource_reading import Resource, Snapshot
 from weft.ledger.room_records import (
     ROOM_LIMITS,
     AgentProfile,
@@ -84,17 +52,53 @@ from weft.ledger.room_records import (
     RoomLimits,
     RoomMessage,
 )
-from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner
-from weft.ledger.upkeep import facts_file
-from weft.ledger.upkeep.packing import PackResult
-from weft.ledger.upkeep.verify import Problem
-from weft.ledger.views.rows import StoredEvent
-from weft.ledger.write.approvals import Approval, CallDecision, Policy
-from weft.ledger.write.session_merges import Provenance, Unification
+
+if TYPE_CHECKING:
+    from weft.kernel.authority import Authority, LedgerTrust
+    from weft.kernel.events import PolicyTests, Receipt
+    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api.merges import Compactions, Imports, Merges
+    from weft.ledger.api.reading import Tree
+    from weft.ledger.api.recording import Heads, Labels
+    from weft.ledger.api.reports import AuditReports, UsageReports
+    from weft.ledger.api.resources import Resources
+    from weft.ledger.api.rooms import Rooms
+    from weft.ledger.api.upkeep import Erasures, Secrets, Upkeep
+    from weft.ledger.broker.session_stream import StreamItem, StreamPosition
+    from weft.ledger.erasing import Erasure, ErasurePlan
+    from weft.ledger.imports import ProvisionalTurn, SourceRange
+    from weft.ledger.read.content_uses import Tombstone
+    from weft.ledger.read.contexts import Context, VouchedMessage, Voucher
+    from weft.ledger.read.search_index import PreparedWords
+    from weft.ledger.read.search_matches import Hit
+    from weft.ledger.read.session_list import Touch
+    from weft.ledger.read.sessions import Page
+    from weft.ledger.read.turn_lookups import RelatedTurns
+    from weft.ledger.read.turns import ThreadDiff
+    from weft.ledger.reports.audit import ActorEvent, AuditChoice, AuditFinding, AuditTally, SuggestedGrant
+    from weft.ledger.reports.usage import (
+        AbandonedUsage,
+        BranchUsage,
+        Prices,
+        UsageChoice,
+        UsageReport,
+        UsageTree,
+        WorkReport,
+    )
+    from weft.ledger.resource_reading import Resource, Snapshot
+    from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner
+    from weft.ledger.upkeep import facts_file
+    from weft.ledger.upkeep.packing import PackResult
+    from weft.ledger.upkeep.verify import Problem
+    from weft.ledger.views.rows import StoredEvent
+    from weft.ledger.write.approvals import Approval, CallDecision, Policy
+    from weft.ledger.write.session_merges import Provenance, Unification
 
 
-class AsyncLedger(crossing.Mirror[Ledger]):
+class AsyncLedger(crossing.Mirror["Ledger"]):
     """One ledger, open. Use it as a context manager, or close it."""
+
+    _sync: Ledger
 
     def __init__(self, sync: Ledger, pool: crossing.Pool) -> None:
         super().__init__(sync, pool)
@@ -766,8 +770,10 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         return AsyncUpkeep(self._sync.upkeep, self._pool)
 
 
-class AsyncHeads(crossing.Mirror[Heads]):
+class AsyncHeads(crossing.Mirror["Heads"]):
     """`ledger.heads`: puts heads back to where they were, and says where they stood."""
+
+    _sync: Heads
 
     async def reset(
         self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None
@@ -785,8 +791,10 @@ class AsyncHeads(crossing.Mirror[Heads]):
         return await self._run(partial(self._sync.at, session=session, when=when))
 
 
-class AsyncLabels(crossing.Mirror[Labels]):
+class AsyncLabels(crossing.Mirror["Labels"]):
     """`ledger.labels`: renames, archives and deletes sessions; nothing that they contain goes."""
+
+    _sync: Labels
 
     async def rename(self, session: str, label: str) -> Session:
         return await self._run(partial(self._sync.rename, session=session, label=label))
@@ -828,8 +836,10 @@ class AsyncLabels(crossing.Mirror[Labels]):
         return await self._run(partial(self._sync.unarchive, session=session, reason=reason))
 
 
-class AsyncTree(crossing.Mirror[Tree]):
+class AsyncTree(crossing.Mirror["Tree"]):
     """`ledger.tree`: how turns hang together."""
+
+    _sync: Tree
 
     async def children(self, turn: str) -> list[Turn]:
         return await self._run(partial(self._sync.children, turn=turn))
@@ -854,8 +864,10 @@ class AsyncTree(crossing.Mirror[Tree]):
         return await self._run(partial(self._sync.moves_to, turn=turn))
 
 
-class AsyncCompactions(crossing.Mirror[Compactions]):
+class AsyncCompactions(crossing.Mirror["Compactions"]):
     """`ledger.compactions`: summaries that stand for turns, and which one a session goes by."""
+
+    _sync: Compactions
 
     async def record(
         self,
@@ -917,8 +929,10 @@ class AsyncCompactions(crossing.Mirror[Compactions]):
         return await self._run(partial(self._sync.of_thread, name=name))
 
 
-class AsyncMerges(crossing.Mirror[Merges]):
+class AsyncMerges(crossing.Mirror["Merges"]):
     """`ledger.merges`: brings back what a branch found, makes two sessions one, joins what replicas moved apart."""
+
+    _sync: Merges
 
     async def cherry_pick(
         self,
@@ -987,8 +1001,10 @@ class AsyncMerges(crossing.Mirror[Merges]):
         )
 
 
-class AsyncImports(crossing.Mirror[Imports]):
+class AsyncImports(crossing.Mirror["Imports"]):
     """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
+
+    _sync: Imports
 
     async def writer(
         self, origin: str, mapping: int, *, remap: bool = False, words: PreparedWords | None = None
@@ -1019,8 +1035,10 @@ class AsyncImports(crossing.Mirror[Imports]):
         await self._run(partial(self._sync.share_with, other=crossing.behind(other)))
 
 
-class AsyncUsageReports(crossing.Mirror[UsageReports]):
+class AsyncUsageReports(crossing.Mirror["UsageReports"]):
     """`ledger.usage`: tokens and cost."""
+
+    _sync: UsageReports
 
     async def lag(self) -> int:
         """How many events the totals that reports read have not counted. Reports count these by themselves; one that
@@ -1054,8 +1072,10 @@ class AsyncUsageReports(crossing.Mirror[UsageReports]):
         return await self._run(partial(self._sync.abandoned, prices=prices))
 
 
-class AsyncAuditReports(crossing.Mirror[AuditReports]):
+class AsyncAuditReports(crossing.Mirror["AuditReports"]):
     """`ledger.audit`: what agents did, and whether it was allowed."""
+
+    _sync: AuditReports
 
     def findings(
         self, *names: str, tally: AuditTally | None = None, **only: Unpack[AuditChoice]
@@ -1076,8 +1096,10 @@ class AsyncAuditReports(crossing.Mirror[AuditReports]):
         return self._each(partial(self._sync.actor_history, actor=actor, since=since, until=until))
 
 
-class AsyncSecrets(crossing.Mirror[Secrets]):
+class AsyncSecrets(crossing.Mirror["Secrets"]):
     """`ledger.secrets`: credentials in contents and names, and which findings are none."""
+
+    _sync: Secrets
 
     async def find(
         self,
@@ -1129,8 +1151,10 @@ class AsyncSecrets(crossing.Mirror[Secrets]):
         return await self._run(partial(self._sync.ignore, fingerprint=fingerprint, undo=undo))
 
 
-class AsyncErasures(crossing.Mirror[Erasures]):
+class AsyncErasures(crossing.Mirror["Erasures"]):
     """`ledger.erasure`: takes contents away for good."""
+
+    _sync: Erasures
 
     async def plan(
         self, what: str | Sequence[str], *, tree: bool = False, everywhere: bool = False, progress: Any = None
@@ -1183,8 +1207,10 @@ class AsyncErasures(crossing.Mirror[Erasures]):
         return await self._run(self._sync.pending)
 
 
-class AsyncUpkeep(crossing.Mirror[Upkeep]):
+class AsyncUpkeep(crossing.Mirror["Upkeep"]):
     """`ledger.upkeep`: rebuilds, copies, packs and measures a ledger."""
+
+    _sync: Upkeep
 
     async def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
@@ -1262,8 +1288,10 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
         return await self._run(self._sync.search_lag)
 
 
-class AsyncInbox(crossing.Mirror[Inbox]):
+class AsyncInbox(crossing.Mirror["Inbox"]):
     """`ledger.inbox`: messages that wait for a turn, and what became of them."""
+
+    _sync: Inbox
 
     async def admit(
         self,
@@ -1336,8 +1364,10 @@ class AsyncInbox(crossing.Mirror[Inbox]):
         return await self._run(partial(self._sync.retry, turn=turn, afresh=afresh, key=key, limits=limits))
 
 
-class AsyncApprovals(crossing.Mirror[Approvals]):
+class AsyncApprovals(crossing.Mirror["Approvals"]):
     """`ledger.approvals`: tool calls that wait for a person, and what people answered."""
+
+    _sync: Approvals
 
     async def get(self, approval: str) -> Approval:
         """A request by its id, or the beginning of it."""
@@ -1367,8 +1397,10 @@ class AsyncApprovals(crossing.Mirror[Approvals]):
         return await self._run(partial(self._sync.deny, approval=approval, abort=abort, reason=reason))
 
 
-class AsyncPolicies(crossing.Mirror[Policies]):
+class AsyncPolicies(crossing.Mirror["Policies"]):
     """`ledger.policies`: the programs that decide about tool calls."""
+
+    _sync: Policies
 
     async def list(self, *, states: Sequence[str] = ()) -> list[Policy]:
         """Policies in these states, or all; the oldest first."""
@@ -1413,8 +1445,10 @@ class AsyncPolicies(crossing.Mirror[Policies]):
         return await self._run(partial(self._sync.roll_back, policy=policy, digest=digest, reason=reason))
 
 
-class AsyncResources(crossing.Mirror[Resources]):
+class AsyncResources(crossing.Mirror["Resources"]):
     """`ledger.resources`: directories, files, volumes, containers, images and uris beside the conversations."""
+
+    _sync: Resources
 
     async def get(self, resource: str) -> Resource:
         """By its id or the end of it, its name, or its place."""
@@ -1464,8 +1498,10 @@ class AsyncResources(crossing.Mirror[Resources]):
         )
 
 
-class AsyncRooms(crossing.Mirror[Rooms]):
+class AsyncRooms(crossing.Mirror["Rooms"]):
     """`ledger.rooms`: conversations of people and agents."""
+
+    _sync: Rooms
 
     async def get(self, room: str) -> Room:
         """A conversation by its id, the end of it, or its title."""

@@ -9,27 +9,31 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
 from weft.aio import crossing
-from weft.kernel.contents import ImportSecret
-from weft.ledger.imports.import_writer import ImportWriter
-from weft.ledger.imports.imported_turns import EncodedEvents, NativeSession, NativeTurn
-from weft.ledger.imports.sources import ImportCounts, ImportSource, OpenTail, RawFile, TranscriptTurn
-from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
-from weft.ledger.read.contexts import PromptChange
-from weft.ledger.read.full_threads import FullThreads, FullTurn, ThreadsSpan, TurnLine, TurnRange
-from weft.ledger.read.session_list import ListReader, SessionFilter, SessionList
-from weft.ledger.read.sessions import Page
-from weft.ledger.read.turns import Thread
 from weft.ledger.write.turn_events import MAIN_LIST
-from weft.ledger.write.turn_writer import TurnWriter
+
+if TYPE_CHECKING:
+    from weft.kernel.contents import ImportSecret
+    from weft.ledger.imports.import_writer import ImportWriter
+    from weft.ledger.imports.imported_turns import EncodedEvents, NativeSession, NativeTurn
+    from weft.ledger.imports.sources import ImportCounts, ImportSource, OpenTail, RawFile, TranscriptTurn
+    from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
+    from weft.ledger.read.contexts import PromptChange
+    from weft.ledger.read.full_threads import FullThreads, FullTurn, ThreadsSpan, TurnLine, TurnRange
+    from weft.ledger.read.session_list import ListReader, SessionFilter, SessionList
+    from weft.ledger.read.sessions import Page
+    from weft.ledger.read.turns import Thread
+    from weft.ledger.write.turn_writer import TurnWriter
 
 
-class AsyncTurnWriter(crossing.Mirror[TurnWriter]):
+class AsyncTurnWriter(crossing.Mirror["TurnWriter"]):
     """An open turn. Leaving its `with` block by an exception fails it; without an end it is interrupted."""
+
+    _sync: TurnWriter
 
     async def __aenter__(self) -> AsyncTurnWriter:
         return self
@@ -156,8 +160,10 @@ class AsyncTurnWriter(crossing.Mirror[TurnWriter]):
         return await self._run(partial(self._sync.interrupt, reason=reason))
 
 
-class AsyncThread(crossing.Mirror[Thread]):
+class AsyncThread(crossing.Mirror["Thread"]):
     """A turn and all its ancestry. Turns and messages are read as they are asked for, 512 turns at a time."""
+
+    _sync: Thread
 
     @property
     def id(self) -> str:
@@ -226,8 +232,10 @@ class AsyncThread(crossing.Mirror[Thread]):
         return self._each(lambda: self._sync.messages)
 
 
-class AsyncFullThreads(crossing.Mirror[FullThreads]):
+class AsyncFullThreads(crossing.Mirror["FullThreads"]):
     """Strands of turns, told one after the other; parents before children."""
+
+    _sync: FullThreads
 
     @property
     def strands(self) -> tuple[TurnRange, ...]:
@@ -250,8 +258,10 @@ class AsyncFullThreads(crossing.Mirror[FullThreads]):
         return self._each(partial(self._sync.turns_of, strand=strand))
 
 
-class AsyncListReader(crossing.Mirror[ListReader]):
+class AsyncListReader(crossing.Mirror["ListReader"]):
     """Reads what lists need from one ledger; `parse_time` understands words for a time, `now` is the present one."""
+
+    _sync: ListReader
 
     async def sessions(
         self, wanted: SessionFilter, *, limit: int | None = None, after: str | None = None
@@ -290,8 +300,10 @@ class AsyncListReader(crossing.Mirror[ListReader]):
         return await self._run(partial(self._sync.files, messages=messages))
 
 
-class AsyncImportWriter(crossing.Mirror[ImportWriter]):
+class AsyncImportWriter(crossing.Mirror["ImportWriter"]):
     """One origin's way into one ledger."""
+
+    _sync: ImportWriter
 
     @property
     def origin(self) -> str:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType
 
 from weft.aio.crossing import Pool
-from weft.aio.graph import AsyncGraph
 from weft.aio.ledger import AsyncLedger, AsyncResources
 from weft.aio.programs import AsyncPrograms
 from weft.kernel.authority import Authority, Principal, PrincipalKind
@@ -28,6 +27,7 @@ from weft.ledger.views.rows import Lease
 from weft.programs.program_records import Difference, Program, ProgramChange, Resolver
 
 if TYPE_CHECKING:
+    from weft.aio.graph import AsyncGraph
     from weft.aio.programs import AsyncSimilarity
     from weft.kernel.enums import ResourceLiveness
     from weft.ledger.api import Resource, ResourceRestore, Snapshot
@@ -109,6 +109,8 @@ class AsyncOpenLedger(AsyncLedger):
 
     @property
     def graph(self) -> AsyncGraph:
+        from weft.aio.graph import AsyncGraph
+
         return AsyncGraph(self)
 
     @cached_property

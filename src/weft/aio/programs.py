@@ -8,35 +8,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
 from weft.aio import crossing
-from weft.aio.ledger import (
-    AsyncLedger,
-)
-from weft.kernel.authority import Authority
-from weft.ledger.api import Firing, Lease, MissedTimes
-from weft.programs.program_changes import PlannedProgram, WantedProgram
-from weft.programs.program_records import (
-    CriterionVerdict,
-    Difference,
-    PendingItem,
-    PersonRequest,
-    Program,
-    ProgramChange,
-    RecordedVerdict,
-    TaggedNode,
-)
 from weft.programs.programs import Programs
 from weft.programs.similarity import FEW, Embedded, Embedder, ModelCount, Similar, Similarity
-from weft.programs.tasks import CriterionObservations, RunCommand
-from weft.store.port import Progress
+
+if TYPE_CHECKING:
+    from weft.aio.ledger import AsyncLedger
+    from weft.kernel.authority import Authority
+    from weft.ledger.api import Firing, Lease, MissedTimes
+    from weft.programs.program_changes import PlannedProgram, WantedProgram
+    from weft.programs.program_records import (
+        CriterionVerdict,
+        Difference,
+        PendingItem,
+        PersonRequest,
+        Program,
+        ProgramChange,
+        RecordedVerdict,
+        TaggedNode,
+    )
+    from weft.programs.tasks import CriterionObservations, RunCommand
+    from weft.store.port import Progress
 
 
-class AsyncPrograms(crossing.Mirror[Programs]):
+class AsyncPrograms(crossing.Mirror["Programs"]):
     """Programs of one open ledger, changed in the name that the ledger acts in."""
+
+    _sync: Programs
 
     def __init__(self, ledger: AsyncLedger, hold: Lease | None = None) -> None:
         super().__init__(Programs(ledger._sync, hold=hold), ledger._pool)
@@ -377,8 +379,10 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         return await self._run(partial(self._sync.apply, wanted=wanted, prune=prune, dry_run=dry_run, key=key))
 
 
-class AsyncSimilarity(crossing.Mirror[Similarity]):
+class AsyncSimilarity(crossing.Mirror["Similarity"]):
     """Similar nodes of one ledger, by one model. Thread-safe."""
+
+    _sync: Similarity
 
     def __init__(self, ledger: AsyncLedger, embedder: Embedder, *, few: int = FEW) -> None:
         super().__init__(Similarity(ledger._sync, embedder=embedder, few=few), ledger._pool)
