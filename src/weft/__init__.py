@@ -253,9 +253,9 @@ if TYPE_CHECKING:
     from weft.store.replicas import TrustedLedger as TrustedLedger
     from weft.store.replicas import TrustStore as TrustStore
     from weft.store.sqlite.examination import RestoreResult as RestoreResult
-    from weft.surfaces.acting_ledger import ActingResources as ActingResources
     from weft.surfaces.acting_ledger import AnsweredTurn as AnsweredTurn
     from weft.surfaces.acting_ledger import user_trust as user_trust
+    from weft.surfaces.cli.work.sandbox_access import ActingResources as ActingResources
     from weft.surfaces.opening import OpenLedger as OpenLedger
     from weft.surfaces.opening import context_from_env as context_from_env
     from weft.surfaces.opening import copy as copy
@@ -337,9 +337,10 @@ _NAMES = {
     "weft.ledger.upkeep.verify": "Problem",
     "weft.ledger.views.rows": "Lease StoredEvent",
     "weft.ledger.write.turn_writer": "TurnWriter",
+    "weft.surfaces.cli.work.sandbox_access": "ActingResources",
     "weft.surfaces.opening": "OpenLedger context_from_env copy examine open restore salvage",
     "weft.runtime.resources.turn_files": "ForkedResources PlanLine",
-    "weft.surfaces.acting_ledger": "ActingResources AnsweredTurn user_trust",
+    "weft.surfaces.acting_ledger": "AnsweredTurn user_trust",
     "weft.surfaces.program_handles": "LedgerPrograms ProgramHandle",
     "weft.programs.program_changes": "PlannedProgram",
     "weft.programs.program_records": (

@@ -85,11 +85,11 @@ class Loaded:
 
 
 def test_importing_weft(tmp_path: Path) -> None:
-    Loaded(tmp_path, PROBE + "import weft").check(set(), 336)
+    Loaded(tmp_path, PROBE + "import weft").check(set(), 347)
 
 
 def test_the_help(weft: Shell) -> None:
-    Loaded(weft.folder, COMMAND, "--help").check(COMMON, 2860)
+    Loaded(weft.folder, COMMAND, "--help").check(COMMON, 2937)
 
 
 def test_the_log(weft: Shell) -> None:

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from weft.runtime.replies import OnToken
     from weft.runtime.resources.turn_files import ForkedResources, PlanLine
     from weft.runtime.sandbox.command_runner import CommandRunner
-    from weft.surfaces.acting_ledger import ActingResources, AnsweredTurn, Approve, OnError, StreamPart
+    from weft.surfaces.acting_ledger import AnsweredTurn, Approve, OnError, StreamPart
+    from weft.surfaces.cli.work.sandbox_access import ActingResources
 
 
 def no_variables(name: str) -> str | None:
@@ -270,7 +271,7 @@ class AsyncActingResources(AsyncResources):
 
     @property
     def _acting(self) -> ActingResources:
-        from weft.surfaces.acting_ledger import ActingResources
+        from weft.surfaces.cli.work.sandbox_access import ActingResources
 
         assert isinstance(self._sync, ActingResources), "the resources of an open ledger"
         return self._sync

@@ -6,32 +6,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from weft.kernel.authority import LOCAL
 from weft.kernel.clock import SystemClock
-from weft.kernel.enums import ResourceCapability, ResourceKind, ResourceLiveness
-from weft.kernel.errors import Unsupported
 from weft.kernel.events import Usage
 from weft.ledger.api import (
     AttemptReset,
     Ledger,
-    Resource,
-    ResourceRestore,
-    Resources,
     Runs,
     SessionStanding,
-    Snapshot,
     TextAdded,
     ToolFinished,
     ToolStarted,
 )
-from weft.ledger.arguments import checked_label, checked_list, checked_member, checked_record, checked_text
 from weft.programs.programs import Programs
 from weft.runtime.invoke.invocation import InvocationContext
 from weft.runtime.tool.tool_contract import FunctionElsewhere, GivenFunctions, PendingCall
@@ -44,7 +36,6 @@ from weft.surfaces.cli.work.sandbox_access import (
     files_folder,
     load_resource_settings,
     resource_controller,
-    resource_drivers,
 )
 
 if TYPE_CHECKING:
@@ -57,8 +48,6 @@ if TYPE_CHECKING:
     from weft.runtime.inference.inference import Inference
     from weft.runtime.invoke.toolbox import Toolbox
     from weft.runtime.ledger_port import Executor
-    from weft.runtime.resources.controller import ResourceController
-    from weft.runtime.resources.turn_files import ForkedResources, ForkPlanner, PlanLine
     from weft.runtime.tool.gate import OnCall
     from weft.store.replicas import TrustStore
 
@@ -250,99 +239,6 @@ async def _leave_plain(_: TurnPlan, configuration: TurnConfiguration, __: Sessio
     """Leaves a planned turn without tools."""
     if configuration.functions:
         raise FunctionElsewhere([function.name for function in configuration.functions])
-
-
-# --- What the resources of an open ledger are acted on by.
-
-
-class ActingResources(Resources):
-    """`ledger.resources` of a ledger that `weft.open` opened: what is recorded of resources, and what acts on them.
-    Only the ledger's owner acts on them, in a ledger that may act."""
-
-    def declare(
-        self, place: str, *, kind: str | None = None, name: str | None = None, session: str | None = None
-    ) -> Resource:
-        """A folder, a file, an address with its scheme, or docker:volume/NAME, docker:container/NAME, docker:image/NAME
-        as a resource of a session, else of whoever declares it. What is declared already is described anew."""
-        from weft.runtime.resources.drivers import guessed_kind
-
-        controller = self._controller("declare a resource")
-        checked_text(place, "place")
-        wanted = guessed_kind(place) if kind is None else checked_member(ResourceKind, kind, "kind")
-        return controller.add(controller.drivers.of(wanted), place, name=name, session=session)
-
-    def probe(self, resource: str) -> ResourceLiveness:
-        """Look whether it is still there, and record that."""
-        return self._controller("look at a resource").probe(self.get(resource))
-
-    def take_snapshot(self, resource: str, *, method: str | None = None) -> Snapshot:
-        """Keep what it is like now. One that could not be taken is recorded, with its error."""
-        record = self.get(resource)
-        if not record.can(ResourceCapability.SNAPSHOT):
-            raise Unsupported(f"nothing can be kept of a {record.kind.value}", "see what its capabilities name")
-        return self._controller("take a snapshot").snapshot(record, method=method)
-
-    def restore(self, snapshot: str, *, place: str | None = None, session: str | None = None) -> ResourceRestore:
-        """Bring back what a snapshot kept, as a new resource: at a place, or for a session; without either, over the
-        resource itself, of which a snapshot is taken before. One that failed is recorded, with its error."""
-        controller, record = self._controller("restore a snapshot"), self.snapshot(snapshot)
-        resource, in_place = self.get(record.resource), place is None and session is None
-        controller.drivers.ensure_here(resource)
-        controller.refuse_unsupported(record, in_place=in_place)
-        if place is not None:
-            place = controller.absolute_place(resource, checked_text(place, "place"))
-        elif session is not None:
-            place = controller.drivers.of(resource.kind).new_place(resource, self._ledger.session(session).label)
-        else:
-            controller.keep_present(resource)
-        return controller.restore(record, place=place, session=session)
-
-    def mount(
-        self, resource: str, path: str, *, mode: str = "rw", run: str | None = None, container: str | None = None
-    ) -> Resource:
-        """Record that a turn that runs, or a container, sees it under a path."""
-        return self._controller("mount a resource").log.mount(resource, path, mode=mode, run=run, container=container)
-
-    def unmount(self, resource: str, *, run: str | None = None, container: str | None = None) -> Resource:
-        """Record that it sees it no more."""
-        return self._controller("unmount a resource").log.unmount(resource, run=run, container=container)
-
-    def plan_fork(self, turn: str, label: str) -> list[PlanLine]:
-        """What a fork at a turn, with this label, would do with each resource of the session. Nothing is changed."""
-        return self._planner().propose(turn, checked_label(label))
-
-    def fork(
-        self, turn: str, label: str, plan: Sequence[PlanLine] | None = None, *, agent: str | None = None
-    ) -> ForkedResources:
-        """A fork at a turn with copies of its resources, by a plan of `plan_fork`, else as that proposes."""
-        from weft.runtime.resources.turn_files import PlanLine
-
-        planner = self._planner()
-        if plan is None:
-            lines = planner.propose(turn, checked_label(label))
-        else:
-            lines = [checked_record(line, PlanLine, "plan") for line in checked_list(plan, "plan")]
-        return planner.carry_out(turn, label, lines, persona=agent)
-
-    def _planner(self) -> ForkPlanner:
-        from weft.runtime.resources.turn_files import ForkPlanner
-
-        self._ensure_owner("fork resources")
-        return ForkPlanner(self._open_ledger, resource_drivers(self._open_ledger))
-
-    def _controller(self, act: str) -> ResourceController:
-        self._ensure_owner(act)
-        return resource_controller(self._open_ledger)
-
-    def _ensure_owner(self, act: str) -> None:
-        """What lies outside of the ledger is the person's, whoever may do what in it."""
-        if self._ledger.authority != LOCAL:
-            raise self._ledger.authority.refusal("resource", act)
-
-    @property
-    def _open_ledger(self) -> Ledger:
-        assert isinstance(self._ledger, Ledger), "the resources of an open ledger"
-        return self._ledger
 
 
 # --- What comes of a message that a program sends.

@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     from weft.runtime.egress.execution_context import ExecutionContext
     from weft.store.postgres import PostgresStore
     from weft.store.sqlite.examination import RestoreResult
-    from weft.surfaces.acting_ledger import ActingResources, AnsweredTurn, Approve, OnError, StreamPart
+    from weft.surfaces.acting_ledger import AnsweredTurn, Approve, OnError, StreamPart
+    from weft.surfaces.cli.work.sandbox_access import ActingResources
     from weft.surfaces.program_handles import Invoker, LedgerPrograms
 
 
@@ -128,7 +129,7 @@ class OpenLedger(Ledger):
 
     @property
     def resources(self) -> ActingResources:
-        from weft.surfaces.acting_ledger import ActingResources
+        from weft.surfaces.cli.work.sandbox_access import ActingResources
 
         return ActingResources(self)
 

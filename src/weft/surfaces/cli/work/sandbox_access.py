@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted, quoted
+from weft.kernel.authority import LOCAL
+from weft.kernel.enums import ResourceCapability, ResourceKind
+from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted, Unsupported, quoted
 from weft.kernel.typed_names import Site, shell_word
+from weft.ledger.api import Resources
+from weft.ledger.arguments import checked_label, checked_list, checked_member, checked_record, checked_text
 from weft.surfaces.cli.user_files import (
     SERVER,
     beside_ledger,
@@ -31,12 +35,16 @@ from weft.surfaces.cli.user_files import (
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger
+    from collections.abc import Sequence
+
+    from weft.kernel.enums import ResourceLiveness
+    from weft.ledger.api import Ledger, Resource, ResourceRestore, Snapshot
     from weft.runtime.assembly.system_prompts import ChangedRules, RulesOf
     from weft.runtime.resources.controller import ResourceController
     from weft.runtime.resources.drivers import Drivers
     from weft.runtime.resources.kept_files import KeptFiles
     from weft.runtime.resources.local_drivers import DirectoryDriver
+    from weft.runtime.resources.turn_files import ForkedResources, ForkPlanner, PlanLine
     from weft.runtime.sandbox.command_runner import CommandRunner
     from weft.runtime.sandbox.git_settings import GitIdentity
     from weft.runtime.sandbox.git_view import GitPrograms
@@ -464,3 +472,98 @@ def clean_up_commands() -> None:
     for command in CommandNotes(command_notes()).clean_up():
         for sentence in command.sentences:
             click.echo(safe(sentence), err=True)
+
+
+# --- What the resources of an open ledger are acted on by.
+
+
+class ActingResources(Resources):
+    """`ledger.resources` of a ledger that `weft.open` opened: what is recorded of resources, and what acts on them.
+    Only the ledger's owner acts on them, in a ledger that may act."""
+
+    def declare(
+        self, place: str, *, kind: str | None = None, name: str | None = None, session: str | None = None
+    ) -> Resource:
+        """A folder, a file, an address with its scheme, or docker:volume/NAME, docker:container/NAME, docker:image/NAME
+        as a resource of a session, else of whoever declares it. What is declared already is described anew."""
+        from weft.runtime.resources.drivers import guessed_kind
+
+        controller = self._controller("declare a resource")
+        checked_text(place, "place")
+        wanted = guessed_kind(place) if kind is None else checked_member(ResourceKind, kind, "kind")
+        return controller.add(controller.drivers.of(wanted), place, name=name, session=session)
+
+    def probe(self, resource: str) -> ResourceLiveness:
+        """Look whether it is still there, and record that."""
+        return self._controller("look at a resource").probe(self.get(resource))
+
+    def take_snapshot(self, resource: str, *, method: str | None = None) -> Snapshot:
+        """Keep what it is like now. One that could not be taken is recorded, with its error."""
+        record = self.get(resource)
+        if not record.can(ResourceCapability.SNAPSHOT):
+            raise Unsupported(f"nothing can be kept of a {record.kind.value}", "see what its capabilities name")
+        return self._controller("take a snapshot").snapshot(record, method=method)
+
+    def restore(self, snapshot: str, *, place: str | None = None, session: str | None = None) -> ResourceRestore:
+        """Bring back what a snapshot kept, as a new resource: at a place, or for a session; without either, over the
+        resource itself, of which a snapshot is taken before. One that failed is recorded, with its error."""
+        controller, record = self._controller("restore a snapshot"), self.snapshot(snapshot)
+        resource, in_place = self.get(record.resource), place is None and session is None
+        controller.drivers.ensure_here(resource)
+        controller.refuse_unsupported(record, in_place=in_place)
+        if place is not None:
+            place = controller.absolute_place(resource, checked_text(place, "place"))
+        elif session is not None:
+            place = controller.drivers.of(resource.kind).new_place(resource, self._ledger.session(session).label)
+        else:
+            controller.keep_present(resource)
+        return controller.restore(record, place=place, session=session)
+
+    def mount(
+        self, resource: str, path: str, *, mode: str = "rw", run: str | None = None, container: str | None = None
+    ) -> Resource:
+        """Record that a turn that runs, or a container, sees it under a path."""
+        return self._controller("mount a resource").log.mount(resource, path, mode=mode, run=run, container=container)
+
+    def unmount(self, resource: str, *, run: str | None = None, container: str | None = None) -> Resource:
+        """Record that it sees it no more."""
+        return self._controller("unmount a resource").log.unmount(resource, run=run, container=container)
+
+    def plan_fork(self, turn: str, label: str) -> list[PlanLine]:
+        """What a fork at a turn, with this label, would do with each resource of the session. Nothing is changed."""
+        return self._planner().propose(turn, checked_label(label))
+
+    def fork(
+        self, turn: str, label: str, plan: Sequence[PlanLine] | None = None, *, agent: str | None = None
+    ) -> ForkedResources:
+        """A fork at a turn with copies of its resources, by a plan of `plan_fork`, else as that proposes."""
+        from weft.runtime.resources.turn_files import PlanLine
+
+        planner = self._planner()
+        if plan is None:
+            lines = planner.propose(turn, checked_label(label))
+        else:
+            lines = [checked_record(line, PlanLine, "plan") for line in checked_list(plan, "plan")]
+        return planner.carry_out(turn, label, lines, persona=agent)
+
+    def _planner(self) -> ForkPlanner:
+        from weft.runtime.resources.turn_files import ForkPlanner
+
+        self._ensure_owner("fork resources")
+        return ForkPlanner(self._open_ledger, resource_drivers(self._open_ledger))
+
+    def _controller(self, act: str) -> ResourceController:
+        self._ensure_owner(act)
+        return resource_controller(self._open_ledger)
+
+    def _ensure_owner(self, act: str) -> None:
+        """What lies outside of the ledger is the person's, whoever may do what in it."""
+        if self._ledger.authority != LOCAL:
+            raise self._ledger.authority.refusal("resource", act)
+
+    @property
+    def _open_ledger(self) -> Ledger:
+        from weft.ledger.api import Ledger
+
+        assert isinstance(self._ledger, Ledger), "the resources of an open ledger"
+        return self._ledger
