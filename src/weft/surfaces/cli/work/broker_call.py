@@ -349,10 +349,12 @@ def answered(
                 answer = _answered_by_others(call, admit_noted, on_token, ledger, on_call)
             else:
                 answer = _answered_here(call, admit_noted, on_token, ledger, None, on_call)
-            from weft.surfaces.cli.turn_lists import withheld_of
+            turn = ledger.turn(answer[1].turn.id)
+            if isinstance(turn.effective_config, dict) and "withheld" in turn.effective_config:  # else nothing is loaded
+                from weft.surfaces.cli.turn_lists import withheld_of
 
-            for reason in withheld_of(ledger.turn(answer[1].turn.id)):
-                call.note(reason)
+                for reason in withheld_of(turn):
+                    call.note(reason)
             return answer
         except KeyboardInterrupt:
             from weft.runtime.replies import leave_message
