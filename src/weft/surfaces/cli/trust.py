@@ -74,8 +74,10 @@ def last_workspace(ledger: Ledger, session: str | None, turn: str | None) -> str
     from weft.ledger.api import Runs
 
     try:
-        head = ledger.session(session).head if turn is None and session is not None else turn
-        head = None if head is None else ledger.point(head).turn_id
+        if turn is not None:
+            head: str | None = ledger.point(turn).turn_id
+        else:
+            head = None if session is None else ledger.session(session).head
     except NotFound:
         return None  # a session that begins with the message
     return None if head is None else Runs(ledger).worked_folder(head)

@@ -350,7 +350,7 @@ def answered(
             else:
                 answer = _answered_here(call, admit_noted, on_token, ledger, None, on_call)
             turn = ledger.turn(answer[1].turn.id)
-            if isinstance(turn.effective_config, dict) and "withheld" in turn.effective_config:  # else nothing is loaded
+            if isinstance(turn.effective_config, dict) and "withheld" in turn.effective_config:
                 from weft.surfaces.cli.turn_lists import withheld_of
 
                 for reason in withheld_of(turn):
