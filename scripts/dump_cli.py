@@ -75,6 +75,15 @@ session create --model m | session create main | session create x --set title=X 
 session create y --set nonsense | room create r --person ann | task create "Do it" --name t1 | tag add a x
 """
 CHANGING = """
+cherry-pick side --onto main | cherry-pick main~1 side --onto other | cherry-pick --onto main | cherry-pick side
+cherry-pick side --onto main --expected nobody | summarize side --into main --text "what it found" --key s1
+summarize side --into main | summarize side --into main --text a --file b | merge side --into main --text "found it"
+merge side --into main --pick | merge side --into main --pick --text x | merge side --into main | undo main --dry-run
+undo main | undo main --redo | undo main --redo | undo main --files keep | undo --redo --files keep | undo | undo nobody
+fork main~1 | fork main~1 a1 --label a2 | fork main~1 a1 --files keep | fork main~1 a1 | fork main a4 --files x
+fork main a5 --files keep --plan x | fork main a6 --dry-run | fork main a7 --in there | fork main --label a8 --agent a
+checkout main | checkout main --to there --reconstruct | checkout main --reconstruct | checkout main --record
+checkout main --to there --resource r
 rename side aside | rename nobody x | rename aside side | alias s2 side | alias s2 nobody
 alias s3 main --reason renamed | alias s3 | alias --reason manual | session configure empty --set title=T
 session configure empty --owner ann | session configure empty | session configure nobody --model m
@@ -264,16 +273,18 @@ def main() -> None:
     (folder / "answers").mkdir()
     before = Path.cwd()
     for dump in (dump_answers, *([] if "--quick" in sys.argv else [dump_examples])):
-        with tempfile.TemporaryDirectory() as place:
-            home, work = Path(place) / "home", Path(place) / "work"
-            home.mkdir()
-            work.mkdir()
-            for name in [name for name in os.environ if name.startswith(("XDG_", "WEFT_"))]:
-                del os.environ[name]
-            os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(CACHE), "USER": "tester"}
-            os.chdir(work)
-            dump(folder / "answers")
-            os.chdir(before)
+        place = Path(tempfile.gettempdir(), "weft-dump")  # its name is in what is recorded: it is the same each time
+        shutil.rmtree(place, ignore_errors=True)
+        home, work = place / "home", place / "work"
+        home.mkdir(parents=True)
+        work.mkdir()
+        for name in [name for name in os.environ if name.startswith(("XDG_", "WEFT_"))]:
+            del os.environ[name]
+        os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(CACHE), "USER": "tester"}
+        os.chdir(work)
+        dump(folder / "answers")
+        os.chdir(before)
+        shutil.rmtree(place)
 
 
 if __name__ == "__main__":

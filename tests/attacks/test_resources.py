@@ -57,7 +57,8 @@ from weft.programs import Programs
 from weft.runtime.folder_snapshots.snapshot_changes import load_snapshot
 from weft.runtime.resources.turn_files import PlanLine
 from weft.store.replicas import TrustStore
-from weft.surfaces.cli.turn_files import skipped_count, skipped_lines
+from weft.surfaces.cli.turn_files import skipped_lines
+from weft.verbs.branch_verbs import skipped_count
 
 TREE = NewSnapshot(method="git_tree", external_kind="git", external_id="0" * 64)
 ULID = "01M7E81W00RGHTHTD1FJHKE0KC"

@@ -196,7 +196,7 @@ def test_a_session_is_forked_before_its_first_turn_and_begins_with_another_model
         assert "other" not in [session["label"] for session in weft.json("sessions")]
         answer = weft("fork", "start", "other")
         assert (answer.code, "other begins as start does" in answer.out) == (0, True), answer.err
-        assert "undo: weft session delete other" in answer.err
+        assert "undo: weft delete other" in answer.err
         writer.must("session", "configure", "other", "--model", "other")
         writer.send("Begin", "--session", "start", "--in", str(writer.site))
         original = writer.last

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from weft.store.postgres import PostgresStore
     from weft.store.sqlite.examination import RestoreResult
     from weft.surfaces.acting_ledger import AnsweredTurn, Approve, OnError, StreamPart
-    from weft.surfaces.cli.work.sandbox_access import ActingResources
+    from weft.surfaces.cli.work.sandbox_access import ActingResources, LedgerMachine
     from weft.surfaces.program_handles import Invoker, LedgerPrograms
 
 
@@ -140,6 +140,14 @@ class OpenLedger(Ledger):
         from weft.programs.similarity import Similarity
 
         return Similarity(self, LazyMiniLM())
+
+    @property
+    def machine(self) -> LedgerMachine:
+        """What verbs reach beside the ledger: folders, containers, git."""
+        from weft.surfaces.cli.user_files import trust_store
+        from weft.surfaces.cli.work.sandbox_access import LedgerMachine
+
+        return LedgerMachine(self, trust_store())
 
     def _through(self, store: Store, writer: LedgerWriter) -> Self:
         ledger = super()._through(store, writer)

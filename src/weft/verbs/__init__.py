@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weft.verbs.declaration import Verb
 
 _MODULES = {
+    "branch_verbs": "fork merge cherry_pick summarize undo checkout",
     "session_verbs": "sessions session_create session_configure session_send session_history session_promote"
     " session_unify session_pause session_resume session_complete rename alias archive delete move restore reflog"
     " settle",

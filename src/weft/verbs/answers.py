@@ -46,11 +46,18 @@ class Answer(Struct, frozen=True, kw_only=True):
     IS_SILENT: ClassVar[bool] = False
     """Whether nothing is answered as JSON."""
 
+    @property
+    def is_silent(self) -> bool:
+        """Also where there is no document this time."""
+        return self.IS_SILENT or (bool(self.DOCUMENT) and getattr(self, self.DOCUMENT) is None)
+
 
 class Listing(Answer, Generic[T], frozen=True, kw_only=True):
     """Records in order. Its JSON form is the list of them."""
 
     DOCUMENT: ClassVar[str] = "items"
+    IS_ONE_DOCUMENT: ClassVar[bool] = False
+    """Whether the command line writes the list on one line, as a document that is known whole."""
 
     items: Sequence[T]
     next: str | None = None

@@ -8,7 +8,7 @@ signature when somebody asks for them, so that to load a module of verbs loads l
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
 from functools import cached_property, partial
 from types import NoneType, UnionType
@@ -20,6 +20,7 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
+    Protocol,
     TypeVar,
     Union,
     get_args,
@@ -35,7 +36,10 @@ from weft.kernel.errors import InvalidInput
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
+    from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
     from weft.runtime.ledger_port import Executor
+    from weft.runtime.resources.drivers import Drivers
+    from weft.runtime.resources.local_drivers import DirectoryDriver
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -67,6 +71,8 @@ class TypedForm(StrEnum):
     PLAIN = "plain"
     TEXT = "text"
     """`-` stands for what is piped in."""
+    FILE = "file"
+    """The name of a file stands for its text; `-` is what is piped in."""
     FIELDS = "fields"
     """`FIELD=VALUE`, repeated: an object of fields."""
 
@@ -84,6 +90,10 @@ class Said(Struct, frozen=True, kw_only=True):
     typed: TypedForm = TypedForm.PLAIN
     from_file: str = ""
     """Help of a second option, `--NAME-from FILE`, by which a text can be given, too; `-` is what is piped in."""
+    file_spelling: str = ""
+    """Of that option, where it is called otherwise."""
+    is_piped_without: str = ""
+    """Without the text, and without this parameter, what is piped in is meant."""
     missing: str = ""
     """What is told where something should be piped in, and nothing is."""
     what: str = ""
@@ -101,6 +111,10 @@ class Said(Struct, frozen=True, kw_only=True):
     """Where no session is named, the latest is meant."""
     has_turn: bool = True
     """Of the latest session: one without a turn is passed over."""
+    may_lack_turn_with: str = ""
+    """With this parameter it is not."""
+    is_needed: bool = False
+    """There is nothing to answer where there is no session at all."""
 
 
 NOTHING_SAID = Said()
@@ -209,6 +223,38 @@ def _said(annotation: Any) -> Said:
         elif isinstance(part, Names):
             said = replace(said, names=part)
     return said
+
+
+# --- What is reached beside the ledger.
+
+
+class FolderTrust(Protocol):
+    """Which folders a person trusts."""
+
+    def trust_copy(self, original: str, copy: str) -> bool: ...
+
+    def is_trusted_for_work(self, folder: str) -> bool: ...
+
+
+class Machine(Protocol):
+    """What a verb reaches beside the ledger, as whoever opened it configured it: folders, containers, git. No request
+    gives a parameter of this type; each surface hands in its own."""
+
+    def directories(self) -> DirectoryDriver:
+        """What keeps working directories."""
+
+    def drivers(self) -> Drivers:
+        """What acts on resources of every kind."""
+
+    def self_running(self, changes: Iterable[ChangedPath], places: Iterable[str]) -> Mapping[str, str]:
+        """Those of the changed paths of these folders that something runs by itself, each with what runs it."""
+
+    @property
+    def trust(self) -> FolderTrust: ...
+
+
+HERE: Any = object()
+"""As the default of such a parameter: that of the ledger that the verb is called with."""
 
 
 # --- Parameters that are refused.
@@ -373,6 +419,12 @@ class Verb(Generic[P, R]):
         """In the order of the signature; those of a group stand where the group does."""
         return parameters_of(self.function)
 
+    @cached_property
+    def machines(self) -> tuple[str, ...]:
+        """The parameter that takes a machine, if there is one."""
+        parameters = inspect.signature(self.function).parameters
+        return tuple(name for name, parameter in parameters.items() if parameter.default is HERE)
+
     def parameter(self, name: str) -> Parameter:
         return next(parameter for parameter in self.parameters if parameter.name == name)
 
@@ -413,7 +465,7 @@ class Verb(Generic[P, R]):
         """Refuse arguments that do not go together, before anything is opened."""
         if self.terms.check is not None:
             names = inspect.signature(self.terms.check).parameters
-            self.terms.check(**{name: arguments[name] for name in names})
+            self.terms.check(**{name: arguments[name] for name in names if name in arguments})
 
     def grouped(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the function, for values by parameter: those of a group become its record."""
@@ -435,6 +487,8 @@ class Verb(Generic[P, R]):
             bound = inspect.signature(self.function).bind(ledger, *args, **kwargs)
             bound.apply_defaults()
             self.check(bound.arguments)
+        for name in self.machines:
+            kwargs.setdefault(name, ledger.machine)  # type: ignore[attr-defined]
         return self.function(ledger, *args, **kwargs)
 
     async def awaited(self, ledger: AwaitedLedger, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -488,7 +542,7 @@ def parameters_of(
 ) -> tuple[Parameter, ...]:
     """Those of a function but for the first ones, and others by name, of which nobody outside gives any."""
     signature = inspect.signature(function).parameters
-    names = [name for name in list(signature)[skipped:] if name not in but]
+    names = [name for name in list(signature)[skipped:] if name not in but and signature[name].default is not HERE]
     annotations = {name: signature[name].annotation for name in names}
     parameters: list[Parameter] = []
     for name, annotation in _resolved(annotations, function).items():

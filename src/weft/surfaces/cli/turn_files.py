@@ -4,7 +4,6 @@ was kept, what a fork does with them; the folders that are kept when turns end.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from weft.kernel.clock import SystemClock
-from weft.kernel.enums import FileKind, ResourceCapability, ResourceKind, RestoreOutcome, VolumeMode
+from weft.kernel.enums import ResourceCapability, ResourceKind, RestoreOutcome, VolumeMode
 from weft.kernel.errors import WeftError
 from weft.kernel.permission_subjects import self_running_words
 from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.progress import counted, size_text
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.turn_lists import short
-from weft.surfaces.cli.work.sandbox_access import git_programs
+from weft.surfaces.cli.work.sandbox_access import git_programs, ledger_directories, self_running_changes
 from weft.surfaces.plain_text import safe
+from weft.verbs.branch_verbs import skipped_count
 from weft.verbs.exchange_answers import ChangedFile, PlannedCopy
 
 if TYPE_CHECKING:
     from weft.exchange.importing.run import OnEnded
-    from weft.ledger.api import Ledger, Owner, Resource, ResourceRestore, Snapshot
+    from weft.ledger.api import Ledger, Owner, Resource, Snapshot
     from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
-    from weft.runtime.resources.local_drivers import DirectoryDriver
-    from weft.runtime.resources.turn_files import ForkedResources, PlanLine, TurnFiles
+    from weft.runtime.resources.turn_files import TurnFiles
     from weft.runtime.resources.workspace_snapshots import KeptFolder
 
 
@@ -46,19 +45,6 @@ def turn_files(ledger: Ledger) -> TurnFiles:
     return TurnFiles(ledger, ledger_directories(ledger))
 
 
-def ledger_directories(ledger: Ledger) -> DirectoryDriver:
-    """What keeps working directories for a ledger, as the person configured it."""
-    from weft.surfaces.cli.work.sandbox_access import directory_driver, load_resource_settings
-
-    return directory_driver(ledger, load_resource_settings().snapshots)
-
-
-def written_paths(ledger: Ledger, turn: str) -> set[str]:
-    """The files that a turn is noted to have written."""
-    notes = ledger.listing().files(message.id for message in ledger.messages(turn))
-    return {file.path for files in notes.values() for file in files if file.kind == FileKind.WRITTEN}
-
-
 def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedFile:
     from weft.runtime.folder_snapshots.snapshot_objects import readable_path
 
@@ -69,19 +55,6 @@ def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedF
         new_kind=None if change.new_kind is None else change.new_kind.value,
         lines=lines,
     )
-
-
-def self_running_changes(changes: Iterable[ChangedPath], places: Iterable[str]) -> dict[str, str]:
-    """Those of the changed paths of these directories that are still there and that something runs by itself."""
-    from weft.runtime.folder_snapshots.snapshot_objects import ChangeStatus, readable_path
-
-    paths = [readable_path(change.path) for change in changes if change.status is not ChangeStatus.DELETED]
-    if not paths:
-        return {}
-    runners: dict[str, str] = {}
-    for place in places:
-        runners |= git_programs(place).self_running(paths)
-    return {path: runners[path] for path in paths if path in runners}
 
 
 def ignored_self_running(files: TurnFiles, turns: Sequence[str]) -> dict[str, str]:
@@ -265,12 +238,6 @@ def snapshot_lines(resource: Resource, snapshot: Snapshot) -> list[Line]:
     return [*lines, *skipped_lines(snapshot)]
 
 
-def skipped_count(snapshot: Snapshot) -> int:
-    """How many paths are not in a snapshot."""
-    skipped = [note for note in snapshot.skipped or () if isinstance(note, dict)]
-    return sum(int(note["more"]) if "more" in note else 1 for note in skipped)
-
-
 def skipped_lines(snapshot: Snapshot) -> list[Line]:
     skipped = [note for note in snapshot.skipped or () if isinstance(note, dict)]
     listed = [note for note in skipped if "path" in note]
@@ -297,32 +264,6 @@ def restore_lines(changes: Sequence[ChangedPath]) -> list[Line]:
 
 
 # --- What `weft fork` does with the resources of a session: shows the plan, carries it out, tells what came of it.
-
-
-def planned_copies(lines: Sequence[PlanLine], fork: str, restores: Sequence[ResourceRestore] = ()) -> list[PlannedCopy]:
-    """A plan, and what came of it, as it is told; `fork` is the label of the new session."""
-    by_snapshot = {restore.snapshot: restore for restore in restores}
-    return [_copy(line, fork, by_snapshot.get(line.snapshot.id if line.snapshot else "")) for line in lines]
-
-
-def _copy(line: PlanLine, fork: str, restore: ResourceRestore | None) -> PlannedCopy:
-    owner = line.resource.owner
-    origin = None if owner is None else owner.name or owner.id
-    return PlannedCopy(
-        resource_id=line.resource.id,
-        name=line.resource.name,
-        kind=line.resource.kind.value,
-        mode=line.mode,
-        why=line.why,
-        kept_by=None if line.mode is not VolumeMode.KEEP else fork if line.is_kept_by_fork else origin,
-        snapshot_id=None if line.snapshot is None else line.snapshot.id,
-        size_bytes=None if line.snapshot is None else line.snapshot.size_bytes,
-        place=line.place,
-        changed_since=line.changed_since if line.mode is VolumeMode.SNAPSHOT else 0,
-        skipped=0 if line.snapshot is None else skipped_count(line.snapshot),
-        outcome=None if restore is None else restore.outcome,
-        error=None if restore is None else restore.error,
-    )
 
 
 def plan_lines(copies: Sequence[PlannedCopy], *, is_done: bool) -> Iterator[Line]:
@@ -354,34 +295,6 @@ def _details(copy: PlannedCopy) -> Iterator[str]:
         yield f"without {counted(copy.skipped, 'path')} that could not be kept"
     if copy.kind == ResourceKind.DIRECTORY:
         yield "without .git and ignored files"
-
-
-def set_workspace(ledger: Ledger, origin: str | None, done: ForkedResources) -> str | None:
-    """Where the session that was forked works in a folder by its configuration, the fork works in its copy; which."""
-    from weft.programs import Programs
-
-    session = None if origin is None else Programs(ledger).get(origin, "session")
-    config = None if session is None or session.unvouched else session.config  # the fork makes no folder its owner's
-    folder = config.get("workspace") if isinstance(config, dict) else None
-    done_of = {restore.snapshot: restore for restore in done.restores if restore.outcome is RestoreOutcome.OK}
-    for line in done.lines:
-        is_copied = line.snapshot is not None and line.snapshot.id in done_of
-        if folder is not None and is_copied and line.resource.place == os.path.realpath(folder):
-            Programs(ledger).change(done.session, {"workspace": line.place})
-            return line.place
-    return None
-
-
-def trust_copies(call: Call, done: ForkedResources) -> None:
-    """The copies of folders are trusted as those that they were made from: else the fork would lose their rules."""
-    store, done_of = call.trust_store, {one.snapshot for one in done.restores if one.outcome is RestoreOutcome.OK}
-    for line in done.lines:
-        is_copied = line.snapshot is not None and line.snapshot.id in done_of
-        if is_copied and line.place is not None and line.resource.kind is ResourceKind.DIRECTORY:
-            original, copy = line.resource.place, line.place
-            if store.trust_copy(original, copy):
-                how = "trusted for work" if store.is_trusted_for_work(copy) else "trusted"
-                call.note(f"{safe(copy)} is {how} as {safe(original)} is")
 
 
 # --- `weft import --watch --files DIR`: the folders that are kept when turns of other tools end.

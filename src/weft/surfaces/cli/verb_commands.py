@@ -47,6 +47,8 @@ class _Look(Struct, frozen=True):
 
 
 _LOOKS: dict[str, _Look] = {}
+_QUESTIONS: dict[str, ShowAnswer] = {}
+"""By verb what asks the person at the terminal before it."""
 
 
 def shows(*verbs: AnyVerb, exit_code: ExitCode | None = None) -> Callable[[F], F]:
@@ -59,6 +61,17 @@ def shows(*verbs: AnyVerb, exit_code: ExitCode | None = None) -> Callable[[F], F
     def registered(function: F) -> F:
         for verb in verbs:
             _LOOKS[verb.name] = _Look(function, exit_code)
+        return function
+
+    return registered
+
+
+def asks_first(verb: AnyVerb) -> Callable[[F], F]:
+    """Ask the person at the terminal before a verb: `def ask(call, ledger, rev, yes)`. The function raises Declined
+    where the answer is no. Its parameters are as those of functions under `shows`."""
+
+    def registered(function: F) -> F:
+        _QUESTIONS[verb.name] = function
         return function
 
     return registered
@@ -126,9 +139,12 @@ class _VerbCommand:
 
     def __init__(self, verb: AnyVerb, look: _Look) -> None:
         self._verb, self._look = verb, look
+        self._question = _QUESTIONS.get(verb.name)
         self._wanted = [] if look.show is None else list(inspect.signature(look.show).parameters)[2:]
-        own = {parameter.name for parameter in verb.parameters} | {"ledger"}
-        self._shown = [] if look.show is None else parameters_of(look.show, 2, but=own)
+        own = {parameter.name for parameter in verb.parameters} | {"ledger", *verb.machines}
+        self._shown = [] if look.show is None else [*parameters_of(look.show, 2, but=own)]
+        if self._question is not None:
+            self._shown += parameters_of(self._question, 1, but=own)
 
     def typed_parameters(self) -> Iterator[list[click.Parameter]]:
         """What is typed, in the order of the help page."""
@@ -159,8 +175,12 @@ class _VerbCommand:
             arguments = self._arguments(typed)
             with _opened(call, verb, arguments, actor) as ledger:
                 own = {parameter.name: typed[parameter.name] for parameter in self._shown}
-                values = {**arguments, **own, "ledger": ledger}
-                answer = self._called(call, ledger, self._completed(call, ledger, arguments), values, actor)
+                values = {**arguments, **own, "ledger": ledger, **self._machines(call, ledger)}
+                completed = self._completed(call, ledger, arguments)
+                if self._question is not None:
+                    wanted = list(inspect.signature(self._question).parameters)[1:]
+                    self._question(call, **{name: {**values, **completed}[name] for name in wanted})
+                answer = self._called(call, ledger, completed, values, actor)
                 self._respond(call, answer, values)
         except RequestError as error:
             raise click.UsageError(error.spelled(self._spelling)) from error
@@ -175,25 +195,42 @@ class _VerbCommand:
             given[name] = None if value is None else _value(parameter, value)
             if (file := typed.get(_file_option(parameter))) is not None:
                 files[name] = file
-        self._verb.check({name: files.get(name) if value is None else value for name, value in given.items()})
-        for name, file in files.items():
-            if given[name] is not None:
-                raise click.UsageError(f"give the {name} once: --{name} or --{name}-from")
-            given[name] = _file_text(self._verb.parameter(name), file)
+        own = {parameter.name: typed[parameter.name] for parameter in self._shown}
+        texts = {name: files.get(name) if value is None else value for name, value in given.items()}
+        self._verb.check({**own, **texts})
         for parameter in self._verb.parameters:
-            if parameter.said.typed is TypedForm.TEXT and given[parameter.name] == "-":
-                given[parameter.name] = _file_text(parameter, "-")
+            name, said = parameter.name, parameter.said
+            if name in files:
+                if given[name] is not None:
+                    spelled = f"{max(_spellings(parameter), key=len)} or {_file_spelling(parameter)}"
+                    raise click.UsageError(f"give the {said.what or name} once: {spelled}")
+                given[name] = _file_text(parameter, files[name])
+            elif said.is_piped_without and given[name] is None and not given.get(said.is_piped_without):
+                given[name] = _file_text(parameter, None)
+            elif said.typed is TypedForm.FILE and given[name] is not None:
+                given[name] = _file_text(parameter, given[name])
+            elif said.typed is TypedForm.TEXT and given[name] == "-":
+                given[name] = _file_text(parameter, "-")
         return given
+
+    def _machines(self, call: Call, ledger: Any) -> dict[str, Any]:
+        if not self._verb.machines:
+            return {}
+        from weft.surfaces.cli.work.sandbox_access import LedgerMachine
+
+        return dict.fromkeys(self._verb.machines, LedgerMachine(ledger, call.trust_store))
 
     def _completed(self, call: Call, ledger: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments with what is meant where nobody said it."""
-        from weft.surfaces.cli.turn_lists import named_or_latest
+        from weft.surfaces.cli.turn_lists import named_or_latest, require_named_or_latest
 
         completed = dict(arguments)
         for parameter in self._verb.parameters:
             value = arguments[parameter.name]
             if parameter.said.is_latest and self._verb.opening(arguments) is not OpenMode.ACTING:
-                completed[parameter.name] = named_or_latest(call, ledger, value, with_turn=parameter.said.has_turn)
+                with_turn = parameter.said.has_turn and not arguments.get(parameter.said.may_lack_turn_with)
+                choose = require_named_or_latest if parameter.said.is_needed else named_or_latest
+                completed[parameter.name] = choose(call, ledger, value, with_turn=with_turn)
             elif value is None and parameter.said.on_terminal is not None and call.screen.terminal and not call.json:
                 completed[parameter.name] = parameter.said.on_terminal
         return completed
@@ -205,11 +242,12 @@ class _VerbCommand:
         from weft.surfaces.cli.progress import progress
 
         with progress(call, verb.name, by_itself=True) if verb.terms.is_slow else nullcontext():
-            return verb.function(ledger, **verb.grouped(arguments))
+            machines = {name: values[name] for name in verb.machines}
+            return verb.function(ledger, **verb.grouped(arguments), **machines)
 
     def _respond(self, call: Call, answer: Any, values: Mapping[str, Any]) -> None:
-        if call.json and not (isinstance(answer, Answer) and answer.IS_SILENT):
-            if isinstance(answer, Listing):
+        if call.json and not (isinstance(answer, Answer) and answer.is_silent):
+            if isinstance(answer, Listing) and not answer.IS_ONE_DOCUMENT:
                 call.documents(answer.items)
                 call.next_page(answer.next)
             else:
@@ -275,6 +313,10 @@ def _spellings(parameter: Parameter) -> tuple[str, ...]:
     return parameter.said.spellings or (f"--{parameter.name.replace('_', '-')}",)
 
 
+def _file_spelling(parameter: Parameter) -> str:
+    return parameter.said.file_spelling or f"{max(_spellings(parameter), key=len)}-from"
+
+
 def _file_option(parameter: Parameter) -> str:
     return f"{parameter.name}_from"
 
@@ -305,14 +347,14 @@ def _typed(parameter: Parameter) -> list[click.Parameter]:
     )
     if not parameter.said.from_file:
         return [option]
-    file = [f"{max(_spellings(parameter), key=len)}-from", _file_option(parameter)]
+    file = [_file_spelling(parameter), _file_option(parameter)]
     return [option, click.Option(file, metavar="FILE", type=click.Path(), help=parameter.said.from_file)]
 
 
 def _click_type(parameter: Parameter) -> Any:
     if parameter.choices:
         return click.Choice(parameter.choices)
-    if parameter.said.is_path:
+    if parameter.said.is_path or parameter.said.typed is TypedForm.FILE:
         return click.Path()
     kind = parameter.item_type
     least, most = parameter.said.least, parameter.said.most
@@ -351,7 +393,7 @@ def _value(parameter: Parameter, typed: Any) -> Any:
     return parameter.item_type(typed) if parameter.is_enum and not parameter.is_repeated else typed
 
 
-def _file_text(parameter: Parameter, file: str) -> str:
+def _file_text(parameter: Parameter, file: str | None) -> str:
     from weft.kernel.contents import decode_utf8
     from weft.surfaces.cli.arguments import read_input
 

@@ -21,6 +21,7 @@ from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import counted, progress
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_lists import nothing_found, require_named_or_latest
+from weft.verbs.branch_verbs import origin_of
 from weft.verbs.exchange_answers import ExportedFile, ResumedSession
 
 if TYPE_CHECKING:
@@ -200,13 +201,6 @@ def _show_exported(call: Call, done: Exported, file: str) -> None:
 
 TOOLS = {"claude-code": "Claude Code", "codex": "Codex"}
 """What `--tool` takes, and what each tool calls itself."""
-
-
-def origin_of(ledger: Ledger, rev: str) -> str | None:
-    """What a turn or its session was imported from; None for what was recorded here."""
-    point = ledger.point(rev)
-    session = None if point.session is None else ledger.session(point.session)
-    return ledger.turn(point.turn_id).origin or (None if session is None else session.origin)
 
 
 def ways_on(label: str, origin: str | None) -> str:

@@ -583,8 +583,8 @@ def _show_changes(
         file_change,
         note_git_changes,
         note_self_running,
-        self_running_changes,
     )
+    from weft.surfaces.cli.work.sandbox_access import self_running_changes
     from weft.verbs.exchange_answers import FilesDiff
 
     changes = [file_change(path, files.text_diff(path) if patch else None) for path in changed_paths]

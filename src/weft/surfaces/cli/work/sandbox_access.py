@@ -5,7 +5,7 @@ resources lies, and what acts on them; what was left by commands whose weft was 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from weft.kernel.enums import ResourceLiveness
     from weft.ledger.api import Ledger, Resource, ResourceRestore, Snapshot
     from weft.runtime.assembly.system_prompts import ChangedRules, RulesOf
+    from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
     from weft.runtime.resources.controller import ResourceController
     from weft.runtime.resources.drivers import Drivers
     from weft.runtime.resources.kept_files import KeptFiles
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from weft.runtime.sandbox.git_settings import GitIdentity
     from weft.runtime.sandbox.git_view import GitPrograms
     from weft.runtime.sandbox.hidden_places import ProtectedPlaces, SecretFiles
+    from weft.store.replicas import TrustStore
 
 
 # --- What runs commands for this person: in the sandbox, without the ledger and what is the person's own of Weft.
@@ -567,3 +569,40 @@ class ActingResources(Resources):
 
         assert isinstance(self._ledger, Ledger), "the resources of an open ledger"
         return self._ledger
+
+
+# --- What verbs reach beside a ledger.
+
+
+def ledger_directories(ledger: Ledger) -> DirectoryDriver:
+    """What keeps working directories for a ledger, as the person configured it."""
+    return directory_driver(ledger, load_resource_settings().snapshots)
+
+
+def self_running_changes(changes: Iterable[ChangedPath], places: Iterable[str]) -> dict[str, str]:
+    """Those of the changed paths of these directories that are still there and that something runs by itself."""
+    from weft.runtime.folder_snapshots.snapshot_objects import ChangeStatus, readable_path
+
+    paths = [readable_path(change.path) for change in changes if change.status is not ChangeStatus.DELETED]
+    if not paths:
+        return {}
+    runners: dict[str, str] = {}
+    for place in places:
+        runners |= git_programs(place).self_running(paths)
+    return {path: runners[path] for path in paths if path in runners}
+
+
+class LedgerMachine:
+    """What verbs reach beside a ledger, as the person configured it. It is a `Machine`."""
+
+    def __init__(self, ledger: Ledger, trust: TrustStore) -> None:
+        self._ledger, self.trust = ledger, trust
+
+    def directories(self) -> DirectoryDriver:
+        return ledger_directories(self._ledger)
+
+    def drivers(self) -> Drivers:
+        return resource_drivers(self._ledger)
+
+    def self_running(self, changes: Iterable[ChangedPath], places: Iterable[str]) -> dict[str, str]:
+        return self_running_changes(changes, places)
