@@ -61,7 +61,8 @@ human show ann | program show a | tools a | config a | nodes --tag x | tag list 
 remote list | remote | replica | secrets list | pack --dry-run | trust list | doctor | verify | facts export
 config main | tools main | compact main --list | stats --json | room show r | room read r | room invitations
 embed-stats | route hello | help | help revisions | help exit-codes | info find x | policy show | policy test
-task show t1 | trigger show tr | sandbox profiles | completion bash
+task show t1 | trigger show tr | trigger show nobody | trigger history tr | trigger history tr -n 1 | sandbox profiles
+completion bash
 """
 MAKING = """
 record --session main --query "hello there" --response "hello to you" --model sonnet
@@ -73,6 +74,7 @@ model create m --backend some-model --provider p | agent create a --model m --pr
 toolset create t --allow read --allow list | human create ann | session create empty --model m --owner a
 session create --model m | session create main | session create x --set title=X --set harness.a=1
 session create y --set nonsense | room create r --person ann | task create "Do it" --name t1 | tag add a x
+trigger create tr --every 1d --message "Good day" --session main
 """
 CHANGING = """
 cherry-pick side --onto main | cherry-pick main~1 side --onto other | cherry-pick --onto main | cherry-pick side
@@ -106,6 +108,28 @@ compact main --summary x --strategy summary | compact nobody --summary x
 substitute main --with "other words" --reason why | substitute main --undo | substitute main
 record --session main --query q | record --session main --query q --response r --key one
 record --session main --query q --response r --key one | reflog main | sessions | log
+human create tester
+trigger create t2 --cron "0 7 * * 1-5" --zone Europe/Berlin --message "${time}" --to a --on-missed all --breaker 2
+trigger create t3 --webhook github --secret SOME_KEY --message "${payload}" --smart main --key k2
+trigger create t3 --webhook github --secret SOME_KEY --message "${payload}" --smart main --key k2
+trigger create t4 --event tool_call --where status=failed --where a=1 --message x --session main --include today
+trigger create t5 --file . --pattern "*.py" --pattern "*.md" --message x --sender payload.user
+trigger create t6 --every 1d --at 2090-01-01 | trigger create t6 --every 1d --secret X | trigger create t6 --message x
+trigger create t6 --event x --where nonsense | trigger create t6 --room r --message hello --to a --post-to r
+trigger create t6 --webhook github | trigger create t6 --webhook other | trigger create t6 --every 1d --thread nobody
+trigger create t7 --every 1d --message x --session nobody | trigger create t8 --every 1d --breaker 0
+trigger create t8 --at 2090-01-01T10:00 --zone UTC --message x | trigger create t9 --task t1 --message x --as ann
+trigger create t9 --every never --message x | trigger create | trigger create t9 --include nothing
+trigger configure t2 --message y --set onMissed=latest --reason why | trigger configure t2 | trigger configure nobody
+trigger configure t2 --every 2h | trigger configure t2 --expected 1 --message z | trigger configure t2 --set x
+trigger configure t2 --session main | trigger configure t2 --set a.b=1 | trigger configure t2 --secret X
+trigger configure t2 --set message=u --set message.v=w | trigger configure nobody --secret X
+trigger pause tr --reason rest | trigger list | trigger show tr | trigger pause tr | trigger run tr | trigger resume tr
+trigger resume tr --as ann | trigger run tr --payload {} | trigger run t2 --payload text | trigger run t6
+trigger run nobody | trigger run tr --as ann | trigger history tr | trigger history tr -n 1 | trigger history t2 -n 0
+trigger history nobody | trigger list | trigger show t2 | trigger show t3 | trigger show t4 | trigger show t5
+trigger deliver t3 | trigger deliver nobody | trigger delete t2 --expected 9 | trigger delete t2 --reason done
+trigger delete t2 --key k3 | trigger delete a | trigger show t2 | trigger list
 """
 
 

@@ -21,6 +21,7 @@ from weft.surfaces.cli.main import SUMMARIES
 from weft.surfaces.cli.main import weft as weft_command
 from weft.verbs import MODULE_OF, every_verb, find_verb, session_verbs
 from weft.verbs.declaration import OpenMode, RequestError, Verb
+from weft.verbs.trigger_verbs import TriggerSettings
 
 ROOT = click.Context(weft_command, info_name="weft")
 INTERACTIVE = {"chat", "room chat"}
@@ -37,23 +38,22 @@ provider models | model create | model configure | model list | model show | mod
 agent configure | agent list | agent show | agent run | agent assign | agent status | agent stop | agent resume
 agent share | agent unshare | agent visibility | agent reset | agent pause | toolset create | toolset list
 toolset show | toolset edit | toolset delete | tools | task create | task list | task show | task configure
-task assign | task start | task complete | task run | task fail | trigger create | trigger list | trigger show
-trigger configure | trigger pause | trigger resume | trigger run | trigger history | trigger delete
-trigger deliver | code create | code list | info create | info validate | info activate | info archive | info list
-info query | human create | human list | human show | human presence | human notify | human ask | human requests
-human approve | human reject | policy propose | policy list | policy history | policy show | policy test
-policy backtest | policy activate | policy reject | policy rollback | program list | program get | program history
-program diff | program configure | program revert | program publish | program deprecate | program delete
-program invoke | tag add | tag remove | tag list | nodes | embed | similar | route | embed-stats | apply
-resource add | resource list | resource show | resource attach | resource detach | resource probe
-resource snapshot | resource restore | resource owners | resource migrate | resource discard | resource exec
-resource logs | resource kill | resource reconcile | sandbox run | config | trust | doctor | verify | rebuild
-facts export | facts import | backup | copy | recover | erase | secrets | pack | send | inbox | broker | approvals
-approve | reject | interrupt | retry | replay | room create | room list | room show | room post | room read
-room follow | room add | room invite | room remove | room invitations | room decline | room profile | room title
-room fork | room leave | room archive | room restore | follow | token create | token attenuate | token show
-token revoke | token list-revoked | token rotate | credential | mcp add | mcp list | mcp remove | mcp tools
-mcp approve | mcp enable | mcp disable | mcp | completion | help | mcp config | mcp serve
+task assign | task start | task complete | task run | task fail | trigger run | trigger deliver | code create
+code list | info create | info validate | info activate | info archive | info list | info query | human create
+human list | human show | human presence | human notify | human ask | human requests | human approve | human reject
+policy propose | policy list | policy history | policy show | policy test | policy backtest | policy activate
+policy reject | policy rollback | program list | program get | program history | program diff | program configure
+program revert | program publish | program deprecate | program delete | program invoke | tag add | tag remove
+tag list | nodes | embed | similar | route | embed-stats | apply | resource add | resource list | resource show
+resource attach | resource detach | resource probe | resource snapshot | resource restore | resource owners
+resource migrate | resource discard | resource exec | resource logs | resource kill | resource reconcile | sandbox run
+config | trust | doctor | verify | rebuild | facts export | facts import | backup | copy | recover | erase | secrets
+pack | send | inbox | broker | approvals | approve | reject | interrupt | retry | replay | room create | room list
+room show | room post | room read | room follow | room add | room invite | room remove | room invitations
+room decline | room profile | room title | room fork | room leave | room archive | room restore | follow
+token create | token attenuate | token show | token revoke | token list-revoked | token rotate | credential | mcp add
+mcp list | mcp remove | mcp tools | mcp approve | mcp enable | mcp disable | mcp | completion | help | mcp config
+mcp serve
 """.replace("\n", " | ")
     .strip(" |")
     .split(" | ")
@@ -153,6 +153,17 @@ def test_a_verb_is_called_with_a_ledger_blocking_and_awaited(weft: Shell) -> Non
             return await library.verbs.rename.awaited(ledger, "other", label="third")
 
     assert asyncio.run(main()).session.label == "third"
+
+
+def test_a_verb_checks_the_record_of_a_group_of_parameters(weft: Shell) -> None:
+    with library.open(weft.folder / ".weft/ledger.db") as ledger:
+        made = library.verbs.trigger_create(ledger, "daily", TriggerSettings(every="1d", message="Good day"))
+        assert made.config == {"on": {"interval": "1d"}, "message": "Good day"}
+        with pytest.raises(RequestError, match="only webhook takes secret"):
+            library.verbs.trigger_create(ledger, "other", TriggerSettings(every="1d", secret="KEY"))
+        with pytest.raises(RequestError, match="only webhook takes secret"):
+            library.verbs.trigger_create.check({"name": "other", "every": "1d", "secret": "KEY"})
+        assert [trigger.name for trigger in library.verbs.trigger_list(ledger).items] == ["daily"]
 
 
 def test_a_wrong_request_is_told_in_the_spelling_of_the_surface(weft: Shell) -> None:

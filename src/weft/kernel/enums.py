@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal, get_args
 
 
 class EventClass(StrEnum):
@@ -542,11 +543,14 @@ class SystemAgentKind(StrEnum):
 
 # --- The words of which one is chosen in the configuration of a trigger.
 
-WEBHOOK_SCHEMES = ("github", "stripe", "slack", "standard")
+WebhookScheme = Literal["github", "stripe", "slack", "standard"]
+WEBHOOK_SCHEMES: tuple[WebhookScheme, ...] = get_args(WebhookScheme)
 """How a webhook is signed."""
-MISSED_CHOICES = ("report", "latest", "all")
+MissedChoice = Literal["report", "latest", "all"]
+MISSED_CHOICES: tuple[MissedChoice, ...] = get_args(MissedChoice)
 """What is done with missed times; the first where nothing is said."""
-SESSION_PERIODS = ("yesterday", "today", "week")
+SessionPeriod = Literal["yesterday", "today", "week"]
+SESSION_PERIODS: tuple[SessionPeriod, ...] = get_args(SessionPeriod)
 """Whose sessions can be put into a message."""
 SCHEDULED = ("cron", "interval", "at")
 """What sets a trigger off by the clock."""

@@ -19,6 +19,8 @@ _MODULES = {
     "session_verbs": "sessions session_create session_configure session_send session_history session_promote"
     " session_unify session_pause session_resume session_complete rename alias archive delete move restore reflog"
     " settle",
+    "trigger_verbs": "trigger_create trigger_list trigger_show trigger_configure trigger_pause trigger_resume"
+    " trigger_history trigger_delete",
 }
 MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 """By verb the module of this package that declares it."""

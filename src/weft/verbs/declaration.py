@@ -142,6 +142,10 @@ MoveReason = Annotated[str | None, opt("Why, for the reflog.", "--reason", metav
 RetryKey = Annotated[
     str | None, opt("Idempotency key: a retry with the same key has no further effect.", "--key", metavar="KEY")
 ]
+ExpectedVersion = Annotated[
+    int | None,
+    opt("Only if it is still at this version; else nothing is changed.", "--expected", metavar="VERSION"),
+]
 Fields = Annotated[
     Mapping[str, Any] | None,
     opt("A field of the configuration, as JSON or text.", "--set", metavar="FIELD=VALUE", typed=TypedForm.FIELDS),
@@ -465,7 +469,8 @@ class Verb(Generic[P, R]):
         """Refuse arguments that do not go together, before anything is opened."""
         if self.terms.check is not None:
             names = inspect.signature(self.terms.check).parameters
-            self.terms.check(**{name: arguments[name] for name in names if name in arguments})
+            known = {**self.grouped(arguments), **arguments}
+            self.terms.check(**{name: known[name] for name in names if name in known})
 
     def grouped(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the function, for values by parameter: those of a group become its record."""
@@ -522,7 +527,7 @@ def verb(
     ledger has one of its own: `labels.rename`. `opens` is how the ledger is opened; with one of `reads_with`, or
     without all of `reads_without`, nothing is changed, and it is opened for reading. `takes_actor`: it can be done in
     another's name. `table` shows its list. `check` refuses parameters that do not go together; it takes those that it
-    names. `is_slow`: whoever waits for it is shown that it works."""
+    names, those of a group as the group's record. `is_slow`: whoever waits for it is shown that it works."""
     terms = VerbTerms(
         right=right,
         method=method,
