@@ -160,7 +160,7 @@ def test_sessions_are_found_by_their_columns(story: Story) -> None:
         ledger.find_sessions(persona="nobody")
     with pytest.raises(InvalidInput):
         ledger.find_sessions()
-    with pytest.raises(InvalidInput):
+    with pytest.raises(TypeError, match="colour"):
         ledger.find_sessions(colour="red")  # type: ignore[call-arg]
 
 

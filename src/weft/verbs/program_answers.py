@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from weft.runtime.sandbox.toolchains import HiddenProgram, ToolchainRow
-from weft.runtime.tool.toolsets import WithheldTools
-from weft.runtime.tools.mcp_server_settings import DefinitionState, McpServer
 from weft.verbs.answers import SentMessage
 
 if TYPE_CHECKING:
@@ -32,6 +29,9 @@ if TYPE_CHECKING:
     )
     from weft.programs.program_records import Program
     from weft.runtime.agent_work import WorkProgress
+    from weft.runtime.sandbox.toolchains import HiddenProgram, ToolchainRow
+    from weft.runtime.tool.toolsets import WithheldTools
+    from weft.runtime.tools.mcp_server_settings import DefinitionState, McpServer
 
 
 # --- Answers about programs, vectors and the command line itself.

@@ -18,9 +18,8 @@ from msgspec.structs import replace
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable, quoted
 from weft.programs.program_kinds import PARAMETER_CHECKS, THINKING_CONFIG, thinking_in
 from weft.programs.program_records import variables_in
-from weft.runtime.inference.model_requests import NO_PARAMETERS, ModelParameters
+from weft.runtime.inference.model_requests import NO_PARAMETERS, FunctionReference, ModelParameters
 from weft.runtime.sandbox.profiles import parse_profile
-from weft.runtime.tool.tool_contract import FunctionReference
 from weft.runtime.tool.toolsets import (
     NO_LIMITS,
     GrantedPermissions,

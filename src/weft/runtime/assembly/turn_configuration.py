@@ -47,6 +47,7 @@ from weft.runtime.inference.model_requests import (
     EMBEDDED_SAMPLING,
     HOMES,
     NO_PARAMETERS,
+    FunctionReference,
     ModelParameters,
     ModelSettings,
     OpenAIApi,
@@ -58,7 +59,6 @@ from weft.runtime.inference.model_requests import (
     route_of,
 )
 from weft.runtime.ledger_port import Executor
-from weft.runtime.tool.tool_contract import FunctionReference
 from weft.runtime.tool.toolsets import GrantedPermissions, PermissionLimits, find_toolset, limits_of, limits_of_rights
 
 # --- From what a ledger says of providers and models to the settings that inference takes.

@@ -56,10 +56,10 @@ from weft.runtime.assembly.system_prompts import changed_prompt, workers_note
 from weft.runtime.broker.turn_plans import Planner, RequestFitting, SenderContext, TurnPlan, complete_setting, is_replay
 from weft.runtime.broker.turn_runner import TurnRunner
 from weft.runtime.broker.turn_state import Run, TurnEnd, awaits_process, call_end_entry, cut_entries
-from weft.runtime.inference.model_requests import ModelConversation, estimated_tokens
+from weft.runtime.inference.model_requests import FunctionReference, ModelConversation, estimated_tokens
 from weft.runtime.ledger_port import Executor
 from weft.runtime.tool.recorded_results import ResultSecrets
-from weft.runtime.tool.tool_contract import FunctionElsewhere, FunctionReference, GivenFunctions
+from weft.runtime.tool.tool_contract import FunctionElsewhere, GivenFunctions
 
 # --- Which sessions a broker takes next, and when it looks at the ledger again.
 

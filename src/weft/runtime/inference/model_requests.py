@@ -379,6 +379,14 @@ class ToolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
 
 
+class FunctionReference(Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands with a message of a function that was given with it: only a program that has it runs it."""
+
+    name: str
+    digest: str
+    """The hash of its name and its schema."""
+
+
 class ModelConversation(Sequence[Message | NewMessage]):
     """Messages in order, the system prompt first. They grow at their end only: whoever has read so many of them goes on
     from there, and compares or copies nothing."""

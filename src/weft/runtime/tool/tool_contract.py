@@ -30,7 +30,7 @@ from weft.kernel.errors import InvalidInput, quoted
 from weft.ledger.api import KeptState
 from weft.ledger.model import OWN_SERVER, FileNote, ImagePart, LintNote
 from weft.runtime.egress.execution_context import ExecutionContext
-from weft.runtime.inference.model_requests import ToolSpec
+from weft.runtime.inference.model_requests import FunctionReference, ToolSpec
 
 # --- Runs the short synchronous steps of tools in threads, so that the event loop never waits for a file or a parser.
 
@@ -489,14 +489,6 @@ _FIELD_LINE = re.compile(r"^\s*:param\s+(?:[^:]*\s)?(\w+):\s*(.*)$")
 _PLAIN_DEFAULTS = (type(None), bool, int, float, str)
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class FunctionReference(Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands with a message of a function that was given with it: only a program that has it runs it."""
-
-    name: str
-    digest: str
-    """The hash of its name and its schema."""
 
 
 class FunctionElsewhere(Exception):

@@ -101,9 +101,11 @@ from weft.runtime.invoke.invocation import InvocationResult
 from weft.runtime.invoke.message_routes import RouteChoice
 from weft.runtime.policies.policy_tests import Backtest
 from weft.runtime.resources.workspace_snapshots import KeptFolder
+from weft.runtime.sandbox.toolchains import HiddenProgram, ToolchainRow
 from weft.runtime.thread_bisection import BisectResult
 from weft.runtime.thread_replay import PolicyReplayReport, ReplayReport
-from weft.runtime.tools.mcp_server_settings import McpServer
+from weft.runtime.tool.toolsets import WithheldTools
+from weft.runtime.tools.mcp_server_settings import DefinitionState, McpServer
 from weft.store.port import Diagnosis
 from weft.store.replicas import TrustedFolder, TrustedLedger
 from weft.surfaces.wire import forms
@@ -222,6 +224,7 @@ NAMES: Mapping[str, Any] = {
             model.Compaction, model.Message, model.AppliedSubstitution,
             model.ToolCall,
             model.Turn,
+            DefinitionState, HiddenProgram, McpServer, ToolchainRow, WithheldTools,
         )
     },
 }  # fmt: skip

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.chat.triage import TriagePlanner
 from weft.kernel.errors import NotFound, Unsupported
 from weft.ledger.api import Ledger, is_recorded_here
 from weft.programs.program_kinds import is_vendor_name
@@ -34,6 +33,7 @@ from weft.surfaces.cli.work.sandbox_access import trusted_rules
 
 if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger
+    from weft.chat.triage import TriagePlanner
     from weft.programs.program_records import Resolver
 
 
@@ -332,4 +332,6 @@ def turn_planner(
         rules_of=trusted_rules(),
         equip=equip,
     )
+    from weft.chat.triage import TriagePlanner
+
     return TriagePlanner(planner, ledger.sync, ledger.crossing, inference)

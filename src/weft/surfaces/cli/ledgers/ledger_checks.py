@@ -21,7 +21,6 @@ from weft.kernel.typed_names import shell_word
 from weft.ledger.api import KeptReference, Ledger, Problem, ResourceLog, Snapshot
 from weft.store.port import Diagnosis, DiagnosisSeverity, as_far_as_it_goes, error, good, note, warning
 from weft.surfaces.cli.arguments import read_input
-from weft.surfaces.cli.chat.models import examine_talking
 from weft.surfaces.cli.command_line import DIFFERENT, OK, Call
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import awaited, counted, progress, size_text
@@ -210,6 +209,7 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
     yield from as_far_as_it_goes("commands", examine_commands)
     yield from as_far_as_it_goes("toolchains", examine_toolchains)
     from weft.surfaces.cli.chat.conversation import examine_servers
+    from weft.surfaces.cli.chat.models import examine_talking
 
     yield from examine_servers()
     yield from examine_talking(os.environ.get)

@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.kernel.enums import Decision, DecisionSource, FileKind, InboxState, MessageRole
+from weft.kernel.enums import Decision, DecisionSource, FileKind, InboxState, MessageRole, ToolCallStatus
 from weft.kernel.errors import InvalidInput, WeftError
 from weft.kernel.typed_names import shell_word
 from weft.ledger.model import FileNote, ImagePart, NewMessage, Part, TextPart
 from weft.runtime.replies import ReplyToken
-from weft.runtime.tool.gate import OK as CALL_OK
-from weft.runtime.tool.gate import ObservedCall
 from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.programs.program_call import ReplyStream, acting_person, note_retry
 from weft.surfaces.cli.screen import Span
@@ -134,7 +132,7 @@ def _changed(call: WatchedCall, observed: ObservedCall) -> WatchedCall:
 
 def _line(call: WatchedCall, reason: str) -> list[Span | str]:
     use = f"{call.tool}({cut(' '.join(call.about.split()), ABOUT_CHARACTERS)})" if call.about else call.tool
-    if call.outcome == CALL_OK:
+    if call.outcome == ToolCallStatus.OK:
         return [Span("tool", "tool"), f" {use} ", Span("ok", "good"), Span(ALLOWED_BY.get(call.by or "", ""), "dim")]
     if call.outcome == DENIED:
         return [Span("tool", "tool"), f" {use} ", Span(DENIED_BY.get(call.by or "", DENIED), "bad"), reason]
