@@ -130,6 +130,22 @@ trigger run nobody | trigger run tr --as ann | trigger history tr | trigger hist
 trigger history nobody | trigger list | trigger show t2 | trigger show t3 | trigger show t4 | trigger show t5
 trigger deliver t3 | trigger deliver nobody | trigger delete t2 --expected 9 | trigger delete t2 --reason done
 trigger delete t2 --key k3 | trigger delete a | trigger show t2 | trigger list
+program list | program list --all | program list --type agent | program list --type code | program list --type nothing
+program get m | program get m:1 | program get m:9 | program get nobody | program history m | program history nobody
+program diff m | program configure m --set temperature=1 --reason why | program configure m --set temperature=2 --key k4
+program configure m --set temperature=2 --key k4 | program configure m --set maxTokens=9 --expected 1 | program diff m
+program configure m | program configure m --set x | program configure m --set modelId=x --set modelId.y=z
+program configure nobody --set a=1 | program configure nobody --set x | program configure m --set maxTokens=7 --as ann
+program diff m 1 2 | program diff m 1 1 | program diff m x | program diff m 1 7 | program history m
+program revert m 1 --reason back | program revert m 99 | program revert m | program revert m x
+program revert m 2 --expected 1 | program revert m 2 --key k5 | program revert m 2 --key k5
+provider create p2 --type openai --base-url http://127.0.0.1:9/v1 --draft
+program publish p2 --reason ready | program publish p2 | program publish nobody | program deprecate p2 --reason old
+program deprecate p2 --as ann | program delete p2 --reason gone --key k6 | program delete p2 | program get p2
+program list --all --type provider | program delete main | program history p2 | tag add | tag add a | tag add nobody t
+tag add a x y --key k7 | tag add a x y --key k7 | tag add a "" | tag list a | tag list main | tag list nobody
+tag add main x --as ann | tag add main x | nodes --tag x | nodes --tag x --tag y | nodes --tag none | nodes
+tag remove a y | tag remove a y | tag remove a y --key k8 | tag remove a x z | tag remove main x | tag list main
 """
 
 

@@ -23,7 +23,7 @@ from tests.surfaces.test_cli_broker import beside, stock, wait_until
 from weft.ledger.api import Ledger
 from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.screen import plain_line
-from weft.surfaces.cli.work.turn_tools import YES, ApprovalPrompts
+from weft.surfaces.cli.work.approvals import YES, ApprovalPrompts
 
 SECRET = "the-words-of-an-argument"
 

@@ -42,18 +42,16 @@ task assign | task start | task complete | task run | task fail | trigger run | 
 code list | info create | info validate | info activate | info archive | info list | info query | human create
 human list | human show | human presence | human notify | human ask | human requests | human approve | human reject
 policy propose | policy list | policy history | policy show | policy test | policy backtest | policy activate
-policy reject | policy rollback | program list | program get | program history | program diff | program configure
-program revert | program publish | program deprecate | program delete | program invoke | tag add | tag remove
-tag list | nodes | embed | similar | route | embed-stats | apply | resource add | resource list | resource show
-resource attach | resource detach | resource probe | resource snapshot | resource restore | resource owners
-resource migrate | resource discard | resource exec | resource logs | resource kill | resource reconcile | sandbox run
-config | trust | doctor | verify | rebuild | facts export | facts import | backup | copy | recover | erase | secrets
-pack | send | inbox | broker | approvals | approve | reject | interrupt | retry | replay | room create | room list
-room show | room post | room read | room follow | room add | room invite | room remove | room invitations
-room decline | room profile | room title | room fork | room leave | room archive | room restore | follow
-token create | token attenuate | token show | token revoke | token list-revoked | token rotate | credential | mcp add
-mcp list | mcp remove | mcp tools | mcp approve | mcp enable | mcp disable | mcp | completion | help | mcp config
-mcp serve
+policy reject | policy rollback | program invoke | embed | similar | route | embed-stats | apply | resource add
+resource list | resource show | resource attach | resource detach | resource probe | resource snapshot
+resource restore | resource owners | resource migrate | resource discard | resource exec | resource logs
+resource kill | resource reconcile | sandbox run | config | trust | doctor | verify | rebuild | facts export
+facts import | backup | copy | recover | erase | secrets | pack | send | inbox | broker | approvals | approve | reject
+interrupt | retry | replay | room create | room list | room show | room post | room read | room follow | room add
+room invite | room remove | room invitations | room decline | room profile | room title | room fork | room leave
+room archive | room restore | follow | token create | token attenuate | token show | token revoke | token list-revoked
+token rotate | credential | mcp add | mcp list | mcp remove | mcp tools | mcp approve | mcp enable | mcp disable | mcp
+completion | help | mcp config | mcp serve
 """.replace("\n", " | ")
     .strip(" |")
     .split(" | ")
@@ -133,8 +131,10 @@ def test_a_request_is_a_record_of_the_parameters_with_a_schema(verb: Verb[..., A
 @pytest.mark.parametrize("verb", VERBS, ids=repr)
 def test_an_answer_is_annotated_and_what_shows_it_asks_for_what_there_is(verb: Verb[..., Any]) -> None:
     assert verb.answer_type() is not None
-    look = verb_commands._LOOKS[verb.name].show
-    assert look is not None
+    look = verb_commands._LOOKS.get(verb.name, verb_commands._Look()).show
+    if look is None:
+        assert verb.table is not None
+        return
     own = {param.name for param in COMMANDS[verb.name].params} | {"ledger", *verb.machines}
     assert set(list(inspect.signature(look).parameters)[2:]) <= own
 

@@ -19,6 +19,8 @@ _MODULES = {
     "session_verbs": "sessions session_create session_configure session_send session_history session_promote"
     " session_unify session_pause session_resume session_complete rename alias archive delete move restore reflog"
     " settle",
+    "program_verbs": "program_list program_get program_history program_diff program_configure program_revert"
+    " program_publish program_deprecate program_delete tag_add tag_remove tag_list nodes",
     "trigger_verbs": "trigger_create trigger_list trigger_show trigger_configure trigger_pause trigger_resume"
     " trigger_history trigger_delete",
 }

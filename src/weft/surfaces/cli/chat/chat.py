@@ -82,7 +82,7 @@ def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
         from weft.programs import Programs
         from weft.surfaces.cli.chat.conversation import Conversation
         from weft.surfaces.cli.programs.program_call import acting_person, note_retry
-        from weft.surfaces.cli.work.turn_tools import ApprovalPrompts
+        from weft.surfaces.cli.work.approvals import ApprovalPrompts
 
         on_retry, programs = partial(note_retry, call), Programs(ledger)
         talk = Conversation(

@@ -53,8 +53,8 @@ from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.trust import ensure_own_session, workspace_for
 from weft.surfaces.cli.turn_lists import turn_pages
+from weft.surfaces.cli.work.approvals import TypedAhead
 from weft.surfaces.cli.work.sandbox_access import command_runner
-from weft.surfaces.cli.work.turn_tools import TypedAhead
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.inference.plain_requests import RunningServer
     from weft.surfaces.cli.command_line import Call
-    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts
+    from weft.surfaces.cli.work.approvals import ApprovalPrompts
 
 
 NAMED_MODELS = 4

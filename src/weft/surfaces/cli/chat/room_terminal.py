@@ -31,7 +31,7 @@ from weft.surfaces.cli.chat.rooms import addressees, member_line, message_lines,
 from weft.surfaces.cli.chat.typed_input import Command, Edit, KeyReader, LineEditor, TypedMessage, Unknown, read_typed
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span, terminal_size
-from weft.surfaces.cli.work.turn_tools import NO, YES
+from weft.surfaces.cli.work.approvals import NO, YES
 from weft.surfaces.plain_text import cut, safe, width
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from weft.surfaces.cli.trust import turn_folder
 from weft.surfaces.cli.trust_commands import ask_about_rules
 from weft.surfaces.cli.turn_files import note_turn, turn_notes_of
 from weft.surfaces.cli.turn_lists import short
-from weft.surfaces.cli.work.turn_tools import NO, YES, TypedAhead, descriptor_of
+from weft.surfaces.cli.work.approvals import NO, YES, TypedAhead, descriptor_of
 from weft.surfaces.plain_text import safe, safe_lines
 from weft.surfaces.wire.hints import phrase
 

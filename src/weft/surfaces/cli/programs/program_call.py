@@ -333,8 +333,8 @@ async def _with_invocations(
     from weft.runtime.inference.local_models import model_folder
     from weft.runtime.invoke.invocation import InvocationContext
     from weft.surfaces.acting_ledger import ToolAccess
+    from weft.surfaces.cli.work.approvals import ApprovalPrompts
     from weft.surfaces.cli.work.sandbox_access import command_runner, trusted_rules
-    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts
 
     ledger, pool = call.writing(), Pool()
     try:

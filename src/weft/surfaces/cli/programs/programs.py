@@ -31,6 +31,7 @@ from weft.surfaces.cli.programs.program_call import (
     invoked,
     json_of,
     json_or_text,
+    line_of,
     looking,
     message_text,
     named,
@@ -40,11 +41,16 @@ from weft.surfaces.cli.programs.program_call import (
     with_fields,
 )
 from weft.surfaces.cli.progress import counted
-from weft.surfaces.cli.screen import Line, Span, local_time
-from weft.verbs.answers import JsonValue, NodeTags
+from weft.surfaces.cli.screen import Span, local_time
+from weft.surfaces.cli.verb_commands import group_of, shows
+from weft.verbs import program_verbs as verbs
+from weft.verbs.answers import JsonValue, Listing, NodeTags
 
 if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.programs import Program
     from weft.programs.program_changes import PlannedProgram, WantedProgram
+    from weft.programs.program_records import Difference, ProgramChange
     from weft.programs.programs import Programs
     from weft.runtime.egress.connections import Connections
     from weft.runtime.inference.local_models import ModelFile, ModelFolder
@@ -53,74 +59,41 @@ if TYPE_CHECKING:
 
 # --- `weft program`: what all kinds of program have in common.
 
-program_command = group(
-    "program",
-    """List, show, compare and retire programs of every kind.
-
-    NAME is a program's name, its id, or @(name); name:2 is its second configuration.
-    """,
-)
-KINDS = ("code", "provider", "model", "session", "agent", "task", "information", "human")
 DIFFERENCE_STYLES = {"added": "good", "removed": "bad", "changed": "warn"}
 
 
-@program_command.verb("list")
-@click.option("--type", "kind", type=click.Choice(KINDS), help="Only programs of this kind.")
-@click.option("--all", "hidden", is_flag=True, help="Also those that were deleted.")
-def list_programs(call: Call, kind: str | None, hidden: bool) -> None:
-    """List programs."""
-    with looking(call) as programs:
-        programs_listed = programs.all(kind, deleted=hidden)
-        labels = programs.ledger.listing().short_labels() if call.screen.terminal else {}
+@shows(verbs.program_list)
+def show_programs(call: Call, listed: Listing[Program], ledger: Ledger, kind: str | None) -> None:
+    labels = ledger.listing().short_labels() if call.screen.terminal else {}
     hint = "`weft help` shows how to make them"
-    show_list(call, programs_listed, kind or "program", hint, kinds=True, labels=labels)
+    show_list(call, list(listed.items), kind or "program", hint, kinds=True, labels=labels)
 
 
-@program_command.verb("get")
-@named("name")
-def get_program(call: Call, name: str) -> None:
-    """Show a program, or with NAME:VERSION an earlier configuration of it."""
-    with looking(call) as programs:
-        program = programs.get(name)
+@shows(verbs.program_get)
+def show_one_program(call: Call, program: Program) -> None:
     show_program(call, program)
 
 
-@program_command.verb("history")
-@named("name")
-def program_history(call: Call, name: str) -> None:
-    """Show everything that happened to a program, the newest first."""
-    with looking(call) as programs:
-        changes = programs.history(name)
-    if call.json:
-        call.documents(changes)
-        return
+@shows(verbs.program_history)
+def show_program_history(call: Call, history: Listing[ProgramChange]) -> None:
     rows = [
         (f"{change.version}" if change.config is not None else "", change.kind, change.state, change.actor,
          local_time(change.at),
          f"said by replica {change.replica}, not taken over" if change.foreign else change.reason or "")
-        for change in changes
+        for change in history.items
     ]  # fmt: skip
     call.screen.table(rows, ("version", "event", "state", "by", "when", "why"))
 
 
-@program_command.verb("diff")
-@named("name")
-@click.argument("before", type=int, required=False)
-@click.argument("after", type=int, required=False)
-def diff_program(call: Call, name: str, before: int | None, after: int | None) -> None:
-    """Show where two versions of a program's configuration differ: by default the last two."""
-    with looking(call) as programs:
-        differences = programs.diff(name, before, after)
-    if call.json:
-        call.documents(differences)
-        return
-    for difference in differences:
+@shows(verbs.program_diff)
+def show_program_differences(call: Call, differences: Listing[Difference]) -> None:
+    for difference in differences.items:
         values = [_short_value(difference.before)] if difference.how != "added" else []
         values += [_short_value(difference.after)] if difference.how != "removed" else []
         call.screen.show(
             Span(f"{difference.how:<8}", DIFFERENCE_STYLES[difference.how]), f" {difference.path}: {' → '.join(values)}"
         )
-    if not differences:
+    if not differences.items:
         call.note("they do not differ")
 
 
@@ -130,59 +103,29 @@ def _short_value(value: Any) -> str:
     return document(value)
 
 
-@program_command.verb("configure")
-@named("name")
-@set_fields
-@click.option("--reason", metavar="TEXT", help="Why.")
-@expecting
-@acting
-def configure_program(
-    call: Call,
-    name: str,
-    fields: tuple[str, ...],
-    reason: str | None,
-    expected: int | None,
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Change some fields of a program's configuration; null takes one away."""
-    with changing(call, actor) as programs:
-        changes = with_fields({}, fields)
-        answer(call, programs.change(name, changes, expected=expected, reason=reason, key=retry_key))
+@shows(verbs.program_configure, verbs.program_revert, verbs.program_publish, verbs.program_deprecate)
+def show_changed_program(call: Call, program: Program) -> None:
+    call.screen.show(*line_of(program))
 
 
-@program_command.verb("revert")
-@named("name")
-@click.argument("version", type=int)
-@click.option("--reason", metavar="TEXT", help="Why.")
-@expecting
-@acting
-def revert_program(
-    call: Call, name: str, version: int, reason: str | None, expected: int | None, actor: str, retry_key: str | None
-) -> None:
-    """Return a program to an earlier version of its configuration."""
-    with changing(call, actor) as programs:
-        answer(call, programs.revert(name, version, expected=expected, reason=reason, key=retry_key))
+@shows(verbs.program_delete)
+def show_deleted_program(call: Call, program: Program) -> None:
+    call.screen.show(*line_of(program))
+    call.screen.show("  hidden; its history stays")
 
 
-def _step(verb: str, help: str) -> None:
-    @named("name")
-    @click.option("--reason", metavar="TEXT", help="Why.")
-    @acting
-    def step(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
-        with changing(call, actor) as programs:
-            steps = {"publish": programs.publish, "deprecate": programs.deprecate, "delete": programs.delete}
-            program = steps[verb](name, reason=reason, key=retry_key)
-            more: list[Line] = [["  hidden; its history stays"]] if verb == "delete" else []
-            answer(call, program, *more)
-
-    step.__doc__ = help
-    program_command.verb(verb)(step)
-
-
-_step("publish", "Publish a draft.")
-_step("deprecate", "Mark a program as deprecated.")
-_step("delete", "Hide a program and free its name; its history stays.")
+program_command = group_of(
+    verbs.program_group,
+    verbs.program_list,
+    verbs.program_get,
+    verbs.program_history,
+    verbs.program_diff,
+    verbs.program_configure,
+    verbs.program_revert,
+    verbs.program_publish,
+    verbs.program_deprecate,
+    verbs.program_delete,
+)
 
 
 @program_command.verb("invoke")
@@ -276,83 +219,16 @@ def _show(call: Call, plan: list[PlannedProgram], dry_run: bool) -> None:
 
 # --- `weft tag`: words on anything that has an id.
 
-tag_command = group(
-    "tag",
-    """Tag nodes of any kind: programs, sessions, rooms, turns, messages, events, resources.
 
-    NODE is a program, a session, a turn, a message or an event, or any node that `weft graph node` shows, as KIND:NAME
-    where its name alone could be another one's.
-    """,
-)
-
-
-@tag_command.verb("add")
-@named("node")
-@click.argument("tags", nargs=-1, required=True)
-@acting
-def add_tag(call: Call, node: str, tags: tuple[str, ...], actor: str, retry_key: str | None) -> None:
-    """Add tags."""
-    with changing(call, actor) as programs:
-        _show_tags(call, node, programs.add_tags(node, *tags, key=retry_key))
+@shows(verbs.tag_add, verbs.tag_remove, verbs.tag_list)
+def show_tags(call: Call, answer: NodeTags) -> None:
+    for tag in answer.tags:
+        call.screen.show(tag)
+    if not answer.tags:
+        call.note(f"{answer.node} has no tags")
 
 
-@tag_command.verb("remove")
-@named("node")
-@click.argument("tags", nargs=-1, required=True)
-@acting
-def remove_tag(call: Call, node: str, tags: tuple[str, ...], actor: str, retry_key: str | None) -> None:
-    """Take tags away.
-
-    Where one of them is not there, none is taken. With a retry key those that are not there are passed over: a first
-    try may have taken them.
-    """
-    from weft.programs.lookups import checked_tags
-
-    with changing(call, actor) as programs:
-        there = programs.tags(node)
-        missing = [tag for tag in checked_tags(tags) if tag not in there] if retry_key is None else []
-        if missing:
-            raise NotFound(f"tag on {node}", missing[0], f"`weft tag list {shell_word(node)}` lists its tags")
-        _show_tags(call, node, programs.remove_tags(node, *tags, key=retry_key))
-
-
-@tag_command.verb("list")
-@named("node")
-def list_tags(call: Call, node: str) -> None:
-    """List the tags of a node."""
-    with looking(call) as programs:
-        _show_tags(call, node, programs.tags(node))
-
-
-def _show_tags(call: Call, node: str, tags: list[str]) -> None:
-    if call.json:
-        call.document(NodeTags(node=node, tags=tags))
-    elif tags:
-        for tag in tags:
-            call.screen.show(tag)
-    else:
-        call.note(f"{node} has no tags")
-
-
-# --- `weft nodes`: what has a tag.
-
-
-@weft_command("nodes")
-@click.option("--tag", "tags", metavar="TAG", multiple=True, required=True, help="Only what has this tag; repeatable.")
-def nodes_command(call: Call, tags: tuple[str, ...]) -> None:
-    """List everything that has a tag.
-
-    With several, what has all of them.
-    """
-    with looking(call) as programs:
-        nodes = programs.tagged(*tags)
-    if call.json:
-        call.documents(nodes)
-    elif nodes:
-        rows = [(node.kind, Span(node.name, "label"), " ".join(node.tags)) for node in nodes]
-        call.screen.table(rows, ("kind", "node", "tags"))
-    else:
-        call.note("nothing has these tags; add one with `weft tag add NODE TAG`")
+tag_command = group_of(verbs.tag_group, verbs.tag_add, verbs.tag_remove, verbs.tag_list)
 
 
 # --- `weft provider`: where models are reached.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from weft.runtime.tool.gate import ObservedCall, OnCall
     from weft.surfaces.acting_ledger import ActingLedger
     from weft.surfaces.cli.turn_files import TurnNotes
-    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts
+    from weft.surfaces.cli.work.approvals import ApprovalPrompts
 
 
 ABOUT_CHARACTERS = 120
@@ -198,7 +198,7 @@ async def broker_access(
     from weft.runtime.inference.inference import Inference
     from weft.runtime.inference.local_models import model_folder
     from weft.surfaces.acting_ledger import ActingLedger
-    from weft.surfaces.cli.work.turn_tools import ApprovalPrompts
+    from weft.surfaces.cli.work.approvals import ApprovalPrompts
 
     ledger, pool = opened or call.writing(), Pool()
     try:
