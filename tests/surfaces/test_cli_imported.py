@@ -499,7 +499,7 @@ def test_things_to_do_are_check_marks(show: Show, folder: Path) -> None:
             ([{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}], ["[image, 3 B]"]),
             ({"output": "a\n", "metadata": {"exit_code": 0}}, ["a"]),
             ('{"output":"a","metadata":{"exit_code":0}}', ["a"]),
-            ({"stdout": "a", "stderr": "b"}, ["a", "b"]),
+            ({"stdout": "a", "stderr": "b"}, ["b", "a"]),
             ("Chunk ID: 1\nWall time: 3 seconds\nOutput:\na", ["a"]),
             ({"x": 1}, ["{", '  "x": 1', "}"]),
             ("", []),

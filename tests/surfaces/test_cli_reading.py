@@ -227,6 +227,96 @@ def test_long_results_and_thinking_are_folded_unless_full(weft: Shell) -> None:
     assert "x" * 500 in full
 
 
+RESULTS_AS_TEXT: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    (
+        "shell",
+        {"cmd": "make"},
+        {"rc": 2, "stdout": "one\ntwo\n", "stderr": "make: no rule\n", "duration_ms": 1200, "git": ["No commit."]},
+        """\
+  * shell make exit 2
+      make: no rule
+      one
+      two
+      No commit.
+""",
+    ),
+    (
+        "read",
+        {"path": "a.py", "limit": 2},
+        {
+            "path": "a.py",
+            "total_lines": 9,
+            "first_line": 1,
+            "last_line": 2,
+            "text": "1\tx = 1\n2\ty = 2",
+            "more": "7 lines",
+        },
+        """\
+  * read a.py:1-2
+      … 3 lines (--full)
+""",
+    ),
+    (
+        "list",
+        {"folder": "src"},
+        {"path": "src", "entries": ["a.py", "b.py"], "total": 2},
+        """\
+  * list(folder="src")
+      a.py
+      b.py
+""",
+    ),
+    (
+        "grep",
+        {"pattern": "x"},
+        {"path": ".", "matches": 1, "files": 1, "text": "a.py:1:x", "note": "2 files could not be read"},
+        """\
+  * grep x
+      a.py:1:x
+      2 files could not be read
+""",
+    ),
+    (
+        "fetch_url",
+        {"url": "https://example.org/"},
+        {"url": "https://example.org/", "status": 404, "content_type": "text/plain", "bytes": 4, "text": "gone"},
+        """\
+  * fetch_url https://example.org/
+      status 404
+      gone
+""",
+    ),
+    (
+        "write",
+        {"path": "a.py", "content": "x = 1\n"},
+        {
+            "path": "a.py",
+            "bytes": 6,
+            "created": True,
+            "changed_lines": ["1"],
+            "lints": ["a.py:1: error: E1", "a.py:1: error: E2"],
+        },
+        """\
+  * write a.py  (+1 -0)
+      +x = 1
+      a.py:1: error: E1
+      a.py:1: error: E2
+""",
+    ),
+]
+
+
+@pytest.mark.parametrize(("tool", "asked", "result", "lines"), RESULTS_AS_TEXT)
+def test_results_of_the_products_own_tools_are_shown_as_output_and_files(
+    weft: Shell, tool: str, asked: dict[str, Any], result: dict[str, Any], lines: str
+) -> None:
+    weft.record("q", tool_calls=[{"name": tool, "arguments": asked, "result": result}])
+    for shown in (weft("show", "main", "--full").out, weft("read", "--steps").out):
+        assert "\\n" not in shown
+        assert "{" not in shown
+    assert lines in weft("show", "main").out
+
+
 def test_show_tells_how_a_turn_ended(weft: Shell, folder: Path) -> None:
     with library.open(folder / ".weft" / "ledger.db") as ledger:
         with ledger.begin_turn(session="main") as turn:

@@ -182,11 +182,22 @@ def _item_line(item: Item, page: PageLayout) -> Line:
 
 # --- What a tool gave back, as text: parts joined, images by their size, envelopes opened, anything else as JSON.
 
-OUTPUTS = ("output", "stdout", "text", "content", "result", "message")
+OUTPUTS = ("output", "stdout", "text", "content", "result", "message", "entries", "files")
+NAME_LISTS = ("entries", "files")
+"""Outputs that are lists of names, one in a line."""
+PROBLEMS = ("stderr", "lints", "lint_problems")
+"""Told before the output."""
+NOTES = ("note", "more", "git", "hidden", "shared_files")
+"""Told after the output."""
 BESIDE = frozenset(
-    "stderr exit_code exitCode exit success metadata type status detail image_url is_error isError truncated title"
-    " duration_ms durationMs bytes_written".split()
-)
+    "exit_code exitCode exit rc success metadata type status detail image_url is_error isError truncated title"
+    " duration_ms durationMs bytes_written path url bytes content_type media_type total total_lines first_line"
+    " last_line matches files invalid_utf8 invalid_text refused_hosts more_lints created changed_lines".split()
+).union(PROBLEMS, NOTES)
+CHANGED = frozenset({"path", "bytes", "created", "changed_lines"})
+"""What Weft's own tools say of a file that they changed."""
+LEAST_FAILURE = 400
+"""Statuses of HTTP from here on are failures."""
 ENVELOPES = 4
 _PREFACE = re.compile(
     r"(?:(?:Script \w+|Chunk ID|Wall time|Process exited|Exit code|Original token count|Total output lines)\b"
@@ -227,13 +238,42 @@ def _opened_envelope(text: str) -> Any:
 
 
 def _enveloped(value: dict[str, Any], depth: int) -> str | None:
-    """The output in an object that holds nothing else but how it came about."""
-    names = [name for name in OUTPUTS if isinstance(value.get(name), str | list)]
-    if len(names) != 1 or not set(value) <= BESIDE | {names[0]}:
+    """The output in an object that holds nothing else but how it came about: first what went wrong, last what there is
+    to note. None for any other object."""
+    names = [name for name in OUTPUTS if _is_output(name, value.get(name))]
+    is_change = not names and set(value) >= CHANGED
+    if not (len(names) == 1 or is_change) or not set(value) <= BESIDE.union(names):
         return None
-    errors = value.get("stderr")
-    texts = (result_text(value[names[0]], depth - 1), errors if isinstance(errors, str) else "")
-    return "\n".join(text for text in texts if text)
+    told = ["\n".join(value[name]) if name in NAME_LISTS else result_text(value[name], depth - 1) for name in names]
+    if is_change:
+        told.append(f"{'created' if value['created'] else 'changed'} {value['path']}, {size_text(value['bytes'])}")
+    return "\n".join(text.removesuffix("\n") for text in (*_problem_texts(value), *told, *_noted(value, NOTES)) if text)
+
+
+def _is_output(name: str, value: Any) -> bool:
+    if name in NAME_LISTS:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return isinstance(value, str | list)
+
+
+def _problem_texts(value: dict[str, Any]) -> Iterator[str]:
+    status, hosts, left_out = value.get("status"), value.get("refused_hosts"), value.get("more_lints")
+    if _is_count(status) and status >= LEAST_FAILURE:
+        yield f"status {status}"
+    if isinstance(hosts, list):
+        yield f"refused hosts: {', '.join(map(str, hosts))}"
+    yield from _noted(value, PROBLEMS)
+    if _is_count(left_out):
+        yield f"{left_out} more lints"
+
+
+def _noted(value: dict[str, Any], names: Iterable[str]) -> Iterator[str]:
+    """Each of these fields; lists line by line, what is no text as JSON."""
+    for name in names:
+        noted = value.get(name)
+        for item in noted if isinstance(noted, list) else [noted]:
+            if item not in (None, ""):
+                yield item if isinstance(item, str) else as_json(item)
 
 
 def _part_text(part: dict[str, Any], depth: int) -> str:
@@ -446,7 +486,7 @@ INDENT = 1
 SHORT = 12
 BELOW = 3
 DURATIONS = ("duration_ms", "durationMs", "totalDurationMs", "wallTimeMs")
-EXITS = ("exit_code", "exitCode", "exit")
+EXITS = ("exit_code", "exitCode", "exit", "rc")
 SIGNS = {"+": "good", "-": "bad", "@": "dim"}
 
 
@@ -526,7 +566,7 @@ class CallRenderer:
         """How it ended if not simply well, how long it took, whom it started."""
         detail = call.metadata if isinstance(call.metadata, dict) else {}
         inner = detail.get("metadata")
-        holders = [detail, inner] if isinstance(inner, dict) else [detail]
+        holders = [holder for holder in (detail, inner, call.result) if isinstance(holder, dict)]
         values: list[tuple[str, str]] = []
         if call.outcome != "ok":
             values.append((f" {call.outcome or call.status}", "bad" if call.outcome == "error" else "warn"))
@@ -574,6 +614,9 @@ class CallRenderer:
         if not text:
             return
         if changes and not page.full:
+            if isinstance(result, dict) and (problems := "\n".join(_problem_texts(result))):
+                yield from page.text(problems, FOLD_CALL, BELOW)
+                return
             names_change = any(change.path and change.path in text for change in changes)
             is_obvious = names_change or text in ("{}", "null") or "success" in text.lower()
             if "\n" not in text and not is_obvious:

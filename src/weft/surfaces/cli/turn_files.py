@@ -146,7 +146,7 @@ def change_lines(changes: Sequence[ChangedFile]) -> Iterator[Line]:
         letter = LETTERS.get(change.status, "?")
         yield [Span(letter, STYLES.get(letter, "id")), " ", safe(change.path)]
         for line in change.lines or ():
-            yield [Span(safe(line), {"+": "good", "-": "bad", "@": "dim"}.get(line[:1], "text"))]
+            yield [Span(safe(line), {"+": "good", "-": "bad", "@": "dim"}.get(line[:1], ""))]
 
 
 def short_change_lines(changes: Sequence[ChangedFile]) -> Iterator[Line]:
