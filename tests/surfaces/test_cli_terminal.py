@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -15,10 +18,14 @@ import click
 import pytest
 
 import weft as library
+from scripts.dump_cli import MAKING, READING, lines_of
 from tests.sizes import share
 from tests.surfaces.shell import PATIENT, Shell, masked, on_terminal, spawn
+from tests.surfaces.test_cli_turn_files import Desk
 from weft.ledger.read.session_list import first_line
-from weft.surfaces.cli.main import MODULE_OF, SUMMARIES
+from weft.surfaces.cli.command_line import BUG, OK
+from weft.surfaces.cli.main import MODULE_OF, SUMMARIES, run
+from weft.surfaces.cli.main import weft as program
 from weft.surfaces.cli.screen import Screen, Span
 from weft.surfaces.plain_text import cut, safe, safe_json, safe_lines, width
 
@@ -64,6 +71,67 @@ def test_a_terminal_that_is_not_utf8_gets_ascii_lines(forked: Shell) -> None:
     _, shown = on_terminal(forked.folder, "log", "--graph", "--oneline", PYTHONIOENCODING="latin-1")
     assert "|/" in shown
     assert "●" not in shown
+
+
+FURTHER_READING = """
+diff main side | diff main side -p | diff --files | diff --files -p | diff main~1 main --files -p | show main --full
+"""
+
+
+def test_whatever_only_reads_is_shown_in_colour_at_two_widths(
+    weft: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in lines_of(MAKING):
+        weft(*words)
+    desk = Desk(weft, folder)
+    for text in ("one\ntwo\n", "one\n2\n"):
+        desk.work("main", page=text)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    commands = list(
+        {call_form(words): words for words in (*lines_of(READING), *lines_of(FURTHER_READING))[::-1]}.values()
+    )
+    assert len(commands) > 90
+    for columns in ("80", "140"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = {tuple(words): in_colour(monkeypatch, words) for words in commands}
+        assert [(words, text[-600:]) for words, (code, text) in shown.items() if code == BUG] == []
+        commands = [list(words) for words, (code, text) in shown.items() if code == OK and ESC in text]
+        assert len({words[0] for words in commands}) > 25
+
+
+def call_form(words: list[str]) -> tuple[str, ...]:
+    """The command and the options of a line: lines with other values show the same in the same way."""
+    is_group = isinstance(program.get_command(click.Context(program), words[0]), click.Group)
+    return (*words[: 1 + is_group], *(word for word in words if word.startswith("-")))
+
+
+def in_colour(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> tuple[int, str]:
+    """What a command of this process sends to a terminal, with its exit code."""
+    terminal, theirs = pty.openpty()
+    shown = bytearray()
+
+    def listen() -> None:
+        while True:
+            try:
+                piece = os.read(terminal, 65536)
+            except OSError:  # Linux says so when the other side of a terminal is closed
+                return
+            shown.extend(piece)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    with (
+        monkeypatch.context() as patch,
+        open(theirs, "w", encoding="utf-8") as stream,
+        open(os.devnull, encoding="utf-8") as nothing,
+    ):
+        patch.setattr(sys, "stdin", nothing)
+        patch.setattr(sys, "stdout", stream)
+        patch.setattr(sys, "stderr", stream)
+        code = run([*words, "--no-pager"])
+    listener.join()
+    os.close(terminal)
+    return code, shown.decode()
 
 
 @pytest.mark.parametrize("arguments", [("--no-color",), ("-q", "--no-color")])

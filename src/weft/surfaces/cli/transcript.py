@@ -258,7 +258,7 @@ def _is_output(name: str, value: Any) -> bool:
 
 def _problem_texts(value: dict[str, Any]) -> Iterator[str]:
     status, hosts, left_out = value.get("status"), value.get("refused_hosts"), value.get("more_lints")
-    if _is_count(status) and status >= LEAST_FAILURE:
+    if isinstance(status, int) and status >= LEAST_FAILURE:
         yield f"status {status}"
     if isinstance(hosts, list):
         yield f"refused hosts: {', '.join(map(str, hosts))}"

@@ -449,7 +449,7 @@ def about(node: GraphNode | None) -> str:
 
 def node_lines(node: GraphNode) -> Iterator[Line]:
     """All that is known of a node, field by field."""
-    yield [Span(node.type, "title"), " ", Span(safe(node.name), "label")]
+    yield [Span(node.type, "heading"), " ", Span(safe(node.name), "label")]
     for name, time in (("valid from", node.valid_from), ("valid to", node.valid_to)):
         if time is not None:
             yield [Span(f"  {name}: ", "dim"), local_time(time)]
