@@ -204,6 +204,18 @@ class NodeTags(Struct, frozen=True, kw_only=True):
 # --- Answers about messages on their way, and about brokers.
 
 
+class WatchedCall(Struct, frozen=True, kw_only=True):
+    """A tool call of a turn that was waited for. `about` is what it is used on, for reading; `outcome` is `ok`,
+    `denied` or the code of an error, and null where it still waits."""
+
+    tool: str
+    about: str
+    decision: str | None = None
+    by: str | None = None
+    outcome: str | None = None
+    error: str | None = None
+
+
 class SentMessage(Struct, frozen=True, kw_only=True):
     """`send`, `retry`: a message of an inbox, and the answer where it was waited for. `is_fork` says that a session was
     made for it at a turn, `is_new_session` that one was made; `route` how the session was found; `runs_by_itself` has

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from weft.verbs.answers import SentMessage
+from weft.verbs.answers import SentMessage, WatchedCall
 
 if TYPE_CHECKING:
     from weft.ledger.api import (
@@ -289,18 +289,6 @@ class KilledResource(Struct, frozen=True, kw_only=True):
 
 
 # --- Answers about tools, toolsets, and turns that work with them.
-
-
-class WatchedCall(Struct, frozen=True, kw_only=True):
-    """A tool call of a turn that was waited for. `about` is what it is used on, for reading; `outcome` is `ok`,
-    `denied` or the code of an error, and null where it still waits."""
-
-    tool: str
-    about: str
-    decision: str | None = None
-    by: str | None = None
-    outcome: str | None = None
-    error: str | None = None
 
 
 class AgentRun(SentMessage, frozen=True, kw_only=True):

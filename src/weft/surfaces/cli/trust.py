@@ -102,9 +102,11 @@ def turn_folder(ledger: Ledger, session: str | None) -> str | None:
 def copied_workspace(ledger: Ledger, session: str | None) -> str | None:
     """The one directory of a session that Weft made for it, where it is there."""
     from weft.kernel.errors import NotFound
+    from weft.ledger.api import Resources
 
+    recorded = Resources(ledger)  # `ledger.resources` would load what acts on them
     try:
-        owned = [] if session is None else ledger.resources.list(session=session, kind="directory")
+        owned = [] if session is None else recorded.list(session=session, kind="directory")
     except NotFound:
         return None  # a session that begins with the message
     made_folders = [

@@ -26,8 +26,7 @@ from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.programs.program_call import ReplyStream, acting_person, note_retry
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.plain_text import cut, safe_lines
-from weft.verbs.answers import SentMessage
-from weft.verbs.program_answers import WatchedCall
+from weft.verbs.answers import SentMessage, WatchedCall
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -182,11 +182,13 @@ def _words_of(text: str) -> str:
 def _offer_folder(call: Call, ledger: Ledger, session: str | None, folder: str | None) -> None:
     """Where the rules of the folder changed, ask about them. Where a fork kept it with the other branch, ask whether it
     is to be migrated: else agents of this session change nothing in it."""
+    if not is_person_there(call):  # nobody can be asked: what asks is not loaded either
+        return
     from weft.surfaces.cli.trust import turn_folder
     from weft.surfaces.cli.trust_commands import ask_about_rules
 
     ask_about_rules(call, folder or turn_folder(ledger, session))
-    if session is None or folder is None or not is_person_there(call):
+    if session is None or folder is None:
         return
     from weft.kernel.errors import NotFound
     from weft.ledger.api import ResourceLog
