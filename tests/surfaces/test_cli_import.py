@@ -152,6 +152,18 @@ def test_a_place_without_sessions_says_what_was_looked_at(shell: Shell, dry: lis
     ]
 
 
+def test_a_file_that_is_passed_over_names_the_format_that_reads_it(shell: Shell) -> None:
+    shell("init")
+    path = shell.folder / "notes.jsonl"
+    path.write_text('{"type": "user.message", "data": {"content": "Which files?"}}\n')
+    os.utime(path, (1_700_000_000, 1_700_000_000))  # nobody writes to it
+    told = shell("import", "notes.jsonl").err.splitlines()
+    assert f"1 file of no known format passed over: {path}" in told
+    assert f"--format copilot-cli reads {path}" in told
+    assert shell("import", "notes.jsonl", "--format", "copilot-cli").code == 0
+    assert "Which files?" in shell("read").out
+
+
 def test_the_help_lists_the_formats_that_the_program_brings(shell: Shell) -> None:
     formats = shell("import", "--help").out.split("Known formats (a plugin may add more):\n")[1].split("\n\n")[0]
     assert [name for line in formats.splitlines() for name in line.strip(" ,").split(", ")] == importer_names()

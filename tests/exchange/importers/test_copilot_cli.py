@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import weft
+from tests.exchange.corpus import take
 from tests.exchange.fixtures.copilot_cli.events import (
     AT_MS,
     COPILOT,
@@ -52,6 +54,26 @@ def test_a_dialogue_is_a_turn_per_prompt(tmp_path: Path) -> None:
     assert (call.id, call.name, call.result, call.status, call.at, call.done) == (
         "c1", "bash", "a.txt", ToolCallStatus.OK, AT_MS, AT_MS,
     )  # fmt: skip
+
+
+def test_short_events_are_taken_from_a_file_that_is_called_as_copilots(tmp_path: Path) -> None:
+    events = [
+        {"type": "user.message", "data": {"content": "Which files?"}},
+        {"type": "assistant.message", "data": {"content": "One."}},
+    ]
+    lines = "".join(f"{json.dumps(event)}\n" for event in events)
+    for name in ("events.jsonl", "other.jsonl"):
+        (tmp_path / name).write_text(lines)
+    with weft.open(":memory:") as ledger:
+        summary = take(ledger, tmp_path / "events.jsonl")
+        assert (summary.problems, summary.unrecognised) == ([], [])
+        (session,) = ledger.sessions()
+        (turn,) = ledger.thread(session.label).turns
+        assert [message.text for message in ledger.messages(turn.id)] == ["Which files?", "One."]
+        assert not turn.time_known
+        other = str(tmp_path / "other.jsonl")
+        summary = take(ledger, tmp_path / "other.jsonl")
+        assert (summary.unrecognised, summary.readable) == ([other], {other: "copilot-cli"})
 
 
 def test_what_is_said_while_the_agent_works_belongs_to_the_turn_under_way(tmp_path: Path) -> None:

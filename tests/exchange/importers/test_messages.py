@@ -10,7 +10,7 @@ from tests.exchange.contracts import OwnImporterContract
 from tests.exchange.corpus import aged, take
 from tests.exchange.fixtures.messages.conversations import ANTHROPIC, CHAT, SHARED, written
 from weft.exchange.importers.messages import Messages
-from weft.exchange.importers.port import Report, load_importers
+from weft.exchange.importers.port import HEAD_BYTES, Report, load_importers
 from weft.exchange.importers.testing import as_source
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 
@@ -47,7 +47,8 @@ def imported(path: Path) -> weft.Ledger:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("a.json", {"messages": CHAT}), ("b.json", CHAT), ("c.jsonl", CHAT), ("d.jsonl", [{"messages": CHAT}]),
-     ("e.json", [{"messages": CHAT}, {"messages": CHAT}]), ("f.json", {"data": [{"messages": CHAT}]})],
+     ("e.json", [{"messages": CHAT}, {"messages": CHAT}]), ("f.json", {"data": [{"messages": CHAT}]}),
+     ("g.json", [{"messages": []}, {"messages": CHAT}]), ("h.json", {"data": [{"messages": []}, {"messages": CHAT}]})],
 )  # fmt: skip
 def test_every_shape_of_a_file_gives_the_same_turns(tmp_path: Path, name: str, value: Any) -> None:
     with imported(written(tmp_path, name, value)) as ledger:
@@ -59,6 +60,13 @@ def test_every_shape_of_a_file_gives_the_same_turns(tmp_path: Path, name: str, v
         assert [message.text for message in ledger.messages(second.id)] == ["Thanks.", "You are welcome."]
         assert first.time_known is False
         assert list(ledger.verify()) == []
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_a_first_message_longer_than_what_is_looked_at_is_no_hindrance(tmp_path: Path, is_list: bool) -> None:
+    long = {"messages": [{"role": "user", "content": "x" * (HEAD_BYTES + 9)}, {"role": "assistant", "content": "y"}]}
+    with imported(written(tmp_path, "a.json", [long, {"messages": CHAT}] if is_list else long)) as ledger:
+        assert len(ledger.sessions()) == 1 + is_list
 
 
 def test_messages_of_anthropics_keep_thinking_usage_and_failures(tmp_path: Path) -> None:

@@ -773,7 +773,8 @@ class CopilotCli:
         return [Place((Path(folder) if folder else home / ".copilot") / "session-state", "GitHub Copilot CLI")]
 
     def recognises(self, source: Source) -> bool:
-        return any(is_event(value) for value in first_objects(source.head))
+        is_named = source.path.name == FILE
+        return any(is_event(value) or (is_named and is_short_event(value)) for value in first_objects(source.head))
 
     def is_part(self, source: Source) -> bool:
         return False
@@ -798,8 +799,12 @@ class CopilotCli:
 
 
 def is_event(value: dict[str, Any]) -> bool:
-    kind = text(value.get("type")) or ""
-    return kind in ROLES and isinstance(value.get("data"), dict) and "timestamp" in value and "parentId" in value
+    return is_short_event(value) and "timestamp" in value and "parentId" in value
+
+
+def is_short_event(value: dict[str, Any]) -> bool:
+    """Also one without its time and its place: enough in a file that is called as Copilot calls it."""
+    return text(value.get("type")) in ROLES and isinstance(value.get("data"), dict)
 
 
 def session_of(index: Index, id: str, path: Path) -> NativeSession:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def conversations_in(value: Any) -> Iterator[Any]:
         return
     for name in CONVERSATION_LISTS:
         member = mapping(value).get(name)
-        if isinstance(member, list) and member and conversation_of(member[0]) is not None:
+        if isinstance(member, list) and any(conversation_of(value) is not None for value in member[:LOOKED_AT]):
             yield from member
 
 
@@ -283,6 +284,8 @@ def _tokens(usage: Usage) -> Tokens:
 
 LINES = frozenset({".jsonl", ".ndjson"})
 LIST_BEGINS = re.compile(rb"\s*\[")
+LONG_BEGINS = re.compile(rb'\s*(?:\[\s*)?\{\s*"(?:messages|conversations?)"\s*:\s*\[\s*\{\s*"(?:role|from)"\s*:\s*"')
+"""How a file begins of which the first message is longer than what is looked at."""
 
 
 class Messages:
@@ -306,8 +309,10 @@ class Messages:
         value = read_document(head).value
         if conversation_of(value) is not None:
             return True
-        first = next(conversations_in(value), None)
-        return first is not None and conversation_of(first) is not None
+        first_values = islice(conversations_in(value), LOOKED_AT)
+        if any(conversation_of(first_value) is not None for first_value in first_values):
+            return True
+        return source.size > len(source.head) and LONG_BEGINS.match(head) is not None
 
     def is_part(self, source: Source) -> bool:
         return False

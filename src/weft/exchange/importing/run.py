@@ -284,12 +284,18 @@ class OriginTotals(Struct):
     counts: ImportCounts = field(default_factory=ImportCounts)
 
 
+TRIED_FILES, TRIED_BYTES = 3, 1 << 20
+"""So many files of no known format, each no longer than this, are tried with every importer."""
+
+
 class ImportSummary(Struct):
     """What an import did."""
 
     origins: dict[str, OriginTotals] = field(default_factory=dict)
     unrecognised: list[str] = field(default_factory=list)
     """Files that no importer knows."""
+    readable: dict[str, str] = field(default_factory=dict)
+    """Of these the first few that an importer makes turns of all the same, if it is told to: its origin by the file."""
     looked_at: int = 0
     """Files that were met, of whatever name; members of an archive count each."""
     mistaken: set[str] = field(default_factory=set)
@@ -577,6 +583,8 @@ class ImportRun:
                     [] if import_part else list(self._importers) if self._force else claiming(self._importers, source)
                 )
                 looks_like = self._other_format(claimants[0], source) if self._force and claimants else None
+                if not claimants and not import_part:
+                    self._note_readable(candidate.name, source)
         except OSError as error:
             self.failed(_place_of(candidate), error)
             return None
@@ -595,6 +603,19 @@ class ImportRun:
             if claimants
             else import_part
         )
+
+    def _note_readable(self, name: str, source: Source) -> None:
+        if source.size > TRIED_BYTES or len(self.summary.unrecognised) >= TRIED_FILES:
+            return
+        origin = next((importer.origin for importer in self._importers if self._reads_turns(importer, source)), None)
+        if origin is not None:
+            self.summary.readable[name] = origin
+
+    def _reads_turns(self, importer: Importer, source: Source) -> bool:
+        try:
+            return self._gives_turns(importer, source)
+        except Exception:  # it is not its format: that is what is asked here
+            return False
 
     def _other_format(self, forced: Importer, source: Source) -> str | None:
         """The origin of the importer that would take a source, where that is not the one that was forced."""

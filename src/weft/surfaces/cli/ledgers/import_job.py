@@ -402,6 +402,8 @@ def _summary_notes(summary: ImportSummary) -> Iterator[str]:
         few = len(summary.unrecognised) <= FEW
         named = f": {', '.join(summary.unrecognised)}" if few else "; --json lists them"
         yield f"{counted(len(summary.unrecognised), 'file')} of no known format passed over{named}"
+    for name, origin in summary.readable.items():
+        yield f"--format {origin} reads {name}"
     if summary.lost_worker is not None:
         yield f"the second process was lost, and the rest was read without it: {summary.lost_worker}"
 
