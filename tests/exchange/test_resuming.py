@@ -407,6 +407,31 @@ def test_another_ledger_that_has_the_facts_knows_the_session_too(rich: Ledger, t
         assert {turn.id for turn in other.log()} == {turn.id for turn in rich.log()}
 
 
+@pytest.mark.parametrize(
+    ("settings", "provider"),
+    [
+        (None, "openai"),
+        ('model = "m"\n', "openai"),
+        ('model_provider = "azure"\n', "azure"),
+        ('model_provider = "azure"\nprofile = "own"\n[profiles.own]\nmodel_provider = "local"\n', "local"),
+        ('model_provider = "azure"\nprofile = "own"\n[profiles.own]\nmodel = "m"\n', "azure"),
+    ],
+)
+def test_codex_is_given_the_provider_that_it_is_configured_for(
+    rich: Ledger, tmp_path: Path, settings: str | None, provider: str
+) -> None:
+    if settings is not None:
+        (tmp_path / "config.toml").write_text(settings)
+    meta = json.loads(resume(rich, "main", "codex", tmp_path).data.splitlines()[0])
+    assert (meta["type"], meta["payload"]["model_provider"]) == ("session_meta", provider)
+
+
+def test_settings_of_codex_that_cannot_be_read_are_named(rich: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("model_provider = \n")
+    with pytest.raises(InvalidInput, match=r"config\.toml cannot be read"):
+        resume(rich, "main", "codex", tmp_path)
+
+
 def test_nothing_is_overwritten_and_nothing_is_left_beside(rich: Ledger, tmp_path: Path) -> None:
     made = prepare_resume(rich, "main", "codex", tmp_path, FixedClock(NOW), system_random, workspace="/w")
     Path(made.path).parent.mkdir(parents=True)

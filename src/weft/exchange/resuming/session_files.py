@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -109,6 +110,9 @@ def _read(file: BinaryIO, places: Iterable[tuple[int, int]]) -> Records | None:
 _no_letter = re.compile(r"[^A-Za-z0-9]")
 
 
+CODEX_SETTINGS = "config.toml"
+
+
 class Resume(Struct, frozen=True, kw_only=True):
     """A session file that is ready to be written, or was."""
 
@@ -151,8 +155,9 @@ def prepare_resume(
     session = random_uuid(random(16)) if tool == "claude-code" else timed_uuid(now, random(16))
     path = _path(root, tool, session, place, now)
     stored_records = verbatim_records(ledger, importer, ledger.imports.writer(tool, importer.mapping), turns)
+    provider = _codex_provider(root) if tool == "codex" else None
     for verbatim in (stored_records, {}):
-        writer = _writer(format, session, place, now)
+        writer = _writer(format, session, place, now, provider)
         turn_records = [("", writer.begin_session(_title(ledger, turns[-1])))]
         for turn in turns:
             turn_records.append(
@@ -181,10 +186,28 @@ def prepare_resume(
     )
 
 
-def _writer(format: Format, session: str, workspace: str, now: int) -> Writer:
+def _writer(format: Format, session: str, workspace: str, now: int, provider: str | None) -> Writer:
     if format.tool == "claude-code":
         return ClaudeCodeWriter(format, session, workspace)
-    return CodexWriter(format, session, workspace, now)
+    return CodexWriter(format, session, workspace, now, provider)
+
+
+def _codex_provider(root: Path) -> str | None:
+    """The provider that Codex asks by default, by its configuration; a session of another one is not offered there.
+    None where none is configured."""
+    place = root / CODEX_SETTINGS
+    try:
+        settings = tomllib.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{place} cannot be read: {error}", "mend it: Codex needs it, too") from error
+    profiles, chosen = settings.get("profiles"), settings.get("profile")
+    profile = profiles.get(chosen) if isinstance(profiles, dict) and isinstance(chosen, str) else None
+    for table in (profile, settings):
+        if isinstance(table, dict) and isinstance(name := table.get("model_provider"), str) and name:
+            return name
+    return None
 
 
 def _is_one_line(claims: Sequence[tuple[NativeTurn, str]], tip: str) -> bool:

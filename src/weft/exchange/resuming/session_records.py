@@ -571,7 +571,9 @@ _UNNAMED = "unknown"
 
 
 class CodexWriter:
-    def __init__(self, format: Format, session: str, workspace: str, now: int) -> None:
+    def __init__(self, format: Format, session: str, workspace: str, now: int, provider: str | None) -> None:
+        """`provider`: the one that Codex is configured for; else it is that of the format."""
+        self._provider = {} if provider is None else {"model_provider": provider}
         self._format, self._session, self._workspace, self._now = format, session, workspace, now
         self.lost: Counter[str] = Counter()
         self.verbatim = 0
@@ -590,6 +592,7 @@ class CodexWriter:
         meta = self._format.make_record(
             "session_meta", id=self._session, session_id=self._session, timestamp=started, cwd=self._workspace
         )
+        meta |= self._provider
         lines = [self._format.make_record("line", timestamp=started, type="session_meta", payload=meta)]
         if title:
             lines.append(self._event(self._now, "thread_name_updated", thread_id=self._session, thread_name=title))
