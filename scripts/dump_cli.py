@@ -146,6 +146,26 @@ program list --all --type provider | program delete main | program history p2 | 
 tag add a x y --key k7 | tag add a x y --key k7 | tag add a "" | tag list a | tag list main | tag list nobody
 tag add main x --as ann | tag add main x | nodes --tag x | nodes --tag x --tag y | nodes --tag none | nodes
 tag remove a y | tag remove a y | tag remove a y --key k8 | tag remove a x z | tag remove main x | tag list main
+provider create p3 --type openai --key-env SOME_KEY --set timeoutMs=5 --draft --key k9 | provider create p4 --type opena
+provider create p4 --type nonsense | provider create p4 | provider create p3 --type openai
+provider create p4 --type local | provider create p5 --type openai --set x | provider list
+provider create p5 --type openai --set a.b=1
+provider create p5 --type openai --as ann | provider configure p3 --base-url http://127.0.0.1:8/v1 --expected 1
+provider configure p3 --base-url http://127.0.0.1:7/v1 --key-env OTHER | provider configure p3 --expected 1 --set a=b
+provider configure p3 | provider configure nobody --set x | provider configure nobody | provider configure m --set a=1
+provider show p3 | provider show p3:1 | provider show nobody | provider show m
+model create m2 --backend b --provider p3 | model create m4 --backend b
+model create m3 --backend b --provider p --temperature 1 --top-p 0.5 --max-tokens 9 --draft
+model create m4 --backend b --provider nobody | model create m4 --backend b --provider p --temperature 9
+model create m4 --backend b --provider p --temperature x | model create m4 --backend b --provider p --set thinking=high
+model create m4 --backend b --provider nobody --set thinking=high | model create m4 --backend b --provider p --as ann
+model configure m3 --situation quick --temperature 0.5 | model configure m3 --situation quick | model configure m3
+model configure m3 --backend c --provider p --expected 2 --max-tokens 7 | model configure m3 --set x --expected 9
+model configure nobody | model configure m3 --set promptCache=yes --set thinking=low | model show m3 | model list
+code create c --source "1" --language python | code list | info create i --content "{}" --draft | info list
+info list --all --type fact | info list --type nothing | info validate i --reason fits | info validate i
+info activate i --key k10 | info activate i --key k10 | info archive i --as ann | info archive i | info archive nobody
+info validate m | info list | info list --all
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.postgres import shared_server
 from tests.surfaces.shell import Answer, Shell
 from weft.runtime.inference.model_requests import ProviderKind
-from weft.surfaces.cli.programs.programs import TYPES
+from weft.verbs.program_verbs import PROVIDER_TYPES
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_local_server_is_named_with_the_variable_of_its_key(weft: Shell) -> No
 
 
 def test_types_of_providers_are_told_and_others_are_refused(weft: Shell) -> None:
-    assert TYPES.split(", ") == list(ProviderKind)
+    assert PROVIDER_TYPES.split(", ") == list(ProviderKind)
     answer = weft("provider", "create", "odd", "--type", "open-ai")
     assert (answer.code, "nothing here speaks" in answer.err) == (5, True)
     assert "did you mean openai?" in answer.err

@@ -33,25 +33,23 @@ graph path | graph history | graph lineage | graph calls | graph resources | gra
 graph emit | graph ingest | diff | bisect | context | story | projects | files | blame | usage | audit | export
 stats | clone | pull | push | pending list | pending show | pending take | pending refuse | pending undo | pending
 remote | replica | sync-stdio | bundle create | bundle verify | bundle sign | bundle open | key create | key list
-key export | key trust | key delete | resume | provider create | provider configure | provider list | provider show
-provider models | model create | model configure | model list | model show | model invoke | model get | agent create
+key export | key trust | key delete | resume | provider models | model invoke | model get | agent create
 agent configure | agent list | agent show | agent run | agent assign | agent status | agent stop | agent resume
 agent share | agent unshare | agent visibility | agent reset | agent pause | toolset create | toolset list
 toolset show | toolset edit | toolset delete | tools | task create | task list | task show | task configure
 task assign | task start | task complete | task run | task fail | trigger run | trigger deliver | code create
-code list | info create | info validate | info activate | info archive | info list | info query | human create
-human list | human show | human presence | human notify | human ask | human requests | human approve | human reject
-policy propose | policy list | policy history | policy show | policy test | policy backtest | policy activate
-policy reject | policy rollback | program invoke | embed | similar | route | embed-stats | apply | resource add
-resource list | resource show | resource attach | resource detach | resource probe | resource snapshot
-resource restore | resource owners | resource migrate | resource discard | resource exec | resource logs
-resource kill | resource reconcile | sandbox run | config | trust | doctor | verify | rebuild | facts export
-facts import | backup | copy | recover | erase | secrets | pack | send | inbox | broker | approvals | approve | reject
-interrupt | retry | replay | room create | room list | room show | room post | room read | room follow | room add
-room invite | room remove | room invitations | room decline | room profile | room title | room fork | room leave
-room archive | room restore | follow | token create | token attenuate | token show | token revoke | token list-revoked
-token rotate | credential | mcp add | mcp list | mcp remove | mcp tools | mcp approve | mcp enable | mcp disable | mcp
-completion | help | mcp config | mcp serve
+info create | info query | human create | human list | human show | human presence | human notify | human ask
+human requests | human approve | human reject | policy propose | policy list | policy history | policy show
+policy test | policy backtest | policy activate | policy reject | policy rollback | program invoke | embed | similar
+route | embed-stats | apply | resource add | resource list | resource show | resource attach | resource detach
+resource probe | resource snapshot | resource restore | resource owners | resource migrate | resource discard
+resource exec | resource logs | resource kill | resource reconcile | sandbox run | config | trust | doctor | verify
+rebuild | facts export | facts import | backup | copy | recover | erase | secrets | pack | send | inbox | broker
+approvals | approve | reject | interrupt | retry | replay | room create | room list | room show | room post
+room read | room follow | room add | room invite | room remove | room invitations | room decline | room profile
+room title | room fork | room leave | room archive | room restore | follow | token create | token attenuate
+token show | token revoke | token list-revoked | token rotate | credential | mcp add | mcp list | mcp remove
+mcp tools | mcp approve | mcp enable | mcp disable | mcp | completion | help | mcp config | mcp serve
 """.replace("\n", " | ")
     .strip(" |")
     .split(" | ")

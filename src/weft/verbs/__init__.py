@@ -20,7 +20,9 @@ _MODULES = {
     " session_unify session_pause session_resume session_complete rename alias archive delete move restore reflog"
     " settle",
     "program_verbs": "program_list program_get program_history program_diff program_configure program_revert"
-    " program_publish program_deprecate program_delete tag_add tag_remove tag_list nodes",
+    " program_publish program_deprecate program_delete tag_add tag_remove tag_list nodes"
+    " provider_create provider_configure provider_list provider_show model_create model_configure model_list"
+    " model_show code_list info_validate info_activate info_archive info_list",
     "trigger_verbs": "trigger_create trigger_list trigger_show trigger_configure trigger_pause trigger_resume"
     " trigger_history trigger_delete",
 }

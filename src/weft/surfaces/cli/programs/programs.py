@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import UNSET
 
-from weft.kernel.errors import InvalidInput, NotFound, Unsupported, quoted
+from weft.kernel.errors import InvalidInput, Unsupported
 from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.arguments import STANDARD, read_input
 from weft.surfaces.cli.command_line import Call, group
@@ -20,13 +19,11 @@ from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import (
     F,
     acting,
-    add_show,
     answer,
     answer_invoked,
     as_actor,
     changing,
     complete_programs,
-    expecting,
     given,
     invoked,
     json_of,
@@ -42,7 +39,7 @@ from weft.surfaces.cli.programs.program_call import (
 )
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Span, local_time
-from weft.surfaces.cli.verb_commands import group_of, shows
+from weft.surfaces.cli.verb_commands import command_of, group_of, shows
 from weft.verbs import program_verbs as verbs
 from weft.verbs.answers import JsonValue, Listing, NodeTags
 
@@ -51,7 +48,6 @@ if TYPE_CHECKING:
     from weft.programs import Program
     from weft.programs.program_changes import PlannedProgram, WantedProgram
     from weft.programs.program_records import Difference, ProgramChange
-    from weft.programs.programs import Programs
     from weft.runtime.egress.connections import Connections
     from weft.runtime.inference.local_models import ModelFile, ModelFolder
     from weft.verbs.program_answers import FetchableModel
@@ -233,86 +229,46 @@ tag_command = group_of(verbs.tag_group, verbs.tag_add, verbs.tag_remove, verbs.t
 
 # --- `weft provider`: where models are reached.
 
-provider_command = group(
-    "provider",
-    """Manage model providers: gateways, vendors, local servers.
-
-    A provider's key is named by a variable of the environment and never stored.
-    """,
-)
-TYPES = "anthropic, openai, google, openai-compatible, cloudflare-ai-gateway, local"
 MAKE_PROVIDER = "make one with `weft provider create NAME --type TYPE`"
 
 
-@provider_command.verb("create")
-@click.argument("name")
-@click.option("--type", "kind", metavar="TYPE", required=True, help=f"One of {TYPES}.")
-@click.option("--base-url", metavar="URL", help="The base URL of its API.")
-@click.option("--key-env", metavar="VAR", help="The variable that holds its key; the key itself is never stored.")
-@set_fields
-@click.option("--draft", is_flag=True, help="Do not publish it yet.")
-@acting
-def create_provider(
-    call: Call,
-    name: str,
-    kind: str,
-    base_url: str | None,
-    key_env: str | None,
-    fields: tuple[str, ...],
-    draft: bool,
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Make a provider."""
-    if kind not in TYPES.split(", "):
-        near = get_close_matches(kind, TYPES.split(", "), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"one of {TYPES}"
-        raise InvalidInput(f"nothing here speaks to providers of the type {quoted(kind)}", hint)
-    key = None if key_env is None else f"${{{key_env}}}"
-    config = with_fields(given(providerType=kind, baseUrl=base_url, apiKey=key), fields)
-    with changing(call, actor) as programs:
-        answer(call, programs.create("provider", name, config, draft=draft, key=retry_key))
+@shows(
+    verbs.provider_create,
+    verbs.model_create,
+    verbs.model_configure,
+    verbs.info_validate,
+    verbs.info_activate,
+    verbs.info_archive,
+)
+def show_changed_of_kind(call: Call, program: Program) -> None:
+    call.screen.show(*line_of(program))
 
 
-@provider_command.verb("configure")
-@named("name", "provider")
-@click.option("--base-url", metavar="URL", help="The base URL of its API.")
-@click.option("--key-env", metavar="VAR", help="The variable that holds its key.")
-@set_fields
-@expecting
-@acting
-def configure_provider(
-    call: Call,
-    name: str,
-    base_url: str | None,
-    key_env: str | None,
-    fields: tuple[str, ...],
-    expected: int | None,
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Change some fields of a provider's configuration; null takes one away."""
-    key = None if key_env is None else f"${{{key_env}}}"
-    changes = with_fields(given(baseUrl=base_url, apiKey=key), fields)
-    with changing(call, actor) as programs:
-        provider = programs.get(name, "provider")
-        changed = programs.change(provider.id, changes, expected=expected, key=retry_key)
-    answer(call, changed)
-    dropped = [field for field in provider.config if field not in changed.config and field not in changes]
-    if dropped:
-        call.note(
-            f"it goes to somebody else now, and left {', '.join(dropped)} behind; give it anew with --key-env VAR"
-        )
+@shows(verbs.provider_configure)
+def show_configured_provider(call: Call, configured: verbs.ConfiguredProvider) -> None:
+    call.screen.show(*line_of(configured.program))
+    if configured.dropped:
+        dropped = ", ".join(configured.dropped)
+        call.note(f"it goes to somebody else now, and left {dropped} behind; give it anew with --key-env VAR")
 
 
-@provider_command.verb("list")
-def list_providers(call: Call) -> None:
-    """List providers."""
-    with looking(call) as programs:
-        show_list(call, programs.all("provider"), "provider", MAKE_PROVIDER)
+@shows(verbs.provider_show, verbs.model_show)
+def show_one_of_kind(call: Call, program: Program) -> None:
+    show_program(call, program)
 
 
-add_show(provider_command, "provider")
+@shows(verbs.provider_list)
+def show_providers(call: Call, listed: Listing[Program]) -> None:
+    show_list(call, list(listed.items), "provider", MAKE_PROVIDER)
+
+
+provider_command = group_of(
+    verbs.provider_group,
+    verbs.provider_create,
+    verbs.provider_configure,
+    verbs.provider_list,
+    verbs.provider_show,
+)
 
 
 @provider_command.verb("models")
@@ -332,13 +288,6 @@ def provider_models(call: Call, name: str, actor: str) -> None:
 
 # --- `weft model`: what is asked, and how.
 
-model_command = group(
-    "model",
-    """Manage models: the provider's name of each, and its parameters.
-
-    A situation's parameters stand in for the model's own when that situation is named.
-    """,
-)
 MAKE_MODEL = "make one with `weft model create NAME --backend MODEL --provider PROVIDER`"
 
 
@@ -352,102 +301,18 @@ def parameters(function: F) -> F:
     return function
 
 
-def _parameters(temperature: float | None, max_tokens: int | None, top_p: float | None) -> dict[str, Any]:
-    whole = int(temperature) if temperature is not None and temperature == int(temperature) else temperature
-    return given(temperature=whole, maxTokens=max_tokens, topP=top_p)
+@shows(verbs.model_list)
+def show_models(call: Call, listed: Listing[Program]) -> None:
+    show_list(call, list(listed.items), "model", MAKE_MODEL)
 
 
-@model_command.verb("create")
-@click.argument("name")
-@click.option("--backend", metavar="MODEL", required=True, help="The model's name at its provider.")
-@click.option(
-    "--provider", metavar="NAME", required=True, shell_complete=complete_programs("provider"), help="Its provider."
+model_command = group_of(
+    verbs.model_group,
+    verbs.model_create,
+    verbs.model_configure,
+    verbs.model_list,
+    verbs.model_show,
 )
-@parameters
-@set_fields
-@click.option("--draft", is_flag=True, help="Do not publish it yet.")
-@acting
-def create_model(
-    call: Call,
-    name: str,
-    backend: str,
-    provider: str,
-    temperature: float | None,
-    max_tokens: int | None,
-    top_p: float | None,
-    fields: tuple[str, ...],
-    draft: bool,
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Make a model."""
-    asked = {"modelId": backend, "provider": provider, **_parameters(temperature, max_tokens, top_p)}
-    config = with_fields(asked, fields)
-    with changing(call, actor) as programs:
-        _ensure_sendable(programs, name, config)
-        answer(call, programs.create("model", name, config, draft=draft, key=retry_key))
-
-
-def _ensure_sendable(programs: Programs, name: str, config: dict[str, Any]) -> None:
-    """Refuse what the model cannot be told (how to think, what to cache or answer), where its provider is known."""
-    if not any(word in str(config) for word in ("thinking", "promptCache", "responseSchema")):
-        return
-    from weft.programs.program_kinds import MODEL
-    from weft.runtime.assembly.turn_configuration import ensure_model_config
-
-    MODEL.checked_config(config)
-    try:
-        provider = programs.get(str(config["provider"]), "provider")
-    except NotFound:  # the refusal of the program itself says what is missing
-        return
-    ensure_model_config(config, name, lambda _: provider)
-
-
-@model_command.verb("configure")
-@named("name", "model")
-@click.option("--backend", metavar="MODEL", help="The model's name at its provider.")
-@click.option("--provider", metavar="NAME", shell_complete=complete_programs("provider"), help="Its provider.")
-@parameters
-@click.option("--situation", metavar="NAME", help="Set the parameters for this situation alone.")
-@set_fields
-@expecting
-@acting
-def configure_model(
-    call: Call,
-    name: str,
-    backend: str | None,
-    provider: str | None,
-    temperature: float | None,
-    max_tokens: int | None,
-    top_p: float | None,
-    situation: str | None,
-    fields: tuple[str, ...],
-    expected: int | None,
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Change some fields of a model's configuration, or its parameters in one situation."""
-    from weft.programs.program_records import merged
-
-    asked = _parameters(temperature, max_tokens, top_p)
-    if situation is not None and not asked:
-        raise click.UsageError("--situation needs a parameter to set, such as --temperature")
-    chosen = asked if situation is None else {"situations": {situation: asked}}
-    changes = with_fields({**given(modelId=backend, provider=provider), **chosen}, fields)
-    with changing(call, actor) as programs:
-        model_program = programs.get(name, "model")
-        _ensure_sendable(programs, name, merged(model_program.config, changes))
-        answer(call, programs.change(model_program.id, changes, expected=expected, key=retry_key))
-
-
-@model_command.verb("list")
-def list_models(call: Call) -> None:
-    """List models."""
-    with looking(call) as programs:
-        show_list(call, programs.all("model"), "model", MAKE_MODEL)
-
-
-add_show(model_command, "model")
 
 
 @model_command.verb("invoke")
@@ -480,7 +345,6 @@ def invoke_model(
     that goes on from there: `--messages '[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"},
     {"role": "user", "content": "And now?"}]'`. System messages come first.
     """
-    from weft.kernel.errors import InvalidInput
     from weft.runtime.inference.model_requests import ModelParameters
     from weft.runtime.invoke.invocation import Invocation
 
@@ -632,11 +496,12 @@ def create_code(
         answer(call, programs.create("code", name, config, draft=draft, key=retry_key))
 
 
-@code_command.verb("list")
-def list_code_programs(call: Call) -> None:
-    """List code programs."""
-    with looking(call) as programs:
-        show_list(call, programs.all("code"), "code program", MAKE_CODE)
+@shows(verbs.code_list)
+def show_code_programs(call: Call, listed: Listing[Program]) -> None:
+    show_list(call, list(listed.items), "code program", MAKE_CODE)
+
+
+code_command.add_command(command_of(verbs.code_list))
 
 
 # --- `weft info`: what is known, checked and found again.
@@ -678,31 +543,13 @@ def create_info(
         answer(call, programs.create("information", name, with_fields(config, fields), draft=draft, key=retry_key))
 
 
-def _information_step(verb: str, help: str) -> None:
-    @named("name", "information")
-    @click.option("--reason", metavar="TEXT", help="Why.")
-    @acting
-    def step(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
-        with changing(call, actor) as programs:
-            steps = {"validate": programs.validate, "activate": programs.activate, "archive": programs.archive}
-            answer(call, steps[verb](name, reason=reason, key=retry_key))
-
-    step.__doc__ = help
-    info_command.verb(verb)(step)
+@shows(verbs.info_list)
+def show_information(call: Call, listed: Listing[Program]) -> None:
+    show_list(call, list(listed.items), "information", MAKE_INFO)
 
 
-_information_step("validate", "Validate a draft against its schema.")
-_information_step("activate", "Activate information that was validated or archived.")
-_information_step("archive", "Archive information.")
-
-
-@info_command.verb("list")
-@click.option("--type", "kind", metavar="TYPE", help="fact, schema, workflow or pattern.")
-@click.option("--all", "archived", is_flag=True, help="Also drafts and archived information.")
-def list_information(call: Call, kind: str | None, archived: bool) -> None:
-    """List active information."""
-    with looking(call) as programs:
-        show_list(call, programs.query(info_type=kind, archived=archived), "information", MAKE_INFO)
+for information_verb in (verbs.info_validate, verbs.info_activate, verbs.info_archive, verbs.info_list):
+    info_command.add_command(command_of(information_verb))
 
 
 @info_command.verb("query")
