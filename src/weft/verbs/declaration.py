@@ -46,7 +46,7 @@ R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 
 
-# --- Parameters: what is said of each in its annotation, and what follows from it.
+# --- Parameters: what its annotation says of each, and what follows from it.
 
 
 class Names(Struct, frozen=True):
@@ -77,8 +77,8 @@ class TypedForm(StrEnum):
     """`FIELD=VALUE`, repeated: an object of fields."""
 
 
-class Said(Struct, frozen=True, kw_only=True):
-    """What an annotation says of a parameter. What is None or empty was not said."""
+class ParameterDetails(Struct, frozen=True, kw_only=True):
+    """What an annotation says of a parameter. What is None or empty, it does not say."""
 
     help: str = ""
     spellings: tuple[str, ...] = ()
@@ -117,17 +117,14 @@ class Said(Struct, frozen=True, kw_only=True):
     """There is nothing to answer where there is no session at all."""
 
 
-NOTHING_SAID = Said()
-
-
-def arg(help: str = "", **details: Any) -> Said:
+def arg(help: str = "", **details: Any) -> ParameterDetails:
     """An argument: on the command line it stands by its place."""
-    return Said(help=help, **details)
+    return ParameterDetails(help=help, **details)
 
 
-def opt(help: str, *spellings: str, **details: Any) -> Said:
+def opt(help: str, *spellings: str, **details: Any) -> ParameterDetails:
     """An option: `opt("At most N sessions.", "-n", "--limit", metavar="N")`."""
-    return Said(help=help, spellings=spellings, is_option=True, **details)
+    return ParameterDetails(help=help, spellings=spellings, is_option=True, **details)
 
 
 SessionName = Annotated[
@@ -164,9 +161,9 @@ class Parameter(Struct, frozen=True, kw_only=True):
 
     name: str
     annotation: Any
-    """Its type, with what was said of it."""
+    """Its type, with its details."""
     default: Any = msgspec.NODEFAULT
-    said: Said = Said()
+    details: ParameterDetails = ParameterDetails()
     group: str | None = None
     """The parameter of the function whose field it is."""
 
@@ -176,7 +173,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
 
     @property
     def type(self) -> Any:
-        """Its type without what was said of it, and without None where that only means that nothing was given."""
+        """Its type without its details, and without None where that only means that nothing was given."""
         plain = _bare(self.annotation)
         if get_origin(plain) in (Union, UnionType):
             parts = [part for part in get_args(plain) if part is not NoneType]
@@ -189,7 +186,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
 
     @property
     def is_repeated(self) -> bool:
-        return get_origin(self.type) in (tuple, list) or self.said.typed is TypedForm.FIELDS
+        return get_origin(self.type) in (tuple, list) or self.details.typed is TypedForm.FIELDS
 
     @property
     def item_type(self) -> Any:
@@ -213,20 +210,16 @@ def _bare(annotation: Any) -> Any:
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
-def _said(annotation: Any) -> Said:
+def _details_of(annotation: Any) -> ParameterDetails:
     """What the parts of an annotation say together; what stands later, says more."""
-    said = Said()
+    details, unsaid = ParameterDetails(), ParameterDetails()
     for part in get_args(annotation)[1:] if get_origin(annotation) is Annotated else ():
-        if isinstance(part, Said):
-            told = {
-                name: value
-                for name in Said.__struct_fields__
-                if (value := getattr(part, name)) != getattr(Said(), name)
-            }
-            said = replace(said, **told)
+        if isinstance(part, ParameterDetails):
+            values = {name: getattr(part, name) for name in ParameterDetails.__struct_fields__}
+            details = replace(details, **{name: v for name, v in values.items() if v != getattr(unsaid, name)})
         elif isinstance(part, Names):
-            said = replace(said, names=part)
-    return said
+            details = replace(details, names=part)
+    return details
 
 
 # --- What is reached beside the ledger.
@@ -557,7 +550,7 @@ def parameters_of(
             continue
         default = signature[name].default
         default = msgspec.NODEFAULT if default is inspect.Parameter.empty else default
-        parameters.append(Parameter(name=name, annotation=annotation, default=default, said=_said(annotation)))
+        parameters.append(Parameter(name=name, annotation=annotation, default=default, details=_details_of(annotation)))
     return tuple(parameters)
 
 
@@ -577,7 +570,7 @@ def _fields(group: type[ParameterGroup], name: str) -> list[Parameter]:
             name=field.name,
             annotation=annotations[field.name],
             default=field.default,
-            said=_said(annotations[field.name]),
+            details=_details_of(annotations[field.name]),
             group=name,
         )
         for field in msgspec.structs.fields(group)
@@ -586,12 +579,12 @@ def _fields(group: type[ParameterGroup], name: str) -> list[Parameter]:
 
 def _field_type(parameter: Parameter) -> Any:
     """Its type with its help and its limits, as a schema tells them."""
-    kind, said = _bare(parameter.annotation), parameter.said
-    if said.least is not None or said.most is not None:
+    kind, details = _bare(parameter.annotation), parameter.details
+    if details.least is not None or details.most is not None:
         plain = parameter.type
-        kind = Annotated[plain, msgspec.Meta(ge=said.least, le=said.most)]
+        kind = Annotated[plain, msgspec.Meta(ge=details.least, le=details.most)]
         kind = kind if parameter.default is not None else kind | None
-    return Annotated[kind, msgspec.Meta(description=said.help)]
+    return Annotated[kind, msgspec.Meta(description=details.help)]
 
 
 def _later_names(function: Callable[..., Any]) -> dict[str, Any]:

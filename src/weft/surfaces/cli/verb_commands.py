@@ -152,7 +152,7 @@ class _VerbCommand:
 
         before: dict[str, list[Parameter]] = {}
         for parameter in self._shown:
-            before.setdefault(parameter.said.before, []).append(parameter)
+            before.setdefault(parameter.details.before, []).append(parameter)
         actor: list[click.Parameter] = []
         if self._verb.takes_actor:
             as_actor(actor_holder := _holder())
@@ -160,7 +160,7 @@ class _VerbCommand:
         for parameter in self._verb.parameters:
             for shown in before.pop(parameter.name, ()):
                 yield _typed(shown)
-            if parameter.said.spellings == ("--key",):
+            if parameter.details.spellings == ("--key",):
                 yield actor
                 actor = []
             yield _typed(parameter)
@@ -199,17 +199,17 @@ class _VerbCommand:
         texts = {name: files.get(name) if value is None else value for name, value in given.items()}
         self._verb.check({**own, **texts})
         for parameter in self._verb.parameters:
-            name, said = parameter.name, parameter.said
+            name, details = parameter.name, parameter.details
             if name in files:
                 if given[name] is not None:
                     spelled = f"{max(_spellings(parameter), key=len)} or {_file_spelling(parameter)}"
-                    raise click.UsageError(f"give the {said.what or name} once: {spelled}")
+                    raise click.UsageError(f"give the {details.what or name} once: {spelled}")
                 given[name] = _file_text(parameter, files[name])
-            elif said.is_piped_without and given[name] is None and not given.get(said.is_piped_without):
+            elif details.is_piped_without and given[name] is None and not given.get(details.is_piped_without):
                 given[name] = _file_text(parameter, None)
-            elif said.typed is TypedForm.FILE and given[name] is not None:
+            elif details.typed is TypedForm.FILE and given[name] is not None:
                 given[name] = _file_text(parameter, given[name])
-            elif said.typed is TypedForm.TEXT and given[name] == "-":
+            elif details.typed is TypedForm.TEXT and given[name] == "-":
                 given[name] = _file_text(parameter, "-")
         return given
 
@@ -227,12 +227,12 @@ class _VerbCommand:
         completed = dict(arguments)
         for parameter in self._verb.parameters:
             value = arguments[parameter.name]
-            if parameter.said.is_latest and self._verb.opening(arguments) is not OpenMode.ACTING:
-                with_turn = parameter.said.has_turn and not arguments.get(parameter.said.may_lack_turn_with)
-                choose = require_named_or_latest if parameter.said.is_needed else named_or_latest
+            if parameter.details.is_latest and self._verb.opening(arguments) is not OpenMode.ACTING:
+                with_turn = parameter.details.has_turn and not arguments.get(parameter.details.may_lack_turn_with)
+                choose = require_named_or_latest if parameter.details.is_needed else named_or_latest
                 completed[parameter.name] = choose(call, ledger, value, with_turn=with_turn)
-            elif value is None and parameter.said.on_terminal is not None and call.screen.terminal and not call.json:
-                completed[parameter.name] = parameter.said.on_terminal
+            elif value is None and parameter.details.on_terminal is not None and call.screen.terminal and not call.json:
+                completed[parameter.name] = parameter.details.on_terminal
         return completed
 
     def _called(self, call: Call, ledger: Any, arguments: dict[str, Any], values: Mapping[str, Any], actor: str) -> Any:
@@ -263,7 +263,7 @@ class _VerbCommand:
 
     def _spelling(self, name: str) -> str:
         parameter = self._verb.parameter(name)
-        return max(_spellings(parameter), key=len) if parameter.said.is_option else name.upper()
+        return max(_spellings(parameter), key=len) if parameter.details.is_option else name.upper()
 
 
 def _holder() -> Callable[..., Any]:
@@ -310,11 +310,11 @@ def _act(call: Call, verb: AnyVerb, arguments: Mapping[str, Any], actor: str, *,
 
 
 def _spellings(parameter: Parameter) -> tuple[str, ...]:
-    return parameter.said.spellings or (f"--{parameter.name.replace('_', '-')}",)
+    return parameter.details.spellings or (f"--{parameter.name.replace('_', '-')}",)
 
 
 def _file_spelling(parameter: Parameter) -> str:
-    return parameter.said.file_spelling or f"{max(_spellings(parameter), key=len)}-from"
+    return parameter.details.file_spelling or f"{max(_spellings(parameter), key=len)}-from"
 
 
 def _file_option(parameter: Parameter) -> str:
@@ -323,41 +323,41 @@ def _file_option(parameter: Parameter) -> str:
 
 def _typed(parameter: Parameter) -> list[click.Parameter]:
     """A parameter as it is typed: an argument or an option, and one for a file beside it."""
-    details: dict[str, Any] = {"metavar": parameter.said.metavar, "type": _click_type(parameter)}
-    if parameter.said.names is not None:
-        details["shell_complete"] = _completion(parameter.said.names)
+    click_settings: dict[str, Any] = {"metavar": parameter.details.metavar, "type": _click_type(parameter)}
+    if parameter.details.names is not None:
+        click_settings["shell_complete"] = _completion(parameter.details.names)
     has_default = parameter.default is not NODEFAULT and parameter.default not in (None, (), False)
     if has_default:
-        details["default"] = parameter.default
-    if not parameter.said.is_option:
+        click_settings["default"] = parameter.default
+    if not parameter.details.is_option:
         nargs = -1 if parameter.is_repeated else 1
-        return [click.Argument([parameter.name], required=parameter.is_required, nargs=nargs, **details)]
+        return [click.Argument([parameter.name], required=parameter.is_required, nargs=nargs, **click_settings)]
     if parameter.is_flag:
-        details = {"is_flag": True, **({"default": True} if has_default else {})}
-    kind = RenamedOption if parameter.said.old else click.Option
-    if parameter.said.old:
-        details["old"] = parameter.said.old
+        click_settings = {"is_flag": True, **({"default": True} if has_default else {})}
+    kind = RenamedOption if parameter.details.old else click.Option
+    if parameter.details.old:
+        click_settings["old"] = parameter.details.old
     option = kind(
         [*_spellings(parameter), parameter.name],
-        help=parameter.said.help,
+        help=parameter.details.help,
         required=parameter.is_required,
         multiple=parameter.is_repeated,
-        hidden=parameter.said.is_hidden,
-        **details,
+        hidden=parameter.details.is_hidden,
+        **click_settings,
     )
-    if not parameter.said.from_file:
+    if not parameter.details.from_file:
         return [option]
     file = [_file_spelling(parameter), _file_option(parameter)]
-    return [option, click.Option(file, metavar="FILE", type=click.Path(), help=parameter.said.from_file)]
+    return [option, click.Option(file, metavar="FILE", type=click.Path(), help=parameter.details.from_file)]
 
 
 def _click_type(parameter: Parameter) -> Any:
     if parameter.choices:
         return click.Choice(parameter.choices)
-    if parameter.said.is_path or parameter.said.typed is TypedForm.FILE:
+    if parameter.details.is_path or parameter.details.typed is TypedForm.FILE:
         return click.Path()
     kind = parameter.item_type
-    least, most = parameter.said.least, parameter.said.most
+    least, most = parameter.details.least, parameter.details.most
     if kind is int:
         return int if least is None and most is None else click.IntRange(min=least, max=most)
     if kind is float:
@@ -386,7 +386,7 @@ def _completion(names: Names) -> Complete:
 
 def _value(parameter: Parameter, typed: Any) -> Any:
     """What was typed, as far as it says everything by itself."""
-    if parameter.said.typed is TypedForm.FIELDS:
+    if parameter.details.typed is TypedForm.FIELDS:
         from weft.surfaces.cli.programs.program_call import typed_fields
 
         return typed_fields(typed)
@@ -397,5 +397,5 @@ def _file_text(parameter: Parameter, file: str | None) -> str:
     from weft.kernel.contents import decode_utf8
     from weft.surfaces.cli.arguments import read_input
 
-    text = decode_utf8(read_input(file, parameter.said.missing), parameter.said.what or parameter.name)
-    return text if parameter.said.typed is TypedForm.TEXT else text.rstrip("\n")
+    text = decode_utf8(read_input(file, parameter.details.missing), parameter.details.what or parameter.name)
+    return text if parameter.details.typed is TypedForm.TEXT else text.rstrip("\n")
