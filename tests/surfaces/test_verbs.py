@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -20,7 +20,7 @@ from weft.surfaces.cli import verb_commands
 from weft.surfaces.cli.main import SUMMARIES
 from weft.surfaces.cli.main import weft as weft_command
 from weft.verbs import MODULE_OF, every_verb, find_verb, session_verbs
-from weft.verbs.declaration import OpenMode, RequestError, Verb
+from weft.verbs.declaration import OpenMode, RequestError, Verb, opt, verb
 from weft.verbs.trigger_verbs import TriggerSettings
 
 ROOT = click.Context(weft_command, info_name="weft")
@@ -180,3 +180,16 @@ def test_a_function_that_reads_says_so() -> None:
     assert archive.opening({"session": ("main",)}) is OpenMode.WRITING
     assert archive.opening({"listed": True}) is OpenMode.READING
     assert session_verbs.alias.opening({"alias": None}) is OpenMode.READING
+
+
+def test_a_zero_is_a_value_that_was_given() -> None:
+    @verb("counted", opens=OpenMode.WRITING, reads_without=("number",))
+    def counted(
+        ledger: Ledger, number: Annotated[int, opt("How many.")] = 0, keep: Annotated[bool, opt("Keep it.")] = False
+    ) -> None:
+        """Count."""
+
+    assert counted.opening({"number": 0, "keep": False}) is OpenMode.WRITING
+    assert counted.opening({"number": None, "keep": True}) is OpenMode.READING
+    options = {param.name: param.default for param in verb_commands.command_of(counted).params}
+    assert options["number"] == 0

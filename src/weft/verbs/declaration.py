@@ -206,6 +206,11 @@ class Parameter(Struct, frozen=True, kw_only=True):
         return tuple(str(member.value) for member in kind) if self.is_enum else ()
 
 
+def means_nothing(value: Any) -> bool:
+    """Whether a value stands for none: 0 is one."""
+    return value is None or value is False or value == ()
+
+
 def _bare(annotation: Any) -> Any:
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
@@ -447,7 +452,7 @@ class Verb(Generic[P, R]):
     def opening(self, given: Mapping[str, Any]) -> OpenMode:
         """How the ledger is opened for these arguments: some change nothing."""
         terms = self.terms
-        is_given = {name for name, value in given.items() if value not in (None, False, ())}
+        is_given = {name for name, value in given.items() if not means_nothing(value)}
         if is_given.intersection(terms.reads_with):
             return OpenMode.READING
         if terms.reads_without and is_given.isdisjoint(terms.reads_without):

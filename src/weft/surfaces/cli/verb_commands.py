@@ -27,6 +27,7 @@ from weft.verbs.declaration import (
     TypedForm,
     Verb,
     VerbGroup,
+    means_nothing,
     parameters_of,
 )
 
@@ -326,7 +327,7 @@ def _typed(parameter: Parameter) -> list[click.Parameter]:
     click_settings: dict[str, Any] = {"metavar": parameter.details.metavar, "type": _click_type(parameter)}
     if parameter.details.names is not None:
         click_settings["shell_complete"] = _completion(parameter.details.names)
-    has_default = parameter.default is not NODEFAULT and parameter.default not in (None, (), False)
+    has_default = parameter.default is not NODEFAULT and not means_nothing(parameter.default)
     if has_default:
         click_settings["default"] = parameter.default
     if not parameter.details.is_option:
