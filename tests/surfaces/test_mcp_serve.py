@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from mcp import Client
@@ -20,6 +21,7 @@ from mcp.shared.subscriptions import ResourceUpdated
 from mcp_types import EmptyResult, SubscribeRequest, SubscribeRequestParams
 
 import weft as weft_package
+import weft.aio as weft_aio
 from tests.ledger.imported import native_turn, take
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import chat
@@ -27,7 +29,9 @@ from tests.surfaces.mcp_client import ask, ask_all, talking
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import PROGRAM, Shell
 from tests.surfaces.test_cli_broker import stock
+from weft.kernel.errors import StoreError
 from weft.ledger.api import POLICY_URI, digest_of_source
+from weft.surfaces.mcp import server
 from weft.surfaces.mcp.tools import TOOLS, WRITING
 
 RANDOM_ID = "01M7TSH6YAGMGC7MWA06CMRSBQ"
@@ -335,6 +339,38 @@ def activate(weft: Shell, source: str) -> None:
         policy = ledger.policies.propose("mine", source)
         counts = weft_package.PolicyTests(passed=1, failed=0, total=1)
         ledger.policies.activate(policy.id, digest=digest_of_source(source), tests=counts)
+
+
+def test_subscribers_hear_of_changes_after_the_feed_failed(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    weft.record("hello")
+    uri, announced, notes = "weft://session/main", asyncio.Queue[str](), list[str]()
+    failures = [StoreError("locked"), StoreError("locked")]
+    newest_behind = server._newest_behind
+
+    def failing_first(ledger: weft_package.Ledger, after: int) -> int | None:
+        if failures:
+            raise failures.pop()
+        return newest_behind(ledger, after)
+
+    monkeypatch.setattr(server, "_newest_behind", failing_first)
+    monkeypatch.setattr(server, "LOOK_SECONDS", 0.01)
+
+    async def main() -> None:
+        async with weft_aio.open(weft.folder / ".weft" / "ledger.db") as ledger:
+            watch = server.ResourceWatch(ledger, server.LedgerResources(ledger.sync), notes.append)
+            context = SimpleNamespace(session=SimpleNamespace(send_resource_updated=announced.put))
+            await watch.subscribe(cast(Any, context), SubscribeRequestParams(uri=uri))
+            watching = asyncio.ensure_future(watch.run())
+            async with asyncio.timeout(30):
+                while failures:
+                    await asyncio.sleep(0.01)
+                await ledger.record_turn(session="main", query="more", response="x")
+                assert await announced.get() == uri
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    asyncio.run(main())
+    assert notes == ["subscriptions could not be looked at: StoreError: locked"]
 
 
 @pytest.mark.slow("starts the server, and a subscriber with few rights")

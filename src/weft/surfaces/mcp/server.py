@@ -191,8 +191,8 @@ FEED_SECONDS = 1.0
 class ResourceWatch:
     """Tells subscribers of either era that a resource has changed. It rests while there are none."""
 
-    def __init__(self, ledger: AsyncOpenLedger, resources: LedgerResources) -> None:
-        self._ledger, self._resources = ledger, resources
+    def __init__(self, ledger: AsyncOpenLedger, resources: LedgerResources, note: Note) -> None:
+        self._ledger, self._resources, self._note = ledger, resources, note
         self._bus = InMemorySubscriptionBus()
         self._listeners: dict[object, frozenset[str]] = {}
         self._sessions: dict[str, ServerSession] = {}
@@ -242,13 +242,22 @@ class ResourceWatch:
             self._wanted.clear()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until it is cancelled. What fails, such as a ledger that is locked for too long, is noted, and all resources
+        are looked at again; the same failure again is not noted anew."""
+        noted = ""
         while True:
             await self._wanted.wait()
-            async for _ in self._changes():
-                await self._look()
-                if not self._wanted.is_set():
-                    break
+            try:
+                async for _ in self._changes():
+                    await self._look()
+                    if not self._wanted.is_set():
+                        break
+            except Exception as error:  # also a fault of our own: subscribers wait on, and this is all that wakes them
+                failure = without_credentials(f"{type(error).__name__}: {error}")
+                if failure != noted:
+                    self._note(f"subscriptions could not be looked at: {failure}")
+                noted = failure
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def _changes(self) -> AsyncIterator[None]:
         """Once for whatever was recorded since the last time, and first at once."""
@@ -316,7 +325,7 @@ class LedgerServer:
         self._ledger, self._note = ledger, note
         self._tools = {tool.name: tool for tool in offered_tools(writing)}
         self._resources = LedgerResources(ledger.sync)
-        self.watch = ResourceWatch(ledger, self._resources)
+        self.watch = ResourceWatch(ledger, self._resources, note)
         self.server: Server[Any] = Server(
             "weft",
             version=version("weft"),
