@@ -337,8 +337,9 @@ def _trigger_fields(programs: Programs, program: Program, now_ms: int) -> dict[s
     config, fault = _read_trigger(program)
     firings = programs.trigger_firings(program.id, limit=1)
     missed = programs.missed_times(program.id, limit=MOST_GAPS)
-    since = max((change.at for change in programs.history(program.id) if change.kind != "trigger_paused"), default=0)
-    reason = next((change.reason for change in programs.history(program.id) if change.kind == "trigger_paused"), None)
+    changes = programs.history(program.id)
+    since = max((change.at for change in changes if change.kind != "trigger_paused"), default=0)
+    reason = next((change.reason for change in changes if change.kind == "trigger_paused"), None)
     return {
         "id": program.id,
         "name": program.name,

@@ -35,8 +35,6 @@ from weft.surfaces.cli.user_files import (
 from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from weft.kernel.enums import ResourceLiveness
     from weft.ledger.api import Ledger, Resource, ResourceRestore, Snapshot
     from weft.runtime.assembly.system_prompts import ChangedRules, RulesOf
