@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,21 @@ def test_a_list_that_others_could_have_written_trusts_nothing(store: TrustStore,
     store.path.chmod(0o666)
     with pytest.raises(InvalidInput, match="written by others"):
         store.is_trusted_for_work(str(folder))
+
+
+def test_a_folder_that_is_revoked_while_its_copy_waits_for_the_file_gives_it_nothing(
+    store: TrustStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.allow_folder(str(folder))
+    store.take_rules(str(folder), "Write tests.")
+    copy, lock = folder.with_name("copy"), store._file_locked
+    copy.mkdir()
+
+    def locked_after_another() -> AbstractContextManager[None]:
+        monkeypatch.undo()
+        assert TrustStore(store.path).revoke_folder(str(folder))
+        return lock()
+
+    monkeypatch.setattr(store, "_file_locked", locked_after_another)
+    assert not store.trust_copy(str(folder), str(copy))
+    assert store.seen_rules(str(copy)) is None

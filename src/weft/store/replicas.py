@@ -582,9 +582,8 @@ class TrustStore:
         """Trust a folder that Weft made from another one as that one is trusted: agents are told the rules that the
         person saw there, and work as they do there. A no to work in the original is one to work in the copy. False:
         the original is not trusted, and neither is the copy."""
-        seen = self.seen_rules(original)
-        with self._file_locked():
-            trusted = self._load_file()
+        with self._file_locked():  # what is revoked meanwhile is not given to the copy
+            seen, trusted = self.seen_rules(original), self._load_file()
             is_for_work = _granting_folder(trusted, original) is not None
             made = replace(_folder_at(copy, self._clock.now_ms()), copy_of=os.path.realpath(original))
             was_granted = _granting_folder(trusted, made.place) is not None
