@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -648,6 +649,15 @@ def test_an_answer_that_does_not_fit_is_mended_once(path: Path) -> None:
             with pytest.raises(weft.WeftError, match="not what was asked for") as raised:
                 ledger.send("Once more", agent="met", returns=wanted)
             assert raised.value.code == "answer_unfit"
+
+
+def test_a_model_that_is_asked_again_works_in_the_folder_of_the_message(path: Path) -> None:
+    numbers = chat_saying({"content": "[1, 2]"})
+    with serving(chat(), numbers) as server, stocked(path, server.url) as ledger:
+        turn = ledger.send("Some numbers", agent="met", workspace=str(path.parent), returns=list[int])
+        assert turn.value == [1, 2]
+        folders = [Runs(ledger).worked_folder(each.id) for each in ledger.log(thread=turn.id)]
+        assert folders == [os.path.realpath(path.parent)] * 2
 
 
 def test_a_model_without_such_a_mode_is_asked_in_words(path: Path) -> None:

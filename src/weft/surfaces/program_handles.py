@@ -333,6 +333,8 @@ class MessageSending:
         self._runs, self._crossing = Runs(acting.ledger), acting.mirror.crossing
         self._session: str | None = None
         """The label of the session that it was admitted to."""
+        self._context: dict[str, Any] | None = None
+        """Of the message: the folder that it is sent from, also where the model is asked again."""
         self._own: tuple[CallersTool, ...] = ()
         self._handled: set[str] = set()
         """The requests to people that were put to the program."""
@@ -394,8 +396,9 @@ class MessageSending:
         if wanted is not None:
             text, overrides = self._asking(wanted, overrides, session, thread)
         place = copied_workspace(ledger, session) if message.workspace is None else workspace_of(message.workspace)
+        self._context = None if place is None else {"workspace": place}
         return ledger.inbox.admit(
-            NewMessage(role=MessageRole.USER, content=text, context=None if place is None else {"workspace": place}),
+            NewMessage(role=MessageRole.USER, content=text, context=self._context),
             session=session,
             turn=thread,
             persona=message.agent,
@@ -424,7 +427,7 @@ class MessageSending:
         self, text: str, overrides: MessageOverrides, *, turn: str | None = None, session: str | None = None
     ) -> Admission:
         key = None if self._message.key is None else f"{self._message.key}:again"
-        message = NewMessage(role=MessageRole.USER, content=text)
+        message = NewMessage(role=MessageRole.USER, content=text, context=self._context)
         inbox = self._acting.ledger.inbox
         return inbox.admit(message, turn=turn, session=session, overrides=overrides.record(), key=key)
 
