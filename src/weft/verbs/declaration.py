@@ -430,10 +430,6 @@ class Verb(Generic[P, R]):
     def parameter(self, name: str) -> Parameter:
         return next(parameter for parameter in self.parameters if parameter.name == name)
 
-    @property
-    def has_pages(self) -> bool:
-        return {"limit", "after"} <= {parameter.name for parameter in self.parameters}
-
     def request_type(self) -> type[Struct]:
         """A record of the parameters: what a request of this verb holds, and what its JSON Schema is made of."""
         fields = [
@@ -458,10 +454,6 @@ class Verb(Generic[P, R]):
         if terms.reads_without and is_given.isdisjoint(terms.reads_without):
             return OpenMode.READING
         return terms.opens
-
-    @property
-    def only_reads(self) -> bool:
-        return self.terms.opens in (OpenMode.READING, OpenMode.COUNTING)
 
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Refuse arguments that do not go together, before anything is opened."""
