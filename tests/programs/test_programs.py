@@ -1,6 +1,8 @@
 """What all kinds of program have in common: names, configurations, versions, publishing, deleting, retry keys."""
 
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,6 +256,23 @@ def test_an_agent_that_was_only_named_is_described_later(programs: Programs) -> 
     assert [one.name for one in programs.all("agent")] == ["ann", "researcher"]
     with pytest.raises(LabelTaken):
         programs.create("agent", "ann", {})
+
+
+@pytest.mark.parametrize("name", ["prompt", "soul", "systemPrompt", "personality"])
+def test_an_agents_prompt_goes_by_any_of_its_names_also_where_it_is_changed(programs: Programs, name: str) -> None:
+    assert programs.create("agent", "ann", {name: "kind"}).config == {"identity": {"soul": "kind"}}
+    changed = programs.change("ann", {name: "strict", "description": "reads"})
+    assert changed.config == {"identity": {"soul": "strict", "description": "reads"}}
+    assert programs.change("ann", {name: None}).config == {"identity": {"description": "reads"}}
+    with pytest.raises(InvalidConfig):
+        programs.change("ann", {name: "one", "soul" if name != "soul" else "prompt": "two"})
+
+
+def test_pages_and_examples_call_an_agents_prompt_by_one_name() -> None:
+    root = Path(__file__).parents[2]
+    other_names = re.compile(r"""["']?(soul|systemPrompt|personality)["']?: """)
+    pages = [*(root / "docs").glob("*.md"), root / "README.md", *(root / "examples").glob("*.yaml")]
+    assert [(page.name, match[0]) for page in pages for match in other_names.finditer(page.read_text())] == []
 
 
 def test_a_program_that_does_not_act_owns_no_session(programs: Programs) -> None:

@@ -260,8 +260,8 @@ def delete_session(writer: ProgramWriter, row: SessionRow, *, expected: int | No
 
 # --- Agents: an identity, rights, a harness, and work on one task at a time, in a session of its own.
 
-SOUL_NAMES = ("soul", "systemPrompt", "personality")
-"""Three names of one field, which is kept as the identity's soul."""
+SOUL_NAMES = ("prompt", "soul", "systemPrompt", "personality")
+"""Names of one field, which is kept as the identity's soul; pages and help say the first one."""
 IDENTITY_FIELDS = ("name", "emoji", "avatar", "description")
 UNATTENDED_WRITES = "unattended_writes"
 """Whether what it does for other people that nobody watches may have tools that write; the ledger's owner says so."""
@@ -300,6 +300,19 @@ def _with_identity(config: Config) -> Config:
     rest = {name: value for name, value in config.items() if name not in (*SOUL_NAMES, *IDENTITY_FIELDS, "identity")}
     more = {name: value for name, value in identity.items() if name not in (*SOUL_NAMES, *IDENTITY_FIELDS)}
     return {"identity": {**more, **described}, **rest}
+
+
+def _with_changed_identity(before: Config, merged: Config, changes: Config) -> Config:
+    """Changes count for what stands under `identity` also where they name it beside."""
+    merged = with_changed_model(before, merged, changes)
+    identity = merged.get("identity", {})
+    named = {name: value for name, value in changes.items() if name in (*SOUL_NAMES, *IDENTITY_FIELDS)}
+    souls = [name for name in SOUL_NAMES if name in named]
+    if not isinstance(identity, dict) or len(souls) > 1:
+        return merged
+    changed = {"soul" if name in souls else name: value for name, value in named.items()}
+    kept = {name: value for name, value in {**identity, **changed}.items() if value is not None}
+    return {**{name: value for name, value in merged.items() if name not in named}, "identity": kept}
 
 
 AGENT = KindRow(
@@ -346,7 +359,7 @@ AGENT = KindRow(
     },
     activity_fields=("currentTask", "currentSession", "turnCount", "lastCheckpoint"),
     normalized=lambda config: with_one_model(_with_identity(config)),
-    changed=with_changed_model,
+    changed=_with_changed_identity,
     is_made_by_everybody=True,
     is_moved_by_turns=True,
 )

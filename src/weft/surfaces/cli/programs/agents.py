@@ -88,7 +88,7 @@ def create_agent(
     retry_key: str | None,
 ) -> None:
     """Make an agent, or describe one that was only named so far."""
-    options = given(systemPrompt=prompt, defaultModel=model, toolset=toolset, tools=list(tools), visibility=visibility)
+    options = given(prompt=prompt, defaultModel=model, toolset=toolset, tools=list(tools), visibility=visibility)
     with changing(call, actor) as programs:
         agent = programs.create("agent", name, with_fields(options, fields), key=retry_key)
         answer(call, agent)
@@ -130,8 +130,7 @@ def configure_agent(
     retry_key: str | None,
 ) -> None:
     """Change some fields of an agent's configuration; null takes one away."""
-    soul = {} if prompt is None else {"identity": {"soul": prompt}}
-    changes = with_fields({**soul, **given(defaultModel=model, toolset=toolset)}, fields)
+    changes = with_fields(given(prompt=prompt, defaultModel=model, toolset=toolset), fields)
     with changing(call, actor) as programs:
         agent = programs.get(name, "agent")
         answer(call, programs.change(agent.id, changes, expected=expected, key=retry_key))
