@@ -297,7 +297,7 @@ class MovePerformer:
         )
 
     async def _check_criteria(self, programs: Programs, facts: WorkFacts, workspace: str | None) -> None:
-        """Records a verdict on every criterion; where all lease, the task and the agent are done in the same append."""
+        """Records a verdict on every criterion; where all hold, the task and the agent are done in the same append."""
         last = facts.last
         assert last is not None, "criteria are held against an answer"
         if facts.agent.recorded_state == "thinking":
