@@ -15,6 +15,8 @@ import weft as library
 import weft.aio as weft_aio
 from tests.surfaces.shell import Shell
 from weft import Ledger
+from weft.kernel.authority import LOCAL, Layer, Rights
+from weft.kernel.errors import NotAllowed
 from weft.programs.program_writer import VERB_RIGHTS
 from weft.surfaces.cli import verb_commands
 from weft.surfaces.cli.main import SUMMARIES
@@ -162,6 +164,20 @@ def test_a_verb_checks_the_record_of_a_group_of_parameters(weft: Shell) -> None:
         with pytest.raises(RequestError, match="only webhook takes secret"):
             library.verbs.trigger_create.check({"name": "other", "every": "1d", "secret": "KEY"})
         assert [trigger.name for trigger in library.verbs.trigger_list(ledger).items] == ["daily"]
+
+
+def test_files_of_a_turn_are_written_by_whoever_may_change_resources_alone(weft: Shell) -> None:
+    work, target = weft.folder / "work", weft.folder / "target"
+    call = {"name": "Write", "arguments": {"file_path": str(work / "app.py"), "content": "x = 1\n"}, "result": "ok"}
+    with library.open(weft.folder / "own.db", trust=library.user_trust()) as ledger:
+        ledger.record_turn(session="main", query="Write it", workspace=str(work), tool_calls=[call])
+        reader = ledger.acting_as(LOCAL.child(Rights((Layer(("*:read",)),))))
+        for is_reconstructed in (True, False):
+            with pytest.raises(NotAllowed, match="resource:change"):
+                library.verbs.checkout(reader, "main", to=str(target), reconstruct=is_reconstructed)
+        assert not target.exists()
+        library.verbs.checkout(ledger, "main", to=str(target), reconstruct=True)
+        assert (target / "app.py").read_text() == "x = 1\n"
 
 
 def test_a_wrong_request_is_told_in_the_spelling_of_the_surface(weft: Shell) -> None:

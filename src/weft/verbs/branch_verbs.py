@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from weft.programs.program_records import Program
     from weft.runtime.resources.turn_files import DirectoryChanges, ForkedResources, ForkPlanner, PlanLine, UndoneHead
 
+CHANGE_FILES = "resource:change"
+
 Expected = Annotated[str | None, opt("Fail unless the session's head is REV.", metavar="REV")]
 
 
@@ -575,7 +577,7 @@ def _check_checkout(to: str | None, resource: str | None, reconstruct: bool, rec
         raise RequestError("{record} goes with {reconstruct}")
 
 
-@verb("checkout", right="resource:change", opens=OpenMode.WRITING, check=_check_checkout, is_slow=True)
+@verb("checkout", right=CHANGE_FILES, opens=OpenMode.WRITING, check=_check_checkout, is_slow=True)
 def checkout(
     ledger: Ledger,
     rev: Annotated[Revision, arg(is_latest=True)],
@@ -602,6 +604,7 @@ def checkout(
     """
     from weft.runtime.resources.turn_files import TurnFiles
 
+    ledger.authority.ensure_allowed(CHANGE_FILES)  # in a new folder nothing of the ledger is changed that asks for it
     if reconstruct and to is not None:
         return _reconstructed(ledger, machine, rev, to, is_recorded=record)
     turn = ledger.resolve(rev)
