@@ -181,6 +181,10 @@ MADE = {
     "weft.runtime.sandbox.git_settings: pattern": (
         "from the table in the same module: each has one run of one class, or two with a colon between"
     ),
+    "weft.surfaces.mcp.client_settings: f'^{header}\\\\]'": (
+        "a table's header: runs of blanks with a word or a sign between, over a person's own settings"
+    ),
+    "weft.surfaces.mcp.client_settings: f'{header}\\\\.'": "the same, at one place",
     "weft.surfaces.cli.chat.models: vendor.names": "from the table of vendors; over a name that the caller types",
 }
 """Patterns that are put together when they are used, and of what."""

@@ -189,6 +189,11 @@ INSIDE = {
     "FileNotFoundError": "told by the command line as any other path",
     "NoForm": "a value that PostgreSQL cannot hold: becomes StoreFailed in the store",
     "UnreadableIndex": "of git's index: whoever looks after a command takes it away",
+    "RequestError": "of verbs: what was given does not go together; each surface tells it in its own spelling",
+    "LedgerMovedOn": "of the MCP server's cursors: becomes a tool's error",
+    "MCPError": "of the MCP server: told to its client as the protocol has it",
+    "StopAsyncIteration": "the end of the lines that the MCP server reads",
+    "MalformedSettings": "of a coding agent's settings: becomes InvalidInput where they are read",
     "TimeoutError": "of a stream of bytes to another ledger: becomes ConnectionCut in its channel",
 }
 IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable", "UnreadableValue")

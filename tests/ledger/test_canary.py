@@ -56,8 +56,8 @@ READS = """
 # local:   steers the call and is not recorded.     digest: kept as a digest, in local state alone.
 EXPECTED: dict[str, dict[str, str]] = {
     "record_turn": {
-        "content": "session query response system params tools_spec error permissions_used persona permissions_granted"
-        " thinking_config effective_config workspace source_event_id",
+        "content": "session query response system params tools_spec error permissions_used persona agent"
+        " permissions_granted thinking_config effective_config workspace source_event_id",
         "name": "model provider finish_reason toolset tools_available",
         "refused": "parent expected usage tool_calls role reason",
         "local": "wait",
@@ -65,7 +65,8 @@ EXPECTED: dict[str, dict[str, str]] = {
     },
     "record_turns": {"refused": "turns", "local": "wait"},
     "begin_turn": {
-        "content": "session persona permissions_granted thinking_config effective_config workspace source_event_id",
+        "content": "session persona agent permissions_granted thinking_config effective_config workspace"
+        " source_event_id",
         "name": "toolset tools_available",
         "refused": "parent expected role reason",
         "local": "wait",
@@ -84,11 +85,11 @@ EXPECTED: dict[str, dict[str, str]] = {
     "merges.cherry_pick": {"content": "key", "refused": "turns onto expected", "local": "wait"},
     "merges.summarize": {"content": "text key", "refused": "branch into expected", "local": "wait"},
     "create_session": {
-        "content": "label persona routing_key origin_session_id spawn_tool_call_id task_description",
+        "content": "label persona agent routing_key origin_session_id spawn_tool_call_id task_description",
         "strict": "origin",
         "refused": "parent_session parent_turn_id",
     },
-    "fork": {"content": "label persona", "refused": "at session"},
+    "fork": {"content": "label persona agent", "refused": "at session"},
     "move_head": {"content": "reason", "refused": "session new expected"},
     "heads.reset": {"content": "reason", "refused": "session expected"},
     "heads.restore": {"content": "reason", "refused": "session", "local": "number"},
@@ -99,7 +100,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "labels.delete": {"content": "reason", "refused": "session"},
     "labels.unarchive": {"content": "reason", "refused": "session"},
     "inbox.admit": {
-        "content": "message session persona overrides route source_event_id key",
+        "content": "message session persona agent overrides route source_event_id key",
         "refused": "turn mode priority",
         "local": "limits",
     },

@@ -437,9 +437,9 @@ def test_exit_codes_stand_in_the_help(shell: Shell) -> None:
 
 
 UNFINISHED_ENDINGS = {
-    "_carry_out": "fork",
-    "undo_command": "undo",
-    "merge_command": "merge",
+    "_fork_code": "fork",
+    "_undo_code": "undo",
+    "_merge_code": "merge",
     "work_exit_code": "agent run or task run",
 }
 """By function that ends so, the commands that call it."""

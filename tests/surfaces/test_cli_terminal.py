@@ -27,7 +27,9 @@ from weft.surfaces.cli.command_line import BUG, OK
 from weft.surfaces.cli.main import MODULE_OF, SUMMARIES, run
 from weft.surfaces.cli.main import weft as program
 from weft.surfaces.cli.screen import Screen, Span
+from weft.surfaces.cli.verb_commands import command_named
 from weft.surfaces.plain_text import cut, safe, safe_json, safe_lines, width
+from weft.verbs import every_verb
 
 ESC = "\x1b"
 HOSTILE = (
@@ -387,11 +389,15 @@ def test_every_command_of_the_list_has_its_module_and_the_other_way_round() -> N
         for name, value in vars(import_module(module)).items()
         if isinstance(value, click.Command) and name.endswith("_command") and value.name in SUMMARIES
     }
-    assert made == SUMMARIES.keys()
+    declared = {verb.name for verb in every_verb() if " " not in verb.name}
+    assert made | declared == SUMMARIES.keys()
+    assert made.isdisjoint(declared)
 
 
 def command_in(module: str, name: str) -> object:
-    return getattr(import_module(f"weft.surfaces.cli.{module}"), f"{name.replace('-', '_')}_command")
+    """A command of the module, or one that is made of a verb whose answer the module shows."""
+    commands = vars(import_module(f"weft.surfaces.cli.{module}"))
+    return commands.get(f"{name.replace('-', '_')}_command") or command_named(name)
 
 
 PROGRESS = """

@@ -257,10 +257,10 @@ class _VerbCommand:
             return
         elif self._look.show is not None:
             self._look.show(call, answer, **{name: values[name] for name in self._wanted})
-        elif isinstance(answer, Listing) and self._verb.table is not None:
-            show_listing(call, self._verb.table, answer)
         else:
-            raise TypeError(f"nothing shows the answer of {self._verb.name}")
+            assert isinstance(answer, Listing), f"{self._verb.name} has what shows its answer"
+            assert self._verb.table is not None, f"{self._verb.name} has a table"
+            show_listing(call, self._verb.table, answer)
 
     def _spelling(self, name: str) -> str:
         parameter = self._verb.parameter(name)

@@ -193,15 +193,19 @@ class _Object(NamedTuple):
 
 
 _BLANK = re.compile(r"[ \t\r\n]*")
-_WITH_COMMENTS = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.S)
-_REMARK = re.compile(r"(?:[ \t]*(?://[^\r\n]*|/\*[^\r\n]*?\*/))*")
+_WITH_COMMENTS = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+")
+_REMARK = re.compile(r"(?:[ \t]*+(?://[^\r\n]*+|/\*(?:[^*\r\n]|\*(?!/))*+\*/))*+")
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _SCALAR = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null")
 _DEEPEST = 100
 
 
+class MalformedSettings(ValueError):
+    """A settings file is not in its form, or holds a key twice."""
+
+
 class _JsonText:
-    """Reads a JSON text and keeps where things lie. Raises ValueError."""
+    """Reads a JSON text and keeps where things lie. Raises MalformedSettings."""
 
     def __init__(self, text: str, *, comments: bool) -> None:
         self._text, self._comments = text, comments
@@ -232,14 +236,16 @@ class _JsonText:
         _, end = self._read_object(at, 0, members)
         return _Object(at, end, members)
 
-    def _fault(self, at: int) -> ValueError:
+    def _fault(self, at: int) -> MalformedSettings:
         line = self._text.count("\n", 0, at) + 1
-        return ValueError(f"line {line} is no {'JSON' if not self._comments else 'JSON, with or without comments'}")
+        return MalformedSettings(
+            f"line {line} is no {'JSON' if not self._comments else 'JSON, with or without comments'}"
+        )
 
     def _read(self, at: int, depth: int) -> tuple[Any, int]:
         sign = self._text[at : at + 1]
         if depth > _DEEPEST:
-            raise ValueError("it is nested too deeply")
+            raise MalformedSettings("it is nested too deeply")
         if sign == "{":
             return self._read_object(at, depth, [])
         if sign == "[":
@@ -260,7 +266,7 @@ class _JsonText:
             if not isinstance(key, str) or self._text[colon : colon + 1] != ":":
                 raise self._fault(at)
             if key in found:
-                raise ValueError(f"it has {key!r} twice")
+                raise MalformedSettings(f"it has {key!r} twice")
             begins = self.skipped(colon + 1)
             found[key], end = self._read(begins, depth + 1)
             members.append(_Member(key, at, begins, end))
