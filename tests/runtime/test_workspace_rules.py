@@ -60,6 +60,14 @@ def test_a_change_that_no_line_shows_is_a_change(tmp_path: Path) -> None:
     assert [change.difference != "" for change in changes] == [True]
 
 
+def test_the_line_break_at_the_end_of_both_rules_is_no_line_of_the_difference(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("# Rules\nUse tabs.\nUse spaces.\n")
+    changes: list[ChangedRules] = []
+    read_rules(str(tmp_path), lambda folder: seeing("# Rules\nUse tabs.\n"), None, changes.append)
+    (change,) = changes
+    assert change.difference.split("\n")[2:] == ["@@ -1,2 +1,3 @@", " # Rules", " Use tabs.", "+Use spaces."]
+
+
 def test_a_link_within_the_folder_is_followed_and_where_it_leads_is_recorded_and_not_told(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "rules.md").write_text("Be kind.")

@@ -151,7 +151,10 @@ class ChangedRules(Struct, frozen=True, kw_only=True):
     @property
     def difference(self) -> str:
         """The lines that differ. Whoever shows them escapes what a terminal would obey."""
-        before, after = ([] if text is None else text.split("\n") for text in (self.seen.text, self.present))
+        texts = (self.seen.text, self.present)
+        # A last line break that both have is no line of its own; one that only one of them has is a difference.
+        ends_alike = all(text is None or text.endswith("\n") for text in texts)
+        before, after = ([] if text is None else (text[:-1] if ends_alike else text).split("\n") for text in texts)
         return "\n".join(unified_diff(before, after, "seen", "now", n=2, lineterm=""))
 
 

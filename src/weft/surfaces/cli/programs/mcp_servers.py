@@ -179,8 +179,8 @@ def disable_server(call: Call, name: str) -> None:
 def serve_ledger(call: Call, writes: tuple[str, ...], sessions: tuple[str, ...]) -> None:
     """Serve this ledger to an agent, over standard input and output, as an MCP server.
 
-    Coding agents start it; `weft mcp config` says it to them. It acts as the token in WEFT_TOKEN or --token-file, else
-    as you, and reads alone unless writing tools are named. It ends with its input.
+    A coding agent starts it, as `weft mcp config` writes into its configuration. It acts as the token in WEFT_TOKEN or
+    --token-file, else as you, and only reads unless writing tools are named. It ends with its input.
     """
     _serve(call, writes, sessions)
 
