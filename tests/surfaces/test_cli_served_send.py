@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -146,6 +147,18 @@ def test_an_answer_is_shown_on_a_terminal_while_the_broker_hears_it(weft: Shell)
         with broker(weft):
             code, shown = on_terminal(weft.folder, "send", "--session", "talk", "Begin")
     assert (code, shown.count("Hello there")) == (0, 1), shown
+
+
+def test_a_note_behind_an_answer_that_was_shown_as_it_came_begins_a_line_of_its_own(weft: Shell) -> None:
+    pieces = events(chunk({"content": "Hello "}), chunk({"content": "there"}), chunk({}, "stop"), "[DONE]")
+    with serving([STREAM_HEAD, *pieces, CLOSE]) as server:
+        stock(weft, server.url, "talk")
+        assert weft("agent", "create", "ada", "--model", "fast", "--toolset", "worker").code == 0
+        code, shown = on_terminal(weft.folder, "send", "--agent", "ada", "Begin")
+    lines = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
+    assert code == 0, shown
+    assert lines[lines.index("Hello there") + 1].startswith("without read"), shown
+    assert "" not in lines, shown
 
 
 def await_request(server: Scripted, ledger: Ledger) -> None:

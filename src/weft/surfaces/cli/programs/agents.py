@@ -70,7 +70,7 @@ MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
 @click.option("--prompt", metavar="TEXT", help="System prompt: who it is and how it works.")
 @click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
 @click.option("--toolset", metavar="NAME", help=TOOLSET)
-@click.option("--tool", "tools", metavar="NAME", multiple=True, help="A tool, or @(id) of a code program; repeatable.")
+@click.option("--tool", "tools", metavar="NAME", multiple=True, help="A code program that it can call; repeatable.")
 @click.option("--public", "visibility", flag_value="public", help="Everybody can mention it; the default.")
 @click.option("--private", "visibility", flag_value="private", help="Only its creator, and whom it is shared with.")
 @set_fields

@@ -262,7 +262,7 @@ def deliver(
     view = _AnswerView(call)
     try:
         on_token = view.token if call.screen.terminal else None
-        admission, reply, notes = answered(call, admit_noted, on_token, view.observe)
+        admission, reply, notes = answered(call, admit_noted, on_token, view.observe, view.end)
     finally:
         view.end()
     is_shown = view.has_answer
@@ -284,6 +284,7 @@ class _AnswerView:
     def __init__(self, call: Call) -> None:
         self._call, self._stream = call, ReplyStream(call)
         self._run: RunView | None = None
+        self._has_ended = False
 
     @property
     def has_answer(self) -> bool:
@@ -300,7 +301,10 @@ class _AnswerView:
         self._run.observe(observed)
 
     def end(self) -> None:
-        (self._run or self._stream).end()
+        """End the line of the answer, once."""
+        if not self._has_ended:
+            self._has_ended = True
+            (self._run or self._stream).end()
 
 
 Answered = tuple["Admission", "TurnReply", "TurnNotes | None"]
@@ -324,6 +328,7 @@ def answered(
     admit: Callable[[Ledger], Admission],
     on_token: Callable[[ReplyToken], None] | None,
     on_call: OnCall | None = None,
+    on_end: Callable[[], None] = lambda: None,
 ) -> Answered:
     """Admit a message and have it answered: by the broker that runs already, else by one in this process, for which
     everything is loaded that a turn may need. Raises what its turn failed with. Whoever is interrupted takes the
@@ -346,6 +351,7 @@ def answered(
                 answer = _answered_by_others(call, admit_noted, on_token, ledger, on_call)
             else:
                 answer = _answered_here(call, admit_noted, on_token, ledger, None, on_call)
+            on_end()  # notes begin a line of their own behind an answer that was shown as it came
             turn = ledger.turn(answer[1].turn.id)
             if isinstance(turn.effective_config, dict) and "withheld" in turn.effective_config:
                 from weft.surfaces.cli.turn_lists import withheld_of
