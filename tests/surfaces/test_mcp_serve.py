@@ -178,6 +178,7 @@ def test_an_empty_ledger_and_wrong_questions_are_answered_with_what_to_do(weft: 
             told = await ask(client, tool, **ARGUMENTS.get(tool, {}))
             assert told.is_error == (tool in ("read_thread", "show_context", "blame")), tool
             assert told.is_error or told.items == []
+        assert (await ask(client, "rooms")).text.strip() == "There are no rooms."
         for tool, arguments, words in (
             ("search", {"wrds": "x"}, "it takes cursor, words, session"),
             ("search", {"words": 3}, "Expected `str`, got `int` - at `$.words`"),

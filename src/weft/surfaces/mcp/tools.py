@@ -559,7 +559,7 @@ class RoomsItem(EntryItem, frozen=True, kw_only=True, omit_defaults=True):
 def rooms(ledger: Ledger, asked: RoomsQuestion, budget: int) -> ToolAnswer:
     if asked.room is None:
         units = [Unit(room.id, partial(_room_entries, room)) for room in ledger.rooms.list(status=None, limit=1000)]
-        return answer(asked.place(), listed(units), budget=budget)
+        return answer(asked.place(), listed(units), budget=budget, notes=() if units else ("There are no rooms.",))
     room = ledger.rooms.get(asked.room)
 
     def source(page: str | None, limit: int) -> tuple[Sequence[Unit], str | None]:
