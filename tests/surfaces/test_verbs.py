@@ -16,7 +16,7 @@ import weft.aio as weft_aio
 from tests.surfaces.shell import Shell
 from weft import Ledger
 from weft.kernel.authority import LOCAL, Layer, Rights
-from weft.kernel.errors import NotAllowed
+from weft.kernel.errors import NotAllowed, Unsupported
 from weft.programs.program_writer import VERB_RIGHTS
 from weft.surfaces.cli import verb_commands
 from weft.surfaces.cli.main import SUMMARIES
@@ -147,9 +147,13 @@ def test_a_verb_is_called_with_a_ledger_blocking_and_awaited(weft: Shell) -> Non
         assert [entry.listed.session.label for entry in library.verbs.sessions(ledger).items] == ["other"]
         with pytest.raises(RequestError, match="undo takes a session and nothing else"):
             library.verbs.session_unify(ledger, "other", into="x", undo=True)
+        with pytest.raises(Unsupported, match="takes what programs are invoked with, and no ledger"):
+            library.verbs.session_send(ledger, "other", "Hello")
 
     async def main() -> Any:
         async with weft_aio.open(weft.folder / ".weft/ledger.db") as ledger:
+            with pytest.raises(Unsupported):
+                await library.verbs.session_send.awaited(ledger, "other", "Hello")
             return await library.verbs.rename.awaited(ledger, "other", label="third")
 
     assert asyncio.run(main()).session.label == "third"

@@ -1,7 +1,7 @@
 """Every verb of Weft, each declared once: `weft.verbs.rename(ledger, "main", "other")`.
 
 A verb is loaded when it is first named. On a ledger of `weft.aio` it is awaited: `await
-weft.verbs.rename.awaited(ledger, …)`.
+weft.verbs.rename.awaited(ledger, …)`. One that acts, such as `session send`, takes no ledger: `ledger.send` does.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import InvalidInput, Unsupported
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -478,6 +478,9 @@ class Verb(Generic[P, R]):
         return arguments
 
     def __call__(self, ledger: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Raises Unsupported of a verb that takes more than a ledger."""
+        if self.terms.opens is OpenMode.ACTING:
+            raise Unsupported(f"{self.name} takes what programs are invoked with, and no ledger", "use `ledger.send`")
         if self.terms.check is not None:
             bound = inspect.signature(self.function).bind(ledger, *args, **kwargs)
             bound.apply_defaults()
