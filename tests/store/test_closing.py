@@ -181,8 +181,8 @@ def test_what_was_streamed_is_read_by_the_same_work(store: Store) -> None:
 def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
     """SQLite then gives up the whole transaction, with the savepoint of the work."""
     store: Any = SqliteStore(tmp_path / "ledger.db")
-    connection = store._writer().connection
-    connection.pragma("max_page_count", connection.pragma("page_count") + 8)
+    pages = store._write_sql.connection.pragma("page_count")
+    store._write_sql.connection.pragma("max_page_count", pages + 8)
     with pytest.raises(StoreFailed, match="the disk is full"):
         store.write(lambda txn: txn.facts.put_stream(iter([b"x" * 1_000_000]), TREE))
     put(store, b"small")
@@ -303,44 +303,3 @@ def test_a_row_without_a_form_is_found_also_where_rows_are_sent_early() -> None:
         with store.read() as txn:
             assert txn.sql.fetch_rows("SELECT name FROM program") == [("sound",)]
         store.close()
-
-
-@pytest.fixture
-def connects(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The flags of each connection that is made from now on."""
-    flags: list[int] = []
-
-    def connect(path: str, how: int, vfs: str | None = None) -> apsw.Connection:
-        flags.append(how)
-        return connection.connect(path, how, vfs)
-
-    monkeypatch.setattr("weft.store.sqlite.store.connect", connect)
-    return flags
-
-
-def test_a_ledger_that_is_read_and_then_written_has_one_connection(tmp_path: Path, connects: list[int]) -> None:
-    store = SqliteStore(tmp_path / "ledger.db")
-    with store.read() as txn:
-        assert txn.facts.tip().n == 0
-        with pytest.raises(apsw.ReadOnlyError):
-            txn.sql.run("DELETE FROM local")
-    put(store, b"x")
-    assert connects == [connection.READ_WRITE]
-    store.close()
-    assert not (tmp_path / "ledger.db-wal").exists()
-
-
-def test_a_write_while_somebody_reads_has_a_connection_of_its_own_and_the_last_takes_the_log_away(
-    tmp_path: Path, connects: list[int]
-) -> None:
-    store = SqliteStore(tmp_path / "ledger.db")
-    with store.read() as first, store.read() as second:
-        counted = "SELECT count(*) FROM content"
-        before = first.sql.fetch_row(counted), second.sql.fetch_row(counted)
-        put(store, b"x")
-        assert connects == [connection.READ_WRITE, connection.READ_ONLY, connection.READ_WRITE]
-        assert (first.sql.fetch_row(counted), second.sql.fetch_row(counted)) == before == ((0,), (0,))
-    put(store, b"y")
-    store.close()
-    assert len(connects) == 3
-    assert not (tmp_path / "ledger.db-wal").exists()

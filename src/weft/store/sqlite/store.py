@@ -244,9 +244,6 @@ class SqliteStore(SqliteBase):
         self._lent: set[SqliteSql] = set()
         """Connections that somebody reads with right now."""
         self._write_sql: SqliteSql | None = None
-        self._first: SqliteSql | None = None
-        """The connection that opened the ledger, until the first write takes it: meanwhile it is a reader like others.
-        To read the schema once more, for a second connection, takes as long as all the rest of opening."""
         self._file_lock: FileLock | None = None
         self._head_file: HeadFile | None = None
         file = self._file.path
@@ -276,7 +273,7 @@ class SqliteStore(SqliteBase):
             raise LedgerTooOld(number, self._schema.number)
         self.replica = local_value(sql, "replica")
         self._pool.append(sql)
-        self._check_heads(sql, HeadFile.load(Path(f"{file}-head")))
+        self._check_heads(HeadFile.load(Path(f"{file}-head")))
 
     def _refuse_foreign(self, file: Path) -> None:
         """A file that is no ledger stays as it is, and nothing is made beside it. Where a lock or a log lies beside it,
@@ -311,7 +308,7 @@ class SqliteStore(SqliteBase):
             self.replica = local_value(self._write_sql, "replica")
             self._head_file, known = HeadFile(heads), HeadFile.load(heads)
             try:
-                self._check_heads(self._write_sql, known)
+                self._check_heads(known)
             except LogCut as cut:
                 if not accept_rollback:
                     raise
@@ -320,28 +317,19 @@ class SqliteStore(SqliteBase):
             if is_copy(self._write_sql):
                 self._take_new_name(self._write_sql, self._head_file)
             keep_log_on_close(connection, False)
-            self._first, self._write_sql = self._write_sql, None
-            _allow_writing(self._first, False)
-            self._pool.append(self._first)
 
-    def _check_heads(self, sql: SqliteSql, heads: list[HeadSlot]) -> None:
-        with explained(sql, self.path):
-            sql.run("BEGIN")
-            try:
-                facts = FactReader(sql)
-                end = facts.tip().n
-                for head in heads:
-                    if head.n <= accepted_loss(sql, head.replica):
-                        continue  # the file is never synced: a power loss may bring it back as it was before
-                    if head.replica != self.replica and head.n > last_event_as(sql, head.replica):
-                        raise LogCut(head.n, end, f"is not that of replica {head.replica}")
-                    if head.n > end:
-                        raise LogCut(head.n, end, "is shorter than that")
-                    if facts.chain_at(head.n) != head.chain:
-                        raise LogCut(head.n, end, "says something else there")
-            finally:
-                if sql.connection.in_transaction:
-                    sql.run("COMMIT")
+    def _check_heads(self, heads: list[HeadSlot]) -> None:
+        with self.read() as txn:
+            end = txn.facts.tip().n
+            for head in heads:
+                if head.n <= accepted_loss(txn.sql, head.replica):
+                    continue  # the file is never synced: a power loss may bring it back as it was before
+                if head.replica != self.replica and head.n > last_event_as(txn.sql, head.replica):
+                    raise LogCut(head.n, end, f"is not that of replica {head.replica}")
+                if head.n > end:
+                    raise LogCut(head.n, end, "is shorter than that")
+                if txn.facts.chain_at(head.n) != head.chain:
+                    raise LogCut(head.n, end, "says something else there")
 
     def _take_new_name(
         self, sql: SqliteSql, head_file: HeadFile, accepted: str | None = None, lost: Sequence[HeadSlot] = ()
@@ -361,26 +349,10 @@ class SqliteStore(SqliteBase):
     def _writer(self) -> SqliteSql:
         if self._write_sql is None:
             self._file.ensure_in_place()
-            if first := self._taken_first():
-                self._write_sql = first
-                return first
             connection = connect(self._file.name, READ_WRITE, self._vfs)
             make_durable(connection)
             self._write_sql = SqliteSql(connection)
         return self._write_sql
-
-    def _taken_first(self) -> SqliteSql | None:
-        """The connection that opened the ledger, unless it is gone, or somebody reads with it now."""
-        first = self._first
-        if first is None:
-            return None
-        try:
-            self._pool.remove(first)
-        except ValueError:
-            return None
-        self._first = None
-        _allow_writing(first, True)
-        return first
 
     def _ensure_in_place(self) -> None:
         file = self._file
@@ -393,9 +365,8 @@ class SqliteStore(SqliteBase):
         try:
             file.ensure_in_place()
         except StoreError:  # another program may have the file open elsewhere, with a log of its own
-            for sql in (self._write_sql, self._first):
-                if sql is not None:
-                    keep_log_on_close(sql.connection, True)
+            if self._write_sql is not None:
+                keep_log_on_close(self._write_sql.connection, True)
             raise
 
     def _discard_writer(self) -> None:
@@ -446,7 +417,6 @@ class SqliteStore(SqliteBase):
             if sql.connection.in_transaction:
                 sql.run("COMMIT")
         except BaseException:  # whatever it was, nobody gets it again
-            self._first = None if sql is self._first else self._first
             sql.connection.close(True)
             raise
         else:
@@ -477,7 +447,7 @@ class SqliteStore(SqliteBase):
 
     def _give_back(self, sql: SqliteSql) -> None:
         """A few readers are kept for the next; those of a rush, or of a store closed meanwhile, are not."""
-        if self._closed or (len(self._pool) >= POOLED_READERS and sql is not self._first):
+        if self._closed or len(self._pool) >= POOLED_READERS:
             sql.connection.close()
         else:
             self._pool.append(sql)
@@ -539,11 +509,8 @@ class SqliteStore(SqliteBase):
                 self._release()
 
     def _release(self) -> None:
-        first = self._taken_first()
         while self._pool:
             self._pool.pop().connection.close()
-        if first is not None:  # after those that only read: the last one that writes takes the log away
-            first.connection.close()
         if self._write_sql is not None:
             self._write_sql.connection.close()
         for beside in (self._file_lock, self._head_file):
@@ -555,10 +522,6 @@ class SqliteStore(SqliteBase):
     def _release_file(self) -> None:
         if not self._lent:
             self._file.release()
-
-
-def _allow_writing(sql: SqliteSql, allow: bool) -> None:
-    sql.connection.execute(f"PRAGMA query_only = {'OFF' if allow else 'ON'}")
 
 
 class MemoryStore(SqliteBase):
