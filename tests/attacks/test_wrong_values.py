@@ -25,8 +25,8 @@ def nested(levels: int) -> list[Any]:
 
 FEW: tuple[Any, ...] = (7, [[]], {"a": 7}, object(), 10**5000, "\ud800", nested(5000))
 VALUES = sized(test=FEW, prove=(*FEW, -1, True, [7], b"x", 1.5, float("nan")))
-NO_VERBS = ("authority", "trust")
-"""Records and stores of their own, which are handed to a ledger rather than asked by its users."""
+NO_VERBS = ("authority", "machine", "trust")
+"""Records and stores of their own, which are handed to a ledger or to verbs rather than asked by their users."""
 COSTLY: tuple[str, ...] = sized(test=("secrets",), prove=())
 """It takes seconds until secrets can be looked for."""
 SECONDS = ("wait", "seconds", "timeout")

@@ -388,7 +388,7 @@ def test_turns_in_no_session_follow_each_other(ledger: Ledger) -> None:
 
 def test_a_turn_of_a_list_takes_what_record_turn_takes(ledger: Ledger) -> None:
     arguments = signature(Ledger.record_turn).parameters.keys() - {"self", "wait"}
-    assert arguments == recording._PLACE | recording._SETTING | recording._TURN
+    assert arguments == recording._ARGUMENTS
     assert ledger.record_turns([]) == []
     wrong: list[tuple[Any, str]] = [
         ("x", "turns is str"),

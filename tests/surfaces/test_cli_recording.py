@@ -220,6 +220,7 @@ def test_record_takes_a_conversation_of_messages_turn_by_turn(weft: Shell) -> No
 
 def test_every_field_of_record_turn_can_be_given_as_json() -> None:
     accepted = {"session", "query", "response", "parent", "expected", "wait", "key"}
+    accepted.add("agent")  # of which `persona` is an earlier spelling
     accepted.add("messages")  # which become a query and a response for each prompt
     for source in (NewTurn, RunConfig):
         accepted |= {name for name, p in inspect.signature(source).parameters.items() if p.kind is p.KEYWORD_ONLY}

@@ -101,8 +101,9 @@ def search_command(
     with its result, in any case. An argument with spaces is a phrase, as is a name such as read_file or src/app.py; its
     words are looked for where it stands nowhere. The last word may be the beginning of one; any is, with a * after it.
     Filters alone list what fits them. On a terminal the best hits come first, under their sessions; elsewhere, and with
-    --newest, the newest. If there are more, the next page's cursor stands on the error stream; on a terminal a larger
-    -n shows more. Without filters what was said in rooms is found, too, and stands last; with --room it is that alone.
+    --newest, the newest. If there are more, the cursor of the next page stands on the error stream, unless that is a
+    terminal: there a larger -n shows more. Without filters what was said in rooms is found, too, and stands last; with
+    --room it is that alone.
 
     At most 5 sessions are found by their title or project, and at most 5 messages of rooms; each counts as a hit. Where
     you may not read the whole ledger, hits stand by date under their sessions. With --json each hit carries the places
