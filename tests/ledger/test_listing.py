@@ -50,8 +50,8 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         found, count = count, 0
         return found
 
-    counting("one")
-    counting("all")
+    counting("fetch_row")
+    counting("fetch_rows")
     return since
 
 
