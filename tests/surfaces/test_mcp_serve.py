@@ -492,6 +492,7 @@ def test_what_is_missing_is_said_in_a_line(weft: Shell, tmp_path: Path, monkeypa
     assert "the tools that write are fork, send" in refused.err
     for module in ("mcp.server.lowlevel.server", "weft.surfaces.mcp.server"):
         monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delattr("weft.surfaces.mcp.server", raising=False)  # as if it was not loaded yet
     monkeypatch.setitem(sys.modules, "mcp.server.lowlevel.server", None)
     missing = weft("mcp", "serve")
     assert missing.out == ""
