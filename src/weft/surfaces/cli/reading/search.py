@@ -107,8 +107,7 @@ def search_command(
 
     At most 5 sessions are found by their title or project, and at most 5 messages of rooms; each counts as a hit. Where
     you may not read the whole ledger, hits stand by date under their sessions. With --json each hit carries the places
-    of the words in its snippet. A hit of --room names the room, the position and who said it. docs/reading.md#search
-    has the details.
+    of the words in its snippet. A hit of --room names room, position and author. docs/reading.md#search has more.
 
     \b
     weft search changelog --role user

@@ -61,7 +61,7 @@ def record_command(call: Call, file: str | None, **options: str | None) -> None:
     another turn with that key is refused.
 
     Its other fields are provider, system, params, tools_spec, finish_reason, error (a failed turn), parent, expected,
-    agent, role, reason, toolset, tools_available, permissions_granted, permissions_used, thinking_config,
+    agent (or persona), role, reason, toolset, tools_available, permissions_granted, permissions_used, thinking_config,
     effective_config, workspace, source_event_id, wait, key and messages. With messages, system, parent and expected are
     said of the first turn, usage and how it ended of the last. With --key, parent and expected are whole ids. When the
     command returns, the turn is durable. docs/python.md#record-what-an-api-answered shows what is taken as it comes.
