@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.attacks.git_person import NESTED, Person, tried
+from tests.file_clock import let_tick
 from tests.runtime.sandbox.repositories import agent_does, agent_runs, make_repository, person_git
 from tests.sandbox import run_shell
 from weft.kernel.errors import InvalidInput
@@ -266,6 +267,7 @@ def test_what_the_person_made_a_moment_before_a_command_stays(person: Person) ->
     """Not even a second: the file system says when the command began."""
     folder = make_repository(person.repository / "node_modules/n", files={"file": "one\n"})
     person_git(folder, "config", "core.pager", "mine")
+    let_tick(person.repository)
     agent_does(person.repository, "echo x > new")
     assert person_git(folder, "config", "core.pager") == "mine"
 

@@ -100,6 +100,7 @@ def told() -> Iterator[OpenLedger]:
     with weft.open(":memory:") as ledger:
         tell_everything(ledger)
         tell_fields(ledger)
+        ledger.graph.catch_up()
         yield ledger
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.file_clock import let_tick
 from weft.runtime.sandbox import sandbox_plan
 from weft.runtime.sandbox.sandbox_plan import ledger_folders
 
@@ -24,15 +25,6 @@ def test_ledgers_are_found_and_not_looked_into(tmp_path: Path) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
-
-
-def let_tick(tree: Path) -> None:
-    """What changes in the tree from now on has another time than what changed until now."""
-    clock = tree.parent / "clock"
-    clock.touch()
-    before = clock.stat().st_ctime_ns
-    while clock.stat().st_ctime_ns == before:
-        clock.touch()
 
 
 @pytest.mark.parametrize("settled_ns", [0, 2_000_000_000])
