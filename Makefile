@@ -54,7 +54,8 @@ lock: setup ## Choose the newest versions that fit, with hashes
 	$(compile) requirements/uv.in -o requirements/uv.txt
 	$(compile) pyproject.toml -o requirements/run.txt
 	$(compile) pyproject.toml --extra postgres --extra secrets --extra signing --extra providers --extra local \
-		--extra code --extra mcp --extra similarity --extra tools --extra tokens --extra docker requirements/test.in \
+		--extra code --extra mcp --extra similarity --extra tools --extra tokens --extra docker --extra server --extra telemetry \
+		requirements/test.in \
 		--overrides requirements/overrides.txt -c requirements/run.txt \
 		-o requirements/test.txt
 	$(compile) pyproject.toml --extra postgres --extra secrets --extra providers --extra similarity requirements/build.in requirements/bench.in \
