@@ -186,6 +186,14 @@ class Layer(Struct, frozen=True, forbid_unknown_fields=True):
         with_object = Layer(tuple(pattern for pattern in self.allow if pattern != right), self.deny)
         return with_object.allows(right, subject)
 
+    def may_allow(self, right: str) -> bool:
+        """Whether it allows this on something, or may: what it is used on is not known yet."""
+        if any(covers(pattern, right) is True for pattern in self.deny):
+            return False
+        if right.endswith(":read") and not any(pattern.partition("(")[0].endswith(":read") for pattern in self.allow):
+            return True
+        return any(covers(pattern, right) is not False for pattern in self.allow)
+
     def allows_reading(self, right: str, subject: str | None = None) -> bool:
         """The same for a right to read. A layer that allows no right to read by its name limits changes alone."""
         if any(pattern.partition("(")[0].endswith(":read") for pattern in self.allow):
@@ -201,6 +209,11 @@ class Rights(Struct, frozen=True, forbid_unknown_fields=True):
     def allows(self, right: str, subject: str | None = None) -> bool:
         """`subject` is what the right is used on: the command that a shell would run, the label of a session."""
         return all(layer.allows(right, subject) for layer in self.layers)
+
+    def may_allow(self, right: str) -> bool:
+        """Whether every layer allows this on something, or may: what a caller is let in by, before it is known what the
+        right is used on."""
+        return all(layer.may_allow(right) for layer in self.layers)
 
     def allows_reading(self, right: str, subject: str | None = None) -> bool:
         return all(layer.allows_reading(right, subject) for layer in self.layers)

@@ -263,6 +263,16 @@ class BrokerReady(Struct, frozen=True, kw_only=True):
     waiting: int
 
 
+class ServerReady(Struct, frozen=True, kw_only=True):
+    """`serve`: printed once requests are answered at `url`."""
+
+    ready: bool
+    pid: int
+    url: str
+    has_broker: bool
+    """Whether messages are answered in the same process."""
+
+
 # --- What `weft approve` and `weft reject` answer, and what is said of a tool call that waits for them.
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -443,7 +443,7 @@ class Verb(Generic[P, R]):
 
     def answer_type(self) -> Any:
         """What it answers, as it is annotated."""
-        return get_type_hints(self.function, localns=_later_names(self.function))["return"]
+        return get_type_hints(self.function, localns=dict(names_for_types(self.function.__module__)))["return"]
 
     def opening(self, given: Mapping[str, Any]) -> OpenMode:
         """How the ledger is opened for these arguments: some change nothing."""
@@ -587,14 +587,15 @@ def _field_type(parameter: Parameter) -> Any:
     return Annotated[kind, msgspec.Meta(description=details.help)]
 
 
-def _later_names(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the module of a function imports for its types alone."""
+@lru_cache
+def names_for_types(module: str) -> Mapping[str, Any]:
+    """What a module imports for its types alone."""
     import ast
     import sys
     from importlib import import_module
 
     names: dict[str, Any] = {}
-    tree = ast.parse(inspect.getsource(sys.modules[function.__module__]))
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
     blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     for node in (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)):
         for alias in node.names:

@@ -137,6 +137,7 @@ COMMANDS = {
         "send": "Send a message to a session, an agent or a turn; show the answer.",
         "inbox": "List the messages that wait, and those that failed.",
         "broker": "Serve the messages of every session until stopped.",
+        "serve": "Serve this ledger over HTTP until stopped.",
         "approvals": "List the tool calls that wait for approval.",
         "approve": "Approve a tool call that waits for a person.",
         "reject": "Reject a tool call that waits for a person.",
@@ -183,6 +184,7 @@ _MODULES = {
     "ledgers.ledger_checks": "doctor verify rebuild",
     "ledgers.erasing": "erase secrets",
     "work.send": "send retry broker",
+    "work.serve": "serve",
     "chat.room_command": "room",
     "chat.chat": "chat",
     "programs.mcp_servers": "mcp",
@@ -222,7 +224,6 @@ MEANT = {
     "remove": "delete",
     "ask": "send",
     "run": "agent run",
-    "serve": "broker",
     "login": "credential",
     "sync": "pull or push",
 }

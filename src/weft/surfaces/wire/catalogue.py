@@ -116,7 +116,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         answers.SessionEntry, answers.ListedTurn, answers.ShownTurn, answers.ShownContext, answers.ReadTurn,
         answers.UnfinishedTurn,
         answers.PickedTurn, answers.SummaryTurn, answers.ChatReply, answers.NodeTags,
-        answers.SentMessage, answers.InterruptedTurn, answers.BrokerReady, ListedSession,
+        answers.SentMessage, answers.InterruptedTurn, answers.BrokerReady, answers.ServerReady, ListedSession,
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
         model.Branch, model.SessionAlias, model.HeadMove, model.SessionMove, model.RevisionTarget,
         model.AppliedSubstitution, Provenance,

@@ -327,24 +327,8 @@ def broker_command(call: Call, capacity: int) -> None:
 
 async def _serve(call: Call, access: BrokerAccess, capacity: int) -> None:
     from weft.ledger.api import Runs
-    from weft.runtime.broker.broker import Broker
 
-    crossing = access.mirror.crossing
-
-    def note_error(name: str, error: Exception) -> None:
-        call.note(Span(f"{name}: {error}", "warn"))
-
-    prepare = partial(access.acting.background_jobs, note_error, partial(note_untold, call))
-    jobs = await crossing.run(prepare)
-    broker = Broker(
-        access.ledger,
-        crossing,
-        access.planner,
-        capacity=capacity,
-        is_streamed=True,
-        background=jobs,
-        on_left=partial(note_error, "turns"),
-    )
+    crossing, broker = access.mirror.crossing, await full_broker(call, access, capacity)
     waiting = await crossing.run(Runs(access.ledger).waiting)
     approvals = await crossing.run(lambda: access.ledger.approvals.list(limit=LISTED_APPROVALS))
     serving = asyncio.ensure_future(broker.serve())
@@ -363,6 +347,25 @@ async def _serve(call: Call, access: BrokerAccess, capacity: int) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
     call.note("stopped")
+
+
+async def full_broker(call: Call, access: BrokerAccess, capacity: int) -> Broker:
+    """A broker of every session, with all that it does beside answering."""
+    from weft.runtime.broker.broker import Broker
+
+    def note_error(name: str, error: Exception) -> None:
+        call.note(Span(f"{name}: {error}", "warn"))
+
+    prepare = partial(access.acting.background_jobs, note_error, partial(note_untold, call))
+    return Broker(
+        access.ledger,
+        access.mirror.crossing,
+        access.planner,
+        capacity=capacity,
+        is_streamed=True,
+        background=await access.mirror.crossing.run(prepare),
+        on_left=partial(note_error, "turns"),
+    )
 
 
 class _Stop:

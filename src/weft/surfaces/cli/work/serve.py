@@ -1,0 +1,101 @@
+"""`weft serve`: the ledger over HTTP, and a broker beside it, until it is stopped."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.surfaces.cli.command_line import Call
+from weft.surfaces.cli.command_line import command as weft_command
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.work.broker_call import BrokerAccess, with_broker
+from weft.surfaces.cli.work.send import CAPACITY_TURNS, full_broker
+from weft.verbs.answers import ServerReady
+
+if TYPE_CHECKING:
+    from weft.surfaces.server.application import Served
+
+MOST_PORT = 65535
+
+
+@weft_command("serve")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(0, MOST_PORT),
+    default=8420,
+    help="Listen on this port of this machine; 0 is any free one. Default: 8420.",
+)
+@click.option("--no-broker", is_flag=True, help="Answer requests alone; a broker elsewhere answers messages.")
+def serve_command(call: Call, port: int, no_broker: bool) -> None:
+    """Serve this ledger over HTTP until stopped.
+
+    It listens on this machine alone, at http://127.0.0.1:8420. Requests need a credential: `weft token create` makes a
+    token. /openapi.json describes every route; docs/http.md tells how to use them. Messages are answered in the same
+    process, as `weft broker` does.
+
+    SIGTERM or Ctrl-C lets it finish what runs; a second one leaves turns to other brokers.
+
+    One line says that it is ready.
+    """
+    call.ensure_owner("serve")
+    _ensure_installed()
+    from weft.surfaces.server.serving import bound_socket
+
+    taken = bound_socket(port)
+    try:
+        with_broker(call, lambda access: _serve(call, access, taken, has_broker=not no_broker))
+    finally:
+        taken.close()
+
+
+def _ensure_installed() -> None:
+    from weft.kernel.errors import Unsupported
+
+    try:
+        import httptools
+        import starlette
+        import uvicorn
+    except ImportError as error:
+        raise Unsupported(
+            f"serving needs the package {error.name}", "install it with `pip install 'weft[server]'`"
+        ) from None
+    del httptools, starlette, uvicorn
+
+
+async def _serve(call: Call, access: BrokerAccess, taken: Any, *, has_broker: bool) -> None:
+    from weft.surfaces.server.application import Application
+    from weft.surfaces.server.serving import LOOPBACK, Serving
+
+    port = taken.getsockname()[1]
+    application = Application(served_ledger(call, access, port))
+    broker = await full_broker(call, access, CAPACITY_TURNS) if has_broker else None
+    ready = ServerReady(ready=True, pid=os.getpid(), url=f"http://{LOOPBACK}:{port}", has_broker=has_broker)
+
+    def show_ready() -> None:
+        call.answer(ready, [f"ready: {ready.url}"])
+        sys.stdout.flush()
+
+    await Serving(application, taken, broker, call.note).run(show_ready)
+    call.note("stopped")
+
+
+def served_ledger(call: Call, access: BrokerAccess, port: int) -> Served:
+    """What requests are answered from."""
+    from weft.surfaces.cli.credentials import verified_token
+    from weft.surfaces.cli.work.sandbox_access import LedgerMachine
+    from weft.surfaces.server.application import Served
+    from weft.surfaces.server.callers import Callers
+    from weft.surfaces.server.guards import HostGuard
+
+    return Served(
+        ledger=access.ledger,
+        crossing=access.mirror.crossing,
+        callers=Callers(verified_token),
+        hosts=HostGuard(port),
+        machine=LedgerMachine(access.ledger, call.trust_store),
+        note=lambda text: call.note(Span(text, "warn")),
+    )

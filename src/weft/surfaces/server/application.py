@@ -1,0 +1,224 @@
+"""The ASGI application: a request is guarded, its caller known, its right checked, and then its route is asked.
+
+Paths are taken apart before they are decoded, so that a name may hold a slash as `%2F`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from msgspec import Struct
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from weft.surfaces.server.callers import Caller, Callers
+from weft.surfaces.server.guards import SECURITY_HEADERS, HostGuard, ensure_json, read_body
+from weft.surfaces.server.problems import Refusal, problem_of
+from weft.surfaces.server.route_table import BASE, ROUTES, Route
+from weft.surfaces.server.verb_requests import RETRY_HEADER, VerbRequests
+from weft.surfaces.wire.forms import document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.types import Receive, Scope, Send
+
+    from weft.ledger.api import Ledger
+    from weft.runtime.ledger_port import Executor
+    from weft.verbs.declaration import Machine
+
+Note = Callable[[str], None]
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Served(Struct, frozen=True, kw_only=True):
+    """What the application answers from: one open ledger, its threads, and the machine that it works on."""
+
+    ledger: Ledger
+    crossing: Executor
+    callers: Callers
+    hosts: HostGuard
+    machine: Machine
+    note: Note
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """What a path answers. One without a right is public; `names` are the parameters of its path."""
+
+    method: str
+    path: str
+    right: str | None
+    handler: Callable[[Request, Caller | None, dict[str, str]], Awaitable[Response]]
+
+
+class Application:
+    """Answers requests over one open ledger."""
+
+    def __init__(self, served: Served, more: Iterable[Endpoint] = ()) -> None:
+        self._served = served
+        self.ending = asyncio.Event()
+        """Set once the server is to end: streams end then, and are resumed elsewhere."""
+        self._paths = PathTree()
+        self.endpoints = [*(_verb_endpoint(served, route) for route in ROUTES), *_public(served), *more]
+        for endpoint in self.endpoints:
+            self._paths.add(endpoint)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _answer_lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not served")
+        request = Request(scope, receive)
+        try:
+            response = await self._answered(request)
+        except ClientDisconnect:
+            return
+        for name, value in SECURITY_HEADERS.items():
+            response.headers.setdefault(name, value)
+        await response(scope, receive, send)
+
+    def end_streams(self) -> None:
+        self.ending.set()
+
+    async def _answered(self, request: Request) -> Response:
+        try:
+            self._served.hosts.check(request)
+            endpoint, names = self._paths.find(request.method, raw_path(request))
+            caller = None
+            if endpoint.right is not None:
+                caller = await self._served.crossing.run(lambda: self._served.callers.caller(request.headers))
+                if not caller.authority.rights.may_allow(endpoint.right):
+                    raise caller.authority.refusal(endpoint.right)
+            return await endpoint.handler(request, caller, names)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            response = problem_of(error)
+            if response.status_code == 500:
+                self._served.note(f"{request.method} {request.url.path}: {type(error).__name__}: {error}")
+            return response
+
+
+def raw_path(request: Request) -> str:
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    return raw.partition(b"?")[0].decode("ascii", "replace")
+
+
+async def _answer_lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+# --- Which endpoint a path means.
+
+
+class PathTree:
+    """Endpoints by the parts of their paths. A name stands for any one part, and a fixed part goes before it."""
+
+    def __init__(self) -> None:
+        self._fixed: dict[str, PathTree] = {}
+        self._named: PathTree | None = None
+        self._endpoints: dict[str, Endpoint] = {}
+
+    def add(self, endpoint: Endpoint) -> None:
+        node = self
+        for part in endpoint.path.strip("/").split("/"):
+            if part.startswith("{"):
+                node._named = node = node._named or PathTree()
+            else:
+                node = node._fixed.setdefault(part, PathTree())
+        assert endpoint.method not in node._endpoints, f"{endpoint.method} {endpoint.path} is there twice"
+        node._endpoints[endpoint.method] = endpoint
+
+    def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
+        """Raises Refusal with 404 or 405."""
+        values: list[str] = []
+        node: PathTree | None = self
+        for part in path.strip("/").split("/"):
+            assert node is not None
+            fixed = node._fixed.get(part)
+            if fixed is None:
+                values.append(unquote(part, errors="surrogateescape"))
+            node = fixed or node._named
+            if node is None:
+                break
+        if node is None or not node._endpoints:
+            raise Refusal(404, "route_unknown", "there is no such route", f"{BASE} has them: see /openapi.json")
+        endpoint = node._endpoints.get("GET" if method == "HEAD" else method)
+        if endpoint is None:
+            allowed = ", ".join(sorted(node._endpoints))
+            raise Refusal(405, "method_refused", f"this route takes {allowed}", headers={"allow": allowed})
+        names = [part[1:-1] for part in endpoint.path.strip("/").split("/") if part.startswith("{")]
+        return endpoint, dict(zip(names, values, strict=True))
+
+
+# --- Endpoints of verbs.
+
+
+def _verb_endpoint(served: Served, route: Route) -> Endpoint:
+    requests: list[VerbRequests] = []  # made when it is first asked: a verb's module is loaded then
+
+    async def handle(request: Request, caller: Caller | None, names: dict[str, str]) -> Response:
+        assert caller is not None
+        if not requests:
+            requests.append(VerbRequests(route))
+        body = await read_body(request)
+        ensure_json(request, body)
+        query = request.query_params.multi_items()
+        arguments = requests[0].arguments(names, query, body, request.headers.get(RETRY_HEADER))
+
+        def answer() -> Any:
+            ledger = served.ledger.acting_as(caller.authority)
+            machine = served.machine if caller.may_use_machine else None
+            return requests[0].answer(ledger, arguments, machine)
+
+        return json_response(request, await served.crossing.run(answer), route.status)
+
+    return Endpoint(method=route.method, path=route.full_path, right=route.right, handler=handle)
+
+
+def json_response(request: Request, value: Any, status: int = 200) -> Response:
+    """A document; one that the caller has already is not sent again."""
+    if value is None:
+        return Response(status_code=204)
+    text = document(value).encode("utf-8", "surrogatepass")
+    headers = {}
+    if request.method in ("GET", "HEAD"):
+        headers = {"etag": f'"{hashlib.sha256(text).hexdigest()[:32]}"', "cache-control": "private, no-cache"}
+        wanted = request.headers.get("if-none-match", "")
+        if headers["etag"] in [tag.strip().removeprefix("W/") for tag in wanted.split(",")]:
+            return Response(status_code=304, headers=headers)
+    return Response(text, status, headers, media_type="application/json")
+
+
+# --- What anybody may ask.
+
+
+def _public(served: Served) -> list[Endpoint]:
+    described: list[bytes] = []
+
+    async def openapi(request: Request, _: Caller | None, __: dict[str, str]) -> Response:
+        if not described:
+            from weft.surfaces.server.openapi import description
+
+            described.append(await served.crossing.run(lambda: document(description()).encode()))
+        return Response(described[0], media_type="application/json")
+
+    async def health(request: Request, _: Caller | None, __: dict[str, str]) -> Response:
+        return json_response(request, {"status": "ok"})
+
+    async def ready(request: Request, _: Caller | None, __: dict[str, str]) -> Response:
+        """Whether the ledger can be read now."""
+        await served.crossing.run(served.ledger.newest)
+        return json_response(request, {"status": "ready"})
+
+    handlers = {"/openapi.json": openapi, "/health": health, "/ready": ready}
+    return [Endpoint(method="GET", path=path, right=None, handler=handler) for path, handler in handlers.items()]

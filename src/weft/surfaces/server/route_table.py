@@ -1,0 +1,143 @@
+"""Every route that calls a verb: its method and path, the verb, and the right that it needs.
+
+Whoever asks is checked for the right before anything else is done; the ledger then checks each object, as it does for
+every caller.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from weft.verbs.declaration import Verb
+
+BASE = "/api/v1"
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """One operation of the interface. `{name}` in a path is the parameter of that name."""
+
+    method: Method
+    path: str
+    """Below BASE."""
+    verb_name: str
+    """The name of a function of `weft.verbs`; by it the operation goes."""
+    tag: str
+    reading: str = ""
+    """The right to read that it needs, where its verb changes nothing."""
+    status: int = 200
+
+    @property
+    def verb(self) -> Verb[..., Any]:
+        import weft.verbs
+
+        verb: Verb[..., Any] = getattr(weft.verbs, self.verb_name)
+        return verb
+
+    @property
+    def right(self) -> str:
+        """What a caller needs to be let in; one who may use it on something is, and the ledger looks at each object."""
+        right = self.reading or self.verb.right
+        assert right, f"{self.verb_name} changes nothing, so its route says what reads"
+        return right
+
+    @property
+    def full_path(self) -> str:
+        return BASE + self.path
+
+    @property
+    def path_names(self) -> tuple[str, ...]:
+        return tuple(part.partition("}")[0].partition(":")[0] for part in self.path.split("{")[1:])
+
+
+def _routes(tag: str, reading: str, *lines: str) -> list[Route]:
+    """`GET /sessions sessions`. What changes something needs the right that its verb declares; what reads needs
+    `reading`."""
+    return [_route(tag, reading, *line.split()) for line in lines]
+
+
+def _route(tag: str, reading: str, method: str, path: str, verb_name: str) -> Route:
+    status = 201 if verb_name.endswith("_create") else 200
+    right = reading if method == "GET" else ""
+    return Route(method=method, path=path, verb_name=verb_name, reading=right, tag=tag, status=status)  # type: ignore[arg-type]
+
+
+ROUTES: tuple[Route, ...] = (
+    *_routes(
+        "sessions",
+        "session:read",
+        "GET /sessions sessions",
+        "POST /sessions session_create",
+        "PATCH /sessions/{session} session_configure",
+        "DELETE /sessions/{session} delete",
+        "GET /sessions/{session}/reflog reflog",
+        "POST /sessions/{session}/rename rename",
+        "POST /sessions/{session}/aliases alias",
+        "POST /sessions/{session}/promote session_promote",
+        "POST /sessions/{session}/archive archive",
+        "POST /sessions/{session}/move move",
+        "POST /sessions/{session}/restore restore",
+        "POST /sessions/{session}/settle settle",
+        "POST /sessions/{session}/unify session_unify",
+        "POST /sessions/{session}/pause session_pause",
+        "POST /sessions/{session}/resume session_resume",
+        "POST /sessions/{session}/complete session_complete",
+        "POST /sessions/{session}/undo undo",
+    ),
+    *_routes(
+        "branches",
+        "session:read",
+        "POST /turns/{rev}/forks fork",
+        "POST /sessions/{into}/merges merge",
+        "POST /sessions/{onto}/picks cherry_pick",
+        "POST /sessions/{into}/summaries summarize",
+    ),
+    *_routes(
+        "programs",
+        "program:read",
+        "GET /programs program_list",
+        "GET /programs/{name} program_get",
+        "PATCH /programs/{name} program_configure",
+        "DELETE /programs/{name} program_delete",
+        "GET /programs/{name}/history program_history",
+        "GET /programs/{name}/diff program_diff",
+        "POST /programs/{name}/revert program_revert",
+        "POST /programs/{name}/publish program_publish",
+        "POST /programs/{name}/deprecate program_deprecate",
+        "GET /providers provider_list",
+        "POST /providers provider_create",
+        "GET /providers/{name} provider_show",
+        "PATCH /providers/{name} provider_configure",
+        "GET /models model_list",
+        "POST /models model_create",
+        "GET /models/{name} model_show",
+        "PATCH /models/{name} model_configure",
+        "GET /code code_list",
+        "GET /information info_list",
+        "POST /information/{name}/validate info_validate",
+        "POST /information/{name}/activate info_activate",
+        "POST /information/{name}/archive info_archive",
+    ),
+    *_routes(
+        "tags",
+        "program:read",
+        "GET /nodes nodes",
+        "GET /nodes/{node}/tags tag_list",
+        "POST /nodes/{node}/tags tag_add",
+        "DELETE /nodes/{node}/tags tag_remove",
+    ),
+    *_routes(
+        "triggers",
+        "program:read",
+        "GET /triggers trigger_list",
+        "POST /triggers trigger_create",
+        "GET /triggers/{name} trigger_show",
+        "PATCH /triggers/{name} trigger_configure",
+        "DELETE /triggers/{name} trigger_delete",
+        "GET /triggers/{name}/firings trigger_history",
+        "POST /triggers/{name}/pause trigger_pause",
+        "POST /triggers/{name}/resume trigger_resume",
+    ),
+)

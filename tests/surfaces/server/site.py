@@ -1,0 +1,112 @@
+"""The application over an open ledger, asked in this process as uvicorn would ask it, with real tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+from msgspec import Struct
+
+import weft
+from weft.aio.crossing import Pool
+from weft.kernel.authority import Layer, Principal, PrincipalKind, Rights
+from weft.ledger.api import Ledger
+from weft.runtime.egress.context_tokens import RootKey, TokenContent, read, sign
+from weft.surfaces.opening import OWNER, context_from_env
+from weft.surfaces.server.application import Application, Served
+from weft.surfaces.server.callers import Callers
+from weft.surfaces.server.guards import HostGuard
+
+PORT = 8420
+BASE_URL = f"http://127.0.0.1:{PORT}"
+KEY = RootKey.new(1)
+SOON_MS = 1_000_000
+
+
+class Site:
+    """A served ledger. Its requests are answered one after the other."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.pool = ledger, Pool(2)
+        self.now_ms, self.revoked, self.notes = 0, set[str](), list[str]()
+        self.served = Served(
+            ledger=ledger,
+            crossing=self.pool,
+            callers=Callers(self._verified),
+            hosts=HostGuard(PORT),
+            machine=ledger.machine,  # type: ignore[attr-defined]
+            note=self.notes.append,
+        )
+        self.application = Application(self.served)
+        self._runner = asyncio.Runner()
+
+    def _verified(self, token: str) -> TokenContent:
+        return read(token, {KEY.number: KEY.public_bytes}, now_ms=self.now_ms, revoked=self.revoked)
+
+    def token(
+        self,
+        acting: str | None = None,
+        *,
+        allow: Sequence[str] = (),
+        deny: Sequence[str] = (),
+        expires_ms: int = SOON_MS,
+    ) -> str:
+        """Of the owner, or of somebody who acts on their behalf; without `allow` with all rights."""
+        layers = (Layer(tuple(allow) or ("*",), tuple(deny)),) if allow or deny else ()
+        context = context_from_env(OWNER, variable=None, rights=Rights(layers))
+        if acting is not None:
+            context = context.delegate(Principal(PrincipalKind.PROGRAM, acting))
+        return sign(context, KEY, expires_ms=expires_ms, begins_with_owner=True)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        json: Any = None,
+        *,
+        token: str | None = "",
+        headers: dict[str, str] | None = None,
+        content: bytes | None = None,
+    ) -> Answered:
+        """What is answered; as the owner, unless a token is given, or None for nobody."""
+        sent = {} if token is None else {"authorization": f"Bearer {token or self.token()}"}
+        return self._runner.run(self._asked(method, path, json, {**sent, **(headers or {})}, content))
+
+    async def _asked(
+        self, method: str, path: str, json: Any, headers: dict[str, str], content: bytes | None
+    ) -> Answered:
+        transport = httpx2.ASGITransport(self.application, raise_app_exceptions=True)
+        async with httpx2.AsyncClient(transport=transport, base_url=BASE_URL) as client:
+            response = await client.request(method, path, json=json, headers=headers, content=content)
+            return Answered(response.status_code, dict(response.headers), response.content)
+
+    def close(self) -> None:
+        self._runner.run(self.pool.close(lambda: None))
+        self._runner.close()
+
+
+class Answered(Struct, frozen=True):
+    """A response, read whole."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        import msgspec
+
+        return msgspec.json.decode(self.body)
+
+
+@contextmanager
+def open_site(path: str = ":memory:") -> Iterator[Site]:
+    with weft.open(path, variable=None) as ledger:
+        site = Site(ledger)
+        try:
+            yield site
+        finally:
+            site.close()

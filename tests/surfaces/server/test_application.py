@@ -1,0 +1,138 @@
+"""Requests over an open ledger: who is let in, what verbs answer, and how errors are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.surfaces.server.site import BASE_URL, Site, open_site
+from weft.surfaces.server.route_table import ROUTES
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with open_site() as site:
+        yield site
+
+
+def test_a_page_of_sessions_is_what_the_command_answers_with_the_cursor_beside(site: Site) -> None:
+    for name in ("one", "two", "three"):
+        site.ledger.record_turn(session=name, query=["hello"], response="hi")
+    first = site.ask("GET", "/api/v1/sessions?limit=2").json
+    assert [item["label"] for item in first["items"]] == ["three", "two"]
+    second = site.ask("GET", f"/api/v1/sessions?limit=2&after={first['next']}").json
+    assert [item["label"] for item in second["items"]] == ["one"]
+    assert second["next"] is None
+
+
+def test_nobody_is_let_in_without_a_credential(site: Site) -> None:
+    for route in ROUTES:
+        path = route.full_path.replace("{", "").replace("}", "")
+        answered = site.ask(route.method, path, token=None)
+        assert (answered.status, answered.json["code"]) == (401, "credential_missing"), route
+        assert answered.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_a_token_is_taken_in_one_way_alone(site: Site) -> None:
+    token = site.token()
+    for headers in ({"x-api-key": token}, {"cookie": f"token={token}"}, {"authorization": f"Basic {token}"}):
+        assert site.ask("GET", "/api/v1/sessions", token=None, headers=headers).status == 401
+    assert site.ask("GET", f"/api/v1/sessions?token={token}", token=None).status == 401
+
+
+def test_a_token_that_expired_or_was_revoked_counts_no_longer(site: Site) -> None:
+    token = site.token(expires_ms=10)
+    assert site.ask("GET", "/api/v1/sessions", token=token).status == 200
+    site.now_ms = 10
+    assert site.ask("GET", "/api/v1/sessions", token=token).json["code"] == "token_refused"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 421),
+        ({"host": "evil.example:8420"}, 421),
+        ({"host": "0.0.0.0:8420"}, 421),
+        ({"host": "127.0.0.1"}, 421),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": BASE_URL}, 200),
+        ({"host": "localhost:8420"}, 200),
+    ],
+)
+def test_a_foreign_host_or_origin_is_refused_before_the_credential(
+    site: Site, headers: dict[str, str], status: int
+) -> None:
+    assert site.ask("GET", "/api/v1/sessions", headers=headers).status == status
+
+
+def test_a_right_is_asked_for_before_anything_is_looked_up(site: Site) -> None:
+    reading = site.token(allow=["*:read"])
+    answered = site.ask("POST", "/api/v1/sessions/nothing/rename", {"label": "x"}, token=reading)
+    assert (answered.status, answered.json["code"]) == (403, "not_allowed")
+    assert site.ask("POST", "/api/v1/sessions/nothing/rename", {"label": "x"}).status == 404
+
+
+def test_a_name_may_hold_a_slash(site: Site) -> None:
+    site.ledger.record_turn(session="main", query=["hello"], response="hi")
+    assert site.ask("POST", "/api/v1/sessions/main/rename", {"label": "a/b"}).status == 200
+    assert site.ask("GET", "/api/v1/sessions/a%2Fb/reflog").json["items"]
+
+
+def test_a_retry_with_the_same_key_has_no_further_effect(site: Site) -> None:
+    provider = {"name": "p", "kind": "openai", "base_url": "https://provider.example/v1"}
+    first, again = (site.ask("POST", "/api/v1/providers", provider, headers={"idempotency-key": "k"}) for _ in range(2))
+    assert (first.status, first.json["id"]) == (201, again.json["id"])
+    other = site.ask("POST", "/api/v1/providers", {**provider, "name": "q"}, headers={"idempotency-key": "k"})
+    assert other.status == 409
+
+
+def test_what_is_known_already_is_not_sent_again(site: Site) -> None:
+    tag = site.ask("GET", "/api/v1/sessions").headers["etag"]
+    answered = site.ask("GET", "/api/v1/sessions", headers={"if-none-match": tag})
+    assert (answered.status, answered.body) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "type", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 422),
+        (b'{"label": 1}', "application/json", 422),
+        (b'{"other": "x", "label": "y"}', "application/json", 422),
+        (b'{"session": "x", "label": "y"}', "application/json", 422),
+        (b'{"label": "y"}', "text/plain", 415),
+        (b"label=y", "application/x-www-form-urlencoded", 415),
+        (b"[" * 100_000, "application/json", 400),
+        (b'{"label": "' + b"x" * 2_000_000 + b'"}', "application/json", 413),
+    ],
+)
+def test_a_body_that_cannot_be_taken_is_refused(site: Site, content: bytes, type: str, status: int) -> None:
+    site.ledger.record_turn(session="main", query=["hello"], response="hi")
+    answered = site.ask("POST", "/api/v1/sessions/main/rename", content=content, headers={"content-type": type})
+    assert answered.status == status
+    assert answered.headers["content-type"] == "application/problem+json"
+    assert site.ledger.session("main").label == "main"
+
+
+def test_an_unknown_path_or_method_is_told(site: Site) -> None:
+    assert site.ask("GET", "/api/v1/nothing").json["code"] == "route_unknown"
+    assert site.ask("DELETE", "/api/v1/sessions").headers["allow"] == "GET, POST"
+
+
+def test_the_description_names_every_route_and_its_right(site: Site) -> None:
+    described = site.ask("GET", "/openapi.json", token=None).json
+    told = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
+    assert told == {(route.method, route.full_path) for route in ROUTES}
+    rights = {operation["x-right"] for methods in described["paths"].values() for operation in methods.values()}
+    assert rights == {route.right for route in ROUTES}
+
+
+def test_a_fault_of_the_server_tells_nothing_of_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.verbs import session_verbs
+
+    monkeypatch.setattr(session_verbs.sessions, "function", None)
+    answered = site.ask("GET", "/api/v1/sessions")
+    assert (answered.status, answered.json["detail"]) == (500, "the server failed; its log says how")
+    assert len(site.notes) == 1
