@@ -63,6 +63,38 @@ config main | tools main | compact main --list | stats --json | room show r | ro
 embed-stats | route hello | help | help revisions | help exit-codes | info find x | policy show | policy test
 task show t1 | trigger show tr | trigger show nobody | trigger history tr | trigger history tr -n 1 | sandbox profiles
 completion bash
+search hello --rank | search hello --newest | search --role user | search --role nobody hello | search | search "a b"
+search "hello question" | search "question hello" -n 0 | search hello --as ann | search hello --as nobody
+search --since 2090-01-01 | search hello --origin nothing | search hello --project none | search hello --model none
+search hello --model sonnet -n 2 | search hello --room r | search hello --room r --role user | search hello --room nobody
+search hello --since never | search hello --path src | search hello -n 1 --after XX | search fix -n 3
+show main --full | show main --original | show side | show empty | show @{1} | log -1 | log -n 0 | log side --graph
+log --graph --oneline | log main --session other | log --session nobody | log --after XX | log @{0} | read main~1
+read main --original | read empty | read nobody | context --session side | context --session nobody | context main~1
+context main --session side | context main --count | context --count | context empty | context --session empty
+tree other | tree nobody | diff main | diff | diff main side | diff main side -p | diff main side --exit-code
+diff side main~1 | diff --files | diff main --files -p | diff main side --files | diff nobody main | diff main nobody
+files parser.py | files parser.py --kind written | files src -n 1 | files ./a.py | files x --kind nothing
+blame parser.py | blame nothing.py | blame parser.py --recorded | blame samples | blame ./nothing.py
+usage --by session | usage --by provider | usage --by origin -n 1 | usage --by month --since 2026-01-01
+usage --branch main | usage --branch nobody | usage --tree main | usage --abandoned | usage --abandoned --by day
+usage --since never | usage --model none | usage --project none | usage --origin nothing | usage --session main
+usage --session nobody | usage --room r | usage --chart | usage --no-chart -n 2 | usage --prices nowhere.toml
+usage --branch main --tree main | usage -n 0 | usage --until 2020-01-01 | projects --since 2090-01-01 | projects -n 1
+projects -n 0 | projects --since never | projects --until 2026-06-01 | story all | story all --full | story today
+story 2025 | story never | story 2090 | story .. | audit main | audit --list | audit --problems | audit --strict
+audit --by persona | audit --by nothing | audit --suggest | audit --suggest --strict | audit --events
+audit --events --actor a | audit --events main | audit --actor a | audit --actor nobody | audit --tool Bash
+audit nobody | audit --since 2090-01-01 | audit --since never | graph node nobody | graph node session:main
+graph node program:a | graph neighbours main --type EVENT_PRODUCES | graph neighbours main --type NOTHING
+graph neighbours main --direction out -n 2 | graph neighbours main --direction x | graph neighbours main --dot
+graph neighbours main --svg | graph neighbours main --dot --svg | graph neighbours main --at 2020-01-01
+graph neighbours main --known-at never | graph path main side --dot | graph path main side | graph path main side -n 1
+graph path main nobody | graph path main side --longest 1 | graph path main side --longest 0 | graph history main
+graph history main -n 1 | graph history main --dot | graph history nobody | graph lineage main | graph lineage side --svg
+graph calls main | graph calls main --dot | graph resources | graph resources main | graph resources --dot
+graph policies | graph policies a | graph policies --svg | graph ancestry side | graph ancestry side --dot
+graph ancestry side -n 1 | graph neighbours main -n 0 | graph neighbours main -n 10001
 """
 MAKING = """
 record --session main --query "hello there" --response "hello to you" --model sonnet

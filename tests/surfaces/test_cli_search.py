@@ -92,7 +92,7 @@ def test_an_archived_session_is_marked(weft: Shell) -> None:
 
 
 def test_a_long_lag_is_indexed_first(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "WORTH_INDEXING", 3)
+    monkeypatch.setattr(command_line, "MOST_UNINDEXED_EVENTS", 3)
     weft.record("needle")
     assert len(weft.json("search", "needle")) == 2
     with library.open(weft.folder / ".weft" / "ledger.db", read_only=True) as ledger:

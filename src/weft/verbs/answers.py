@@ -5,8 +5,8 @@ about tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, overload
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -62,6 +62,36 @@ class Listing(Answer, Generic[T], frozen=True, kw_only=True):
     items: Sequence[T]
     next: str | None = None
     """Where the next page begins."""
+    left_out: int = 0
+    """How many turns are still being written, and were not looked at."""
+
+
+class LazyList(Sequence[T]):
+    """Records that are read while somebody goes through them once, as long as the ledger is open. Whoever asks for one
+    of them, or how many there are, has all of them read first."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = items
+
+    def read_all(self) -> list[T]:
+        if not isinstance(self._items, list):
+            self._items = list(self._items)
+        return self._items
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self.read_all())
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self.read_all()[index]
 
 
 class JsonValue(Struct, frozen=True):

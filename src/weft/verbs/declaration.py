@@ -33,6 +33,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.kernel.errors import InvalidInput, Unsupported
+from weft.verbs.answers import LazyList, Listing
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -52,9 +53,10 @@ T = TypeVar("T")
 class Names(Struct, frozen=True):
     """What a text names, so that a shell completes it and a form lets people choose."""
 
-    what: Literal["session", "program", "message", "approval"]
+    what: Literal["session", "program", "message", "approval", "node", "word"]
     of: tuple[str, ...] = ()
-    """Only programs of these kinds, or messages in these states; all, where it is empty."""
+    """Only programs of these kinds, or messages in these states; all, where it is empty. Of words: those that are
+    proposed."""
 
 
 SESSION = Names("session")
@@ -73,6 +75,8 @@ class TypedForm(StrEnum):
     """`-` stands for what is piped in."""
     FILE = "file"
     """The name of a file stands for its text; `-` is what is piped in."""
+    PLACE = "place"
+    """A file or a folder: beginning with a dot or `~` one of this machine, else the end of its path."""
     FIELDS = "fields"
     """`FIELD=VALUE`, repeated: an object of fields."""
 
@@ -115,6 +119,12 @@ class ParameterDetails(Struct, frozen=True, kw_only=True):
     """With this parameter it is not."""
     is_needed: bool = False
     """There is nothing to answer where there is no session at all."""
+    is_needed_as_json: bool = False
+    """The same for programs; people are told, and shown nothing."""
+    not_latest_with: str = ""
+    """With this parameter no session is meant."""
+    in_latest: bool = False
+    """`@{1}` alone is a place where the latest session stood."""
 
 
 def arg(help: str = "", **details: Any) -> ParameterDetails:
@@ -133,6 +143,10 @@ SessionName = Annotated[
 LatestSession = Annotated[
     str | None, arg("A session; without one it is the latest that has a turn.", names=SESSION, is_latest=True)
 ]
+LatestRevision = Annotated[
+    str | None, arg("A turn; without one it is where the latest session stands.", names=SESSION, is_latest=True)
+]
+Original = Annotated[bool, opt("Show the recorded text, ignoring substitutions.")]
 Revision = Annotated[str, arg("A turn, as `weft help revisions` names it.", names=SESSION)]
 Reason = Annotated[str | None, opt("Why.", "--reason", metavar="TEXT")]
 MoveReason = Annotated[str | None, opt("Why, for the reflog.", "--reason", metavar="TEXT")]
@@ -362,6 +376,10 @@ class OpenMode(StrEnum):
     READING = "reading"
     COUNTING = "counting"
     """To read totals of usage, which catch up first where they lag."""
+    SEARCHING = "searching"
+    """To look for words; where the index of them lags, it catches up first."""
+    GRAPHING = "graphing"
+    """To ask the agent graph, which catches up first."""
     WRITING = "writing"
     COPYING = "copying"
     """For writing where that can be, and else for reading."""
@@ -487,7 +505,11 @@ class Verb(Generic[P, R]):
             self.check(bound.arguments)
         for name in self.machines:
             kwargs.setdefault(name, ledger.machine)  # type: ignore[attr-defined]
-        return self.function(ledger, *args, **kwargs)
+        answer: Any = self.function(ledger, *args, **kwargs)
+        if isinstance(answer, Listing) and isinstance(answer.items, LazyList):
+            answer = replace(answer, items=answer.items.read_all())  # whoever asks may close the ledger now
+        whole: R = answer
+        return whole
 
     async def awaited(self, ledger: AwaitedLedger, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same on a ledger of `weft.aio`, in one of its threads."""

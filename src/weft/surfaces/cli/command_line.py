@@ -65,6 +65,8 @@ OWNER = "local"
 
 MOST_UNCOUNTED_EVENTS = 512
 """So many events a command counts by itself each time, before it stores what it counted."""
+MOST_UNINDEXED_EVENTS = 2048
+"""So many events that search does not know yet are looked through each time; more are indexed first."""
 
 
 class Call:
@@ -144,7 +146,6 @@ class Call:
     def counting(self) -> Ledger:
         """The ledger, for a command that reads totals of usage: open for writing where much is not counted yet and that
         can be, so that they catch up. A backup stays as it is."""
-        from weft.kernel.errors import StoreError
         from weft.surfaces.opening import is_backup
 
         ledger = self.reading()
@@ -155,6 +156,36 @@ class Call:
             return self.writing()
         except StoreError:  # such as a folder that may only be read
             return self.reading()
+
+    def searching(self) -> Ledger:
+        """The ledger, for a command that looks for words. Where search is far behind, as after an import that was cut
+        off, its index is brought up to date first; where nothing can be written, everything is looked through."""
+        from weft.surfaces.cli.progress import progress
+
+        ledger = self.reading()
+        if ledger.upkeep.search_lag() <= MOST_UNINDEXED_EVENTS:
+            return ledger
+        ledger.close()
+        try:
+            with self.writing() as ledger, progress(self, "index") as bar:
+                ledger.upkeep.catch_up(progress=bar.counted)
+        except StoreError as error:
+            self.note(f"the index cannot be brought up to date ({error}), so this takes longer")
+        return self.reading()
+
+    def graphing(self) -> Ledger:
+        """The ledger, for a question about the agent graph, which is brought up to date first; where nothing can be
+        written, it is made for this question alone."""
+        from weft.graph.graph import Graph
+        from weft.surfaces.cli.progress import progress
+
+        try:
+            ledger = self.writing()
+        except StoreError:
+            ledger = self.reading()
+        with progress(self, "graph") as bar:
+            Graph(ledger).catch_up(progress=lambda _stage, done, of: bar.counted(done, of))
+        return ledger
 
     def writing(self) -> Ledger:
         return self._open(find_ledger(self.ledger), create=False)
@@ -172,8 +203,6 @@ class Call:
     def copying(self) -> Ledger:
         """The ledger, for a command that copies it: open for writing, so that the copy is remembered, where that can
         be."""
-        from weft.kernel.errors import Damaged, StoreError
-
         try:
             return self.writing()
         except Damaged:

@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import click
 from msgspec import NODEFAULT, Struct
 
-from weft.surfaces.cli.arguments import Complete, RenamedOption, complete_approvals, complete_labels, complete_messages
+from weft.surfaces.cli.arguments import (
+    Complete,
+    RenamedOption,
+    as_wanted,
+    complete_approvals,
+    complete_labels,
+    complete_messages,
+)
 from weft.surfaces.cli.command_line import Call, SharedCommand, SharedGroup
 from weft.surfaces.cli.screen import Span, local_minute, local_time
 from weft.verbs.answers import Answer, Listing
@@ -33,7 +40,8 @@ from weft.verbs.declaration import (
 
 F = TypeVar("F", bound=Callable[..., None])
 ShowAnswer = Callable[..., None]
-ExitCode = Callable[[Any], int]
+ExitCode = Callable[..., int]
+Widen = Callable[[Any, dict[str, Any]], dict[str, Any]]
 AnyVerb = Verb[..., Any]
 
 
@@ -45,6 +53,7 @@ class _Look(Struct, frozen=True):
 
     show: ShowAnswer | None = None
     exit_code: ExitCode | None = None
+    widened: Widen | None = None
 
 
 _LOOKS: dict[str, _Look] = {}
@@ -52,16 +61,18 @@ _QUESTIONS: dict[str, ShowAnswer] = {}
 """By verb what asks the person at the terminal before it."""
 
 
-def shows(*verbs: AnyVerb, exit_code: ExitCode | None = None) -> Callable[[F], F]:
+def shows(*verbs: AnyVerb, exit_code: ExitCode | None = None, widened: Widen | None = None) -> Callable[[F], F]:
     """Show the answers of verbs to people: `def show_renamed(call, answer)`.
 
     Further parameters are named as what the function is to be given: a parameter of the verb, as it was typed, or
     `ledger`, which is open. Those that are neither are options of the command line alone; `opt(…, before="limit")` says
-    which one they stand before. `exit_code` tells the code that an answer ends with, where it is not 0."""
+    which one they stand before. `exit_code` tells the code that an answer ends with, where it is not 0; its further
+    parameters are as those of the function. `widened(ledger, arguments)` are the arguments with which the verb is
+    called where the answer is shown on a terminal and more is asked for than was typed."""
 
     def registered(function: F) -> F:
         for verb in verbs:
-            _LOOKS[verb.name] = _Look(function, exit_code)
+            _LOOKS[verb.name] = _Look(function, exit_code, widened)
         return function
 
     return registered
@@ -108,11 +119,10 @@ def _cell(column: Column, record: Any, terminal: bool) -> Span | str:
 # --- Commands.
 
 
-def command_of(verb: AnyVerb) -> SharedCommand:
+def command_of(verb: AnyVerb, kind: type[SharedCommand] = SharedCommand) -> SharedCommand:
     """The command that calls a verb."""
-    look = _LOOKS.get(verb.name, _Look())
-    command = _VerbCommand(verb, look)
-    return SharedCommand(
+    command = _VerbCommand(verb)
+    return kind(
         verb.name.split()[-1],
         params=[param for parameter in command.typed_parameters() for param in parameter],
         callback=click.pass_obj(command.run),
@@ -138,14 +148,16 @@ def group_of(group: VerbGroup, *verbs: AnyVerb) -> SharedGroup:
 class _VerbCommand:
     """A verb as it is typed."""
 
-    def __init__(self, verb: AnyVerb, look: _Look) -> None:
-        self._verb, self._look = verb, look
+    def __init__(self, verb: AnyVerb) -> None:
+        self._verb, self._look = verb, _LOOKS.get(verb.name, _Look())
         self._question = _QUESTIONS.get(verb.name)
-        self._wanted = [] if look.show is None else list(inspect.signature(look.show).parameters)[2:]
         own = {parameter.name for parameter in verb.parameters} | {"ledger", *verb.machines}
-        self._shown = [] if look.show is None else [*parameters_of(look.show, 2, but=own)]
-        if self._question is not None:
-            self._shown += parameters_of(self._question, 1, but=own)
+        asking = ((self._look.show, 2), (self._look.exit_code, 1), (self._question, 1))
+        functions = [(function, skipped) for function, skipped in asking if function is not None]
+        shown = [
+            parameter for function, skipped in functions for parameter in parameters_of(function, skipped, but=own)
+        ]
+        self._shown = list({parameter.name: parameter for parameter in shown}.values())
 
     def typed_parameters(self) -> Iterator[list[click.Parameter]]:
         """What is typed, in the order of the help page."""
@@ -178,14 +190,16 @@ class _VerbCommand:
                 own = {parameter.name: typed[parameter.name] for parameter in self._shown}
                 values = {**arguments, **own, "ledger": ledger, **self._machines(call, ledger)}
                 completed = self._completed(call, ledger, arguments)
+                if completed is None:
+                    return None
                 if self._question is not None:
-                    wanted = list(inspect.signature(self._question).parameters)[1:]
-                    self._question(call, **{name: {**values, **completed}[name] for name in wanted})
+                    self._question(call, **_wanted(self._question, 1, {**values, **completed}))
                 answer = self._called(call, ledger, completed, values, actor)
-                self._respond(call, answer, values)
+                self.respond(call, answer, values)
         except RequestError as error:
             raise click.UsageError(error.spelled(self._spelling)) from error
-        return None if self._look.exit_code is None else self._look.exit_code(answer)
+        exit_code = self._look.exit_code
+        return None if exit_code is None else exit_code(answer, **_wanted(exit_code, 1, values))
 
     def _arguments(self, typed: Mapping[str, Any]) -> dict[str, Any]:
         """What was typed as the values that the verb takes, once it is clear that they go together."""
@@ -212,6 +226,8 @@ class _VerbCommand:
                 given[name] = _file_text(parameter, given[name])
             elif details.typed is TypedForm.TEXT and given[name] == "-":
                 given[name] = _file_text(parameter, "-")
+            elif details.typed is TypedForm.PLACE and given[name] is not None:
+                given[name] = as_wanted(given[name])
         return given
 
     def _machines(self, call: Call, ledger: Any) -> dict[str, Any]:
@@ -221,19 +237,24 @@ class _VerbCommand:
 
         return dict.fromkeys(self._verb.machines, LedgerMachine(ledger, call.trust_store))
 
-    def _completed(self, call: Call, ledger: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with what is meant where nobody said it."""
-        from weft.surfaces.cli.turn_lists import named_or_latest, require_named_or_latest
+    def _completed(self, call: Call, ledger: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The arguments with what is meant where nobody said it. None: there is nothing to show, and a note says so."""
+        from weft.surfaces.cli.turn_lists import named_or_latest, place_in_latest, require_named_or_latest
 
-        completed = dict(arguments)
+        completed, is_open = dict(arguments), self._verb.opening(arguments) is not OpenMode.ACTING
         for parameter in self._verb.parameters:
-            value = arguments[parameter.name]
-            if parameter.details.is_latest and self._verb.opening(arguments) is not OpenMode.ACTING:
-                with_turn = parameter.details.has_turn and not arguments.get(parameter.details.may_lack_turn_with)
-                choose = require_named_or_latest if parameter.details.is_needed else named_or_latest
+            value, details = arguments[parameter.name], parameter.details
+            if details.is_latest and is_open and arguments.get(details.not_latest_with) is None:
+                with_turn = details.has_turn and not arguments.get(details.may_lack_turn_with)
+                is_required = details.is_needed or (details.is_needed_as_json and call.json)
+                choose = require_named_or_latest if is_required else named_or_latest
                 completed[parameter.name] = choose(call, ledger, value, with_turn=with_turn)
-            elif value is None and parameter.details.on_terminal is not None and call.screen.terminal and not call.json:
-                completed[parameter.name] = parameter.details.on_terminal
+                if completed[parameter.name] is None and details.is_needed_as_json:
+                    return None
+            elif details.in_latest and value is not None:
+                completed[parameter.name] = place_in_latest(call, ledger, value)
+            elif value is None and details.on_terminal is not None and call.screen.terminal and not call.json:
+                completed[parameter.name] = details.on_terminal
         return completed
 
     def _called(self, call: Call, ledger: Any, arguments: dict[str, Any], values: Mapping[str, Any], actor: str) -> Any:
@@ -242,29 +263,41 @@ class _VerbCommand:
             return _act(call, verb, verb.grouped(arguments), actor, stream=values.get("stream", False))
         from weft.surfaces.cli.progress import progress
 
+        if self._look.widened is not None and call.screen.terminal and not call.json:
+            arguments = self._look.widened(ledger, arguments)
         with progress(call, verb.name, by_itself=True) if verb.terms.is_slow else nullcontext():
             machines = {name: values[name] for name in verb.machines}
             return verb.function(ledger, **verb.grouped(arguments), **machines)
 
-    def _respond(self, call: Call, answer: Any, values: Mapping[str, Any]) -> None:
+    def respond(self, call: Call, answer: Any, values: Mapping[str, Any]) -> None:
         if call.json and not (isinstance(answer, Answer) and answer.is_silent):
             if isinstance(answer, Listing) and not answer.IS_ONE_DOCUMENT:
                 call.documents(answer.items)
+                if answer.left_out:
+                    from weft.surfaces.cli.turn_lists import note_left_out
+
+                    note_left_out(call, answer.left_out, "looked at")
                 call.next_page(answer.next)
             else:
                 call.document(answer)
         elif call.json:
             return
         elif self._look.show is not None:
-            self._look.show(call, answer, **{name: values[name] for name in self._wanted})
+            self._look.show(call, answer, **_wanted(self._look.show, 2, values))
         else:
             assert isinstance(answer, Listing), f"{self._verb.name} has what shows its answer"
             assert self._verb.table is not None, f"{self._verb.name} has a table"
             show_listing(call, self._verb.table, answer)
 
     def _spelling(self, name: str) -> str:
-        parameter = self._verb.parameter(name)
+        parameters = (*self._verb.parameters, *self._shown)
+        parameter = next(parameter for parameter in parameters if parameter.name == name)
         return max(_spellings(parameter), key=len) if parameter.details.is_option else name.upper()
+
+
+def _wanted(function: Callable[..., Any], skipped: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a function of the command line asks for behind its first parameters."""
+    return {name: values[name] for name in list(inspect.signature(function).parameters)[skipped:]}
 
 
 def _holder() -> Callable[..., Any]:
@@ -283,6 +316,8 @@ def _opened(call: Call, verb: AnyVerb, arguments: Mapping[str, Any], actor: str)
     opens = {
         OpenMode.READING: call.reading,
         OpenMode.COUNTING: call.counting,
+        OpenMode.SEARCHING: call.searching,
+        OpenMode.GRAPHING: call.graphing,
         OpenMode.WRITING: call.writing,
         OpenMode.COPYING: call.copying,
     }
@@ -334,7 +369,9 @@ def _typed(parameter: Parameter) -> list[click.Parameter]:
         nargs = -1 if parameter.is_repeated else 1
         return [click.Argument([parameter.name], required=parameter.is_required, nargs=nargs, **click_settings)]
     if parameter.is_flag:
-        click_settings = {"is_flag": True, **({"default": True} if has_default else {})}
+        click_settings = {"is_flag": True}
+        if has_default or parameter.default is None:
+            click_settings["default"] = parameter.default
     kind = RenamedOption if parameter.details.old else click.Option
     if parameter.details.old:
         click_settings["old"] = parameter.details.old
@@ -373,8 +410,14 @@ def _completion(names: Names) -> Complete:
         return complete_approvals
     if names.what == "message":
         return complete_messages(*names.of)
+    if names.what == "word":
+        return lambda _, __, incomplete: [word for word in names.of if word.startswith(incomplete)]
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        if names.what == "node":
+            from weft.surfaces.cli.reading.graph import complete_nodes
+
+            return complete_nodes(ctx, param, incomplete)
         from weft.surfaces.cli.programs.program_call import complete_programs
 
         return complete_programs(*names.of)(ctx, param, incomplete)

@@ -195,8 +195,7 @@ def open_(
     is touched, unless --into names one.
     """
     from weft.exchange.bundles import import_bundle
-    from weft.surfaces.cli.reading.log import show_log
-    from weft.surfaces.cli.reading.turns import show_turn
+    from weft.surfaces.cli.reading.turns import show_log, show_turn
 
     keys = key_ring().believed()
     if into is not None:

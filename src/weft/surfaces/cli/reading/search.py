@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from msgspec import UNSET
 
 from weft.kernel.clock import SystemClock
-from weft.kernel.enums import MessageRole
 from weft.kernel.typed_names import shell_line, shell_word
 from weft.ledger.api import ListedSession, SessionFilter
 from weft.runtime.invoke.message_routes import (
@@ -27,19 +26,20 @@ from weft.runtime.invoke.message_routes import (
     choose_route,
     ranked_threads,
 )
-from weft.surfaces.cli import arguments
-from weft.surfaces.cli.arguments import NO_MODEL, NO_PROJECT, ensure_known_origin
+from weft.surfaces.cli.arguments import NO_MODEL, NO_PROJECT
 from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.command_line import command as weft_command
-from weft.surfaces.cli.programs.program_call import acting_person, as_actor, complete_programs
+from weft.surfaces.cli.programs.program_call import acting_person, complete_programs
 from weft.surfaces.cli.progress import counted, progress, size_text
 from weft.surfaces.cli.screen import NO_DATE, Line, Span, local_time
 from weft.surfaces.cli.turn_lists import Reader, note_left_out, quoted_title, short
+from weft.surfaces.cli.verb_commands import shows
 from weft.surfaces.plain_text import cut_at_word, safe, width
 from weft.verbs.program_answers import EmbeddedNodes, ForgottenVectors
+from weft.verbs.reading_verbs import SHOWN_HITS, HitPage, search
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Hit, Ledger, Page, RoomHit
+    from weft.ledger.api import Hit, Ledger, RoomHit
     from weft.programs.lookups import Node
     from weft.programs.similarity import ModelCount, Similar, Similarity
     from weft.runtime.invoke.message_routes import RouteAlternative, RouteChoice
@@ -47,157 +47,67 @@ if TYPE_CHECKING:
 
 # --- `weft search`: messages and tool calls by their words.
 
-SHOWN = 20
-WORTH_INDEXING = 2048
-"""So many events that search does not know yet are looked through each time; more are indexed first."""
 GROUPED = 5
 """On a terminal so many times as many hits are looked at as are shown, so that more sessions are among them."""
-IN_ROOMS = 5
-"""So many messages of rooms are shown behind the other hits; `--room` shows more."""
-NAMED = 5
-"""So many sessions that are named so are shown; each counts as a hit."""
+WHY_NONE = {
+    "": "nothing in this room holds all these words",
+    "no turns": "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one",
+    "project": NO_PROJECT,
+    "model": NO_MODEL,
+    "fewer": "nothing there holds all these words: try fewer words, or fewer filters",
+    "words": "nothing holds all these words: try fewer, or a beginning such as conf*",
+    "filters": "nothing fits these",
+}
 
 
-@weft_command("search")
-@click.argument("words", nargs=-1)
-@arguments.session_option("Only what this session made or goes on from.")
-@click.option("--role", type=click.Choice([role.value for role in MessageRole]), help="Only messages of this role.")
-@click.option("--tool", metavar="NAME", help="Only calls of tools with these words in their name.")
-@click.option("--path", "file", metavar="PATH", help="Only what names this file, or one below this folder.")
-@click.option("--since", metavar="TIME", help="Only from this time on, such as '2 days ago'; a day means all of it.")
-@click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
-@click.option("--model", metavar="NAME", help="Only of models with these words in their name.")
-@click.option("--project", metavar="NAME", help="Only of this project: its name, its repository or a folder of it.")
-@click.option("--origin", metavar="NAME", help="Only of this tool; weft for what was recorded here.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help=f"At most N hits, named sessions among them. Default: {SHOWN}.",
-)
-@click.option("--room", metavar="ROOM", help="Only what was said in this room.")
-@arguments.after_option()
-@click.option(
-    "--rank/--newest",
-    default=None,
-    help="The best first, as the database sees it, or the newest. Default: the best on a terminal, else the newest.",
-)
-@as_actor
-def search_command(
+def _is_grouped(words: Sequence[str], after: str | None, rank: bool | None, room: str | None) -> bool:
+    """Whether a terminal shows hits under their sessions."""
+    return after is None and bool(words) and rank is not False and room is None
+
+
+def _of_more_sessions(ledger: Ledger, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The best hits, and several times as many, where they are shown under their sessions."""
+    if not _is_grouped(*(arguments[name] for name in ("words", "after", "rank", "room"))):
+        return arguments
+    most = SHOWN_HITS if arguments["limit"] is None else arguments["limit"]
+    rank = bool(arguments["rank"]) or ledger.authority.is_unlimited
+    return {**arguments, "limit": most * GROUPED, "rank": rank}
+
+
+@shows(search, widened=_of_more_sessions)
+def show_hits(
     call: Call,
+    page: HitPage,
+    ledger: Ledger,
     words: tuple[str, ...],
     limit: int | None,
     after: str | None,
-    room: str | None,
     rank: bool | None,
-    file: str | None,
-    actor: str,
-    **options: Any,
+    room: str | None,
 ) -> None:
-    """Find messages and tool calls by their words.
-
-    Sessions whose title or project holds the words come first. All WORDS must stand in one message, or in one tool call
-    with its result, in any case. An argument with spaces is a phrase, as is a name such as read_file or src/app.py; its
-    words are looked for where it stands nowhere. The last word may be the beginning of one; any is, with a * after it.
-    Filters alone list what fits them. On a terminal the best hits come first, under their sessions; elsewhere, and with
-    --newest, the newest. If there are more, the cursor of the next page stands on the error stream, unless that is a
-    terminal: there a larger -n shows more. Without filters what was said in rooms is found, too, and stands last; with
-    --room it is that alone.
-
-    At most 5 sessions are found by their title or project, and at most 5 messages of rooms; each counts as a hit. Where
-    you may not read the whole ledger, hits stand by date under their sessions. With --json each hit carries the places
-    of the words in its snippet. A hit of --room names room, position and author. docs/reading.md#search has more.
-
-    \b
-    weft search changelog --role user
-    weft search "the changelog" --since yesterday --newest
-    weft search --project shop --tool bash -n 50
-    """
-    call.actor = actor
-    most = SHOWN if limit is None else limit
+    most = SHOWN_HITS if limit is None else limit
+    if page.loosened:
+        call.note(f"{safe(page.loosened)} stands nowhere: these hold its words, not together")
+    has_more, said = page.has_more, len(page.items) - page.in_rooms
+    hits, room_hits = cast("list[Hit]", page.items[page.named : said]), cast("list[RoomHit]", page.items[said:])
     if room is not None:
-        if rank is not None or file is not None or any(options.values()):
-            raise click.UsageError("--room goes with words, -n and --after alone")
-        _search_room(call, room, as_query(words), most, after)
-        return
-    filters = {name: value for name, value in {**options, "path": file}.items() if value is not None}
-    is_grouped = call.screen.terminal and not call.json and after is None and bool(words) and rank is not False
-    _index_much(call)
-    with call.reading() as ledger:
-        query = _found_query(call, ledger, as_query(words), filters)
-        ranked = bool(rank) or (is_grouped and ledger.authority.is_unlimited)
-        is_first = after is None and bool(words)
-        named = ledger.search_sessions(query, limit=min(NAMED, most), **filters) if is_first else []
-        rest = most - len(named)
-        wide = rest * GROUPED if is_grouped else rest
-        page = ledger.search(query, limit=wide + ranked, after=after, rank=ranked, **filters)
-        room_page = ledger.rooms.search(query, limit=min(IN_ROOMS, most)) if is_first and not filters and most else None
-        hits = list(page) if room_page is None else _without_copies(ledger, page, room_page)
-        room_hits = list(room_page or ())
-        shown, is_empty = hits[:rest], not (hits or named or room_hits)
-        if is_empty:
-            ensure_known_origin(ledger, filters.get("origin"), any_case=True)
-        if call.json:
-            call.documents([*named, *shown, *room_hits])
-        elif is_grouped and not is_empty:
-            groups = HitGroups(named, hits[:wide], rest)
-            call.screen.page(chain(groups.lines(ledger, call.screen.columns, words), _under_rooms(room_hits)))
-            shown = groups.shown
-        elif not is_empty:
-            call.screen.page(chain(_lines([*named, *shown], Reader(ledger)), _under_rooms(room_hits)))
-        more = page.next is not None or len(hits) > len(shown)
-        if is_empty and not more:
-            call.note(_nothing_found_words(ledger, bool(words), filters))
-        note_left_out(call, len(ledger.imports.provisional()), "searched")
-    if call.json:
-        call.next_page(page.next)
-    elif more:
-        _note_more(call, most, page.next)
-
-
-def _note_more(call: Call, most: int, cursor: str | None) -> None:
-    fewer = f"filters such as --since show fewer{call.page_hint(cursor)}"
-    call.note(f"there are more: `-n {2 * most or SHOWN}` shows them, {fewer}")
-
-
-def as_query(words: Sequence[str]) -> str:
-    """An argument with spaces was in quotation marks, which the shell has taken away."""
-    return " ".join(f'"{word}"' if " " in word.strip() and '"' not in word else word for word in words)
-
-
-def _found_query(call: Call, ledger: Ledger, query: str, filters: dict[str, Any]) -> str:
-    """The query; where its phrases stand nowhere, the words of these alone, if they stand somewhere. A line says so.
-    Every page of one question is asked alike."""
-    loose = query.replace('"', " ")
-    if '"' not in query or _is_found(ledger, query, filters) or not _is_found(ledger, loose, filters):
-        return query
-    call.note(f"{safe(query)} stands nowhere: these hold its words, not together")
-    return loose
-
-
-def _is_found(ledger: Ledger, query: str, filters: dict[str, Any]) -> bool:
-    searches = (
-        lambda: ledger.search(query, limit=1, **filters),
-        lambda: ledger.search_sessions(query, limit=1, **filters),
-        lambda: () if filters else ledger.rooms.search(query, limit=1),
-    )
-    return any(list(search()) for search in searches)
-
-
-def _index_much(call: Call) -> None:
-    """Where search is far behind, as after an import that was cut off, its index is brought up to date first."""
-    from weft.kernel.errors import StoreError
-    from weft.surfaces.cli.progress import progress
-
-    with call.reading() as ledger:
-        if ledger.upkeep.search_lag() <= WORTH_INDEXING:
-            return
-    try:
-        with call.writing() as ledger, progress(call, "index") as bar:
-            ledger.upkeep.catch_up(progress=bar.counted)
-    except StoreError as error:  # where nothing can be written, everything is looked through instead
-        call.note(f"the index cannot be brought up to date ({error}), so this takes longer")
+        call.screen.page(_room_lines(room_hits))
+    elif call.screen.terminal and _is_grouped(words, after, rank, room):
+        named = cast("list[Hit]", page.items[: min(page.named, most)])
+        groups = HitGroups(named, hits, most - len(named))
+        call.screen.page(chain(groups.lines(ledger, call.screen.columns, words), _under_rooms(room_hits[:most])))
+        has_more |= len(hits) > len(groups.shown)
+    elif page.items:
+        listed = cast("list[Hit]", page.items[:said])
+        call.screen.page(chain(_lines(listed, Reader(ledger)), _under_rooms(room_hits)))
+    if not page.items and not has_more:
+        call.note(WHY_NONE[page.why_none])
+    note_left_out(call, page.left_out, "searched")
+    if has_more and room is not None:
+        call.note(f"there may be more{call.page_hint(page.next)}")
+    elif has_more:
+        fewer = f"filters such as --since show fewer{call.page_hint(page.next)}"
+        call.note(f"there are more: `-n {2 * most or SHOWN_HITS}` shows them, {fewer}")
 
 
 def _lines(hits: list[Hit], reader: Reader) -> Iterator[Line]:
@@ -206,32 +116,6 @@ def _lines(hits: list[Hit], reader: Reader) -> Iterator[Line]:
             yield []
         yield _heading(hit, reader)
         yield ["    ", *marked(hit.snippet, hit.marks)]
-
-
-def _without_copies(ledger: Ledger, hits: Sequence[Hit], room_hits: Page[RoomHit]) -> list[Hit]:
-    """Without what agents were sent of rooms and answered there, where the room's own message is shown. Where not all
-    of those were looked for, one hit stays for each message."""
-    messages = {hit.message_id for hit in room_hits}
-    unique_hits: list[Hit] = []
-    for hit, message in zip(hits, ledger.rooms.posted_as(hits), strict=True):
-        if message is None or (room_hits.next is not None and message not in messages):
-            unique_hits.append(hit)
-            messages.add(message or "")
-    return unique_hits
-
-
-def _search_room(call: Call, room: str, query: str, most: int, after: str | None) -> None:
-    with call.reading() as ledger:
-        hits = ledger.rooms.search(query, room=room, limit=most or SHOWN, after=after)
-        if call.json:
-            call.documents(hits)
-            call.next_page(hits.next)
-            return
-        call.screen.page(_room_lines(hits))
-        if hits.next is not None:
-            call.note(f"there may be more{call.page_hint(hits.next)}")
-        elif not hits:
-            call.note("nothing in this room holds all these words")
 
 
 def _under_rooms(hits: Sequence[RoomHit]) -> Iterator[Line]:
@@ -266,17 +150,6 @@ def _heading(hit: Hit, reader: Reader) -> Line:
     session = (Span(label, "label"), title, Span(state, "dim"))
     lead = (Span(short(hit.turn_id), "id"), " ", Span(when, "dim"), " ", *session)
     return (*lead, " ", Span(hit.role, style), Span(beside, "dim"), *hit_mark(hit))
-
-
-def _nothing_found_words(ledger: Ledger, words: bool, filters: dict[str, Any]) -> str:
-    if not ledger.log(1):
-        return "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one"
-    for name, unknown in {"project": NO_PROJECT, "model": NO_MODEL}.items():
-        if name in filters and not list(ledger.search("", limit=1, **{name: filters[name]})):
-            return unknown
-    if words and filters:
-        return "nothing there holds all these words: try fewer words, or fewer filters"
-    return "nothing holds all these words: try fewer, or a beginning such as conf*" if words else "nothing fits these"
 
 
 # --- Hits of a search as a terminal shows them: under their sessions, each with its title, project and date.
