@@ -6,11 +6,16 @@ import json
 import os
 import re
 import stat
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.scripted import chat
+from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
+from tests.surfaces.test_cli_broker import stock
 from tests.surfaces.test_cli_docs import run_example
 from weft.runtime.tool.tool_contract import ToolFailure
 from weft.runtime.tool.workspace import WorkspaceFolder
@@ -46,6 +51,44 @@ def in_file(folder: Path, token: str, name: str = "token") -> str:
     path = folder / name
     path.write_text(token + "\n")
     return str(path)
+
+
+def test_a_scope_stands_for_rights(person: Shell, tmp_path: Path) -> None:
+    reading = in_file(tmp_path, token_of(person, "--scope", "read"), "reading")
+    assert [one["label"] for one in person.json("--token-file", reading, "sessions")] == ["notes", "main"]
+    assert person("--token-file", reading, "rename", "main", "work").code == 4
+    writing = in_file(tmp_path, token_of(person, "--scope", "write"), "writing")
+    assert person("--token-file", writing, "rename", "main", "work").code == 0
+    assert person("--token-file", writing, "fork", "work", "other").code == 0
+    for words in (
+        ("delete", "work"),
+        ("erase", "work", "--yes", "--reason", "x"),
+        ("agent", "create", "other"),
+        ("room", "create", "talk", "--agent", "scout"),
+        ("token", "create"),
+    ):
+        refused = person("--token-file", writing, *words)
+        assert refused.code == 4, (words, refused.err)
+    more = person.json("token", "create", "--scope", "read", "--allow", "session:rename")
+    assert more["rights"] == [{"allow": ["*:read", "session:rename"], "deny": []}]
+
+
+def test_an_agent_answers_a_token_that_writes(person: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE_KEY", CANARY)
+    with serving(chat()) as server:
+        stock(person, server.url, "talk")
+        reading, writing = (in_file(tmp_path, token_of(person, "--scope", name), name) for name in ("read", "write"))
+        assert person("--token-file", reading, "send", "--session", "talk", "Begin").code == 4
+        assert person.json("--token-file", writing, "send", "--session", "talk", "Begin")["state"] == "answered"
+    assert len(server.received) == 1
+
+
+def test_a_token_of_a_scope_counts_longer(person: Shell) -> None:
+    plain, scoped = (
+        datetime.fromisoformat(person.json("token", "create", *options)["expires_at"])
+        for options in ((), ("--scope", "read"))
+    )
+    assert timedelta(days=89) < scoped - plain < timedelta(days=90)
 
 
 def test_a_command_with_a_token_may_do_what_the_token_says(person: Shell, tmp_path: Path) -> None:

@@ -29,6 +29,11 @@ CONFIGURE = "configure"
 """The right to change programs: by itself those of one's own, with a pattern those of others whose names fit."""
 OBJECT_PREFIXES = ("session:", "turn:", "content:", "compaction:", "program:", "machine:", f"{CONFIGURE}(")
 """Rights over something that has a name, which may follow as a pattern: `session:read(notes-*)`."""
+SENDING = (
+    *("turn:*", "content:put", "compaction:*", "resource:*"),
+    *("model:*", "provider:*", "tool:*", "code:*", "human:*"),
+)
+"""What a message takes whose turn runs as it is configured, in a session that is there."""
 LOCAL_NAME = "local"
 """The principal that a ledger acts as unless somebody else is named: whoever opened it."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.kernel.authority import SENDING
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.typed_names import Site, shell_line, shell_word
 from weft.surfaces.cli.arguments import read_input
@@ -337,6 +338,14 @@ class Duration(click.ParamType[int]):
         return length
 
 
+_READING = ("*:read",)
+SCOPES = {
+    "read": _READING,
+    "write": (*_READING, *SENDING, "session:create", "session:move", "session:rename", "room:post"),
+}
+"""`write` has what sending, branching and naming asks for. Nothing is deleted, erased or configured with it."""
+SCOPED_EXPIRES, PLAIN_EXPIRES = "90d", "1h"
+
 allow_option = click.option(
     "--allow", multiple=True, metavar="PATTERN", help="A right it has, as 'tool:shell(git *)'. Default: all."
 )
@@ -360,18 +369,29 @@ out_option = click.option(
     shell_complete=complete_programs("agent", "human"),
     help="Who acts with it, on your behalf.",
 )
+@click.option(
+    "--scope",
+    type=click.Choice(tuple(SCOPES)),
+    help="Rights by one word, beside those of --allow: to read, or to write too.",
+)
 @allow_option
 @deny_option
 @credential_option
-@click.option("--expires", type=Duration(), default="1h", metavar="TIME", help="Lifetime: 30m, 8h, 7d. Default: 1h.")
+@click.option(
+    "--expires",
+    type=Duration(),
+    metavar="TIME",
+    help=f"Lifetime: 30m, 8h, 7d. Default: {PLAIN_EXPIRES}; with --scope, {SCOPED_EXPIRES}.",
+)
 @out_option
 def create_token(
     call: Call,
     agent: str | None,
+    scope: str | None,
     allow: tuple[str, ...],
     deny: tuple[str, ...],
     credentials: tuple[str, ...],
-    expires: int,
+    expires: int | None,
     out: str | None,
 ) -> None:
     """Sign a token.
@@ -379,12 +399,19 @@ def create_token(
     Whoever holds it acts on your behalf, with no more than it says, until it expires or you revoke it. Give it to a
     process by a file, a descriptor or a variable, never as an argument: others can read those.
 
+    `--scope read` allows reading all that you may read. `--scope write` allows also sending messages, recording and
+    merging turns, forking, creating, moving and renaming sessions, and posting in rooms; agents that are written to use
+    the models and tools that they have. It deletes and erases nothing, answers no request, and configures nothing.
+
     It is printed, or written to a file.
     """
     from weft.runtime.egress.context_tokens import sign
     from weft.surfaces.cli.credentials import person_acting, root_key
 
     call.ensure_owner("token create")
+    allow = (*SCOPES.get(scope or "", ()), *allow)
+    if expires is None:
+        expires = Duration().convert(PLAIN_EXPIRES if scope is None else SCOPED_EXPIRES, None, None)
     context = person_acting().child(rights=_rights(allow, deny), credentials=credentials or None)
     if agent is not None:
         context = context.delegate(_acting(call, agent))

@@ -30,7 +30,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Res
 from mcp.shared.exceptions import MCPError
 from msgspec import Struct
 
-from weft.kernel.authority import Authority, Layer, Rights
+from weft.kernel.authority import SENDING, Authority, Layer, Rights
 from weft.kernel.errors import (
     Action,
     ApprovalNeeded,
@@ -64,18 +64,7 @@ logging.getLogger("mcp").propagate = False
 _READING = ("*:read",)
 _WRITING = {
     "fork": ("session:create",),
-    "send": (
-        "session:create",
-        "turn:*",
-        "content:*",
-        "compaction:*",
-        "resource:*",
-        "model:*",
-        "provider:*",
-        "tool:*",
-        "code:*",
-        "human:*",
-    ),
+    "send": ("session:create", *SENDING),
 }
 """What each tool that writes takes. `send` has a turn run as it is configured, so with what turns use."""
 
