@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
@@ -24,6 +25,10 @@ pytest_plugins = ["tests.leaks", "tests.schedule", "tests.turn_paths", "tests.wo
 
 TESTS = Path(__file__).parent
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A script lets what it starts in the background ignore interrupts, and every process that a test interrupts would
+    # inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 count_no_memory()
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run on every core already: more threads only wait
 settings.register_profile(

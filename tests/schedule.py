@@ -2,7 +2,8 @@
 
 Each worker is given an equal part of all tests, and takes tests of others once its own are done. So the dearest files
 stand at the beginning of each part (`durations.json` knows them), and thousands of quick tests at the end, where they
-fill what time is left. Files that load the same heavy thing follow each other in one part.
+fill what time is left. Files that load the same heavy thing follow each other in one part. In `make prove` the tests
+of each file run in an order of chance.
 
 `WEFT_COSTS` names a folder: each process that runs tests writes there what each test took. `scripts/measure_suite`
 reads it, and writes `durations.json`.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import TextIO, TypeVar
 
 import pytest
 
-from tests.sizes import OFFSET_VARIABLE, points_offset, takes_share
+from tests.sizes import OFFSET_VARIABLE, PROVING, chance, points_offset, takes_share
 from weft.exchange.importing.reading_ahead import usable_cores
 
 HERE = Path(__file__).parent
@@ -45,9 +47,21 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if PROVING:
+        shuffle_files(items)
     if workers > 1:
         seconds: dict[str, float] = json.loads(DURATIONS.read_text())
         items[:] = dearest_first(items, [_unit_of(item) for item in items], seconds, workers)
+
+
+def shuffle_files(items: list[pytest.Item]) -> None:
+    """The tests of each file in an order of chance, which `WEFT_SEED` repeats: no test needs one before it."""
+    of_file: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        of_file.setdefault(item.path, []).append(item)
+    for file, tests in of_file.items():
+        chance("order", file.relative_to(HERE)).shuffle(tests)
+    items[:] = [item for tests in of_file.values() for item in tests]
 
 
 def _unit_of(item: pytest.Item) -> str:
@@ -105,7 +119,9 @@ def _why_slow(item: pytest.Item) -> str | None:
 
 def _cpu_seconds() -> float:
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    forking = sys.modules.get("tests.surfaces.forking")
+    forked = sum(forking.forked_seconds) if forking is not None else 0
+    return times.user + times.system + times.children_user + times.children_system + forked
 
 
 @pytest.hookimpl(wrapper=True)

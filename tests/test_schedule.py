@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ import tests.ledger.conftest
 import tests.programs.conftest
 import tests.runtime.conftest
 from tests import conftest, sizes
-from tests.schedule import dearest_first
+from tests.schedule import HERE, dearest_first, shuffle_files
 
 ROOT = Path(__file__).parents[1]
 SWEEP = """
@@ -46,6 +47,17 @@ def test_each_part_begins_with_its_dearest_files_and_every_test_is_in_one() -> N
     assert parts[0][:3] == ["dearest"] * 3
     assert parts[1][:3] == ["dearer", "dear", "dear"]
     assert set(parts[0][3:] + parts[1][3:]) == {"quick", "other"}
+
+
+def test_a_proof_runs_the_tests_of_each_file_in_an_order_that_the_seed_repeats() -> None:
+    one, other = HERE / "test_one.py", HERE / "test_other.py"
+    tests = [SimpleNamespace(path=one, name=n) for n in range(20)] + [SimpleNamespace(path=other, name="x")]
+    shuffled, again = list(tests), list(tests)
+    shuffle_files(cast(Any, shuffled))
+    shuffle_files(cast(Any, again))
+    assert shuffled == again != tests
+    assert sorted(test.name for test in shuffled[:20]) == list(range(20))
+    assert shuffled[20:] == tests[20:]
 
 
 def test_a_file_that_has_no_room_in_any_part_is_spread() -> None:

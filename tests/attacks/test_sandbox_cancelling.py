@@ -18,7 +18,7 @@ import pytest
 from tests.runtime.test_processes import running
 from tests.sandbox import UNPROTECTED, machine_sandbox
 from tests.sizes import share
-from tests.surfaces.shell import PROGRAM, hear_interrupts, spawn
+from tests.surfaces.shell import PROGRAM, spawn
 from weft.runtime.agent_harness import CriterionCommands
 from weft.runtime.sandbox.bubblewrap import run_sandboxed
 from weft.runtime.sandbox.command_runner import CommandRunner, Language, run_code
@@ -150,7 +150,6 @@ def test_ending_the_command_line_ends_the_program_without_a_traceback(tmp_path: 
     invoke = [*PROGRAM, "program", "invoke", "forever", "--input", "1"]
     with subprocess.Popen(
         invoke,
-        preexec_fn=hear_interrupts,  # noqa: PLW1509
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,

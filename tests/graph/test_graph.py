@@ -264,7 +264,8 @@ def test_a_way_that_would_take_too_many_edges_to_find_says_so(monkeypatch: pytes
 
 
 def test_edges_are_counted_as_they_are_read(told: Told) -> None:
-    ledger, _ = told
+    ledger, names = told
+    ledger.graph.history(names["turn"])  # a question fills the view of edges
     with ledger._store.read() as txn:
         ends = txn.sql.fetch_rows("SELECT DISTINCT source, type FROM edge UNION SELECT target, type FROM edge")
         ((middle,),) = txn.sql.fetch_rows("SELECT at FROM log ORDER BY n LIMIT 1 OFFSET 5")

@@ -20,7 +20,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -55,6 +55,8 @@ MODULES = (
     "rich.console",
 )
 NUMBER_BYTES = 4
+forked_seconds: list[float] = []
+"""The CPU time of each forked process that has ended."""
 
 
 class Forked:
@@ -86,7 +88,9 @@ class Forked:
         """The exit code, or the negative number of the signal that ended it."""
         if self.returncode is None:
             self._socket.settimeout(timeout)
-            self.returncode = int(self._reports.readline())
+            code, seconds = self._reports.readline().split()
+            self.returncode = int(code)
+            forked_seconds.append(float(seconds))
             self._reports.close()
             self._socket.close()
         return self.returncode
@@ -160,6 +164,10 @@ class Forker:
             setattr(forked, name, stream)
         return forked
 
+    def load(self, *modules: str) -> None:
+        """Import more before the next fork, for tests that start one program several times."""
+        self._request(["", *modules], [])
+
     def _start(
         self,
         arguments: Sequence[str],
@@ -168,12 +176,16 @@ class Forker:
         streams: Sequence[int],
         module: str | None = None,
     ) -> Forked:
-        request = json.dumps([list(arguments), str(folder), dict(environment), module]).encode()
         ours, theirs = socket.socketpair()
-        with self._asking, theirs:
-            socket.send_fds(self._socket, [len(request).to_bytes(NUMBER_BYTES)], [*streams, theirs.fileno()])
-            self._socket.sendall(request)
+        with theirs:
+            self._request([module, list(arguments), str(folder), dict(environment)], [*streams, theirs.fileno()])
         return Forked(ours)
+
+    def _request(self, what: Sequence[Any], descriptors: Sequence[int]) -> None:
+        request = json.dumps(what).encode()
+        with self._asking:
+            socket.send_fds(self._socket, [len(request).to_bytes(NUMBER_BYTES)], descriptors)
+            self._socket.sendall(request)
 
     def end(self) -> None:
         self._socket.close()
@@ -192,17 +204,34 @@ def serve(requests: socket.socket) -> None:
     """Fork for each request, until nobody can ask any more."""
     while True:
         number, descriptors, _, _ = socket.recv_fds(requests, NUMBER_BYTES, 4)
+        _wait_for_ended()
         if not number:
             return
-        request = _received(requests, int.from_bytes(number))
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how these end
-        if os.fork() == 0:
+        module, *request = _received(requests, int.from_bytes(number))
+        if not descriptors:
+            _load(request)
+        elif os.fork() == 0:
             requests.close()
             *streams, ending = descriptors
-            _watch(request, streams, ending)
+            _watch(module, request, streams, ending)
             return
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _wait_for_ended() -> None:
+    """So that what they took counts as taken by this process."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
+def _load(modules: Iterable[str]) -> None:
+    for name in modules:
+        import_module(name)
+    assert "readline" not in sys.modules, "it looks at the terminal when it is imported"
+    gc.collect()
+    gc.freeze()  # a fork that ends would walk through all that is imported, and so copy it
 
 
 def _received(requests: socket.socket, size: int) -> Any:
@@ -212,19 +241,19 @@ def _received(requests: socket.socket, size: int) -> Any:
     return json.loads(data)
 
 
-def _watch(request: Any, streams: Sequence[int], ending: int) -> None:
+def _watch(module: str | None, request: list[Any], streams: Sequence[int], ending: int) -> None:
     """Fork the program itself; tell its number now, and how it ended when it has. Returns in the program alone."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     reports = socket.socket(fileno=ending)
     pid = os.fork()
     if pid:
         for descriptor in streams:
             os.close(descriptor)
         reports.sendall(b"%d\n" % pid)
-        reports.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        _, status, used = os.wait4(pid, 0)
+        reports.sendall(b"%d %f\n" % (os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime))
         os._exit(0)
     reports.close()
-    arguments, folder, environment, module = request
+    arguments, folder, environment = request
     _become_program(arguments, folder, environment, streams, module)
 
 
@@ -271,9 +300,5 @@ def _stream(descriptor: int, mode: str, errors: str) -> TextIOWrapper:
 
 if __name__ == "__main__":
     count_no_memory()
-    for name in MODULES:
-        import_module(name)
-    assert "readline" not in sys.modules, "it looks at the terminal when it is imported"
-    gc.collect()
-    gc.freeze()  # a fork that ends would walk through all that is imported, and so copy it
+    _load(MODULES)
     serve(socket.socket(fileno=int(sys.argv[1])))

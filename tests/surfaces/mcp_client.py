@@ -1,19 +1,26 @@
-"""The MCP client library, and the real command at the other end of its pipes."""
+"""The MCP client library, and the command at the other end of its pipes."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
+import anyio
+from anyio import to_thread
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp import Client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 
+from tests.surfaces.forking import Forked, shared_forker
+from tests.surfaces.shell import ending
 from weft.surfaces.mcp.answers import ANSWER_BYTES
 
 T = TypeVar("T")
@@ -29,14 +36,52 @@ async def connected(
     if "--" in before:
         at = before.index("--")
         before, after = before[:at], before[at + 1 :]
-    parameters = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "weft.surfaces.cli", *before, "mcp", "serve", *after],
-        env={**os.environ, **environment},
-        cwd=folder,
-    )
-    async with Client(stdio_client(parameters), **options) as client:
+    async with Client(_served(folder, [*before, "mcp", "serve", *after], environment), **options) as client:
         yield client
+
+
+@asynccontextmanager
+async def _served(folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator[Any]:
+    """The pipes of a server. It ends when its input does."""
+    forker = shared_forker()
+    forker.load("weft.surfaces.mcp.server")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with ending(forker.start(arguments, folder, {**os.environ, **environment}, **pipes)) as program:
+        answered, answers = anyio.create_memory_object_stream[SessionMessage](math.inf)
+        asked, questions = anyio.create_memory_object_stream[SessionMessage](0)
+        async with anyio.create_task_group() as both:
+            both.start_soon(_read_answers, program, answered)
+            both.start_soon(_write_questions, program, questions)
+            try:
+                yield answers, asked
+            except BaseException:
+                program.kill()
+                raise
+            finally:
+                asked.close()
+
+
+async def _read_answers(program: Forked, answered: MemoryObjectSendStream[SessionMessage]) -> None:
+    assert program.stdout is not None
+    async with answered:
+        while line := await to_thread.run_sync(program.stdout.readline):
+            with suppress(anyio.BrokenResourceError):  # the talk is over
+                answered.send_nowait(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+
+
+async def _write_questions(program: Forked, questions: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    assert program.stdin is not None
+    try:
+        async for question in questions:
+            line = question.message.model_dump_json(by_alias=True, exclude_unset=True)
+            program.stdin.write(line.encode() + b"\n")
+            program.stdin.flush()
+    except BrokenPipeError:
+        pass  # it has ended, which closes its answers
+    finally:
+        questions.close()
+        with suppress(BrokenPipeError):
+            program.stdin.close()
 
 
 def talking(

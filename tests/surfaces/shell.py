@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -79,7 +78,7 @@ def spawn(
             command, cwd=folder, env=variables, input=stdin, capture_output=True, timeout=300, check=False
         )
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with _ending(shared_forker().start(arguments, folder, {**os.environ, **environment}, **pipes)) as program:
+    with ending(shared_forker().start(arguments, folder, {**os.environ, **environment}, **pipes)) as program:
         out, err = program.communicate(stdin, timeout=300)
     return subprocess.CompletedProcess(arguments, program.wait(), out, err)
 
@@ -87,12 +86,12 @@ def spawn(
 @contextmanager
 def running(folder: Path, *arguments: str, **streams: int) -> Iterator[Forked]:
     """A program beside the test. However the test ends, the program ends before it."""
-    with _ending(shared_forker().start(arguments, folder, os.environ, **streams)) as program:
+    with ending(shared_forker().start(arguments, folder, os.environ, **streams)) as program:
         yield program
 
 
 @contextmanager
-def _ending(program: Forked) -> Iterator[Forked]:
+def ending(program: Forked) -> Iterator[Forked]:
     try:
         yield program
     finally:
@@ -104,11 +103,6 @@ def _ending(program: Forked) -> Iterator[Forked]:
 def _is_for_interpreter(environment: Mapping[str, str]) -> bool:
     """True for what an interpreter reads once, when it starts."""
     return any(name.startswith(("PYTHON", "LANG", "LC_")) for name in environment)
-
-
-def hear_interrupts() -> None:
-    """What a shell starts in the background, as a run of all tests may be, ignores Ctrl-C; its children would, too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def on_terminal(

@@ -1,10 +1,9 @@
-"""`weft mcp serve`: the real command, asked by the client library of the same protocol over its pipes."""
+"""`weft mcp serve`, asked by the client library of the same protocol over its pipes."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import select
 import signal
 import subprocess
@@ -25,9 +24,10 @@ import weft.aio as weft_aio
 from tests.ledger.imported import native_turn, take
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import chat
+from tests.surfaces.forking import shared_forker
 from tests.surfaces.mcp_client import ask, ask_all, talking
 from tests.surfaces.serving import serving
-from tests.surfaces.shell import PROGRAM, Shell
+from tests.surfaces.shell import PROGRAM, Shell, running
 from tests.surfaces.test_cli_broker import stock
 from weft.kernel.errors import StoreError
 from weft.ledger.api import POLICY_URI, digest_of_source
@@ -429,17 +429,6 @@ def test_tools_that_write_are_offered_where_they_are_named(weft: Shell, monkeypa
     assert len(server.received) == 1
 
 
-def pipes(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*PROGRAM, *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -450,40 +439,40 @@ INITIALIZE = {
 
 @pytest.mark.slow("starts the server")
 def test_the_end_of_the_input_ends_it_and_only_protocol_goes_out(weft: Shell) -> None:
-    program = pipes(weft.folder, "mcp", "serve")
-    out, err = program.communicate(b"no json\n" + json.dumps(INITIALIZE).encode() + b"\n", timeout=120)
-    assert (program.returncode, err) == (0, b"")
-    lines = [json.loads(line) for line in out.splitlines()]
+    given = b"no json\n" + json.dumps(INITIALIZE).encode() + b"\n"
+    command = [*PROGRAM, "mcp", "serve"]  # an interpreter of its own, as a client starts it
+    program = subprocess.run(command, cwd=weft.folder, input=given, capture_output=True, timeout=120, check=False)
+    assert (program.returncode, program.stderr) == (0, b"")
+    lines = [json.loads(line) for line in program.stdout.splitlines()]
     assert [line.get("id") for line in lines if "result" in line] == [1]
     assert all(line["jsonrpc"] == "2.0" for line in lines)
 
 
-@pytest.mark.slow("starts the server three times")
 @pytest.mark.parametrize("ends", ["signal", "unread", "gone"])
 def test_it_ends_though_its_input_stays_open(weft: Shell, ends: str) -> None:
-    program = pipes(weft.folder, "mcp", "serve")
-    assert program.stdin is not None
-    assert program.stdout is not None
-    assert program.stderr is not None
-    program.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
-    program.stdin.flush()
-    assert select.select([program.stdout], [], [], 120)[0]
-    program.stdout.readline()
-    ping = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/list"}).encode() + b"\n"
-    if ends == "gone":
-        program.stdout.close()
-        program.stdin.write(ping)
+    shared_forker().load("weft.surfaces.mcp.server")
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with running(weft.folder, "mcp", "serve", **pipes) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stderr is not None
+        program.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
         program.stdin.flush()
-    else:
-        if ends == "unread":  # the pipe is full, and a message waits to be written
-            program.stdin.write(ping * 20)
+        assert select.select([program.stdout], [], [], 120)[0]
+        program.stdout.readline()
+        ping = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/list"}).encode() + b"\n"
+        if ends == "gone":
+            program.stdout.close()
+            program.stdin.write(ping)
             program.stdin.flush()
-            time.sleep(2)
-        program.send_signal(signal.SIGTERM)
-    assert program.wait(60) == 0
-    assert program.stderr.read() == b""
-    for pipe in (program.stdin, program.stdout, program.stderr):
-        pipe.close()
+        else:
+            if ends == "unread":  # the pipe is full, and a message waits to be written
+                program.stdin.write(ping * 20)
+                program.stdin.flush()
+                time.sleep(2)
+            program.send_signal(signal.SIGTERM)
+        assert program.wait(60) == 0
+        assert program.stderr.read() == b""
 
 
 def test_what_is_missing_is_said_in_a_line(weft: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
