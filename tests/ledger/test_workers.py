@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from tests.ledger.histories import copy_in_memory, problems
 from tests.ledger.test_approvals import ended
 from tests.ledger.test_inbox import answered, begun
+from weft.kernel.authority import LOCAL, rights
 from weft.kernel.enums import Decision, DecisionSource, InterruptionReason, MessageRole, RunExit
 from weft.kernel.errors import NotApplicable, NotFound
 from weft.kernel.events import ModelRequest, ToolResult, Usage
@@ -359,3 +360,16 @@ def test_a_worker_belongs_to_the_agent_of_its_spawner(ledger: Ledger) -> None:
     run, (call,) = calling(ledger, "lead", "spawn")
     worker = spawned(ledger, run, call)
     assert ledger.session(worker.label).persona_id == ledger.session("lead").persona_id == "ann"
+
+
+def test_a_worker_has_no_rights_that_the_message_to_its_spawner_had_not(ledger: Ledger) -> None:
+    narrow = ledger.acting_as(LOCAL.child(rights(("turn:record", "session:*", "tool:read"))))
+    narrow.inbox.admit("do it", session="main")
+    run, _ = begun(ledger, "main")
+    (call,) = called(run, "spawn")
+    worker = spawned(ledger, run, call)
+    limits = {"rights": [{"allow": ["session:*", "tool:read", "turn:record"], "deny": []}]}
+    assert [message.overrides for message in ledger.inbox.list(session=worker.label)] == [limits]
+    spoken(run, "later")
+    answered(ledger, worker.label, "found")
+    assert [message.overrides for message in ledger.inbox.list(session="main")] == [limits]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.runtime.invoking import Bench, as_tester, run
 from tests.runtime.scripted import chat, failure
+from weft.kernel.authority import LOCAL, rights
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.ledger.api import Runs, SessionStanding
 from weft.runtime.assembly.configuration_layers import MessageOverrides, combined_overrides, read_overrides
@@ -165,5 +166,22 @@ def test_a_turn_that_was_asked_to_stop_is_cut_by_whoever_goes_on_with_it(path: P
         assert bench.server.received == []
         turn = await bench.shop.across(lambda: ledger.turn(end.turn))
         assert (turn.status, turn.interruption_reason) == ("completed", "canceled")
+
+    run(path, body, chat())
+
+
+def test_a_turn_has_no_more_rights_than_its_sender_was_limited_to(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        def plan() -> None:
+            ledger = bench.programs.ledger
+            narrow = ledger.acting_as(LOCAL.child(rights(("turn:record", "session:*", "model:other", "tool:read"))))
+            narrow.inbox.admit("x", session="talk", overrides={"model": "other"})
+            limited = planned(bench, "talk")
+            tools = ("tool:read", "tool:shell", "model:other", "model:fast", "code:any")
+            assert [limited.acting.allows(right) for right in tools] == [True, False, True, False, False]
+            ledger.inbox.admit("y", session="talk", overrides={"model": "other"})
+            assert planned(bench, "talk").acting.allows("tool:shell")
+
+        await bench.shop.across(plan)
 
     run(path, body, chat())

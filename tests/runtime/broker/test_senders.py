@@ -12,9 +12,9 @@ from tests.runtime.broker.bench import Bench, run, saying
 from tests.runtime.broker.test_broker import settle
 from tests.runtime.speaking import CALL, END, Screen, Speaker, brokered, said
 from tests.runtime.test_streams import close, until
-from weft.kernel.authority import Authority, Principal, PrincipalKind
+from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, rights
 from weft.kernel.clock import FixedClock
-from weft.ledger.api import InboxMessage, Ledger, SessionStanding, TextAdded, TurnEnded, principals_of
+from weft.ledger.api import InboxMessage, Ledger, Runs, SessionStanding, TextAdded, TurnEnded, principals_of
 from weft.programs import Programs
 from weft.runtime.answer_streams import hub_of
 from weft.runtime.broker.turn_plans import TurnPlan
@@ -119,3 +119,47 @@ def test_an_agent_does_not_steer_a_turn_that_has_more_rights(ledger: Ledger, clo
         assert "do it as the owner" not in [text for number in (1, 2) for text in bench.provider.sent(number)]
 
     run(body())
+
+
+def limited(ledger: Ledger, *allowed: str) -> Ledger:
+    """The same owner, with fewer rights, as by a token."""
+    return ledger.acting_as(LOCAL.child(rights(("turn:record", "session:*", *allowed))))
+
+
+def test_messages_of_one_sender_with_other_rights_are_turns_of_their_own(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("to all"), saying("to fewer"), clock=clock)
+        first = bench.admit("one", mode="collect")
+        second = limited(ledger, "tool:read").inbox.admit("two", session="main", mode="collect").message
+        await settle(bench, clock, bench.broker(), first, second)
+        assert ledger.inbox.get(first).turn != ledger.inbox.get(second).turn
+
+    run(body())
+
+
+def test_a_sender_with_fewer_rights_does_not_steer_a_turn_that_has_more(ledger: Ledger, clock: FixedClock) -> None:
+    async def body() -> None:
+        bench = Bench(ledger, saying("", "looks"), saying("Found"), saying("later"), clock=clock)
+        owners = bench.admit("first", priority=1)
+        steer = limited(ledger, "tool:read").inbox.admit("do it", session="main", mode="steer").message
+
+        def looks() -> str:
+            return "nothing"
+
+        bench.options["tools"] = tools_of(FunctionTool(looks))
+        await settle(bench, clock, bench.broker(), owners, steer)
+        assert ledger.inbox.get(steer).turn != ledger.inbox.get(owners).turn
+
+    run(body())
+
+
+def test_the_rights_that_a_message_was_sent_with_stand_with_it_and_are_kept_when_it_is_sent_again(
+    ledger: Ledger,
+) -> None:
+    narrow = limited(ledger, "tool:read")
+    message = narrow.inbox.admit("one", session="main", overrides={"model": "m"})
+    layer = {"allow": ["session:*", "tool:read", "turn:record"], "deny": []}
+    assert ledger.inbox.get(message.message).overrides == {"model": "m", "rights": [layer]}
+    Runs(ledger).bury([message.message], "error", "no")
+    again = ledger.inbox.send_again(message.message)
+    assert ledger.inbox.get(again.message).overrides == {"model": "m", "rights": [layer]}

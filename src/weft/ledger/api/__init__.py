@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from weft.ledger.broker.inbox import ToolEnded as ToolEnded
     from weft.ledger.broker.inbox import TurnRetry as TurnRetry
     from weft.ledger.broker.inbox import WaitingSession as WaitingSession
+    from weft.ledger.broker.inbox import have_same_rights as have_same_rights
+    from weft.ledger.broker.inbox import is_limited as is_limited
     from weft.ledger.broker.inbox import own_queue as own_queue
     from weft.ledger.broker.inbox import principals_of as principals_of
     from weft.ledger.broker.inbox import queued_messages as queued_messages
@@ -242,9 +244,10 @@ _NAMES = {
         "find_conversation load_conversation"
     ),
     "weft.ledger.broker.inbox": (
-        "AddMessage Admission ApprovalAsked Entry FinishedRun InboxMessage ModelAnswered ModelAsked ParkedRun "
-        "own_queue principals_of queued_messages QueueLimits RecordedEvent retry_of RunInterruption RunRecord "
-        "SessionStanding TakeMessage Then ToolAsked ToolDecision ToolEnded TurnRetry WaitingSession"
+        "AddMessage Admission ApprovalAsked Entry FinishedRun have_same_rights InboxMessage is_limited ModelAnswered "
+        "ModelAsked ParkedRun own_queue principals_of queued_messages QueueLimits RecordedEvent retry_of "
+        "RunInterruption RunRecord SessionStanding TakeMessage Then ToolAsked ToolDecision ToolEnded TurnRetry "
+        "WaitingSession"
     ),
     "weft.ledger.room_reading": "OpenAnswer RoomFeed RoomNews",
     "weft.ledger.broker.session_stream": (

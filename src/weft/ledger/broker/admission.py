@@ -24,6 +24,7 @@ from weft.ledger.broker.inbox import (
     QueueLimits,
     TurnRetry,
     admission_event,
+    limited_overrides,
     own_queue,
     own_run,
 )
@@ -188,7 +189,7 @@ def _add_event(
     fields = _message_fields(TurnEvents(append, message, actor=DEFAULT_AGENT, scope=scope_of(message)), new)
     optional: dict[str, str | UnsetType] = {
         "key": UNSET if key is None else contents.put_text(key, "key"),
-        "overrides": _json_content(contents, new.overrides, "overrides"),
+        "overrides": _json_content(contents, limited_overrides(new.overrides, append.authority.rights), "overrides"),
         "route": _json_content(contents, new.route, "route"),
         "source_event": UNSET
         if new.source_event_id is None
@@ -271,6 +272,7 @@ def deliver(
             source=delivery.source,
             context=_json_content(contents, delivery.context, "context"),
             route=_json_content(contents, delivery.route, "route"),
+            overrides=_json_content(contents, limited_overrides(None, append.authority.rights), "overrides"),
             posted=delivery.posted,
             untrusted=delivery.is_untrusted or UNSET,
             trigger=delivery.trigger or UNSET,

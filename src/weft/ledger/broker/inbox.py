@@ -9,8 +9,9 @@ from functools import cache
 from typing import Any
 
 import orjson
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, to_builtins
 
+from weft.kernel.authority import Rights
 from weft.kernel.enums import (
     Decision,
     DecisionSource,
@@ -113,6 +114,35 @@ def principals(sender: str, on_behalf_of: tuple[str, ...]) -> tuple[str, ...]:
 def principals_of(message: InboxMessage) -> tuple[str, ...]:
     """The same of a message. Each of them narrows the rights that it is answered with."""
     return principals(message.sender, message.on_behalf_of)
+
+
+RIGHTS = "rights"
+"""The field of a message's overrides with the layers of rights that its sender was limited to, as with a token."""
+
+
+def limited_overrides(overrides: Any, rights: Rights) -> Any:
+    """How a message is answered that somebody with these rights sends: by a turn that has no others. The layers stand
+    with the message, since any broker may answer it; what the sender is recorded as says only who they are."""
+    if not rights.layers or not isinstance(overrides, dict | None):
+        return overrides
+    fields: dict[str, Any] = overrides or {}
+    before = fields.get(RIGHTS, [])
+    if not isinstance(before, list):
+        return overrides
+    layers = to_builtins(rights.layers)
+    return {**fields, RIGHTS: [*before, *(layer for layer in layers if layer not in before)]}
+
+
+def is_limited(message: InboxMessage) -> bool:
+    """Whether a message is answered with fewer rights than those have in whose names it was sent."""
+    return isinstance(message.overrides, dict) and RIGHTS in message.overrides
+
+
+def have_same_rights(message: InboxMessage, other: InboxMessage) -> bool:
+    """Whether two messages were sent in the same names and with the same limits: one turn may answer both."""
+    if principals_of(message) != principals_of(other) or is_limited(message) != is_limited(other):
+        return False
+    return not is_limited(message) or message.overrides[RIGHTS] == other.overrides[RIGHTS]
 
 
 class TurnRetry(Struct, frozen=True):

@@ -27,13 +27,16 @@ from weft.kernel.ledger_events import MessageAdmitted, MessageCancelled, Workers
 from weft.ledger.arguments import checked_label
 from weft.ledger.broker.admission import cut_open_turn, ensure_room, scope_of
 from weft.ledger.broker.inbox import (
+    RIGHTS,
     EndedRun,
     QueueLimits,
     RecordedEvent,
+    is_limited,
     own_queue,
     own_run,
     response_of,
     run_principals,
+    taken_messages,
 )
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.contexts import messages_named
@@ -347,6 +350,7 @@ def _add_message(
     message = append.ulids.mint(MESSAGE_ROOM + 1)
     events = TurnEvents(append, message, actor=DEFAULT_AGENT, scope=scope_of(message))
     is_untrusted = bool(append.view.turn(turn).untrusted)
+    limits_of_turn = _limits_of_turn(append, turn)
     with append.in_name_of(senders):
         stream_of(append, session, DEFAULT_AGENT).add(
             MessageAdmitted,
@@ -355,9 +359,17 @@ def _add_message(
             parts=events.parts(text),
             source=MessageSource.AGENT,
             route=events.contents.put_json({ROUTE: session.label, "spawner": turn}, "route"),
+            overrides=UNSET if limits_of_turn is None else events.contents.put_json(limits_of_turn, "overrides"),
             untrusted=is_untrusted or UNSET,
         )
     return message
+
+
+def _limits_of_turn(append: Append, turn: str) -> dict[str, Any] | None:
+    """The rights that the messages of a turn were limited to, as overrides of what it has others do."""
+    messages = taken_messages(ReadTxn(append.sql, append.txn.facts), turn)
+    layers = [layer for message in messages if is_limited(message) for layer in message.overrides[RIGHTS]]
+    return {RIGHTS: [layer for at, layer in enumerate(layers) if layer not in layers[:at]]} if layers else None
 
 
 def _ensure_tasks_left(append: Append, worker: SessionRow) -> None:
@@ -522,6 +534,7 @@ def _send_answers(append: Append, worker: SessionRow, parent: SessionRow, fresh:
         events = TurnEvents(append, message, actor=DEFAULT_AGENT, scope=scope_of(message))
         turn = append.view.find_turn(answer)
         parts = _answer_parts(append, events, worker, turn, fresh)
+        limits_of_turn = None if turn is None else _limits_of_turn(append, turn.id)
         with append.in_name_of(turn_senders(append, answer) if turn is not None else (DEFAULT_AGENT,)):
             stream_of(append, append.view.session(parent.id), DEFAULT_AGENT).add(
                 MessageAdmitted,
@@ -531,6 +544,7 @@ def _send_answers(append: Append, worker: SessionRow, parent: SessionRow, fresh:
                 source=MessageSource.AGENT,
                 route=events.contents.put_json({ROUTE: worker.label, "answer": answer}, "route"),
                 worker=answer,
+                overrides=UNSET if limits_of_turn is None else events.contents.put_json(limits_of_turn, "overrides"),
                 untrusted=(turn is not None and bool(turn.untrusted)) or UNSET,
             )
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from weft.kernel.authority import Layer
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable, quoted
 from weft.programs.program_kinds import PARAMETER_CHECKS, THINKING_CONFIG, thinking_in
 from weft.programs.program_records import variables_in
@@ -266,6 +267,8 @@ class MessageOverrides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The recorded turn that its turn replays: only whoever replays it answers it."""
     functions: tuple[FunctionReference, ...] = ()
     """The functions that the program which sent it gave its turn as tools."""
+    rights: tuple[Layer, ...] = ()
+    """What its sender was limited to when it was admitted, as by a token: its turn has no other rights."""
 
     def record(self) -> dict[str, Any] | None:
         """The JSON of an admitted message's `overrides`; None where nothing is set."""
@@ -322,6 +325,7 @@ def combined_overrides(overrides: Iterable[MessageOverrides]) -> MessageOverride
             is_root=combined.is_root or one.is_root,
             replays=one.replays or combined.replays,
             functions=tuple(dict.fromkeys((*combined.functions, *one.functions))),
+            rights=tuple(dict.fromkeys((*combined.rights, *one.rights))),
         )
     return combined
 

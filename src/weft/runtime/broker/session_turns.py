@@ -46,6 +46,8 @@ from weft.ledger.api import (
     RunWriter,
     SessionStanding,
     WaitingSession,
+    have_same_rights,
+    is_limited,
     principals_of,
     retry_of,
 )
@@ -224,16 +226,16 @@ def next_batch(queued: Sequence[InboxMessage], now_ms: int, collecting: CollectR
     An interrupting message takes everything with it that waits and was sent in the same names. Messages to collect go
     together once nothing more came for a while. What one failed turn was asked is tried again together. Everything else
     is a turn of its own; a steering message that found no turn to enter is one of them. A turn has the rights of one
-    sender: messages that were sent in different names never go together.
+    sender: messages that were sent in different names, or with different rights, never go together.
     """
     if not queued:
         return NOTHING
     interrupting = next((message for message in queued if message.mode == QueueMode.INTERRUPT), None)
     if interrupting is not None:
-        return MessageBatch(tuple(sorted(_of_same_names(queued, interrupting), key=lambda message: message.n)))
+        return MessageBatch(tuple(sorted(_of_same_rights(queued, interrupting), key=lambda message: message.n)))
     first = queued[0]
     if (retry := retry_of(first)) is not None:
-        return MessageBatch(tuple(message for message in _of_same_names(queued, first) if retry_of(message) == retry))
+        return MessageBatch(tuple(message for message in _of_same_rights(queued, first) if retry_of(message) == retry))
     if first.mode != QueueMode.COLLECT:
         return MessageBatch((first,))
     together = _collected(queued, (collecting or CollectRules()).most)
@@ -241,8 +243,8 @@ def next_batch(queued: Sequence[InboxMessage], now_ms: int, collecting: CollectR
     return MessageBatch(together) if until <= now_ms else MessageBatch((), until)
 
 
-def _of_same_names(queued: Sequence[InboxMessage], first: InboxMessage) -> list[InboxMessage]:
-    return [message for message in queued if principals_of(message) == principals_of(first)]
+def _of_same_rights(queued: Sequence[InboxMessage], first: InboxMessage) -> list[InboxMessage]:
+    return [message for message in queued if have_same_rights(message, first)]
 
 
 def _collected(queued: Sequence[InboxMessage], most: int) -> tuple[InboxMessage, ...]:
@@ -252,7 +254,7 @@ def _collected(queued: Sequence[InboxMessage], most: int) -> tuple[InboxMessage,
     for message in queued:
         if message.sender != queued[0].sender:
             continue
-        if message.mode != QueueMode.COLLECT or principals_of(message) != principals_of(queued[0]):
+        if message.mode != QueueMode.COLLECT or not have_same_rights(message, queued[0]):
             break
         together.append(message)
         if len(together) >= most:
@@ -276,12 +278,13 @@ def is_interrupted(standing: SessionStanding) -> bool:
 
 def steering(standing: SessionStanding) -> list[InboxMessage]:
     """Messages that may enter the open turn. Those in whose name such a message was sent are among those in whose names
-    the turn runs: it has no rights then that the sender has not. Any other waits for a turn of its own."""
+    the turn runs: it has no rights then that the sender has not. Any other, and one whose sender was limited to fewer
+    rights than theirs, waits for a turn of its own."""
     names = set(standing.open_principals)
     return [
         message
         for message in standing.queued
-        if message.mode == QueueMode.STEER and names.issuperset(principals_of(message))
+        if message.mode == QueueMode.STEER and names.issuperset(principals_of(message)) and not is_limited(message)
     ]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import UNSET, UnsetType
 
+from weft.kernel.authority import Rights
 from weft.kernel.enums import AgentRole, ProgramKind, ResourceKind
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.api import InboxMessage, Ledger, RunConfig, Runs, SessionStanding, TurnRetry, principals_of, retry_of
@@ -115,7 +116,7 @@ class ConfiguredPlanner:
             message=messages[-1].id,
             takes_defaults=retry is None and overrides.replays is None,
         )
-        acting = self.acting(messages[0])
+        acting = self.acting(messages[0]).child(rights=Rights(overrides.rights))
         reader = LayerReader(self._programs, self._inference, self._variable, acting, self._other_models)
         configuration = reader.configuration(request)
         if configuration.functions and self._equip is None:
