@@ -36,6 +36,7 @@ MAY_START = {
     "weft/surfaces/cli/screen.py": "the pager that the person at the terminal chose",
 }
 MAY_CONNECT = {
+    "weft/client.py": "the server that the program or the person names, with their token for it",
     "weft/runtime/egress/connections.py": "the one place",
     "weft/runtime/egress/connection_rules.py": "whether a port of this machine takes connections; nothing is sent",
     "weft/store/postgres/": "the ledger's own database, whose driver connects by itself",

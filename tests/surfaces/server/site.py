@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 from msgspec import Struct
@@ -20,6 +20,7 @@ from weft.surfaces.server.application import Application, Served
 from weft.surfaces.server.callers import Callers
 from weft.surfaces.server.guards import HostGuard
 
+T = TypeVar("T")
 PORT = 8420
 BASE_URL = f"http://127.0.0.1:{PORT}"
 KEY = RootKey.new(1)
@@ -82,6 +83,10 @@ class Site:
         async with httpx2.AsyncClient(transport=transport, base_url=BASE_URL) as client:
             response = await client.request(method, path, json=json, headers=headers, content=content)
             return Answered(response.status_code, dict(response.headers), response.content)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What it answers, in the event loop of the threads."""
+        return self._runner.run(coroutine)
 
     def close(self) -> None:
         self._runner.run(self.pool.close(lambda: None))

@@ -21,6 +21,7 @@ from weft.surfaces.server.problems import Refusal, problem_of
 from weft.surfaces.server.route_table import BASE, ROUTES, Route
 from weft.surfaces.server.verb_requests import RETRY_HEADER, VerbRequests
 from weft.surfaces.wire.forms import document
+from weft.surfaces.wire.records import MEDIA_TYPE as RECORD_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -175,28 +176,34 @@ def _verb_endpoint(served: Served, route: Route) -> Endpoint:
         query = request.query_params.multi_items()
         arguments = requests[0].arguments(names, query, body, request.headers.get(RETRY_HEADER))
 
+        is_whole = RECORD_TYPE in request.headers.get("accept", "")
+
         def answer() -> Any:
             ledger = served.ledger.acting_as(caller.authority)
             machine = served.machine if caller.may_use_machine else None
-            return requests[0].answer(ledger, arguments, machine)
+            return requests[0].answer(ledger, arguments, machine, is_whole=is_whole)
 
-        return json_response(request, await served.crossing.run(answer), route.status)
+        media_type = RECORD_TYPE if is_whole else JSON_TYPE
+        return json_response(request, await served.crossing.run(answer), route.status, media_type=media_type)
 
     return Endpoint(method=route.method, path=route.full_path, right=route.right, handler=handle)
 
 
-def json_response(request: Request, value: Any, status: int = 200) -> Response:
+JSON_TYPE = "application/json"
+
+
+def json_response(request: Request, value: Any, status: int = 200, *, media_type: str = JSON_TYPE) -> Response:
     """A document; one that the caller has already is not sent again."""
     if value is None:
         return Response(status_code=204)
     text = document(value).encode("utf-8", "surrogatepass")
-    headers = {}
+    headers = {"vary": "accept"}
     if request.method in ("GET", "HEAD"):
-        headers = {"etag": f'"{hashlib.sha256(text).hexdigest()[:32]}"', "cache-control": "private, no-cache"}
+        headers |= {"etag": f'"{hashlib.sha256(text).hexdigest()[:32]}"', "cache-control": "private, no-cache"}
         wanted = request.headers.get("if-none-match", "")
         if headers["etag"] in [tag.strip().removeprefix("W/") for tag in wanted.split(",")]:
             return Response(status_code=304, headers=headers)
-    return Response(text, status, headers, media_type="application/json")
+    return Response(text, status, headers, media_type=media_type)
 
 
 # --- What anybody may ask.

@@ -62,6 +62,7 @@ _PROBLEM: Schema = {
         "hint": {"type": "string"},
         "action": {"type": "string"},
         "arguments": {"type": "object"},
+        "facts": {"type": "object"},
     },
 }
 

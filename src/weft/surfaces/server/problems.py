@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -126,5 +127,22 @@ def problem_of(error: BaseException) -> Response:
             hint=phrase(advice),
             action=advice.action,
             arguments=dict(advice.arguments),
+            facts=_facts(error),
         )
     return problem_response(500, "internal_error", "the server failed; its log says how")
+
+
+def _facts(error: WeftError) -> dict[str, Any]:
+    """What the error was made of, by the names of its class, as far as that is plain JSON."""
+    facts: dict[str, Any] = {}
+    for name in inspect.signature(type(error).__init__).parameters:
+        value = getattr(error, name, None)
+        if isinstance(value, str):
+            facts[name] = without_credentials(value)
+        elif isinstance(value, int):
+            facts[name] = value
+        elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+            facts[name] = list(map(without_credentials, value))
+        elif isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+            facts[name] = {key: without_credentials(item) for key, item in value.items()}
+    return facts

@@ -14,12 +14,12 @@ import msgspec
 from msgspec import ValidationError
 
 from weft.kernel.authority import Authority
-from weft.kernel.errors import InvalidInput
 from weft.surfaces.server.callers import MACHINE_RIGHT
 from weft.surfaces.server.problems import Refusal
 from weft.surfaces.wire.forms import form
+from weft.surfaces.wire.records import whole
 from weft.verbs.answers import Answer, Listing
-from weft.verbs.declaration import OpenMode, Parameter, RequestError
+from weft.verbs.declaration import OpenMode, Parameter
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -92,18 +92,20 @@ class VerbRequests:
             raise Refusal(422, "invalid_input", "the body is no JSON object")
         return given
 
-    def answer(self, ledger: Ledger, arguments: dict[str, Any], machine: Machine | None) -> Any:
-        """The JSON of what the verb answers. Called in a thread of the ledger."""
+    def answer(
+        self, ledger: Ledger, arguments: dict[str, Any], machine: Machine | None, *, is_whole: bool = False
+    ) -> Any:
+        """The JSON of what the verb answers; with `is_whole` all fields of its record. Called in a thread of the
+        ledger."""
         verb = self.verb
         machines: dict[str, Any] = {}
         if verb.machines:
             machines = dict.fromkeys(verb.machines, machine if machine is not None else NoMachine(ledger.authority))
-        try:
-            grouped = verb.grouped(arguments)
-            verb.check(arguments)
-            answered = verb.function(ledger, **grouped, **machines)
-        except RequestError as error:
-            raise InvalidInput(error.spelled(str), error.advice) from None
+        grouped = verb.grouped(arguments)
+        verb.check(arguments)
+        answered = verb.function(ledger, **grouped, **machines)
+        if is_whole:
+            return whole(answered)
         if isinstance(answered, Listing):
             return {"items": form(list(answered.items)), "next": answered.next, **_beside(answered)}
         if isinstance(answered, Answer) and answered.is_silent:
