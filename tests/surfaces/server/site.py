@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from weft.ledger.api import Ledger
 from weft.runtime.egress.context_tokens import RootKey, TokenContent, read, sign
 from weft.surfaces.opening import OWNER, context_from_env
 from weft.surfaces.server.application import Application, Served
-from weft.surfaces.server.callers import Callers
+from weft.surfaces.server.callers import Caller, Callers
 from weft.surfaces.server.guards import HostGuard
 
 T = TypeVar("T")
@@ -32,11 +32,11 @@ class Site:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger, self.pool = ledger, Pool(2)
-        self.now_ms, self.revoked, self.notes = 0, set[str](), list[str]()
+        self.now_ms, self.revoked, self.notes, self.looks = 0, set[str](), list[str](), 0
         self.served = Served(
             ledger=ledger,
             crossing=self.pool,
-            callers=Callers(self._verified),
+            callers=Callers(self, self.pool, lambda: self.now_ms),
             hosts=HostGuard(PORT),
             machine=ledger.machine,  # type: ignore[attr-defined]
             note=self.notes.append,
@@ -44,8 +44,15 @@ class Site:
         self.application = Application(self.served)
         self._runner = asyncio.Runner()
 
-    def _verified(self, token: str) -> TokenContent:
+    def verified_token(self, token: str) -> TokenContent:
         return read(token, {KEY.number: KEY.public_bytes}, now_ms=self.now_ms, revoked=self.revoked)
+
+    def withdrawn(self, callers: Sequence[Caller]) -> Iterable[Caller]:
+        self.looks += 1
+        return [caller for caller in callers if not self.revoked.isdisjoint(caller.ids)]
+
+    def caller(self, token: str) -> Caller:
+        return self.run(self.served.callers.caller({"authorization": f"Bearer {token}"}))
 
     def token(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.tools.mcp_server_settings import McpServer, PinnedTools
     from weft.runtime.tools.mcp_servers import McpConfiguration
+    from weft.surfaces.server.callers import Caller
 
 
 T = TypeVar("T")
@@ -215,6 +216,17 @@ def verified_token(token: str) -> TokenContent:
 
     revoked = {token.id for token in load_revoked()}
     return read(token, public_keys(), now_ms=SystemClock().now_ms(), revoked=revoked, keyring=user_keyring())
+
+
+class ServedCredentials:
+    """What counts for a server that this person started: the keys and the revocations of their configuration."""
+
+    def verified_token(self, token: str) -> TokenContent:
+        return verified_token(token)
+
+    def withdrawn(self, callers: Sequence[Caller]) -> Iterable[Caller]:
+        revoked, keys = {token.id for token in load_revoked()}, public_keys()
+        return [caller for caller in callers if caller.key_number not in keys or not revoked.isdisjoint(caller.ids)]
 
 
 def given_token(file: str | None) -> str:

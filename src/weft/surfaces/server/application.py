@@ -92,13 +92,13 @@ class Application:
             endpoint, names = self._paths.find(request.method, raw_path(request))
             caller = None
             if endpoint.right is not None:
-                caller = await self._served.crossing.run(lambda: self._served.callers.caller(request.headers))
+                caller = await self._served.callers.caller(request.headers)
                 if not caller.authority.rights.may_allow(endpoint.right):
                     raise caller.authority.refusal(endpoint.right)
             return await endpoint.handler(request, caller, names)
         except ClientDisconnect:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever failed is answered, and told in the log
             response = problem_of(error)
             if response.status_code == 500:
                 self._served.note(f"{request.method} {request.url.path}: {type(error).__name__}: {error}")

@@ -85,16 +85,18 @@ async def _serve(call: Call, access: BrokerAccess, taken: Any, *, has_broker: bo
 
 def served_ledger(call: Call, access: BrokerAccess, port: int) -> Served:
     """What requests are answered from."""
-    from weft.surfaces.cli.credentials import verified_token
+    from weft.kernel.clock import SystemClock
+    from weft.surfaces.cli.credentials import ServedCredentials
     from weft.surfaces.cli.work.sandbox_access import LedgerMachine
     from weft.surfaces.server.application import Served
     from weft.surfaces.server.callers import Callers
     from weft.surfaces.server.guards import HostGuard
 
+    crossing = access.mirror.crossing
     return Served(
         ledger=access.ledger,
-        crossing=access.mirror.crossing,
-        callers=Callers(verified_token),
+        crossing=crossing,
+        callers=Callers(ServedCredentials(), crossing, SystemClock().now_ms),
         hosts=HostGuard(port),
         machine=LedgerMachine(access.ledger, call.trust_store),
         note=lambda text: call.note(Span(text, "warn")),
