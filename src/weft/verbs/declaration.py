@@ -448,15 +448,17 @@ class Verb(Generic[P, R]):
     def parameter(self, name: str) -> Parameter:
         return next(parameter for parameter in self.parameters if parameter.name == name)
 
-    def request_type(self) -> type[Struct]:
-        """A record of the parameters: what a request of this verb holds, and what its JSON Schema is made of."""
+    def request_type(self, name: str = "", without: Collection[str] = ()) -> type[Struct]:
+        """A record of the parameters, but for some: what a request of this verb holds, and what its JSON Schema is made
+        of. It is called by `name`, or by the verb's."""
         fields = [
             (parameter.name, _field_type(parameter))
             if parameter.is_required
             else (parameter.name, _field_type(parameter), parameter.default)
             for parameter in self.parameters
+            if parameter.name not in without
         ]
-        title = "".join(word.title() for word in self.__name__.split("_")) + "Request"
+        title = "".join(word.title() for word in (name or self.__name__).split("_")) + "Request"
         return msgspec.defstruct(title, fields, kw_only=True, frozen=True, forbid_unknown_fields=True)
 
     def answer_type(self) -> Any:

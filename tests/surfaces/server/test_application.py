@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -136,3 +137,22 @@ def test_a_fault_of_the_server_tells_nothing_of_itself(site: Site, monkeypatch: 
     answered = site.ask("GET", "/api/v1/sessions")
     assert (answered.status, answered.json["detail"]) == (500, "the server failed; its log says how")
     assert len(site.notes) == 1
+
+
+def test_a_name_in_a_path_is_one_of_several_that_a_verb_takes(site: Site) -> None:
+    for name in ("one", "two"):
+        site.ledger.record_turn(session=name, query=["hello"], response="hi")
+    assert site.ask("POST", "/api/v1/sessions/one/archive").json["label"] == "one"
+    assert [item["label"] for item in site.ask("GET", "/api/v1/sessions").json["items"]] == ["two"]
+
+
+def test_a_route_does_not_take_a_parameter_by_which_it_would_write(site: Site) -> None:
+    site.ledger.record_turn(session="main", query=["hello"], response="hi")
+    assert len(site.ask("GET", "/api/v1/sessions/main/history").json["items"]) == 2
+    assert site.ask("GET", "/api/v1/sessions/main/history?write=true").status == 422
+    assert "write" not in [p["name"] for p in _described(site, "/sessions/{session}/history")["get"]["parameters"]]
+
+
+def _described(site: Site, path: str) -> dict[str, Any]:
+    described: dict[str, Any] = site.ask("GET", "/openapi.json", token=None).json["paths"][f"/api/v1{path}"]
+    return described

@@ -78,11 +78,12 @@ class _Operation:
         fields, required = request["properties"], request.get("required", [])
         names = self.route.path_names
         parameters = [
-            {"name": name, "in": "path", "required": True, **_parameter(fields[name], minimum=1)} for name in names
+            {"name": name, "in": "path", "required": True, **_parameter(_one(fields[name]), minimum=1)}
+            for name in names
         ]
         beside = [name for name in fields if name not in names]
         told: Schema = {
-            "operationId": self.route.verb_name,
+            "operationId": self.route.name,
             "summary": self._verb.summary,
             "description": self._verb.help,
             "tags": [self.route.tag],
@@ -118,6 +119,12 @@ class _Operation:
         problem = {MEDIA_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}}
         responses["default"] = {"description": "What went wrong.", "content": problem}
         return responses
+
+
+def _one(schema: Schema) -> Schema:
+    """A path holds one of what a verb takes several of."""
+    described = {"description": schema["description"]} if "description" in schema else {}
+    return {**schema["items"], **described} if schema.get("type") == "array" else schema
 
 
 def _parameter(schema: Schema, minimum: int = 0) -> Schema:

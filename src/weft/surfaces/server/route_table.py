@@ -23,11 +23,13 @@ class Route(Struct, frozen=True, kw_only=True):
     path: str
     """Below BASE."""
     verb_name: str
-    """The name of a function of `weft.verbs`; by it the operation goes."""
+    """The name of a function of `weft.verbs`."""
     tag: str
     reading: str = ""
     """The right to read that it needs, where its verb changes nothing."""
     status: int = 200
+    without: tuple[str, ...] = ()
+    """Parameters of the verb that this route does not take, such as one by which a verb that reads would write."""
 
     @property
     def verb(self) -> Verb[..., Any]:
@@ -35,6 +37,12 @@ class Route(Struct, frozen=True, kw_only=True):
 
         verb: Verb[..., Any] = getattr(weft.verbs, self.verb_name)
         return verb
+
+    @property
+    def name(self) -> str:
+        """By which the operation goes: the verb's, and another one where a verb that changes something is asked to
+        list."""
+        return f"{self.verb_name}_list" if self.method == "GET" and self.verb.right else self.verb_name
 
     @property
     def right(self) -> str:
@@ -53,15 +61,21 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 def _routes(tag: str, reading: str, *lines: str) -> list[Route]:
-    """`GET /sessions sessions`. What changes something needs the right that its verb declares; what reads needs
-    `reading`."""
+    """`GET /sessions sessions`, with `-NAME` behind it for each parameter that the route does not take. What changes
+    something needs the right that its verb declares; what reads needs `reading`."""
     return [_route(tag, reading, *line.split()) for line in lines]
 
 
-def _route(tag: str, reading: str, method: str, path: str, verb_name: str) -> Route:
-    status = 201 if verb_name.endswith("_create") else 200
-    right = reading if method == "GET" else ""
-    return Route(method=method, path=path, verb_name=verb_name, reading=right, tag=tag, status=status)  # type: ignore[arg-type]
+def _route(tag: str, reading: str, method: str, path: str, verb_name: str, *without: str) -> Route:
+    return Route(
+        method=method,  # type: ignore[arg-type]
+        path=path,
+        verb_name=verb_name,
+        reading=reading if method == "GET" else "",
+        tag=tag,
+        status=201 if verb_name.endswith("_create") else 200,
+        without=tuple(name.removeprefix("-") for name in without),
+    )
 
 
 ROUTES: tuple[Route, ...] = (
@@ -72,6 +86,7 @@ ROUTES: tuple[Route, ...] = (
         "POST /sessions session_create",
         "PATCH /sessions/{session} session_configure",
         "DELETE /sessions/{session} delete",
+        "GET /sessions/{session}/history session_history -write",
         "GET /sessions/{session}/reflog reflog",
         "POST /sessions/{session}/rename rename",
         "POST /sessions/{session}/aliases alias",
@@ -85,6 +100,7 @@ ROUTES: tuple[Route, ...] = (
         "POST /sessions/{session}/resume session_resume",
         "POST /sessions/{session}/complete session_complete",
         "POST /sessions/{session}/undo undo",
+        "GET /aliases alias -alias -session -reason",
     ),
     *_routes(
         "branches",

@@ -39,11 +39,17 @@ class VerbRequests:
 
     @cached_property
     def request_type(self) -> type[msgspec.Struct]:
-        return self.verb.request_type()
+        return self.verb.request_type(self.route.name, self.route.without)
 
     @cached_property
     def _parameters(self) -> dict[str, Parameter]:
-        return {parameter.name: parameter for parameter in self.verb.parameters}
+        """Those that the route takes."""
+        return {one.name: one for one in self.verb.parameters if one.name not in self.route.without}
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        """Of those that it does not take."""
+        return {name: self.verb.parameter(name).default for name in self.route.without}
 
     @property
     def takes_retry_key(self) -> bool:
@@ -54,9 +60,10 @@ class VerbRequests:
     ) -> dict[str, Any]:
         """The verb's parameters. Raises Refusal with 400 or 422."""
         given = self._body(body) if self.route.method != "GET" else self._query(query)
-        for name in path:
+        for name, value in path.items():
             if name in given:
                 raise Refusal(422, "invalid_input", f"{name} stands in the path already")
+            given[name] = [value] if self._parameters[name].is_repeated else value
         if retry_key is not None:
             if not self.takes_retry_key:
                 raise Refusal(422, "invalid_input", "this route takes no Idempotency-Key", "leave the header out")
@@ -64,10 +71,10 @@ class VerbRequests:
                 raise Refusal(422, "invalid_input", f"Idempotency-Key and {RETRY_PARAMETER} differ")
         strict = self.route.method != "GET"
         try:
-            request = msgspec.convert({**given, **path}, self.request_type, strict=strict)
+            request = msgspec.convert(given, self.request_type, strict=strict)
         except ValidationError as error:
             raise Refusal(422, "invalid_input", str(error)) from None
-        return {name: getattr(request, name) for name in self._parameters}
+        return {**self._defaults, **{name: getattr(request, name) for name in self._parameters}}
 
     def _query(self, query: list[tuple[str, str]]) -> dict[str, Any]:
         given: dict[str, Any] = {}
