@@ -144,8 +144,7 @@ def _answers(labelled: LabelledSet, file: Path, kept: Path | None) -> list[Answe
 
 
 def _embedded(ledger: "Ledger", kept: Path) -> "Similarity":
-    from weft.programs.minilm import MiniLM
-    from weft.programs.similarity import Similarity
+    from weft.programs.similarity import MiniLM, Similarity
 
     model = MiniLM()
     similarity = Similarity(ledger, KeptVectors(model, kept / f"embeddings-{model.name}"))

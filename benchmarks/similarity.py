@@ -66,8 +66,7 @@ def measure_similarity(sizes: Sizes, directory: Path) -> dict[str, Compared | No
 def compared(sizes: Sizes, place: Path, kept: Path) -> Compared:
     """`kept` is where texts and vectors stay for the next run."""
     import weft
-    from weft.programs.minilm import MiniLM
-    from weft.programs.similarity import Similarity
+    from weft.programs.similarity import MiniLM, Similarity
 
     model = MiniLM()
     texts = kept_pieces(kept, sizes.similar_nodes + sizes.similar_queries, sizes.similar_corpus)

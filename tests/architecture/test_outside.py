@@ -57,7 +57,7 @@ MAY_RUN = {
     "weft/runtime/sandbox/command_runner.py": "the profile none, which a person grants by name",
     "weft/runtime/tools/mcp_connection.py": "speaks with the process that `CommandRunner` started",
     "weft/runtime/invoke/handlers.py": "the person's own command that tells them something, named in a variable",
-    "weft/runtime/thread_bisection.py": "the check of a bisection, which the person gave on the command line",
+    "weft/runtime/thread_replay.py": "the check of a bisection, which the person gave on the command line",
     "weft/runtime/inference/local_models.py": "the embedded model: our own program",
 }
 CONFINING = frozenset(

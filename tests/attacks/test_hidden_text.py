@@ -16,8 +16,7 @@ from tests.exchange.exporters.stories import call as tool_call
 from tests.exchange.exporters.stories import told, written
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_terminal import plain
-from weft.exchange.exporters.html import Html
-from weft.exchange.exporters.html.page import rendered
+from weft.exchange.exporters.html import Html, rendered
 from weft.exchange.exporters.markdown import Markdown
 from weft.exchange.exporters.turn_contents import visible
 from weft.ledger.model import ImagePart, ReasoningPart

@@ -12,10 +12,10 @@ import pytest
 from tests.attacks.importing import imported
 from tests.exchange.fixtures.cursor import sessions as cursor
 from tests.sizes import sized
-from weft.exchange.importers import databases
+from weft.exchange.importers import foreign_files
 from weft.exchange.importers.cursor import Cursor
 from weft.exchange.importers.cursor.database import COMPOSERS, sessions_in, workspace_folders
-from weft.exchange.importers.databases import UNREADABLE, Database, open_database, peek
+from weft.exchange.importers.foreign_files import UNREADABLE, Database, open_database, peek
 from weft.exchange.importers.foreign_values import SOURCE_LIMITS
 from weft.exchange.importers.langgraph import LangGraph
 from weft.exchange.importers.llm import Llm
@@ -92,7 +92,7 @@ def test_no_view_and_no_trigger_of_a_database_runs(tmp_path: Path) -> None:
 @pytest.fixture
 def peek_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look takes as many instructions as it may, which are seconds of work."""
-    monkeypatch.setattr(databases, "PEEK_STEPS", sized(test=1_000_000, prove=databases.PEEK_STEPS))
+    monkeypatch.setattr(foreign_files, "PEEK_STEPS", sized(test=1_000_000, prove=foreign_files.PEEK_STEPS))
 
 
 @pytest.mark.usefixtures("peek_steps")
@@ -146,8 +146,8 @@ def test_the_import_of_such_a_database_is_reported_and_the_others_are_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sorts the rows, so it would give none before it had them all."""
-    monkeypatch.setattr(databases, "STATEMENT_STEPS", 1_000_000)
-    monkeypatch.setattr(databases, "STEPS_A_BYTE", 1)
+    monkeypatch.setattr(foreign_files, "STATEMENT_STEPS", 1_000_000)
+    monkeypatch.setattr(foreign_files, "STEPS_A_BYTE", 1)
     folder = tmp_path / "sources"
     cursor.write_state(folder / "good", cursor.session_rows(*cursor.dialogue()))
     folded(folder / "bad" / "state.vscdb")

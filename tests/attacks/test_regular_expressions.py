@@ -12,7 +12,7 @@ import pytest
 from tests.attacks.pattern_checks import Use, reasons, uses
 from tests.sizes import share, sized
 from tests.sources import LOAD
-from weft.exchange.exporters.html.page import _text_in
+from weft.exchange.exporters.html import _text_in
 from weft.exchange.exporters.markdown import _escaped_reach, _may_have_diagram
 from weft.exchange.file_changes import _patch_in
 from weft.exchange.importers.aider import COUNT, HEADER
@@ -48,7 +48,7 @@ LINEAR = {
     r"weft.programs.triggers: \$\{((?:trigger|time|payload|sessions)(?:\.[\w-]+)*)\}": (
         "each name begins with a full stop, which none contains: there is one way to divide them"
     ),
-    r'weft.exchange.exporters.html.page:  (?:href|title)="([^"]*)"': (
+    r'weft.exchange.exporters.html:  (?:href|title)="([^"]*)"': (
         "what begins within the quotes cannot get past the one that ends them"
     ),
     r"weft.ledger.read.session_list: ^# AGENTS\.md instructions[^\n]*\n\s*\Z": (

@@ -9,8 +9,7 @@ import pytest
 from markdown_it.rules_block import StateBlock
 
 from tests.exchange.exporters.stories import told, written
-from weft.exchange.exporters.html import Html
-from weft.exchange.exporters.html.page import rendered
+from weft.exchange.exporters.html import Html, rendered
 from weft.exchange.exporters.markdown import Markdown
 from weft.exchange.exporters.turn_contents import MOST_CELLS
 from weft.surfaces.cli.reading import read as terminal_markdown

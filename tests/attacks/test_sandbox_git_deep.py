@@ -18,8 +18,8 @@ from msgspec import structs
 from tests.attacks.git_person import Person, tried
 from tests.runtime.sandbox.repositories import agent_runs, make_repository, person_git
 from weft.kernel.errors import InvalidInput
+from weft.runtime.opened_folders import READ_FOLDER_FLAGS, Descent, visit_folders
 from weft.runtime.sandbox import leftovers as leftovers_module
-from weft.runtime.sandbox.folder_descent import FOLDER_FLAGS, Descent, visit_folders
 from weft.runtime.sandbox.git_leftovers import ChangedGit, disarm_repositories
 from weft.runtime.sandbox.git_settings import GitLeftovers
 from weft.runtime.sandbox.git_view import GitGuard
@@ -105,15 +105,15 @@ def test_a_link_that_appears_on_the_way_leads_no_look_elsewhere(
 
 
 def test_no_depth_ends_a_walk_and_no_walk_holds_many_folders_open(tmp_path: Path) -> None:
-    folder = os.open(tmp_path, FOLDER_FLAGS)
+    folder = os.open(tmp_path, READ_FOLDER_FLAGS)
     for _ in range(300):
         for name in ("a", "b"):
             os.mkdir(name, dir_fd=folder)
-        inner = os.open("b", FOLDER_FLAGS, dir_fd=folder)
+        inner = os.open("b", READ_FOLDER_FLAGS, dir_fd=folder)
         os.close(folder)
         folder = inner
     os.close(folder)
-    top, most, count = os.open(tmp_path, FOLDER_FLAGS), 0, 0
+    top, most, count = os.open(tmp_path, READ_FOLDER_FLAGS), 0, 0
     before = len(os.listdir("/proc/self/fd"))
     failures = list[str]()
     for visited in visit_folders(top, lambda path, error: failures.append(path)):
@@ -130,7 +130,7 @@ def test_a_folder_that_is_moved_while_it_is_walked_through_ends_no_walk(tmp_path
     deep.mkdir(parents=True)
     (tmp_path / "a").mkdir()
     moved = tmp_path / "/".join(["b"] * 75)
-    top = os.open(tmp_path, FOLDER_FLAGS)
+    top = os.open(tmp_path, READ_FOLDER_FLAGS)
     failures, paths = list[str](), list[str]()
     for visited in visit_folders(top, lambda path, error: failures.append(path)):
         paths.append(visited.path)
@@ -146,13 +146,13 @@ def test_git_s_folders_one_in_the_other_are_cleaned_in_few_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = StartTime.now(str(tmp_path))
-    folder = os.open(tmp_path, FOLDER_FLAGS)
+    folder = os.open(tmp_path, READ_FOLDER_FLAGS)
     for _ in range(250):
         os.close(os.open("HEAD", os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=folder))
         with open(os.open("config", os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=folder), "w") as file:
             file.write("[core]\n\tfsmonitor = x\n")
         os.mkdir("bare.name", dir_fd=folder)
-        inner = os.open("bare.name", FOLDER_FLAGS, dir_fd=folder)
+        inner = os.open("bare.name", READ_FOLDER_FLAGS, dir_fd=folder)
         os.close(folder)
         folder = inner
     os.close(folder)

@@ -18,8 +18,7 @@ from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import ProcessOutcome
 from weft.runtime.sandbox.profiles import WORKSPACE_PROFILE, MountKind, is_beneath
 from weft.runtime.sandbox.sandbox_plan import PersonFolders
-from weft.runtime.sandbox.toolchain_places import PersonalHome
-from weft.runtime.sandbox.toolchains import Toolchains, find_toolchains
+from weft.runtime.sandbox.toolchains import PersonalHome, Toolchains, find_toolchains
 
 CANARY = "canary-of-the-home-folder"
 SECRETS = (

@@ -22,7 +22,7 @@ from weft.runtime.egress.credentials import Keyring
 from weft.runtime.egress.execution_context import context_for
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import RetryPolicy
-from weft.runtime.invoke.turn_planner import ConfiguredPlanner, Equip, sender_context
+from weft.runtime.invoke.invocation import ConfiguredPlanner, Equip, sender_context
 
 Answer = Callable[[dict[str, Any]], Script]
 

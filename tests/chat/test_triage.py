@@ -31,10 +31,9 @@ from weft.kernel.message_text import mentioned
 from weft.ledger.api import Ledger, ReachedAgent, RoomMessage
 from weft.ledger.model import Turn
 from weft.programs import Programs
-from weft.programs.minilm import NAME
-from weft.programs.similarity import Similarity
+from weft.programs.similarity import MINILM, Similarity
 from weft.runtime.broker.broker import Broker
-from weft.runtime.invoke.turn_planner import ConfiguredPlanner, sender_context
+from weft.runtime.invoke.invocation import ConfiguredPlanner, sender_context
 
 
 @pytest.fixture
@@ -329,7 +328,7 @@ def test_vectors_count_where_agents_have_them() -> None:
 class WordEmbedder:
     """Texts about plants point one way, all others another."""
 
-    name, dimensions = NAME, 2
+    name, dimensions = MINILM, 2
 
     def embed(self, texts: Sequence[str]) -> Any:
         rows = [(1.0, 0.0) if "rose" in text or "plant" in text else (0.0, 1.0) for text in texts]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from weft.runtime.sandbox.profiles import MountKind
-from weft.runtime.sandbox.toolchain_places import PersonalHome
-from weft.runtime.sandbox.toolchains import Toolchains, find_toolchains
+from weft.runtime.sandbox.toolchains import PersonalHome, Toolchains, find_toolchains
 
 
 def program(place: Path, text: str = "#!/bin/sh\necho started\n") -> Path:

@@ -28,7 +28,7 @@ def loaded(*modules: str) -> set[str]:
 @pytest.mark.slow("starts three interpreters")
 def test_the_command_line_loads_nothing_that_asks_models() -> None:
     assert loaded("weft", "weft.surfaces.cli.main", "weft.surfaces.cli.trust_commands") == set()
-    assert loaded("weft.surfaces.cli.chat.chat", "weft.surfaces.cli.ledgers.ledger_checks") == set()
+    assert loaded("weft.surfaces.cli.chat.chat", "weft.surfaces.cli.ledgers.ledger_copies") == set()
     names = (
         "weft.runtime.tools.mcp_servers",
         "weft.runtime.tools.mcp_servers",

@@ -17,7 +17,7 @@ from weft.runtime.assembly.turn_configuration import ConfiguredModel
 from weft.runtime.broker.broker import Broker
 from weft.runtime.broker.turn_plans import TurnPlan
 from weft.runtime.inference.model_requests import ModelParameters
-from weft.runtime.invoke.turn_planner import ConfiguredPlanner, sender_context
+from weft.runtime.invoke.invocation import ConfiguredPlanner, sender_context
 
 
 def test_overrides_of_messages_that_are_answered_together_are_one() -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.homes import ProjectAndHome, link, program
-from weft.runtime.sandbox.toolchain_places import MANAGERS, PersonalHome
-from weft.runtime.sandbox.toolchains import find_toolchains
+from weft.runtime.sandbox.toolchains import MANAGERS, PersonalHome, find_toolchains
 
 
 @pytest.fixture

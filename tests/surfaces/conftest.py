@@ -17,7 +17,7 @@ from tests.credentials import CACHE
 from tests.surfaces.shell import Shell
 from weft.kernel.authority import LedgerTrust
 from weft.kernel.typed_names import Site
-from weft.programs.minilm import MiniLM
+from weft.programs.similarity import MiniLM
 from weft.store.port import Store
 from weft.store.replicas import MADE, TrustedLedger, TrustStore, identity_of
 from weft.surfaces import opening
@@ -100,7 +100,7 @@ loaded_minilm = cache(MiniLM)
 @pytest.fixture
 def one_minilm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model that embeds is loaded once for all commands: it holds nothing but weights."""
-    monkeypatch.setattr("weft.programs.minilm.MiniLM", loaded_minilm)
+    monkeypatch.setattr("weft.programs.similarity.MiniLM", loaded_minilm)
 
 
 @pytest.fixture

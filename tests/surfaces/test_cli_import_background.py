@@ -16,8 +16,7 @@ from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_import import SESSION, line
 from weft.exchange.importing.run import ImportStep
 from weft.kernel.clock import FixedClock, SystemClock
-from weft.surfaces.cli.ledgers.import_job import ImportJob, Order, start, time_text
-from weft.surfaces.cli.ledgers.import_work import ImportWork
+from weft.surfaces.cli.ledgers.import_job import ImportJob, ImportWork, Order, start, time_text
 from weft.verbs.exchange_answers import ImportStatus
 
 LONG_AGO = 1_000_000_000

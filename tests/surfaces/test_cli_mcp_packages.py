@@ -15,7 +15,7 @@ from tests.runtime.mcp.test_real_servers import NODE, PACKAGES
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_toolchains import install_node, linked
-from weft.runtime.sandbox.toolchain_places import MANAGERS
+from weft.runtime.sandbox.toolchains import MANAGERS
 from weft.runtime.tools.mcp_server_settings import CommandServer, PackageSource, package_caches
 from weft.surfaces.cli.credentials import find_server, load_mcp_servers
 from weft.surfaces.cli.work.sandbox_access import sandbox_caches

@@ -14,8 +14,7 @@ import pytest
 from tests.runtime.homes import link, program
 from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell
-from weft.runtime.sandbox.toolchain_places import MANAGERS
-from weft.runtime.sandbox.toolchains import READABLE_ADVICE
+from weft.runtime.sandbox.toolchains import MANAGERS, READABLE_ADVICE
 
 ON_DISK = True  # no sandbox takes a workspace in memory
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -20,8 +20,14 @@ from weft.chat.room_stream import (
 )
 from weft.ledger.api import Participant, RoomMessage
 from weft.ledger.model import TextPart
-from weft.surfaces.cli.chat.room_terminal import ROOM_COMMANDS, room_completions
-from weft.surfaces.cli.chat.room_view import BottomLines, Drawing, RoomPrinter, RoomView
+from weft.surfaces.cli.chat.room_terminal import (
+    ROOM_COMMANDS,
+    BottomLines,
+    Drawing,
+    RoomPrinter,
+    RoomView,
+    room_completions,
+)
 from weft.surfaces.cli.chat.rooms import name_style
 from weft.surfaces.cli.chat.typed_input import Edit, Key, KeyReader, LineEditor, Typed
 from weft.surfaces.cli.command_line import Call

@@ -64,7 +64,7 @@ def command_runner(ledger: AsyncLedger, variable: Resolver) -> CommandRunner:
     from weft.runtime.sandbox.git_settings import SYSTEM_SETTINGS, person_settings
     from weft.runtime.sandbox.hidden_places import ProtectedPlaces
     from weft.runtime.sandbox.sandbox_plan import NO_FOLDERS, PersonFolders
-    from weft.runtime.sandbox.toolchain_places import PersonalHome
+    from weft.runtime.sandbox.toolchains import PersonalHome
 
     files = (Path(ledger.path).absolute(),) if Site.of(ledger.path) is Site.FILE else ()
     home, person = PersonalHome.of(variable), NO_FOLDERS
@@ -118,7 +118,7 @@ class AsyncOpenLedger(AsyncLedger):
     def similarity(self) -> AsyncSimilarity:
         """By the model that comes with Weft; `weft.aio.programs.AsyncSimilarity` takes another one."""
         from weft.aio.programs import AsyncSimilarity
-        from weft.programs.minilm import LazyMiniLM
+        from weft.programs.similarity import LazyMiniLM
 
         return AsyncSimilarity(self, LazyMiniLM())
 

@@ -55,8 +55,8 @@ from weft.runtime.inference.model_requests import (
     TokenCount,
     request_tokens,
 )
+from weft.runtime.invoke.invocation import ConfiguredPlanner
 from weft.runtime.invoke.message_routes import VECTOR_SHARE, length_factor, nearness
-from weft.runtime.invoke.turn_planner import ConfiguredPlanner
 from weft.runtime.ledger_port import Executor, RuntimeLedger
 from weft.runtime.replies import FinishReason, Reply, ReplyToken, TurnReply
 from weft.runtime.tool.tool_contract import NO_TOOLS
@@ -326,12 +326,12 @@ class CandidateReader:
     def _cosines_to(self, sql: Sql, text: str, allowed: set[str]) -> Mapping[str, float]:
         """How near agents are to the text that have a vector of the model that comes with Weft. Empty where none has
         one, or the model is not installed."""
-        from weft.programs.minilm import NAME
+        from weft.programs.similarity import MINILM
 
         rows = sql.fetch_rows(
             "SELECT v.node, v.floats FROM vector v JOIN program p ON p.id = v.node"
             " WHERE v.model = ? AND p.kind = ? AND p.deleted = 0",
-            (NAME, ProgramKind.AGENT.value),
+            (MINILM, ProgramKind.AGENT.value),
         )
         vectors = [(id, floats) for id, floats in rows if id in allowed]
         embedder = self._loaded_embedder() if vectors and text.strip() else None
@@ -345,7 +345,7 @@ class CandidateReader:
 
     def _loaded_embedder(self) -> Embedder | None:
         if self._embedder is None and find_spec("numpy") is not None:
-            from weft.programs.minilm import MiniLM
+            from weft.programs.similarity import MiniLM
 
             try:
                 self._embedder = MiniLM()

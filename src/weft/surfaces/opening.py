@@ -136,8 +136,7 @@ class OpenLedger(Ledger):
     @cached_property
     def similarity(self) -> Similarity:
         """By the model that comes with Weft; `weft.Similarity(ledger, embedder)` is by another one."""
-        from weft.programs.minilm import LazyMiniLM
-        from weft.programs.similarity import Similarity
+        from weft.programs.similarity import LazyMiniLM, Similarity
 
         return Similarity(self, LazyMiniLM())
 

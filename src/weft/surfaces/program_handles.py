@@ -580,10 +580,9 @@ class MessageSending:
 
 def _nearest_turns(ledger: Ledger, text: str) -> dict[str, float]:
     """Turns with their cosines; none, and no model is loaded, where nothing was embedded or it cannot be compared."""
-    from weft.programs.minilm import NAME, LazyMiniLM
-    from weft.programs.similarity import Similarity, has_vectors
+    from weft.programs.similarity import MINILM, LazyMiniLM, Similarity, has_vectors
 
-    if find_spec("numpy") is None or not has_vectors(ledger, NAME):
+    if find_spec("numpy") is None or not has_vectors(ledger, MINILM):
         return {}
     return Similarity(ledger, LazyMiniLM()).nearest_turns(text)
 

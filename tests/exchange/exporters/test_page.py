@@ -15,8 +15,7 @@ from tests.exchange.exporters.test_properties import VOID, check_page, exported
 from tests.sizes import sized
 from weft import Ledger
 from weft.exchange.exporters.export import export
-from weft.exchange.exporters.html import Html
-from weft.exchange.exporters.html.page import DEEPEST_NESTED, rendered
+from weft.exchange.exporters.html import DEEPEST_NESTED, Html, rendered
 from weft.exchange.exporters.turn_contents import visible
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.enums import FileKind

@@ -34,7 +34,7 @@ from tests.exchange.fixtures.langgraph.agents import (
 from tests.exchange.fuzzing import ODD
 from tests.exchange.reading import Read, called, read, read_one, said, spoken, words
 from tests.postgres import shared_server
-from weft.exchange.importers.databases import open_database
+from weft.exchange.importers.foreign_files import open_database
 from weft.exchange.importers.langgraph import LangGraph, ThreadReader, message
 from weft.exchange.importers.langgraph_checkpoints import (
     BROKEN,

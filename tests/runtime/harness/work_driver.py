@@ -23,8 +23,8 @@ from weft.runtime.agent_harness import HarnessJob
 from weft.runtime.broker.broker import BackgroundJobs, Broker, OnJobError
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import RetryPolicy
+from weft.runtime.invoke.invocation import ConfiguredPlanner
 from weft.runtime.invoke.toolbox import Toolbox
-from weft.runtime.invoke.turn_planner import ConfiguredPlanner
 from weft.runtime.sandbox.command_runner import CommandRunner
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from tests.runtime.inference.test_recorded_exchanges import KINDS
 from tests.runtime.inference.test_refusals import refusal
 from tests.runtime.scripted import HANG, STREAM_HEAD, Script, answer
 from weft.kernel.errors import ModelUnknown
-from weft.runtime.inference import model_lists
-from weft.runtime.inference.model_lists import nearest_names
+from weft.runtime.inference import inference
+from weft.runtime.inference.inference import nearest_names
 from weft.runtime.inference.model_requests import Dialect, ModelSettings, ProviderKind, RequestBudget
 
 WANTED = {
@@ -91,7 +91,7 @@ BROKEN: dict[str, Script] = {
 def test_where_the_list_does_not_come_the_names_of_the_table_are_told(
     dialect: Dialect, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_lists, "MOST_LIST_BYTES", 100_000)
+    monkeypatch.setattr(inference, "MOST_LIST_BYTES", 100_000)
     asked = ask_unknown(dialect, BROKEN[broken], streamed=False)
     assert "the table of prices has" in str(asked.error)
     assert NEAREST[dialect] in str(asked.error)
@@ -100,7 +100,7 @@ def test_where_the_list_does_not_come_the_names_of_the_table_are_told(
 
 
 def test_the_list_is_not_waited_for_longer_than_the_request_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_lists, "LIST_SECONDS", 0.05)
+    monkeypatch.setattr(inference, "LIST_SECONDS", 0.05)
     asked = ask_unknown(Dialect.ANTHROPIC, [HANG], streamed=False)
     assert "the table of prices has" in str(asked.error)
     spent = ask_unknown(Dialect.ANTHROPIC, [HANG], streamed=False, budget=RequestBudget(seconds=0.2))

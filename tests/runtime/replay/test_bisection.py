@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.kernel.errors import CheckFailed, NotApplicable
-from weft.runtime.thread_bisection import (
+from weft.runtime.thread_replay import (
     MAX_QUOTED_CHARACTERS,
     BisectResult,
     Check,

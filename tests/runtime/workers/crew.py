@@ -23,8 +23,8 @@ from weft.runtime.egress.credentials import Keyring
 from weft.runtime.egress.execution_context import context_for
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import RetryPolicy
+from weft.runtime.invoke.invocation import ConfiguredPlanner, sender_context
 from weft.runtime.invoke.toolbox import Toolbox
-from weft.runtime.invoke.turn_planner import ConfiguredPlanner, sender_context
 from weft.runtime.sandbox.command_runner import CommandRunner
 
 Model = Callable[["Asked"], Script]

@@ -21,7 +21,7 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.exchange.exporters.html.page import html_text, image_piece, page_foot, page_head, rendered, typed
+from weft.exchange.exporters.html import html_text, image_piece, page_foot, page_head, rendered, typed
 from weft.exchange.exporters.markdown import block_quote, code, escaped
 from weft.exchange.exporters.port import (
     Exporter,

@@ -17,8 +17,19 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.databases import MAGIC, UNREADABLE, Database, RowLines, open_database
-from weft.exchange.importers.foreign_files import BOM, Record, first_objects, read_beneath, read_whole, records
+from weft.exchange.importers.foreign_files import (
+    BOM,
+    MAGIC,
+    UNREADABLE,
+    Database,
+    Record,
+    RowLines,
+    first_objects,
+    open_database,
+    read_beneath,
+    read_whole,
+    records,
+)
 from weft.exchange.importers.foreign_values import (
     json_object,
     json_value,

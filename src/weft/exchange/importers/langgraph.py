@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from weft.exchange.importers.databases import MAGIC, UNREADABLE, open_database, peek
+from weft.exchange.importers.foreign_files import MAGIC, UNREADABLE, open_database, peek
 from weft.exchange.importers.foreign_values import (
     JsonObject,
     canonical,

@@ -15,8 +15,7 @@ import msgspec
 import orjson
 from msgspec import Raw, Struct
 
-from weft.exchange.importers.databases import Database, RowLines
-from weft.exchange.importers.foreign_files import read_document
+from weft.exchange.importers.foreign_files import Database, RowLines, read_document
 from weft.exchange.importers.foreign_values import mapping, text
 from weft.kernel.errors import quoted
 

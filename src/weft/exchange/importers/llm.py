@@ -15,8 +15,15 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.databases import MAGIC, UNREADABLE, Database, RowLines, open_database, peek
-from weft.exchange.importers.foreign_files import read_document
+from weft.exchange.importers.foreign_files import (
+    MAGIC,
+    UNREADABLE,
+    Database,
+    RowLines,
+    open_database,
+    peek,
+    read_document,
+)
 from weft.exchange.importers.foreign_values import (
     JsonObject,
     canonical,

@@ -17,9 +17,9 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.databases import RowLines
 from weft.exchange.importers.foreign_files import (
     BOM,
+    RowLines,
     first_objects,
     names_beneath,
     read_beside,

@@ -17,8 +17,7 @@ from weft.kernel.clock import RandomBytes, system_random
 from weft.kernel.errors import OutsideError, ReplyMalformed, Unsupported, WeftError
 from weft.runtime.egress.connection_rules import ConnectionRules, is_listening
 from weft.runtime.egress.execution_context import ExecutionContext
-from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.model_lists import Server, with_server
+from weft.runtime.inference.inference import Inference, Server, with_server
 from weft.runtime.inference.model_requests import (
     AskAgain,
     Dialect,

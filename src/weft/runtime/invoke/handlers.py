@@ -56,8 +56,8 @@ from weft.runtime.broker.broker import OutgoingMessage, invoke_model, model_sess
 from weft.runtime.broker.turn_plans import session_settings
 from weft.runtime.egress.connection_rules import ConnectionRules
 from weft.runtime.egress.execution_context import ExecutionContext
+from weft.runtime.inference.inference import listed_models, with_server
 from weft.runtime.inference.local_models import Variable
-from weft.runtime.inference.model_lists import listed_models, with_server
 from weft.runtime.inference.model_requests import ModelSettings, ProviderKind, ProviderSettings, route_of
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.trigger_firing import TriggerSender

@@ -66,8 +66,8 @@ from weft.programs.triggers import (
     time_zone,
 )
 from weft.runtime.egress.execution_context import ExecutionContext
+from weft.runtime.invoke.invocation import chain_context
 from weft.runtime.invoke.message_routes import DEFAULT_ALTERNATIVES, DEFAULT_THRESHOLD, choose_route
-from weft.runtime.invoke.turn_planner import chain_context
 
 # --- What a trigger says: its template with the values of an occasion put in, or the occasion itself.
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from weft.kernel.clock import system_random
-from weft.runtime.sandbox.folder_descent import (
-    FOLDER_FLAGS,
+from weft.runtime.opened_folders import (
+    READ_FOLDER_FLAGS,
     Descent,
     Identity,
     open_closed,
@@ -447,7 +447,7 @@ class _Cleaning:
     def _descent_from(self, root: str) -> Descent:
         """Places are cleaned in their order, so each is a few steps from the one before, however deep they lie."""
         if root not in self._descents:
-            top = os.open(root, FOLDER_FLAGS)
+            top = os.open(root, READ_FOLDER_FLAGS)
             try:
                 self._descents[root] = Descent(top, open_closed)
             finally:
@@ -603,7 +603,7 @@ def _opened_as(identity: Identity, folder: str | None) -> Iterator[int]:
     """Raises FileNotFoundError where the folder is another one."""
     if folder is None:
         raise FileNotFoundError
-    descriptor = os.open(folder, FOLDER_FLAGS)
+    descriptor = os.open(folder, READ_FOLDER_FLAGS)
     try:
         if opened_identity(descriptor) != identity:
             raise FileNotFoundError(folder)

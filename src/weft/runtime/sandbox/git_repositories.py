@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from weft.kernel.clock import system_random
 from weft.kernel.errors import InvalidInput
-from weft.runtime.sandbox.folder_descent import FOLDER_FLAGS, Identity, open_beneath, open_closed, visit_folders
+from weft.runtime.opened_folders import READ_FOLDER_FLAGS, Identity, descend_to, open_closed, visit_folders
 from weft.runtime.sandbox.git_settings import CONFIG_BYTES, read_settings
 from weft.runtime.sandbox.hidden_places import FETCHED_FOLDERS
 from weft.runtime.sandbox.profiles import is_beneath
@@ -505,7 +505,7 @@ class FolderLinks:
         """Of each the folder that it lies in, the path of that, and its name."""
         for place, levels in _LEVELS.items():
             try:
-                folder = open_beneath(self._folder, place, open_closed)
+                folder = descend_to(self._folder, place, open_closed)
             except (FileNotFoundError, NotADirectoryError):  # a link is met in the folder above
                 continue
             except OSError:
@@ -535,7 +535,7 @@ class FolderLinks:
 def noted_files(place: str) -> Iterator[FileState]:
     """The links, the indexes and the alternates in one of git's folders, as they are."""
     with suppress(OSError):
-        folder = os.open(place, FOLDER_FLAGS)
+        folder = os.open(place, READ_FOLDER_FLAGS)
         try:
             for name in filter(is_index_name, os.listdir(folder)):
                 yield state_at(folder, name)

@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from weft.kernel.errors import LimitExceeded, WeftError
 from weft.kernel.permission_subjects import self_running
-from weft.runtime.sandbox.folder_descent import Identity
+from weft.runtime.opened_folders import Identity
 from weft.runtime.sandbox.git_repositories import (
     GIT,
     FileState,

@@ -22,7 +22,7 @@ from pathlib import Path
 from msgspec import DecodeError, Struct, structs
 
 from weft.kernel.errors import InvalidInput, StoreFailed, quoted
-from weft.runtime.sandbox.folder_descent import Identity
+from weft.runtime.opened_folders import Identity
 from weft.runtime.sandbox.processes import StartAgain
 from weft.runtime.sandbox.profiles import Mount, MountKind, cover, is_beneath
 from weft.runtime.sandbox.remembered_places import RememberedPlace, remembered_files

@@ -39,8 +39,7 @@ from msgspec import Struct
 
 from weft.kernel.clock import SystemClock, system_random
 from weft.kernel.errors import StoreFailed, WeftError
-from weft.runtime.opened_folders import birth_time
-from weft.runtime.sandbox.folder_descent import Identity, change_mode, open_to_owner, visit_folders
+from weft.runtime.opened_folders import Identity, birth_time, change_mode, open_to_owner, visit_folders
 from weft.runtime.sandbox.git_leftovers import ChangedGit, disarm_repositories
 from weft.runtime.sandbox.git_repositories import FileState, identity_of
 from weft.runtime.sandbox.git_settings import GitLeftovers

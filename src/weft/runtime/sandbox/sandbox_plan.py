@@ -56,8 +56,7 @@ from weft.runtime.sandbox.profiles import (
     writable,
 )
 from weft.runtime.sandbox.remembered_places import RememberedPlace
-from weft.runtime.sandbox.toolchain_places import PersonalHome
-from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, Toolchains
+from weft.runtime.sandbox.toolchains import NO_TOOLCHAINS, PersonalHome, Toolchains
 
 # --- What a program in the sandbox sees of the machine's files.
 

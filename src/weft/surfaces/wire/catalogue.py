@@ -102,8 +102,7 @@ from weft.runtime.invoke.message_routes import RouteChoice
 from weft.runtime.policies.policy_tests import Backtest
 from weft.runtime.resources.workspace_snapshots import KeptFolder
 from weft.runtime.sandbox.toolchains import HiddenProgram, ToolchainRow
-from weft.runtime.thread_bisection import BisectResult
-from weft.runtime.thread_replay import PolicyReplayReport, ReplayReport
+from weft.runtime.thread_replay import BisectResult, PolicyReplayReport, ReplayReport
 from weft.runtime.tool.toolsets import WithheldTools
 from weft.runtime.tools.mcp_server_settings import DefinitionState, McpServer
 from weft.store.port import Diagnosis

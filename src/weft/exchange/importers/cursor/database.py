@@ -35,8 +35,15 @@ from weft.exchange.importers.cursor.bubbles import (
     role_of,
     tool_name,
 )
-from weft.exchange.importers.databases import UNREADABLE, Database, RowLines, open_database, peek
-from weft.exchange.importers.foreign_files import read_beneath, read_beside
+from weft.exchange.importers.foreign_files import (
+    UNREADABLE,
+    Database,
+    RowLines,
+    open_database,
+    peek,
+    read_beneath,
+    read_beside,
+)
 from weft.exchange.importers.foreign_values import (
     SOURCE_LIMITS,
     canonical,

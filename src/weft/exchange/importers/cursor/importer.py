@@ -42,8 +42,20 @@ from weft.exchange.importers.cursor.database import (
     transcript_id,
     transcripts_of,
 )
-from weft.exchange.importers.databases import MAGIC, UNREADABLE, Database, RowLines, open_database, peek
-from weft.exchange.importers.foreign_files import Record, first_objects, open_beneath, read_whole, records, text_lines
+from weft.exchange.importers.foreign_files import (
+    MAGIC,
+    UNREADABLE,
+    Database,
+    Record,
+    RowLines,
+    first_objects,
+    open_beneath,
+    open_database,
+    peek,
+    read_whole,
+    records,
+    text_lines,
+)
 from weft.exchange.importers.foreign_values import canonical, json_value, mapping, millis, present, sequence, text
 from weft.exchange.importers.port import (
     HEAD_BYTES,

@@ -20,8 +20,16 @@ import orjson
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.databases import UNREADABLE, Database, open_database
-from weft.exchange.importers.foreign_files import BOM, names_beneath, read_beneath, read_beside, read_whole
+from weft.exchange.importers.foreign_files import (
+    BOM,
+    UNREADABLE,
+    Database,
+    names_beneath,
+    open_database,
+    read_beneath,
+    read_beside,
+    read_whole,
+)
 from weft.exchange.importers.foreign_values import (
     SOURCE_LIMITS,
     canonical,

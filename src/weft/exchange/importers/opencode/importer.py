@@ -14,8 +14,7 @@ from typing import Any
 import orjson
 from msgspec import Struct, field
 
-from weft.exchange.importers.databases import MAGIC
-from weft.exchange.importers.foreign_files import BOM, read_whole
+from weft.exchange.importers.foreign_files import BOM, MAGIC, read_whole
 from weft.exchange.importers.foreign_values import canonical, json_object, mapping, millis, present, sequence, text
 from weft.exchange.importers.opencode.containers import (
     announced,

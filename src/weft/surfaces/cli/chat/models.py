@@ -27,7 +27,7 @@ from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local_models import LONGEST_ANSWER, ModelFile, find_model_file, model_folder
 from weft.runtime.inference.local_models import NAME as EMBEDDED_NAME
 from weft.runtime.inference.model_requests import ModelParameters, ModelSettings, ProviderKind, ProviderSettings
-from weft.runtime.invoke.turn_planner import ConfiguredPlanner, Equip, sender_context
+from weft.runtime.invoke.invocation import ConfiguredPlanner, Equip, sender_context
 from weft.store.port import Diagnosis, good, note
 from weft.surfaces.cli.work.sandbox_access import trusted_rules
 

@@ -59,8 +59,7 @@ def chat(call: Call, room: str) -> None:
     echo "@helper what is next?" | weft room chat plans
     """
     from weft.kernel.errors import NotApplicable
-    from weft.surfaces.cli.chat.room_terminal import RoomTerminal, run_piped
-    from weft.surfaces.cli.chat.room_view import can_draw
+    from weft.surfaces.cli.chat.room_terminal import RoomTerminal, can_draw, run_piped
     from weft.surfaces.cli.work.broker_call import with_broker
 
     if call.json:
@@ -95,7 +94,7 @@ def follow(call: Call, room: str, after: int | None, wait: float | None) -> None
     import asyncio
     from contextlib import suppress
 
-    from weft.surfaces.cli.chat.room_view import RoomPrinter
+    from weft.surfaces.cli.chat.room_terminal import RoomPrinter
 
     printer = RoomPrinter(call)
 

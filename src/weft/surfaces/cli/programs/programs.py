@@ -1,24 +1,29 @@
 """Programs by kind: `weft provider`, `model`, `code` and `info`; of every kind `program`,
-`apply`, `tag` and `nodes`.
+`apply`, `tag` and `nodes`; and `weft trigger`: messages that are sent by time, webhook, event or
+file.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import UNSET
 
+from weft.kernel.enums import MISSED_CHOICES, SCHEDULED
 from weft.kernel.errors import InvalidInput, Unsupported
 from weft.kernel.typed_names import shell_word
-from weft.surfaces.cli.arguments import STANDARD, read_input
+from weft.surfaces.cli.arguments import STANDARD, read_input, stdin_bytes
 from weft.surfaces.cli.command_line import Call, group
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import (
     F,
     acting,
+    acting_person,
     answer,
     answer_invoked,
     as_actor,
@@ -38,18 +43,20 @@ from weft.surfaces.cli.programs.program_call import (
     with_fields,
 )
 from weft.surfaces.cli.progress import counted
-from weft.surfaces.cli.screen import Span, local_time
+from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.verb_commands import command_of, group_of, shows
-from weft.verbs import program_verbs as verbs
+from weft.verbs import program_verbs, trigger_verbs
 from weft.verbs.answers import JsonValue, Listing, NodeTags
+from weft.verbs.program_answers import FiredTrigger, ListedTrigger, ShownTrigger
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger
+    from weft.ledger.api import Firing, FiringOutcome, Ledger
     from weft.programs import Program
     from weft.programs.program_changes import PlannedProgram, WantedProgram
     from weft.programs.program_records import Difference, ProgramChange
     from weft.runtime.egress.connections import Connections
     from weft.runtime.inference.local_models import ModelFile, ModelFolder
+    from weft.runtime.invoke.trigger_firing import TriggerSender
     from weft.verbs.program_answers import FetchableModel
 
 
@@ -58,19 +65,19 @@ if TYPE_CHECKING:
 DIFFERENCE_STYLES = {"added": "good", "removed": "bad", "changed": "warn"}
 
 
-@shows(verbs.program_list)
+@shows(program_verbs.program_list)
 def show_programs(call: Call, listed: Listing[Program], ledger: Ledger, kind: str | None) -> None:
     labels = ledger.listing().short_labels() if call.screen.terminal else {}
     hint = "`weft help` shows how to make them"
     show_list(call, list(listed.items), kind or "program", hint, kinds=True, labels=labels)
 
 
-@shows(verbs.program_get)
+@shows(program_verbs.program_get)
 def show_one_program(call: Call, program: Program) -> None:
     show_program(call, program)
 
 
-@shows(verbs.program_history)
+@shows(program_verbs.program_history)
 def show_program_history(call: Call, history: Listing[ProgramChange]) -> None:
     rows = [
         (f"{change.version}" if change.config is not None else "", change.kind, change.state, change.actor,
@@ -81,7 +88,7 @@ def show_program_history(call: Call, history: Listing[ProgramChange]) -> None:
     call.screen.table(rows, ("version", "event", "state", "by", "when", "why"))
 
 
-@shows(verbs.program_diff)
+@shows(program_verbs.program_diff)
 def show_program_differences(call: Call, differences: Listing[Difference]) -> None:
     for difference in differences.items:
         values = [_short_value(difference.before)] if difference.how != "added" else []
@@ -99,28 +106,33 @@ def _short_value(value: Any) -> str:
     return document(value)
 
 
-@shows(verbs.program_configure, verbs.program_revert, verbs.program_publish, verbs.program_deprecate)
+@shows(
+    program_verbs.program_configure,
+    program_verbs.program_revert,
+    program_verbs.program_publish,
+    program_verbs.program_deprecate,
+)
 def show_changed_program(call: Call, program: Program) -> None:
     call.screen.show(*line_of(program))
 
 
-@shows(verbs.program_delete)
+@shows(program_verbs.program_delete)
 def show_deleted_program(call: Call, program: Program) -> None:
     call.screen.show(*line_of(program))
     call.screen.show("  hidden; its history stays")
 
 
 program_command = group_of(
-    verbs.program_group,
-    verbs.program_list,
-    verbs.program_get,
-    verbs.program_history,
-    verbs.program_diff,
-    verbs.program_configure,
-    verbs.program_revert,
-    verbs.program_publish,
-    verbs.program_deprecate,
-    verbs.program_delete,
+    program_verbs.program_group,
+    program_verbs.program_list,
+    program_verbs.program_get,
+    program_verbs.program_history,
+    program_verbs.program_diff,
+    program_verbs.program_configure,
+    program_verbs.program_revert,
+    program_verbs.program_publish,
+    program_verbs.program_deprecate,
+    program_verbs.program_delete,
 )
 
 
@@ -216,7 +228,7 @@ def _show(call: Call, plan: list[PlannedProgram], dry_run: bool) -> None:
 # --- `weft tag`: words on anything that has an id.
 
 
-@shows(verbs.tag_add, verbs.tag_remove, verbs.tag_list)
+@shows(program_verbs.tag_add, program_verbs.tag_remove, program_verbs.tag_list)
 def show_tags(call: Call, answer: NodeTags) -> None:
     for tag in answer.tags:
         call.screen.show(tag)
@@ -224,7 +236,7 @@ def show_tags(call: Call, answer: NodeTags) -> None:
         call.note(f"{answer.node} has no tags")
 
 
-tag_command = group_of(verbs.tag_group, verbs.tag_add, verbs.tag_remove, verbs.tag_list)
+tag_command = group_of(program_verbs.tag_group, program_verbs.tag_add, program_verbs.tag_remove, program_verbs.tag_list)
 
 
 # --- `weft provider`: where models are reached.
@@ -233,41 +245,41 @@ MAKE_PROVIDER = "make one with `weft provider create NAME --type TYPE`"
 
 
 @shows(
-    verbs.provider_create,
-    verbs.model_create,
-    verbs.model_configure,
-    verbs.info_validate,
-    verbs.info_activate,
-    verbs.info_archive,
+    program_verbs.provider_create,
+    program_verbs.model_create,
+    program_verbs.model_configure,
+    program_verbs.info_validate,
+    program_verbs.info_activate,
+    program_verbs.info_archive,
 )
 def show_changed_of_kind(call: Call, program: Program) -> None:
     call.screen.show(*line_of(program))
 
 
-@shows(verbs.provider_configure)
-def show_configured_provider(call: Call, configured: verbs.ConfiguredProvider) -> None:
+@shows(program_verbs.provider_configure)
+def show_configured_provider(call: Call, configured: program_verbs.ConfiguredProvider) -> None:
     call.screen.show(*line_of(configured.program))
     if configured.dropped:
         dropped = ", ".join(configured.dropped)
         call.note(f"it goes to somebody else now, and left {dropped} behind; give it anew with --key-env VAR")
 
 
-@shows(verbs.provider_show, verbs.model_show)
+@shows(program_verbs.provider_show, program_verbs.model_show)
 def show_one_of_kind(call: Call, program: Program) -> None:
     show_program(call, program)
 
 
-@shows(verbs.provider_list)
+@shows(program_verbs.provider_list)
 def show_providers(call: Call, listed: Listing[Program]) -> None:
     show_list(call, list(listed.items), "provider", MAKE_PROVIDER)
 
 
 provider_command = group_of(
-    verbs.provider_group,
-    verbs.provider_create,
-    verbs.provider_configure,
-    verbs.provider_list,
-    verbs.provider_show,
+    program_verbs.provider_group,
+    program_verbs.provider_create,
+    program_verbs.provider_configure,
+    program_verbs.provider_list,
+    program_verbs.provider_show,
 )
 
 
@@ -301,17 +313,17 @@ def parameters(function: F) -> F:
     return function
 
 
-@shows(verbs.model_list)
+@shows(program_verbs.model_list)
 def show_models(call: Call, listed: Listing[Program]) -> None:
     show_list(call, list(listed.items), "model", MAKE_MODEL)
 
 
 model_command = group_of(
-    verbs.model_group,
-    verbs.model_create,
-    verbs.model_configure,
-    verbs.model_list,
-    verbs.model_show,
+    program_verbs.model_group,
+    program_verbs.model_create,
+    program_verbs.model_configure,
+    program_verbs.model_list,
+    program_verbs.model_show,
 )
 
 
@@ -496,12 +508,12 @@ def create_code(
         answer(call, programs.create("code", name, config, draft=draft, key=retry_key))
 
 
-@shows(verbs.code_list)
+@shows(program_verbs.code_list)
 def show_code_programs(call: Call, listed: Listing[Program]) -> None:
     show_list(call, list(listed.items), "code program", MAKE_CODE)
 
 
-code_command.add_command(command_of(verbs.code_list))
+code_command.add_command(command_of(program_verbs.code_list))
 
 
 # --- `weft info`: what is known, checked and found again.
@@ -543,12 +555,17 @@ def create_info(
         answer(call, programs.create("information", name, with_fields(config, fields), draft=draft, key=retry_key))
 
 
-@shows(verbs.info_list)
+@shows(program_verbs.info_list)
 def show_information(call: Call, listed: Listing[Program]) -> None:
     show_list(call, list(listed.items), "information", MAKE_INFO)
 
 
-for information_verb in (verbs.info_validate, verbs.info_activate, verbs.info_archive, verbs.info_list):
+for information_verb in (
+    program_verbs.info_validate,
+    program_verbs.info_activate,
+    program_verbs.info_archive,
+    program_verbs.info_list,
+):
     info_command.add_command(command_of(information_verb))
 
 
@@ -573,3 +590,217 @@ def query_information(
     with looking(call) as programs:
         matches = programs.query(text, info_type=kind, tagged=tags, path=path, equals=wanted, archived=archived)
     show_list(call, matches, "such information", MAKE_INFO)
+
+
+# --- Triggers as people read them: what sets one off, where its messages go, what it did last and does next.
+
+MISSED_WORDS = {
+    "report": "a missed time does not fire, and is told here",
+    "latest": "the latest of missed times fires when a broker is back",
+    "all": "every missed time fires when a broker is back",
+}
+
+
+def occasion_text(on: Mapping[str, Any]) -> str:
+    """What sets a trigger off, in a few words."""
+    none: tuple[str, Any] = ("nothing", "")
+    name, setting = next(iter(on.items()), none)
+    if name == "cron":
+        return f"cron {setting['expression']} {setting.get('zone', 'UTC')}"
+    if name == "at":
+        return f"at {setting['time']} {setting.get('zone', '')}".strip()
+    if name == "webhook":
+        return f"webhook of {setting['scheme']}"
+    if name == "event":
+        filter = " ".join(f"{field}={value}" for field, value in setting.get("filter", {}).items())
+        return f"event {setting['kind']} {filter}".strip()
+    if name == "file":
+        return f"files {', '.join(setting.get('patterns', [])) or '*'} in {setting['folder']}"
+    return f"every {setting}" if name == "interval" else f"{name} {setting}"
+
+
+def target_text(trigger: ListedTrigger | ShownTrigger) -> str:
+    """Where its messages go. Without a target that is the agent that made it, or a session of the trigger's own."""
+    if trigger.fault is not None:
+        return ""
+    words = [f"{name} {value}" for name, value in trigger.to.items()]
+    return ", ".join(words) or f"its maker, or session trigger:{trigger.name}"
+
+
+def firing_text(firing: Firing | None) -> str:
+    if firing is None:
+        return ""
+    outcome = firing.error or firing.state or "sent"
+    return f"{local_time(firing.fired_at)} {outcome}"
+
+
+def trigger_lines(trigger: ShownTrigger) -> list[Line]:
+    state = f"{trigger.state}: {trigger.reason}" if trigger.reason else trigger.state
+    lines: list[Line] = [["trigger ", Span(trigger.name, "label"), f" is {state}"]]
+    if trigger.fault is not None:
+        return [*lines, [Span(f"  cannot be read: {trigger.fault}", "bad")]]
+    config, is_scheduled = trigger.config, any(name in SCHEDULED for name in trigger.on)
+    for what, value in (
+        ("on", occasion_text(trigger.on)),
+        ("to", target_text(trigger)),
+        ("message", config.get("message", "")),
+        ("include", ", ".join(f"{name} {value}" for name, value in config.get("include", {}).items())),
+        ("late", MISSED_WORDS[config.get("onMissed", MISSED_CHOICES[0])] if is_scheduled else ""),
+        ("next", "" if trigger.next_due is None else local_time(trigger.next_due)),
+        ("last", firing_text(trigger.fired)),
+    ):
+        if value:
+            lines.append([Span(f"  {what:<8}", "dim"), str(value)])
+    for gap in trigger.gaps:
+        span = f"{local_time(gap.first)} to {local_time(gap.last)}"
+        lines.append([Span("  missed  ", "warn"), f"{counted(gap.count, 'time')}, {span}"])
+    return lines
+
+
+# --- What is shown of the verbs.
+
+
+@shows(trigger_verbs.trigger_list)
+def show_triggers(call: Call, triggers: Listing[ListedTrigger]) -> None:
+    rows: list[list[Span | str]] = [
+        [
+            Span(trigger.name, "label"),
+            "of another ledger" if trigger.foreign else trigger.state,
+            occasion_text(trigger.on) if trigger.fault is None else Span(f"cannot be read: {trigger.fault}", "bad"),
+            target_text(trigger),
+            "" if trigger.next_due is None else local_time(trigger.next_due),
+            firing_text(trigger.fired),
+            Span(str(trigger.missed or ""), "warn"),
+        ]
+        for trigger in triggers.items
+    ]
+    if not rows:
+        call.note("there is no trigger; make one with `weft trigger create NAME --cron '0 7 * * *' --message TEXT`")
+        return
+    call.screen.table(rows, ["name", "state", "on", "to", "next", "last", "missed"], numbers=("missed",))
+    if any(trigger.missed for trigger in triggers.items):
+        call.note(
+            Span("some times were missed", "warn"),
+            ": `weft trigger show NAME` tells which; the configuration's onMissed says what is done with them",
+        )
+
+
+@shows(trigger_verbs.trigger_show)
+def show_trigger(call: Call, trigger: ShownTrigger) -> None:
+    for line in trigger_lines(trigger):
+        call.screen.show(*line)
+
+
+@shows(trigger_verbs.trigger_history)
+def show_history(call: Call, firings: Listing[Firing], name: str) -> None:
+    rows: list[list[Span | str]] = [
+        [
+            local_time(firing.fired_at),
+            firing.source,
+            "" if firing.due is None else local_time(firing.due),
+            Span(firing.message or firing.posted or "", "id"),
+            Span(firing.error, "bad") if firing.error else firing.state or "",
+        ]
+        for firing in firings.items
+    ]
+    if not rows:
+        call.note(f"{name} has not fired; `weft trigger run NAME` has a trigger fire now")
+    call.screen.table(rows, ["fired", "source", "due", "message", "outcome"])
+
+
+@shows(trigger_verbs.trigger_create)
+def show_created(call: Call, trigger: Program) -> None:
+    call.screen.show(*line_of(trigger))
+    call.note("a broker has it fire: `weft broker` runs one")
+
+
+@shows(trigger_verbs.trigger_configure, trigger_verbs.trigger_pause, trigger_verbs.trigger_resume)
+def show_changed(call: Call, trigger: Program) -> None:
+    call.screen.show(*line_of(trigger))
+
+
+@shows(trigger_verbs.trigger_delete)
+def show_deleted(call: Call, trigger: Program) -> None:
+    call.screen.show("trigger ", Span(trigger.name, "label"), " is deleted")
+
+
+# --- `weft trigger run` and `deliver`: a trigger fires now, by hand or for a delivery.
+
+trigger_argument = click.argument("name", shell_complete=complete_programs("trigger"))
+
+
+@weft_command("run")
+@trigger_argument
+@click.option("--payload", metavar="JSON", help="The payload that its message is filled from.")
+def run(call: Call, name: str, payload: str | None) -> None:
+    """Have a trigger fire now. Its message waits in an inbox until a broker answers it."""
+    import json
+
+    try:
+        value = None if payload is None else json.loads(payload)
+    except ValueError:
+        value = payload
+    _fire(call, name, lambda sender: sender.fire_by_hand(sender.require(name), value))
+
+
+@weft_command("deliver")
+@trigger_argument
+def deliver(call: Call, name: str) -> None:
+    """Deliver a webhook to a trigger: headers, an empty line and the body on standard input.
+
+    The signature is checked with the secret of the trigger. The same delivery again, however it is encoded, gives the
+    same answer and sends nothing.
+    """
+    from weft.runtime.invoke import trigger_firing
+    from weft.runtime.invoke.trigger_firing import MOST_BODY_BYTES, MOST_HEADER_BYTES, read_delivery
+
+    call.ensure_owner("trigger deliver")
+    delivery = read_delivery(stdin_bytes().read(MOST_BODY_BYTES + MOST_HEADER_BYTES + 4))
+    _fire(call, name, lambda sender: trigger_firing.deliver(sender, name, delivery, os.environ.get))
+
+
+def _fire(call: Call, name: str, fire: Callable[[TriggerSender], FiringOutcome]) -> None:
+    from weft.kernel.clock import SystemClock
+    from weft.programs import Programs
+    from weft.runtime.invoke.trigger_firing import TriggerSender
+
+    with call.writing() as ledger:
+        ledger.trust.ensure("have a trigger fire")
+        programs = Programs(ledger)
+        outcome = fire(TriggerSender(programs, acting_person(call, programs), SystemClock()))
+        firing = outcome.firing
+        message = None if firing is None or firing.message is None else ledger.inbox.get(firing.message)
+    answer = FiredTrigger(
+        trigger=name,
+        is_new=outcome.is_new,
+        message=None if firing is None else firing.message,
+        session=None if message is None else message.session,
+        posted=None if firing is None else firing.posted,
+        paused=outcome.paused,
+    )
+    if answer.paused is not None:
+        call.answer(answer, [Span(name, "label"), f" was paused: {answer.paused}"])
+        return
+    words = "sent message" if answer.is_new else "had sent message"
+    line: list[Span | str] = [Span(name, "label"), f" {words} ", Span(answer.message or "", "id")]
+    call.answer(answer, [*line, " to ", Span(answer.session or "", "label")])
+    if message is not None and message.state == "queued":
+        call.note("a broker answers it: `weft broker` runs one")
+
+
+# --- `weft trigger`: messages that are sent without a person.
+
+trigger_command = group(
+    trigger_verbs.trigger_group.name,
+    cleandoc(trigger_verbs.trigger_group.help),
+    command_of(trigger_verbs.trigger_create),
+    command_of(trigger_verbs.trigger_list),
+    command_of(trigger_verbs.trigger_show),
+    command_of(trigger_verbs.trigger_configure),
+    command_of(trigger_verbs.trigger_pause),
+    command_of(trigger_verbs.trigger_resume),
+    run,
+    command_of(trigger_verbs.trigger_history),
+    command_of(trigger_verbs.trigger_delete),
+    deliver,
+)

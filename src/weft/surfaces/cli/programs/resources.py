@@ -15,7 +15,7 @@ from weft.kernel.typed_names import shell_line
 from weft.surfaces.cli.arguments import RenamedOption, complete_labels, session_option
 from weft.surfaces.cli.command_line import DIFFERENT, OK, Call, confirm, group, undo
 from weft.surfaces.cli.command_line import command as weft_command
-from weft.surfaces.cli.ledgers.ledger_checks import absent_snapshots
+from weft.surfaces.cli.ledgers.ledger_copies import absent_snapshots
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.turn_files import (

@@ -307,7 +307,7 @@ def similarity(call: Call, ledger: Ledger, model: str | None = None) -> Iterator
     from weft.programs.similarity import Similarity
 
     if model is None:
-        from weft.programs.minilm import MiniLM
+        from weft.programs.similarity import MiniLM
 
         yield Similarity(ledger, MiniLM())
         return
@@ -326,10 +326,9 @@ def similarity(call: Call, ledger: Ledger, model: str | None = None) -> Iterator
 def nearest_turns(call: Call, ledger: Ledger, text: str) -> dict[str, float]:
     """Turns with their cosines, by the model that comes with Weft; none, and no model is loaded, where nothing was
     embedded with it or what it needs is not installed."""
-    from weft.programs.minilm import NAME
-    from weft.programs.similarity import has_vectors
+    from weft.programs.similarity import MINILM, has_vectors
 
-    if find_spec("numpy") is None or not has_vectors(ledger, NAME):
+    if find_spec("numpy") is None or not has_vectors(ledger, MINILM):
         return {}
     with similarity(call, ledger) as index:
         return index.nearest_turns(text)
@@ -337,10 +336,9 @@ def nearest_turns(call: Call, ledger: Ledger, text: str) -> dict[str, float]:
 
 def embedded_counts(ledger: Ledger) -> list[ModelCount]:
     """Without loading a model."""
-    from weft.programs.minilm import NAME
-    from weft.programs.similarity import count_vectors
+    from weft.programs.similarity import MINILM, count_vectors
 
-    return count_vectors(ledger, NAME)
+    return count_vectors(ledger, MINILM)
 
 
 def about(ledger: Ledger, node: Node) -> str:

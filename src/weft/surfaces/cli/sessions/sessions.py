@@ -1,30 +1,42 @@
 """What a terminal shows of `weft sessions`, and of what is done with one: `session`, its label and names, where it
-stands and stood.
+stands and stood; of branches of a conversation and their files: `weft fork`, `merge`, `cherry-pick` and `summarize`,
+`undo` of the last turn, and `checkout` of the files of any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from weft.kernel.typed_names import shell_word
+from weft.kernel.typed_names import shell_line, shell_word
 from weft.ledger.model import Session
 from weft.ledger.read.session_list import meaningful_title
 from weft.surfaces.cli import turn_lists
 from weft.surfaces.cli.arguments import NO_PROJECT
-from weft.surfaces.cli.command_line import Call
+from weft.surfaces.cli.command_line import DIFFERENT, OK, UNFINISHED, Call, confirm
 from weft.surfaces.cli.command_line import undo as undo_line
+from weft.surfaces.cli.ledgers.exports import ways_on
 from weft.surfaces.cli.ledgers.import_job import note_import
 from weft.surfaces.cli.programs.program_call import line_of, result_lines
 from weft.surfaces.cli.progress import abbreviated, counted
 from weft.surfaces.cli.screen import MINUTE, Line, Screen, Span, local_minute, local_time, session_time
+from weft.surfaces.cli.turn_files import (
+    MOST_LISTED,
+    file_change,
+    note_self_running,
+    plan_lines,
+    short_change_lines,
+    skipped_lines,
+    turn_files,
+)
 from weft.surfaces.cli.turn_lists import short
 from weft.surfaces.cli.user_files import find_ledger
-from weft.surfaces.cli.verb_commands import group_of, show_listing, shows
+from weft.surfaces.cli.verb_commands import asks_first, group_of, show_listing, shows
 from weft.surfaces.plain_text import cut, safe
-from weft.verbs import session_verbs as verbs
+from weft.verbs import branch_verbs, session_verbs
 from weft.verbs.answers import Listing, SessionEntry
 from weft.verbs.declaration import Column, Shown, Table, opt
+from weft.verbs.exchange_answers import ForkPlan, ReconstructedFiles, UndoneFiles, UndoneTurn
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger, Unification
@@ -42,8 +54,8 @@ PROJECT_COLUMNS = 20
 NOTHING = "no sessions yet: `weft record --session main …` makes one with its first turn"
 
 
-@shows(verbs.sessions)
-def show_sessions(call: Call, page: verbs.SessionPage, limit: int | None) -> None:
+@shows(session_verbs.sessions)
+def show_sessions(call: Call, page: session_verbs.SessionPage, limit: int | None) -> None:
     note_import(call, find_ledger(call.ledger))
     if page.items:
         rows = _columns(page.items, call.screen.terminal)
@@ -116,17 +128,17 @@ def _branch_row(branch: Branch, terminal: bool) -> list[Span | str]:
 
 
 @shows(
-    verbs.session_create,
-    verbs.session_configure,
-    verbs.session_pause,
-    verbs.session_resume,
-    verbs.session_complete,
+    session_verbs.session_create,
+    session_verbs.session_configure,
+    session_verbs.session_pause,
+    session_verbs.session_resume,
+    session_verbs.session_complete,
 )
 def show_changed_session(call: Call, program: Program) -> None:
     call.screen.show(*line_of(program))
 
 
-@shows(verbs.session_send)
+@shows(session_verbs.session_send)
 def show_sent(
     call: Call,
     invoked: InvocationResult,
@@ -136,9 +148,9 @@ def show_sent(
         call.screen.show(*line)
 
 
-@shows(verbs.session_history)
-def show_history(call: Call, history: verbs.SessionHistory | verbs.WrittenLog) -> None:
-    if isinstance(history, verbs.WrittenLog):
+@shows(session_verbs.session_history)
+def show_history(call: Call, history: session_verbs.SessionHistory | session_verbs.WrittenLog) -> None:
+    if isinstance(history, session_verbs.WrittenLog):
         call.note(f"written to {history.path}")
         return
     for entry in history.items:
@@ -151,12 +163,12 @@ def show_history(call: Call, history: verbs.SessionHistory | verbs.WrittenLog) -
         call.note(f"nothing was said yet; `weft session send {shell_word(history.session)} TEXT` begins")
 
 
-@shows(verbs.session_promote)
+@shows(session_verbs.session_promote)
 def show_promoted(call: Call, promoted: Session, key: str) -> None:
     call.screen.show(Span(key, "label"), " leads to ", Span(promoted.label, "label"))
 
 
-@shows(verbs.session_unify)
+@shows(session_verbs.session_unify)
 def show_unified(call: Call, unified: Unification | Session) -> None:
     if isinstance(unified, Session):
         call.screen.show(Span(unified.label, "label"), " is a session of its own again")
@@ -174,22 +186,22 @@ def show_unified(call: Call, unified: Unification | Session) -> None:
 # --- Labels and other names.
 
 
-@shows(verbs.rename)
-def show_renamed(call: Call, renamed: verbs.MovedSession) -> None:
+@shows(session_verbs.rename)
+def show_renamed(call: Call, renamed: session_verbs.MovedSession) -> None:
     before, label = renamed.before.label, renamed.session.label
     call.screen.show(Span(before, "label"), " is now ", Span(label, "label"))
     call.note(undo_line("rename", label, before))
 
 
-@shows(verbs.alias)
+@shows(session_verbs.alias)
 def show_alias(call: Call, answer: Session | Listing[SessionAlias], alias: str) -> None:
     if isinstance(answer, Listing):
-        show_listing(call, verbs.ALIASES, answer)
+        show_listing(call, session_verbs.ALIASES, answer)
     else:
         call.screen.show(Span(alias, "label"), " is another name for ", Span(answer.label, "label"))
 
 
-@shows(verbs.archive)
+@shows(session_verbs.archive)
 def show_archived(
     call: Call, answer: Session | Sequence[Session] | Listing[Session], undo: bool, dry_run: bool
 ) -> None:
@@ -220,7 +232,7 @@ ARCHIVED = Table(
 )
 
 
-@shows(verbs.delete)
+@shows(session_verbs.delete)
 def show_deleted(call: Call, gone: Session) -> None:
     call.screen.show(Span(gone.label, "label"), " is deleted; its turns stay")
     call.note(undo_line("restore", gone.label))
@@ -229,8 +241,8 @@ def show_deleted(call: Call, gone: Session) -> None:
 # --- The head of a session.
 
 
-@shows(verbs.move)
-def show_moved(call: Call, moved: verbs.MovedSession) -> None:
+@shows(session_verbs.move)
+def show_moved(call: Call, moved: session_verbs.MovedSession) -> None:
     label = moved.session.label
     call.screen.show(Span(label, "label"), ": ", *_place(moved.before), " -> ", *_place(moved.session))
     call.note(undo_line("restore", label))
@@ -243,7 +255,7 @@ def _place(session: Session) -> Line:
     return [Span(short(session.head), "id"), inside]
 
 
-@shows(verbs.restore)
+@shows(session_verbs.restore)
 def show_restored(call: Call, restored: Session) -> None:
     call.screen.show(*_stand_line(restored.label, restored.head))
 
@@ -258,8 +270,8 @@ LABEL_COLUMNS, OTHER_COLUMNS = 12, 46
 """So many columns a label has at least, and so many the rest of its line."""
 
 
-@shows(verbs.reflog)
-def show_reflog(call: Call, reflog: verbs.Reflog, ledger: Ledger) -> None:
+@shows(session_verbs.reflog)
+def show_reflog(call: Call, reflog: session_verbs.Reflog, ledger: Ledger) -> None:
     session = reflog.session
     if session is None:
         return
@@ -285,9 +297,9 @@ def _reflog_row(label: str, move: HeadMove, terminal: bool) -> tuple[Span | str,
     return name, Span(turn, "id"), when, move.why, move.reason or ""
 
 
-@shows(verbs.settle)
-def show_settled(call: Call, settled: Session | verbs.SessionBranches) -> None:
-    if not isinstance(settled, verbs.SessionBranches):
+@shows(session_verbs.settle)
+def show_settled(call: Call, settled: Session | session_verbs.SessionBranches) -> None:
+    if not isinstance(settled, session_verbs.SessionBranches):
         call.screen.show(*_stand_line(settled.label, settled.head))
         call.note("other ledgers follow with their next pull")
         return
@@ -299,14 +311,224 @@ def show_settled(call: Call, settled: Session | verbs.SessionBranches) -> None:
 
 
 session_command = group_of(
-    verbs.session_group,
-    verbs.session_create,
-    verbs.session_configure,
-    verbs.session_send,
-    verbs.session_history,
-    verbs.session_promote,
-    verbs.session_unify,
-    verbs.session_pause,
-    verbs.session_resume,
-    verbs.session_complete,
+    session_verbs.session_group,
+    session_verbs.session_create,
+    session_verbs.session_configure,
+    session_verbs.session_send,
+    session_verbs.session_history,
+    session_verbs.session_promote,
+    session_verbs.session_unify,
+    session_verbs.session_pause,
+    session_verbs.session_resume,
+    session_verbs.session_complete,
 )
+
+
+# --- `weft fork`: a new session that stands at any turn, with what it works with.
+
+
+def _fork_code(answer: branch_verbs.Fork | ForkPlan | branch_verbs.UnbegunFork) -> int:
+    return UNFINISHED if isinstance(answer, branch_verbs.Fork) and not answer.is_whole else OK
+
+
+@shows(branch_verbs.fork, exit_code=_fork_code)
+def show_forked(call: Call, answer: branch_verbs.Fork | ForkPlan | branch_verbs.UnbegunFork) -> None:
+    if isinstance(answer, branch_verbs.UnbegunFork):
+        label, origin = safe(answer.label), safe(answer.origin)
+        if answer.forked is None:
+            call.note(f"{origin} has no turn: {label} would begin as it does")
+            return
+        call.screen.show(Span(answer.label, "label"), f" begins as {origin} does, without a turn")
+        call.note(undo_line("delete", answer.label))
+        return
+    if isinstance(answer, ForkPlan):
+        if not answer.resources:
+            call.screen.show("the session works with nothing beside the conversation")
+        for line in plan_lines(answer.resources, is_done=False):
+            call.screen.show(*line)
+        return
+    for trusted in answer.trusted:
+        how = "trusted for work" if trusted.for_work else "trusted"
+        call.note(f"{safe(trusted.copy)} is {how} as {safe(trusted.original)} is")
+    for why in answer.not_removed:
+        call.note(Span(f"not removed, and tried again later: {why}", "warn"))
+    session, copies = answer.forked.session, answer.forked.resources
+    call.screen.show(Span(session.label, "label"), " stands at ", Span(short(str(session.head)), "id"))
+    for line in plan_lines(copies, is_done=True):
+        call.screen.show(*line)
+    for copy in copies:
+        if copy.changed_since:
+            words = ("resource", "snapshot", copy.name, "--turn", str(session.head), "--again")
+            call.note(f"the copy is of that turn; after `weft {shell_line(words)}` a fork has the present state")
+    call.note(f"go on there {ways_on(session.label, answer.origin)}")
+
+
+# --- `weft merge`, `cherry-pick` and `summarize`.
+
+
+def _merge_code(answer: branch_verbs.Merge) -> int:
+    if answer.merged.conflicts:
+        return DIFFERENT
+    return OK if answer.error is None else UNFINISHED
+
+
+@shows(branch_verbs.merge, exit_code=_merge_code)
+def show_merged(call: Call, answer: branch_verbs.Merge, branch: str) -> None:
+    merged = answer.merged
+    if merged.turn is None:
+        call.screen.show(f"{counted(len(merged.conflicts), 'path')} in conflict; nothing was changed")
+        for obstacle in merged.conflicts:
+            call.screen.show("  ", Span(safe(obstacle.path), "bad"), f"  {safe(obstacle.why)}")
+        look = f"weft {shell_line(('checkout', branch, '--to', 'DIR'))}"
+        call.note(f"look at the files of the branch with `{look}`, settle the conflicts, and try again")
+        return
+    files = "; no files were kept of it" if merged.place is None else f"; its files are in {safe(merged.place)}"
+    call.screen.show(Span(short(merged.turn.id), "id"), " on ", Span(answer.label, "label"), files)
+    note_self_running(call, merged.runs_by_itself)
+    call.note(undo_line("undo", answer.label))
+    if answer.error is not None:
+        call.note(f"the files were not written: {safe(answer.error)}")
+
+
+@shows(branch_verbs.cherry_pick)
+def show_picked(call: Call, picked: branch_verbs.PickedTurns) -> None:
+    for item in picked.items:
+        label, source = Span(picked.label, "label"), Span(short(item.source_id), "id")
+        call.screen.show(Span(short(item.turn.id), "id"), " on ", label, " from ", source)
+    call.note(undo_line("restore", picked.label, *([str(len(picked.items))] if len(picked.items) > 1 else [])))
+
+
+@shows(branch_verbs.summarize)
+def show_summarized(call: Call, answer: branch_verbs.Summary) -> None:
+    summary, label = answer.summary, answer.label
+    line: Line = [Span(short(summary.turn.id), "id"), " on ", Span(label, "label"), " sums up the branch to "]
+    line = [*line, Span(short(summary.source_id), "id")]
+    if summary.left_id is not None:
+        line = [*line, ", which left at ", Span(short(summary.left_id), "id")]
+    call.screen.show(*line)
+    call.note(undo_line("restore", label))
+
+
+# --- `weft undo`: the last turn of a session taken back, with its files.
+
+
+def _undo_code(answer: branch_verbs.Undo) -> int:
+    return UNFINISHED if any(directory.error is not None for directory in answer.undone.directories) else OK
+
+
+@shows(branch_verbs.undo, exit_code=_undo_code)
+def show_undone(call: Call, answer: branch_verbs.Undo, redo: bool, files: str) -> None:
+    line: Line = [Span(answer.label, "label"), ": ", *_turn_place(answer.before), " -> ", *_turn_place(answer.head)]
+    if not answer.is_done:
+        line = [*line, Span(" (nothing was done)", "dim")]
+    call.screen.show(*line)
+    outcome = _Outcome(answer.written, files == "keep", is_done=answer.is_done)
+    for directory_line in _directory_lines(answer.undone.directories, outcome):
+        call.screen.show(*directory_line)
+    if isinstance(answer.undone, UndoneTurn):
+        for note in answer.undone.notes:
+            call.screen.show(Span(f"  left as it was: {safe(note)}", "warn"))
+        call.note(undo_line("undo", answer.label) if redo else undo_line("undo", answer.label, "--redo"))
+
+
+def _turn_place(turn: str | None) -> Line:
+    return [Span("no turn" if turn is None else short(turn), "id")]
+
+
+class _Outcome(NamedTuple):
+    """What is told where no directory is restored: how many files the turn wrote, and whether they were to stay."""
+
+    written: int
+    keeps_files: bool
+    is_done: bool
+
+    def __str__(self) -> str:
+        if self.written == 0:
+            return f"no files {'were' if self.is_done else 'would be'} touched"
+        they = "it stays as it is" if self.written == 1 else "they stay as they are"
+        wrote = f"this turn wrote {counted(self.written, 'file')}; "
+        if self.keeps_files:
+            return wrote + they
+        return f"{wrote}what {'it was' if self.written == 1 else 'they were'} before it is not known, so {they}"
+
+
+def _directory_lines(directories: list[UndoneFiles], outcome: _Outcome) -> list[Line]:
+    if not directories:
+        return [["  ", str(outcome)]]
+    return [["  ", safe(files.place), ": ", *_files_line(files, is_done=outcome.is_done)] for files in directories]
+
+
+def _files_line(files: UndoneFiles, *, is_done: bool) -> Line:
+    if files.error is not None:
+        return [Span(f"files were not restored: {safe(files.error)}", "bad")]
+    counts = [f"{files.changed} changed", f"{files.removed} removed", f"{files.restored} restored"]
+    are = "are" if is_done else "would be"
+    kept_words = f"; git and the ignored files that were kept {are} as they were, new ignored files stay"
+    beside = kept_words if files.is_whole else ""
+    if files.changed + files.removed + files.restored == 0:
+        return [f"no file differs{beside}"]
+    paths = counted(files.changed + files.removed + files.restored, "path")
+    return [f"{paths}{'' if is_done else ' would be'}: {', '.join(counts)}{beside}"]
+
+
+def _moved_line(label: str, before: str | None, head: str | None) -> Line:
+    return [Span(label, "label"), ": ", *_place_words(before), " -> ", *_place_words(head)]
+
+
+def _place_words(turn: str | None) -> Line:
+    return [Span("no turn" if turn is None else short(turn), "id")]
+
+
+# --- `weft checkout`: the files of any turn, beside the working directory or over it.
+
+
+@asks_first(branch_verbs.checkout)
+def ask_to_overwrite(
+    call: Call,
+    ledger: Ledger,
+    rev: str,
+    to: str | None,
+    resource: str | None,
+    yes: Annotated[
+        bool, opt("Overwrite the working directory without asking.", "-y", "--yes", before="reconstruct")
+    ] = False,
+) -> None:
+    """Show what would change in the directory, and ask."""
+    if to is not None:
+        return
+    files = turn_files(ledger)
+    snapshot = files.snapshot_of(ledger.resolve(rev), resource)
+    place = ledger.resources.get(snapshot.resource)
+    changes = [file_change(change) for change in files.changes_of_checkout(snapshot)]
+    call.note(f"{counted(len(changes), 'path')} of {safe(place.place)} would change")
+    for line in short_change_lines(changes):
+        call.note(*line)
+    if changes:
+        confirm(call, "overwrite them?", "say --yes, or --to DIR for a folder beside it", is_sure=yes)
+
+
+@shows(branch_verbs.checkout)
+def show_checked_out(call: Call, answer: branch_verbs.Checkout | ReconstructedFiles) -> None:
+    if isinstance(answer, ReconstructedFiles):
+        files = f" has {counted(answer.files, 'file')} that "
+        call.screen.show(safe(answer.place), files, Span(short(answer.turn_id), "id"), " tells of")
+        _note_gaps(call, answer)
+        return
+    call.screen.show(safe(answer.files.place), " has the files of ", Span(short(answer.files.turn_id), "id"))
+    for note in answer.files.notes:
+        call.note(safe(note))
+    if answer.snapshot.is_inferred:
+        call.note("this is a reconstruction: what the session did not touch is not in it")
+        for line in skipped_lines(answer.snapshot):
+            call.note(*line)
+    if answer.kept is not None:
+        call.note(undo_line("resource", "restore", answer.kept, "--yes"))
+
+
+def _note_gaps(call: Call, answer: ReconstructedFiles) -> None:
+    call.note("this is a reconstruction: what the session did not touch is not in it")
+    for gap in answer.gaps[:MOST_LISTED]:
+        where = "some files" if gap.path is None else safe(gap.path)
+        call.note(Span(where, "warn"), f": {gap.why}")
+    if len(answer.gaps) > MOST_LISTED:
+        call.note(f"… {counted(len(answer.gaps) - MOST_LISTED, 'more gap')}; --json lists all")

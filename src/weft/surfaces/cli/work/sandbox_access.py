@@ -209,7 +209,7 @@ def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, is_strict
     from weft.runtime.sandbox.command_runner import CommandRunner
     from weft.runtime.sandbox.sandbox_plan import PersonFolders
-    from weft.runtime.sandbox.toolchain_places import manager_variables
+    from weft.runtime.sandbox.toolchains import manager_variables
 
     place = ledger if ledger is None or isinstance(ledger, str) else ledger.path
     clean_up_commands()

@@ -719,13 +719,13 @@ def _hash(name: str) -> str:
 
 def _policy() -> str:
     return (
-        f"default-src 'none'; script-src 'sha256-{_hash('page.js')}'; style-src 'sha256-{_hash('page.css')}';"
+        f"default-src 'none'; script-src 'sha256-{_hash('html.js')}'; style-src 'sha256-{_hash('html.css')}';"
         " img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
 def page_foot() -> str:
-    return f"</main>\n<script>{_file('page.js')}</script>\n</body>\n</html>\n"
+    return f"</main>\n<script>{_file('html.js')}</script>\n</body>\n</html>\n"
 
 
 def page_head(title: str, about: str) -> str:
@@ -746,7 +746,7 @@ def _page_head(name: str, about: str) -> Iterator[str]:
     yield '<meta name="color-scheme" content="light dark">\n'
     yield '<meta name="generator" content="weft">\n'
     title = escape(on_one_line(name))
-    yield f'<title>{title}</title>\n<link rel="icon" href="data:,">\n<style>{_file("page.css")}</style>\n</head>\n'
+    yield f'<title>{title}</title>\n<link rel="icon" href="data:,">\n<style>{_file("html.css")}</style>\n</head>\n'
     yield '<body>\n<a class="skip" href="#said">To the conversation</a>\n<header class="page">\n'
     yield f'<h1 dir="auto">{title}</h1>\n<p>{escape(about)}</p>\n{CONTROLS}'
 
