@@ -240,7 +240,7 @@ def test_ignored_files_that_are_too_large_to_keep_are_named(weft: Shell, project
     with serving(running("true"), chat()) as server, refusing(weft):
         weft("provider", "configure", "there", "--base-url", server.url)
         sent = weft("send", "--session", "talk", "Begin")
-    assert "`weft undo` does not give back what is too large to keep, or cannot be read: fetched/" in sent.err
+    assert "`weft undo` does not give back what is too large to keep, hidden, or cannot be read: fetched/" in sent.err
     with serving(running("true"), chat()) as server, refusing(weft):
         weft("provider", "configure", "there", "--base-url", server.url)
         assert weft("send", "--session", "talk", "Begin", "--json").json["not_kept"] == ["fetched/"]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import Damaged, InvalidInput, LimitExceeded, NotFound, StoreFailed, WeftError
-from weft.runtime.folder_snapshots.folder_scan import BESIDE, FolderTaking, SeenFolder, open_real_folder
+from weft.runtime.folder_snapshots.folder_scan import BESIDE, FolderTaking, KeptApart, SeenFolder, open_real_folder
 from weft.runtime.folder_snapshots.git_objects import OBJECTS_CACHE, is_all_kept
 from weft.runtime.folder_snapshots.known_files import KnownFiles, Table
 from weft.runtime.folder_snapshots.snapshot_changes import (
@@ -56,6 +56,7 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
 from weft.runtime.folder_snapshots.whole_folders import GitChange, IsWithheld, WholeFolders
 from weft.runtime.opened_folders import Identity
 from weft.runtime.sandbox.git_repositories import GitFolder
+from weft.runtime.sandbox.hidden_places import HiddenFiles
 from weft.runtime.sandbox.own_git import (
     CONFIGURATION,
     HEAD,
@@ -267,12 +268,13 @@ class FileStore:
         git: str | None = None,
         path_folders: str = "",
         apart: Callable[[], Iterable[Path]] = tuple,
+        hidden: Callable[[Path], HiddenFiles] | None = None,
     ) -> None:
         """`path_folders` are more folders in which git may lie, as PATH names them. `apart` gives files and folders
-        that are in no snapshot, wherever they lie."""
+        that are in no snapshot, wherever they lie; `hidden` tells what commands do not see of a folder: `KeptApart`."""
         self._path, self._random = path.absolute(), random
         self._path_folders, self._program = path_folders, git
-        self._list_apart = apart
+        self._list_apart, self._hidden_in = apart, hidden
         self._clock = clock or SystemClock()
         self._repository = self._path / "git"
         self._is_made_whole = False
@@ -340,7 +342,7 @@ class FileStore:
         the others are among those that were skipped. Raises a WeftError where something of git's cannot be kept."""
         with self._opened_folder(folder, is_resolved=is_resolved) as (place, root, git, known):
             seen = self._take_folder(place, root, git, known, limit)
-            whole, skipped = self._whole_folders(git).take(place, root, seen, git_folders(place), is_withheld)
+            whole, skipped = self._whole_folders(git, place).take(place, root, seen, git_folders(place), is_withheld)
             self._keep_snapshots(git, [whole])
             if seen.head.whole != whole:
                 seen.head.whole = whole
@@ -363,7 +365,7 @@ class FileStore:
         _make_missing(folder)
         with self._opened_folder(folder, is_resolved=is_resolved) as (place, root, git, known):
             seen, table = self._take_with_files(place, root, git, known, limit)
-            done = self._whole_folders(git).restore(place, root, snapshot, seen, table, git_folders)
+            done = self._whole_folders(git, place).restore(place, root, snapshot, seen, table, git_folders)
         left = tuple(LeftPath(path, why) for path, why in sorted(done.left.items()))
         return FolderRestore(before=seen.snapshot.id, written=done.written, deleted=done.deleted, left=left)
 
@@ -372,16 +374,20 @@ class FileStore:
     ) -> list[GitChange]:
         """What of git's in a folder is not what a whole snapshot has. The folder stays as it is."""
         with self._opened_folder(folder, is_resolved=True) as (place, _, git, _known):
-            return self._whole_folders(git).git_changes(place, _checked_id(snapshot), git_folders)
+            return self._whole_folders(git, place).git_changes(place, _checked_id(snapshot), git_folders)
 
     def changed_programs(self, snapshot: str, folder: Path, is_withheld: IsWithheld) -> list[str]:
         """The paths of files that some program runs by itself and that were not there, or not the same, when a whole
         snapshot of a folder was taken; also those that the folder ignores."""
-        with self._opened_folder(folder, is_resolved=True) as (_, root, git, _known):
-            return self._whole_folders(git).changed_programs(root, _checked_id(snapshot), is_withheld)
+        with self._opened_folder(folder, is_resolved=True) as (place, root, git, _known):
+            return self._whole_folders(git, place).changed_programs(root, _checked_id(snapshot), is_withheld)
 
-    def _whole_folders(self, git: Git) -> WholeFolders:
-        apart = frozenset(_identities_of((self._path, *self._list_apart())))
+    def _kept_apart(self, place: Path) -> KeptApart:
+        identities = frozenset(_identities_of((self._path, *self._list_apart())))
+        return KeptApart(identities, None if self._hidden_in is None else self._hidden_in(place))
+
+    def _whole_folders(self, git: Git, place: Path) -> WholeFolders:
+        apart = self._kept_apart(place)
         return WholeFolders(
             git, self._git_program(), self._scratch_path, self._caches_path, self._clock, self._random, apart
         )
@@ -523,8 +529,7 @@ class FileStore:
             self._keep_snapshots(git, [snapshot])
 
     def _take_folder(self, place: Path, root: int, git: Git, known: KnownFiles, limit: SnapshotLimit) -> SeenFolder:
-        apart = frozenset(_identities_of((self._path, *self._list_apart())))
-        taking = FolderTaking(git, known, self._scratch_path, self._clock, limit, apart)
+        taking = FolderTaking(git, known, self._scratch_path, self._clock, limit, self._kept_apart(place))
         return taking.take(place, root, lambda snapshot: self._keep_snapshots(git, [snapshot]))
 
     def _take_with_files(

@@ -59,6 +59,7 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
     usual_mode,
 )
 from weft.runtime.opened_folders import READ_FLAGS, READ_FOLDER_FLAGS, Identity, open_beneath
+from weft.runtime.sandbox.hidden_places import HiddenFiles
 from weft.runtime.sandbox.own_git import Git, ended_well
 
 # --- Looks through a folder for what a snapshot holds, and reads what is new or has changed.
@@ -90,6 +91,30 @@ def open_real_folder(place: Path) -> int:
         return open_beneath(top, place.parts[1:], READ_FOLDER_FLAGS)
     finally:
         os.close(top)
+
+
+class KeptApart(Struct, frozen=True):
+    """What of a folder is in no snapshot, whatever its rules say."""
+
+    identities: frozenset[Identity] = frozenset()
+    """Files and folders, wherever they lie."""
+    hidden: HiddenFiles | None = None
+    """What commands do not see of it. A file that was hidden under another name is known by its number alone, and a
+    copy of it would be seen; one whose name hides it is hidden in every copy, too."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the files that commands do not see."""
+        return [] if self.hidden is None else sorted(self.hidden.numbers)
+
+    def has(self, status: os.stat_result) -> bool:
+        return (status.st_dev, status.st_ino) in self.identities
+
+    def hides(self, path: bytes, status: os.stat_result) -> bool:
+        """Whether commands do not see a file of the folder, and its name does not say so."""
+        if self.hidden is None or not stat.S_ISREG(status.st_mode) or status.st_ino not in self.hidden.numbers:
+            return False
+        return not self.hidden.is_hidden_by_name(os.fsdecode(path))
 
 
 class BlobWriter(Protocol):
@@ -160,7 +185,7 @@ class FolderScan:
         writer: BlobWriter,
         clock: Clock,
         limit: SnapshotLimit,
-        apart: frozenset[Identity],
+        apart: KeptApart,
     ) -> None:
         self._root, self._rules, self._writer = root, rules, writer
         self.clock, self.limit, self._apart = clock, limit, apart
@@ -296,7 +321,10 @@ class FolderScan:
             self._rules.enter(folder, path, has_rules=has_rules)
 
     def is_apart(self, status: os.stat_result) -> bool:
-        return (status.st_dev, status.st_ino) in self._apart
+        return self._apart.has(status)
+
+    def is_hidden(self, path: bytes, status: os.stat_result) -> bool:
+        return self._apart.hides(path, status)
 
     def ignored(self, path: bytes, names: list[tuple[bytes, bool]]) -> set[bytes]:
         return self._rules.ignored(path, names)
@@ -407,7 +435,9 @@ class _FolderListing:
     def _keep(self, name: bytes, status: os.stat_result) -> None:
         known = self._known.get(name)
         size = status.st_size
-        if known is not None and known.is_settled and known.stamp == stamp_of(status) and size <= self._most:
+        if self._scan.is_hidden(joined(self._path, name), status):
+            self._skip_file(name, SkipReason.HIDDEN, status)
+        elif known is not None and known.is_settled and known.stamp == stamp_of(status) and size <= self._most:
             self._files.append(known)
         elif stat.S_ISLNK(status.st_mode):
             self._keep_link(name, status)
@@ -504,7 +534,7 @@ class FolderTaking:
     """Takes the snapshot of one folder, whose lock the caller holds."""
 
     def __init__(
-        self, git: Git, known: KnownFiles, scratch: Path, clock: Clock, limit: SnapshotLimit, apart: frozenset[Identity]
+        self, git: Git, known: KnownFiles, scratch: Path, clock: Clock, limit: SnapshotLimit, apart: KeptApart
     ) -> None:
         self._git, self._known, self._scratch, self._clock = git, known, scratch, clock
         self._limit, self._apart = limit, apart
@@ -516,7 +546,8 @@ class FolderTaking:
         started_ns = self._clock.now_ms() * 1_000_000
         head = self._known.load()
         changed: set[bytes] | None = None
-        if head is not None and head.limit == self._limit and head.outer == outer_files:
+        is_same = head is not None and (head.limit, head.outer) == (self._limit, outer_files)
+        if head is not None and is_same and head.hidden == self._apart.numbers:
             try:
                 changed = changed_folders(root, self._git, self._known, head, os.fspath(folder))
             except (RulesChanged, StoreFailed):  # also a damaged index is no reason not to look
@@ -579,6 +610,7 @@ class FolderTaking:
             indexed_ns=indexed_ns,
             table=self._known.write_table(scan.table),
             outer=outer,
+            hidden=self._apart.numbers,
             fresh=fresh,
             loose=loose,
             folders=list(scan.folders.values()),

@@ -135,6 +135,8 @@ class KnownHead(Struct, kw_only=True):
     indexed_ns: int
     table: str
     outer: list[OuterFile] = []
+    hidden: list[int] = []
+    """The numbers of the files that commands did not see."""
     fresh: list[bytes] = []
     """Paths of files that changed in the second in which the index was made: it does not tell a later change."""
     loose: list[bytes] = []

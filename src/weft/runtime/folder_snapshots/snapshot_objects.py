@@ -61,6 +61,8 @@ class SkipReason(StrEnum):
     PATH_TOO_LONG = "path_too_long"
     IGNORED = "ignored"
     """The folder ignores it, and it is too large to be kept beside the rest."""
+    HIDDEN = "hidden"
+    """Commands do not see it, though its name does not say so: a copy of it elsewhere would be seen."""
 
 
 class SkippedPath(Struct, frozen=True):

@@ -38,6 +38,7 @@ from weft.runtime.folder_snapshots.folder_scan import (
     BlobWriter,
     FolderRules,
     FolderScan,
+    KeptApart,
     SeenFolder,
     open_folder_at,
     open_real_folder,
@@ -72,7 +73,7 @@ from weft.runtime.folder_snapshots.snapshot_objects import (
     readable_path,
     tree_bytes,
 )
-from weft.runtime.opened_folders import READ_FOLDER_FLAGS, Identity, open_beneath
+from weft.runtime.opened_folders import READ_FOLDER_FLAGS, open_beneath
 from weft.runtime.sandbox.git_repositories import GitFolder
 from weft.runtime.sandbox.hidden_places import FETCHED_FOLDERS, LEDGER_FOLDER
 from weft.runtime.sandbox.own_git import Git, ended_well, opened_repository
@@ -296,7 +297,7 @@ class WholeFolders:
         caches: Path,
         clock: Clock,
         random: RandomBytes,
-        apart: frozenset[Identity],
+        apart: KeptApart,
     ) -> None:
         self._git, self._program, self._scratch, self._caches = git, program, scratch, caches
         self._clock, self._random, self._apart = clock, random, apart

@@ -1018,6 +1018,22 @@ class HiddenFiles:
 
         return is_hidden
 
+    def is_hidden_by_name(self, path: str) -> bool:
+        """Whether a file is hidden for its name, or would be if the person did not show it."""
+        return SecretFiles(more=self._secrets.more).hides(self._workspace, path)
+
+    @cached_property
+    def numbers(self) -> frozenset[int]:
+        """Of the files that were covered, as they are noted when this is first asked. Raises StoreFailed where that
+        cannot be known."""
+        numbers = self._covered()
+        if numbers is None:
+            raise StoreFailed(
+                f"what is hidden from commands in {self._workspace} cannot be read in {self._noted}",
+                "make its files readable",
+            )
+        return numbers
+
     def _covered(self) -> frozenset[int] | None:
         """None where it cannot be known."""
         if self._noted is None:

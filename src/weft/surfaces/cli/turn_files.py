@@ -132,7 +132,9 @@ def note_turn(call: Call, notes: TurnNotes) -> None:
     if notes.not_kept:
         named, more = notes.not_kept[:MOST_NAMED], len(notes.not_kept) - MOST_NAMED
         names = ", ".join(map(safe, named)) + (f" and {counted(more, 'other path')}" if more > 0 else "")
-        call.note(Span(f"`weft undo` does not give back what is too large to keep, or cannot be read: {names}", "dim"))
+        call.note(
+            Span(f"`weft undo` does not give back what is too large to keep, hidden, or cannot be read: {names}", "dim")
+        )
 
 
 def note_self_running(call: Call, runners: Mapping[str, str]) -> None:

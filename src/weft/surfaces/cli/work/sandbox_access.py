@@ -392,6 +392,7 @@ def directory_driver(ledger: Ledger, settings: SnapshotSettings, secrets: Secret
     from weft.runtime.folder_snapshots.snapshot_objects import SnapshotLimit
     from weft.runtime.resources.kept_files import TREES
     from weft.runtime.resources.local_drivers import DirectoryDriver
+    from weft.runtime.sandbox.hidden_places import HiddenFiles
 
     clean_up_commands()
     limit = SnapshotLimit(file_bytes=settings.file_bytes, total_bytes=settings.total_bytes, files=settings.files)
@@ -399,6 +400,7 @@ def directory_driver(ledger: Ledger, settings: SnapshotSettings, secrets: Secret
         files_folder(ledger) / TREES,
         path_folders=outside_of_work(os.environ.get("PATH", "")),
         apart=lambda: ledger_files(ledger),
+        hidden=lambda folder: HiddenFiles(folder, *hidden_files()),
     )
     return DirectoryDriver(store, limit, machine=machine_of(ledger), secrets=secrets)
 
