@@ -3,6 +3,7 @@ with every request."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,74 @@ def test_no_link_of_an_agent_makes_the_person_attach_another_file(
         assert "leads to" in refused.err
     for name in (target, "plain.md", "linked.md", "notes/plain.md"):
         assert weft("send", "--session", "talk", "--no-wait", "--attach", name, "Look").code == 0
+
+
+UNREADABLE = {
+    "too long": "head -c 70000 /dev/zero | tr '\\0' a > AGENTS.md",
+    "no text": "printf '\\377\\376' > AGENTS.md",
+    "pipe": "mkfifo AGENTS.md",
+    "folder": "mkdir AGENTS.md",
+    "circle": "ln -s AGENTS.md AGENTS.md",
+    "link out": "ln -s /etc/passwd AGENTS.md",
+}
+
+
+@pytest.mark.parametrize("form", UNREADABLE)
+def test_rules_that_nobody_can_read_keep_no_message_from_being_answered(
+    weft: Shell,  # noqa: F811
+    project: Path,  # noqa: F811
+    form: str,
+) -> None:
+    assert begin(weft, running(UNREADABLE[form])) == []
+    system, err = told(weft)
+    assert "AGENTS.md" not in system
+    assert f"the rules of workspace {project} " in err
+    assert "agents are not told it; put a plain one there" in err
+    assert "cannot be read" in weft("trust", "--list").out
+    code, shown = on_terminal(project, "send", "--session", "talk", "--no-wait", "Go on")
+    assert (code, "are agents to be told" in shown) == (0, False), shown
+
+
+READING = {
+    "a code program": ("code", "create", "made", "--language", "python", "--file", "FILE"),
+    "input of a program": ("program", "invoke", "talk", "--input", "@FILE"),
+    "a recorded turn": ("record", "FILE"),
+    "other words for a message": ("substitute", "talk", "--with", "@FILE"),
+    "a prompt of a replay": ("replay", "talk", "--prompt", "@FILE"),
+    "a policy": ("policy", "propose", "FILE"),
+    "programs": ("apply", "FILE"),
+    "a plan of a fork": ("fork", "talk", "other", "--plan", "FILE"),
+    "a session of another tool": ("import", "FILE"),
+}
+
+
+@pytest.mark.parametrize("words", READING.values(), ids=READING)
+def test_no_link_of_an_agent_makes_a_command_read_another_file(
+    weft: Shell,  # noqa: F811
+    place: Path,
+    words: tuple[str, ...],
+) -> None:
+    weft.record("words", session="talk")
+    for target in ("../home/key.json", ".env"):
+        (place / target).write_text(CANARY)
+        (place / "named.json").unlink(missing_ok=True)
+        (place / "named.json").symlink_to(target)
+        refused = weft(*(word.replace("FILE", "named.json") for word in words))
+        assert refused.code != 0
+        assert f"named.json' leads to '{(place / target).resolve()}', by a link in {place}" in refused.err
+        assert CANARY not in refused.out + refused.err
+    (place / "named.json").unlink()
+    (place / "plain.json").write_text("[]")
+    (place / "named.json").symlink_to("plain.json")
+    assert "leads to" not in weft(*(word.replace("FILE", "named.json") for word in words)).err
+
+
+def test_a_descriptor_and_a_link_elsewhere_are_read(weft: Shell, place: Path, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "turn.json").write_text('{"session": "own", "query": "words"}')
+    (tmp_path / "named.json").symlink_to("turn.json")
+    assert weft("record", str(tmp_path / "named.json")).code == 0
+    reading, writing = os.pipe()
+    os.write(writing, b'{"session": "own", "query": "more"}')
+    os.close(writing)
+    assert weft("record", f"/dev/fd/{reading}").code == 0
+    os.close(reading)

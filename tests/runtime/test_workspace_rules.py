@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.kernel.errors import InvalidInput, LimitExceeded
+from weft.kernel.errors import InvalidInput
 from weft.ledger.model import NewMessage
 from weft.runtime.assembly.system_prompts import (
     RULES_FILE,
@@ -91,10 +91,15 @@ def test_what_cannot_be_taken_is_refused_with_a_word(tmp_path: Path, form: str) 
         file.mkdir()
     else:
         file.write_bytes(b"x" * 70_000 if form == "too long" else b"\xff\xfe\x00")
-    with pytest.raises((InvalidInput, LimitExceeded)) as refused:
+    with pytest.raises(InvalidInput) as refused:
         load_rules(str(folder))
     assert "AGENTS.md" in str(refused.value)
     assert "a key" not in str(refused.value)
+    for seen in (None, "Write tests."):
+        changes: list[ChangedRules] = []
+        rules = read_rules(str(folder), lambda _, text=seen: seeing(text), on_change=changes.append)  # type: ignore[misc]
+        assert (None if rules is None else rules.text) == seen, "agents are told what the person saw"
+        assert [change.problem for change in changes] == [str(refused.value)]
 
 
 @pytest.mark.parametrize(("name", "more"), [(".env", ()), ("deploy/id_rsa", ()), ("own.secret", ("*.secret",))])

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from weft.kernel.enums import MessageRole, MessageSource
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import InvalidInput, LimitExceeded
 from weft.kernel.foreign_input import KIB, ReadLimits
 from weft.ledger.api import WorkerState
 from weft.ledger.model import Message, NewMessage, Part, TextPart
@@ -137,7 +137,9 @@ class ChangedRules(Struct, frozen=True, kw_only=True):
 
     seen: SeenRules
     present: str | None
-    """What stands there; None: nothing."""
+    """What stands there; None: nothing, or what cannot be taken."""
+    problem: str = ""
+    """Why what stands there cannot be taken; empty where it can."""
 
     @property
     def digest(self) -> str:
@@ -146,7 +148,7 @@ class ChangedRules(Struct, frozen=True, kw_only=True):
     @property
     def is_refused(self) -> bool:
         """Whether the person said no to them."""
-        return self.seen.refused == self.digest
+        return not self.problem and self.seen.refused == self.digest
 
     @property
     def difference(self) -> str:
@@ -165,30 +167,40 @@ def read_rules(
     on_change: Callable[[ChangedRules], None] | None = None,
 ) -> WorkspaceRules | None:
     """The rules of this folder that its agents are told; None where it has none, or is not trusted. They are the words
-    that the person saw: where others stand there now, which an agent may have written, `on_change` is called. Raises
-    what `load_rules` raises."""
+    that the person saw: where others stand there now, which an agent may have written, `on_change` is called. So it is
+    where no rules can be read there: an agent can make a pipe or a folder of the file, and messages are answered."""
     seen = seen_rules(folder)
     if seen is None:
         return None
-    present = load_rules(folder, hidden_files)
-    change = changed_rules(seen, present)
-    if change is None:
+    present = _present_rules(folder, seen, hidden_files)
+    if not isinstance(present, ChangedRules):
         return present
     if on_change is not None:
-        on_change(change)
+        on_change(present)
     return None if seen.text is None else WorkspaceRules(path=RULES_FILE, digest=seen.digest, text=seen.text)
 
 
-def changed_rules(seen: SeenRules, present: WorkspaceRules | None) -> ChangedRules | None:
-    """None: they are what the person saw."""
+def changed_rules(folder: str, seen: SeenRules, hidden_files: LooksForHidden | None = None) -> ChangedRules | None:
+    """How what stands in a trusted folder differs from what the person saw there. None: it does not."""
+    present = _present_rules(folder, seen, hidden_files)
+    return present if isinstance(present, ChangedRules) else None
+
+
+def _present_rules(
+    folder: str, seen: SeenRules, hidden_files: LooksForHidden | None
+) -> WorkspaceRules | ChangedRules | None:
+    """The rules that stand there, where the person saw them so."""
+    try:
+        present = load_rules(folder, hidden_files)
+    except InvalidInput as error:
+        return ChangedRules(seen=seen, present=None, problem=str(error))
     text = None if present is None else present.text
-    return None if text == seen.text else ChangedRules(seen=seen, present=text)
+    return present if text == seen.text else ChangedRules(seen=seen, present=text)
 
 
 def load_rules(folder: str, hidden_files: LooksForHidden | None = None) -> WorkspaceRules | None:
-    """What stands in the file of a folder, whoever wrote it; None where nothing does. Raises InvalidInput or
-    LimitExceeded where the file cannot be taken. The rules are no hidden file, for a command could make a link to
-    one."""
+    """What stands in the file of a folder, whoever wrote it; None where nothing does. Raises InvalidInput where the
+    file cannot be taken. The rules are no hidden file, for a command could make a link to one."""
     workspace = WorkspaceFolder(Path(folder), limits=RULES_LIMITS)
     try:
         path = workspace.resolve(RULES_FILE)
@@ -197,6 +209,8 @@ def load_rules(folder: str, hidden_files: LooksForHidden | None = None) -> Works
         raise InvalidInput(
             f"the rules of workspace {folder} cannot be read: {failure.message}", f"put a plain {RULES_FILE} there"
         ) from failure
+    except LimitExceeded as error:
+        raise InvalidInput(f"the rules of workspace {folder} are too long: {error}", RULES_LIMITS.advice) from None
     if file is None:
         return None
     secrets, covered_places = (SecretFiles(), None) if hidden_files is None else hidden_files()

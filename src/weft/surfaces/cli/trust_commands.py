@@ -152,9 +152,8 @@ def _trust_folder(call: Call, folder: str, *, work: bool, revoke: bool) -> None:
 def _allow_folder(call: Call, folder: str, *, for_work: bool = False) -> TrustedFolder:
     """Trust a folder, with the rules that stand there now. Where the person trusted others there, they see what
     changed, and at a terminal they are asked about that alone."""
-    from weft.kernel.errors import LimitExceeded
     from weft.runtime.assembly.system_prompts import load_rules
-    from weft.surfaces.cli.work.sandbox_access import hidden_files, rules_change
+    from weft.surfaces.cli.work.sandbox_access import changed_rules_words, hidden_files, rules_change
 
     store = call.trust_store
     was_trusted = store.is_folder_trusted(folder)
@@ -163,10 +162,12 @@ def _allow_folder(call: Call, folder: str, *, for_work: bool = False) -> Trusted
         if not was_trusted:
             rules = load_rules(folder, hidden_files)
             store.take_rules(folder, None if rules is None else rules.text)
-        elif (change := rules_change(folder)) is not None:
+        elif (change := rules_change(folder)) is not None and change.problem:
+            call.note(Span(changed_rules_words(change), "warn"))
+        elif change is not None:
             _show_change(call, change)
             _take_or_refuse(call, change, is_taken=not is_person_there(call) or is_granted(RULES_QUESTION))
-    except (InvalidInput, LimitExceeded) as error:  # as each message that is sent from there will say
+    except InvalidInput as error:  # as each message that is sent from there will say
         call.note(Span(str(error), "warn"))
     return trusted
 
@@ -179,7 +180,7 @@ def ask_about_rules(call: Call, folder: str | None) -> None:
     if folder is None or call.quiet or not is_person_there(call):
         return
     change = rules_change(folder)
-    if change is not None and not change.is_refused:
+    if change is not None and not change.is_refused and not change.problem:  # whoever plans the turn says what it is
         _show_change(call, change)
         _take_or_refuse(call, change, is_taken=is_granted(RULES_QUESTION))
 
@@ -271,13 +272,12 @@ RULES_QUESTION = "are agents to be told it as it is now?"
 
 
 def _rules_state(folder: str) -> str:
-    from weft.kernel.errors import LimitExceeded
     from weft.surfaces.cli.work.sandbox_access import rules_change
 
-    try:
-        return "" if rules_change(folder) is None else ", its AGENTS.md changed since you saw it"
-    except (InvalidInput, LimitExceeded):
-        return ", its AGENTS.md cannot be read"
+    change = rules_change(folder)
+    if change is None:
+        return ""
+    return ", its AGENTS.md cannot be read" if change.problem else ", its AGENTS.md changed since you saw it"
 
 
 # --- Folders that the person at the terminal trusts for work, and the question about one that they do not trust yet.

@@ -137,28 +137,32 @@ def trusted_rules() -> RulesOf:
 
 def _announce_rules(change: ChangedRules) -> None:
     """Once in a process: a broker plans many turns in one folder."""
-    place, key = change.seen.folder.place, (change.seen.folder.place, change.seen.digest, change.digest)
+    place, digest = change.seen.folder.place, change.seen.digest
+    key = (place, digest, change.problem or change.digest)
     if key in _announced_rules:
         return
     _announced_rules.add(key)
     import click
 
-    click.echo(f"{changed_rules_words(change)}; `weft trust {shell_word(safe(place))}` shows the change", err=True)
+    advice = "put a plain one there" if change.problem else f"`weft trust {shell_word(safe(place))}` shows the change"
+    click.echo(f"{changed_rules_words(change)}; {advice}", err=True)
 
 
 def rules_change(folder: str) -> ChangedRules | None:
     """How the rules of a folder that this person trusts differ from those that they saw; None where they do not, and of
-    any other folder. Raises InvalidInput or LimitExceeded where they cannot be read."""
-    from weft.runtime.assembly.system_prompts import changed_rules, load_rules
+    any other folder."""
+    from weft.runtime.assembly.system_prompts import changed_rules
 
     seen = trust_store().seen_rules(folder)
-    return None if seen is None else changed_rules(seen, load_rules(folder, hidden_files))
+    return None if seen is None else changed_rules(folder, seen, hidden_files)
 
 
 def changed_rules_words(change: ChangedRules) -> str:
     """What became of the rules of a folder, and what agents are told meanwhile."""
-    what = "is gone" if change.present is None else "is new" if change.seen.text is None else "changed"
     told = "not told it" if change.seen.text is None else "told what it said before"
+    if change.problem:
+        return f"{safe(change.problem)}: agents are {told}"
+    what = "is gone" if change.present is None else "is new" if change.seen.text is None else "changed"
     return f"AGENTS.md in {safe(change.seen.folder.place)} {what} since you trusted it: agents are {told}"
 
 
