@@ -94,7 +94,7 @@ def test_the_help(weft: Shell) -> None:
 
 def test_the_log(weft: Shell) -> None:
     weft.record("hello")
-    Loaded(weft.folder, COMMAND, "log").check(STORE, 28_400)
+    Loaded(weft.folder, COMMAND, "log").check(STORE, 30_050)
 
 
 @pytest.mark.slow("starts an interpreter that loads all that a message needs")

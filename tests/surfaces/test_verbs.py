@@ -16,7 +16,7 @@ import weft.aio as weft_aio
 from tests.surfaces.shell import Shell
 from weft import Ledger
 from weft.kernel.authority import LOCAL, Layer, Rights
-from weft.kernel.errors import NotAllowed, Unsupported
+from weft.kernel.errors import NotAllowed, NotFound, Unsupported
 from weft.programs.program_writer import VERB_RIGHTS
 from weft.surfaces.cli import verb_commands
 from weft.surfaces.cli.main import SUMMARIES
@@ -30,7 +30,7 @@ INTERACTIVE = {"chat", "room chat"}
 """They stay with the terminal; at most eight."""
 UNDECLARED = frozenset(
     """
-init | import | record | compact | substitute | read | log | show | tree | graph node | graph neighbours
+init | import | record | compact | substitute | graph node | graph neighbours
 graph path | graph history | graph lineage | graph calls | graph resources | graph policies | graph ancestry
 graph emit | graph ingest | diff | bisect | context | story | projects | files | blame | usage | audit | export
 stats | clone | pull | push | pending list | pending show | pending take | pending refuse | pending undo | pending
@@ -90,7 +90,7 @@ def test_a_verb_goes_by_the_name_of_its_command(name: str) -> None:
     command = COMMANDS[verb.name]
     assert command.help == verb.help
     words = {param.name for param in command.params}
-    assert {one.name for one in verb.parameters} <= words
+    assert {one.name for one in verb.parameters if not one.details.is_untyped} <= words
     assert ("actor" in words) == verb.takes_actor
 
 
@@ -182,6 +182,27 @@ def test_files_of_a_turn_are_written_by_whoever_may_change_resources_alone(weft:
         assert not target.exists()
         library.verbs.checkout(ledger, "main", to=str(target), reconstruct=True)
         assert (target / "app.py").read_text() == "x = 1\n"
+
+
+def test_a_thread_is_read_in_pages_by_whoever_gives_a_limit(weft: Shell) -> None:
+    for number in range(5):
+        weft.record(f"question {number}")
+    with library.open(weft.folder / ".weft/ledger.db") as ledger:
+        whole = library.verbs.read(ledger, "main")
+        assert [turn.messages[0].text for turn in whole.items] == [f"question {number}" for number in range(5)]
+        assert [len(turn.items) for turn in whole.items] == [2] * 5
+        first = library.verbs.read(ledger, "main", limit=2)
+        second = library.verbs.read(ledger, "main", limit=2, after=first.next)
+        last = library.verbs.read(ledger, "main", limit=2, after=second.next)
+        assert [*first.items, *second.items, *last.items] == list(whole.items)
+        assert (last.next, last.first, whole.end) == (None, whole.items[0].turn.id, last.end)
+        with pytest.raises(NotFound):
+            library.verbs.read(ledger, "main", after="no such turn")
+        log = library.verbs.log(ledger, limit=2)
+        assert [entry.subject for entry in log.items] == ["question 4", "question 3"]
+    assert len(whole.items) == 5, "all of it is read while the ledger is open"
+    assert library.verbs.read.parameter("limit").details.is_untyped
+    assert weft("read", "main", "--limit", "2").code == 2
 
 
 def test_a_wrong_request_is_told_in_the_spelling_of_the_surface(weft: Shell) -> None:

@@ -159,6 +159,8 @@ class ShownTurn(Struct, frozen=True, kw_only=True):
     on_behalf_of: Sequence[str] | UnsetType = UNSET
     prompt_changes: Sequence[PromptChange] | UnsetType = UNSET
     """Requests that did not begin with all of the one before, so that a cache was read at most up to there."""
+    items: Sequence[Message | ToolCall] = ()
+    """Both in the order of their events; no part of the JSON form."""
 
 
 class ReadTurn(Struct, frozen=True, kw_only=True):
@@ -170,6 +172,8 @@ class ReadTurn(Struct, frozen=True, kw_only=True):
     messages: Sequence[Message]
     tool_calls: Sequence[ToolCall]
     compaction: Compaction | None
+    items: Sequence[Message | ToolCall] = ()
+    """Both in the order of their events; no part of the JSON form."""
 
 
 class PickedTurn(Struct, frozen=True, kw_only=True):

@@ -104,6 +104,8 @@ class ParameterDetails(Struct, frozen=True, kw_only=True):
     """What a file or a text is, in an error; the parameter's name, where it is empty."""
     is_option: bool = False
     is_hidden: bool = False
+    is_untyped: bool = False
+    """No option of the command line, which shows all of it: others ask for a part."""
     before: str = ""
     """Of an option of the command line alone: the parameter that it stands before; the last, where it is empty."""
     is_path: bool = False

@@ -2,28 +2,350 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from msgspec import UNSET
 from msgspec.structs import asdict
 
-from weft.kernel.enums import MessageRole
-from weft.ledger.api import Hit, Page, RoomHit
-from weft.verbs.answers import Listing
+from weft.kernel.enums import MessageRole, TurnType
+from weft.kernel.errors import NotFound, WeftError
+from weft.kernel.events import HistoryAppend, ModelResponse, UnknownEvent
+from weft.kernel.events import ToolCallRequested as ToolCallEvent
+from weft.kernel.ledger_events import CompactionRecorded
+from weft.ledger.api import FullTurn, Hit, Page, RoomHit
+from weft.ledger.model import Message, RevisionTarget, ToolCall, Turn
+from weft.verbs.answers import LazyList, ListedTurn, Listing, ReadTurn, ShownEvent, ShownTurn, UnfinishedTurn
 from weft.verbs.declaration import (
     SESSION,
     Cursor,
+    LatestRevision,
     OpenMode,
+    Original,
     ParameterGroup,
     RequestError,
     arg,
     opt,
     verb,
 )
-from weft.verbs.session_verbs import ensure_known_origin
+from weft.verbs.session_verbs import (
+    ensure_known_origin,
+    named_or_latest,
+    place_in_latest,
+    require_named_or_latest,
+)
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
+    from weft.ledger.imports import ProvisionalTurn
+    from weft.ledger.model import Session
+
+
+# --- Turns, and what stands beside them.
+
+PAGE = 64
+LARGE_PAGE = 512
+FIRST_LOOK = 32
+
+
+def turn_pages(
+    ledger: Ledger, *, thread: str | None = None, session: str | None = None, after: str | None = None
+) -> Iterator[Turn]:
+    """Turns as `Ledger.log` has them, all of them, in growing pages."""
+    size = PAGE
+    while True:
+        page = ledger.log(size, after=after, thread=thread, session=session)
+        yield from page
+        if page.next is None:
+            return
+        after, size = page.next, LARGE_PAGE
+
+
+class TurnReader:
+    """What stands beside a turn in lists: the sessions whose head it is, what it is about, on whose behalf it ran."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._heads: dict[str, list[Session]] = {}
+        self._subjects: dict[str, str] = {}
+        self._on_behalf_of: dict[str, tuple[str, ...]] = {}
+        self._known = {session.id: session for session in ledger.sessions(every=True)}
+        for session in sorted(self._known.values(), key=lambda session: session.label):
+            if session.head is not None and session.status == "active":
+                self._heads.setdefault(session.head, []).append(session)
+        self._elsewhere: dict[str, list[str]] = {}
+        for branch in ledger.merges.branches():
+            if branch.head is not None:
+                self._elsewhere.setdefault(branch.head, []).append(branch.name)
+
+    def ahead(self, turns: Iterable[Turn]) -> Iterator[Turn]:
+        """The same turns; what they are about is read for many of them at a time."""
+        rest, page = iter(turns), FIRST_LOOK
+        while some := list(islice(rest, page)):
+            listing, ids = self._ledger.listing(), [turn.id for turn in some]
+            self._subjects, self._on_behalf_of = listing.subjects(ids), listing.on_behalf_of(ids)
+            yield from some
+            page = 2 * PAGE
+
+    def recalled(self, listed: Iterable[ListedTurn]) -> Iterator[Turn]:
+        """The turns of a list, which tells what is beside them already."""
+        for entry in listed:
+            self._subjects[entry.turn.id] = entry.subject
+            self._on_behalf_of[entry.turn.id] = () if entry.on_behalf_of is UNSET else tuple(entry.on_behalf_of)
+            yield entry.turn
+
+    def on_behalf_of(self, turn: Turn) -> tuple[str, ...]:
+        """The names of those on whose behalf it was run, of turns that were read ahead."""
+        return self._on_behalf_of.get(turn.id, ())
+
+    def session(self, session_id: str | None) -> Session | None:
+        return None if session_id is None else self._known.get(session_id)
+
+    def subject(self, turn: Turn) -> str:
+        """What was asked, or a compaction's summary, in one line."""
+        words = self._subjects.get(turn.id)
+        return self._ledger.listing().subjects([turn.id]).get(turn.id, "") if words is None else words
+
+    def listed(self, turns: Iterable[Turn]) -> Iterator[ListedTurn]:
+        for turn in self.ahead(turns):
+            heads = [session.label for session in self._heads.get(turn.id, ())] + self._elsewhere.get(turn.id, [])
+            principals = self.on_behalf_of(turn)
+            yield ListedTurn(turn=turn, subject=self.subject(turn), heads=heads, on_behalf_of=principals or UNSET)
+
+
+def in_order(ledger: Ledger, turn_id: str) -> list[Message | ToolCall]:
+    """The messages and tool calls of a turn in the order of their events."""
+    messages = {message.id: message for message in ledger.messages(turn_id)}
+    calls = iter(ledger.tool_calls(turn_id))
+    items: list[Message | ToolCall | None] = []
+    for recorded in ledger.events(turn_id):
+        match recorded.event:
+            case HistoryAppend(message=fact):
+                items.append(messages.pop(fact.id, None))
+            case ModelResponse(output=fact) if fact is not UNSET:
+                items.append(messages.pop(fact.id, None))
+            case ToolCallEvent():
+                items.append(next(calls, None))
+    return [item for item in (*items, *messages.values(), *calls) if item is not None]
+
+
+def tails_after(ledger: Ledger, rev: str) -> list[ProvisionalTurn]:
+    """What another tool is writing after the turn that these words mean; a session may have nothing else yet."""
+    tails = ledger.imports.provisional()
+    if not tails:
+        return []
+    try:
+        tip = ledger.resolve(rev)
+    except WeftError:  # whoever looks for that turn says what is wrong with these words
+        return ledger.imports.provisional(rev) if is_only_provisional(ledger, rev) else []
+    return [tail for tail in tails if tail.parent_id == tip]
+
+
+def is_only_provisional(ledger: Ledger, rev: str) -> bool:
+    """Is it a session of which nothing has come to an end yet?"""
+    try:
+        return ledger.session(rev).head is None and bool(ledger.imports.provisional(rev))
+    except WeftError:
+        return False
+
+
+def _unfinished(tails: Iterable[ProvisionalTurn]) -> list[UnfinishedTurn]:
+    return [UnfinishedTurn(turn=tail) for tail in tails]
+
+
+# --- `log` and `tree`: turns in lists.
+
+
+@verb("log")
+def log(
+    ledger: Ledger,
+    rev: Annotated[str | None, arg("The turn that it ends at.", names=SESSION, in_latest=True)] = None,
+    limit: Annotated[int | None, opt("At most N turns.", "-n", "--limit", metavar="N", least=0)] = None,
+    session: Annotated[str | None, opt("Only turns that this session made.", metavar="SESSION", names=SESSION)] = None,
+    after: Cursor = None,
+) -> Listing[ListedTurn | UnfinishedTurn]:
+    """Show turns, the newest first.
+
+    Without REV all turns are shown; with REV that turn and its ancestors. -3 is short for -n 3. What another tool is
+    still writing stands above the turn that it follows, marked as provisional. With --limit the cursor of the next page
+    stands on the error stream, unless that is a terminal: there a larger -n shows more.
+
+    Sessions stand in parentheses at their heads, with their titles; turns that are a compaction, failed, were
+    interrupted or are still being recorded say so. A turn's subject is what a person asked, not what a tool put before
+    it. Where the thread of an imported session goes on from another one, a line between the two says so. What is
+    provisional has no id yet.
+    """
+    place = None if rev is None else place_in_latest(ledger, rev)
+    tails = [] if limit == 0 or after is not None else _open_tails(ledger, place, session)
+    page: Page[Turn] = Page()
+    turns: Iterable[Turn] = page
+    if place is None or not is_only_provisional(ledger, place):
+        if limit is None:
+            turns = turn_pages(ledger, thread=place, session=session, after=after)
+        else:
+            turns = page = ledger.log(limit, thread=place, session=session, after=after)
+    listed = TurnReader(ledger).listed(turns)
+    return Listing(items=LazyList(chain(_unfinished(tails), listed)), next=page.next)
+
+
+def _open_tails(ledger: Ledger, rev: str | None, session: str | None) -> list[ProvisionalTurn]:
+    """What other tools are still writing, of what was asked for."""
+    tails = ledger.imports.provisional(session) if rev is None else tails_after(ledger, rev)
+    made_by = None if session is None else ledger.session(session).id
+    return [tail for tail in tails if made_by in (None, tail.session_id)]
+
+
+@verb("tree")
+def tree(ledger: Ledger, rev: LatestRevision = None) -> Listing[ListedTurn]:
+    """Show the whole tree that a turn belongs to.
+
+    Without REV it is that of the latest session. It begins at the root. Where several turns follow one, they are
+    indented, and the longest branch comes last.
+    """
+    name = named_or_latest(ledger, rev)
+    turns = [] if name is None else ledger.tree.turns(name)
+    return Listing(items=list(TurnReader(ledger).listed(turns)))
+
+
+# --- `show` and `read`: a turn, or a whole thread, with all that was said and done.
+
+
+@verb("show")
+def show(
+    ledger: Ledger, rev: Annotated[LatestRevision, arg(is_needed_as_json=True)] = None, original: Original = False
+) -> ShownTurn | UnfinishedTurn:
+    """Show one turn: messages, tool calls, usage.
+
+    Without REV it is where the latest session stands. Long results and thinking are folded to a few lines. Where REV is
+    an event inside a turn, the turn is shown up to it. What another tool is still writing after it is shown below, as
+    provisional.
+
+    A tool call is a line: a mark for how it ended, the argument that matters, how long it took, the session that it
+    started. Below it stand what came back, the change that it made to a file as a diff, or a list of things to do with
+    check marks. Changes and what no person typed are folded, too.
+    """
+    ledger = ledger.originals() if original else ledger
+    name = require_named_or_latest(ledger, rev)
+    tails = tails_after(ledger, name)
+    if is_only_provisional(ledger, name):
+        return UnfinishedTurn(turn=tails[0])
+    point = ledger.point(name)
+    turn, events = ledger.turn(point.turn_id), ledger.events(point.turn_id)
+    is_recorded = any(isinstance(stored.event, CompactionRecorded) for stored in events[: point.number])
+    items = in_order(ledger, point.event_id or turn.id)
+    event = None
+    if point.number is not None:
+        stored = events[point.number - 1]
+        kind = stored.event.kind if isinstance(stored.event, UnknownEvent) else str(stored.event.__struct_config__.tag)
+        event = ShownEvent(id=stored.id, kind=kind, number=point.number, of=len(events))
+    return ShownTurn(
+        turn=turn,
+        event=event,
+        messages=[item for item in items if isinstance(item, Message)],
+        tool_calls=[item for item in items if isinstance(item, ToolCall)],
+        compaction=ledger.compactions.get(turn.id) if is_recorded else None,
+        provenance=ledger.merges.provenance(turn.id),
+        provisional=_unfinished(tails),
+        on_behalf_of=ledger.listing().on_behalf_of([turn.id]).get(turn.id, ()) or UNSET,
+        prompt_changes=([] if turn.origin else ledger.listing().prompt_changes(turn.id)) or UNSET,
+        items=items,
+    )
+
+
+class ThreadPage(Listing[ReadTurn], frozen=True, kw_only=True):
+    """The turns of a thread, the oldest first. `first` is its first turn, `end` where it ends; both are null where
+    nothing in it has come to an end."""
+
+    first: str | None = None
+    end: RevisionTarget | None = None
+    provisional: Sequence[UnfinishedTurn] = ()
+
+
+@verb("read")
+def read(
+    ledger: Ledger,
+    rev: LatestRevision = None,
+    original: Original = False,
+    limit: Annotated[int | None, opt("At most so many turns.", least=0, is_untyped=True)] = None,
+    after: Annotated[
+        str | None, opt("Start after this turn, with which the page before ended.", is_untyped=True)
+    ] = None,
+) -> ThreadPage:
+    """Read a whole conversation: prompts and answers in full.
+
+    REV is a session, or a turn to read up to; without it, the latest session. What was done between a prompt and its
+    answer stands in one line, such as "14 steps: 9 Bash, 2 Edit". On a terminal, `n` and `N` go to the next and the
+    previous prompt, `/word` searches, `&` and Enter show the steps, and `q` leaves. Piped, it is plain text.
+
+    Prompts are shown as they were typed, answers as formatted Markdown; one with more than 50,000 letters, or more than
+    3,000 cells in tables, as it was written. With another PAGER than less the steps are only shown by --steps. Piped,
+    nothing is wrapped and answers stay as they were written; with --json it is a list of turns with their messages and
+    tool calls.
+
+    \b
+    weft read
+    weft read main~3 --steps
+    weft read main | grep -n changelog
+    """
+    ledger = ledger.originals() if original else ledger
+    name = named_or_latest(ledger, rev)
+    if name is None:
+        return ThreadPage(items=())
+    tails = _unfinished(tails_after(ledger, name))
+    if is_only_provisional(ledger, name):
+        return ThreadPage(items=(), provisional=tails)
+    end = ledger.point(name)
+    if limit is None and after is None:
+        first, turns = thread_turns(ledger, name)
+        return ThreadPage(items=LazyList(map(read_turn, turns)), first=first, end=end, provisional=tails)
+    first, ids = _page_of_thread(ledger, end, limit, after)
+    items = [read_turn(turn) for turn in _full_turns(ledger, end, ids)]
+    is_last = not ids or ids[-1].id == end.turn_id
+    return ThreadPage(
+        items=items, next=None if is_last else ids[-1].id, first=first, end=end, provisional=tails if is_last else ()
+    )
+
+
+def _page_of_thread(
+    ledger: Ledger, end: RevisionTarget, limit: int | None, after: str | None
+) -> tuple[str, list[Turn]]:
+    """The id of a thread's first turn, and so many of its turns, behind one of them."""
+    thread = ledger.thread(end.turn_id)
+    turns = iter(thread.turns)
+    if after is not None and not any(turn.id == after for turn in turns):
+        raise NotFound("turn in this thread", after, "take `next` of the page before")
+    return next(thread.ancestry), list(islice(turns, limit))
+
+
+def thread_turns(ledger: Ledger, name: str) -> tuple[str, Iterator[FullTurn]]:
+    """The id of a thread's first turn, and all its turns in full; those who may not read everything get them one by
+    one."""
+    if ledger.authority.is_unlimited:
+        threads = ledger.full_threads(name)
+        return threads.strands[0].first, threads.turns
+    thread = ledger.thread(name)
+    return next(thread.ancestry), _full_turns(ledger, ledger.point(name), thread.turns)
+
+
+def _full_turns(ledger: Ledger, end: RevisionTarget, turns: Iterable[Turn]) -> Iterator[FullTurn]:
+    labels = {session.id: session.label for session in ledger.sessions(every=True)}
+    for turn in turns:
+        place = end.event_id or turn.id if turn.id == end.turn_id else turn.id
+        summary = ledger.compactions.get(turn.id) if turn.turn_type == TurnType.COMPACTION else None
+        items = tuple(in_order(ledger, place))
+        yield FullTurn(turn=turn, items=items, session=labels.get(turn.session_id or ""), summary=summary)
+
+
+def read_turn(full_turn: FullTurn) -> ReadTurn:
+    return ReadTurn(
+        turn=full_turn.turn,
+        session=full_turn.session,
+        messages=[item for item in full_turn.items if isinstance(item, Message)],
+        tool_calls=[item for item in full_turn.items if isinstance(item, ToolCall)],
+        compaction=full_turn.summary,
+        items=full_turn.items,
+    )
 
 
 # --- `search`: messages and tool calls by their words.

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 # --- Which session is meant.
 
+NOTHING_YET = "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one"
 SESSIONS_AT_A_TIME = 16
 """Sessions without a turn are passed over, so many at a time."""
 
@@ -70,11 +71,33 @@ def latest_session(ledger: Ledger, *, with_turn: bool = True) -> ListedSession |
 
 
 def named_or_latest(ledger: Ledger, name: str | None, *, with_turn: bool = True) -> str | None:
-    """The name that was given; without one, the label of the latest session, if there is one."""
+    """The name that was given; without one, the label of the latest session, if there is one. `@{1}` alone is a place
+    where that stood."""
     if name is not None:
-        return name
+        return place_in_latest(ledger, name)
     listed = latest_session(ledger, with_turn=with_turn)
     return None if listed is None else listed.session.label
+
+
+def require_named_or_latest(ledger: Ledger, name: str | None, *, with_turn: bool = True) -> str:
+    """The same for what has no answer without a session: raises NotFound where there is none."""
+    found = named_or_latest(ledger, name, with_turn=with_turn)
+    if found is None:
+        is_empty = latest_session(ledger, with_turn=False) is None
+        raise nothing_found(ledger, "session" if is_empty else "session with a turn")
+    return found
+
+
+def place_in_latest(ledger: Ledger, name: str) -> str:
+    return require_named_or_latest(ledger, None) + name if name.startswith("@{") else name
+
+
+def nothing_found(ledger: Ledger, what: str) -> NotFound:
+    """No active session is to be had: because there is no turn, or because those with turns are set aside."""
+    if any(session.head is not None for session in ledger.sessions(every=True)):
+        hint = "`weft sessions --all` lists the others; `weft archive --undo` brings one back"
+        return NotFound(f"active {what}", None, hint)
+    return NotFound(what, None, NOTHING_YET)
 
 
 def find_session(ledger: Ledger, name: str) -> Session:

@@ -1,7 +1,6 @@
 """What was said and done in a turn, as lines: messages with their tool calls in place, long
 parts folded. A tool call is a line that tells what it did and how it ended, by the shape of its
-arguments, and below it what changed or came back. The turns of a thread in full, and the form in
-which they are told.
+arguments, and below it what changed or came back.
 """
 
 from __future__ import annotations
@@ -15,10 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import UNSET, Struct, UnsetType, field
 
 from weft.exchange.file_changes import PATHS, FileChange, changes_of, opened
-from weft.kernel.enums import TurnType
-from weft.kernel.events import HistoryAppend, ModelResponse
-from weft.kernel.events import ToolCallRequested as ToolCallEvent
-from weft.ledger.api import FullTurn
 from weft.ledger.model import (
     AppliedSubstitution,
     FileNote,
@@ -34,11 +29,9 @@ from weft.ledger.model import (
 from weft.surfaces.cli.progress import size_text
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import cut, safe, safe_lines, width, wrapped
-from weft.verbs.answers import ReadTurn
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger
-    from weft.ledger.model import Turn
+    pass
 
 
 # --- What every renderer needs of the page: how wide it is, which marks it can show, and how long parts are folded.
@@ -733,22 +726,6 @@ class MessageRenderer:
 # --- What was said and done in a turn, as lines: messages with their tool calls in place, long parts folded.
 
 
-def in_order(ledger: Ledger, turn_id: str) -> list[Message | ToolCall]:
-    """The messages and tool calls of a turn in the order of their events."""
-    messages = {message.id: message for message in ledger.messages(turn_id)}
-    calls = iter(ledger.tool_calls(turn_id))
-    items: list[Message | ToolCall | None] = []
-    for recorded in ledger.events(turn_id):
-        match recorded.event:
-            case HistoryAppend(message=fact):
-                items.append(messages.pop(fact.id, None))
-            case ModelResponse(output=fact) if fact is not UNSET:
-                items.append(messages.pop(fact.id, None))
-            case ToolCallEvent():
-                items.append(next(calls, None))
-    return [item for item in (*items, *messages.values(), *calls) if item is not None]
-
-
 class Transcript:
     """Renders messages and calls; `full` folds nothing."""
 
@@ -802,34 +779,3 @@ def tools_called(items: Sequence[Message | ToolCall]) -> dict[str, str]:
 def shown_parts(message: Message, called: set[str]) -> list[Part]:
     """The parts of a message without the tool uses that stand as calls of their own."""
     return [part for part in message.content if not (isinstance(part, ToolUsePart) and part.id in called)]
-
-
-# --- The turns of a thread in full, and the form in which they are told.
-
-
-def thread_turns(ledger: Ledger, name: str) -> tuple[str, Iterator[FullTurn]]:
-    """The id of a thread's first turn, and all its turns in full; those who may not read everything get them one by
-    one."""
-    if ledger.authority.is_unlimited:
-        threads = ledger.full_threads(name)
-        return threads.strands[0].first, threads.turns
-    thread, point = ledger.thread(name), ledger.point(name)
-    labels = {session.id: session.label for session in ledger.sessions(every=True)}
-
-    def full_turn(turn: Turn) -> FullTurn:
-        place = point.event_id or turn.id if turn.id == point.turn_id else turn.id
-        summary = ledger.compactions.get(turn.id) if turn.turn_type == TurnType.COMPACTION else None
-        items = tuple(in_order(ledger, place))
-        return FullTurn(turn=turn, items=items, session=labels.get(turn.session_id or ""), summary=summary)
-
-    return next(thread.ancestry), map(full_turn, thread.turns)
-
-
-def read_turn(full_turn: FullTurn) -> ReadTurn:
-    return ReadTurn(
-        turn=full_turn.turn,
-        session=full_turn.session,
-        messages=[item for item in full_turn.items if isinstance(item, Message)],
-        tool_calls=[item for item in full_turn.items if isinstance(item, ToolCall)],
-        compaction=full_turn.summary,
-    )

@@ -7,22 +7,20 @@ named.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from msgspec import UNSET, ValidationError, convert
 
 from weft.kernel.enums import TurnStatus, TurnType
-from weft.kernel.errors import NotFound, WeftError
 from weft.kernel.typed_names import shell_word
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import NO_TIME, Line, Span, local_time
 from weft.surfaces.plain_text import cut, cut_at_word, safe, safe_lines, width
-from weft.verbs.answers import ListedTurn
+from weft.verbs.reading_verbs import TurnReader
 
 if TYPE_CHECKING:
     from weft.kernel.events import Usage
@@ -212,10 +210,7 @@ def _heaviest_below(row: Row, turn: str, *, is_only: bool) -> Row:
 
 # --- Turns for reading: newest first and as lazily as they are looked at, with the sessions that stand at each.
 
-PAGE = 64
-LARGE_PAGE = 512
 SHORT_ID = 8
-FIRST_LOOK = 32
 TITLE_COLUMNS = 48
 
 
@@ -224,56 +219,13 @@ def short(turn_id: str) -> str:
     return turn_id[-SHORT_ID:]
 
 
-def turn_pages(
-    ledger: Ledger, *, thread: str | None = None, session: str | None = None, after: str | None = None
-) -> Iterator[Turn]:
-    """Turns as `Ledger.log` has them, all of them, in growing pages."""
-    size = PAGE
-    while True:
-        page = ledger.log(size, after=after, thread=thread, session=session)
-        yield from page
-        if page.next is None:
-            return
-        after, size = page.next, LARGE_PAGE
-
-
-class Reader:
-    """What stands beside a turn when people look at it: the sessions whose head it is, and what it is about."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._heads: dict[str, list[Session]] = {}
-        self._subjects: dict[str, str] = {}
-        self._on_behalf_of: dict[str, tuple[str, ...]] = {}
-        self._known = {session.id: session for session in ledger.sessions(every=True)}
-        for session in sorted(self._known.values(), key=lambda session: session.label):
-            if session.head is not None and session.status == "active":
-                self._heads.setdefault(session.head, []).append(session)
-        self._elsewhere: dict[str, list[str]] = {}
-        for branch in ledger.merges.branches():
-            if branch.head is not None:
-                self._elsewhere.setdefault(branch.head, []).append(branch.name)
+class Reader(TurnReader):
+    """What stands beside a turn when people look at it, as they type and read it."""
 
     @cached_property
     def short_labels(self) -> dict[str, str]:
         """What to type for each session."""
         return self._ledger.listing().short_labels()
-
-    def ahead(self, turns: Iterable[Turn]) -> Iterator[Turn]:
-        """The same turns; what they are about is read for many of them at a time."""
-        rest, page = iter(turns), FIRST_LOOK
-        while some := list(islice(rest, page)):
-            listing, ids = self._ledger.listing(), [turn.id for turn in some]
-            self._subjects, self._on_behalf_of = listing.subjects(ids), listing.on_behalf_of(ids)
-            yield from some
-            page = 2 * PAGE
-
-    def on_behalf_of(self, turn: Turn) -> tuple[str, ...]:
-        """The names of those on whose behalf it was run, of turns that were read ahead."""
-        return self._on_behalf_of.get(turn.id, ())
-
-    def session(self, session_id: str | None) -> Session | None:
-        return None if session_id is None else self._known.get(session_id)
 
     def active_session(self, label: str | None) -> Session | None:
         named = (session for session in self._known.values() if session.label == label)
@@ -283,12 +235,8 @@ class Reader:
         """What to type for it: of an id that another tool made only the beginning."""
         return self.short_labels.get(session.label, session.label)
 
-    def heads(self, turn_id: str) -> list[str]:
-        """The labels of the sessions that stand here."""
-        return [session.label for session in self._heads.get(turn_id, ())] + self._elsewhere.get(turn_id, [])
-
     def places(self, turn_id: str) -> list[str]:
-        """The same for people, who want to know if a session stands in the middle of the turn."""
+        """The sessions that stand here, for people, who want to know if one stands in the middle of the turn."""
         return [self._session_place(session) for session in self._heads.get(turn_id, ())] + self._elsewhere.get(
             turn_id, []
         )
@@ -296,16 +244,6 @@ class Reader:
     def _session_place(self, session: Session) -> str:
         where = "" if session.head_event is None else f" at event {session.head_event}"
         return f"{self.short_label(session)}{quoted_title(session.title)}{where}"
-
-    def listed(self, turn: Turn) -> ListedTurn:
-        """A turn as lists answer it in JSON."""
-        principals = self.on_behalf_of(turn)
-        heads = self.heads(turn.id)
-        return ListedTurn(turn=turn, subject=self.subject(turn), heads=heads, on_behalf_of=principals or UNSET)
-
-    def subject(self, turn: Turn) -> str:
-        words = self._subjects.get(turn.id)
-        return subject_of(self._ledger, turn) if words is None else words
 
     @cached_property
     def _sources(self) -> dict[str, list[tuple[str, str]]]:
@@ -328,11 +266,6 @@ def quoted_title(title: str | None) -> str:
 def is_foreign(session: Session) -> bool:
     """Another tool made it, and its label."""
     return session.origin != "weft"
-
-
-def subject_of(ledger: Ledger, turn: Turn) -> str:
-    """What was asked, or a compaction's summary, in one line."""
-    return ledger.listing().subjects([turn.id]).get(turn.id, "")
 
 
 # --- A turn as people read it in lists: one line, or a short entry.
@@ -461,26 +394,6 @@ def note_left_out(call: Call, count: int, done: str) -> None:
         )
 
 
-def tails_after(ledger: Ledger, rev: str) -> list[ProvisionalTurn]:
-    """What is being written after the turn that these words mean; a session may have nothing else yet."""
-    tails = ledger.imports.provisional()
-    if not tails:
-        return []
-    try:
-        tip = ledger.resolve(rev)
-    except WeftError:  # whoever looks for that turn says what is wrong with these words
-        return ledger.imports.provisional(rev) if is_only_provisional(ledger, rev) else []
-    return [tail for tail in tails if tail.parent_id == tip]
-
-
-def is_only_provisional(ledger: Ledger, rev: str) -> bool:
-    """Is it a session of which nothing has come to an end yet?"""
-    try:
-        return ledger.session(rev).head is None and bool(ledger.imports.provisional(rev))
-    except WeftError:
-        return False
-
-
 def provisional_subject(tail: ProvisionalTurn) -> str:
     asked = next((item.text for item in tail.items if item.role == "user" and item.text), "")
     return " ".join(asked.split())
@@ -558,16 +471,15 @@ def _label(tail: ProvisionalTurn, reader: Reader) -> str:
 # stranger wrote.
 
 LATEST_TITLE_COLUMNS = 60
-NOTHING_YET = "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one"
 
 
 def named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: bool = True) -> str | None:
     """The name that was given; without one, the label of the latest session, with a note that says which it is. None:
     there is no session, and the note says so."""
+    from weft.verbs.session_verbs import NOTHING_YET, latest_session
+
     if name is not None:
         return place_in_latest(call, ledger, name)
-    from weft.verbs.session_verbs import latest_session
-
     listed = latest_session(ledger, with_turn=with_turn)
     if listed is None:
         call.note(NOTHING_YET)
@@ -577,23 +489,14 @@ def named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: 
 
 def require_named_or_latest(call: Call, ledger: Ledger, name: str | None, *, with_turn: bool = True) -> str:
     """The same for what has no answer without a session: raises NotFound where there is none."""
+    from weft.verbs import session_verbs
+
     if name is not None:
         return place_in_latest(call, ledger, name)
-    from weft.verbs.session_verbs import latest_session
-
-    listed = latest_session(ledger, with_turn=with_turn)
+    listed = session_verbs.latest_session(ledger, with_turn=with_turn)
     if listed is None:
-        is_empty = latest_session(ledger, with_turn=False) is None
-        raise nothing_found(ledger, "session" if is_empty else "session with a turn")
+        return session_verbs.require_named_or_latest(ledger, None, with_turn=with_turn)
     return _session_note(call, listed)
-
-
-def nothing_found(ledger: Ledger, what: str) -> NotFound:
-    """No active session is to be had: because there is no turn, or because those with turns are set aside."""
-    if any(session.head is not None for session in ledger.sessions(every=True)):
-        hint = "`weft sessions --all` lists the others; `weft archive --undo` brings one back"
-        return NotFound(f"active {what}", None, hint)
-    return NotFound(what, None, NOTHING_YET)
 
 
 def place_in_latest(call: Call, ledger: Ledger, name: str) -> str:

@@ -145,12 +145,19 @@ def group_of(group: VerbGroup, *verbs: AnyVerb) -> SharedGroup:
     return SharedGroup(group.name, commands, help=inspect.cleandoc(group.help))
 
 
+def show_as(call: Call, verb: AnyVerb, answer: Any, **values: Any) -> None:
+    """An answer as the command of a verb gives it, for another command. `values` are what the function that shows it
+    asks for."""
+    _VerbCommand(verb).respond(call, answer, values)
+
+
 class _VerbCommand:
     """A verb as it is typed."""
 
     def __init__(self, verb: AnyVerb) -> None:
         self._verb, self._look = verb, _LOOKS.get(verb.name, _Look())
         self._question = _QUESTIONS.get(verb.name)
+        self._parameters = [parameter for parameter in verb.parameters if not parameter.details.is_untyped]
         own = {parameter.name for parameter in verb.parameters} | {"ledger", *verb.machines}
         asking = ((self._look.show, 2), (self._look.exit_code, 1), (self._question, 1))
         functions = [(function, skipped) for function, skipped in asking if function is not None]
@@ -161,16 +168,16 @@ class _VerbCommand:
 
     def typed_parameters(self) -> Iterator[list[click.Parameter]]:
         """What is typed, in the order of the help page."""
-        from weft.surfaces.cli.programs.program_call import as_actor
-
         before: dict[str, list[Parameter]] = {}
         for parameter in self._shown:
             before.setdefault(parameter.details.before, []).append(parameter)
         actor: list[click.Parameter] = []
         if self._verb.takes_actor:
+            from weft.surfaces.cli.programs.program_call import as_actor
+
             as_actor(actor_holder := _holder())
             actor = actor_holder.__click_params__  # type: ignore[attr-defined]
-        for parameter in self._verb.parameters:
+        for parameter in self._parameters:
             for shown in before.pop(parameter.name, ()):
                 yield _typed(shown)
             if parameter.details.spellings == ("--key",):
@@ -205,7 +212,7 @@ class _VerbCommand:
         """What was typed as the values that the verb takes, once it is clear that they go together."""
         given: dict[str, Any] = {}
         files: dict[str, str] = {}
-        for parameter in self._verb.parameters:
+        for parameter in self._parameters:
             name, value = parameter.name, typed[parameter.name]
             given[name] = None if value is None else _value(parameter, value)
             if (file := typed.get(_file_option(parameter))) is not None:
@@ -213,7 +220,7 @@ class _VerbCommand:
         own = {parameter.name: typed[parameter.name] for parameter in self._shown}
         texts = {name: files.get(name) if value is None else value for name, value in given.items()}
         self._verb.check({**own, **texts})
-        for parameter in self._verb.parameters:
+        for parameter in self._parameters:
             name, details = parameter.name, parameter.details
             if name in files:
                 if given[name] is not None:
@@ -242,7 +249,7 @@ class _VerbCommand:
         from weft.surfaces.cli.turn_lists import named_or_latest, place_in_latest, require_named_or_latest
 
         completed, is_open = dict(arguments), self._verb.opening(arguments) is not OpenMode.ACTING
-        for parameter in self._verb.parameters:
+        for parameter in self._parameters:
             value, details = arguments[parameter.name], parameter.details
             if details.is_latest and is_open and arguments.get(details.not_latest_with) is None:
                 with_turn = details.has_turn and not arguments.get(details.may_lack_turn_with)

@@ -17,7 +17,7 @@ from weft.exchange.file_changes import blame_file
 from weft.kernel.errors import InvalidInput, NotAllowed, NotFound
 from weft.ledger.api import SessionFilter, StepGroup, sections
 from weft.ledger.model import ImagePart, Message, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart, Turn
-from weft.surfaces.cli.transcript import as_json, in_order
+from weft.surfaces.cli.transcript import as_json
 from weft.surfaces.mcp.answers import (
     LEAST_BYTES,
     UNITS_AT_ONCE,
@@ -38,6 +38,7 @@ from weft.surfaces.mcp.answers import (
     number_of,
     own_voucher,
 )
+from weft.verbs.reading_verbs import in_order
 
 if TYPE_CHECKING:
     from weft.aio.open_ledger import AsyncOpenLedger

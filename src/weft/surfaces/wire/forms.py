@@ -60,8 +60,12 @@ FLAT: Mapping[str, str] = {
 }
 """Records by name, and the field whose own fields stand in its place."""
 
-HIDDEN: Mapping[str, tuple[str, ...]] = {"Resume": ("data", "claims")}
-"""Fields that are no part of a form: bytes that go to a file."""
+HIDDEN: Mapping[str, tuple[str, ...]] = {
+    "Resume": ("data", "claims"),
+    "ShownTurn": ("items",),
+    "ReadTurn": ("items",),
+}
+"""Fields that are no part of a form: bytes that go to a file, and what stands in other fields already."""
 
 
 class ErrorForm(Struct, frozen=True, kw_only=True):

@@ -52,10 +52,10 @@ from weft.surfaces.cli.programs.program_call import line_of
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.trust import ensure_own_session, workspace_for
-from weft.surfaces.cli.turn_lists import turn_pages
 from weft.surfaces.cli.work.approvals import TypedAhead
 from weft.surfaces.cli.work.sandbox_access import command_runner
 from weft.surfaces.plain_text import safe
+from weft.verbs.reading_verbs import turn_pages
 
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Ledger

@@ -23,10 +23,11 @@ from weft.surfaces.cli.command_line import DIFFERENT, Call, group
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import counted, progress
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.turn_lists import nothing_found, require_named_or_latest
+from weft.surfaces.cli.turn_lists import require_named_or_latest
 from weft.surfaces.cli.user_files import complete_keys, key_ring, open_signer
 from weft.verbs.branch_verbs import origin_of
 from weft.verbs.exchange_answers import BundleFile, ExportedFile, ImportedBundle, ResumedSession, SignedBundle
+from weft.verbs.session_verbs import nothing_found
 
 if TYPE_CHECKING:
     from weft.exchange.exporters.export import Exported
@@ -489,7 +490,9 @@ def open_(
     is touched, unless --into names one.
     """
     from weft.exchange.bundles import import_bundle
-    from weft.surfaces.cli.reading.turns import show_log, show_turn
+    from weft.surfaces.cli.reading import turns  # noqa: F401 - shows them
+    from weft.surfaces.cli.verb_commands import show_as
+    from weft.verbs import reading_verbs as verbs
 
     keys = key_ring().believed()
     if into is not None:
@@ -502,10 +505,12 @@ def open_(
             report, _ = import_bundle(ledger, file, keys, progress=bar.counted)
         call.note(_signer_words(report))
         if rev is not None:
-            show_turn(call, ledger, rev, full)
+            show_as(call, verbs.show, verbs.show.function(ledger, rev), ledger=ledger, full=full)
         else:
             head = report.heads[0].event if len(report.heads) == 1 else None
-            show_log(call, ledger, head, oneline=oneline, limit=limit)
+            asked = {"rev": head, "session": None, "limit": limit}
+            log = verbs.log.function(ledger, **asked)
+            show_as(call, verbs.log, log, ledger=ledger, graph=False, oneline=oneline, **asked)
 
 
 def _bring(call: Call, file: str, into: str, keys: Any) -> None:

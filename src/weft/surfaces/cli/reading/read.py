@@ -17,22 +17,25 @@ from functools import cache
 from io import StringIO
 from itertools import chain
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import click
 
 from weft.exchange.exporters.turn_contents import TooManyCells, with_bounded_tables
-from weft.ledger.api import FullTurn, MessagePassage, StepGroup, is_from_tool, message_passages, sections, typed_command
+from weft.ledger.api import MessagePassage, StepGroup, is_from_tool, message_passages, sections, typed_command
 from weft.ledger.model import ImagePart, Message, Part, TextPart, Turn
 from weft.ledger.read.session_list import in_one_line, meaningful_title
-from weft.surfaces.cli import arguments, turn_lists
+from weft.surfaces.cli import turn_lists
 from weft.surfaces.cli.command_line import Call
-from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Screen, Span, local_minute, local_time, pager_words
-from weft.surfaces.cli.transcript import Transcript, image_text, read_turn, substitution_mark, thread_turns
-from weft.surfaces.cli.turn_lists import STATE_WORDS, Reader, named_or_latest, short, state_of
+from weft.surfaces.cli.transcript import Transcript, image_text, substitution_mark
+from weft.surfaces.cli.turn_lists import STATE_WORDS, Reader, short, state_of
+from weft.surfaces.cli.verb_commands import shows
 from weft.surfaces.plain_text import cut_at_word, safe, safe_lines, width, wrapped
+from weft.verbs import reading_verbs as verbs
+from weft.verbs.answers import ReadTurn
+from weft.verbs.declaration import opt
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -49,54 +52,26 @@ if TYPE_CHECKING:
 DAY = len("2026-11-15")
 
 
-@weft_command("read")
-@arguments.rev(required=False)
-@click.option("--steps", is_flag=True, help="The steps between prompts and answers, too: calls, results, thinking.")
-@arguments.original_option
-def read_command(call: Call, rev: str | None, steps: bool, original: bool) -> None:
-    """Read a whole conversation: prompts and answers in full.
-
-    REV is a session, or a turn to read up to; without it, the latest session. What was done between a prompt and its
-    answer stands in one line, such as "14 steps: 9 Bash, 2 Edit". On a terminal, `n` and `N` go to the next and the
-    previous prompt, `/word` searches, `&` and Enter show the steps, and `q` leaves. Piped, it is plain text.
-
-    Prompts are shown as they were typed, answers as formatted Markdown; one with more than 50,000 letters, or more than
-    3,000 cells in tables, as it was written. With another PAGER than less the steps are only shown by --steps. Piped,
-    nothing is wrapped and answers stay as they were written; with --json it is a list of turns with their messages and
-    tool calls.
-
-    \b
-    weft read
-    weft read main~3 --steps
-    weft read main | grep -n changelog
-    """
-    with call.reading() as opened:
-        ledger = opened.originals() if original else opened
-        name = named_or_latest(call, ledger, rev)
-        if name is None:
-            if call.json:
-                call.documents(())
-            return
-        tails = turn_lists.tails_after(ledger, name)
-        if turn_lists.is_only_provisional(ledger, name):
-            if call.json:
-                call.documents(())
-            else:
-                call.screen.page(list(turn_lists.provisional_page(tails, full=False))[1:])
-            return
-        first, turns = thread_turns(ledger, name)
-        if call.json:
-            call.documents(map(read_turn, turns))
-            return
-        lines = _read_lines(call, ledger, first, ledger.point(name), turns)
-        below = (ReadLine(line) for line in turn_lists.provisional_page(tails, full=False))
-        show_folded(call.screen, (line for part in (lines, below) for line in part), unfold=steps)
+@shows(verbs.read)
+def show_conversation(
+    call: Call,
+    conversation: verbs.ThreadPage,
+    ledger: Ledger,
+    steps: Annotated[
+        bool, opt("The steps between prompts and answers, too: calls, results, thinking.", before="original")
+    ] = False,
+) -> None:
+    below = list(turn_lists.provisional_page([tail.turn for tail in conversation.provisional], full=False))
+    if conversation.first is None or conversation.end is None:
+        call.screen.page(below[1:])
+        return
+    lines = _read_lines(call, ledger, conversation.first, conversation.end, conversation.items)
+    show_folded(call.screen, chain(lines, map(ReadLine, below)), unfold=steps)
 
 
 def _read_lines(
-    call: Call, ledger: Ledger, first: str, point: RevisionTarget, turns: Iterable[FullTurn]
+    call: Call, ledger: Ledger, first: str, point: RevisionTarget, turns: Iterable[ReadTurn]
 ) -> Iterator[ReadLine]:
-
     screen, reader, last = call.screen, Reader(ledger), ledger.turn(point.turn_id)
     title, facts = _title_and_facts(ledger, reader, _reached_by(reader, point, last), ledger.turn(first), last)
     yield from head_lines(title, facts, screen.columns)
@@ -167,17 +142,17 @@ class ReadingPage:
         self._labels, self._turns = labels, turns
         self._fold, self._bar = ("▸ ", "▌ ") if unicode else ("+ ", "> ")
 
-    def lines(self, turns: Iterable[FullTurn]) -> Iterator[ReadLine]:
+    def lines(self, turns: Iterable[ReadTurn]) -> Iterator[ReadLine]:
         session: str | None = None
-        for full_turn in turns:
+        for read_turn in turns:
             yield ReadLine([])
-            yield self._heading(full_turn.turn)
-            if full_turn.session != session and full_turn.session is not None:
+            yield self._heading(read_turn.turn)
+            if read_turn.session != session and read_turn.session is not None:
                 if session is not None:
-                    label = self._labels.get(full_turn.session, full_turn.session)
+                    label = self._labels.get(read_turn.session, read_turn.session)
                     yield ReadLine([INDENT, Span(f"(from here on in session {safe(label)})", "dim")])
-                session = full_turn.session
-            yield from self._turn(full_turn)
+                session = read_turn.session
+            yield from self._turn(read_turn)
 
     def _heading(self, turn: Turn) -> ReadLine:
         when = local_time(turn.started_at)[:MINUTE] if turn.time_known else "time unknown"
@@ -185,11 +160,11 @@ class ReadingPage:
         words = [f"turn {turn.depth} of {self._turns}", when, short(turn.id), state]
         return heading(", ".join(word for word in words if word), self._columns, self._unicode)
 
-    def _turn(self, full_turn: FullTurn) -> Iterator[ReadLine]:
-        turn, prompts = full_turn.turn, 0
-        if full_turn.summary is not None:
-            yield from self._fold_away("summary of what came before", full_turn.summary.summary)
-        for section in sections(full_turn.items):
+    def _turn(self, read_turn: ReadTurn) -> Iterator[ReadLine]:
+        turn, prompts = read_turn.turn, 0
+        if read_turn.compaction is not None:
+            yield from self._fold_away("summary of what came before", read_turn.compaction.summary)
+        for section in sections(read_turn.items):
             if isinstance(section, StepGroup):
                 yield ReadLine([])
                 yield from self._steps(section, turn)

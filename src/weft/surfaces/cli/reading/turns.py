@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from msgspec import UNSET
@@ -18,9 +18,7 @@ from msgspec.structs import replace
 
 from weft.kernel.enums import CompactionTrigger, FileKind, MessageRole
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.kernel.events import UnknownEvent
-from weft.kernel.ledger_events import CompactionRecorded
-from weft.ledger.api import Page, Provenance, StoredEvent, ThreadDiff, Touch
+from weft.ledger.api import Provenance, ThreadDiff, Touch
 from weft.ledger.arguments import path_error
 from weft.ledger.model import Compaction, FileNote, Message, NewMessage, ToolCall, Turn
 from weft.ledger.read.session_list import in_one_line, meaningful_title
@@ -49,11 +47,13 @@ from weft.surfaces.cli.turn_lists import (
     place_in_latest,
     require_named_or_latest,
     short,
-    turn_pages,
     upward,
 )
+from weft.surfaces.cli.verb_commands import command_of, shows
 from weft.surfaces.plain_text import cut, pad, safe, safe_lines, wrapped, wrapped_line
-from weft.verbs.answers import BlamedLine, UnfinishedTurn
+from weft.verbs import reading_verbs as verbs
+from weft.verbs.answers import BlamedLine, ListedTurn, Listing, ShownTurn, UnfinishedTurn
+from weft.verbs.declaration import opt
 
 if TYPE_CHECKING:
     from weft.exchange.file_changes import FileBlame, TurnEdit
@@ -86,96 +86,36 @@ def _is_count(last: str, arg: str) -> bool:
     return _COUNT.fullmatch(arg) is not None and last not in ("-n", "--limit", "--session", "--ledger", "--after")
 
 
-@weft_command("log", cls=LogCommand)
-@arguments.rev(required=False)
-@click.option("--graph", is_flag=True, help="Draw the branches.")
-@click.option("--oneline", is_flag=True, help="One line for each turn.")
-@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N turns.")
-@arguments.session_option("Only turns that this session made.")
-@arguments.after_option()
-def log_command(
-    call: Call,
-    rev: str | None,
-    graph: bool,
-    oneline: bool,
-    limit: int | None,
-    session: str | None,
-    after: str | None,
-) -> None:
-    """Show turns, the newest first.
-
-    Without REV all turns are shown; with REV that turn and its ancestors. -3 is short for -n 3. What another tool is
-    still writing stands above the turn that it follows, marked as provisional. With --limit the cursor of the next page
-    stands on the error stream, unless that is a terminal: there a larger -n shows more.
-
-    Sessions stand in parentheses at their heads, with their titles; turns that are a compaction, failed, were
-    interrupted or are still being recorded say so. A turn's subject is what a person asked, not what a tool put before
-    it. Where the thread of an imported session goes on from another one, a line between the two says so. What is
-    provisional has no id yet.
-    """
-    with call.reading() as ledger:
-        place = None if rev is None else place_in_latest(call, ledger, rev)
-        show_log(call, ledger, place, graph=graph, oneline=oneline, limit=limit, session=session, after=after)
-
-
+@shows(verbs.log)
 def show_log(
     call: Call,
+    log: Listing[ListedTurn | UnfinishedTurn],
     ledger: Ledger,
     rev: str | None,
-    *,
-    graph: bool = False,
-    oneline: bool = False,
-    limit: int | None = None,
-    session: str | None = None,
-    after: str | None = None,
-) -> None:
-    """The turns of a ledger, or of one of its threads."""
-    reader = Reader(ledger)
-    tails = [] if limit == 0 or after is not None else _open_tails(ledger, rev, session)
-    page: Page[Turn] = Page()
-    chosen: Iterable[Turn] = page
-    if rev is None or not turn_lists.is_only_provisional(ledger, rev):
-        if limit is None:
-            chosen = turn_pages(ledger, thread=rev, session=session, after=after)
-        else:
-            chosen = page = ledger.log(limit, thread=rev, session=session, after=after)
-    _show(call, reader, rev, session, tails, chosen, graph=graph, oneline=oneline, asked=limit != 0)
-    call.next_page(page.next)
-
-
-def _show(
-    call: Call,
-    reader: Reader,
-    rev: str | None,
     session: str | None,
-    tails: list[ProvisionalTurn],
-    chosen: Iterable[Turn],
-    *,
-    graph: bool,
-    oneline: bool,
-    asked: bool,
+    limit: int | None,
+    graph: Annotated[bool, opt("Draw the branches.", before="limit")] = False,
+    oneline: Annotated[bool, opt("One line for each turn.", before="limit")] = False,
 ) -> None:
-    turns = reader.ahead(chosen)
-    if call.json:
-        unfinished = (UnfinishedTurn(turn=tail) for tail in tails)
-        call.documents(chain(unfinished, map(reader.listed, reader.ahead(turns))))
+    reader, entries = Reader(ledger), iter(log.items)
+    tails: list[ProvisionalTurn] = []
+    first: ListedTurn | None = None
+    for listed in entries:  # what is provisional stands first
+        if isinstance(listed, ListedTurn):
+            first = listed
+            break
+        tails.append(listed.turn)
+    if first is None and not tails:
+        call.note(_no_turns_words(rev, session, asked=limit != 0))
+        call.next_page(log.next)
         return
     above = turn_lists.log_lines(tails, reader, call.screen.columns, oneline=oneline)
-    first = next(turns, None)
-    if first is None and not tails:
-        call.note(_no_turns_words(rev, session, asked=asked))
-        return
     drawing = _Drawing(reader, oneline, call.screen.columns, is_thread=rev is not None)
-    every = chain([] if first is None else [first], turns)
+    rest = (listed for listed in entries if isinstance(listed, ListedTurn))
+    turns = reader.recalled(chain([] if first is None else [first], rest))
     glyphs = UNICODE if call.screen.unicode else ASCII
-    call.screen.page(chain(above, drawing.graph(list(every), glyphs) if graph else drawing.plain(every)))
-
-
-def _open_tails(ledger: Ledger, rev: str | None, session: str | None) -> list[ProvisionalTurn]:
-    """What other tools are still writing, of what was asked for."""
-    tails = ledger.imports.provisional(session) if rev is None else turn_lists.tails_after(ledger, rev)
-    made_by = None if session is None else ledger.session(session).id
-    return [tail for tail in tails if made_by in (None, tail.session_id)]
+    call.screen.page(chain(above, drawing.graph(list(turns), glyphs) if graph else drawing.plain(turns)))
+    call.next_page(log.next)
 
 
 def _no_turns_words(rev: str | None, session: str | None, *, asked: bool) -> str:
@@ -204,7 +144,7 @@ class _Drawing:
             yield crossing(older, self._reader, room)
 
     def plain(self, turns: Iterable[Turn]) -> Iterator[Line]:
-        for i, (turn, older) in enumerate(_with_next(self._reader.ahead(turns))):
+        for i, (turn, older) in enumerate(_with_next(turns)):
             if i and not self._oneline:
                 yield []
             yield from self._turn_lines(turn, older)
@@ -212,13 +152,11 @@ class _Drawing:
     def graph(self, turns: list[Turn], glyphs: GraphGlyphs) -> Iterator[Line]:
         turns_by_id = {turn.id: turn for turn in turns}
         older = {turn.id: following for turn, following in _with_next(turns)}
-        rows = list(upward([(turn.id, turn.parent_id) for turn in turns]))
-        ahead = self._reader.ahead(turns_by_id[row.turn] for row in rows if row.place is GraphRow.TURN)
-        for row in rows:
+        for row in upward([(turn.id, turn.parent_id) for turn in turns]):
             if row.place is not GraphRow.TURN:
                 yield [Span(gutter(row, glyphs), "line")]
                 continue
-            turn = next(ahead)
+            turn = turns_by_id[row.turn]
             beside, below = gutter(row, glyphs), gutter_below(row, glyphs)
             first, *further = self._turn_lines(turn, older[turn.id], len(below) + 1)
             yield [Span(beside, "line"), mark(turn, glyphs), " ", *first]
@@ -240,57 +178,31 @@ def _with_next(turns: Iterable[Turn]) -> Iterator[tuple[Turn, Turn | None]]:
         yield last, None
 
 
+log_command = command_of(verbs.log, LogCommand)
+
+
 # --- `weft show`: one turn with everything in it.
 
 RULES = 8
 NAME_COLUMNS = 9
 
 
-@weft_command("show")
-@arguments.rev(required=False)
-@click.option("--full", is_flag=True, help="Show results, arguments and thinking in full.")
-@arguments.original_option
-def show_command(call: Call, rev: str | None, full: bool, original: bool) -> None:
-    """Show one turn: messages, tool calls, usage.
+@shows(verbs.show)
+def show_turn(
+    call: Call,
+    shown: ShownTurn | UnfinishedTurn,
+    ledger: Ledger,
+    full: Annotated[bool, opt("Show results, arguments and thinking in full.", before="original")] = False,
+) -> None:
+    from weft.surfaces.cli.transcript import Transcript
 
-    Without REV it is where the latest session stands. Long results and thinking are folded to a few lines. Where REV is
-    an event inside a turn, the turn is shown up to it. What another tool is still writing after it is shown below, as
-    provisional.
-
-    A tool call is a line: a mark for how it ended, the argument that matters, how long it took, the session that it
-    started. Below it stand what came back, the change that it made to a file as a diff, or a list of things to do with
-    check marks. Changes and what no person typed are folded, too.
-    """
-    with call.reading() as ledger:
-        name = (require_named_or_latest if call.json else named_or_latest)(call, ledger, rev)
-        if name is not None:
-            show_turn(call, ledger.originals() if original else ledger, name, full)
-
-
-def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
-    """One turn of a ledger."""
-    from weft.surfaces.cli.transcript import Transcript, in_order
-
-    tails = turn_lists.tails_after(ledger, rev)
-    if turn_lists.is_only_provisional(ledger, rev):
-        _show_tails(call, tails, full)
+    if isinstance(shown, UnfinishedTurn):
+        tails = ledger.imports.provisional(shown.turn.session_id)
+        call.screen.page(list(turn_lists.provisional_page(tails, full=full))[1:])
         return
-    point = ledger.point(rev)
-    turn, events = ledger.turn(point.turn_id), ledger.events(point.turn_id)
-    at = None if point.number is None else _At(point.number, len(events), events[point.number - 1])
-    recorded = any(isinstance(recorded_event.event, CompactionRecorded) for recorded_event in events[: point.number])
-    compaction = ledger.compactions.get(turn.id) if recorded else None
-    items = in_order(ledger, point.event_id or turn.id)
-    changes = [] if turn.origin else ledger.listing().prompt_changes(turn.id)
-    principals, merged = ledger.listing().on_behalf_of([turn.id]).get(turn.id, ()), ledger.merges.provenance(turn.id)
-    if call.json:
-        call.document(_turn_form(turn, at, items, compaction, merged, tails, principals, changes))
-        return
-    models = sorted({item.model for item in items if isinstance(item, Message) and item.model})
-    reader = Reader(ledger)
+    turn, reader = shown.turn, Reader(ledger)
     folder = turn.workspace_path or ""
-    project = ledger.listing().projects([folder])[folder]
-    header = _Header(turn, at, reader, merged, models, principals, project, changes)
+    header = _Header(shown, reader, ledger.listing().projects([folder])[folder])
     transcript = Transcript(
         full=full,
         columns=call.screen.columns,
@@ -299,92 +211,34 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
         labels=reader.short_labels,
         wraps=call.screen.terminal,
     )
-    files = noted_files(ledger, items)
-    below = turn_lists.provisional_page(tails, full=full)
-    call.screen.page([*header.lines(compaction, call.screen), *transcript.lines(items, files), *below])
-
-
-def _show_tails(call: Call, tails: list[ProvisionalTurn], full: bool) -> None:
-    """Of a session of which nothing has come to an end yet."""
-    if call.json:
-        from weft.verbs.answers import UnfinishedTurn
-
-        call.document(UnfinishedTurn(turn=tails[0]))
-    else:
-        call.screen.page(list(turn_lists.provisional_page(tails, full=full))[1:])
-
-
-class _At(NamedTuple):
-    """An event inside the turn that is shown: which one, and of how many."""
-
-    number: int
-    of: int
-    found: StoredEvent
-
-    @property
-    def kind(self) -> str:
-        event = self.found.event
-        return event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
-
-
-def _turn_form(
-    turn: Turn,
-    at: _At | None,
-    items: list[Message | ToolCall],
-    compaction: Compaction | None,
-    merged: list[Provenance],
-    tails: list[ProvisionalTurn],
-    principals: Sequence[str],
-    changes: Sequence[PromptChange],
-) -> ShownTurn:
-    from weft.verbs.answers import ShownEvent, ShownTurn, UnfinishedTurn
-
-    return ShownTurn(
-        turn=turn,
-        event=at and ShownEvent(id=at.found.id, kind=at.kind, number=at.number, of=at.of),
-        messages=[item for item in items if isinstance(item, Message)],
-        tool_calls=[item for item in items if isinstance(item, ToolCall)],
-        compaction=compaction,
-        provenance=merged,
-        provisional=[UnfinishedTurn(turn=tail) for tail in tails],
-        on_behalf_of=principals or UNSET,
-        prompt_changes=changes or UNSET,
-    )
+    files = noted_files(ledger, shown.items)
+    below = turn_lists.provisional_page([tail.turn for tail in shown.provisional], full=full)
+    call.screen.page([*header.lines(call.screen), *transcript.lines(shown.items, files), *below])
 
 
 class _Header:
     """What stands above a turn's messages."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        at: _At | None,
-        reader: Reader,
-        merged: list[Provenance],
-        models: list[str],
-        principals: tuple[str, ...],
-        project: str,
-        changes: Sequence[PromptChange],
-    ) -> None:
-        self._project, self._changes = project, changes
-        self._turn, self._at, self._reader, self._merged, self._models = turn, at, reader, merged, models
-        self._principals = principals
-        self._session = reader.session(turn.session_id)
+    def __init__(self, shown: ShownTurn, reader: Reader, project: str) -> None:
+        self._shown, self._turn, self._reader, self._project = shown, shown.turn, reader, project
+        self._models = sorted({message.model for message in shown.messages if message.model})
+        self._session = reader.session(shown.turn.session_id)
 
-    def lines(self, compaction: Compaction | None, screen: Screen) -> Iterator[Line]:
-        turn = self._turn
+    def lines(self, screen: Screen) -> Iterator[Line]:
+        turn, event = self._turn, self._shown.event
         yield [Span(f"turn {turn.id}", "id"), *decoration(self._reader.places(turn.id)), *flag(turn)]
-        if (at := self._at) is not None:
-            yield [Span("Event:   ", "dim"), f"{at.found.id}, {at.kind}, {at.number} of {at.of}; the turn up to it"]
-        for name, value in (*self._facts(), *merges(turn.id, self._merged)):
+        if event is not None:
+            where = f"{event.id}, {event.kind}, {event.number} of {event.of}; the turn up to it"
+            yield [Span("Event:   ", "dim"), where]
+        for name, value in (*self._facts(), *merges(turn.id, self._shown.provenance)):
             if value:
                 yield from _fact(name, Span(value), screen)
         if turn.error is not None:
             code = f"{turn.error_code}: " if turn.error_code not in (None, "error") else ""
             yield from _fact("Error", Span(code + turn.error, "bad"), screen)
         yield []
-        if compaction is not None:
-            yield from _summary(compaction, screen)
+        if self._shown.compaction is not None:
+            yield from _summary(self._shown.compaction, screen)
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         turn, session = self._turn, self._session
@@ -396,11 +250,11 @@ class _Header:
         yield "Task", in_one_line(session.task_description or "") if session and title is None else ""
         yield "Date", local_time(turn.started_at) if turn.time_known else NO_TIME
         yield "Agent", ", ".join(filter(None, (turn.persona_id, session.agent if session else None)))
-        yield "For", " for ".join(self._principals)
+        yield "For", " for ".join(self._shown.on_behalf_of or ())
         yield "Origin", " ".join(filter(None, (turn.origin, turn.version)))
         yield "Model", self._model()
         yield "Usage", _usage(turn)
-        yield "Prompt", "; ".join(map(_prompt_words, self._changes))
+        yield "Prompt", "; ".join(map(_prompt_words, self._shown.prompt_changes or ()))
         yield "Tools", "; ".join(turn_lists.withheld_of(turn))
         yield "Project", self._project if turn.origin else ""
         yield "Folder", turn.workspace_path or ""
@@ -416,7 +270,7 @@ class _Header:
         return ", ".join(filter(None, (named, *others)))
 
 
-def merges(turn: str, merged: list[Provenance]) -> Iterator[tuple[str, str]]:
+def merges(turn: str, merged: Sequence[Provenance]) -> Iterator[tuple[str, str]]:
     """Where a turn was picked or summed up from, and where it went."""
     for source in merged:
         left = f", which left at {short(source.left_id)}" if source.left_id else ""
@@ -451,7 +305,7 @@ def _mode(value: Any) -> str:
     return word if isinstance(word, str) else ""
 
 
-def noted_files(ledger: Ledger, items: list[Message | ToolCall]) -> dict[str, list[FileNote]]:
+def noted_files(ledger: Ledger, items: Sequence[Message | ToolCall]) -> dict[str, list[FileNote]]:
     """The files of each message that no call of the turn tells of by itself."""
     from weft.surfaces.cli.transcript import as_json
 
@@ -519,28 +373,16 @@ def _summary(compaction: Compaction, screen: Screen) -> Iterator[Line]:
 # --- `weft tree`: a whole tree of turns, from its root.
 
 
-@weft_command("tree")
-@arguments.rev(required=False)
-def tree_command(call: Call, rev: str | None) -> None:
-    """Show the whole tree that a turn belongs to.
-
-    Without REV it is that of the latest session. It begins at the root. Where several turns follow one, they are
-    indented, and the longest branch comes last.
-    """
-    with call.reading() as ledger:
-        name, reader = named_or_latest(call, ledger, rev), Reader(ledger)
-        turns = [] if name is None else list(reader.ahead(ledger.tree.turns(name)))
-        if call.json:
-            call.documents(map(reader.listed, reader.ahead(turns)))
-        else:
-            glyphs = UNICODE if call.screen.unicode else ASCII
-            call.screen.page(_branch_lines(turns, reader, glyphs, call.screen.columns))
+@shows(verbs.tree)
+def show_tree(call: Call, tree: Listing[ListedTurn], ledger: Ledger) -> None:
+    reader, glyphs = Reader(ledger), UNICODE if call.screen.unicode else ASCII
+    call.screen.page(_branch_lines(list(reader.recalled(tree.items)), reader, glyphs, call.screen.columns))
 
 
 def _branch_lines(turns: list[Turn], reader: Reader, glyphs: GraphGlyphs, columns: int) -> Iterator[Line]:
     rows = {row.turn: row for row in downward([(turn.id, turn.parent_id) for turn in turns])}
     turns_by_id = {turn.id: turn for turn in turns}
-    for turn in reader.ahead(turns_by_id[shown] for shown in rows):
+    for turn in (turns_by_id[shown] for shown in rows):
         beside = gutter(rows[turn.id], glyphs)
         yield [Span(beside, "line"), mark(turn, glyphs), " ", *one_line(turn, reader, columns - len(beside) - 2)]
 
@@ -815,7 +657,7 @@ class _Comparison:
         yield from self._side_lines("+ ", "good", difference.right)
 
     def _side_lines(self, sign: str, style: str, turns: Sequence[Turn]) -> Iterator[Line]:
-        from weft.surfaces.cli.transcript import Transcript, in_order
+        from weft.surfaces.cli.transcript import Transcript
 
         for turn in self._reader.ahead(turns):
             yield [Span(sign, style), *one_line(turn, self._reader, self._columns - 2)]
@@ -823,7 +665,7 @@ class _Comparison:
                 transcript = Transcript(
                     full=True, columns=self._columns, unicode=self._unicode, workspace=turn.workspace_path
                 )
-                for line in transcript.lines(in_order(self._ledger, turn.id)):
+                for line in transcript.lines(verbs.in_order(self._ledger, turn.id)):
                     yield [Span(sign, style), "  ", *line]
 
 

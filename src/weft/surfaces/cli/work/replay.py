@@ -36,7 +36,6 @@ from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import acting_person, json_or_text
 from weft.surfaces.cli.progress import counted, dollar_text, progress
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.transcript import read_turn, thread_turns
 from weft.surfaces.cli.turn_lists import Reader, one_line, place_in_latest, require_named_or_latest, short
 from weft.surfaces.plain_text import cut_at_word, safe
 
@@ -419,6 +418,7 @@ class _ThreadDocuments:
 
     def __init__(self, ledger: Ledger, name: str) -> None:
         from weft.surfaces.wire.forms import form
+        from weft.verbs.reading_verbs import read_turn, thread_turns
 
         full = list(thread_turns(ledger, name)[1])
         self._forms = [form(read_turn(turn)) for turn in full]
