@@ -134,8 +134,25 @@ def stdout_bytes() -> BinaryIO:
 def read_input(file: str | None, missing: str) -> bytes:
     """The bytes of a file, or of what is piped in; nobody types a whole document at a terminal."""
     if file not in (None, STANDARD):
-        return Path(str(file)).read_bytes()
+        return read_named_file(str(file))
     return piped_input(missing).read()
+
+
+def read_named_file(file: str, most: int = -1) -> bytes:
+    """The bytes of a file that the person names, at most so many. Raises InvalidInput where a link that an agent may
+    have made leads to another file."""
+    from weft.surfaces.cli.work.sandbox_access import ensure_not_led_away
+
+    with open(file, "rb") as opened:
+        ensure_not_led_away(file, opened.fileno())
+        return opened.read(most)
+
+
+def read_named_text(file: str) -> str:
+    """The same of a text."""
+    from weft.kernel.contents import decode_utf8
+
+    return decode_utf8(read_named_file(file), file)
 
 
 def piped_input(missing: str) -> BinaryIO:

@@ -305,6 +305,7 @@ def _named_sources(paths: Sequence[str]) -> list[Path | Address]:
     """The files, folders and databases to import. An empty path, such as a variable of a script that is not set, would
     be the current folder."""
     from weft.exchange.importing.sources import Address
+    from weft.surfaces.cli.work.sandbox_access import ensure_not_led_away
 
     if "" in paths:
         raise InvalidInput("a path is empty", "give . for the current folder")
@@ -312,6 +313,8 @@ def _named_sources(paths: Sequence[str]) -> list[Path | Address]:
     for path in places:
         if isinstance(path, Path) and not path.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        if isinstance(path, Path):
+            ensure_not_led_away(str(path))
     return places
 
 

@@ -15,6 +15,7 @@ import click
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.typed_names import shell_word
+from weft.surfaces.cli.arguments import read_named_file
 from weft.surfaces.cli.command_line import DIFFERENT, OK, Call, confirm, group
 from weft.surfaces.cli.progress import counted, progress
 from weft.surfaces.cli.screen import Line, Span, local_time
@@ -387,8 +388,7 @@ def read_policy_file(file: str) -> str:
         if file == "-":
             data = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)
         else:
-            with open(file, "rb") as stream:
-                data = stream.read(LARGEST_FILE_BYTES + 1)
+            data = read_named_file(file, LARGEST_FILE_BYTES + 1)
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}", "name a file with a policy") from None
     if len(data) > LARGEST_FILE_BYTES:

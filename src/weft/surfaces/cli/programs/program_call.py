@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from weft.kernel.typed_names import shell_word
-from weft.surfaces.cli.arguments import complete_labels
+from weft.surfaces.cli.arguments import complete_labels, read_named_text
 from weft.surfaces.cli.command_line import OWNER, Call, SharedGroup
 from weft.surfaces.cli.progress import abbreviated, counted, dollar_text
 from weft.surfaces.cli.screen import Line, Span
@@ -162,7 +161,7 @@ def json_of(value: str, what: str) -> Any:
 
     from weft.kernel.errors import InvalidJson
 
-    text = Path(value[1:]).read_text() if value.startswith("@") else value
+    text = read_named_text(value[1:]) if value.startswith("@") else value
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from weft.kernel.enums import MISSED_CHOICES, SCHEDULED
 from weft.kernel.errors import InvalidInput, Unsupported
 from weft.kernel.typed_names import shell_word
-from weft.surfaces.cli.arguments import STANDARD, read_input, stdin_bytes
+from weft.surfaces.cli.arguments import STANDARD, read_input, read_named_text, stdin_bytes
 from weft.surfaces.cli.command_line import Call, group
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import (
@@ -200,8 +200,10 @@ def apply_command(
 def _read_programs(name: str) -> list[WantedProgram]:
     from weft.kernel.contents import decode_utf8
     from weft.programs.program_changes import read_files, read_text
+    from weft.surfaces.cli.work.sandbox_access import ensure_not_led_away
 
     if name != STANDARD:
+        ensure_not_led_away(name)
         return read_files([Path(name)])
     piped = read_input(None, "nothing is piped in")
     return read_text(decode_utf8(piped, "standard input"), "standard input")
@@ -501,7 +503,7 @@ def create_code(
     """Make a code program."""
     if (file is None) == (source is None):
         raise click.UsageError("give the code by --file or by --source")
-    text = source if file is None else Path(file).read_text()
+    text = source if file is None else read_named_text(file)
     spoken = language or LANGUAGES.get(Path(file or "").suffix)
     config = with_fields(given(language=spoken, source=text, description=description), fields)
     with changing(call, actor) as programs:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +21,7 @@ from weft.ledger.arguments import as_messages
 from weft.ledger.dialects import split_turns
 from weft.ledger.model import NewError, RecordedTurn
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.arguments import STANDARD, key_option, read_input
+from weft.surfaces.cli.arguments import STANDARD, key_option, read_input, read_named_file
 from weft.surfaces.cli.command_line import Call, undo
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import complete_programs, with_invocations
@@ -470,7 +469,7 @@ def _words(words: str) -> str:
     if words == STANDARD:
         data = read_input(None, "--with - reads standard input: pipe the words in")
     elif words.startswith("@"):
-        data = Path(words[1:]).read_bytes()
+        data = read_named_file(words[1:])
     else:
         return words
     try:

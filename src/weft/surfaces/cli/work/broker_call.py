@@ -22,6 +22,7 @@ from weft.kernel.errors import InvalidInput, WeftError
 from weft.kernel.typed_names import shell_word
 from weft.ledger.model import FileNote, ImagePart, NewMessage, Part, TextPart
 from weft.runtime.replies import ReplyToken
+from weft.surfaces.cli.arguments import read_named_file
 from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.programs.program_call import ReplyStream, acting_person, note_retry
 from weft.surfaces.cli.screen import Span
@@ -602,15 +603,9 @@ def _part_of_file(file: str) -> Part:
 
 
 def _bytes(file: str) -> bytes:
-    from weft.surfaces.cli.work.sandbox_access import ensure_not_led_away
-
-    path = Path(file)
-    if not path.is_file():
+    if not Path(file).is_file():
         raise InvalidInput(f"{file} is no file", "name a file that is there")
-    with path.open("rb") as opened:
-        if not os.path.samestat(os.fstat(opened.fileno()), os.lstat(ensure_not_led_away(file))):
-            raise InvalidInput(f"{file} changes while it is read", "attach it again")
-        data = opened.read(MAX_FILE_BYTES + 1)
+    data = read_named_file(file, MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise InvalidInput(f"{file} is larger than {MAX_FILE_BYTES // 2**20} MiB", "attach the part that matters")
     return data

@@ -29,7 +29,7 @@ from weft.runtime.inference.model_requests import ensure_priced
 from weft.runtime.recorded_threads import NamedCall
 from weft.runtime.thread_replay import RunTool, SkipTurn, StopReplay, UseResult
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.arguments import ensure_known_origin
+from weft.surfaces.cli.arguments import ensure_known_origin, read_named_text
 from weft.surfaces.cli.chat.models import other_models
 from weft.surfaces.cli.command_line import DIFFERENT, OK, Call, NobodyToAsk, is_person_there
 from weft.surfaces.cli.command_line import command as weft_command
@@ -203,7 +203,7 @@ def _change(options: ReplayOptions) -> ReplayChange:
 
 
 def _prompt(text: str | None) -> str | None:
-    return Path(text[1:]).read_text() if text is not None and text.startswith("@") else text
+    return read_named_text(text[1:]) if text is not None and text.startswith("@") else text
 
 
 def _missing_results(options: ReplayOptions) -> MissingResults:

@@ -187,24 +187,45 @@ def is_plainly_seen(folder: str, path: str) -> bool:
     return all(os.path.join(folder, entry.path) != real for entry in search_workspace(Path(folder), secrets).entries)
 
 
-def ensure_not_led_away(file: str) -> str:
-    """Where a file really lies that the person names. Raises InvalidInput where a link in a folder that they trust
-    leads out of it, or to a file that is hidden from commands: an agent may have made it so that the file is sent."""
+def ensure_not_led_away(file: str, descriptor: int | None = None) -> None:
+    """Raises InvalidInput where a link in a folder that the person trusts leads from a path that they name out of it,
+    or to a file that is hidden from commands: an agent may have made it so that the file is read. `descriptor` is what
+    was opened at the path: another file lay there then where this is not what lies there now."""
+    real = os.path.realpath(file)
+    if real != os.path.abspath(file) and not _is_led_within(file, real):
+        return
+    if descriptor is not None and not _lies_at(descriptor, real):
+        raise InvalidInput(f"{quoted(file, 300)} changes while it is read", "try again")
+
+
+def _is_led_within(file: str, real: str) -> bool:
+    """Whether a path that leads through a link has a folder on its way that the person trusts."""
     from weft.runtime.sandbox.profiles import is_beneath
 
-    named, real = Path(os.path.abspath(file)), os.path.realpath(file)
+    named = Path(os.path.abspath(file))
     ways = {os.path.realpath(way): way for way in (named, *named.parents)}  # of several ways there the outermost
+    passed = False
     for folder in trust_store().folders():
         way = ways.get(folder.place)
-        if way is None or os.path.join(folder.place, named.relative_to(way)) == real:
+        if way is None:
             continue
-        is_inside = is_beneath(real, folder.place)
-        if not (is_inside and is_plainly_seen(folder.place, os.path.relpath(real, folder.place))):
+        passed = True
+        if os.path.join(folder.place, named.relative_to(way)) == real:
+            continue
+        is_seen = os.path.isdir(real) or is_plainly_seen(folder.place, os.path.relpath(real, folder.place))
+        if not (is_beneath(real, folder.place) and is_seen):
             raise InvalidInput(
                 f"{quoted(file, 300)} leads to {quoted(real, 300)}, by a link in {folder.place}, where agents work",
                 "name the file that is meant by its own path",
             )
-    return real
+    return passed
+
+
+def _lies_at(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except OSError:
+        return False
 
 
 def command_runner(ledger: Ledger | str | None, readable: Sequence[Path] = ()) -> CommandRunner:
