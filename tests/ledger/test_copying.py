@@ -18,7 +18,7 @@ from tests.sizes import share
 from weft.kernel.errors import CopyUnfinished, FactDamaged, LedgerMissing, NotApplicable
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import ledger_copy
-from weft.ledger.upkeep.ledger_copy import LOCAL_TABLES
+from weft.ledger.upkeep.ledger_copy import LOCAL_TABLES, SIGN_IN_TABLES
 from weft.ledger.upkeep.verify import VIEW_TABLES
 
 FACTS = ("log", "content", "content_part")
@@ -247,6 +247,7 @@ def test_every_table_of_the_page_is_copied_made_again_or_its_own() -> None:
         "writes",
         "weft_schema",
         "partial_reply",
+        *SIGN_IN_TABLES,
     }
     assert {name for name, kind in tables.items() if kind == "local state"} == {*LOCAL_TABLES, *own}
 

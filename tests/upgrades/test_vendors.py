@@ -21,6 +21,8 @@ def take_back(path: Path) -> None:
             file.execute(f"DROP VIEW {name}")
         file.execute("UPDATE turn SET provider = provider_program WHERE provider_program IS NOT NULL")
         file.execute("ALTER TABLE turn DROP COLUMN provider_program")
+        for table in ("account", "sign_in_link", "cookie_key", "browser_session", "credential_revoked"):
+            file.execute(f"DROP TABLE {table}")
         file.execute(f"PRAGMA user_version = {BEFORE}")
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

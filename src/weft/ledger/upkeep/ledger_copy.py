@@ -173,10 +173,13 @@ LOCAL_TABLES: dict[str, tuple[str, ...]] = {
     "vector": ("n",),
     "room_read": ("conversation", "node"),
     "trigger_cursor": ("trigger_id",),
+    "account": ("program",),
+    "credential_revoked": ("id",),
 }
 """Local state that a copy takes over as it is; of `local` and `lease` it takes some; `watermark` and
-`secret_found`, which goes as far as a watermark, are its own."""
-STATE_TABLES = (*LOCAL_TABLES, "lease", "secret_found", "partial_reply")
+`secret_found`, which goes as far as a watermark, are its own, and so are links and browsers that sign in."""
+SIGN_IN_TABLES = ("sign_in_link", "cookie_key", "browser_session")
+STATE_TABLES = (*LOCAL_TABLES, *SIGN_IN_TABLES, "lease", "secret_found", "partial_reply")
 """All local state but `local` and `watermark`: what no facts hold, and no clone of a ledger gets."""
 _LOG = "SELECT n, count, at, chain, events, contents FROM log WHERE n > ? AND n <= ? ORDER BY n LIMIT ?"
 _CONTENTS = "SELECT n, scope, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? AND n <= ? ORDER BY n"
