@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import httpx2
 from msgspec import Struct
@@ -94,6 +95,39 @@ class Site:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What it answers, in the event loop of the threads."""
         return self._runner.run(coroutine)
+
+    def send(self, method: str, url: str, headers: dict[str, str], body: bytes = b"") -> Answered:
+        """As `ask`, with the path and the query as they are written, and no header but these."""
+        return self._runner.run(self._sent(method, url, headers, body))
+
+    async def _sent(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Answered:
+        path, _, query = url.removeprefix(BASE_URL).partition("?")
+        named = {"host": f"127.0.0.1:{PORT}", **{name.lower(): value for name, value in headers.items()}}
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": unquote(path),
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", PORT),
+        }
+        messages: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def sent(message: Any) -> None:
+            messages.append(message)
+
+        await self.application(scope, receive, sent)
+        began, *parts = messages
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in began["headers"]}
+        return Answered(began["status"], headers, b"".join(part.get("body", b"") for part in parts))
 
     def close(self) -> None:
         self._runner.run(self.pool.close(lambda: None))
