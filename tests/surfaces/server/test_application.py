@@ -99,6 +99,7 @@ def test_what_is_known_already_is_not_sent_again(site: Site) -> None:
     ("content", "type", "status"),
     [
         (b"{", "application/json", 400),
+        (b" ", "application/json", 400),
         (b"[]", "application/json", 422),
         (b'{"label": 1}', "application/json", 422),
         (b'{"other": "x", "label": "y"}', "application/json", 422),

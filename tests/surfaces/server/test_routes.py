@@ -1,4 +1,4 @@
-"""The table of routes: each needs a right, each of the interface goes by a name of its own, and a GET changes nothing."""
+"""The table of routes: each needs a right and goes by a name of its own, and a GET changes nothing."""
 
 from __future__ import annotations
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 import schemathesis
@@ -18,11 +21,12 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks as openapi_checks
 from schemathesis.transport.prepare import prepare_request
 
-from tests.sizes import sized
+from tests.sizes import share, sized
 from tests.surfaces.server.site import BASE_URL, Site
 from tests.surfaces.server.world import EXAMPLES, known_names, open_world
 from weft.surfaces.server.openapi import description
 from weft.surfaces.server.route_table import ROUTES, Route
+from weft.surfaces.server.verb_requests import VerbRequests
 
 CASES = sized(test=1_500, prove=200_000)
 WITHOUT_2XX = {"settle": "two ledgers must have moved the session"}
@@ -54,9 +58,77 @@ def test_an_operation_answers_as_it_is_described(route: Route, tmp_path: Path) -
     with open_world(tmp_path) as site:
         operation = Operation(site, route)
         for example in EXAMPLES.get(route.name, [{}]):
-            operation.ask_example(dict(example))
+            operation.ask_example(example)
         operation.ask_cases(math.ceil(CASES / len(ROUTES)))
         assert operation.succeeded or route.name in WITHOUT_2XX, sorted(operation.refused)
+        assert site.notes == []
+
+
+HOSTILE: list[Any] = [
+    *(
+        "",
+        " ",
+        ".",
+        "..",
+        "/",
+        "%",
+        "a\0b",
+        "\ud800",
+        "\u202e",
+        "\x1b[31m",
+        "é" * 5_000,
+        "x" * 100_000,
+        "-",
+        "*",
+        "'--",
+    ),
+    *("main~", "main~-1", "main~99999999999999999999", "main^{", "main@{0}", "main@{99999999999999999999}", "main@{x}"),
+    *("@(", "@(main):", "main:1", "main:9999999999999999999999", "0" * 26, "Z" * 26, "f" * 64, "program:", "turn:x"),
+    *(
+        '"',
+        '"x',
+        "(",
+        "a OR NOT",
+        "2026-13-45",
+        "9999-12-31T23:59:59Z",
+        "-0d",
+        "999999999999d",
+        "${HOME}",
+        "/etc/passwd",
+    ),
+    *(
+        -1,
+        0,
+        1,
+        2**31,
+        2**53,
+        2**63,
+        2**64,
+        10**30,
+        1.5,
+        1e308,
+        True,
+        None,
+        [],
+        [""],
+        ["\0"],
+        [1],
+        {},
+        {"": 1},
+        {"a..b": 1},
+    ),
+    *({"a": {"b": "\ud800"}}, {"a\0": "\0"}, {"a": 2**70}, {"x": 1e308}),
+]
+"""Values that libraries, databases and parsers of names stumble over."""
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_a_hostile_value_is_refused_or_taken_and_is_no_fault(route: Route, tmp_path: Path) -> None:
+    with open_world(tmp_path) as site:
+        operation = Operation(site, route)
+        for name in operation.request.__struct_fields__:
+            for value in share(HOSTILE, test=8):
+                operation.ask_hostile(name, value)
         assert site.notes == []
 
 
@@ -67,6 +139,7 @@ class Operation:
         self.site, self.route = site, route
         self.operation = schema()[route.full_path][route.method]
         self.parameters = {parameter.name: parameter for parameter in route.verb.parameters}
+        self.request = VerbRequests(route).request_type
         self.headers = {"authorization": f"Bearer {site.token()}"}
         self.succeeded, self.refused = False, set[str]()
 
@@ -78,20 +151,46 @@ class Operation:
         named = details.names
         return known_names(named.of if named.what == "program" else (named.what,))
 
-    def ask_example(self, values: dict[str, Any]) -> None:
+    def example(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """With a known name for each parameter that is required."""
+        values = dict(values)
         for name, parameter in self.parameters.items():
             if name not in values and (parameter.is_required or name in self.route.path_names):
                 known = self.known(name)[0]
                 values[name] = [known] if parameter.is_repeated and name not in self.route.path_names else known
-        path = {name: values.pop(name) for name in self.route.path_names}
+        return values
+
+    def parted(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Those of the path, and the others."""
+        names = self.route.path_names
+        others = {name: value for name, value in values.items() if name not in names}
+        return {name: values[name] for name in names}, others
+
+    def ask_example(self, values: Mapping[str, Any]) -> None:
+        path, values = self.parted(self.example(values))
         kinds = {"query": values} if self.route.method == "GET" else {"body": values, "media_type": "application/json"}
         self.send(self.operation.Case(path_parameters=path, **kinds))
 
+    def ask_hostile(self, name: str, value: Any) -> None:
+        """An example with one wrong value: as text in a path or a query, as JSON in a body."""
+        values = {**self.example(EXAMPLES.get(self.route.name, [{}])[0]), name: value}
+        path, others = self.parted(values)
+        url = self.route.full_path
+        for part, text in path.items():
+            url = url.replace(f"{{{part}}}", quote(str(text), safe="", errors="surrogatepass") or "%20")
+        headers, body = self.headers, b""
+        if self.route.method == "GET":
+            url += "?" + urlencode(others, doseq=True, errors="surrogatepass")
+        else:
+            headers, body = {**headers, "content-type": "application/json"}, json.dumps(others).encode()
+        answered = self.site.send(self.route.method, BASE_URL + url, headers, body)
+        assert answered.status < 500 or answered.status == 501, (name, value, answered.body)
+
     def ask_cases(self, number: int) -> None:
-        for mode, share in ((GenerationMode.POSITIVE, 0.6), (GenerationMode.NEGATIVE, 0.4)):
+        for mode, part in ((GenerationMode.POSITIVE, 0.6), (GenerationMode.NEGATIVE, 0.4)):
             cases = self.operation.as_strategy(generation_mode=mode)
 
-            @settings(max_examples=math.ceil(number * share), database=None, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=math.ceil(number * part), database=None, suppress_health_check=list(HealthCheck))
             @given(case=cases, data=st.data())
             def ask(case: Any, data: st.DataObject) -> None:
                 self.name_known(case, data)

@@ -151,7 +151,11 @@ def ensure_there(programs: Programs, config: Mapping[str, Any]) -> None:
 
 
 def _ensure_folder(folder: str) -> None:
-    if not Path(folder).is_dir():
+    try:
+        is_there = Path(folder).is_dir()
+    except (OSError, ValueError):  # a name that no file system takes: too long, or with NUL
+        is_there = False
+    if not is_there:
         raise InvalidInput(f"there is no folder {quoted(folder, 200)}", "make it first, or name another")
 
 

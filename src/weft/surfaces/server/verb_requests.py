@@ -89,7 +89,7 @@ class VerbRequests:
         return given
 
     def _body(self, body: bytes) -> dict[str, Any]:
-        if not body.strip():
+        if not body:
             return {}
         try:
             given = msgspec.json.decode(body)
