@@ -138,7 +138,8 @@ def ensure_there(programs: Programs, config: Mapping[str, Any]) -> None:
         programs.get(on["task"], ProgramKind.TASK)
     if isinstance(on.get("room"), str):
         programs.ledger.rooms.get(on["room"])
-    if isinstance(watched, dict) and isinstance(watched.get("folder"), str):
+    # Of others the program asks first whether they may name the folder: they do not learn here whether it is there.
+    if isinstance(watched, dict) and isinstance(watched.get("folder"), str) and programs.ledger.authority.is_local:
         _ensure_folder(watched["folder"])
     if isinstance(to.get("thread"), str):
         programs.ledger.resolve(to["thread"])
