@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import httpx2
@@ -39,14 +39,11 @@ from weft.kernel.errors import (
     without_credentials,
 )
 from weft.surfaces.server.route_table import BASE, ROUTES, Route
-from weft.surfaces.server.verb_requests import RETRY_HEADER, RETRY_PARAMETER
+from weft.surfaces.server.verb_requests import MOST_PAGE, RETRY_HEADER, RETRY_PARAMETER, is_paged
 from weft.surfaces.wire.hints import phrase
 from weft.surfaces.wire.records import MEDIA_TYPE as RECORD_TYPE
 from weft.surfaces.wire.records import UnreadableRecord, read
 from weft.verbs.declaration import ParameterGroup, Verb
-
-if TYPE_CHECKING:
-    from weft.verbs.declaration import Parameter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,9 +100,12 @@ def _is_this_machine(host: str) -> bool:
 # --- Verbs by their names.
 
 
-def routes() -> dict[str, Route]:
-    """By verb the route that it has."""
-    return {route.verb_name: route for route in ROUTES}
+def routes() -> dict[str, list[Route]]:
+    """By verb the routes that it has."""
+    routes: dict[str, list[Route]] = {}
+    for route in ROUTES:
+        routes.setdefault(route.verb_name, []).append(route)
+    return routes
 
 
 class ServedLedger(AbstractAsyncContextManager["ServedLedger"]):
@@ -156,16 +156,21 @@ class ServedLedger(AbstractAsyncContextManager["ServedLedger"]):
         return sorted({*super().__dir__(), *routes()})
 
     @staticmethod
-    def route(verb_name: str) -> Route:
-        """Raises AttributeError for what is no verb, and Unsupported for a verb that no server offers."""
+    def route(verb_name: str, given: Collection[str] = ()) -> Route:
+        """The one that takes these parameters, where there are several. Raises AttributeError for what is no verb, and
+        Unsupported for a verb that no server offers, or not with these parameters."""
         import weft.verbs
 
-        route = routes().get(verb_name)
-        if route is None and verb_name in weft.verbs.MODULE_OF:
+        found = routes().get(verb_name, [])
+        if not found and verb_name in weft.verbs.MODULE_OF:
             raise Unsupported(f"{verb_name} has no route of a server", "open the ledger itself")
-        if route is None:
+        if not found:
             raise AttributeError(f"a served ledger has no verb {verb_name!r}")
-        return route
+        fitting = [route for route in found if not given or not set(given).intersection(route.without)]
+        if not fitting:
+            refused = ", ".join(sorted(set(given).intersection(found[0].without)))
+            raise Unsupported(f"no route of a server takes {refused} of {verb_name}", "open the ledger itself")
+        return next((route for route in fitting if set(route.path_names) <= set(given)), fitting[0])
 
     async def call(self, verb: Verb[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same with the types of the verb: `await ledger.call(weft.verbs.sessions, limit=10)`."""
@@ -187,8 +192,28 @@ class ServedLedger(AbstractAsyncContextManager["ServedLedger"]):
         return (await self._answer(verb, arguments, JSON_TYPE))[1]
 
     async def _answer(self, verb: Verb[..., Any], arguments: Mapping[str, Any], media_type: str) -> tuple[int, Any]:
-        route = self.route(verb.__name__)
         given = _checked(verb, arguments)
+        route = self.route(verb.__name__, given)
+        if not is_paged(route):
+            return await self._asked(route, given, media_type)
+        return await self._pages(route, given, media_type)
+
+    async def _pages(self, route: Route, given: dict[str, Any], media_type: str) -> tuple[int, Any]:
+        """All pages of a list, or those that make as many records as were asked for, as one."""
+        own = {parameter.name: parameter for parameter in route.verb.parameters}
+        wanted = given.pop("limit", own["limit"].default if "limit" in own else None)
+        items: list[Any] = []
+        while True:
+            size = MOST_PAGE if wanted is None else min(wanted - len(items), MOST_PAGE)
+            status, page = await self._asked(route, {**given, "limit": size}, media_type)
+            items += page["items"]
+            if page["next"] is None or (wanted is not None and len(items) >= wanted):
+                following = page["next"] if "after" in own else None
+                return status, {**page, "items": items, "next": following}
+            given = {**given, "after": page["next"]}
+
+    async def _asked(self, route: Route, given: dict[str, Any], media_type: str) -> tuple[int, Any]:
+        given = dict(given)
         path = BASE + _filled(route.path, given)
         headers = {"accept": media_type}
         key = given.pop(RETRY_PARAMETER, None) if route.method != "GET" else None
@@ -196,7 +221,7 @@ class ServedLedger(AbstractAsyncContextManager["ServedLedger"]):
             headers[RETRY_HEADER] = key
         sent: dict[str, Any] = {"headers": headers}
         if route.method == "GET":
-            sent["params"] = list(_query(verb.parameters, given))
+            sent["params"] = list(_query(given))
         else:
             sent["content"] = msgspec.json.encode(given)
             headers["content-type"] = JSON_TYPE
@@ -300,13 +325,10 @@ def _filled(path: str, given: dict[str, Any]) -> str:
     return "/".join(parts)
 
 
-def _query(parameters: tuple[Parameter, ...], given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for parameter in parameters:
-        value = given.get(parameter.name)
-        if value is None:
-            continue
+def _query(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in given.items():
         for item in value if isinstance(value, list | tuple) else [value]:
-            yield parameter.name, str(item).lower() if isinstance(item, bool) else str(item)
+            yield name, str(item).lower() if isinstance(item, bool) else str(item)
 
 
 # --- Errors, raised as the ledger raises them.

@@ -79,7 +79,8 @@ class LazyList(Sequence[T]):
         return self._items
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._items)
+        # Begun with the first record: `list(…)` asks for an iterator, and then how many records there are.
+        yield from self._items
 
     def __len__(self) -> int:
         return len(self.read_all())

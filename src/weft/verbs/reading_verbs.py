@@ -403,11 +403,11 @@ def search(
     words: Annotated[tuple[str, ...], arg("What is looked for.")] = (),
     filters: HitFilters = ANY_HIT,
     limit: Annotated[
-        int | None,
+        int,
         opt(
             f"At most N hits, named sessions among them. Default: {SHOWN_HITS}.", "-n", "--limit", metavar="N", least=0
         ),
-    ] = None,
+    ] = SHOWN_HITS,
     room: Annotated[str | None, opt("Only what was said in this room.", metavar="ROOM")] = None,
     after: Cursor = None,
     rank: Annotated[
@@ -438,18 +438,17 @@ def search(
     weft search --project shop --tool bash -n 50
     """
     asked = query = as_query(words)
-    most = SHOWN_HITS if limit is None else limit
     if room is not None:
-        said = ledger.rooms.search(query, room=room, limit=most or SHOWN_HITS, after=after)
+        said = ledger.rooms.search(query, room=room, limit=limit or SHOWN_HITS, after=after)
         return HitPage(items=said, in_rooms=len(said), next=said.next, has_more=said.next is not None)
     given = filters.given()
     if is_phrase_missing(ledger, query, given):
         query = query.replace('"', " ")
     is_first = after is None and bool(words)
-    named = ledger.search_sessions(query, limit=min(NAMED, most), **given) if is_first else []
-    rest = most - len(named)
+    named = ledger.search_sessions(query, limit=min(NAMED, limit), **given) if is_first else []
+    rest = limit - len(named)
     page = ledger.search(query, limit=rest + bool(rank), after=after, rank=bool(rank), **given)
-    room_page = ledger.rooms.search(query, limit=min(IN_ROOMS, most)) if is_first and not given and most else None
+    room_page = ledger.rooms.search(query, limit=min(IN_ROOMS, limit)) if is_first and not given and limit else None
     hits = list(page) if room_page is None else _without_copies(ledger, page, room_page)
     room_hits = list(room_page or ())
     has_more, is_empty = page.next is not None or len(hits) > rest, not (hits or named or room_hits)

@@ -157,3 +157,45 @@ def test_a_route_does_not_take_a_parameter_by_which_it_would_write(site: Site) -
 def _described(site: Site, path: str) -> dict[str, Any]:
     described: dict[str, Any] = site.ask("GET", "/openapi.json", token=None).json["paths"][f"/api/v1{path}"]
     return described
+
+
+def pages(site: Site, path: str, limit: int) -> list[list[Any]]:
+    """All of a list, page by page."""
+    answered, found = site.ask("GET", f"{path}?limit={limit}").json, []
+    while True:
+        found.append(answered["items"])
+        if answered["next"] is None:
+            return found
+        answered = site.ask("GET", f"{path}?limit={limit}&after={answered['next']}").json
+
+
+@pytest.mark.parametrize("path", ["/sessions", "/turns", "/threads/b", "/providers", "/aliases", "/sessions/b/reflog"])
+def test_a_list_comes_in_pages_that_are_the_whole(site: Site, path: str) -> None:
+    for name in ("a", "b", "c", "d", "e"):
+        site.ledger.record_turn(session=name, query=["hello"], response="hi")
+        site.ledger.record_turn(session="b", query=["hello"], response="hi")
+        site.ledger.labels.add_alias(f"also {name}", name)
+        site.ask("POST", "/api/v1/providers", {"name": f"p{name}", "kind": "openai"})
+    whole = site.ask("GET", f"/api/v1{path}").json
+    assert whole["next"] is None
+    assert len(whole["items"]) >= 5
+    for limit in (1, 2, len(whole["items"])):
+        parts = pages(site, f"/api/v1{path}", limit)
+        assert [item for part in parts for item in part] == whole["items"]
+        assert {len(part) for part in parts[:-1]} <= {limit}
+
+
+def test_a_page_goes_on_where_the_one_before_ended_whatever_came_between(site: Site) -> None:
+    for name in ("b", "d", "f"):
+        site.ask("POST", "/api/v1/providers", {"name": name, "kind": "openai"})
+    first = site.ask("GET", "/api/v1/providers?limit=2").json
+    names = [item["id"] for item in site.ask("GET", "/api/v1/providers").json["items"]]
+    site.ask("POST", "/api/v1/providers", {"name": "a", "kind": "openai"})
+    second = site.ask("GET", f"/api/v1/providers?limit=2&after={first['next']}").json
+    assert [item["id"] for item in (*first["items"], *second["items"])][:3] == names
+
+
+def test_a_page_has_no_more_than_so_many_records(site: Site) -> None:
+    for query in ("limit=501", "limit=-1", "limit=many", "after=nothing", "after=1.", "limit=1&limit=2"):
+        assert site.ask("GET", f"/api/v1/providers?{query}").status == 422, query
+    assert site.ask("GET", "/api/v1/providers?limit=0").json == {"items": [], "next": None, "left_out": 0}

@@ -88,6 +88,30 @@ def test_a_verb_answers_the_same_record_as_on_an_open_ledger(site: Site, name: s
     assert asked(site, lambda ledger: getattr(ledger, name)(**arguments)) == verb(site.ledger, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("sessions", {}),
+        ("sessions", {"limit": 3}),
+        ("log", {}),
+        ("program_list", {}),
+        ("alias", {}),
+        ("reflog", {"session": "main", "limit": 1}),
+    ],
+)
+def test_a_list_is_read_page_by_page(
+    site: Site, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weft.client, "MOST_PAGE", 2)
+    for label in ("b", "c", "d", "e"):
+        site.ledger.record_turn(session=label, query=["hello"], response="hi")
+        site.ledger.labels.add_alias(f"also {label}", label)
+    there: Any = asked(site, lambda ledger: getattr(ledger, name)(**arguments))
+    here = getattr(weft.verbs, name)(site.ledger, **arguments)
+    assert list(there.items) == list(here.items)
+    assert (there.next is None) == (here.next is None)
+
+
 def test_a_verb_that_changes_something_answers_its_record(site: Site) -> None:
     before = site.ledger.session("main")
     moved = asked(site, lambda ledger: ledger.call(weft.verbs.rename, "main", "a/b"))
@@ -114,7 +138,9 @@ def test_a_parameter_is_refused_before_anything_is_sent(site: Site) -> None:
     with pytest.raises(InvalidInput):
         answering(refuse, lambda ledger: ledger.reflog())
     with pytest.raises(Unsupported):
-        answering(refuse, lambda ledger: ledger.session_history("main"))
+        answering(refuse, lambda ledger: ledger.session_send("main", "hello"))
+    with pytest.raises(Unsupported):
+        answering(refuse, lambda ledger: ledger.session_history("main", write=True))
     with pytest.raises(AttributeError):
         answering(refuse, lambda ledger: ledger.no_such_verb())
 

@@ -11,7 +11,7 @@ from weft.surfaces.server.route_table import ROUTES, Route
 from weft.surfaces.server.verb_requests import VerbRequests
 from weft.verbs.declaration import OpenMode
 
-READING_MODES = (OpenMode.READING, OpenMode.COUNTING)
+READING_MODES = (OpenMode.READING, OpenMode.COUNTING, OpenMode.SEARCHING, OpenMode.GRAPHING)
 
 
 def route_of(path: str) -> Route:

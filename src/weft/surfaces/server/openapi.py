@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from importlib.metadata import version
 from types import NoneType, UnionType
@@ -18,7 +18,7 @@ from msgspec import Struct, UnsetType
 from weft.kernel.events import Event, UnknownEvent
 from weft.surfaces.server.problems import MEDIA_TYPE
 from weft.surfaces.server.route_table import ROUTES, Route
-from weft.surfaces.server.verb_requests import RETRY_HEADER, RETRY_PARAMETER, VerbRequests
+from weft.surfaces.server.verb_requests import RETRY_HEADER, RETRY_PARAMETER, VerbRequests, alternatives
 from weft.surfaces.wire.catalogue import NAMES, SEED_5, records_in, title
 from weft.surfaces.wire.forms import BEYOND_FIELDS, FLAT, HIDDEN, is_time
 from weft.verbs.answers import Answer, Listing
@@ -114,7 +114,7 @@ class _Operation:
         answered = self._verb.answer_type()
         content = {"application/json": {"schema": schemas.answer(answered)}}
         responses: Schema = {str(self.route.status): {"description": "The answer.", "content": content}}
-        if any(_may_be_silent(kind) for kind in _alternatives(answered)):
+        if any(_may_be_silent(kind) for kind in alternatives(answered)):
             responses["204"] = {"description": "Nothing is told."}
         problem = {MEDIA_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}}
         responses["default"] = {"description": "What went wrong.", "content": problem}
@@ -142,14 +142,6 @@ def _parameter(schema: Schema, minimum: int = 0) -> Schema:
 # --- Schemas of answers, as the JSON forms of records are.
 
 
-def _alternatives(kind: Any) -> Iterator[Any]:
-    if get_origin(kind) in (Union, UnionType):
-        for part in get_args(kind):
-            yield from _alternatives(part)
-    else:
-        yield kind
-
-
 def _may_be_silent(kind: Any) -> bool:
     plain = get_origin(kind) or kind
     if not (isinstance(plain, type) and issubclass(plain, Answer)) or issubclass(plain, Listing):
@@ -165,7 +157,7 @@ class AnswerSchemas:
 
     def answer(self, kind: Any) -> Schema:
         """What a route answers with: a page, or the form of a record."""
-        schemas = [self._answered(part) for part in _alternatives(kind) if part is not NoneType]
+        schemas = [self._answered(part) for part in alternatives(kind) if part is not NoneType]
         return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
     def _answered(self, kind: Any) -> Schema:
@@ -238,7 +230,7 @@ class AnswerSchemas:
                 required |= set(part.get("required", ()))
                 continue
             properties[encoded[field]] = self.form(annotation, is_time=is_time(field))
-            if not any(part is UnsetType for part in _alternatives(annotation)):
+            if not any(part is UnsetType for part in alternatives(annotation)):
                 required.add(encoded[field])
         for field in BEYOND_FIELDS.get(name, {}):
             properties[field] = {"type": "array", "items": {"type": "string"}}

@@ -103,6 +103,15 @@ ROUTES: tuple[Route, ...] = (
         "GET /aliases alias -alias -session -reason",
     ),
     *_routes(
+        "turns",
+        "session:read",
+        "GET /turns log",
+        "GET /turns/{rev} show",
+        "GET /turns/{rev}/tree tree",
+        "GET /threads/{rev} read",
+        "GET /search search",
+    ),
+    *_routes(
         "branches",
         "session:read",
         "POST /turns/{rev}/forks fork",

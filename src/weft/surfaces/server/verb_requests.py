@@ -6,12 +6,15 @@ made by the verb, so a wrong name or type is refused before the ledger is asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import msgspec
-from msgspec import ValidationError
+from msgspec import Meta, ValidationError
+from msgspec.structs import replace
 
 from weft.kernel.authority import Authority
 from weft.surfaces.server.callers import MACHINE_RIGHT
@@ -39,7 +42,30 @@ class VerbRequests:
 
     @cached_property
     def request_type(self) -> type[msgspec.Struct]:
-        return self.verb.request_type(self.route.name, self.route.without)
+        if not self.is_paged:
+            return self.verb.request_type(self.route.name, self.route.without)
+        base = self.verb.request_type(self.route.name, (*self.route.without, *PAGE_PARAMETERS))
+        limit = Annotated[int, Meta(ge=0, le=MOST_PAGE, description=f"At most so many records; {MOST_PAGE} at most.")]
+        after = Annotated[str | None, Meta(description="Start behind the page that answered this as `next`.")]
+        fields = [("limit", limit, self._page_size), ("after", after, None)]
+        return msgspec.defstruct(
+            base.__name__, fields, bases=(base,), kw_only=True, frozen=True, forbid_unknown_fields=True
+        )
+
+    @cached_property
+    def is_paged(self) -> bool:
+        """Whether it answers a list, which is cut to pages: by its verb, or here where its verb has no cursor."""
+        return is_paged(self.route)
+
+    @cached_property
+    def _has_cursor(self) -> bool:
+        return "after" in self._parameters
+
+    @property
+    def _page_size(self) -> int:
+        """Without a limit."""
+        own = self._parameters["limit"].default if "limit" in self._parameters else None
+        return PAGE_SIZE if own is None else min(own, MOST_PAGE)
 
     @cached_property
     def _parameters(self) -> dict[str, Parameter]:
@@ -74,7 +100,8 @@ class VerbRequests:
             request = msgspec.convert(given, self.request_type, strict=strict)
         except ValidationError as error:
             raise Refusal(422, "invalid_input", str(error)) from None
-        return {**self._defaults, **{name: getattr(request, name) for name in self._parameters}}
+        fields = self.request_type.__struct_fields__
+        return {**self._defaults, **{name: getattr(request, name) for name in fields}}
 
     def _query(self, query: list[tuple[str, str]]) -> dict[str, Any]:
         given: dict[str, Any] = {}
@@ -108,9 +135,16 @@ class VerbRequests:
         machines: dict[str, Any] = {}
         if verb.machines:
             machines = dict.fromkeys(verb.machines, machine if machine is not None else NoMachine(ledger.authority))
+        page = None
+        if self.is_paged and not self._has_cursor:
+            page = arguments["limit"], arguments["after"]
+            arguments = {**arguments, **self._unlimited}
         grouped = verb.grouped(arguments)
         verb.check(arguments)
         answered = verb.function(ledger, **grouped, **machines)
+        if page is not None:
+            assert isinstance(answered, Listing)
+            answered = page_of(answered, *page)
         if is_whole:
             return whole(answered)
         if isinstance(answered, Listing):
@@ -118,6 +152,62 @@ class VerbRequests:
         if isinstance(answered, Answer) and answered.is_silent:
             return None
         return form(answered)
+
+    @cached_property
+    def _unlimited(self) -> dict[str, Any]:
+        """The limit of a verb that has one and no cursor: as much as it answers at once."""
+        own = self._parameters.get("limit")
+        return {} if own is None else {"limit": None if own.default is None else own.details.most}
+
+
+# --- Pages.
+
+PAGE_SIZE, MOST_PAGE = 50, 500
+"""Records on a page where nobody says how many, and at most: a thousand turns in full can be some hundred megabytes."""
+PAGE_PARAMETERS = ("limit", "after")
+
+
+def is_paged(route: Route) -> bool:
+    """Whether it answers a list. `after` can also be a version: the differences of two are no list that grows."""
+    verb = route.verb
+    if route.method != "GET" or any(one.name == "after" and one.type is not str for one in verb.parameters):
+        return False
+    kinds = [get_origin(kind) or kind for kind in alternatives(verb.answer_type())]
+    return any(isinstance(kind, type) and issubclass(kind, Listing) for kind in kinds)
+
+
+def alternatives(kind: Any) -> Iterator[Any]:
+    if get_origin(kind) in (Union, UnionType):
+        for part in get_args(kind):
+            yield from alternatives(part)
+    else:
+        yield kind
+
+
+def page_of(listing: Listing[Any], limit: int, after: str | None) -> Listing[Any]:
+    """So many records behind a cursor, of a list that is known whole. The cursor is a place and a digest of the record
+    that stood there: where others came before it meanwhile, it is looked for; where it is gone, its place counts."""
+    items = list(listing.items)
+    start = 0 if after is None else _place_behind(items, after)
+    end = start + limit
+    more = 0 < end < len(items)
+    return replace(listing, items=items[start:end], next=f"{end}.{_digest(items[end - 1])}" if more else None)
+
+
+def _place_behind(items: list[Any], cursor: str) -> int:
+    number, _, digest = cursor.partition(".")
+    if not (number.isascii() and number.isdecimal() and len(number) <= 9 and digest):
+        raise Refusal(422, "invalid_input", "after is no cursor", "take `next` of the page before")
+    place = int(number)
+    if 0 < place <= len(items) and _digest(items[place - 1]) == digest:
+        return place
+    return next((n for n, item in enumerate(items, 1) if _digest(item) == digest), place)
+
+
+def _digest(item: Any) -> str:
+    """Of what names a record; of all that it says, where nothing does."""
+    name = getattr(item, "id", None) or getattr(item, "name", None) or msgspec.json.encode(form(item)).decode()
+    return hashlib.sha256(str(name).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _beside(listing: Listing[Any]) -> dict[str, Any]:
