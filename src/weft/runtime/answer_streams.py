@@ -80,6 +80,10 @@ WATCH_SECONDS = 0.25
 """So long a thread waits for events at a time."""
 
 
+EVERY_SESSION = "*"
+"""In place of the id of a session: whoever follows all of the ledger."""
+
+
 class WakeSignal:
     """Wakes one follower."""
 
@@ -202,7 +206,7 @@ class StreamHub:
                 if await asyncio.to_thread(runs.wait_for_news, newest, WATCH_SECONDS):
                     look = partial(runs.sessions_with_news, newest, turn_sessions)
                     newest, sessions = await self._crossing.run(look)
-                    for session in sessions:
+                    for session in (*sessions, EVERY_SESSION):
                         self.ring(session)
             except StoreError:  # the server is away; followers hear of it when they read
                 await asyncio.sleep(WATCH_SECONDS)

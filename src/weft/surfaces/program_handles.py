@@ -386,7 +386,7 @@ class MessageSending:
         if message.smart:
             from weft.surfaces.wire.forms import form
 
-            choice = self._chosen_route()
+            choice = chosen_route(ledger, message.text, message.session)
             thread, session = choice.turn, choice.session or (choice.fallback if choice.turn is None else None)
             thread, route = None if session else thread, {"smart": form(choice)}
         elif session is None and thread is None and message.agent is None:
@@ -430,19 +430,6 @@ class MessageSending:
         message = NewMessage(role=MessageRole.USER, content=text, context=self._context)
         inbox = self._acting.ledger.inbox
         return inbox.admit(message, turn=turn, session=session, overrides=overrides.record(), key=key)
-
-    def _chosen_route(self) -> RouteChoice:
-        from weft.runtime.invoke.message_routes import choose_route
-
-        ledger, text, fallback = self._acting.ledger, self._message.text, self._message.session
-        cosines = _nearest_turns(ledger, text)
-        related = ledger.related_turns(text, also=tuple(cosines))
-        choice = choose_route(related, cosines, now_ms=SystemClock().now_ms(), fallback=fallback)
-        if choice.turn is None and choice.fallback is None:
-            raise NotApplicable(
-                f"no thread is sure enough: {'; '.join(choice.reasons)}", "name one: session=SESSION, or thread=TURN"
-            )
-        return choice
 
     # --- the answer --------------------------------------------------------------------------------------------------
 
@@ -576,6 +563,21 @@ class MessageSending:
         except NotApplicable:
             if approvals.get(approval.id).state == ApprovalState.OPEN:
                 raise
+
+
+def chosen_route(ledger: Ledger, text: str, fallback: str | None) -> RouteChoice:
+    """The thread that a text belongs to, of those that whoever acts may read. Raises NotApplicable where no thread is
+    sure enough and there is no `fallback`."""
+    from weft.runtime.invoke.message_routes import choose_route
+
+    cosines = _nearest_turns(ledger, text)
+    related = ledger.related_turns(text, also=tuple(cosines))
+    choice = choose_route(related, cosines, now_ms=SystemClock().now_ms(), fallback=fallback)
+    if choice.turn is None and choice.fallback is None:
+        raise NotApplicable(
+            f"no thread is sure enough: {'; '.join(choice.reasons)}", "name one: session=SESSION, or thread=TURN"
+        )
+    return choice
 
 
 def _nearest_turns(ledger: Ledger, text: str) -> dict[str, float]:

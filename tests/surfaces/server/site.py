@@ -19,7 +19,9 @@ from weft.runtime.egress.context_tokens import RootKey, TokenContent, read, sign
 from weft.surfaces.opening import OWNER, context_from_env
 from weft.surfaces.server.application import Application, Served
 from weft.surfaces.server.callers import Caller, Callers
+from weft.surfaces.server.event_streams import EventStreams, event_endpoints
 from weft.surfaces.server.guards import HostGuard
+from weft.surfaces.server.messages import message_endpoints
 
 T = TypeVar("T")
 PORT = 8420
@@ -42,7 +44,9 @@ class Site:
             machine=ledger.machine,  # type: ignore[attr-defined]
             note=self.notes.append,
         )
-        self.application = Application(self.served)
+        self.streams = EventStreams(self.served)
+        endpoints = [*message_endpoints(self.served, self.streams), *event_endpoints(self.served, self.streams)]
+        self.application = Application(self.served, endpoints)
         self._runner = asyncio.Runner()
 
     def verified_token(self, token: str) -> TokenContent:
@@ -128,6 +132,13 @@ class Site:
         began, *parts = messages
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in began["headers"]}
         return Answered(began["status"], headers, b"".join(part.get("body", b"") for part in parts))
+
+    async def asked(
+        self, method: str, path: str, json: Any = None, *, token: str = "", headers: dict[str, str] | None = None
+    ) -> Answered:
+        """As `ask`, from within `run`."""
+        sent = {"authorization": f"Bearer {token or self.token()}", **(headers or {})}
+        return await self._asked(method, path, json, sent, None)
 
     def close(self) -> None:
         self._runner.run(self.pool.close(lambda: None))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weft.ledger.api.base import owner_of as owner_of
     from weft.ledger.api.base import patience_of as patience_of
     from weft.ledger.api.base import store_of as store_of
+    from weft.ledger.api.base import vouch_content as vouch_content
     from weft.ledger.api.base import writer_of as writer_of
     from weft.ledger.api.broker import Runs as Runs
     from weft.ledger.api.ledger import Ledger as Ledger
@@ -265,7 +266,9 @@ _NAMES = {
         "counted_tokens cut_from sent_text shortened translate_by"
     ),
     "weft.ledger.write.turn_events": "RunConfig",
-    "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",
+    "weft.ledger.api.base": (
+        "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of vouch_content writer_of"
+    ),
     "weft.ledger.api.ledger": "Ledger",
     "weft.ledger.api.broker": "Runs",
     "weft.ledger.api.resources": "ResourceLog Resources",

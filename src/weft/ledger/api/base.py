@@ -189,6 +189,11 @@ def writer_of(ledger: LedgerBase) -> LedgerWriter:
     return ledger._writer
 
 
+def vouch_content(ledger: LedgerBase, ref: str) -> None:
+    """Let whoever acts refer to a content that they put by themselves, wherever this ledger was open then."""
+    ledger._writer.note_put(ref)
+
+
 def store_of(ledger: LedgerBase) -> Store:
     return ledger._store
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from msgspec import Struct
+from msgspec import Struct, field
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -45,6 +45,8 @@ class Served(Struct, frozen=True, kw_only=True):
     hosts: HostGuard
     machine: Machine
     note: Note
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the server is to end: streams end then, and are resumed elsewhere."""
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -61,8 +63,6 @@ class Application:
 
     def __init__(self, served: Served, more: Iterable[Endpoint] = ()) -> None:
         self._served = served
-        self.ending = asyncio.Event()
-        """Set once the server is to end: streams end then, and are resumed elsewhere."""
         self._paths = PathTree()
         self.endpoints = [*(_verb_endpoint(served, route) for route in ROUTES), *_public(served), *more]
         for endpoint in self.endpoints:
@@ -84,7 +84,7 @@ class Application:
         await response(scope, receive, send)
 
     def end_streams(self) -> None:
-        self.ending.set()
+        self._served.ending.set()
 
     async def _answered(self, request: Request) -> Response:
         try:

@@ -40,6 +40,8 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     key_number: int
     """Of the key that it was signed with."""
+    credentials: frozenset[str] | None = None
+    """The names of the keys that its turns may use; None: all that they are given."""
 
     @property
     def may_use_machine(self) -> bool:
@@ -95,6 +97,7 @@ class Callers:
             expires_ms=content.expires_ms,
             ids=content.ids,
             key_number=content.key_number,
+            credentials=content.context.credentials,
         )
 
     async def still_counts(self, caller: Caller) -> bool:

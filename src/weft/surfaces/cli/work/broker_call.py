@@ -268,7 +268,7 @@ def deliver(
         view.end()
     is_shown = view.has_answer
     if call.json:
-        reply = _priced(reply)
+        reply = priced(reply)
     call.answer(
         SentMessage(**sent_fields(admission, reply, route), **({} if notes is None else notes.fields())),
         *([] if is_shown else [[line] for line in safe_lines(reply.reply.text)]),
@@ -312,7 +312,7 @@ Answered = tuple["Admission", "TurnReply", "TurnNotes | None"]
 """A message, its answer, and what people are told of the files of its turn."""
 
 
-def _priced(sent: TurnReply) -> TurnReply:
+def priced(sent: TurnReply) -> TurnReply:
     """With its cost, which whoever asked the model did not record. Looked up only where it is told: prices take a
     while to load."""
     from weft.kernel.clock import SystemClock
@@ -526,12 +526,13 @@ async def _asking_people(access: BrokerAccess, waiting: WaitingMessage | None) -
 
 def _show_receipt(call: Call, admission: Admission, route: Any) -> None:
     where = " waits in new session " if admission.is_new_session else " waits in session "
-    waiting = SentMessage(**_receipt(admission, "queued", route))
+    waiting = SentMessage(**receipt_fields(admission, "queued", route))
     call.answer(waiting, [Span(admission.message, "id"), where, Span(admission.session, "label")])
     call.note("a broker answers it: `weft broker` runs one; `weft inbox` shows what waits")
 
 
-def _receipt(admission: Admission, state: str, route: Any, **answer: Any) -> dict[str, Any]:
+def receipt_fields(admission: Admission, state: str, route: Any, **answer: Any) -> dict[str, Any]:
+    """The fields of a message that was admitted."""
     return dict(
         message=admission.message,
         session=admission.session,
@@ -547,7 +548,7 @@ def _receipt(admission: Admission, state: str, route: Any, **answer: Any) -> dic
 
 def sent_fields(admission: Admission, sent: TurnReply, route: Any = None) -> dict[str, Any]:
     """The fields of a message that was answered."""
-    return _receipt(admission, "answered", route, **reply_fields(sent))
+    return receipt_fields(admission, "answered", route, **reply_fields(sent))
 
 
 def reply_fields(sent: TurnReply) -> dict[str, Any]:
@@ -592,7 +593,11 @@ def image_part(file: str) -> ImagePart:
 
 
 def _part_of_file(file: str) -> Part:
-    data = _bytes(file)
+    return attached_part(file, _bytes(file))
+
+
+def attached_part(file: str, data: bytes) -> TextPart | ImagePart:
+    """What stands in a message of a file. Raises InvalidInput for one that is neither an image nor text."""
     if (kind := _image_kind(data)) is not None:
         return ImagePart(f"data:image/{kind};base64,{b64encode(data).decode()}")
     try:

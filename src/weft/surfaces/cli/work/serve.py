@@ -68,10 +68,14 @@ def _ensure_installed() -> None:
 
 async def _serve(call: Call, access: BrokerAccess, taken: Any, *, has_broker: bool) -> None:
     from weft.surfaces.server.application import Application
+    from weft.surfaces.server.event_streams import EventStreams, event_endpoints
+    from weft.surfaces.server.messages import message_endpoints
     from weft.surfaces.server.serving import LOOPBACK, Serving
 
     port = taken.getsockname()[1]
-    application = Application(served_ledger(call, access, port))
+    served = served_ledger(call, access, port)
+    streams = EventStreams(served)
+    application = Application(served, [*message_endpoints(served, streams), *event_endpoints(served, streams)])
     broker = await full_broker(call, access, CAPACITY_TURNS) if has_broker else None
     ready = ServerReady(ready=True, pid=os.getpid(), url=f"http://{LOOPBACK}:{port}", has_broker=has_broker)
 
